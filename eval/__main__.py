@@ -1,0 +1,56 @@
+"""`python -m eval NAME ...`: one evaluation, its table on the terminal, its CSV file and its plot.
+
+An evaluation is a module with HELP, add_arguments, rows, summary, plot and result_directory, and a line in EVALUATIONS.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import torch
+
+from eval import resolution
+from eval.report import environment, table, write_csv
+
+EVALUATIONS: dict[str, ModuleType] = {"resolution": resolution}
+
+
+def choose_device(name: str) -> torch.device:
+    """A device by name; `auto` is the GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"--device {name}: torch sees no GPU here. Use --device cpu, or auto.")
+    return torch.device(name)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m eval", description=__doc__)
+    commands = parser.add_subparsers(dest="evaluation", required=True)
+    for name, module in EVALUATIONS.items():
+        command = commands.add_parser(name, help=module.HELP)
+        module.add_arguments(command)
+        command.add_argument("--device", default="auto", help="auto, cpu or cuda")
+        command.add_argument("--out", type=Path, help="where the CSV and PNG go; `results` of the run by default")
+    options = parser.parse_args(arguments)
+    evaluation = EVALUATIONS[options.evaluation]
+    try:
+        device = choose_device(options.device)
+        rows = list(evaluation.rows(options, device))
+    except (ValueError, FileNotFoundError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        raise SystemExit(2) from None
+    out = options.out or evaluation.result_directory(options)
+    stem = out / options.evaluation
+    write_csv(stem.with_suffix(".csv"), rows, environment(device))
+    evaluation.plot(rows, stem.with_suffix(".png"))
+    print(table(evaluation.summary(rows)))
+    print(f"\n{stem.with_suffix('.csv')}\n{stem.with_suffix('.png')}")
+
+
+if __name__ == "__main__":
+    main()

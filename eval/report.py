@@ -1,0 +1,62 @@
+"""Rows of results as a table on the terminal, a CSV file and a plot, with what they were measured on."""
+
+from __future__ import annotations
+
+import csv
+import math
+import os
+import platform
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tabulate import tabulate
+
+Row = Mapping[str, Any]
+
+
+def wilson(right: int, total: int, z: float = 1.96) -> tuple[float, float]:
+    """The 95 % interval of a share (Wilson, 1927): of these images, for this model; other seeds are not in it."""
+    if total < 1:
+        raise ValueError(f"an interval needs at least one image, not {total}.")
+    share = right / total
+    centre = (share + z * z / (2 * total)) / (1 + z * z / total)
+    half = z / (1 + z * z / total) * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def environment(device: torch.device) -> list[str]:
+    """The command, machine and versions behind a result."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    return [
+        f"command: python -m eval {shlex.join(sys.argv[1:])}",
+        f"device: {name}; torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}",
+    ]
+
+
+def write_csv(path: Path, rows: Sequence[Row], header: Sequence[str]) -> None:
+    """Rows as CSV under lines of comment; written aside and renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.name + ".part")
+    with partial.open("w", newline="") as file:
+        file.writelines(f"# {line}\n" for line in header)
+        writer = csv.DictWriter(file, fieldnames=list(rows[0]))
+        writer.writeheader()
+        writer.writerows(rows)
+    os.replace(partial, path)
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """A matplotlib figure as PNG; written aside and renamed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(path.stem + ".part" + path.suffix)
+    figure.savefig(partial, dpi=120)
+    os.replace(partial, path)
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Rows as a Markdown table, which reads as well on a terminal."""
+    return tabulate([list(row.values()) for row in rows], headers=list(rows[0]), tablefmt="github")

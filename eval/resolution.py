@@ -1,0 +1,129 @@
+"""Accuracy at resolutions that a model was not trained at."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+from eval.report import Row, save_figure, wilson
+from train.checkpoint import Trained, load_trained
+
+HELP = "accuracy per resolution, with 95 %% intervals, beside the null score"
+
+
+def pixels(text: str) -> int:
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"a resolution is a number of pixels, like 168, not {text!r}")
+    return int(text)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--checkpoint", nargs="+", type=Path, required=True, help="one or more checkpoints")
+    parser.add_argument("--resolutions", nargs="+", type=pixels, required=True, help="sides of the images, in pixels")
+    parser.add_argument(
+        "--positions", choices=("extrapolate", "interpolate"), help="as the model was trained by default"
+    )
+    parser.add_argument("--split", choices=("test", "val"), default="test", help="choose models on val only")
+    parser.add_argument("--images", type=int, default=0, help="the first so many images; all by default")
+    parser.add_argument("--root", help="where the images are, if not where they were in training")
+
+
+def name_of(path: Path) -> str:
+    """A run's name: `runs/NAME/checkpoints/best.ckpt` is NAME."""
+    return path.parents[1].name if path.parent.name == "checkpoints" else path.stem
+
+
+def result_directory(options: argparse.Namespace) -> Path:
+    """`results` of the run, of the folder of runs where there are several."""
+    first: Path = options.checkpoint[0]
+    if first.parent.name != "checkpoints":
+        return first.parent / "results"
+    return first.parents[1 if len(options.checkpoint) == 1 else 2] / "results"
+
+
+@torch.inference_mode()
+def accuracy(trained: Trained, size: int, options: argparse.Namespace, device: torch.device) -> tuple[int, int]:
+    """(right, total) at one size."""
+    vit, data = trained.classifier.vit.to(device), trained.data
+    images: Any = data.held_out(options.split, (size, size))
+    if options.images:
+        images = torch.utils.data.Subset(images, range(min(options.images, len(images))))
+    tokens, trained_tokens = [h * w for h, w in (vit.grid(size, size), vit.train_grid)]
+    batch_size = max(1, data.batch_size * trained_tokens // max(tokens, trained_tokens))
+    right = total = 0
+    bar = tqdm(data.loader(images, batch_size), desc=f"{name_of(trained.path)} at {size}", leave=False, disable=None)
+    for batch, targets in bar:
+        logits = vit(data.normalise(batch.to(device)))
+        right += int((logits.argmax(-1).cpu() == targets).sum())
+        total += len(targets)
+    return right, total
+
+
+def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """A row for each model and resolution."""
+    chosen = {} if options.positions is None else {"positions": options.positions}
+    models = [load_trained(path, **chosen) for path in options.checkpoint]
+    for trained in models:  # what cannot be evaluated is said before anything is
+        trained.data.root = options.root or trained.data.root
+        trained.data.setup()
+        for size in options.resolutions:
+            trained.classifier.vit.grid(size, size)
+            trained.data.held_out(options.split, (size, size))
+    for trained in models:
+        for size in options.resolutions:
+            right, total = accuracy(trained, size, options, device)
+            low, high = wilson(right, total)
+            vit = trained.classifier.vit
+            yield {
+                "model": name_of(trained.path),
+                "resolution": size,
+                "tokens": vit.grid(size, size)[0] * vit.grid(size, size)[1],
+                "accuracy": round(100 * right / total, 2),
+                "low": round(100 * low, 2),
+                "high": round(100 * high, 2),
+                "images": total,
+                "null": round(100 * trained.data.null_accuracy(), 2),
+                "trained at": trained.data.size[0],
+            }
+
+
+def summary(found: Sequence[Row]) -> list[Row]:
+    """One row a model, one column a resolution, the null score last."""
+    sizes = sorted({row["resolution"] for row in found})
+    models = list(dict.fromkeys(row["model"] for row in found))
+    cells = {(r["model"], r["resolution"]): f"{r['accuracy']:.1f} ({r['low']:.1f}-{r['high']:.1f})" for r in found}
+    lines: list[Row] = [
+        {"accuracy in %": model, **{f"{size} px": cells.get((model, size), "") for size in sizes}} for model in models
+    ]
+    null = max(row["null"] for row in found)
+    return [*lines, {"accuracy in %": "null", **{f"{size} px": f"{null:.1f}" for size in sizes}}]
+
+
+def plot(found: Sequence[Row], path: Path) -> None:
+    """Accuracy over resolution, with intervals, the training resolution marked."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 3.8))
+    axis = figure.subplots()
+    for model in dict.fromkeys(row["model"] for row in found):
+        mine = sorted((row for row in found if row["model"] == model), key=lambda row: row["resolution"])
+        x, y = [row["resolution"] for row in mine], [row["accuracy"] for row in mine]
+        error = [[r["accuracy"] - r["low"] for r in mine], [r["high"] - r["accuracy"] for r in mine]]
+        axis.errorbar(x, y, yerr=error, marker="o", capsize=3, label=model)
+    axis.axhline(found[0]["null"], color="grey", linestyle=":", label="null")
+    axis.axvline(found[0]["trained at"], color="grey", linewidth=0.8)
+    axis.annotate(" trained here", (found[0]["trained at"], 3), fontsize=8, color="grey")
+    axis.set(
+        xlabel="resolution in pixels",
+        ylabel="accuracy in %",
+        ylim=(0, 102),
+        xticks=sorted({r["resolution"] for r in found}),
+    )
+    axis.legend(fontsize=8)
+    figure.tight_layout()
+    save_figure(figure, path)

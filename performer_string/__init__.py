@@ -1,0 +1,22 @@
+"""Linear-attention Vision Transformers whose queries and keys are rotated by separable position encodings."""
+
+from performer_string.attention import linear_attention, softmax_attention
+from performer_string.encodings import ENCODINGS, build_encoding
+from performer_string.features import FEATURE_MAPS, build_feature_map
+from performer_string.positions import grid_positions
+from performer_string.vit import VARIANTS, ViT, ViTConfig
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "ENCODINGS",
+    "FEATURE_MAPS",
+    "VARIANTS",
+    "ViT",
+    "ViTConfig",
+    "build_encoding",
+    "build_feature_map",
+    "grid_positions",
+    "linear_attention",
+    "softmax_attention",
+]

@@ -1,0 +1,92 @@
+"""Softmax and linear attention under a rotation of queries and keys.
+
+Shapes: queries, keys and values [B, H, N, d]; a key mask [B, N] of booleans, True where a key takes part.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from performer_string.rotation import Rotation
+
+
+class Features(Protocol):
+    """What linear attention asks of a feature map; `FeatureMap.pair` says what it means."""
+
+    def pair(self, q: Tensor, k: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
+
+
+def check_key_mask(key_mask: Tensor | None, k: Tensor) -> None:
+    if key_mask is None:
+        return
+    if key_mask.dtype != torch.bool or key_mask.shape != (k.shape[0], k.shape[-2]):
+        raise ValueError(
+            f"key_mask has to be boolean and of shape [B, N] = [{k.shape[0]}, {k.shape[-2]}], True where a key takes "
+            f"part, not {key_mask.dtype} {list(key_mask.shape)}."
+        )
+
+
+def rotate_pair(q: Tensor, k: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
+    return (q, k) if rotation is None else (rotation.rotate(q), rotation.rotate(k))
+
+
+def softmax_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    rotation: Rotation | None = None,
+    key_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """o_i = sum_j softmax_j(scale <R_i q_i, R_j k_j>) v_j, exact, through torch's fused kernels. [B, H, N, d]
+
+    Args:
+        rotation: R, from an encoding; None for the identity.
+        key_mask: [B, N], True where a key takes part; a row with none is zero.
+        scale: of the logits, d^-1/2 unless given.
+    """
+    check_key_mask(key_mask, k)
+    q, k = rotate_pair(q, k, rotation)
+    if key_mask is None:
+        return F.scaled_dot_product_attention(q, k, v, scale=scale)
+    mask = key_mask[:, None, None, :]
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+    return out.masked_fill(~mask.any(-1, keepdim=True), 0.0)  # kernels differ on a row without keys: 0 or NaN
+
+
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    phi: Features,
+    *,
+    rotation: Rotation | None = None,
+    key_mask: Tensor | None = None,
+) -> Tensor:
+    """o_i = phi(R_i q_i)^T sum_j phi(R_j k_j) v_j^T / phi(R_i q_i)^T sum_j phi(R_j k_j), in time linear in N.
+
+    Features, sums and denominator are in float32 or better, whatever the input and autocast; the output has the type
+    of v. A query that no key answers to (every key masked, or every product of features zero) gives zero.
+
+    Args:
+        phi: the feature map; the logit scale is its own.
+        rotation: R, from an encoding; None for the identity.
+        key_mask: [B, N], True where a key takes part.
+
+    Returns:
+        [B, H, N, d]. Source: arXiv:2009.14794 (FAVOR+), arXiv:2502.02562 section 4 (rotations before the features).
+    """
+    check_key_mask(key_mask, k)
+    q, k = rotate_pair(q, k, rotation)
+    with torch.autocast(q.device.type, enabled=False):
+        fq, fk = phi.pair(q, k, key_mask)  # [B, H, N, m]
+        sums = fk.mT @ v.to(fk.dtype)  # [B, H, m, d]
+        numerator = fq @ sums  # [B, H, N, d]
+        denominator = fq @ fk.sum(dim=-2)[..., None]  # [B, H, N, 1]
+        out = numerator / torch.where(denominator > 0, denominator, 1.0)
+    return out.to(v.dtype)

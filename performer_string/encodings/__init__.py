@@ -1,0 +1,51 @@
+"""Position encodings by name. To add a family, write one file and add its line here: every test then runs on it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from performer_string.choices import construct, lookup
+from performer_string.encodings.additive import Absolute, NoEncoding, Sinusoidal
+from performer_string.encodings.base import Encoding, SeparableEncoding
+from performer_string.encodings.cayley import CayleySTRING
+from performer_string.encodings.circulant import CirculantSTRING
+from performer_string.encodings.rope import RoPE, RoPEMixed, VisionLLaMA
+
+ENCODINGS: dict[str, type[Encoding]] = {
+    "none": NoEncoding,
+    "absolute": Absolute,
+    "sinusoidal": Sinusoidal,
+    "rope": RoPE,
+    "rope-mixed": RoPEMixed,
+    "visionllama": VisionLLaMA,
+    "cayley-string": CayleySTRING,
+    "circulant-string": CirculantSTRING,
+}
+
+__all__ = ["ENCODINGS", "Encoding", "SeparableEncoding", "build_encoding"]
+
+
+def build_encoding(
+    name: str,
+    *,
+    head_dim: int,
+    num_heads: int,
+    coord_dim: int = 2,
+    grid: Sequence[int] | None = None,
+    **options: Any,
+) -> Encoding:
+    """A position encoding by its name in `ENCODINGS`.
+
+    Args:
+        head_dim, num_heads: the attention it serves; learned generators are for each head.
+        coord_dim: dimension of the positions.
+        grid: the training grid, which `absolute` needs.
+        options: the family's own, as its docstring lists them.
+
+    Raises:
+        ValueError: an unknown name or option, with the nearest known one; or a value out of its range.
+    """
+    family = lookup("encoding", name, ENCODINGS)
+    given = {"head_dim": head_dim, "num_heads": num_heads, "coord_dim": coord_dim, "grid": grid}
+    return construct("encoding", name, family, options, **given)

@@ -1,0 +1,84 @@
+"""Rotary encodings: the identity basis, with fixed or learned plane frequencies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from performer_string.encodings.base import SeparableEncoding
+from performer_string.encodings.frequencies import axial_frequencies, mixed_frequencies, plane_generators, planes_of
+
+
+class RoPE(SeparableEncoding):
+    """Axial RoPE: the planes are shared out over the axes, theta_p = base^(-t/n) r_axis(p), nothing is learned.
+
+    Source: Heo et al., arXiv:2403.13298, section 3.1 (base 100 for images); Su et al., arXiv:2104.09864.
+    """
+
+    omega: Tensor
+
+    def __init__(
+        self,
+        head_dim: int,
+        num_heads: int,
+        coord_dim: int = 2,
+        grid: Sequence[int] | None = None,
+        *,
+        base: float = 100.0,
+    ):
+        super().__init__(head_dim, num_heads, coord_dim, grid, share_heads=True)
+        omega = axial_frequencies(planes_of(head_dim, "rope"), coord_dim, base)
+        self.register_buffer("omega", omega, persistent=False)
+
+    def frequencies(self) -> Tensor:
+        return self.omega
+
+    def generators(self) -> Tensor:
+        return self.all_heads(plane_generators(self.omega, self.head_dim))
+
+
+class VisionLLaMA(RoPE):
+    """Axial RoPE with the language models' base 10000: the baseline of LieRE (arXiv:2406.10322, section 4).
+
+    Source: Chu et al., arXiv:2403.00522, section 3. Its rescaling of positions to an anchor resolution is the
+    position mode `"interpolate"`, which is chosen at the model and not here.
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        num_heads: int,
+        coord_dim: int = 2,
+        grid: Sequence[int] | None = None,
+        *,
+        base: float = 10000.0,
+    ):
+        super().__init__(head_dim, num_heads, coord_dim, grid, base=base)
+
+
+class RoPEMixed(SeparableEncoding):
+    """RoPE-Mixed: theta_p = sum_k Omega_kp r_k with learned Omega, for each head.
+
+    Source: Heo et al., arXiv:2403.13298, section 3.2 (its code starts from base 10 and random directions).
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        num_heads: int,
+        coord_dim: int = 2,
+        grid: Sequence[int] | None = None,
+        *,
+        base: float = 10.0,
+        share_heads: bool = False,
+    ):
+        super().__init__(head_dim, num_heads, coord_dim, grid, share_heads=share_heads)
+        planes = planes_of(head_dim, "rope-mixed")
+        self.omega = nn.Parameter(mixed_frequencies(self.own_heads, planes, coord_dim, base))
+
+    def frequencies(self) -> Tensor:
+        return self.omega
+
+    def generators(self) -> Tensor:
+        return self.all_heads(plane_generators(self.omega, self.head_dim))

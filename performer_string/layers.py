@@ -1,0 +1,179 @@
+"""Self-attention as a layer: projections, folded basis, rotation, and one of three ways to attend."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from performer_string import naive
+from performer_string.attention import linear_attention, rotate_pair, softmax_attention
+from performer_string.choices import lookup
+from performer_string.features import build_feature_map, derive_seed
+from performer_string.rotation import Rotation
+
+
+class Attend(Protocol):
+    """A way to attend: what the layer, the trainer's diagnostics and the evaluations ask of it."""
+
+    def __call__(
+        self, q: Tensor, k: Tensor, v: Tensor, *, rotation: Rotation | None = None, key_mask: Tensor | None = None
+    ) -> Tensor: ...
+
+    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None) -> Tensor:
+        """The attention matrix that it implies, dense, [B, H, N, N]: for study."""
+        ...
+
+    def redraw(self, step: int) -> None:
+        """New random features, a function of (seed, step) alone; nothing where there are none."""
+        ...
+
+
+class SoftmaxAttention(nn.Module):
+    """`softmax_attention` as a module."""
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, *, rotation: Rotation | None = None, key_mask: Tensor | None = None
+    ) -> Tensor:
+        return softmax_attention(q, k, v, rotation=rotation, key_mask=key_mask)
+
+    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None) -> Tensor:
+        return naive.softmax_weights(*rotate_pair(q, k, rotation))
+
+    def redraw(self, step: int) -> None:
+        pass
+
+
+class LinearAttention(nn.Module):
+    """`linear_attention` with its feature map."""
+
+    def __init__(self, head_dim: int, num_heads: int, feature_map: str, seed: int, **options: Any):
+        super().__init__()
+        self.phi = build_feature_map(feature_map, head_dim=head_dim, num_heads=num_heads, seed=seed, **options)
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, *, rotation: Rotation | None = None, key_mask: Tensor | None = None
+    ) -> Tensor:
+        return linear_attention(q, k, v, self.phi, rotation=rotation, key_mask=key_mask)
+
+    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None) -> Tensor:
+        return naive.linear_weights(*self.phi.pair(*rotate_pair(q, k, rotation)))
+
+    def redraw(self, step: int) -> None:
+        self.phi.redraw(step)
+
+
+class PerformerPytorchAttention(nn.Module):
+    """FastAttention of the package performer-pytorch, as it stands, behind our rotations: for comparison.
+
+    Its epsilons (1e-4 in the softmax kernel, 1e-3 in the generalised one), its one draw for all heads and its
+    stabilisers are its own. It knows no key mask.
+    """
+
+    def __init__(self, head_dim: int, num_heads: int, feature_map: str, seed: int, **options: Any):
+        super().__init__()
+        from performer_pytorch import FastAttention  # slow to import, and needed by this backend only
+
+        known = {"favor+": {"num_features"}, "relu": {"num_features", "order"}}
+        for option in set(options) - lookup("feature map of performer-pytorch", feature_map, known):
+            raise ValueError(f"performer-pytorch with {feature_map!r} has no option {option!r}.")
+        order = options.get("order", 1)
+        self.seed = seed
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_seed(seed, 0))
+            self.fast = FastAttention(
+                head_dim,
+                nb_features=options.get("num_features", 256),
+                generalized_attention=feature_map == "relu",
+                kernel_fn=lambda x: x.relu() ** order,
+            )
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, *, rotation: Rotation | None = None, key_mask: Tensor | None = None
+    ) -> Tensor:
+        if key_mask is not None:
+            raise ValueError('attention "performer-pytorch" has no key mask; use "linear".')
+        q, k = rotate_pair(q, k, rotation)
+        return cast(Tensor, self.fast(q, k, v))
+
+    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None) -> Tensor:
+        eye = torch.eye(k.shape[-2], device=k.device, dtype=k.dtype).expand(*k.shape[:2], -1, -1)
+        return self(q, k, eye, rotation=rotation)  # the package shows no features, but A I = A
+
+    def redraw(self, step: int) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_seed(self.seed, step))
+            self.fast.redraw_projection_matrix(torch.device("cpu"))
+
+
+ATTENTIONS: dict[str, type[nn.Module]] = {
+    "linear": LinearAttention,
+    "softmax": SoftmaxAttention,
+    "performer-pytorch": PerformerPytorchAttention,
+}
+
+
+def build_attention(
+    name: str, *, head_dim: int, num_heads: int, feature_map: str, seed: int, feature_options: Mapping[str, Any]
+) -> nn.Module:
+    """A way to attend by its name in `ATTENTIONS`. Softmax has no features: it leaves the last three unused."""
+    kind = lookup("attention", name, ATTENTIONS)
+    if kind is SoftmaxAttention:
+        return SoftmaxAttention()
+    return kind(head_dim, num_heads, feature_map, seed, **feature_options)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention of tokens [B, N, D] under a rotation of queries and keys.
+
+    A rotation's basis B is folded into the projections, W <- B^T W, once a call: d x d for each head, instead of a
+    product for each token.
+
+    Args:
+        width: D.
+        num_heads: H, a divisor of D.
+        attend: how to attend, an `Attend`.
+        qk_norm: normalise queries and keys to unit length, so that the logits are tau cos(q, k) with a learned
+            temperature 0 < tau < max_temperature for each head. There is no learned scale for each channel, since
+            that would not commute with the folded basis.
+        max_temperature: the bound of tau, which starts at a quarter of it.
+    """
+
+    def __init__(
+        self, width: int, num_heads: int, attend: nn.Module, *, qk_norm: bool = False, max_temperature: float = 16.0
+    ):
+        super().__init__()
+        if num_heads < 1 or width % num_heads:
+            raise ValueError(f"the width {width} is not divisible by {num_heads} heads.")
+        self.num_heads, self.head_dim, self.max_temperature = num_heads, width // num_heads, max_temperature
+        self.attend = attend
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        start = torch.full((num_heads,), 0.25).logit()
+        self.temperature = nn.Parameter(start) if qk_norm else None
+
+    def fold(self, basis: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Weight [3D, D] and bias [3D] of the projections with B^T applied to the queries' and keys' rows."""
+        weight, bias = self.qkv.weight, self.qkv.bias
+        if basis is None:
+            return weight, bias
+        with torch.autocast(weight.device.type, enabled=False):
+            rows = torch.cat([weight, bias[:, None]], dim=1).unflatten(0, (3, self.num_heads, self.head_dim))
+            turned = basis.mT.to(rows.dtype) @ rows[:2]  # [2, H, d, D + 1]
+            rows = torch.cat([turned, rows[2:]]).flatten(0, 2)  # [3 H d, D + 1]
+        return rows[:, :-1], rows[:, -1]
+
+    def forward(self, x: Tensor, rotation: Rotation, key_mask: Tensor | None = None) -> Tensor:
+        basis, rotation = rotation.factor()
+        qkv = F.linear(x, *self.fold(basis))  # [B, N, 3D]
+        qkv = qkv.unflatten(-1, (3, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)  # [3, B, H, N, d]
+        q, k, v = qkv.unbind(0)
+        if self.temperature is not None:
+            tau = self.max_temperature * self.temperature.sigmoid()  # [H]
+            scale = (tau * self.head_dim**0.5).sqrt()[:, None, None]  # logits are d^-1/2 q.k
+            q, k = F.normalize(q, dim=-1) * scale, F.normalize(k, dim=-1) * scale
+        out = self.attend(q, k, v, rotation=rotation, key_mask=key_mask)  # [B, H, N, d]
+        return cast(Tensor, self.out(out.transpose(1, 2).flatten(-2)))  # [B, N, D]

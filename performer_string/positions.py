@@ -1,0 +1,64 @@
+"""Grids of any dimension as real coordinates.
+
+One unit is one patch of the training grid, whatever the resolution: a larger image has positions further out, not
+closer together ("spacing preserved", which LieRE, arXiv:2406.10322 section 5.6, found best).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+PositionMode = Literal["extrapolate", "interpolate", "unit"]
+
+
+def grid_positions(
+    grid: Sequence[int],
+    *,
+    mode: PositionMode = "extrapolate",
+    train_grid: Sequence[int] | None = None,
+    centred: bool = False,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> Tensor:
+    """Coordinates of the cells of a grid, in row-major order.
+
+    Args:
+        grid: cells along each of the C axes, for example `(h, w)`.
+        mode: `"extrapolate"`: cell i of an axis lies at i. `"interpolate"`: the grid is squeezed onto `train_grid`,
+            with cell centres aligned: (i + 1/2) n_train / n - 1/2. `"unit"`: i / (n - 1) in [0, 1]; it destroys the
+            scale and is here only to reproduce code that does so.
+        train_grid: the training grid; only (and always) for `"interpolate"`.
+        centred: subtract the mean position, which makes every model, with any encoding, exactly invariant to a
+            common move of all tokens.
+
+    Returns:
+        [N, C] with N the product of `grid`; unit: one patch of the training grid.
+    """
+    grid = tuple(int(n) for n in grid)
+    if not grid or min(grid) < 1:
+        raise ValueError(f"grid has to hold one or more positive sizes, not {grid}.")
+    if mode not in get_args(PositionMode):
+        raise ValueError(f"mode has to be one of {', '.join(get_args(PositionMode))}, not {mode!r}.")
+    if (mode == "interpolate") != (train_grid is not None):
+        raise ValueError(f'mode "interpolate" needs train_grid, and no other does; mode={mode!r}, {train_grid=}.')
+    if train_grid is not None and len(train_grid) != len(grid):
+        raise ValueError(f"train_grid {tuple(train_grid)} and grid {grid} differ in dimension.")
+
+    axes = []
+    for c, n in enumerate(grid):
+        axis = torch.arange(n, device=device, dtype=dtype)  # [n]
+        if train_grid is not None:
+            axis = (axis + 0.5) * (train_grid[c] / n) - 0.5
+        elif mode == "unit":
+            axis = axis / max(n - 1, 1)
+        axes.append(axis - axis.mean() if centred else axis)
+    return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, len(grid))  # [N, C]
+
+
+def with_prefix(positions: Tensor, count: int) -> Tensor:
+    """`count` prefix tokens (CLS, registers) put before the grid, at the origin: they carry no position. [P + N, C]"""
+    return torch.cat([positions.new_zeros(count, positions.shape[-1]), positions]) if count else positions

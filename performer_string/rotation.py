@@ -1,0 +1,88 @@
+"""What an encoding hands to attention: rotations of queries and keys, one for each token and head.
+
+Every separable encoding has the form
+
+    R(r) = B Rot(theta(r)) B^T,    theta(r) = Omega r
+
+with an orthogonal basis B and plane angles theta, since commuting skew-symmetric generators share one orthogonal
+basis in which each is a set of plane rotations. The left B cancels in q^T R(r_i)^T R(r_j) k, so attention uses the
+gauge Rot(theta) B^T, and B^T folds into the projections of queries and keys.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+
+class Rotation(Protocol):
+    """What attention asks of a position encoding, once it has seen the positions."""
+
+    def rotate(self, x: Tensor) -> Tensor:
+        """Queries or keys [B, H, N, d] turned by their positions, in any gauge that keeps every inner product."""
+        ...
+
+    def matrix(self) -> Tensor:
+        """R(r) itself, [..., H, N, d, d]."""
+        ...
+
+    def factor(self) -> tuple[Tensor | None, Rotation]:
+        """(B, rest) with rotate(x) = rest.rotate(B^T x): B [1 or H, d, d] for folding into the projections, or None."""
+        ...
+
+
+class PlaneRotation:
+    """R = B Rot(theta) B^T; plane p is spanned by dimensions p and p + P, and dimensions from 2P up never turn.
+
+    (Halves rather than neighbours form a plane, since slices are faster than strides. A permutation of the basis is
+    no loss of generality.)
+
+    Args:
+        angles: theta, [..., 1 or H, N, P], in radians and in float32 or better.
+        head_dim: d >= 2P.
+        basis: B, orthogonal, [1 or H, d, d]; None for the identity.
+    """
+
+    def __init__(self, angles: Tensor, head_dim: int, basis: Tensor | None = None):
+        if 2 * angles.shape[-1] > head_dim:
+            raise ValueError(f"{angles.shape[-1]} planes need a head width of {2 * angles.shape[-1]}, not {head_dim}.")
+        self.angles, self.head_dim, self.basis = angles, head_dim, basis
+        self.cos, self.sin = angles.cos(), angles.sin()
+
+    def rotate(self, x: Tensor) -> Tensor:
+        """Rot(theta) B^T x for x [B, H, N, d], in float32 or better inside, in the type of x outside."""
+        dtype = torch.promote_types(x.dtype, self.angles.dtype)
+        y = x.to(dtype)
+        if self.basis is not None:
+            with torch.autocast(x.device.type, enabled=False):
+                y = y @ self.basis.to(dtype)  # rows x^T B = (B^T x)^T: [B, H, N, d]
+        planes = self.angles.shape[-1]
+        if not planes:
+            return y.to(x.dtype)
+        first, second, still = y.split((planes, planes, self.head_dim - 2 * planes), dim=-1)
+        turned = (first * self.cos - second * self.sin, first * self.sin + second * self.cos, still)
+        return torch.cat(turned, dim=-1).to(x.dtype)
+
+    def matrix(self) -> Tensor:
+        """B Rot(theta) B^T, [..., H, N, d, d]."""
+        eye = torch.eye(self.head_dim, dtype=self.angles.dtype, device=self.angles.device)
+        columns = eye.expand(*self.angles.shape[:-1], -1, -1)  # [..., H, N, d, d]
+        planes = self.angles.shape[-1]
+        p, s = torch.arange(planes, device=eye.device), torch.arange(planes, device=eye.device) + planes
+        rot = columns.clone()
+        rot[..., p, p], rot[..., p, s] = self.cos, -self.sin
+        rot[..., s, p], rot[..., s, s] = self.sin, self.cos
+        if self.basis is None:
+            return rot
+        basis = self.basis.to(rot.dtype)[:, None]  # [H, 1, d, d]
+        return basis @ rot @ basis.mT
+
+    def factor(self) -> tuple[Tensor | None, Rotation]:
+        if self.basis is None:
+            return None, self
+        rest = copy.copy(self)  # shares the cosines
+        rest.basis = None
+        return self.basis, rest

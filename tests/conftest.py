@@ -1,0 +1,37 @@
+"""What the tests share: a seed for each, and every encoding with the options it is tested with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from performer_string.encodings import ENCODINGS, Encoding, SeparableEncoding, build_encoding
+
+# A family is tested with its defaults by being listed in ENCODINGS; here are further options worth every test.
+MORE_OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "cayley-string": [{"frequencies": "axial"}, {"init_std": 1.0}, {"share_heads": True}],
+    "circulant-string": [{"block_size": 4}, {"block_size": 3}, {"share_heads": True}],
+    "rope-mixed": [{"share_heads": True}],
+}
+CASES = [(name, options) for name in ENCODINGS for options in ({}, *MORE_OPTIONS.get(name, []))]
+SEPARABLE = [case for case in CASES if issubclass(ENCODINGS[case[0]], SeparableEncoding)]
+LEARNED = [case for case in SEPARABLE if case[0] not in ("rope", "visionllama")]  # the others learn nothing
+
+
+def case_id(case: tuple[str, dict[str, Any]]) -> str:
+    return case[0] + "".join(f",{k}={v}" for k, v in case[1].items())
+
+
+def make(case: tuple[str, dict[str, Any]], head_dim: int = 12, num_heads: int = 2, coord_dim: int = 2) -> Encoding:
+    """The encoding of a case, in float64."""
+    name, options = case
+    grid = (4, 5, 3)[:coord_dim]
+    encoding = build_encoding(name, head_dim=head_dim, num_heads=num_heads, coord_dim=coord_dim, grid=grid, **options)
+    return encoding.double()
+
+
+@pytest.fixture(autouse=True)
+def _seed() -> None:
+    torch.manual_seed(0)

@@ -1,0 +1,243 @@
+"""Attention against its definition: values and every gradient, masks, precision, norms."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from performer_string import (
+    build_encoding,
+    build_feature_map,
+    grid_positions,
+    linear_attention,
+    naive,
+    softmax_attention,
+)
+from performer_string.layers import ATTENTIONS, SelfAttention, build_attention
+
+MAPS = [
+    ("favor+", {}),
+    ("favor+hyperbolic", {}),
+    ("relu", {"order": 1}),
+    ("relu", {"order": 3}),
+    ("relu", {"order": 8}),
+]
+SHAPES = [(1, 1, 1, 2), (2, 3, 7, 6), (1, 2, 33, 10)]  # B, H, N, d
+
+
+def make_map(case, heads: int, dim: int, features: int = 14):
+    name, options = case
+    return build_feature_map(name, head_dim=dim, num_heads=heads, num_features=features, seed=3, **options)
+
+
+def naive_features(case, phi, x: Tensor) -> Tensor:
+    name, options = case
+    if name == "relu":
+        return naive.arc_cosine_features(x, phi.projection, options["order"])
+    form = naive.positive_features if name == "favor+" else naive.hyperbolic_features
+    return form(x, phi.projection, x.shape[-1] ** -0.5)
+
+
+def inputs(shape, dtype=torch.float64) -> list[Tensor]:
+    return [torch.randn(shape, dtype=dtype, requires_grad=True) for _ in range(3)]
+
+
+def masks(shape) -> list[Tensor | None]:
+    mask = torch.rand(shape[0], shape[2]) < 0.6
+    mask[:, 0] = True
+    return [None, mask]
+
+
+def compare(fast: Tensor, slow: Tensor, leaves: list[Tensor], rtol=1e-7, atol=1e-9) -> None:
+    torch.testing.assert_close(fast, slow, rtol=rtol, atol=atol)
+    weight = torch.randn_like(slow)
+    for a, b in zip(
+        torch.autograd.grad((fast * weight).sum(), leaves),
+        torch.autograd.grad((slow * weight).sum(), leaves),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b, rtol=rtol, atol=atol)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("case", MAPS, ids=str)
+def test_linear_attention_is_its_definition(case, shape):
+    phi = make_map(case, shape[1], shape[3]).double()
+    encoding = build_encoding("rope-mixed", head_dim=shape[3], num_heads=shape[1], coord_dim=1).double()
+    positions = grid_positions((shape[2],), dtype=torch.float64)
+    for mask in masks(shape):
+        q, k, v = inputs(shape)
+        out = linear_attention(q, k, v, phi, rotation=encoding(positions), key_mask=mask)
+        generators = encoding.generators()
+        fq, fk = (naive_features(case, phi, naive.rotate(x, generators, positions)) for x in (q, k))
+        compare(out, naive.attend(naive.linear_weights(fq, fk, mask), v), [q, k, v, *encoding.parameters()])
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_softmax_attention_is_its_definition(shape):
+    encoding = build_encoding("rope-mixed", head_dim=shape[3], num_heads=shape[1], coord_dim=1).double()
+    positions = grid_positions((shape[2],), dtype=torch.float64)
+    for mask in masks(shape):
+        q, k, v = inputs(shape)
+        out = softmax_attention(q, k, v, rotation=encoding(positions), key_mask=mask)
+        turned = [naive.rotate(x, encoding.generators(), positions) for x in (q, k)]
+        compare(out, naive.attend(naive.softmax_weights(*turned, key_mask=mask), v), [q, k, v, *encoding.parameters()])
+
+
+@pytest.mark.parametrize("case", MAPS, ids=str)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+def test_low_precision_is_close_to_the_definition_in_float64(case, dtype):
+    shape = (2, 2, 65, 16)
+    phi = make_map(case, 2, 16, 64)
+    q, k, v = (x.detach().to(dtype).requires_grad_() for x in inputs(shape))
+    out = linear_attention(q, k, v, phi)
+    assert out.dtype == dtype
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    double = phi.double()
+    slow = naive.attend(
+        naive.linear_weights(naive_features(case, double, exact[0]), naive_features(case, double, exact[1])), exact[2]
+    )
+    tolerance = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 3e-3}[dtype]  # of the rounded output
+    torch.testing.assert_close(out.double(), slow, rtol=tolerance, atol=tolerance)
+    fast = torch.autograd.grad(out.float().sum(), [q, k, v])
+    for a, b in zip(fast, torch.autograd.grad(slow.sum(), exact), strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=5 * tolerance, atol=5 * tolerance * float(b.abs().max()))
+
+
+@pytest.mark.parametrize("case", MAPS, ids=str)
+def test_autocast_does_not_reach_the_features(case):
+    phi = make_map(case, 2, 16, 64)
+    q, k, v = torch.randn(3, 1, 2, 40, 16)
+    plain = linear_attention(q, k, v, phi)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(linear_attention(q, k, v, phi), plain, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e-3, 1.0, 30.0, 1e3])
+@pytest.mark.parametrize("case", MAPS, ids=str)
+def test_finite_at_any_norm_with_finite_gradients(case, size):
+    phi = make_map(case, 2, 16, 64)
+    q, k, v = (torch.randn(1, 2, 40, 16) * scale for scale in (size, size, 1.0))
+    leaves = [x.requires_grad_() for x in (q, k, v)]
+    out = linear_attention(*leaves, phi)
+    assert torch.isfinite(out).all()
+    assert (out.abs() <= v.abs().amax(dim=-2, keepdim=True) * (1 + 1e-5)).all()  # a convex combination of the values
+    for gradient in torch.autograd.grad(out.square().sum(), leaves):
+        assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("kind", ["softmax", *MAPS], ids=str)
+def test_masked_keys_have_no_say_whatever_they_hold(kind):
+    q, k, v = torch.randn(3, 2, 2, 9, 6)
+    mask = torch.ones(2, 9, dtype=torch.bool)
+    mask[0, 5:] = False
+
+    def attend(k: Tensor, v: Tensor, mask: Tensor | None, rows: slice) -> Tensor:
+        if kind == "softmax":
+            return softmax_attention(q[rows], k, v, key_mask=mask)
+        return linear_attention(q[rows], k, v, make_map(kind, 2, 6), key_mask=mask)
+
+    both = slice(None)
+    wild_k, wild_v = k.clone(), v.clone()
+    wild_k[0, :, 5:], wild_v[0, :, 5:] = 1e4, -1e4  # would own every maximum
+    out = attend(wild_k, wild_v, mask, both)
+    torch.testing.assert_close(out, attend(k, v, mask, both))
+    torch.testing.assert_close(out[:1], attend(k[:1, :, :5], v[:1, :, :5], None, slice(0, 1)))
+    torch.testing.assert_close(out[1:], attend(k[1:], v[1:], None, slice(1, 2)))
+
+
+@pytest.mark.parametrize("kind", ["softmax", *MAPS], ids=str)
+def test_a_row_without_keys_is_zero(kind):
+    q, k, v = torch.randn(3, 2, 2, 5, 6, requires_grad=True)
+    mask = torch.tensor([[False] * 5, [True] * 5])
+    if kind == "softmax":
+        out = softmax_attention(q, k, v, key_mask=mask)
+    else:
+        out = linear_attention(q, k, v, make_map(kind, 2, 6), key_mask=mask)
+    assert out[0].abs().max() == 0
+    assert torch.isfinite(out).all()
+
+
+def test_bad_masks():
+    q, k, v = torch.randn(3, 2, 2, 5, 6)
+    for mask in (torch.ones(2, 5), torch.ones(2, 2, 5, dtype=torch.bool), torch.ones(1, 5, dtype=torch.bool)):
+        with pytest.raises(ValueError, match=r"boolean and of shape \[B, N\] = \[2, 5\]"):
+            softmax_attention(q, k, v, key_mask=mask)
+        with pytest.raises(ValueError, match="True where a key takes part"):
+            linear_attention(q, k, v, make_map(MAPS[0], 2, 6), key_mask=mask)
+
+
+def test_more_features_come_closer_to_softmax():
+    q, k, v = torch.randn(3, 1, 8, 64, 16) * 0.7
+    exact = softmax_attention(q, k, v)
+    errors = [
+        float((linear_attention(q, k, v, make_map(("favor+", {}), 8, 16, m)) - exact).norm()) for m in (16, 256, 4096)
+    ]
+    assert errors[0] > 1.5 * errors[1] > 3 * errors[2]
+
+
+class TestLayer:
+    def layer(self, attention="softmax", **options) -> SelfAttention:
+        features = {"feature_map": "favor+", "seed": 0, "feature_options": {"num_features": 32}}
+        return SelfAttention(12, 2, build_attention(attention, head_dim=6, num_heads=2, **features), **options)
+
+    @pytest.mark.parametrize("qk_norm", [False, True])
+    @pytest.mark.parametrize("encoding", ["cayley-string", "circulant-string", "rope-mixed", "none"])
+    def test_folding_the_basis_changes_nothing(self, encoding, qk_norm):
+        """Against a layer that rotates with R itself and folds nothing."""
+        layer = self.layer(qk_norm=qk_norm).double()
+        rotation = build_encoding(encoding, head_dim=6, num_heads=2).double()(torch.rand(7, 2, dtype=torch.float64) * 9)
+
+        class Dense:
+            def rotate(self, x):
+                return torch.einsum("hnij,bhnj->bhni", rotation.matrix().expand(2, -1, -1, -1), x)
+
+            def factor(self):
+                return None, self
+
+        x = torch.randn(3, 7, 12, dtype=torch.float64)
+        torch.testing.assert_close(layer(x, rotation), layer(x, Dense()))
+
+    @pytest.mark.parametrize("attention", ATTENTIONS)
+    def test_weights_are_what_the_layer_does(self, attention):
+        layer = self.layer(attention)
+        q, k, v = torch.randn(3, 2, 2, 9, 6)
+        rotation = build_encoding("rope-mixed", head_dim=6, num_heads=2)(grid_positions((3, 3)))
+        weights = layer.attend.weights(q, k, rotation)
+        torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 9))
+        torch.testing.assert_close(weights @ v, layer.attend(q, k, v, rotation=rotation), rtol=1e-4, atol=1e-5)
+
+    def test_qk_norm_bounds_the_logits_and_learns_its_temperature(self):
+        layer = self.layer(qk_norm=True, max_temperature=8.0)
+        seen = []
+        layer.attend.register_forward_pre_hook(lambda m, args: seen.append(args))
+        out = layer(torch.randn(1, 5, 12) * 100, build_encoding("none", head_dim=6, num_heads=2)(torch.zeros(5, 2)))
+        q, k, _ = seen[0]
+        logits = (q @ k.mT) * 6**-0.5
+        assert logits.abs().max() <= 2.0 + 1e-5  # a quarter of the bound at the start
+        out.square().sum().backward()
+        assert layer.temperature.grad.abs().min() > 0
+
+    def test_performer_pytorch_is_the_package(self):
+        from performer_pytorch import FastAttention
+
+        layer = self.layer("performer-pytorch")
+        assert isinstance(layer.attend.fast, FastAttention)
+        q, k, v = torch.randn(3, 1, 2, 5, 6)
+        torch.testing.assert_close(layer.attend(q, k, v), layer.attend.fast(q, k, v))
+        with pytest.raises(ValueError, match="has no key mask"):
+            layer.attend(q, k, v, key_mask=torch.ones(1, 5, dtype=torch.bool))
+
+    def test_performer_pytorch_redraws_by_seed_and_step(self):
+        attends = [self.layer("performer-pytorch").attend for _ in range(2)]
+        first = attends[0].fast.projection_matrix.clone()
+        assert torch.equal(first, attends[1].fast.projection_matrix)
+        for attend in attends:
+            attend.redraw(5)
+        assert torch.equal(attends[0].fast.projection_matrix, attends[1].fast.projection_matrix)
+        assert not torch.equal(attends[0].fast.projection_matrix, first)
+
+    def test_heads_have_to_divide_the_width(self):
+        with pytest.raises(ValueError, match="width 12 is not divisible by 5 heads"):
+            SelfAttention(12, 5, torch.nn.Identity())

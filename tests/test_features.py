@@ -1,0 +1,174 @@
+"""The contract of every feature map, and the statistics of their draws."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from performer_string import FEATURE_MAPS, build_feature_map, naive
+from performer_string.features import derive_seed, integer_power, orthogonal_projection
+
+CASES = [("favor+", {}), ("favor+hyperbolic", {}), ("favor+", {"scale": 0.5})]
+CASES += [("relu", {"order": order}) for order in (1, 2, 3, 4, 8)]
+
+
+def make(case, num_features=16, head_dim=6, num_heads=2, seed=0):
+    name, options = case
+    sizes = {"head_dim": head_dim, "num_heads": num_heads, "num_features": num_features}
+    return build_feature_map(name, seed=seed, **sizes, **options).double()
+
+
+def definition(case, phi, x: Tensor) -> Tensor:
+    name, options = case
+    scale = options.get("scale", x.shape[-1] ** -0.5)
+    if name == "relu":
+        return naive.arc_cosine_features(x, phi.projection, options["order"])
+    return {"favor+": naive.positive_features, "favor+hyperbolic": naive.hyperbolic_features}[name](
+        x, phi.projection, scale
+    )
+
+
+def kernel(case, q: Tensor, k: Tensor) -> Tensor:
+    """What phi(q)^T phi(k) estimates, without random features: for relu by quadrature over the plane of q and k."""
+    name, options = case
+    if name != "relu":
+        return torch.exp((q * k).sum(-1) * options.get("scale", q.shape[-1] ** -0.5))
+    p = options["order"]
+    norms = q.norm(dim=-1) * k.norm(dim=-1)
+    angle = torch.acos(((q * k).sum(-1) / norms).clamp(-1, 1))
+    phase = torch.linspace(0, 2 * math.pi, 20001, dtype=q.dtype)[:-1]
+    product = phase.cos().clamp(min=0) * (phase - angle[..., None]).cos().clamp(min=0)
+    return 2 * norms**p * 2**p * math.factorial(p) * (product**p).mean(-1)
+
+
+def test_every_feature_map_is_in_the_contract():
+    assert {name for name, _ in CASES} == set(FEATURE_MAPS)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+class TestEvery:
+    def test_features_are_their_definition(self, case):
+        phi, x = make(case), torch.randn(3, 2, 5, 6, dtype=torch.float64)
+        torch.testing.assert_close(phi.queries(x), definition(case, phi, x))
+        torch.testing.assert_close(phi.keys(x), definition(case, phi, x))
+
+    def test_pair_is_the_features_up_to_what_cancels(self, case):
+        phi = make(case)
+        q, k = torch.randn(2, 3, 2, 5, 6, dtype=torch.float64)
+        plain = naive.linear_weights(phi.queries(q), phi.keys(k))
+        torch.testing.assert_close(naive.linear_weights(*phi.pair(q, k)), plain)
+
+    def test_unbiased_within_the_standard_error(self, case):
+        q, k = torch.randn(2, 1, 1, 4, 6, dtype=torch.float64) * 0.7
+        draws, heads = 60, 50
+        values = torch.cat(
+            [
+                (phi.queries(q) * phi.keys(k)).sum(-1)[0]
+                for phi in (make(case, num_heads=heads, seed=seed) for seed in range(draws))
+            ]
+        )  # [draws heads, 4]
+        error = values.std(0) / len(values) ** 0.5
+        assert ((values.mean(0) - kernel(case, q, k)[0, 0]).abs() < 4.5 * error).all()
+
+    def test_mean_over_draws_does_not_see_a_rotation_but_one_draw_does(self, case):
+        q, k = torch.randn(2, 1, 1, 1, 6, dtype=torch.float64) * 0.7
+        turn = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64))[0]
+        phis = [make(case, num_heads=50, seed=seed) for seed in range(60)]
+        change = torch.cat(
+            [(p.queries(q @ turn) * p.keys(k @ turn) - p.queries(q) * p.keys(k)).sum(-1).flatten() for p in phis]
+        )
+        assert change.abs().median() > 1e-4
+        assert change.mean().abs() < 4.5 * change.std() / len(change) ** 0.5
+
+    def test_redraw_is_a_function_of_seed_and_step(self, case):
+        phi, other = make(case), make(case)
+        first = phi.projection.clone()
+        phi.redraw(7)
+        other.redraw(3)
+        other.redraw(7)
+        assert torch.equal(phi.projection, other.projection)
+        assert not torch.equal(phi.projection, first)
+        phi.redraw(0)
+        assert torch.equal(phi.projection, first)
+
+    def test_the_draw_is_in_the_state(self, case):
+        assert "projection" in make(case).state_dict()
+
+    def test_heads_have_draws_of_their_own(self, case):
+        projection = make(case).projection
+        assert not torch.allclose(projection[0], projection[1])
+
+    def test_features_are_float32_for_half_precision_and_under_autocast(self, case):
+        phi, x = make(case).float(), torch.randn(1, 2, 5, 6)
+        exact = phi.queries(x.bfloat16().float())
+        with torch.autocast("cpu", torch.bfloat16):
+            features = phi.queries(x.bfloat16())
+            pair = phi.pair(x.bfloat16(), x.bfloat16())
+        assert {features.dtype, pair[0].dtype, pair[1].dtype} == {torch.float32}
+        torch.testing.assert_close(features, exact, rtol=1e-5, atol=1e-6)
+
+    @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+    def test_pairs_stay_finite_at_any_norm(self, case, size):
+        phi, (q, k) = make(case).float(), torch.randn(2, 3, 2, 50, 6) * size
+        fq, fk = phi.pair(q, k)
+        assert torch.isfinite(fq).all()
+        assert torch.isfinite(fk).all()
+        assert ((fq @ fk.sum(-2)[..., None]) > 0).all()
+
+
+def test_projections_are_orthogonal_in_blocks_with_chi_norms():
+    w = orthogonal_projection(200, 10, 4, seed=1).double()
+    for block in (w[:, :4], w[:, 4:8], w[:, 8:]):
+        gram = block @ block.mT
+        off = gram - torch.diag_embed(gram.diagonal(dim1=-2, dim2=-1))
+        assert off.abs().max() < 1e-5
+    squares = w.square().sum(-1).flatten()  # chi-squared with 4 degrees of freedom: mean 4, variance 8
+    assert abs(squares.mean() - 4) < 5 * (8 / len(squares)) ** 0.5
+
+
+def test_projections_are_haar_in_every_direction():
+    """Without sign(diag R), QR's Q prefers a direction: its first entry would always have the same sign."""
+    w = orthogonal_projection(4000, 3, 3, seed=2).double()
+    mean, error = w.mean(0), w.std(0) / 4000**0.5
+    assert (mean.abs() < 4.5 * error).all()
+
+
+def test_hyperbolic_pairs_have_less_variance_than_draws():
+    x = torch.randn(1, 1, 20, 6, dtype=torch.float64)
+    spread = {}
+    for name in ("favor+", "favor+hyperbolic"):
+        phis = [make((name, {}), num_heads=100, seed=seed) for seed in range(5)]
+        spread[name] = torch.cat([(p.queries(x) * p.keys(x)).sum(-1)[0] for p in phis]).var(0).mean()
+    assert spread["favor+hyperbolic"] < 0.8 * spread["favor+"]
+
+
+@pytest.mark.parametrize("order", [1, 2, 3, 5, 8, 16])
+def test_integer_power(order):
+    x = torch.rand(5, dtype=torch.float64)
+    torch.testing.assert_close(integer_power(x, order), x**order)
+
+
+def test_seeds_of_different_tuples_differ():
+    seeds = {derive_seed(a, b) for a in range(30) for b in range(30)} | {derive_seed(112), derive_seed(1, 12, 0)}
+    assert len(seeds) == 902
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("favor", {}, r"unknown feature map 'favor'. Did you mean 'favor\+'"),
+        ("relu", {"oder": 2}, "no option 'oder'. Did you mean 'order'"),
+        ("relu", {"order": 0}, "order has to be a positive integer, not 0"),
+        ("relu", {"order": 1.5}, "order has to be a positive integer, not 1.5"),
+        ("favor+", {"num_features": 0}, "num_features has to be positive, not 0"),
+        ("favor+", {"num_features": -4}, "num_features has to be positive, not -4"),
+        ("favor+hyperbolic", {"num_features": 5}, r"has to be even \(pairs\), not 5"),
+        ("favor+", {"scale": 0.0}, "scale of the logits has to be positive"),
+    ],
+)
+def test_bad_options(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        build_feature_map(name, head_dim=8, num_heads=2, **options)

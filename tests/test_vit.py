@@ -1,0 +1,174 @@
+"""The whole model: any size, any encoding, every generator learned, invariance, errors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, grid_positions
+from performer_string.encodings import SeparableEncoding
+from performer_string.vit import DropPath
+
+SMALL = ViTConfig(
+    image_size=[16, 24],
+    patch_size=[4, 8],
+    in_channels=2,
+    num_classes=5,
+    width=24,
+    depth=3,
+    num_heads=2,
+    feature_options={"num_features": 16},
+)
+
+
+def vit(**changes) -> ViT:
+    return ViT(replace(SMALL, **changes))
+
+
+@pytest.mark.parametrize("attention", ["linear", "softmax", "performer-pytorch"])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_trains_at_one_size_and_runs_at_others(encoding, attention):
+    model = vit(encoding=encoding, attention=attention)
+    for height, width in ((16, 24), (4, 8), (32, 80)):
+        logits = model(torch.randn(2, 2, height, width))
+        assert logits.shape == (2, 5)
+        assert torch.isfinite(logits).all()
+
+
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
+@pytest.mark.parametrize("options", [{"pool": "cls", "registers": 2}, {"qk_norm": True}, {"share_layers": True}])
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_gradient_reaches_every_parameter(encoding, options, attention):
+    """Among them every layer's generators: code that rotates with the first layer's everywhere fails here."""
+    model = vit(encoding=encoding, attention=attention, **options)
+    model(torch.randn(2, 2, 16, 24)).square().sum().backward()
+    silent = [name for name, p in model.named_parameters() if p.grad is None or p.grad.abs().max() == 0]
+    assert silent == []
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_layers_have_generators_of_their_own_unless_shared(encoding):
+    learned = any(p.requires_grad for p in vit(encoding=encoding).encodings[0].parameters())
+    per_layer = learned and issubclass(ENCODINGS[encoding], SeparableEncoding)
+    assert len(vit(encoding=encoding).encodings) == (3 if per_layer else 1)
+    assert len(vit(encoding=encoding, share_layers=True).encodings) == 1
+
+
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
+@pytest.mark.parametrize("name", [name for name, c in ENCODINGS.items() if issubclass(c, SeparableEncoding)])
+def test_a_common_move_of_all_positions(name, attention):
+    """Exact for softmax. One draw of random features is not invariant, and has to show it."""
+    model = vit(encoding=name, attention=attention).double().eval()
+    images, positions = torch.randn(2, 2, 16, 24, dtype=torch.float64), grid_positions((4, 3), dtype=torch.float64)
+    with torch.no_grad():
+        still, moved = model(images, positions), model(images, positions + torch.tensor([0.37, -2.41]))
+        centred = [model(images, p - p.mean(0)) for p in (positions, positions + 1.3)]
+    change = (still - moved).abs().max()
+    assert change < 1e-10 if attention == "softmax" else change > 1e-7
+    torch.testing.assert_close(*centred, rtol=0, atol=1e-10)  # centred positions make any model invariant
+
+
+@pytest.mark.parametrize("control", [{"encoding": "absolute"}, {"encoding": "sinusoidal"}, {"pool": "cls"}])
+def test_control_models_that_see_a_common_move(control):
+    model = vit(**{"attention": "softmax", "encoding": "rope-mixed", **control}).double().eval()
+    for p in model.parameters():  # large enough weights for the positions to reach the logits
+        torch.nn.init.normal_(p, std=0.3)
+    images, positions = torch.randn(2, 2, 16, 24, dtype=torch.float64), grid_positions((4, 3), dtype=torch.float64)
+    assert (model(images, positions) - model(images, positions + 0.37)).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_only_none_is_a_bag_of_patches(encoding):
+    model = vit(encoding=encoding, attention="softmax").double().eval()
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=0.3)
+    images = torch.randn(1, 2, 16, 24, dtype=torch.float64)
+    swapped = torch.cat([images[..., 8:16], images[..., :8], images[..., 16:]], dim=-1)  # two columns of patches
+    assert ((model(images) - model(swapped)).abs().max() < 1e-10) == (encoding == "none")
+
+
+def test_positions_keep_their_spacing_unless_interpolated():
+    extrapolated = vit(encoding="rope").grid_positions((8, 6))
+    assert extrapolated.amax(0).tolist() == [7, 5]
+    squeezed = vit(encoding="rope", positions="interpolate").grid_positions((8, 6))
+    assert squeezed.amax(0).tolist() == [3.25, 2.25]
+    assert vit(encoding="absolute").grid_positions((8, 6)).amax(0).tolist() == [3.25, 2.25]  # has no other way
+
+
+def test_patches_are_cut_in_row_major_order():
+    model = vit()
+    images = torch.randn(1, 2, 16, 24)
+    seen = []
+    model.embed.register_forward_hook(lambda m, args, out: seen.append(args[0]))
+    model(images)
+    torch.testing.assert_close(seen[0][0, 4], images[0, :, 4:8, 8:16].flatten())  # row 1, column 1 of 4 x 3
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_variants(variant):
+    with torch.device("meta"):
+        sizes = VARIANTS[variant]
+        assert ViTConfig(variant=variant).width == sizes["width"]
+    assert ViTConfig(variant=variant, depth=1).depth == 1
+
+
+def test_parameters_of_deit_tiny():
+    """5.7 million in the paper's table, with a CLS token and learned absolute positions."""
+    model = ViT(ViTConfig(encoding="absolute", pool="cls", attention="softmax"))
+    assert sum(p.numel() for p in model.parameters()) == 5_717_416 - 192  # the CLS token has no position here
+
+
+def test_redraw_changes_every_layer_by_seed_and_step():
+    one, two = vit(), vit()
+    first = [attend.phi.projection.clone() for attend in one.attends()]
+    for i, a in enumerate(first):
+        assert all(not torch.equal(a, b) for b in first[:i])  # layers differ
+    one.redraw(10)
+    two.redraw(10)
+    for a, b, old in zip(one.attends(), two.attends(), first, strict=True):
+        assert torch.equal(a.phi.projection, b.phi.projection)
+        assert not torch.equal(a.phi.projection, old)
+
+
+def test_drop_path_keeps_the_mean_and_is_off_in_evaluation():
+    drop, x = DropPath(0.4), torch.ones(20000, 1, 1)
+    out = drop(x)
+    assert out.unique().tolist() == [0.0, pytest.approx(1 / 0.6)]
+    assert abs(out.mean() - 1) < 5 * (0.4 / 0.6 / 20000) ** 0.5
+    assert torch.equal(drop.eval()(x), x)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"image_size": 30},
+            "30 x 30 pixels is not divisible into patches of 4 x 8. Resize it, for example to 28 x 24",
+        ),
+        ({"num_heads": 5}, "width 24 is not divisible by 5 heads"),
+        ({"encoding": "ropee"}, "unknown encoding 'ropee'. Did you mean 'rope'"),
+        ({"encoding_options": {"blok_size": 3}}, "no option 'blok_size'. Did you mean 'block_size'"),
+        ({"feature_options": {"orders": 3}, "feature_map": "relu"}, "no option 'orders'. Did you mean 'order'"),
+        ({"attention": "linera"}, "unknown attention 'linera'. Did you mean 'linear'"),
+        ({"variant": "tny"}, "unknown ViT variant 'tny'. Did you mean 'tiny'"),
+        ({"pool": "max"}, "unknown pooling 'max'"),
+        ({"positions": "stretch"}, "unknown position mode 'stretch'"),
+        ({"registers": -1}, "registers has to be 0 or more"),
+        ({"drop_path": 1.0}, r"drop_path has to lie in \[0, 1\)"),
+        ({"depth": 0}, "depth has to be positive, not 0"),
+        ({"width": 26, "num_heads": 2, "encoding": "rope"}, "head width has to be even, not 13"),
+        ({"image_size": [1, 2, 3]}, r"a positive number or two \(height, width\)"),
+    ],
+)
+def test_bad_configurations(changes, message):
+    with pytest.raises(ValueError, match=message):
+        vit(**changes)
+
+
+def test_bad_images():
+    with pytest.raises(ValueError, match=r"\[B, 2, height, width\], not \[2, 3, 16, 24\]"):
+        vit()(torch.randn(2, 3, 16, 24))
+    with pytest.raises(ValueError, match="18 x 24 pixels is not divisible"):
+        vit()(torch.randn(2, 2, 18, 24))

@@ -1,0 +1,1 @@
+"""`python -m train`: recipes, data and the training loop around `performer_string`."""

@@ -1,0 +1,85 @@
+"""Control of a run: reproducible steps, checks before the start, a clean stop."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_info
+
+from performer_string.features import derive_seed
+from train.data.module import ImageData
+
+
+class StepSeed(Callback):
+    """Random numbers of a training step (mixup, stochastic depth) as a function of (seed, step, rank) alone.
+
+    With the order of the data and the random features being such functions too, a resumed run needs no saved random
+    state to end with the same weights as one that was left alone.
+    """
+
+    def __init__(self, seed: int):
+        self.seed = seed
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        step = trainer.fit_loop.epoch_loop.total_batch_idx
+        torch.manual_seed(derive_seed(self.seed, "step", step, trainer.global_rank))
+
+
+class CheckData(Callback):
+    """Errors before the first step where the model does not fit the data."""
+
+    def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+        data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
+        data.setup(stage)
+        config = module.vit.config  # type: ignore[union-attr]
+        for name in ("num_classes", "in_channels"):
+            given, wanted = getattr(config, name), getattr(data, name)
+            if given != wanted:
+                raise ValueError(
+                    f"the data ({data.source}) has {name}={wanted}, the model {given}: set --model.vit.{name} {wanted}."
+                )
+        for size in data.sizes():
+            module.vit.grid(*size)  # type: ignore[operator,union-attr]
+
+
+class CleanStop(Callback):
+    """The first Ctrl-C (or SIGTERM) ends the step at hand, saves the state and stops; a second one stops at once."""
+
+    def __init__(self, directory: Path):
+        self.path = directory / "last.ckpt"
+        self.signal: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._asked)
+
+    def _asked(self, number: int, frame: FrameType | None) -> None:
+        self.signal = number
+        rank_zero_info("\nStopping after this step; once more to stop at once.")
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        asked = self.signal is not None
+        if trainer.strategy.reduce_boolean_decision(asked, all=False):
+            trainer.save_checkpoint(self.path)
+            rank_zero_info(
+                f"Stopped at step {trainer.global_step}. Go on with: python -m train resume {self.path.parents[1]}"
+            )
+            raise KeyboardInterrupt
+
+    def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+        self._restore()

@@ -1,0 +1,110 @@
+"""What a model has learned, drawn for TensorBoard after each validation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from performer_string import ViT, naive
+from performer_string.attention import rotate_pair
+from performer_string.encodings import SeparableEncoding
+from train.callbacks.monitor import tensorboard
+from train.probe import Probe, probe_attention
+
+LARGEST = 1024  # tokens beyond which a dense N x N attention matrix is not drawn up
+
+
+def estimator_error(probe: Probe) -> Tensor:
+    """Mean total variation between the layer's attention and the exact softmax of the same logits: 0 to 1."""
+    exact = naive.softmax_weights(*rotate_pair(probe.q, probe.k, probe.rotation))
+    return (probe.attend.weights(probe.q, probe.k, probe.rotation) - exact).abs().sum(-1).mean() / 2
+
+
+class ModelFigures(Callback):
+    """Estimator error against exact softmax, attention maps, and learned frequencies.
+
+    Taken on the first images of the first validation batch, in evaluation mode.
+    """
+
+    def __init__(self, images: int = 4):
+        self.images = images
+        self.batch: Tensor | None = None
+
+    def on_validation_batch_end(
+        self,
+        trainer: L.Trainer,
+        module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        if batch_idx == dataloader_idx == 0:
+            self.batch = batch[0][: self.images].detach()
+
+    @torch.no_grad()
+    def on_validation_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        writer, vit = tensorboard(trainer), module.vit
+        assert isinstance(vit, ViT)
+        if writer is None or self.batch is None or trainer.sanity_checking:
+            return
+        step = trainer.global_step
+        grid = vit.grid(*self.batch.shape[-2:])
+        if grid[0] * grid[1] <= LARGEST:
+            probes = probe_attention(vit, self.batch)
+            errors = [float(estimator_error(probe)) for probe in probes]
+            writer.add_scalar("estimator/total_variation_to_softmax", sum(errors) / len(errors), step)
+            for layer, error in enumerate(errors):
+                writer.add_scalar(f"estimator/layer_{layer}", error, step)
+            writer.add_figure("attention", attention_figure(vit, self.batch[0], probes, grid), step)
+        figure = frequency_figure(vit)
+        if figure is not None:
+            writer.add_figure("frequencies", figure, step)
+
+
+def attention_figure(vit: ViT, image: Tensor, probes: list[Probe], grid: tuple[int, int]) -> Any:
+    """For the token that the last layer attends to most: where it looks itself, by layer (rows) and head (columns)."""
+    from matplotlib.figure import Figure
+
+    maps = [p.attend.weights(p.q[:1], p.k[:1], p.rotation)[0].float() for p in probes]  # of [H, N, N]
+    skip = vit.num_prefix
+    token = int(maps[-1][:, :, skip:].sum((0, 1)).argmax())
+    rows, columns = len(maps), maps[0].shape[0]
+    figure = Figure(figsize=(1.6 * (columns + 1), 1.7 * rows))
+    axes = figure.subplots(rows, columns + 1, squeeze=False)
+    shown = image.float().mean(0).cpu()
+    for layer, weights in enumerate(maps):
+        axes[layer][0].imshow(shown, cmap="gray")
+        y, x = token // grid[1] + 0.5, token % grid[1] + 0.5
+        axes[layer][0].plot(x * vit.patch[1], y * vit.patch[0], "r+", markersize=10)
+        axes[layer][0].set_ylabel(f"layer {layer}")
+        for head in range(columns):
+            looks = weights[head, skip + token, skip:].reshape(grid)  # [N] -> [h, w]
+            axes[layer][head + 1].imshow(looks.cpu(), cmap="viridis")
+            axes[layer][head + 1].set_title(f"head {head}, max {looks.max():.2f}", fontsize=7)
+    for axis in axes.flat:
+        axis.set(xticks=[], yticks=[])
+    figure.tight_layout()
+    return figure
+
+
+def frequency_figure(vit: ViT) -> Any:
+    """Plane frequencies of each layer as points: the first two axes, one colour a head. None without planes."""
+    from matplotlib.figure import Figure
+
+    spectra = [e.frequencies().float().cpu() for e in vit.encodings if isinstance(e, SeparableEncoding)]
+    if not spectra:
+        return None
+    figure = Figure(figsize=(2.4 * len(spectra), 2.6))
+    axes = figure.subplots(1, len(spectra), squeeze=False, sharex=True, sharey=True)[0]
+    for layer, (axis, omega) in enumerate(zip(axes, spectra, strict=True)):
+        for head in omega:  # [C, P]
+            axis.scatter(head[-1], head[0], s=8, alpha=0.7)
+        axis.set(title=f"layer {layer}" if len(spectra) > 1 else "all layers", xlabel="radians / patch, across")
+    axes[0].set_ylabel("radians / patch, down")
+    figure.tight_layout()
+    return figure

@@ -1,0 +1,83 @@
+"""What is measured while training: gradient norm, throughput, memory, and the run's configuration and result."""
+
+from __future__ import annotations
+
+import resource
+import time
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch.optim import Optimizer
+
+
+def tensorboard(trainer: L.Trainer) -> Any:
+    """The SummaryWriter of the run, or None where there is none or it is another rank's."""
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger) and trainer.is_global_zero:
+            return logger.experiment
+    return None
+
+
+def peak_memory(device: torch.device) -> float:
+    """Largest memory in use so far in MiB: allocated on a GPU, resident in the process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+class GradientNorm(Callback):
+    """The norm of all gradients, before clipping."""
+
+    def on_before_optimizer_step(self, trainer: L.Trainer, module: L.LightningModule, optimizer: Optimizer) -> None:
+        if trainer.global_step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+            gradients = [p.grad for p in module.parameters() if p.grad is not None]
+            module.log("train/gradient_norm", torch.nn.utils.get_total_norm(gradients))
+
+
+class Throughput(Callback):
+    """Images a second over all processes, and the peak memory, at each logged step."""
+
+    def __init__(self) -> None:
+        self.images, self.since = 0, time.perf_counter()
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.images, self.since = 0, time.perf_counter()  # validation does not count
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self.images += len(batch[0]) * trainer.world_size
+        if trainer.global_step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+            if module.device.type == "cuda":
+                torch.cuda.synchronize(module.device)
+            now = time.perf_counter()
+            module.log("train/images_per_second", self.images / (now - self.since), prog_bar=True)
+            module.log("train/peak_memory_mib", peak_memory(module.device))
+            self.images, self.since = 0, now
+
+
+class Record(Callback):
+    """The configuration as text at the start, and the hyper-parameters with the final metrics at the end."""
+
+    def __init__(self, config: str):
+        self.config = config
+
+    def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        writer = tensorboard(trainer)
+        if writer is not None:
+            writer.add_text("configuration", "\n".join("    " + line for line in self.config.splitlines()))
+
+    def on_fit_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        metrics = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith("val/")}
+        for logger in trainer.loggers:
+            if isinstance(logger, TensorBoardLogger) and metrics:
+                logger.log_hyperparams(dict(module.hparams), {f"final/{k}": v for k, v in metrics.items()})
+
+
+def run_directory(trainer: L.Trainer) -> Path:
+    """Where the run writes."""
+    return Path(trainer.default_root_dir)

@@ -1,0 +1,161 @@
+"""The command line: Lightning's CLI over one YAML file a recipe, every field of which can be overridden."""
+
+from __future__ import annotations
+
+import logging
+import re
+import sys
+import warnings
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.callbacks import (
+    Callback,
+    EMAWeightAveraging,
+    LearningRateMonitor,
+    ModelCheckpoint,
+    TQDMProgressBar,
+)
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+from performer_string.choices import nearest
+from performer_string.vit import as_pair
+from train.callbacks.control import CheckData, CleanStop, StepSeed
+from train.callbacks.figures import ModelFigures
+from train.callbacks.monitor import GradientNorm, Record, Throughput
+from train.checkpoint import check_same_model
+from train.data.module import ImageData
+from train.module import ImageClassifier, NonFiniteLossError
+
+CHECKPOINTS = "checkpoints"
+
+
+class Parser(LightningArgumentParser):
+    """Errors that name the nearest field, and no page of usage before them."""
+
+    def error(self, message: str, ex: Exception | None = None) -> Any:
+        fields = [action.dest for action in self._actions]
+        fields += [f"{name}.{action.dest}" for name, sub in self._subcommands().items() for action in sub._actions]
+        unknown = re.search(r"(?:Key|Group|Option|arguments:|argument)\s+'?(?:--)?([\w.]+)'?", message)
+        names = {field.removeprefix("fit.") for field in fields}
+        hint = nearest(unknown[1].removeprefix("fit."), names) if unknown else ""
+        sys.stderr.write(f"error: {message.strip()}{hint}\n")
+        raise SystemExit(2)
+
+    def _subcommands(self) -> dict[str, Any]:
+        for action in self._actions:
+            if isinstance(action.choices, dict):
+                return action.choices
+        return {}
+
+
+class TrainCLI(LightningCLI):
+    """`fit`, `validate`, `test` and `predict` of an `ImageClassifier` on `ImageData`."""
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument("--run_dir", type=str, default="", help="where the run writes; runs/TIME unless given")
+        parser.add_argument("--ema", type=float, default=0.0, help="decay of an average of the weights; 0 for none")
+        parser.add_argument("--checkpoint_every", type=int, default=500, help="steps between saves of last.ckpt")
+        parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
+        parser.link_arguments("seed_everything", "model.vit.seed", compute_fn=int)
+        parser.link_arguments("model.vit.image_size", "data.size", compute_fn=lambda size: list(as_pair(size)))
+        parser.link_arguments(
+            ("model.vit.image_size", "data.resolutions"),
+            "model.resolutions",
+            compute_fn=lambda size, more: [size_name(as_pair(size)), *map(str, more)],
+        )
+
+    def _parse_ckpt_path(self) -> None:
+        """Lightning would let the checkpoint's hyper-parameters replace those asked for; here they have to agree."""
+
+    def before_instantiate_classes(self) -> None:
+        config = self.config[self.subcommand]
+        self.resumed = config.get("ckpt_path") or None
+        run_dir = Path(config.run_dir or f"runs/{datetime.now():%Y%m%d-%H%M%S}")
+        if self.resumed is not None:
+            if not config.run_dir and Path(self.resumed).parent.name == CHECKPOINTS:
+                run_dir = Path(self.resumed).parents[1]
+        elif self.subcommand == "fit" and list(run_dir.glob(f"{CHECKPOINTS}/*.ckpt")):
+            raise ValueError(
+                f"{run_dir} holds a run already. Go on with it: python -m train resume {run_dir}. Or choose another "
+                f"--run_dir."
+            )
+        config.run_dir = str(run_dir)
+        self.save_config_kwargs = {"overwrite": True}
+
+    def after_instantiate_classes(self) -> None:
+        if self.resumed is not None:
+            check_same_model(self.resumed, self.model.hparams["vit"])
+
+    def instantiate_trainer(self, **kwargs: Any) -> Any:
+        config = self.config[self.subcommand]
+        run_dir = Path(config.run_dir)
+        callbacks: list[Callback] = [CheckData(), StepSeed(int(config.seed_everything)), ModelFigures()]
+        if self.subcommand == "fit":
+            checkpoints: dict[str, Any] = {"dirpath": run_dir / CHECKPOINTS, "enable_version_counter": False}
+            best = ModelCheckpoint(filename="best", monitor="val/accuracy", mode="max", **checkpoints)
+            last = ModelCheckpoint(filename="last", every_n_train_steps=config.checkpoint_every, **checkpoints)
+            at_end = ModelCheckpoint(filename="last", save_on_train_epoch_end=True, **checkpoints)
+            callbacks += [GradientNorm(), Throughput(), LearningRateMonitor("step"), CleanStop(run_dir / CHECKPOINTS)]
+            callbacks += [EMAWeightAveraging(decay=config.ema, use_buffers=False)] if config.ema else []
+            callbacks += [Record(self.parser.dump(self.config)), best, last, at_end]
+        given = {**self._get(self.config_init, "trainer", default={}), **kwargs}
+        if given["enable_progress_bar"] is not False:
+            callbacks.append(TQDMProgressBar(refresh_rate=1 if sys.stderr.isatty() else 50, leave=True))
+        given["callbacks"] = [*callbacks, *(given["callbacks"] or [])]
+        if given["logger"] is None or given["logger"] is True:
+            given["logger"] = TensorBoardLogger(run_dir, name="", version="", default_hp_metric=False)
+        return self._instantiate_trainer(given, [])
+
+
+def size_name(size: tuple[int, int]) -> str:
+    """What a size is called in metrics: `108`, or `96x128` where the sides differ."""
+    return str(size[0]) if size[0] == size[1] else f"{size[0]}x{size[1]}"
+
+
+def expand(arguments: Sequence[str]) -> list[str]:
+    """`resume RUN_DIR ...` stands for `fit` with the run's own configuration and its last checkpoint."""
+    if not arguments or arguments[0] != "resume":
+        return list(arguments)
+    if len(arguments) < 2:
+        raise ValueError("resume takes the directory of a run: python -m train resume runs/NAME.")
+    run = Path(arguments[1])
+    config, last = run / "config.yaml", run / CHECKPOINTS / "last.ckpt"
+    for path in (config, last):
+        if not path.is_file():
+            raise FileNotFoundError(f"{run} is not a run that can be resumed: there is no {path}.")
+    return ["fit", "--config", str(config), "--ckpt_path", str(last), "--run_dir", str(run), *arguments[2:]]
+
+
+def run(arguments: Sequence[str] | None = None) -> TrainCLI:
+    """Runs a command; raises what goes wrong."""
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    warnings.filterwarnings("ignore", message=".*args parameter is intended to run from within Python.*")
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(lambda r: "litlogger" not in r.getMessage())
+    return TrainCLI(
+        ImageClassifier,
+        ImageData,
+        args=expand(sys.argv[1:] if arguments is None else arguments),
+        parser_class=Parser,
+        seed_everything_default=0,
+        auto_configure_optimizers=False,
+        trainer_defaults={
+            "use_distributed_sampler": False,
+            "gradient_clip_val": 1.0,
+            "num_sanity_val_steps": 0,
+            "log_every_n_steps": 10,
+        },
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Runs a command; what a user can mend is one message and exit status 2."""
+    try:
+        run(arguments)
+    except (ValueError, FileNotFoundError, MisconfigurationException, NonFiniteLossError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        raise SystemExit(2) from None

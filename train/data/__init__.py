@@ -1,0 +1,1 @@
+"""Data: the arrow task and images from torchvision, behind one data module."""

@@ -1,0 +1,176 @@
+"""The arrow task: find the letter Y, and say which way the arrow points that lies where the base of the Y points.
+
+An open generator for the synthetic task of LieRE (arXiv:2406.10322, section 5.5), which was never released. A grid of
+12-pixel cells holds arrows and letters at random cells. One letter is a Y turned to one of four sides, and one arrow
+lies where its base points: the class is that arrow's direction. A model has to compare positions, and a larger image
+has more cells, not bigger ones. `python -m train.data.arrow` draws a contact sheet.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from performer_string.features import derive_seed
+
+GLYPHS = {  # 8 x 8, put in the middle of a cell
+    "arrow": "...##... ..####.. .######. ##.##.## ...##... ...##... ...##... ...##...",
+    "A": "..####.. .##..##. ##....## ##....## ######## ##....## ##....## ##....##",
+    "B": "######.. ##...##. ##...##. ######.. ##...##. ##....## ##...##. ######..",
+    "C": "..#####. .##....# ##...... ##...... ##...... ##...... .##....# ..#####.",
+    "D": "#####... ##..##.. ##...##. ##....## ##....## ##...##. ##..##.. #####...",
+    "E": "######## ##...... ##...... ######.. ######.. ##...... ##...... ########",
+    "Y": "##....## ##....## .##..##. ..####.. ...##... ...##... ...##... ...##...",
+}
+DIRECTIONS = ("up", "left", "down", "right")  # quarter turns, as np.rot90 counts them
+STEPS = np.array([(-1, 0), (0, -1), (1, 0), (0, 1)])  # (row, column) of each direction
+
+Distance = Literal["adjacent", "ray"]
+
+
+@dataclass
+class ArrowTask:
+    """One version of the task.
+
+    Attributes:
+        arrows: how many arrows, the one that counts included.
+        letters: the letters beside the Y.
+        cell: pixels of a cell, at least 8.
+        distance: `adjacent`: the arrow lies in the next cell; `ray`: anywhere on the ray, on which it is the only
+            arrow.
+    """
+
+    arrows: int = 8
+    letters: str = "ABCDE"
+    cell: int = 12
+    distance: Distance = "adjacent"
+
+    def __post_init__(self) -> None:
+        if self.distance not in get_args(Distance):
+            raise ValueError(f"distance has to be one of {', '.join(get_args(Distance))}, not {self.distance!r}.")
+        unknown = set(self.letters) - (set(GLYPHS) - {"arrow", "Y"})
+        if unknown:
+            raise ValueError(f"letters can be of A, B, C, D, E; not {', '.join(sorted(unknown))}.")
+        if self.arrows < 1 or self.cell < 8:
+            raise ValueError(f"at least one arrow and 8 pixels a cell, not arrows={self.arrows}, cell={self.cell}.")
+        margin = (self.cell - 8) // 2
+        pad = ((margin, self.cell - 8 - margin),) * 2
+        self._glyphs = {
+            name: np.pad(np.array([[c == "#" for c in row] for row in rows.split()], np.uint8) * 255, pad)
+            for name, rows in GLYPHS.items()
+        }
+
+    def cells(self, pixels: int) -> int:
+        """Cells along a side of an image; at least as many cells as glyphs are needed twice over."""
+        cells, least = pixels // self.cell, math.ceil(math.sqrt(1.5 * (self.arrows + len(self.letters) + 1)))
+        if pixels % self.cell or cells < least:
+            raise ValueError(
+                f"arrow task: a resolution has to be a multiple of the cell ({self.cell} pixels) with at least {least} "
+                f"cells a side, that is {least * self.cell} pixels or more, not {pixels}."
+            )
+        return cells
+
+    def draw(self, cells: int, seed: int) -> tuple[np.ndarray, int]:
+        """One image, uint8 [pixels, pixels], and its class: a function of (task, cells, seed) alone."""
+        rng = np.random.default_rng(seed)
+        while True:  # the Y at the edge may leave no cell for its arrow
+            y, side = rng.integers(cells, size=2), int(rng.integers(4))
+            base = (side + 2) % 4  # an upright Y stands on a base below it
+            reach = self._cells_ahead(y, base, cells)
+            if reach:
+                break
+        ahead = int(rng.integers(1, reach + 1)) if self.distance == "ray" else 1
+        target = y + ahead * STEPS[base]
+        ray = {tuple(y + step * STEPS[base]) for step in range(1, reach + 1)}
+        taken = {tuple(y), tuple(target)}
+        free = [cell for cell in itertools.product(range(cells), repeat=2) if cell not in taken]
+        # Of random cells the first that may hold an arrow do; on the ray there may only be letters.
+        order = [free[i] for i in rng.permutation(len(free))]
+        allowed = (cell for cell in order if self.distance == "adjacent" or cell not in ray)
+        others = list(itertools.islice(allowed, self.arrows - 1))
+        rest = (cell for cell in order if cell not in set(others))
+        turns = rng.integers(4, size=self.arrows)
+        placed = [(tuple(target), "arrow", int(turns[0])), (tuple(y), "Y", side)]
+        placed += [(cell, "arrow", int(turn)) for cell, turn in zip(others, turns[1:], strict=True)]
+        placed += [(cell, letter, 0) for cell, letter in zip(rest, self.letters, strict=False)]
+        image = np.zeros((cells * self.cell, cells * self.cell), np.uint8)
+        for (row, column), name, turn in placed:
+            top, left = row * self.cell, column * self.cell
+            image[top : top + self.cell, left : left + self.cell] = np.rot90(self._glyphs[name], turn)
+        return image, int(turns[0])
+
+    def _cells_ahead(self, y: np.ndarray, base: int, cells: int) -> int:
+        step = STEPS[base]
+        axis = int(np.abs(step).argmax())
+        return int(cells - 1 - y[axis] if step[axis] > 0 else y[axis])
+
+    def null_accuracy(self) -> float:
+        """Of the answer "the most frequent direction", exactly: E[largest of the four counts] / arrows."""
+        total = 0.0
+        for counts in itertools.product(range(self.arrows + 1), repeat=4):
+            if sum(counts) == self.arrows:
+                ways = math.factorial(self.arrows) / math.prod(map(math.factorial, counts))
+                total += ways * max(counts)
+        return total / 4**self.arrows / self.arrows
+
+
+class ArrowDataset(Dataset[tuple[Tensor, int]]):
+    """`size` images of a split, each a function of (seed, split, index) alone, in any order and any worker.
+
+    An index may run past `size`: the training stream takes epoch * size + index.
+    """
+
+    num_classes = 4
+    in_channels = 1
+
+    def __init__(self, task: ArrowTask, pixels: int, size: int, split: str, seed: int = 0):
+        self.task, self.cells, self.size, self.split, self.seed = task, task.cells(pixels), size, split, seed
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image, label = self.task.draw(self.cells, derive_seed("arrow", self.seed, self.split, index))
+        return torch.from_numpy(image)[None], label  # uint8 [1, H, W]
+
+
+def contact_sheet(task: ArrowTask, pixels: int, path: Path, rows: int = 3, columns: int = 4) -> None:
+    """A sheet of training images with their classes."""
+    import matplotlib.pyplot as plt
+
+    data = ArrowDataset(task, pixels, rows * columns, "train")
+    figure, axes = plt.subplots(rows, columns, figsize=(2.4 * columns, 2.6 * rows), squeeze=False)
+    for axis, (image, label) in zip(axes.flat, (data[i] for i in range(len(data))), strict=True):
+        axis.imshow(image[0], cmap="gray_r", vmin=0, vmax=255)
+        axis.set(title=DIRECTIONS[label], xticks=[], yticks=[])
+    figure.tight_layout()
+    partial = path.with_name(path.stem + ".part" + path.suffix)
+    figure.savefig(partial, dpi=100)
+    os.replace(partial, path)
+    plt.close(figure)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m train.data.arrow", description="Draw a contact sheet.")
+    parser.add_argument("--resolution", type=int, default=108, help="pixels; a multiple of the cell")
+    parser.add_argument("--distance", choices=get_args(Distance), default="adjacent")
+    parser.add_argument("--out", type=Path, default=Path("arrow.png"))
+    options = parser.parse_args(arguments)
+    task = ArrowTask(distance=options.distance)
+    contact_sheet(task, options.resolution, options.out)
+    print(f"{options.out}: {DIRECTIONS} by the arrow at the base of the Y; null score {task.null_accuracy():.1%}")
+
+
+if __name__ == "__main__":
+    main()

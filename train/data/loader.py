@@ -1,0 +1,104 @@
+"""A loader whose order is a pure function of (seed, epoch), so that a resumed run goes on with the very next batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset, Sampler
+
+from performer_string.features import derive_seed
+
+Key = tuple[int, int]  # (epoch, index)
+
+
+class EpochSampler(Sampler[list[Key]]):
+    """Batches of (epoch, index) keys for one rank; each epoch is a permutation drawn from (seed, epoch) alone.
+
+    The ranks share out each global batch of `batch_size * world`, and the last, incomplete one is dropped, so that
+    every rank takes equally many steps.
+    """
+
+    def __init__(self, size: int, batch_size: int, seed: int, shuffle: bool, rank: int = 0, world: int = 1):
+        if size < batch_size * world:
+            raise ValueError(
+                f"the training set has {size} images, fewer than one batch of {batch_size} on {world} process(es). "
+                f"Choose a smaller batch size."
+            )
+        self.size, self.batch_size, self.seed, self.shuffle = size, batch_size, seed, shuffle
+        self.rank, self.world = rank, world
+        self.epoch, self.start = 0, 0  # `start`: batches of this epoch that a resumed run already had
+
+    @property
+    def sampler(self) -> EpochSampler:
+        """Lightning announces the epoch to a batch sampler's `sampler`."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        if epoch != self.epoch:
+            self.epoch, self.start = epoch, 0
+
+    def __len__(self) -> int:
+        return self.size // (self.batch_size * self.world)
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        epoch, start = self.epoch, self.start
+        self.start = 0
+        generator = torch.Generator().manual_seed(derive_seed(self.seed, "order", epoch))
+        order = torch.randperm(self.size, generator=generator) if self.shuffle else torch.arange(self.size)
+        step = self.batch_size * self.world
+        for batch in range(start, len(self)):
+            indices = order[batch * step : (batch + 1) * step][self.rank :: self.world]
+            yield [(epoch, int(index)) for index in indices]
+
+
+class KeyedDataset(Dataset[tuple[Tensor, int]]):
+    """A dataset by (epoch, index), whose random augmentations depend on (seed, epoch, index) alone, in any worker.
+
+    Args:
+        dataset: images and labels by index.
+        seed: of the augmentations.
+        stream: every epoch has images of its own, `dataset[epoch * len(dataset) + index]`.
+    """
+
+    def __init__(self, dataset: Dataset[tuple[Tensor, int]], seed: int, stream: bool = False):
+        self.dataset, self.seed, self.stream = dataset, seed, stream
+
+    def __len__(self) -> int:
+        return len(self.dataset)  # type: ignore[arg-type]
+
+    def __getitem__(self, key: Key) -> tuple[Tensor, int]:
+        epoch, index = key
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_seed(self.seed, "augment", epoch, index))
+            return self.dataset[epoch * len(self) + index if self.stream else index]
+
+
+class ResumableLoader(DataLoader[tuple[Tensor, int]]):
+    """A DataLoader over an `EpochSampler` that Lightning saves and restores in the middle of an epoch.
+
+    Its length stays that of a whole epoch; after `load_state_dict` the first pass yields only what is left of it.
+    """
+
+    def __init__(self, dataset: KeyedDataset, sampler: EpochSampler, **options: Any):
+        super().__init__(dataset, batch_sampler=sampler, **options)
+        self.order = sampler
+        self.position = (0, 0)  # (epoch, batches handed out): workers run ahead of it
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        epoch, start = self.order.epoch, self.order.start
+        for count, batch in enumerate(super().__iter__(), start + 1):
+            self.position = (epoch, count)
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        epoch, count = self.position
+        return {"epoch": epoch, "batches": count}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        ended = state["batches"] >= len(self)
+        self.order.epoch = state["epoch"] + ended
+        self.order.start = 0 if ended else state["batches"]
+        self.position = (state["epoch"], state["batches"])

@@ -1,0 +1,208 @@
+"""The data module: one training stream, a validation set held out of it, and test sets at any resolution."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms import v2
+
+from performer_string.choices import lookup
+from train.data.arrow import ArrowDataset, ArrowTask
+from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader
+from train.data.sources import SOURCES, labels, open_source
+
+AUGMENTATIONS = {
+    "pad-crop": lambda size: v2.RandomCrop(size, padding=max(1, size[0] // 8)),
+    "resized-crop": lambda size: v2.RandomResizedCrop(size, scale=(0.35, 1.0), antialias=True),
+    "flip": lambda size: v2.RandomHorizontalFlip(),
+    "rand-augment": lambda size: v2.RandAugment(),
+    "erase": lambda size: v2.RandomErasing(p=0.25),
+}
+
+
+class Transformed(Dataset[tuple[Tensor, int]]):
+    """Some of a dataset's images, through a transform."""
+
+    def __init__(self, dataset: Any, indices: Tensor, transform: v2.Transform):
+        self.dataset, self.indices, self.transform = dataset, indices, transform
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image, label = self.dataset[int(self.indices[index])]
+        return self.transform(image), int(label)
+
+
+@dataclass(eq=False)
+class ImageData(L.LightningDataModule):
+    """What is trained and evaluated on: uint8 images in the loaders, normalised floats on the device.
+
+    Attributes:
+        source: `arrow`, `mnist`, `cifar10`, `cifar100`, `imagenette`, `imagenet` or `folder`.
+        root: where the files are.
+        download: get the files with torchvision if they are missing.
+        batch_size: images a step and process.
+        train_size: images an epoch of the endless arrow stream; for other sources the first so many, 0 for all.
+        val_size: images of the arrow validation and test sets.
+        val_fraction: share of the training set held out for validation; the test set is for `test` and `eval` only.
+        resolutions: further image sizes that each validation is repeated at; the training size comes first.
+        augment: any of pad-crop, resized-crop, flip, rand-augment, erase; in this order.
+        workers: processes that prepare data; 0 for none.
+        arrow: the version of the arrow task.
+        size: [height, width] to train at, in pixels; the recipe takes it from the model.
+        seed: of the order, the augmentations and the arrow stream; held-out sets do not depend on it.
+    """
+
+    source: str = "arrow"
+    root: str = "data"
+    download: bool = False
+    batch_size: int = 128
+    train_size: int = 0
+    val_size: int = 1000
+    val_fraction: float = 0.1
+    resolutions: list[int] = field(default_factory=list)
+    augment: list[str] = field(default_factory=list)
+    workers: int = 1
+    arrow: ArrowTask = field(default_factory=ArrowTask)
+    size: list[int] = field(default_factory=lambda: [108, 108])
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        super().__init__()
+        lookup("data source", self.source, {"arrow": None, **SOURCES})
+        for name in self.augment:
+            lookup("augmentation", name, AUGMENTATIONS)
+        if not 0 < self.val_fraction < 1:
+            raise ValueError(f"val_fraction has to lie between 0 and 1, not {self.val_fraction}.")
+        if self.batch_size < 1 or self.workers < 0 or self.val_size < 1 or self.train_size < 0:
+            raise ValueError("batch_size and val_size have to be positive, workers and train_size 0 or more.")
+        self.files = None if self.source == "arrow" else SOURCES[self.source]
+        self.in_channels = ArrowDataset.in_channels if self.files is None else self.files.channels
+        self.num_classes = ArrowDataset.num_classes if self.files is None else self.files.classes
+        mean, std = ((0.0,), (1.0,)) if self.files is None else (self.files.mean, self.files.std)
+        self.mean, self.std = torch.tensor(mean)[:, None, None], torch.tensor(std)[:, None, None]
+        self._train: Any = None
+        self._loader: ResumableLoader | None = None
+        self._resume: dict[str, int] | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """The fields as plain values, which a checkpoint loads with `weights_only=True`."""
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {**values, "arrow": asdict(self.arrow)}
+
+    @classmethod
+    def from_plain(cls, values: dict[str, Any]) -> ImageData:
+        """The inverse of `plain`."""
+        return cls(**{**values, "arrow": ArrowTask(**values["arrow"])})
+
+    def prepare_data(self) -> None:
+        if self.download and self.files is not None:
+            Path(self.root).mkdir(parents=True, exist_ok=True)
+            for train in (True, False):
+                open_source(self.source, self.files, Path(self.root), train, True)
+
+    def _files(self, train: bool) -> Any:
+        assert self.files is not None
+        return open_source(self.source, self.files, Path(self.root), train, False)
+
+    def setup(self, stage: str | None = None) -> None:
+        if self.files is None or self._train is not None:
+            return
+        self._train = self._files(train=True)
+        self.num_classes = self.num_classes or labels(self._train)
+        total = len(self._train)
+        order = torch.randperm(total, generator=torch.Generator().manual_seed(0))
+        held_out = max(1, round(total * self.val_fraction))
+        self._val_indices, rest = order[:held_out], order[held_out:]
+        self._train_indices = rest[: self.train_size] if self.train_size else rest
+
+    def null_accuracy(self) -> float:
+        """Accuracy of an answer that ignores the question: the mode of the arrows, or one class for all images."""
+        return self.arrow.null_accuracy() if self.files is None else 1 / (self.num_classes or 1)
+
+    def _resize(self, size: tuple[int, int]) -> list[Any]:
+        """Short side to the size, then the middle; (height, width) as they are where the two differ."""
+        if size[0] != size[1]:
+            return [v2.Resize(size, antialias=True)]
+        return [v2.Resize(size[0], antialias=True), v2.CenterCrop(size)]
+
+    def held_out(self, split: str, size: tuple[int, int]) -> Dataset[tuple[Tensor, int]]:
+        """The validation or test set at a size (height, width): larger images, or, for arrows, more cells."""
+        if self.files is None:
+            if size[0] != size[1]:
+                raise ValueError(f"arrow images are square, not {size[0]} x {size[1]}.")
+            return ArrowDataset(self.arrow, size[0], self.val_size, split)
+        self.setup()
+        dataset = self._train if split == "val" else self._files(train=False)
+        indices = self._val_indices if split == "val" else torch.arange(len(dataset))
+        return Transformed(dataset, indices, v2.Compose([v2.PILToTensor(), *self._resize(size)]))
+
+    def train_dataset(self) -> Dataset[tuple[Tensor, int]]:
+        """What an epoch of training goes through, augmented."""
+        if self.files is None:
+            if self.train_size < 1:
+                raise ValueError(
+                    "the arrow stream is endless: data.train_size has to say how many images an epoch has."
+                )
+            return ArrowDataset(self.arrow, self.size[0], self.train_size, "train", self.seed)
+        self.setup()
+        resize = [] if "resized-crop" in self.augment else self._resize((self.size[0], self.size[1]))
+        augment = [AUGMENTATIONS[name](tuple(self.size)) for name in self.augment]
+        return Transformed(self._train, self._train_indices, v2.Compose([v2.PILToTensor(), *resize, *augment]))
+
+    def train_dataloader(self) -> ResumableLoader:
+        stream = self.files is None
+        images = KeyedDataset(self.train_dataset(), self.seed, stream)
+        sampler = EpochSampler(len(images), self.batch_size, self.seed, not stream, *self._rank())
+        self._loader = ResumableLoader(images, sampler, **self._workers())
+        if self._resume is not None:
+            self._loader.load_state_dict(self._resume)
+        return self._loader
+
+    def state_dict(self) -> dict[str, Any]:
+        """For checkpoints: what the data are, and how far the epoch is."""
+        return {"config": self.plain(), "position": self._loader.state_dict() if self._loader else None}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        # Lightning asks for the loader, to count its steps, before it would restore a loader's state by itself.
+        self._resume = state["position"]
+
+    def loader(self, dataset: Dataset[tuple[Tensor, int]], batch_size: int | None = None) -> DataLoader[Any]:
+        """A dataset in order, each rank its share."""
+        rank, world = self._rank()
+        mine = range(rank, len(dataset), world)  # type: ignore[arg-type]
+        options = {**self._workers(), "persistent_workers": False}
+        return DataLoader(dataset, batch_size or self.batch_size, sampler=mine, **options)
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """Sizes to validate and test at: the training size first."""
+        return [(self.size[0], self.size[1]), *((size, size) for size in self.resolutions)]
+
+    def val_dataloader(self) -> list[DataLoader[Any]]:
+        return [self.loader(self.held_out("val", size)) for size in self.sizes()]
+
+    def test_dataloader(self) -> list[DataLoader[Any]]:
+        return [self.loader(self.held_out("test", size)) for size in self.sizes()]
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """uint8 [B, C, H, W] to floats with the source's mean and deviation."""
+        return (images.float() / 255 - self.mean.to(images.device)) / self.std.to(images.device)
+
+    def on_after_batch_transfer(self, batch: tuple[Tensor, Tensor], dataloader_idx: int) -> tuple[Tensor, Tensor]:
+        images, targets = batch
+        return self.normalise(images), targets
+
+    def _rank(self) -> tuple[int, int]:
+        return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+
+    def _workers(self) -> dict[str, Any]:
+        count = min(self.workers, os.cpu_count() or 1)
+        return {"num_workers": count, "persistent_workers": count > 0, "pin_memory": torch.cuda.is_available()}

@@ -1,0 +1,121 @@
+"""Where images come from: torchvision's datasets and folders of images, each with what its numbers mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torchvision import datasets
+from torchvision.datasets import VisionDataset
+
+Build = Callable[[Path, bool, bool], VisionDataset]  # root, train, download
+
+
+@dataclass(frozen=True)
+class Source:
+    """A dataset by name.
+
+    Attributes:
+        build: the training or the test set at a root.
+        where: what a user without the files has to do.
+        classes: how many there are, or None where the folder says.
+        channels, mean, std: of its images.
+        pixels: size of the images, or None where they differ.
+    """
+
+    build: Build
+    where: str
+    classes: int | None
+    channels: int
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CIFAR = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
+
+
+def image_folder(root: Path, train: bool, download: bool) -> VisionDataset:
+    """`root/train/CLASS/IMAGE` and `root/test/CLASS/IMAGE` (or `root/val`): any images that Pillow reads."""
+    if download:
+        raise ValueError("a folder of images is not downloaded; leave data.download out.")
+    names = ("train",) if train else ("test", "val")
+    found = [root / name for name in names if (root / name).is_dir()]
+    if not found:
+        raise FileNotFoundError(f"there is no folder {' or '.join(str(root / name) for name in names)}")
+    try:
+        return datasets.ImageFolder(found[0])
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{found[0]} holds no images in class folders") from error
+
+
+def built_in(dataset: Callable[..., VisionDataset]) -> Build:
+    return lambda root, train, download: dataset(str(root), train=train, download=download)
+
+
+def imagenette(root: Path, train: bool, download: bool) -> VisionDataset:
+    there = (root / "imagenette2-160").is_dir()  # torchvision refuses to download over it
+    return datasets.Imagenette(str(root), "train" if train else "val", size="160px", download=download and not there)
+
+
+SOURCES: dict[str, Source] = {
+    "mnist": Source(
+        built_in(datasets.MNIST), "the four IDX files of MNIST in {root}/MNIST/raw", 10, 1, (0.1307,), (0.3081,)
+    ),
+    "cifar10": Source(
+        built_in(datasets.CIFAR10),
+        "cifar-10-python.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html, unpacked in {root}",
+        10,
+        3,
+        *CIFAR,
+    ),
+    "cifar100": Source(
+        built_in(datasets.CIFAR100),
+        "cifar-100-python.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html, unpacked in {root}",
+        100,
+        3,
+        *CIFAR,
+    ),
+    "imagenette": Source(
+        imagenette,
+        "imagenette2-160.tgz from https://github.com/fastai/imagenette, unpacked in {root}",
+        10,
+        3,
+        *IMAGENET,
+    ),
+    "imagenet": Source(
+        image_folder,
+        "ImageNet from https://image-net.org as {root}/train/CLASS/*.JPEG and {root}/val/CLASS/*.JPEG",
+        1000,
+        3,
+        *IMAGENET,
+    ),
+    "folder": Source(
+        image_folder,
+        "images as {root}/train/CLASS/IMAGE and {root}/test/CLASS/IMAGE",
+        None,
+        3,
+        (0.5, 0.5, 0.5),
+        (0.5, 0.5, 0.5),
+    ),
+}
+
+
+def open_source(name: str, source: Source, root: Path, train: bool, download: bool) -> VisionDataset:
+    """The dataset; where its files are missing, an error that says which to get, from where, and where to put them."""
+    try:
+        return source.build(root, train, download)
+    except (FileNotFoundError, RuntimeError, OSError) as error:
+        offer = " Or let it be downloaded: --data.download true." if source.build is not image_folder else ""
+        raise FileNotFoundError(
+            f"{name}: no usable {'training' if train else 'test'} set under {root} ({error}).\n"
+            f"Put there: {source.where.format(root=root)}.{offer} Another place: --data.root DIR."
+        ) from error
+
+
+def labels(dataset: VisionDataset) -> int:
+    """How many classes a dataset has."""
+    classes: Any = getattr(dataset, "classes", None)
+    return len(classes)

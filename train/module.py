@@ -1,0 +1,166 @@
+"""The classifier that Lightning trains: loss, optimiser, schedule and metrics."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any, cast
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import AdamW
+from torch.optim.lr_scheduler import LambdaLR
+from torchmetrics import MeanMetric
+from torchmetrics.classification import MulticlassAccuracy
+from torchvision.transforms import v2
+
+from performer_string import ViT, ViTConfig
+
+
+class NonFiniteLossError(RuntimeError):
+    """The loss became infinite or not a number."""
+
+
+@dataclass
+class OptimConfig:
+    """How a model is trained.
+
+    Attributes:
+        lr: peak learning rate of AdamW, in the hundreds of a millionth to a few thousandths.
+        weight_decay: of the weights of linear layers; norms, biases, embeddings and generators have none.
+        betas: of AdamW.
+        warmup: share of the training that the learning rate rises in, linearly from zero.
+        min_lr: the cosine ends at this share of `lr`.
+        label_smoothing: of the cross-entropy.
+        mixup: alpha of mixup (arXiv:1710.09412), 0 for none.
+        cutmix: alpha of cutmix (arXiv:1905.04899), 0 for none. With both, one of them at random for each batch.
+        redraw_every: new random features every so many steps, 0 for never.
+    """
+
+    lr: float = 1e-3
+    weight_decay: float = 0.05
+    betas: tuple[float, float] = (0.9, 0.98)
+    warmup: float = 0.1
+    min_lr: float = 0.01
+    label_smoothing: float = 0.0
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    redraw_every: int = 0
+
+    def __post_init__(self) -> None:
+        self.betas = (self.betas[0], self.betas[1])
+        if self.lr <= 0 or self.weight_decay < 0:
+            raise ValueError(
+                f"lr has to be positive and weight_decay 0 or more, not {self.lr} and {self.weight_decay}."
+            )
+        for name in ("warmup", "min_lr", "label_smoothing"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is a share in [0, 1), not {getattr(self, name)}.")
+        if min(self.mixup, self.cutmix, self.redraw_every) < 0:
+            raise ValueError("mixup, cutmix and redraw_every have to be 0 or more.")
+
+
+def learning_rate(step: int, steps: float, warmup: float, minimum: float) -> float:
+    """Share of the peak: linear to 1 over `warmup` of the training, then a cosine down to `minimum`."""
+    rise = max(1.0, warmup * steps)
+    if step < rise:
+        return (step + 1) / rise if rise > 1 else 1.0
+    done = min(1.0, (step - rise) / max(1.0, steps - rise))
+    return minimum + (1 - minimum) * (1 + math.cos(math.pi * done)) / 2
+
+
+def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Weights of linear layers with decay; everything else (norms, biases, embeddings, generators) without."""
+    decayed = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)}
+    learned = [p for p in model.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in learned if id(p) in decayed], "weight_decay": weight_decay},
+        {"params": [p for p in learned if id(p) not in decayed], "weight_decay": 0.0},
+    ]
+
+
+class ImageClassifier(L.LightningModule):
+    """A ViT with its training.
+
+    Args:
+        vit: the model.
+        optim: how it is trained.
+        resolutions: names of the validation sets' sizes, the training size first.
+    """
+
+    def __init__(self, vit: ViTConfig, optim: OptimConfig | None = None, resolutions: list[str] | None = None):
+        super().__init__()
+        self.vit, self.optim = ViT(vit), optim or OptimConfig()
+        self.resolutions = resolutions or ["train"]
+        plain = {"vit": asdict(vit), "optim": asdict(self.optim), "resolutions": self.resolutions}
+        self.save_hyperparameters(plain)  # plain values only: a checkpoint loads with weights_only=True
+        classes = vit.num_classes
+
+        def metrics() -> nn.ModuleList:
+            return nn.ModuleList(MulticlassAccuracy(classes, average="micro") for _ in self.resolutions)
+
+        self.accuracy, self.test_accuracy = metrics(), metrics()
+        self.train_accuracy = MulticlassAccuracy(classes, average="micro")
+        self.val_loss = nn.ModuleList(MeanMetric() for _ in self.resolutions)
+        self.mixes: list[v2.Transform] = []
+        if self.optim.mixup:
+            self.mixes.append(v2.MixUp(alpha=self.optim.mixup, num_classes=classes))
+        if self.optim.cutmix:
+            self.mixes.append(v2.CutMix(alpha=self.optim.cutmix, num_classes=classes))
+
+    def forward(self, images: Tensor) -> Tensor:
+        logits: Tensor = self.vit(images)
+        return logits
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        every = self.optim.redraw_every
+        if every and self.global_step and self.global_step % every == 0:
+            self.vit.redraw(self.global_step)
+
+    def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
+        images, targets = batch
+        mixed = targets
+        if self.mixes:
+            mix = self.mixes[int(torch.randint(len(self.mixes), ()))]
+            images, mixed = mix(images, targets)
+        logits = self(images).float()
+        loss = F.cross_entropy(logits, mixed, label_smoothing=self.optim.label_smoothing)
+        if not torch.isfinite(loss):
+            raise NonFiniteLossError(
+                f"the loss is {loss.item()} at step {self.global_step}, so that training stopped; the weights are "
+                f"those of the last finite step. Try a lower --model.optim.lr, --trainer.precision 32-true, "
+                f"--trainer.gradient_clip_val 1.0 or --model.vit.qk_norm true."
+            )
+        if not self.mixes:  # mixed images have no one class to get right
+            self.train_accuracy(logits, targets)
+            self.log("train/accuracy", self.train_accuracy, prog_bar=True, on_step=True, on_epoch=False)
+        self.log("train/loss", loss, prog_bar=True)
+        return loss
+
+    def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
+        images, targets = batch
+        logits = self(images).float()
+        size = self.resolutions[dataloader_idx]
+        accuracy = cast(MulticlassAccuracy, self.accuracy[dataloader_idx])
+        loss = cast(MeanMetric, self.val_loss[dataloader_idx])
+        accuracy(logits, targets)
+        loss(F.cross_entropy(logits, targets, reduction="none"))
+        self.log(f"val/accuracy_{size}", accuracy, add_dataloader_idx=False)
+        self.log(f"val/loss_{size}", loss, add_dataloader_idx=False)
+        if dataloader_idx == 0:
+            self.log("val/accuracy", accuracy, prog_bar=True, add_dataloader_idx=False)
+
+    def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
+        images, targets = batch
+        accuracy = cast(MulticlassAccuracy, self.test_accuracy[dataloader_idx])
+        accuracy(self(images).float(), targets)
+        self.log(f"test/accuracy_{self.resolutions[dataloader_idx]}", accuracy, add_dataloader_idx=False)
+
+    def configure_optimizers(self) -> Any:
+        c = self.optim
+        optimizer = AdamW(parameter_groups(self.vit, c.weight_decay), lr=c.lr, betas=c.betas)
+        steps = float(self.trainer.estimated_stepping_batches)
+        schedule = LambdaLR(optimizer, lambda step: learning_rate(step, steps, c.warmup, c.min_lr))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -1,0 +1,42 @@
+"""Queries, keys and rotations of every layer of a model on some images, for diagnostics."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from performer_string import ViT
+from performer_string.layers import Attend
+from performer_string.rotation import Rotation
+
+
+@dataclass
+class Probe:
+    """What one layer's attention was given: q, k [B, H, N, d] before the rotation, with the basis already folded in."""
+
+    attend: Attend
+    q: Tensor
+    k: Tensor
+    rotation: Rotation
+
+
+def probe_attention(vit: ViT, images: Tensor) -> list[Probe]:
+    """Runs the model on images and returns what each layer's attention was given, in float32."""
+    probes: list[Probe] = []
+
+    def keep(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
+        probes.append(Probe(module, args[0].float(), args[1].float(), kwargs["rotation"]))  # type: ignore[arg-type]
+
+    handles = [attend.register_forward_pre_hook(keep, with_kwargs=True) for attend in vit.attends()]  # type: ignore[attr-defined]
+    training = vit.training
+    try:
+        with torch.no_grad():
+            vit.eval()(images)
+    finally:
+        vit.train(training)
+        for handle in handles:
+            handle.remove()
+    return probes
