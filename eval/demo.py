@@ -13,9 +13,12 @@ from eval.__main__ import main as evaluate
 
 RECIPE = "train/configs/demo.yaml"
 MODELS = {  # only what differs from the recipe
-    "linear-relu8": ["--model.vit.feature_map", "relu", "--model.vit.feature_options", "{order: 8, num_features: 64}"],
-    "linear-favor": ["--model.vit.feature_map", "favor+", "--model.vit.qk_norm", "true"],
-    "softmax": ["--model.vit.attention", "softmax", "--model.vit.feature_options", "{}", "--model.vit.qk_norm", "true"],
+    "linear-arccos4": [],
+    "linear-favor+": [
+        *("--model.vit.feature_map", "favor+", "--model.vit.feature_options", "{num_features: 64}"),
+        *("--model.vit.qk_norm", "true"),
+    ],
+    "softmax": ["--model.vit.attention", "softmax", "--model.vit.qk_norm", "true"],
 }
 
 

@@ -53,3 +53,46 @@ def softmax_weights(q: Tensor, k: Tensor, scale: float | None = None, key_mask: 
 def attend(weights: Tensor, v: Tensor) -> Tensor:
     """o_i = sum_j A_ij v_j."""
     return torch.einsum("bhij,bhjd->bhid", weights, v)
+
+
+def circulant_rotate(x: Tensor, coefficients: Tensor, block_size: int, positions: Tensor) -> Tensor:
+    """exp(sum_k r_k (C_k - C_k^T)) x by FFT, as arXiv:2502.02562 section 3.3 computes it.
+
+    A circulant with first column c has the eigenvalues FFT(c), so that each block is IFFT(exp(sum_k r_k FFT(c_k))
+    FFT(x)), with c_j = a_j and c_(b-j) = -a_j. x [B, H, N, d], a [H, C, d / b, (b-1)//2], positions [N, C].
+    """
+    half = coefficients.shape[-1]
+    column = coefficients.new_zeros(*coefficients.shape[:-1], block_size)
+    column[..., 1 : half + 1] = coefficients
+    column[..., block_size - half :] = -coefficients.flip(-1)
+    exponents = torch.einsum("nc,hcmf->hnmf", positions.to(torch.complex128), torch.fft.fft(column))
+    blocks = torch.fft.fft(x.unflatten(-1, (-1, block_size)))  # [B, H, N, d / b, b]
+    return torch.fft.ifft(torch.exp(exponents) * blocks).real.flatten(-2)
+
+
+def reflections(x: Tensor, mirrors: Tensor, positions: Tensor) -> Tensor:
+    """H(a2) H(a1) on each plane (p, p + P), a_i = w_i r, H(a) = I - 2 n n^T with n across the line at angle a.
+
+    x [B, H, N, d], mirrors w [2, H, C, P], positions [N, C].
+    """
+    planes = mirrors.shape[-1]
+    turned = x.clone()
+    for w in mirrors:
+        angle = torch.einsum("nc,hcp->hnp", positions, w)
+        normal = torch.stack([-angle.sin(), angle.cos()], dim=-1)  # [H, N, P, 2]
+        pairs = torch.stack([turned[..., :planes], turned[..., planes : 2 * planes]], dim=-1)  # [B, H, N, P, 2]
+        pairs = pairs - 2 * (pairs * normal).sum(-1, keepdim=True) * normal
+        turned = torch.cat([pairs[..., 0], pairs[..., 1], turned[..., 2 * planes :]], dim=-1)
+    return turned
+
+
+def rodrigues(x: Tensor, axis: Tensor, omega: Tensor, positions: Tensor) -> Tensor:
+    """x cos t + (u x x) sin t + u (u.x)(1 - cos t) on each block of 3, t = omega r.
+
+    x [B, H, N, d], unit axes u [H, d / 3, 3], omega [H, C, d / 3], positions [N, C].
+    """
+    t = torch.einsum("nc,hcm->hnm", positions, omega)[..., None]
+    parts, u = x.unflatten(-1, (-1, 3)), axis[:, None]  # [B, H, N, m, 3], [H, 1, m, 3]
+    along = (parts * u).sum(-1, keepdim=True) * u
+    turned = parts * t.cos() + torch.linalg.cross(u.expand_as(parts), parts) * t.sin() + along * (1 - t.cos())
+    return turned.flatten(-2)

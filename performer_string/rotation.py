@@ -86,3 +86,54 @@ class PlaneRotation:
         rest = copy.copy(self)  # shares the cosines
         rest.basis = None
         return self.basis, rest
+
+
+class BlockRotation:
+    """R = diag(R_1, .., R_m) in full, for encodings whose generators do not commute.
+
+    Args:
+        blocks: the b x b blocks along the diagonal, [..., 1 or H, N, m, b, b], in float32 or better.
+    """
+
+    def __init__(self, blocks: Tensor):
+        self.blocks = blocks
+
+    def rotate(self, x: Tensor) -> Tensor:
+        """R x for x [B, H, N, d], in the precision of the blocks inside, in the type of x outside."""
+        dtype = torch.promote_types(x.dtype, self.blocks.dtype)
+        parts = x.to(dtype).unflatten(-1, self.blocks.shape[-3:-1])[..., None]  # [B, H, N, m, b, 1]
+        with torch.autocast(x.device.type, enabled=False):
+            return (self.blocks.to(dtype) @ parts).flatten(-3).to(x.dtype)
+
+    def matrix(self) -> Tensor:
+        """[..., H, N, d, d]."""
+        *lead, m, b, _ = self.blocks.shape
+        full = self.blocks.new_zeros(*lead, m, b, m, b)
+        i = torch.arange(m, device=full.device)
+        full[..., i, :, i, :] = self.blocks.movedim(-3, 0)
+        return full.flatten(-2).flatten(-3, -2)  # [..., m, b, m, b] -> [..., m b, m b]
+
+    def factor(self) -> tuple[Tensor | None, Rotation]:
+        return None, self
+
+
+class ScaledRotation:
+    """T = s R: a rotation of each token, scaled; absolute by design.
+
+    Args:
+        rotation: R.
+        scale: s, [..., 1 or H, N].
+    """
+
+    def __init__(self, rotation: Rotation, scale: Tensor):
+        self.rotation, self.scale = rotation, scale
+
+    def rotate(self, x: Tensor) -> Tensor:
+        return (self.rotation.rotate(x) * self.scale[..., None]).to(x.dtype)
+
+    def matrix(self) -> Tensor:
+        return self.rotation.matrix() * self.scale[..., None, None]
+
+    def factor(self) -> tuple[Tensor | None, Rotation]:
+        basis, rest = self.rotation.factor()
+        return basis, ScaledRotation(rest, self.scale)

@@ -11,13 +11,36 @@ from performer_string.encodings import ENCODINGS, Encoding, SeparableEncoding, b
 
 # A family is tested with its defaults by being listed in ENCODINGS; here are further options worth every test.
 MORE_OPTIONS: dict[str, list[dict[str, Any]]] = {
-    "cayley-string": [{"frequencies": "axial"}, {"init_std": 1.0}, {"share_heads": True}],
+    "cayley-string": [
+        {"frequencies": "axial", "learn_frequencies": False},
+        {"init_std": 1.0},
+        {"share_heads": True},
+        {"generator": "block-diagonal", "init_std": 1.0},
+        {"generator": "banded", "bandwidth": 1, "init_std": 1.0},
+        {"generator": "top-k", "k": 9, "init_std": 1.0},
+        {"generator": "random", "fraction": 0.3, "init_std": 1.0},
+    ],
     "circulant-string": [{"block_size": 4}, {"block_size": 3}, {"share_heads": True}],
+    "reflection-string": [{"cayley": True}, {"share_heads": True}],
+    "pate-so2": [{"layout": "axes"}, {"learn_angles": False}, {"share_heads": True}],
+    "pate-so3": [{"share_heads": True}],
+    "pate-so4": [{"share_heads": True}],
+    "liere": [{"block_size": 2}, {"block_size": 4}, {"share_heads": True}],
     "rope-mixed": [{"share_heads": True}],
 }
 CASES = [(name, options) for name in ENCODINGS for options in ({}, *MORE_OPTIONS.get(name, []))]
 SEPARABLE = [case for case in CASES if issubclass(ENCODINGS[case[0]], SeparableEncoding)]
-LEARNED = [case for case in SEPARABLE if case[0] not in ("rope", "visionllama")]  # the others learn nothing
+FIXED = [("rope", {}), ("visionllama", {}), ("pate-so2", {"learn_angles": False})]  # nothing is learned
+
+
+def with_dimensions(cases: list[tuple[str, dict[str, Any]]]) -> list[Any]:
+    """Each case in one, two and three dimensions, where it admits them."""
+    most = {"pate-so4": 2}
+    return [
+        pytest.param(case, coord_dim, id=f"{case_id(case)}-{coord_dim}d")
+        for case in cases
+        for coord_dim in range(1, most.get(case[0], 3) + 1)
+    ]
 
 
 def case_id(case: tuple[str, dict[str, Any]]) -> str:

@@ -51,7 +51,7 @@ def test_a_gradient_reaches_every_parameter(encoding, options, attention):
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_layers_have_generators_of_their_own_unless_shared(encoding):
     learned = any(p.requires_grad for p in vit(encoding=encoding).encodings[0].parameters())
-    per_layer = learned and issubclass(ENCODINGS[encoding], SeparableEncoding)
+    per_layer = learned and not ENCODINGS[encoding].additive
     assert len(vit(encoding=encoding).encodings) == (3 if per_layer else 1)
     assert len(vit(encoding=encoding, share_layers=True).encodings) == 1
 

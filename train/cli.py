@@ -40,7 +40,7 @@ class Parser(LightningArgumentParser):
     def error(self, message: str, ex: Exception | None = None) -> Any:
         fields = [action.dest for action in self._actions]
         fields += [f"{name}.{action.dest}" for name, sub in self._subcommands().items() for action in sub._actions]
-        unknown = re.search(r"(?:Key|Group|Option|arguments:|argument)\s+'?(?:--)?([\w.]+)'?", message)
+        unknown = re.search(r"(?:[Kk]ey|[Gg]roup|[Oo]ption|arguments:|argument)\s+'?(?:--)?([\w.]+)'?", message)
         names = {field.removeprefix("fit.") for field in fields}
         hint = nearest(unknown[1].removeprefix("fit."), names) if unknown else ""
         sys.stderr.write(f"error: {message.strip()}{hint}\n")
@@ -100,8 +100,9 @@ class TrainCLI(LightningCLI):
             best = ModelCheckpoint(filename="best", monitor="val/accuracy", mode="max", **checkpoints)
             last = ModelCheckpoint(filename="last", every_n_train_steps=config.checkpoint_every, **checkpoints)
             at_end = ModelCheckpoint(filename="last", save_on_train_epoch_end=True, **checkpoints)
-            callbacks += [GradientNorm(), Throughput(), LearningRateMonitor("step"), CleanStop(run_dir / CHECKPOINTS)]
+            callbacks += [GradientNorm(), Throughput(), LearningRateMonitor("step")]
             callbacks += [EMAWeightAveraging(decay=config.ema, use_buffers=False)] if config.ema else []
+            callbacks.append(CleanStop(run_dir / CHECKPOINTS))  # after the average has seen the step
             callbacks += [Record(self.parser.dump(self.config)), best, last, at_end]
         given = {**self._get(self.config_init, "trainer", default={}), **kwargs}
         if given["enable_progress_bar"] is not False:
@@ -157,5 +158,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         run(arguments)
     except (ValueError, FileNotFoundError, MisconfigurationException, NonFiniteLossError) as error:
-        sys.stderr.write(f"error: {error}\n")
+        message = str(error)
+        if "No supported gpu backend" in message:
+            message = "a GPU was asked for (--trainer.accelerator), but torch sees none here. Use cpu, or auto."
+        sys.stderr.write(f"error: {message}\n")
         raise SystemExit(2) from None

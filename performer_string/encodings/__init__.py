@@ -10,6 +10,9 @@ from performer_string.encodings.additive import Absolute, NoEncoding, Sinusoidal
 from performer_string.encodings.base import Encoding, SeparableEncoding
 from performer_string.encodings.cayley import CayleySTRING
 from performer_string.encodings.circulant import CirculantSTRING
+from performer_string.encodings.liere import LieRE
+from performer_string.encodings.pate import PaTESO2, PaTESO3, PaTESO4
+from performer_string.encodings.reflection import ReflectionSTRING
 from performer_string.encodings.rope import RoPE, RoPEMixed, VisionLLaMA
 
 ENCODINGS: dict[str, type[Encoding]] = {
@@ -21,6 +24,11 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "visionllama": VisionLLaMA,
     "cayley-string": CayleySTRING,
     "circulant-string": CirculantSTRING,
+    "reflection-string": ReflectionSTRING,
+    "pate-so2": PaTESO2,
+    "pate-so3": PaTESO3,
+    "pate-so4": PaTESO4,
+    "liere": LieRE,
 }
 
 __all__ = ["ENCODINGS", "Encoding", "SeparableEncoding", "build_encoding"]

@@ -12,7 +12,7 @@ import argparse
 import itertools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -139,6 +139,9 @@ class ArrowDataset(Dataset[tuple[Tensor, int]]):
 
     def __len__(self) -> int:
         return self.size
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        return (self[index] for index in range(self.size))  # indices alone would never end
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         image, label = self.task.draw(self.cells, derive_seed("arrow", self.seed, self.split, index))

@@ -1,0 +1,81 @@
+"""LieRE: the exponential of a learned combination of generators that need not commute."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from performer_string.encodings.base import Encoding
+from performer_string.rotation import BlockRotation, Rotation
+
+
+class LieRE(Encoding):
+    """R(r) = exp(sum_k r_k A_k), A_k skew-symmetric in blocks of b, for each token in full.
+
+    Generators of b > 2 do not commute, so that scores are not translation invariant; b = 2 is RoPE-Mixed. The
+    exponential is in float64, once a forward pass and not once an image, and kept in evaluation for as long
+    as the positions and the generators stay the same.
+
+    Source: Ostmeier et al., arXiv:2406.10322, section 3 (block sizes: section 4; initial scale: table 7).
+
+    Args:
+        block_size: b, from 2 to d, a divisor of d; the whole width unless given.
+        init_scale: entries of A start with standard deviation init_scale / sqrt(b), hence turns of about twice
+            init_scale radians a patch at most.
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        num_heads: int,
+        coord_dim: int = 2,
+        grid: Sequence[int] | None = None,
+        *,
+        block_size: int | None = None,
+        init_scale: float = 0.5,
+        share_heads: bool = False,
+    ):
+        super().__init__(head_dim, num_heads, coord_dim, grid)
+        b = head_dim if block_size is None else block_size
+        if not 2 <= b <= head_dim or head_dim % b:
+            fits = [n for n in range(2, head_dim + 1) if head_dim % n == 0]
+            raise ValueError(
+                f"liere: block_size has to divide the head width {head_dim} and lie between 2 and it, not {b}. "
+                f"Possible: {', '.join(map(str, fits)) or 'none; use a wider head'}."
+            )
+        self.block_size = b
+        shape = (1 if share_heads else num_heads, coord_dim, head_dim // b, b * (b - 1) // 2)
+        self.entries = nn.Parameter(torch.randn(shape) * init_scale / b**0.5)
+        self._kept: tuple[Tensor, int, Tensor] | None = None  # positions, version of the generators, blocks
+
+    def skew(self) -> Tensor:
+        """A by blocks, [1 or H, C, d / b, b, b], in float32 or better."""
+        b = self.block_size
+        upper = self.entries.new_zeros(*self.entries.shape[:-1], b, b)
+        rows, columns = torch.triu_indices(b, b, offset=1, device=upper.device)
+        upper[..., rows, columns] = self.entries
+        return (upper - upper.mT).to(torch.promote_types(upper.dtype, torch.float32))
+
+    def forward(self, positions: Tensor) -> Rotation:
+        self.check(positions)
+        version = self.entries._version
+        if not torch.is_grad_enabled() and not self.training and self._kept is not None:
+            seen, at, blocks = self._kept
+            if at == version and seen.device == positions.device and torch.equal(seen, positions):
+                return BlockRotation(blocks)
+        skew = self.skew()
+        dtype = torch.promote_types(positions.dtype, skew.dtype)
+        r = positions.to(dtype)[..., None, :, :, None, None, None]  # [..., 1, N, C, 1, 1, 1]
+        exponents = (r * skew.to(dtype)[:, None]).sum(dim=-4)  # [..., H, N, d / b, b, b]
+        # In float64, since the squarings of a far position lose two digits: 3e-5 from orthogonal at 30 patches.
+        blocks = torch.linalg.matrix_exp(exponents.double().contiguous()).to(dtype)
+        if not torch.is_grad_enabled() and not self.training:
+            self._kept = (positions, version, blocks)
+        return BlockRotation(blocks)
+
+    def generators(self) -> Tensor:
+        matrices = [torch.block_diag(*parts) for parts in self.skew().flatten(0, 1)]  # of [d, d]
+        full = torch.stack(matrices).unflatten(0, self.entries.shape[:2])
+        return full.expand(self.num_heads, -1, -1, -1)

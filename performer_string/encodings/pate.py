@@ -1,0 +1,251 @@
+"""RiemannFormer's parallel transport encodings: rotations in 2, 3 and 4 dimensions, with conformal scaling.
+
+Source: Ji, RiemannFormer, arXiv:2506.07405. Transport from token j to token i is T_i T_j^-1 with T_i = s_i R_i; the
+rotations R are in SO(2), SO(3) or SO(4) for each block of the width, and s is the conformal exponential scaling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from performer_string.encodings.base import SeparableEncoding
+from performer_string.encodings.frequencies import axial_frequencies, mixed_frequencies, plane_generators, planes_of
+from performer_string.rotation import Rotation, ScaledRotation
+
+Layout = Literal["raster", "axes"]
+
+
+class PaTE(SeparableEncoding):
+    """T_i = s_i R_i, with s_i = lambda^(i / tau) and i the raster index of the token.
+
+    log lambda is learned for each head and bounded: |log lambda| < conformal_scaling. The scaling is absolute: scores
+    carry s_i s_j, so that a common move shows.
+
+    Args:
+        conformal_scaling: the bound of |log lambda|; 0 for no scaling.
+        slow_down: tau, in tokens.
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        num_heads: int,
+        coord_dim: int,
+        grid: Sequence[int] | None,
+        share_heads: bool,
+        conformal_scaling: float,
+        slow_down: float,
+        block: int,
+    ):
+        super().__init__(head_dim, num_heads, coord_dim, grid, share_heads=share_heads)
+        self.name = f"pate-so{block}"
+        if head_dim % block:
+            raise ValueError(
+                f"{self.name} turns blocks of {block}, so the head width has to be divisible, not {head_dim}."
+            )
+        if conformal_scaling < 0 or slow_down <= 0:
+            raise ValueError(
+                f"{self.name}: conformal_scaling has to be 0 or more and slow_down positive, not {conformal_scaling} "
+                f"and {slow_down}."
+            )
+        self.bound, self.slow_down = conformal_scaling, slow_down
+        self.log_lambda = nn.Parameter(torch.full((self.own_heads,), -0.5)) if conformal_scaling else None
+
+    def strides(self) -> Tensor:
+        """Raster index = strides . r: (W, 1) for a grid of width W. [C]"""
+        if self.coord_dim == 1:
+            return torch.ones(1)
+        if self.grid is None:
+            raise ValueError(f"{self.name}: a raster index needs the training grid, for example grid=(14, 14).")
+        sizes = torch.tensor([*self.grid[1:], 1])
+        return sizes.flip(0).cumprod(0).flip(0).float()
+
+    def forward(self, positions: Tensor) -> Rotation:
+        rotation = super().forward(positions)
+        if self.log_lambda is None:
+            return rotation
+        index = (positions * self.strides().to(positions)).sum(-1)  # [..., N]
+        log_lambda = self.bound * self.log_lambda.to(index.dtype).tanh()  # [H]
+        return ScaledRotation(rotation, (log_lambda[:, None] * index[..., None, :] / self.slow_down).exp())
+
+
+class PaTESO2(PaTE):
+    """Planes that turn by omega_p i with the raster index i, or with one axis each.
+
+    Both are separable: the raster index is linear in the coordinates, hence Omega = omega (W, 1).
+
+    Args:
+        layout: `raster` (as in the paper's table 1) or `axes`.
+        learn_angles: whether omega is learned, for each head.
+        base: omega_p = base^(-p / P) at the start.
+    """
+
+    strides_: Tensor
+
+    def __init__(
+        self,
+        head_dim: int,
+        num_heads: int,
+        coord_dim: int = 2,
+        grid: Sequence[int] | None = None,
+        *,
+        layout: Layout = "raster",
+        learn_angles: bool = True,
+        base: float = 10000.0,
+        conformal_scaling: float = 0.0,
+        slow_down: float = 64.0,
+        share_heads: bool = False,
+    ):
+        super().__init__(head_dim, num_heads, coord_dim, grid, share_heads, conformal_scaling, slow_down, 2)
+        if layout not in get_args(Layout):
+            raise ValueError(f"layout has to be one of {', '.join(get_args(Layout))}, not {layout!r}.")
+        planes = planes_of(head_dim, self.name)
+        raster = layout == "raster"
+        omega = axial_frequencies(planes, 1 if raster else coord_dim, base).repeat(self.own_heads, 1, 1)
+        self.omega = nn.Parameter(omega, requires_grad=learn_angles)
+        strides = self.strides() if raster else torch.ones(coord_dim)
+        self.register_buffer("strides_", strides[:, None], persistent=False)
+
+    def frequencies(self) -> Tensor:
+        return self.omega * self.strides_.to(self.omega.dtype)  # [H, 1 or C, P] [C, 1]
+
+    def generators(self) -> Tensor:
+        return self.all_heads(plane_generators(self.frequencies(), self.head_dim))
+
+
+def cross(u: Tensor) -> Tensor:
+    """The matrix of x -> u x x: [..., 3] -> [..., 3, 3]."""
+    a, b, c = u.unbind(-1)
+    zero = torch.zeros_like(a)
+    return torch.stack([zero, -c, b, c, zero, -a, -b, a, zero], dim=-1).unflatten(-1, (3, 3))
+
+
+def block_basis(columns: Sequence[Tensor]) -> Tensor:
+    """Orthogonal [H, d, d] whose columns are those of each block: k tensors [H, m, b] give columns in k groups of m."""
+    heads, m, b = columns[0].shape
+    eye = torch.eye(m, dtype=columns[0].dtype, device=columns[0].device)
+    groups = [torch.einsum("hmb,mn->hmbn", column, eye).reshape(heads, m * b, m) for column in columns]
+    return torch.cat(groups, dim=-1)
+
+
+class PaTESO3(PaTE):
+    """Blocks of 3 that turn about a learned unit axis (Rodrigues' formula): L_k = omega_k [u]_x.
+
+    In the basis of two vectors across u and u itself this is one plane and one direction that stays.
+
+    Args:
+        learn_angles: whether the frequency of each block and axis is learned.
+        base: they start as those of RoPE-Mixed.
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        num_heads: int,
+        coord_dim: int = 2,
+        grid: Sequence[int] | None = None,
+        *,
+        learn_angles: bool = True,
+        base: float = 10.0,
+        conformal_scaling: float = 0.0,
+        slow_down: float = 64.0,
+        share_heads: bool = False,
+    ):
+        super().__init__(head_dim, num_heads, coord_dim, grid, share_heads, conformal_scaling, slow_down, 3)
+        omega = mixed_frequencies(self.own_heads, head_dim // 3, coord_dim, base)
+        self.omega = nn.Parameter(omega, requires_grad=learn_angles)
+        self.axis = nn.Parameter(torch.randn(self.own_heads, head_dim // 3, 3))
+
+    def frequencies(self) -> Tensor:
+        return self.omega
+
+    def basis(self) -> Tensor:
+        u = F.normalize(self.axis.to(torch.promote_types(self.axis.dtype, torch.float32)), dim=-1)  # [H, m, 3]
+        aside = F.one_hot(u.detach().abs().argmin(-1), 3).to(u.dtype)  # never along u
+        first = F.normalize(torch.linalg.cross(u, aside), dim=-1)
+        return block_basis([first, torch.linalg.cross(u, first), u])
+
+    def generators(self) -> Tensor:
+        turns = cross(F.normalize(self.axis, dim=-1))  # [H, m, 3, 3]
+        blocks = self.omega[..., None, None] * turns[:, None]  # [H, C, m, 3, 3]
+        full = torch.stack([torch.block_diag(*parts) for parts in blocks.flatten(0, 1)])
+        return self.all_heads(full.unflatten(0, blocks.shape[:2]))
+
+
+def quaternion_left(u: Tensor) -> Tensor:
+    """The matrix of q -> u q for an imaginary u: [..., 3] -> [..., 4, 4]."""
+    a, b, c = u.unbind(-1)
+    o = torch.zeros_like(a)
+    rows = [o, -a, -b, -c, a, o, -c, b, b, c, o, -a, c, -b, a, o]
+    return torch.stack(rows, dim=-1).unflatten(-1, (4, 4))
+
+
+def quaternion_right(v: Tensor) -> Tensor:
+    """The matrix of q -> q v for an imaginary v: [..., 3] -> [..., 4, 4]."""
+    a, b, c = v.unbind(-1)
+    o = torch.zeros_like(a)
+    rows = [o, -a, -b, -c, a, o, c, -b, b, -c, o, a, c, b, -a, o]
+    return torch.stack(rows, dim=-1).unflatten(-1, (4, 4))
+
+
+class PaTESO4(PaTE):
+    """Blocks of 4 as quaternions: the first coordinate turns from the left, exp(alpha x u), the second from the right,
+    exp(beta y v). Left and right multiplications commute, so that this is separable for any unit u and v.
+
+    The planes {q, u q} with u q = q v turn by alpha x + beta y, those with u q = -q v by alpha x - beta y.
+
+    Args:
+        learn_angles: whether alpha and beta of each block are learned.
+        base: they start at base^(-m / M) for block m of M.
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        num_heads: int,
+        coord_dim: int = 2,
+        grid: Sequence[int] | None = None,
+        *,
+        learn_angles: bool = True,
+        base: float = 10.0,
+        conformal_scaling: float = 0.0,
+        slow_down: float = 64.0,
+        share_heads: bool = False,
+    ):
+        super().__init__(head_dim, num_heads, coord_dim, grid, share_heads, conformal_scaling, slow_down, 4)
+        if coord_dim > 2:
+            raise ValueError(f"pate-so4 has two commuting turns, so positions have 1 or 2 dimensions, not {coord_dim}.")
+        blocks = head_dim // 4
+        rates = axial_frequencies(blocks, 1, base).repeat(self.own_heads, coord_dim, 1)
+        self.rates = nn.Parameter(rates, requires_grad=learn_angles)  # alpha and beta, [H, C, M]
+        self.axes = nn.Parameter(torch.randn(coord_dim, self.own_heads, blocks, 3))  # u and v
+
+    def frequencies(self) -> Tensor:
+        if self.coord_dim == 1:
+            return self.rates.repeat(1, 1, 2)
+        alpha, beta = self.rates.unbind(1)
+        return torch.stack([torch.cat([alpha, alpha], -1), torch.cat([beta, -beta], -1)], dim=1)  # [H, 2, 2 M]
+
+    def basis(self) -> Tensor:
+        axes = F.normalize(self.axes.to(torch.promote_types(self.axes.dtype, torch.float32)), dim=-1)
+        left, right = quaternion_left(axes[0]), quaternion_right(axes[-1])  # [H, M, 4, 4]
+        eye, both = torch.eye(4, dtype=axes.dtype, device=axes.device), left @ right
+        firsts = []
+        for projector in ((eye - both) / 2, (eye + both) / 2):  # onto u q = q v, then onto u q = -q v
+            longest = projector.detach().norm(dim=-2).argmax(-1)  # [H, M]
+            column = projector.gather(-1, longest[..., None, None].expand(*longest.shape, 4, 1))[..., 0]
+            firsts.append(F.normalize(column, dim=-1))
+        seconds = [(left @ first[..., None])[..., 0] for first in firsts]
+        return block_basis([*firsts, *seconds])
+
+    def generators(self) -> Tensor:
+        axes = F.normalize(self.axes, dim=-1)
+        turns = [quaternion_left(axes[0]), quaternion_right(axes[-1])][: self.coord_dim]
+        blocks = self.rates[..., None, None] * torch.stack(turns, dim=1)  # [H, C, M, 4, 4]
+        full = torch.stack([torch.block_diag(*parts) for parts in blocks.flatten(0, 1)])
+        return self.all_heads(full.unflatten(0, blocks.shape[:2]))

@@ -1,0 +1,148 @@
+"""Evaluation from the command line: tables, files, intervals, errors."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from eval.__main__ import main
+from eval.report import table, wilson, write_csv
+from eval.resolution import summary
+from performer_string import ViTConfig
+from train.data.module import ImageData
+from train.module import ImageClassifier
+
+CONFIG = ViTConfig(
+    image_size=60,
+    patch_size=12,
+    in_channels=1,
+    num_classes=4,
+    width=16,
+    depth=1,
+    num_heads=2,
+    feature_options={"num_features": 8},
+)
+
+
+def save(run: Path, config: ViTConfig = CONFIG) -> Path:
+    """An untrained model's checkpoint, as training would write it."""
+    torch.manual_seed(1)
+    classifier = ImageClassifier(config, resolutions=["60"])
+    data = ImageData("arrow", val_size=32, size=[60, 60], workers=0, batch_size=8)
+    path = run / "checkpoints" / "last.ckpt"
+    path.parent.mkdir(parents=True)
+    content = {"state_dict": classifier.state_dict(), "hyper_parameters": dict(classifier.hparams)}
+    torch.save({**content, "ImageData": data.state_dict()}, path)
+    return path
+
+
+def read(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    lines = path.read_text().splitlines()
+    header = [line for line in lines if line.startswith("#")]
+    return header, list(csv.DictReader(lines[len(header) :]))
+
+
+def test_several_models_at_several_resolutions(tmp_path, capsys):
+    one, two = save(tmp_path / "one"), save(tmp_path / "two", replace(CONFIG, attention="softmax"))
+    main(["resolution", "--checkpoint", str(one), str(two), "--resolutions", "60", "84"])
+    out = capsys.readouterr().out
+    assert "| one " in out
+    assert "| null " in out
+    assert "44.2" in out
+    header, rows = read(tmp_path / "results" / "resolution.csv")
+    assert any("torch" in line for line in header)
+    assert [(row["model"], row["resolution"]) for row in rows] == [(m, r) for m in ("one", "two") for r in ("60", "84")]
+    assert all(row["images"] == "32" for row in rows)
+    assert all(float(row["low"]) <= float(row["accuracy"]) <= float(row["high"]) for row in rows)
+    assert (tmp_path / "results" / "resolution.png").stat().st_size > 5000
+    assert not list(tmp_path.rglob("*.part*"))
+
+
+def test_one_model_writes_beside_its_run(tmp_path):
+    main(["resolution", "--checkpoint", str(save(tmp_path / "one")), "--resolutions", "60", "--images", "10"])
+    assert read(tmp_path / "one" / "results" / "resolution.csv")[1][0]["images"] == "10"
+
+
+def test_accuracy_is_that_of_the_model(tmp_path):
+    """Against a plain loop over the same images."""
+    path = save(tmp_path / "one")
+    main(["resolution", "--checkpoint", str(path), "--resolutions", "84", "--out", str(tmp_path)])
+    from train.checkpoint import load_trained
+
+    trained = load_trained(path)
+    data = trained.data.held_out("test", (84, 84))
+    right = sum(int(trained.classifier(trained.data.normalise(x[None])).argmax()) == y for x, y in data)
+    assert float(read(tmp_path / "resolution.csv")[1][0]["accuracy"]) == pytest.approx(100 * right / 32, abs=0.01)
+
+
+def test_positions_can_be_interpolated(tmp_path):
+    path = save(tmp_path / "one", replace(CONFIG, encoding="rope"))
+    from train.checkpoint import load_trained
+
+    model = load_trained(path, positions="interpolate").classifier.vit
+    assert model.grid_positions((10, 10)).max() < 5
+    main(["resolution", "--checkpoint", str(path), "--resolutions", "120", "--positions", "interpolate"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--resolutions", "sixty"], "a resolution is a number of pixels, like 168, not 'sixty'"),
+        (["--resolutions", "0"], "not '0'"),
+        (["--resolutions", "90"], "90 x 90 pixels is not divisible into patches of 12 x 12"),
+        (["--resolutions", "36"], "60 pixels or more, not 36"),
+        (["--resolutions", "60", "--positions", "stretch"], "invalid choice: 'stretch'"),
+    ],
+)
+def test_bad_arguments(tmp_path, arguments, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["resolution", "--checkpoint", str(save(tmp_path / "one")), *arguments])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "one" / "results").exists()
+
+
+def test_a_checkpoint_that_is_not_there(tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["resolution", "--checkpoint", str(tmp_path / "no.ckpt"), "--resolutions", "60"])
+    assert "there is no checkpoint" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu_where_one_was_asked_for(tmp_path, capsys):
+    arguments = ["resolution", "--checkpoint", str(save(tmp_path / "one")), "--resolutions", "60", "--device", "cuda"]
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert "torch sees no GPU here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("right", "total"), [(0, 10), (5, 10), (10, 10), (990, 1000)])
+def test_wilson_interval(right, total):
+    """Its ends are the shares whose own deviation puts the observed one 1.96 sigma away."""
+    low, high = wilson(right, total)
+    assert 0 <= low <= right / total <= high <= 1
+    for end in (low, high):
+        if 0 < end < 1:
+            assert abs(right / total - end) == pytest.approx(1.96 * (end * (1 - end) / total) ** 0.5)
+    with pytest.raises(ValueError, match="at least one image"):
+        wilson(0, 0)
+
+
+def test_a_csv_replaces_its_file_only_when_it_is_whole(tmp_path):
+    path = tmp_path / "a.csv"
+    write_csv(path, [{"a": 1}], ["first"])
+    with pytest.raises(ValueError, match="dict contains fields"):
+        write_csv(path, [{"a": 2}, {"a": 3, "b": 4}], ["second"])
+    assert read(path) == (["# first"], [{"a": "1"}])
+
+
+def test_tables():
+    result = {"model": "m", "accuracy": 50.0, "low": 40.0, "high": 60.0, "null": 25.0}
+    lines = table(summary([{**result, "resolution": size} for size in (60, 84)])).splitlines()
+    assert [cell.strip() for cell in lines[0].split("|")[1:4]] == ["accuracy in %", "60 px", "84 px"]
+    assert [cell.strip() for cell in lines[2].split("|")[1:4]] == ["m", "50.0 (40.0-60.0)", "50.0 (40.0-60.0)"]
+    assert [cell.strip() for cell in lines[3].split("|")[1:4]] == ["null", "25.0", "25.0"]

@@ -1,0 +1,305 @@
+"""Training from the command line: what a run writes, how it stops, and that a resumed run is the same run."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from performer_string import ViT, ViTConfig
+from train import cli
+from train.checkpoint import CheckpointError, load_trained, read_checkpoint
+from train.module import ImageClassifier, NonFiniteLossError, OptimConfig, learning_rate, parameter_groups
+
+REPOSITORY = Path(__file__).parents[1]
+TINY = {
+    "seed_everything": 3,
+    "checkpoint_every": 3,
+    "ema": 0.9,
+    "trainer": {
+        "max_epochs": 3,
+        "accelerator": "cpu",
+        "log_every_n_steps": 1,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    },
+    "model": {
+        "vit": {
+            "image_size": 60,
+            "patch_size": 12,
+            "in_channels": 1,
+            "num_classes": 4,
+            "width": 16,
+            "depth": 2,
+            "num_heads": 2,
+            "drop_path": 0.2,
+            "feature_map": "relu",
+            "feature_options": {"order": 2, "num_features": 16},
+        },
+        "optim": {"mixup": 0.2, "cutmix": 0.5, "redraw_every": 4},
+    },
+    "data": {"source": "arrow", "train_size": 80, "batch_size": 8, "val_size": 16, "resolutions": [84]},
+}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "tiny.yaml"
+    path.write_text(yaml.safe_dump(TINY))
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(config, tmp_path_factory) -> Path:
+    """A run left alone."""
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    cli.run(["fit", "--config", str(config), "--run_dir", str(run)])
+    return run
+
+
+def last(run: Path) -> Path:
+    return run / "checkpoints" / "last.ckpt"
+
+
+def assert_same_end(one: Path, two: Path) -> None:
+    a, b = read_checkpoint(last(one)), read_checkpoint(last(two))
+    assert a["global_step"] == b["global_step"] == 30
+    for part in ("state_dict", "current_model_state"):  # the averaged and the plain weights, with the feature draws
+        assert a[part].keys() == b[part].keys()
+        for name, value in a[part].items():
+            assert torch.equal(value, b[part][name]), name
+
+
+def start(config: Path, run: Path) -> subprocess.Popen:
+    command = [sys.executable, "-m", "train", "fit", "--config", str(config), "--run_dir", str(run)]
+    return subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def wait_for(path: Path, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} did not come"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.6])
+def test_killed_and_resumed_is_the_same_run(config, whole, tmp_path, pause):
+    """SIGKILL at two moments: within the first epoch and later; mixup, stochastic depth, EMA and redraws are on."""
+    run = tmp_path / "killed"
+    process = start(config, run)
+    wait_for(last(run))
+    time.sleep(pause)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert 0 < read_checkpoint(last(run))["global_step"] < 30
+    cli.run(["resume", str(run)])
+    assert_same_end(whole, run)
+
+
+def test_ctrl_c_saves_the_last_step_and_resumes(config, whole, tmp_path):
+    run = tmp_path / "stopped"
+    process = start(config, run)
+    wait_for(last(run))
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    step = read_checkpoint(last(run))["global_step"]
+    assert f"Stopped at step {step}. Go on with: python -m train resume {run}" in output
+    assert "Traceback" not in output
+    cli.run(["resume", str(run)])
+    assert_same_end(whole, run)
+
+
+def test_two_processes_take_the_same_steps_as_one(config, tmp_path):
+    """Two processes of four images against one of eight, without what is random for each process."""
+    plain = ["--config", str(config), "--trainer.max_epochs", "1", "--model.vit.drop_path", "0"]
+    plain += ["--model.optim.mixup", "0", "--model.optim.cutmix", "0"]
+    one, two = tmp_path / "one", tmp_path / "two"
+    cli.run(["fit", *plain, "--run_dir", str(one)])
+    distributed = ["--trainer.devices", "2", "--trainer.strategy", "ddp", "--data.batch_size", "4"]
+    command = [sys.executable, "-m", "train", "fit", *plain, *distributed, "--run_dir", str(two)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    a, b = read_checkpoint(last(one)), read_checkpoint(last(two))
+    assert a["global_step"] == b["global_step"] == 10
+    for name, value in a["current_model_state"].items():
+        torch.testing.assert_close(value, b["current_model_state"][name], rtol=1e-4, atol=1e-5)
+
+
+def test_a_run_writes_what_it_should(whole):
+    assert sorted(p.name for p in (whole / "checkpoints").iterdir()) == ["best.ckpt", "last.ckpt"]
+    assert (whole / "config.yaml").is_file()
+    events = EventAccumulator(str(whole), size_guidance={"tensors": 0, "images": 0}).Reload()
+    scalars = set(events.Tags()["scalars"])
+    assert scalars >= {
+        "train/loss",
+        "train/gradient_norm",
+        "train/images_per_second",
+        "train/peak_memory_mib",
+        "lr-AdamW/pg1",
+        "val/accuracy",
+        "val/accuracy_60",
+        "val/accuracy_84",
+        "val/loss_60",
+        "estimator/total_variation_to_softmax",
+        "estimator/layer_1",
+    }
+    assert set(events.Tags()["images"]) == {"attention", "frequencies"}
+    assert any(tag.startswith("configuration") for tag in events.Tags()["tensors"])
+    hparams = [
+        p for p in whole.rglob("events*") if "_hparams_" in str(EventAccumulator(str(p)).Reload().summary_metadata)
+    ]
+    assert hparams
+
+
+def test_a_checkpoint_gives_the_model_back(whole):
+    trained = load_trained(last(whole))
+    assert trained.data.train_size == 80
+    assert not trained.classifier.training
+    weights = read_checkpoint(last(whole))["state_dict"]
+    assert torch.equal(trained.classifier.vit.head.weight, weights["vit.head.weight"])
+    assert load_trained(last(whole), positions="interpolate").classifier.vit.config.positions == "interpolate"
+
+
+def fails(arguments: list[str], capsys) -> str:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    assert stop.value.code == 2
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
+    return message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model.vit.dpeth", "3"], "Did you mean 'model.vit.depth'?"),
+        (["--data.batchsize", "3"], "Did you mean 'data.batch_size'?"),
+        (["--model.vit.encoding", "rop"], "unknown encoding 'rop'. Did you mean 'rope'?"),
+        (["--model.vit.feature_map", "relou"], "unknown feature map 'relou'. Did you mean 'relu'?"),
+        (["--model.vit.feature_options", "{num_features: 0}"], "num_features has to be positive, not 0"),
+        (["--model.vit.image_size", "61"], "61 x 61 pixels is not divisible into patches of 12 x 12"),
+        (["--data.resolutions", "[90]"], "90 x 90 pixels is not divisible"),
+        (["--model.vit.num_classes", "7"], "num_classes=4, the model 7: set --model.vit.num_classes 4"),
+        (["--model.optim.lr", "-1"], "lr has to be positive"),
+        (["--data.source", "folder", "--data.root", "nowhere"], "no usable training set under nowhere"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["--ckpt_path", "nowhere.ckpt"], "there is no checkpoint nowhere.ckpt"),
+    ],
+)
+def test_bad_arguments(config, arguments, message, capsys, tmp_path):
+    said = fails(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *arguments], capsys)
+    assert message in said
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu_where_one_was_asked_for(config, capsys, tmp_path):
+    arguments = ["--trainer.accelerator", "gpu", "--run_dir", str(tmp_path)]
+    assert "GPU" in fails(["fit", "--config", str(config), *arguments], capsys)
+
+
+def test_a_typo_in_a_recipe_names_the_nearest_field(tmp_path, capsys):
+    wrong = {**TINY, "model": {"vit": {**TINY["model"]["vit"], "encodng": "rope"}}}
+    (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(wrong))
+    assert "Did you mean 'model.vit.encoding'?" in fails(["fit", "--config", str(tmp_path / "wrong.yaml")], capsys)
+
+
+def test_a_run_is_not_overwritten(config, whole, capsys):
+    said = fails(["fit", "--config", str(config), "--run_dir", str(whole)], capsys)
+    assert f"python -m train resume {whole}" in said
+
+
+def test_a_checkpoint_of_another_model(config, whole, capsys):
+    said = fails(["fit", "--config", str(config), "--ckpt_path", str(last(whole)), "--model.vit.depth", "3"], capsys)
+    assert "of another model" in said
+    assert "depth: 2 in the checkpoint, 3 asked for" in said
+
+
+def test_resume_needs_a_run(tmp_path, capsys):
+    assert "is not a run that can be resumed" in fails(["resume", str(tmp_path)], capsys)
+    assert "takes the directory of a run" in fails(["resume"], capsys)
+
+
+def test_damaged_checkpoints(whole, tmp_path):
+    content = last(whole).read_bytes()
+    cut, other, pickled = tmp_path / "cut.ckpt", tmp_path / "other.ckpt", tmp_path / "pickled.ckpt"
+    cut.write_bytes(content[: len(content) // 2])
+    other.write_text("not a checkpoint")
+    torch.save({"weights": torch.zeros(3)}, pickled)
+    for path, message in (
+        (cut, "cut off, damaged"),
+        (other, "cut off, damaged"),
+        (pickled, "not a checkpoint of this"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            load_trained(path)
+    changed = read_checkpoint(last(whole))
+    changed["hyper_parameters"]["vit"]["width"] = 32
+    torch.save(changed, tmp_path / "changed.ckpt")
+    with pytest.raises(CheckpointError, match="do not match the configuration"):
+        load_trained(tmp_path / "changed.ckpt")
+
+
+def test_a_checkpoint_runs_no_code(tmp_path):
+    """A file with a pickled object that would run on loading is refused, and does not run."""
+
+    class Payload:
+        def __reduce__(self):
+            return (os.mkdir, (str(tmp_path / "ran"),))
+
+    torch.save({"state_dict": Payload(), "hyper_parameters": {}, "ImageData": {}}, tmp_path / "evil.ckpt")
+    with pytest.raises(CheckpointError):
+        load_trained(tmp_path / "evil.ckpt")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_loss_that_is_not_finite_stops_with_advice():
+    classifier = ImageClassifier(ViTConfig(**TINY["model"]["vit"]), OptimConfig())
+    classifier.vit.head.bias.data[0] = math.nan
+    with pytest.raises(NonFiniteLossError, match=r"the loss is nan at step 0.*--model\.optim\.lr"):
+        classifier.training_step((torch.rand(2, 1, 60, 60), torch.tensor([0, 1])), 0)
+
+
+def test_learning_rate_rises_and_falls():
+    rates = [learning_rate(step, 100, 0.1, 0.01) for step in range(101)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[9] == rates[10] == 1
+    assert rates[55] == pytest.approx((1 + 0.01) / 2)
+    assert rates[100] == pytest.approx(0.01)
+    assert learning_rate(0, 100, 0.0, 0.0) == 1
+
+
+@pytest.mark.parametrize("encoding", ["absolute", "cayley-string", "circulant-string", "rope-mixed"])
+def test_only_weights_of_linear_layers_decay(encoding):
+    model = ViT(ViTConfig(**{**TINY["model"]["vit"], "encoding": encoding, "registers": 1, "qk_norm": True}))
+    decayed, free = parameter_groups(model, 0.1)
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert {names[id(p)].split(".")[-1] for p in decayed["params"]} == {"weight"}
+    assert {names[id(p)].split(".")[-2] for p in decayed["params"]} == {"embed", "qkv", "out", "0", "2", "head"}
+    assert (decayed["weight_decay"], free["weight_decay"]) == (0.1, 0.0)
+    assert len(decayed["params"]) + len(free["params"]) == len(names)
+    assert any(names[id(p)].startswith("encodings") for p in free["params"])
+
+
+@pytest.mark.parametrize("recipe", sorted((REPOSITORY / "train" / "configs").glob("*.yaml")), ids=lambda p: p.stem)
+def test_recipes_are_complete(recipe):
+    """Each has a header with its command, and its model can be built."""
+    text = recipe.read_text()
+    header = [line for line in text.splitlines() if line.startswith("#")]
+    assert any(f"python -m train fit --config train/configs/{recipe.name}" in line for line in header)
+    for word in ("What it shows:", "Expected:", "Time:"):
+        assert any(word in line for line in header), word
+    plain = yaml.safe_load(text)
+    with torch.device("meta"):
+        config = ViTConfig(**plain["model"]["vit"])
+    assert config.num_classes >= 4
+    OptimConfig(**plain["model"].get("optim", {}))
