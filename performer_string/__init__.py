@@ -3,6 +3,7 @@
 from performer_string.attention import linear_attention, softmax_attention
 from performer_string.encodings import ENCODINGS, build_encoding
 from performer_string.features import FEATURE_MAPS, build_feature_map
+from performer_string.folding import fold
 from performer_string.positions import grid_positions
 from performer_string.vit import VARIANTS, ViT, ViTConfig
 
@@ -16,6 +17,7 @@ __all__ = [
     "ViTConfig",
     "build_encoding",
     "build_feature_map",
+    "fold",
     "grid_positions",
     "linear_attention",
     "softmax_attention",

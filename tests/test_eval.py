@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from eval import invariance, redundancy
 from eval.__main__ import main
 from eval.report import table, wilson, write_csv
 from eval.resolution import summary
-from performer_string import ViTConfig
+from performer_string import ENCODINGS, ViTConfig
+from performer_string.encodings import SeparableEncoding
 from train.data.module import ImageData
 from train.module import ImageClassifier
 
@@ -146,3 +148,60 @@ def test_tables():
     assert [cell.strip() for cell in lines[0].split("|")[1:4]] == ["accuracy in %", "60 px", "84 px"]
     assert [cell.strip() for cell in lines[2].split("|")[1:4]] == ["m", "50.0 (40.0-60.0)", "50.0 (40.0-60.0)"]
     assert [cell.strip() for cell in lines[3].split("|")[1:4]] == ["null", "25.0", "25.0"]
+
+
+def invariance_rows(tmp_path: Path) -> list[dict[str, str]]:
+    main(["invariance", "--out", str(tmp_path), "--head-dim", "12"])
+    return read(tmp_path / "invariance.csv")[1]
+
+
+def test_the_invariance_report_holds(tmp_path, monkeypatch):
+    monkeypatch.setattr(invariance, "DRAWS", (1, 16, 64))
+    found = invariance_rows(tmp_path)
+    assert {row["name"].split()[0] for row in found if row["part"] == "scores"} >= set(ENCODINGS)
+    assert not [row for row in found if row["holds"] == "False"]
+    assert [row for row in found if row["expected"] == "fails by design"]
+    for row in found:
+        if row["quantity"] == "bias in standard errors":
+            assert float(row["value"]) < 4.5
+    spread = {row["quantity"]: float(row["value"]) for row in found if row["name"] == "relu, order 1"}
+    assert spread["64 draws"] == pytest.approx(spread["1 draws"] / 8, rel=0.5)
+
+
+def test_the_invariance_report_sees_a_broken_encoding(tmp_path, monkeypatch, capsys):
+    """A rotation by the square of the position has to be found out."""
+    monkeypatch.setattr(invariance, "DRAWS", (1, 4))
+    forward = SeparableEncoding.forward
+    monkeypatch.setattr(SeparableEncoding, "forward", lambda self, positions: forward(self, positions.square()))
+    found = invariance_rows(tmp_path)
+    assert [row for row in found if row["name"] == "circulant-string" and row["holds"] == "False"]
+    assert "DOES NOT HOLD" in capsys.readouterr().out
+
+
+def test_the_invariance_report_of_a_checkpoint(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(invariance, "DRAWS", (1, 4))
+    path = save(tmp_path / "one", replace(CONFIG, attention="softmax", encoding="cayley-string"))
+    main(["invariance", "--checkpoint", str(path), "--out", str(tmp_path)])
+    models = [row for row in read(tmp_path / "invariance.csv")[1] if row["part"] == "models"]
+    assert [(row["name"], row["holds"]) for row in models] == [(str(path), "True")]
+
+
+def test_the_invariance_report_names_a_bad_width(capsys):
+    with pytest.raises(SystemExit):
+        main(["invariance", "--head-dim", "16"])
+    assert "divisible by 12, for blocks of 2, 3 and 4, not 16" in capsys.readouterr().err
+
+
+def test_the_redundancy_report_finds_what_is_the_same(tmp_path, monkeypatch):
+    """What the mathematics says has to come out of the fit, and what is different must not."""
+    kept = ["rope", "rope-mixed", "cayley-string", "cayley-string, block-diagonal", "circulant-string, block 4"]
+    kept += ["reflection-string", "pate-so3", "pate-so4"]
+    monkeypatch.setattr(redundancy, "FAMILIES", {name: redundancy.FAMILIES[name] for name in kept})
+    main(["redundancy", "--out", str(tmp_path)])
+    covers = {(row["fitted"], row["target"]): row["covers"] == "True" for row in read(tmp_path / "redundancy.csv")[1]}
+    full = ["rope-mixed", "cayley-string", "cayley-string, block-diagonal", "reflection-string"]
+    assert all(covers[fitted, target] for fitted in full for target in kept)
+    assert [target for target in kept if covers["rope", target]] == ["rope"]
+    assert not any(covers[fitted, "rope-mixed"] for fitted in ("circulant-string, block 4", "pate-so3", "pate-so4"))
+    assert covers["pate-so3", "circulant-string, block 4"]  # more planes than the target needs
+    assert covers["rope-mixed, Cayley after it", "rope-mixed"]

@@ -295,7 +295,7 @@ def test_recipes_are_complete(recipe):
     """Each has a header with its command, and its model can be built."""
     text = recipe.read_text()
     header = [line for line in text.splitlines() if line.startswith("#")]
-    assert any(f"python -m train fit --config train/configs/{recipe.name}" in line for line in header)
+    assert any(f"-m train fit --config train/configs/{recipe.name}" in line for line in header)
     for word in ("What it shows:", "Expected:", "Time:"):
         assert any(word in line for line in header), word
     plain = yaml.safe_load(text)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, grid_positions
+from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, fold, grid_positions
 from performer_string.encodings import SeparableEncoding
 from performer_string.vit import DropPath
 
@@ -118,6 +118,21 @@ def test_parameters_of_deit_tiny():
     """5.7 million in the paper's table, with a CLS token and learned absolute positions."""
     model = ViT(ViTConfig(encoding="absolute", pool="cls", attention="softmax"))
     assert sum(p.numel() for p in model.parameters()) == 5_717_416 - 192  # the CLS token has no position here
+
+
+@pytest.mark.parametrize("changes", [{}, {"qk_norm": True}, {"share_layers": True}], ids=str)
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_folded_model_has_equal_outputs_and_leaves_the_model_alone(encoding, changes):
+    model = vit(encoding=encoding, attention="softmax", **changes).eval()
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=0.2)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    folded, images = fold(model), torch.randn(2, 2, 16, 24)
+    with torch.no_grad():
+        torch.testing.assert_close(folded(images), model(images), rtol=1e-5, atol=1e-5)
+    positions = folded.grid_positions((4, 3))
+    assert all(rotation.factor()[0] is None for rotation in folded.rotations(positions))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 def test_redraw_changes_every_layer_by_seed_and_step():

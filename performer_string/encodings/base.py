@@ -67,6 +67,7 @@ class SeparableEncoding(Encoding):
     """
 
     share_heads: bool
+    folded = False  # the basis is in the projections already, and the rotation comes without it
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class SeparableEncoding(Encoding):
         angles = sum(
             (r[..., c, :] * omega[..., c, :] for c in range(1, self.coord_dim)), r[..., 0, :] * omega[..., 0, :]
         )
-        return PlaneRotation(angles, self.head_dim, self.basis())  # angles [..., H, N, P]
+        return PlaneRotation(angles, self.head_dim, None if self.folded else self.basis())  # angles [..., H, N, P]
 
     def all_heads(self, x: Tensor) -> Tensor:
         """[1 or H, ...] -> [H, ...]."""

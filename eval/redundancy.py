@@ -1,0 +1,169 @@
+"""Which encodings are the same function class under exact attention.
+
+W_Q and W_K are free, so that a basis is no restriction and a separable encoding can do what its frequencies can do:
+encoding B covers A if some setting of B, in some orthogonal basis, has the scores of A at every displacement. For each
+pair this fits B's own parameters to the plane frequencies of a random A, puts B in the best basis, and measures what is
+left of |R_A(r) - G R_B(r) G^T| / |R_A(r)| over random displacements: 0 means that B covers A, and more than 0 that this
+search (a plane for a plane, best of four starts) found nothing better.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+from tqdm import tqdm
+
+from eval.report import Row, save_figure
+from performer_string import build_encoding
+from performer_string.encodings import SeparableEncoding
+from performer_string.encodings.skew import cayley
+
+HELP = "which encodings are the same function class, measured by fitting each to each"
+SAME = 1e-6
+FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
+    "rope": ("rope", {}),
+    "rope-mixed": ("rope-mixed", {}),
+    "cayley-string": ("cayley-string", {"init_std": 0.5}),
+    "cayley-string, block-diagonal": ("cayley-string", {"generator": "block-diagonal", "init_std": 0.5}),
+    "cayley-string, axial, fixed": ("cayley-string", {"frequencies": "axial", "learn_frequencies": False}),
+    "circulant-string": ("circulant-string", {}),
+    "circulant-string, block 4": ("circulant-string", {"block_size": 4}),
+    "reflection-string": ("reflection-string", {}),
+    "pate-so2, raster": ("pate-so2", {}),
+    "pate-so2, axes": ("pate-so2", {"layout": "axes"}),
+    "pate-so3": ("pate-so3", {}),
+    "pate-so4": ("pate-so4", {}),
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--head-dim", type=int, default=12, help="width of a head, divisible by 12")
+    parser.add_argument("--seed", type=int, default=0)
+
+
+def result_directory(options: argparse.Namespace) -> Path:
+    return Path("results") / "redundancy"
+
+
+def make(family: str, head_dim: int) -> SeparableEncoding:
+    name, options = FAMILIES[family]
+    encoding = build_encoding(name, head_dim=head_dim, num_heads=1, coord_dim=2, grid=(6, 6), **options)
+    return cast(SeparableEncoding, encoding.double())
+
+
+def padded(omega: Tensor, planes: int) -> Tensor:
+    """[1, C, P] to [C, planes]: dimensions that stay still are planes of frequency 0."""
+    return torch.nn.functional.pad(omega[0], (0, planes - omega.shape[-1]))
+
+
+def match(omega: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """Which target plane each plane stands for, and with which sign: the cheapest assignment. [P], [P]"""
+    with torch.no_grad():
+        plus = (omega[:, :, None] - target[:, None]).square().sum(0)
+        minus = (omega[:, :, None] + target[:, None]).square().sum(0)
+        _, columns = linear_sum_assignment(torch.minimum(plus, minus).numpy())
+        order = torch.from_numpy(np.asarray(columns))
+        rows = torch.arange(len(order))
+        return order, torch.where(plus[rows, order] <= minus[rows, order], 1.0, -1.0).double()
+
+
+def fit_frequencies(encoding: SeparableEncoding, target: Tensor, rounds: int = 12) -> tuple[Tensor, Tensor, Tensor]:
+    """Fits the frequencies to those of `target` [C, P]; returns them [C, P] with the assignment and its signs."""
+    planes = target.shape[-1]
+    learned = [p for p in encoding.parameters() if p.requires_grad]
+    for _ in range(rounds if learned else 0):
+        order, sign = match(padded(encoding.frequencies(), planes), target)
+        optimiser = torch.optim.LBFGS(learned, max_iter=60, tolerance_grad=1e-14, line_search_fn="strong_wolfe")
+
+        def loss(order: Tensor = order, sign: Tensor = sign, optimiser: Any = optimiser) -> Tensor:
+            optimiser.zero_grad()
+            value = (padded(encoding.frequencies(), planes) - sign * target[:, order]).square().sum()
+            if value.requires_grad:
+                value.backward()
+            return value
+
+        optimiser.step(loss)
+    omega = padded(encoding.frequencies(), planes).detach()
+    return omega, *match(omega, target)
+
+
+@torch.no_grad()
+def error_left(omega: Tensor, order: Tensor, sign: Tensor, target: Tensor) -> float:
+    """RMS of R_A(r) - G R_B(r) G^T over RMS of R_A(r), with G pairing the planes: each pair of planes adds
+    |Rot(a) - Rot(b)|^2 = 4 (1 - cos(a - b)) over 2 d."""
+    r = torch.randn(256, 2, dtype=torch.float64) * 3
+    difference = r @ (sign * target[:, order] - omega)  # [256, P]
+    return float((2 * (1 - difference.cos())).mean().sqrt())
+
+
+@torch.no_grad()
+def after_the_rotation(head_dim: int) -> Row:
+    """A Cayley matrix applied to queries and keys after the rotation cancels in every score."""
+    encoding = make("rope-mixed", head_dim)
+    skew = torch.randn(head_dim, head_dim, dtype=torch.float64)
+    basis, r = cayley(skew - skew.mT), torch.rand(9, 2, dtype=torch.float64) * 5
+    q, k = (encoding(r).rotate(x) for x in torch.randn(2, 1, 1, 9, head_dim, dtype=torch.float64))
+    plain, turned = q @ k.mT, (q @ basis.mT) @ (k @ basis.mT).mT
+    error = float((plain - turned).norm() / plain.norm())
+    return {"target": "rope-mixed", "fitted": "rope-mixed, Cayley after it", "error": error, "covers": error < SAME}
+
+
+def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    if options.head_dim % 12:
+        raise ValueError(f"--head-dim has to be divisible by 12, for blocks of 3 and 4, not {options.head_dim}.")
+    planes = options.head_dim // 2
+    for target_name in tqdm(FAMILIES, desc="targets", leave=False, disable=None):
+        torch.manual_seed(options.seed)
+        target_encoding = make(target_name, options.head_dim)
+        with torch.no_grad():
+            for p in target_encoding.parameters():
+                if p.requires_grad:
+                    p.add_(torch.randn_like(p) * 0.1)  # away from the common start
+        target = padded(target_encoding.frequencies(), planes).detach()
+        for fitted_name in FAMILIES:
+            tries = []
+            for restart in range(4):
+                torch.manual_seed(options.seed + 1 + restart)
+                tries.append(error_left(*fit_frequencies(make(fitted_name, options.head_dim), target), target))
+            error = min(tries)
+            yield {"target": target_name, "fitted": fitted_name, "error": error, "covers": error < SAME}
+    yield after_the_rotation(options.head_dim)
+
+
+def summary(found: Sequence[Row]) -> list[Row]:
+    """Rows: what is fitted; columns: what to."""
+    targets = list(dict.fromkeys(row["target"] for row in found))
+    cells = {(row["fitted"], row["target"]): "0" if row["covers"] else f"{row['error']:.2f}" for row in found}
+    letters = {target: chr(ord("a") + i) for i, target in enumerate(targets)}
+    return [
+        {"error left when fitted to": f"{letters.get(name, '')} {name}".strip()}
+        | {letters[target]: cells.get((name, target), "") for target in targets}
+        for name in dict.fromkeys(row["fitted"] for row in found)
+    ]
+
+
+def plot(found: Sequence[Row], path: Path) -> None:
+    """The same as a picture."""
+    from matplotlib.figure import Figure
+
+    names = list(FAMILIES)
+    cells = {(row["fitted"], row["target"]): row["error"] for row in found}
+    values = np.array([[cells[fitted, target] for target in names] for fitted in names])
+    figure = Figure(figsize=(8.5, 7))
+    axis = figure.subplots()
+    image = axis.imshow(values, cmap="viridis_r", vmin=0)
+    for i, j in np.ndindex(*values.shape):
+        axis.text(j, i, "0" if values[i, j] < SAME else f"{values[i, j]:.2f}", ha="center", va="center", fontsize=7)
+    axis.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
+    axis.set_yticks(range(len(names)), names, fontsize=8)
+    axis.set(xlabel="target", ylabel="fitted, with a free basis")
+    figure.colorbar(image, label="relative error left in R(r)")
+    figure.tight_layout()
+    save_figure(figure, path)
