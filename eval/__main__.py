@@ -13,13 +13,14 @@ from types import ModuleType
 
 import torch
 
-from eval import invariance, redundancy, resolution
+from eval import invariance, latency, redundancy, resolution
 from eval.report import environment, table, write_csv
 
 EVALUATIONS: dict[str, ModuleType] = {
     "resolution": resolution,
     "invariance": invariance,
     "redundancy": redundancy,
+    "latency": latency,
 }
 
 

@@ -137,7 +137,7 @@ def of_features(head_dim: int) -> Iterator[Row]:
     q, k = torch.randn(2, 1, 1, 1, head_dim, dtype=torch.float64) * 0.7
     turned = [(encoding(r[:1]).rotate(q), encoding(r[1:]).rotate(k)) for r in (positions, positions + 3.37)]
     for title, (name, options) in tqdm(MAPS.items(), desc="feature maps", leave=False, disable=None):
-        sizes = {"head_dim": head_dim, "num_heads": 4 * max(DRAWS), "num_features": 32}  # a draw for each head
+        sizes = {"head_dim": head_dim, "num_heads": 16 * max(DRAWS), "num_features": 32}  # a draw for each head
         phi = build_feature_map(name, seed=1, **sizes, **options).double()
         still, moved = ((phi.queries(a) * phi.keys(b)).sum(-1).flatten() for a, b in turned)  # [heads]
         relative = (moved - still) / still.mean()

@@ -205,3 +205,33 @@ def test_the_redundancy_report_finds_what_is_the_same(tmp_path, monkeypatch):
     assert not any(covers[fitted, "rope-mixed"] for fitted in ("circulant-string, block 4", "pate-so3", "pate-so4"))
     assert covers["pate-so3", "circulant-string, block 4"]  # more planes than the target needs
     assert covers["rope-mixed, Cayley after it", "rope-mixed"]
+
+
+def test_the_latency_report_counts_parameters_and_names_what_it_leaves_out(tmp_path, capsys):
+    small = ["--variant", "micro", "--image-size", "8", "--patch-size", "4", "--features", "8", "--batch-size", "1"]
+    encodings = ["rope-mixed", "cayley-string", "circulant-string", "liere"]
+    main(["latency", *small, "--rounds", "5", "--encodings", *encodings, "--out", str(tmp_path)])
+    found = {row["encoding"]: row for row in read(tmp_path / "latency.csv")[1]}
+    # 4 layers of 4 heads of 12: 12 frequencies a head, 66 entries of S, 10 coefficients, 2 x 66 entries of A
+    expected = {"rope": 0, "rope-mixed": 192, "cayley-string": 192 + 1056, "circulant-string": 160, "liere": 2112}
+    assert {name: int(row["of the encoding"]) for name, row in found.items()} == expected
+    assert float(found["rope"]["to rope"]) == 1
+    capsys.readouterr()
+    main(
+        ["latency", *small[2:], "--variant", "tiny", "--rounds", "5", "--encodings", "pate-so3", "--out", str(tmp_path)]
+    )
+    assert "pate-so3 is left out: pate-so3 turns blocks of 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--encodings", "ropee"], "unknown encoding 'ropee'. Did you mean 'rope'"),
+        (["--rounds", "3"], "a median needs at least 5 rounds, not 3"),
+        (["--attention", "sofmax"], "Did you mean 'softmax'"),
+    ],
+)
+def test_bad_arguments_of_latency(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        main(["latency", *arguments])
+    assert message in capsys.readouterr().err

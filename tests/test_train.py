@@ -81,7 +81,8 @@ def assert_same_end(one: Path, two: Path) -> None:
 
 def start(config: Path, run: Path) -> subprocess.Popen:
     command = [sys.executable, "-m", "train", "fit", "--config", str(config), "--run_dir", str(run)]
-    return subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(command, cwd=REPOSITORY, text=True, start_new_session=True, **pipes)
 
 
 def wait_for(path: Path, seconds: float = 120) -> None:
@@ -98,18 +99,19 @@ def test_killed_and_resumed_is_the_same_run(config, whole, tmp_path, pause):
     process = start(config, run)
     wait_for(last(run))
     time.sleep(pause)
-    process.send_signal(signal.SIGKILL)
+    os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert 0 < read_checkpoint(last(run))["global_step"] < 30
     cli.run(["resume", str(run)])
     assert_same_end(whole, run)
 
 
-def test_ctrl_c_saves_the_last_step_and_resumes(config, whole, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_saves_the_last_step_and_resumes(config, whole, tmp_path, number):
     run = tmp_path / "stopped"
     process = start(config, run)
     wait_for(last(run))
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, number)  # all processes at once, as a terminal does
     output, _ = process.communicate(timeout=60)
     step = read_checkpoint(last(run))["global_step"]
     assert f"Stopped at step {step}. Go on with: python -m train resume {run}" in output
@@ -133,6 +135,14 @@ def test_two_processes_take_the_same_steps_as_one(config, tmp_path):
     assert a["global_step"] == b["global_step"] == 10
     for name, value in a["current_model_state"].items():
         torch.testing.assert_close(value, b["current_model_state"][name], rtol=1e-4, atol=1e-5)
+
+
+def test_mixed_precision_trains(config, tmp_path):
+    run = tmp_path / "bf16"
+    bf16 = ["--trainer.precision", "bf16-mixed", "--trainer.max_epochs", "1"]
+    cli.run(["fit", "--config", str(config), *bf16, "--run_dir", str(run)])
+    weights = read_checkpoint(last(run))["current_model_state"]
+    assert all(torch.isfinite(value).all() and value.dtype == torch.float32 for value in weights.values())
 
 
 def test_a_run_writes_what_it_should(whole):

@@ -54,7 +54,11 @@ class Parser(LightningArgumentParser):
 
 
 class TrainCLI(LightningCLI):
-    """`fit`, `validate`, `test` and `predict` of an `ImageClassifier` on `ImageData`."""
+    """`fit`, `validate` and `test` of an `ImageClassifier` on `ImageData`."""
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        return {name: skip for name, skip in LightningCLI.subcommands().items() if name != "predict"}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--run_dir", type=str, default="", help="where the run writes; runs/TIME unless given")

@@ -7,7 +7,7 @@ from typing import Any
 
 from performer_string.choices import construct, lookup
 from performer_string.encodings.additive import Absolute, NoEncoding, Sinusoidal
-from performer_string.encodings.base import Encoding, SeparableEncoding
+from performer_string.encodings.base import Encoding, SeparableEncoding, Sizes
 from performer_string.encodings.cayley import CayleySTRING
 from performer_string.encodings.circulant import CirculantSTRING
 from performer_string.encodings.liere import LieRE
@@ -55,5 +55,5 @@ def build_encoding(
         ValueError: an unknown name or option, with the nearest known one; or a value out of its range.
     """
     family = lookup("encoding", name, ENCODINGS)
-    given = {"head_dim": head_dim, "num_heads": num_heads, "coord_dim": coord_dim, "grid": grid}
-    return construct("encoding", name, family, options, **given)
+    sizes = Sizes(head_dim, num_heads, coord_dim, None if grid is None else tuple(grid))
+    return construct("encoding", name, family, options, sizes=sizes)

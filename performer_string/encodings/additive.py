@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from performer_string.encodings.base import Encoding
+from performer_string.encodings.base import Encoding, Sizes
 
 
 class NoEncoding(Encoding):
@@ -27,11 +26,11 @@ class Absolute(Encoding):
     additive = True
     extrapolates = False
 
-    def __init__(self, head_dim: int, num_heads: int, coord_dim: int = 2, grid: Sequence[int] | None = None):
-        super().__init__(head_dim, num_heads, coord_dim, grid)
+    def __init__(self, sizes: Sizes):
+        super().__init__(sizes)
         if self.grid is None:
             raise ValueError("absolute: needs the training grid, for example grid=(14, 14).")
-        self.table = nn.Parameter(torch.randn(*self.grid, num_heads * head_dim) * 0.02)
+        self.table = nn.Parameter(torch.randn(*self.grid, sizes.num_heads * sizes.head_dim) * 0.02)
 
     def embedding(self, positions: Tensor) -> Tensor:
         assert self.grid is not None
@@ -59,18 +58,15 @@ class Sinusoidal(Encoding):
 
     def __init__(
         self,
-        head_dim: int,
-        num_heads: int,
-        coord_dim: int = 2,
-        grid: Sequence[int] | None = None,
+        sizes: Sizes,
         *,
         base: float = 10000.0,
     ):
-        super().__init__(head_dim, num_heads, coord_dim, grid)
-        self.width, self.base = head_dim * num_heads, base
-        if self.width < 2 * coord_dim:
+        super().__init__(sizes)
+        self.width, self.base = sizes.head_dim * sizes.num_heads, base
+        if self.width < 2 * sizes.coord_dim:
             raise ValueError(
-                f"sinusoidal: {coord_dim} axes need a width of at least {2 * coord_dim}, not {self.width}."
+                f"sinusoidal: {sizes.coord_dim} axes need a width of at least {2 * sizes.coord_dim}, not {self.width}."
             )
 
     def embedding(self, positions: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -10,28 +10,52 @@ from torch import Tensor, nn
 from performer_string.rotation import PlaneRotation, Rotation
 
 
-class Encoding(nn.Module):
-    """Sends positions [..., N, C] to the rotation of each head's queries and keys.
+@dataclass(frozen=True)
+class Sizes:
+    """What every encoding is built for.
 
-    Args:
+    Attributes:
         head_dim: width d of a head.
         num_heads: H.
         coord_dim: dimension C of the positions.
         grid: cells of the training grid along each axis, for encodings that depend on it.
     """
 
+    head_dim: int
+    num_heads: int
+    coord_dim: int = 2
+    grid: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("head_dim", "num_heads", "coord_dim"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} has to be positive, not {getattr(self, name)}.")
+        if self.grid is not None and len(self.grid) != self.coord_dim:
+            raise ValueError(f"the training grid {self.grid} does not have coord_dim={self.coord_dim} axes.")
+
+
+def block_of(family: str, head_dim: int, block_size: int | None, least: int) -> int:
+    """The block size, by default the whole width; an error that lists those that fit unless it divides the width."""
+    b = head_dim if block_size is None else block_size
+    if not least <= b <= head_dim or head_dim % b:
+        fits = [n for n in range(least, head_dim + 1) if head_dim % n == 0]
+        raise ValueError(
+            f"{family}: block_size has to divide the head width {head_dim} and lie between {least} and it, not {b}. "
+            f"Possible: {', '.join(map(str, fits)) or 'none; use a wider head'}."
+        )
+    return b
+
+
+class Encoding(nn.Module):
+    """Sends positions [..., N, C] to the rotation of each head's queries and keys."""
+
     additive = False  # adds to the tokens at the entry of the model; one instance serves all layers
     extrapolates = True  # has a meaning outside the training grid; otherwise positions are squeezed into it
 
-    def __init__(self, head_dim: int, num_heads: int, coord_dim: int = 2, grid: Sequence[int] | None = None):
+    def __init__(self, sizes: Sizes):
         super().__init__()
-        for name, value in (("head_dim", head_dim), ("num_heads", num_heads), ("coord_dim", coord_dim)):
-            if value < 1:
-                raise ValueError(f"{name} has to be positive, not {value}.")
-        if grid is not None and len(grid) != coord_dim:
-            raise ValueError(f"the training grid {tuple(grid)} does not have coord_dim={coord_dim} axes.")
-        self.head_dim, self.num_heads, self.coord_dim = head_dim, num_heads, coord_dim
-        self.grid = None if grid is None else tuple(grid)
+        self.head_dim, self.num_heads = sizes.head_dim, sizes.num_heads
+        self.coord_dim, self.grid = sizes.coord_dim, sizes.grid
 
     def check(self, positions: Tensor) -> Tensor:
         if positions.ndim < 2 or positions.shape[-1] != self.coord_dim:
@@ -69,18 +93,10 @@ class SeparableEncoding(Encoding):
     share_heads: bool
     folded = False  # the basis is in the projections already, and the rotation comes without it
 
-    def __init__(
-        self,
-        head_dim: int,
-        num_heads: int,
-        coord_dim: int = 2,
-        grid: Sequence[int] | None = None,
-        *,
-        share_heads: bool = False,
-    ):
-        super().__init__(head_dim, num_heads, coord_dim, grid)
+    def __init__(self, sizes: Sizes, *, share_heads: bool = False):
+        super().__init__(sizes)
         self.share_heads = share_heads
-        self.own_heads = 1 if share_heads else num_heads  # how many heads have parameters of their own
+        self.own_heads = 1 if share_heads else sizes.num_heads  # how many heads have parameters of their own
 
     def frequencies(self) -> Tensor:
         """Omega, [1 or H, C, P], in radians for each patch."""
@@ -94,10 +110,8 @@ class SeparableEncoding(Encoding):
         self.check(positions)
         omega = self.frequencies()
         dtype = torch.promote_types(torch.promote_types(positions.dtype, omega.dtype), torch.float32)
-        r, omega = (
-            positions.to(dtype)[..., None, :, :, None],
-            omega.to(dtype)[:, None],
-        )  # [.., 1, N, C, 1], [H, 1, C, P]
+        r = positions.to(dtype)[..., None, :, :, None]  # [..., 1, N, C, 1]
+        omega = omega.to(dtype)[:, None]  # [H, 1, C, P]
         # A sum of products and not a matrix product: autocast would take that one to bf16, where 23 patches are
         # off by a quarter of a radian at unit frequency.
         angles = sum(

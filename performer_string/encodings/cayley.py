@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal, get_args
 
 from torch import Tensor, nn
 
 from performer_string.choices import construct, lookup
-from performer_string.encodings.base import SeparableEncoding
+from performer_string.encodings.base import SeparableEncoding, Sizes
 from performer_string.encodings.frequencies import axial_frequencies, mixed_frequencies, plane_generators, planes_of
 from performer_string.encodings.skew import GENERATORS, SkewGenerator
 
@@ -39,10 +38,7 @@ class CayleySTRING(SeparableEncoding):
 
     def __init__(
         self,
-        head_dim: int,
-        num_heads: int,
-        coord_dim: int = 2,
-        grid: Sequence[int] | None = None,
+        sizes: Sizes,
         *,
         generator: str = "dense",
         bandwidth: int | None = None,
@@ -54,20 +50,20 @@ class CayleySTRING(SeparableEncoding):
         init_std: float = 0.02,
         share_heads: bool = False,
     ):
-        super().__init__(head_dim, num_heads, coord_dim, grid, share_heads=share_heads)
+        super().__init__(sizes, share_heads=share_heads)
         # Two by two blocks are the one generator for which an odd width has a meaning: a dimension that stays alone.
-        planes = head_dim // 2 if generator == "block-diagonal" else planes_of(head_dim, "cayley-string")
+        planes = sizes.head_dim // 2 if generator == "block-diagonal" else planes_of(sizes.head_dim, "cayley-string")
         if frequencies not in get_args(Frequencies):
             raise ValueError(f"frequencies has to be one of {get_args(Frequencies)}, not {frequencies!r}.")
         if frequencies == "mixed":
-            omega = mixed_frequencies(self.own_heads, planes, coord_dim, 10.0 if base is None else base)
+            omega = mixed_frequencies(self.own_heads, planes, sizes.coord_dim, 10.0 if base is None else base)
         else:
-            omega = axial_frequencies(planes, coord_dim, 100.0 if base is None else base)
+            omega = axial_frequencies(planes, sizes.coord_dim, 100.0 if base is None else base)
             omega = omega.repeat(self.own_heads, 1, 1)
         self.omega = nn.Parameter(omega, requires_grad=learn_frequencies)
         options = {"bandwidth": bandwidth, "k": k, "fraction": fraction}
         chosen = {name: value for name, value in options.items() if value is not None}
-        self.generator = build_generator(generator, self.own_heads, head_dim, init_std, chosen)
+        self.generator = build_generator(generator, self.own_heads, sizes.head_dim, init_std, chosen)
 
     def frequencies(self) -> Tensor:
         return self.omega

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
-from performer_string.encodings.base import SeparableEncoding
+from performer_string.encodings.base import SeparableEncoding, Sizes, block_of
 from performer_string.encodings.frequencies import mixed_frequencies
 
 
@@ -54,26 +53,17 @@ class CirculantSTRING(SeparableEncoding):
 
     def __init__(
         self,
-        head_dim: int,
-        num_heads: int,
-        coord_dim: int = 2,
-        grid: Sequence[int] | None = None,
+        sizes: Sizes,
         *,
         block_size: int | None = None,
         base: float = 10.0,
         share_heads: bool = False,
     ):
-        super().__init__(head_dim, num_heads, coord_dim, grid, share_heads=share_heads)
-        b = head_dim if block_size is None else block_size
-        if not 3 <= b <= head_dim or head_dim % b:
-            fits = [n for n in range(3, head_dim + 1) if head_dim % n == 0]
-            raise ValueError(
-                f"circulant-string: block_size has to divide the head width {head_dim} and lie between 3 and it, not "
-                f"{b}. Possible: {', '.join(map(str, fits)) or 'none; use a wider head'}."
-            )
-        self.block_size, self.blocks = b, head_dim // b
+        super().__init__(sizes, share_heads=share_heads)
+        b = block_of("circulant-string", sizes.head_dim, block_size, 3)
+        self.block_size, self.blocks = b, sizes.head_dim // b
         sines = sine_matrix(b)
-        omega = mixed_frequencies(self.own_heads, self.blocks * len(sines), coord_dim, base)
+        omega = mixed_frequencies(self.own_heads, self.blocks * len(sines), sizes.coord_dim, base)
         omega = omega.unflatten(-1, (self.blocks, -1))  # [H, C, blocks, p]
         self.coefficients = nn.Parameter(omega @ sines.to(omega) / b)  # a = M^T omega / b, rows
         self.register_buffer("fourier", fourier_basis(b, self.blocks), persistent=False)

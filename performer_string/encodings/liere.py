@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
-from performer_string.encodings.base import Encoding
+from performer_string.encodings.base import Encoding, Sizes, block_of
 from performer_string.rotation import BlockRotation, Rotation
 
 
@@ -28,25 +26,16 @@ class LieRE(Encoding):
 
     def __init__(
         self,
-        head_dim: int,
-        num_heads: int,
-        coord_dim: int = 2,
-        grid: Sequence[int] | None = None,
+        sizes: Sizes,
         *,
         block_size: int | None = None,
         init_scale: float = 0.5,
         share_heads: bool = False,
     ):
-        super().__init__(head_dim, num_heads, coord_dim, grid)
-        b = head_dim if block_size is None else block_size
-        if not 2 <= b <= head_dim or head_dim % b:
-            fits = [n for n in range(2, head_dim + 1) if head_dim % n == 0]
-            raise ValueError(
-                f"liere: block_size has to divide the head width {head_dim} and lie between 2 and it, not {b}. "
-                f"Possible: {', '.join(map(str, fits)) or 'none; use a wider head'}."
-            )
+        super().__init__(sizes)
+        b = block_of("liere", sizes.head_dim, block_size, 2)
         self.block_size = b
-        shape = (1 if share_heads else num_heads, coord_dim, head_dim // b, b * (b - 1) // 2)
+        shape = (1 if share_heads else sizes.num_heads, sizes.coord_dim, sizes.head_dim // b, b * (b - 1) // 2)
         self.entries = nn.Parameter(torch.randn(shape) * init_scale / b**0.5)
         self._kept: tuple[Tensor, int, Tensor] | None = None  # positions, version of the generators, blocks
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from performer_string.encodings.base import SeparableEncoding
+from performer_string.encodings.base import SeparableEncoding, Sizes
 from performer_string.encodings.frequencies import axial_frequencies, mixed_frequencies, plane_generators, planes_of
 from performer_string.rotation import Rotation, ScaledRotation
 
@@ -31,22 +31,12 @@ class PaTE(SeparableEncoding):
         slow_down: tau, in tokens.
     """
 
-    def __init__(
-        self,
-        head_dim: int,
-        num_heads: int,
-        coord_dim: int,
-        grid: Sequence[int] | None,
-        share_heads: bool,
-        conformal_scaling: float,
-        slow_down: float,
-        block: int,
-    ):
-        super().__init__(head_dim, num_heads, coord_dim, grid, share_heads=share_heads)
+    def __init__(self, sizes: Sizes, share_heads: bool, conformal_scaling: float, slow_down: float, block: int):
+        super().__init__(sizes, share_heads=share_heads)
         self.name = f"pate-so{block}"
-        if head_dim % block:
+        if sizes.head_dim % block:
             raise ValueError(
-                f"{self.name} turns blocks of {block}, so the head width has to be divisible, not {head_dim}."
+                f"{self.name} turns blocks of {block}, so the head width has to be divisible, not {sizes.head_dim}."
             )
         if conformal_scaling < 0 or slow_down <= 0:
             raise ValueError(
@@ -62,8 +52,8 @@ class PaTE(SeparableEncoding):
             return torch.ones(1)
         if self.grid is None:
             raise ValueError(f"{self.name}: a raster index needs the training grid, for example grid=(14, 14).")
-        sizes = torch.tensor([*self.grid[1:], 1])
-        return sizes.flip(0).cumprod(0).flip(0).float()
+        later = torch.tensor([*self.grid[1:], 1])
+        return later.flip(0).cumprod(0).flip(0).float()
 
     def forward(self, positions: Tensor) -> Rotation:
         rotation = super().forward(positions)
@@ -89,10 +79,7 @@ class PaTESO2(PaTE):
 
     def __init__(
         self,
-        head_dim: int,
-        num_heads: int,
-        coord_dim: int = 2,
-        grid: Sequence[int] | None = None,
+        sizes: Sizes,
         *,
         layout: Layout = "raster",
         learn_angles: bool = True,
@@ -101,14 +88,14 @@ class PaTESO2(PaTE):
         slow_down: float = 64.0,
         share_heads: bool = False,
     ):
-        super().__init__(head_dim, num_heads, coord_dim, grid, share_heads, conformal_scaling, slow_down, 2)
+        super().__init__(sizes, share_heads, conformal_scaling, slow_down, 2)
         if layout not in get_args(Layout):
             raise ValueError(f"layout has to be one of {', '.join(get_args(Layout))}, not {layout!r}.")
-        planes = planes_of(head_dim, self.name)
+        planes = planes_of(sizes.head_dim, self.name)
         raster = layout == "raster"
-        omega = axial_frequencies(planes, 1 if raster else coord_dim, base).repeat(self.own_heads, 1, 1)
+        omega = axial_frequencies(planes, 1 if raster else sizes.coord_dim, base).repeat(self.own_heads, 1, 1)
         self.omega = nn.Parameter(omega, requires_grad=learn_angles)
-        strides = self.strides() if raster else torch.ones(coord_dim)
+        strides = self.strides() if raster else torch.ones(sizes.coord_dim)
         self.register_buffer("strides_", strides[:, None], persistent=False)
 
     def frequencies(self) -> Tensor:
@@ -145,10 +132,7 @@ class PaTESO3(PaTE):
 
     def __init__(
         self,
-        head_dim: int,
-        num_heads: int,
-        coord_dim: int = 2,
-        grid: Sequence[int] | None = None,
+        sizes: Sizes,
         *,
         learn_angles: bool = True,
         base: float = 10.0,
@@ -156,10 +140,10 @@ class PaTESO3(PaTE):
         slow_down: float = 64.0,
         share_heads: bool = False,
     ):
-        super().__init__(head_dim, num_heads, coord_dim, grid, share_heads, conformal_scaling, slow_down, 3)
-        omega = mixed_frequencies(self.own_heads, head_dim // 3, coord_dim, base)
+        super().__init__(sizes, share_heads, conformal_scaling, slow_down, 3)
+        omega = mixed_frequencies(self.own_heads, sizes.head_dim // 3, sizes.coord_dim, base)
         self.omega = nn.Parameter(omega, requires_grad=learn_angles)
-        self.axis = nn.Parameter(torch.randn(self.own_heads, head_dim // 3, 3))
+        self.axis = nn.Parameter(torch.randn(self.own_heads, sizes.head_dim // 3, 3))
 
     def frequencies(self) -> Tensor:
         return self.omega
@@ -206,10 +190,7 @@ class PaTESO4(PaTE):
 
     def __init__(
         self,
-        head_dim: int,
-        num_heads: int,
-        coord_dim: int = 2,
-        grid: Sequence[int] | None = None,
+        sizes: Sizes,
         *,
         learn_angles: bool = True,
         base: float = 10.0,
@@ -217,13 +198,15 @@ class PaTESO4(PaTE):
         slow_down: float = 64.0,
         share_heads: bool = False,
     ):
-        super().__init__(head_dim, num_heads, coord_dim, grid, share_heads, conformal_scaling, slow_down, 4)
-        if coord_dim > 2:
-            raise ValueError(f"pate-so4 has two commuting turns, so positions have 1 or 2 dimensions, not {coord_dim}.")
-        blocks = head_dim // 4
-        rates = axial_frequencies(blocks, 1, base).repeat(self.own_heads, coord_dim, 1)
+        super().__init__(sizes, share_heads, conformal_scaling, slow_down, 4)
+        if sizes.coord_dim > 2:
+            raise ValueError(
+                f"pate-so4 has two commuting turns, so positions have 1 or 2 dimensions, not {sizes.coord_dim}."
+            )
+        blocks = sizes.head_dim // 4
+        rates = axial_frequencies(blocks, 1, base).repeat(self.own_heads, sizes.coord_dim, 1)
         self.rates = nn.Parameter(rates, requires_grad=learn_angles)  # alpha and beta, [H, C, M]
-        self.axes = nn.Parameter(torch.randn(coord_dim, self.own_heads, blocks, 3))  # u and v
+        self.axes = nn.Parameter(torch.randn(sizes.coord_dim, self.own_heads, blocks, 3))  # u and v
 
     def frequencies(self) -> Tensor:
         if self.coord_dim == 1:

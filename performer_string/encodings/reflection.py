@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor, nn
 
-from performer_string.encodings.base import SeparableEncoding
+from performer_string.encodings.base import SeparableEncoding, Sizes
 from performer_string.encodings.cayley import build_generator
 from performer_string.encodings.frequencies import mixed_frequencies, plane_generators, planes_of
 
@@ -25,20 +23,17 @@ class ReflectionSTRING(SeparableEncoding):
 
     def __init__(
         self,
-        head_dim: int,
-        num_heads: int,
-        coord_dim: int = 2,
-        grid: Sequence[int] | None = None,
+        sizes: Sizes,
         *,
         cayley: bool = False,
         base: float = 10.0,
         share_heads: bool = False,
     ):
-        super().__init__(head_dim, num_heads, coord_dim, grid, share_heads=share_heads)
-        planes = planes_of(head_dim, "reflection-string")
-        omega = mixed_frequencies(self.own_heads, planes, coord_dim, base)
+        super().__init__(sizes, share_heads=share_heads)
+        planes = planes_of(sizes.head_dim, "reflection-string")
+        omega = mixed_frequencies(self.own_heads, planes, sizes.coord_dim, base)
         self.mirrors = nn.Parameter(torch.stack([-omega / 4, omega / 4]))  # w1 and w2, [2, H, C, P]
-        self.generator = build_generator("dense", self.own_heads, head_dim, 0.02, {}) if cayley else None
+        self.generator = build_generator("dense", self.own_heads, sizes.head_dim, 0.02, {}) if cayley else None
 
     def frequencies(self) -> Tensor:
         return 2 * (self.mirrors[1] - self.mirrors[0])

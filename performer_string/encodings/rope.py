@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from torch import Tensor, nn
 
-from performer_string.encodings.base import SeparableEncoding
+from performer_string.encodings.base import SeparableEncoding, Sizes
 from performer_string.encodings.frequencies import axial_frequencies, mixed_frequencies, plane_generators, planes_of
 
 
@@ -20,15 +18,12 @@ class RoPE(SeparableEncoding):
 
     def __init__(
         self,
-        head_dim: int,
-        num_heads: int,
-        coord_dim: int = 2,
-        grid: Sequence[int] | None = None,
+        sizes: Sizes,
         *,
         base: float = 100.0,
     ):
-        super().__init__(head_dim, num_heads, coord_dim, grid, share_heads=True)
-        omega = axial_frequencies(planes_of(head_dim, "rope"), coord_dim, base)
+        super().__init__(sizes, share_heads=True)
+        omega = axial_frequencies(planes_of(sizes.head_dim, "rope"), sizes.coord_dim, base)
         self.register_buffer("omega", omega, persistent=False)
 
     def frequencies(self) -> Tensor:
@@ -47,14 +42,11 @@ class VisionLLaMA(RoPE):
 
     def __init__(
         self,
-        head_dim: int,
-        num_heads: int,
-        coord_dim: int = 2,
-        grid: Sequence[int] | None = None,
+        sizes: Sizes,
         *,
         base: float = 10000.0,
     ):
-        super().__init__(head_dim, num_heads, coord_dim, grid, base=base)
+        super().__init__(sizes, base=base)
 
 
 class RoPEMixed(SeparableEncoding):
@@ -65,17 +57,14 @@ class RoPEMixed(SeparableEncoding):
 
     def __init__(
         self,
-        head_dim: int,
-        num_heads: int,
-        coord_dim: int = 2,
-        grid: Sequence[int] | None = None,
+        sizes: Sizes,
         *,
         base: float = 10.0,
         share_heads: bool = False,
     ):
-        super().__init__(head_dim, num_heads, coord_dim, grid, share_heads=share_heads)
-        planes = planes_of(head_dim, "rope-mixed")
-        self.omega = nn.Parameter(mixed_frequencies(self.own_heads, planes, coord_dim, base))
+        super().__init__(sizes, share_heads=share_heads)
+        planes = planes_of(sizes.head_dim, "rope-mixed")
+        self.omega = nn.Parameter(mixed_frequencies(self.own_heads, planes, sizes.coord_dim, base))
 
     def frequencies(self) -> Tensor:
         return self.omega

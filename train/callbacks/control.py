@@ -49,7 +49,10 @@ class CheckData(Callback):
 
 
 class CleanStop(Callback):
-    """The first Ctrl-C (or SIGTERM) ends the step at hand, saves the state and stops; a second one stops at once."""
+    """The first Ctrl-C (or SIGTERM) ends the step at hand, saves the state and stops; a second one stops at once.
+
+    In a validation it takes effect after the next step, since an average of the weights may be in use until then.
+    """
 
     def __init__(self, directory: Path):
         self.path = directory / "last.ckpt"

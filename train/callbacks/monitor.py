@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 import time
-from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -76,8 +75,3 @@ class Record(Callback):
         for logger in trainer.loggers:
             if isinstance(logger, TensorBoardLogger) and metrics:
                 logger.log_hyperparams(dict(module.hparams), {f"final/{k}": v for k, v in metrics.items()})
-
-
-def run_directory(trainer: L.Trainer) -> Path:
-    """Where the run writes."""
-    return Path(trainer.default_root_dir)

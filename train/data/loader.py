@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -74,6 +75,15 @@ class KeyedDataset(Dataset[tuple[Tensor, int]]):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(self.seed, "augment", epoch, index))
             return self.dataset[epoch * len(self) + index if self.stream else index]
+
+
+def ignore_stop_signals(worker: int) -> None:
+    """For workers: Ctrl-C in a terminal reaches every process of the run, and stopping is the main process's to do.
+
+    Without this the workers would be gone before the step at hand is done and saved. They end with the main process.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
 
 
 class ResumableLoader(DataLoader[tuple[Tensor, int]]):

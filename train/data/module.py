@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 
 from performer_string.choices import lookup
 from train.data.arrow import ArrowDataset, ArrowTask
-from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader
+from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignore_stop_signals
 from train.data.sources import SOURCES, labels, open_source
 
 AUGMENTATIONS = {
@@ -205,4 +205,9 @@ class ImageData(L.LightningDataModule):
 
     def _workers(self) -> dict[str, Any]:
         count = min(self.workers, os.cpu_count() or 1)
-        return {"num_workers": count, "persistent_workers": count > 0, "pin_memory": torch.cuda.is_available()}
+        return {
+            "num_workers": count,
+            "persistent_workers": count > 0,
+            "pin_memory": torch.cuda.is_available(),
+            "worker_init_fn": ignore_stop_signals,
+        }

@@ -1,0 +1,158 @@
+"""What an encoding costs: parameters, and milliseconds of a training step and of folded inference, as ratios to RoPE.
+
+All models are measured in turn, round after round, so that a drift of the machine's speed hits all alike; a ratio is
+the median over the rounds of a model's time over RoPE's in the same round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from tqdm import tqdm
+
+from eval.report import Row, save_figure
+from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, fold
+from performer_string.choices import lookup
+
+HELP = "parameters and time of each encoding, in a training step and in folded inference, as ratios to RoPE"
+REFERENCE = "rope"
+SPARSE: dict[str, dict[str, Any]] = {
+    f"cayley-string, {name}": {"generator": name} for name in ("block-diagonal", "banded", "top-k", "random")
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--encodings", nargs="+", default=["all"], help="names, or all")
+    parser.add_argument("--variant", choices=VARIANTS, default="tiny")
+    parser.add_argument("--image-size", type=int, default=224)
+    parser.add_argument("--patch-size", type=int, default=16)
+    parser.add_argument("--attention", default="linear")
+    parser.add_argument("--features", type=int, default=64, help="random features a head")
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=7, help="measurements, after one not counted")
+
+
+def result_directory(options: argparse.Namespace) -> Path:
+    return Path("results") / "latency"
+
+
+def chosen(names: Sequence[str]) -> dict[str, tuple[str, dict[str, Any]]]:
+    """{title: (name, options)}, the reference first."""
+    known: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in ENCODINGS}
+    known |= {title: ("cayley-string", o) for title, o in SPARSE.items()}
+    titles = list(known) if "all" in names else list(names)
+    for title in titles:
+        lookup("encoding", title, known)
+    return {title: known[title] for title in dict.fromkeys([REFERENCE, *titles])}
+
+
+def seconds(call: Callable[[], object], device: torch.device) -> float:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+class Contestant:
+    """A model with one training step and one inference to be timed."""
+
+    def __init__(self, config: ViTConfig, batch_size: int, device: torch.device):
+        torch.manual_seed(0)
+        self.model = ViT(config).to(device)
+        self.folded = fold(self.model)
+        self.optimiser = torch.optim.AdamW(self.model.parameters())
+        height, width = (n * p for n, p in zip(self.model.train_grid, self.model.patch, strict=True))
+        self.images = torch.randn(batch_size, config.in_channels, height, width, device=device)
+        self.targets = torch.randint(config.num_classes, (batch_size,), device=device)
+        self.train_seconds: list[float] = []
+        self.inference_seconds: list[float] = []
+
+    def step(self) -> None:
+        self.optimiser.zero_grad()
+        F.cross_entropy(self.model(self.images), self.targets).backward()
+        self.optimiser.step()
+
+    @torch.inference_mode()
+    def infer(self) -> None:
+        self.folded(self.images)
+
+    def check(self) -> None:
+        """A speed is only worth printing for a model that folds to the same outputs."""
+        with torch.no_grad():
+            torch.testing.assert_close(self.folded(self.images), self.model.eval()(self.images), rtol=1e-4, atol=1e-4)
+        self.model.train()
+
+
+def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    if options.rounds < 5:
+        raise ValueError(f"a median needs at least 5 rounds, not {options.rounds}.")
+    contestants: dict[str, Contestant] = {}
+    for title, (name, extra) in chosen(options.encodings).items():
+        config = ViTConfig(
+            image_size=options.image_size,
+            patch_size=options.patch_size,
+            variant=options.variant,
+            attention=options.attention,
+            feature_options={"num_features": options.features},
+            encoding=name,
+            encoding_options=extra,
+        )
+        try:
+            contestants[title] = Contestant(config, options.batch_size, device)
+        except ValueError as error:  # a head width that this family cannot divide
+            if title == REFERENCE or "divisible" not in str(error):
+                raise
+            tqdm.write(f"{title} is left out: {error}")
+            continue
+        contestants[title].check()
+    for number in tqdm(range(options.rounds + 1), desc="rounds", leave=False, disable=None):
+        for contestant in contestants.values():
+            times = seconds(contestant.step, device), seconds(contestant.infer, device)
+            if number:
+                contestant.train_seconds.append(times[0])
+                contestant.inference_seconds.append(times[1])
+    reference = contestants[REFERENCE]
+    for title, c in contestants.items():
+        pairs = [(c.train_seconds, reference.train_seconds), (c.inference_seconds, reference.inference_seconds)]
+        ratios = [statistics.median(a / b for a, b in zip(*pair, strict=True)) for pair in pairs]
+        yield {
+            "encoding": title,
+            "parameters (M)": round(sum(p.numel() for p in c.model.parameters()) / 1e6, 4),
+            "of the encoding": sum(p.numel() for p in c.model.encodings.parameters()),
+            "training step (ms)": round(1000 * statistics.median(c.train_seconds), 1),
+            "to rope": round(ratios[0], 3),
+            "folded inference (ms)": round(1000 * statistics.median(c.inference_seconds), 1),
+            "to rope ": round(ratios[1], 3),
+        }
+
+
+def summary(found: Sequence[Row]) -> list[Row]:
+    return list(found)
+
+
+def plot(found: Sequence[Row], path: Path) -> None:
+    """Both ratios for each encoding."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7.5, 5))
+    axis = figure.subplots()
+    places = range(len(found))
+    axis.barh([p - 0.2 for p in places], [r["to rope"] for r in found], height=0.4, label="training step")
+    axis.barh([p + 0.2 for p in places], [r["to rope "] for r in found], height=0.4, label="folded inference")
+    axis.set_yticks(places, [r["encoding"] for r in found], fontsize=8)
+    axis.axvline(1, color="grey", linewidth=0.8)
+    axis.invert_yaxis()
+    axis.set(xlabel="time over RoPE's, median of rounds")
+    axis.legend(fontsize=8)
+    figure.tight_layout()
+    save_figure(figure, path)
