@@ -41,7 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         module.add_arguments(command)
         command.add_argument("--device", default="auto", help="auto, cpu or cuda")
         command.add_argument("--out", type=Path, help="where the CSV and PNG go; `results` of the run by default")
-    options = parser.parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = parser.parse_args(given)
     evaluation = EVALUATIONS[options.evaluation]
     try:
         device = choose_device(options.device)
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(2) from None
     out = options.out or evaluation.result_directory(options)
     stem = out / options.evaluation
-    write_csv(stem.with_suffix(".csv"), rows, environment(device))
+    write_csv(stem.with_suffix(".csv"), rows, environment(given, device))
     evaluation.plot(rows, stem.with_suffix(".png"))
     print(table(evaluation.summary(rows)))
     print(f"\n{stem.with_suffix('.csv')}\n{stem.with_suffix('.png')}")

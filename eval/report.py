@@ -7,7 +7,6 @@ import math
 import os
 import platform
 import shlex
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,11 @@ def wilson(right: int, total: int, z: float = 1.96) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def environment(device: torch.device) -> list[str]:
+def environment(arguments: Sequence[str], device: torch.device) -> list[str]:
     """The command, machine and versions behind a result."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
     return [
-        f"command: python -m eval {shlex.join(sys.argv[1:])}",
+        f"command: python -m eval {shlex.join(arguments)}",
         f"device: {name}; torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}",
     ]
 

@@ -4,6 +4,7 @@ from performer_string.attention import linear_attention, softmax_attention
 from performer_string.encodings import ENCODINGS, build_encoding
 from performer_string.features import FEATURE_MAPS, build_feature_map
 from performer_string.folding import fold
+from performer_string.locality import LOCALITIES, build_locality
 from performer_string.positions import grid_positions
 from performer_string.vit import VARIANTS, ViT, ViTConfig
 
@@ -12,11 +13,13 @@ __version__ = "0.1.0"
 __all__ = [
     "ENCODINGS",
     "FEATURE_MAPS",
+    "LOCALITIES",
     "VARIANTS",
     "ViT",
     "ViTConfig",
     "build_encoding",
     "build_feature_map",
+    "build_locality",
     "fold",
     "grid_positions",
     "linear_attention",

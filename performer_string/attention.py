@@ -30,6 +30,20 @@ def check_key_mask(key_mask: Tensor | None, k: Tensor) -> None:
         )
 
 
+class Decay(Protocol):
+    """What attention asks of a locality; `Locality.matrix` says what it means."""
+
+    def matrix(self, positions: Tensor, num_prefix: int = 0) -> Tensor: ...
+
+
+def decay_matrix(locality: Decay, positions: Tensor | None, num_prefix: int, tokens: int) -> Tensor:
+    """lambda(p_i - p_j), [H, N, N]."""
+    if positions is None or len(positions) != tokens:
+        given = "none" if positions is None else f"{len(positions)}"
+        raise ValueError(f"a locality needs the positions of all {tokens} tokens, [N, C]; {given} given.")
+    return locality.matrix(positions, num_prefix)
+
+
 def rotate_pair(q: Tensor, k: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
     return (q, k) if rotation is None else (rotation.rotate(q), rotation.rotate(k))
 
@@ -40,6 +54,9 @@ def softmax_attention(
     v: Tensor,
     *,
     rotation: Rotation | None = None,
+    locality: Decay | None = None,
+    positions: Tensor | None = None,
+    num_prefix: int = 0,
     key_mask: Tensor | None = None,
     scale: float | None = None,
 ) -> Tensor:
@@ -47,11 +64,23 @@ def softmax_attention(
 
     Args:
         rotation: R, from an encoding; None for the identity.
+        locality: lambda, which attenuates the values by distance after the softmax; it needs the weights in full.
+        positions: [N, C], for the locality.
+        num_prefix: leading tokens without a position, for the locality.
         key_mask: [B, N], True where a key takes part; a row with none is zero.
         scale: of the logits, d^-1/2 unless given.
     """
     check_key_mask(key_mask, k)
     q, k = rotate_pair(q, k, rotation)
+    if locality is not None:
+        decay = decay_matrix(locality, positions, num_prefix, k.shape[-2])
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        with torch.autocast(q.device.type, enabled=False):
+            logits = q.to(dtype) @ k.to(dtype).mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+            if key_mask is not None:
+                logits = logits.masked_fill(~key_mask[:, None, None, :], -torch.inf)
+            weights = logits.softmax(-1).nan_to_num(0.0) * decay  # [B, H, N, N]
+            return (weights @ v.to(dtype)).to(v.dtype)
     if key_mask is None:
         return F.scaled_dot_product_attention(q, k, v, scale=scale)
     mask = key_mask[:, None, None, :]
@@ -66,6 +95,9 @@ def linear_attention(
     phi: Features,
     *,
     rotation: Rotation | None = None,
+    locality: Decay | None = None,
+    positions: Tensor | None = None,
+    num_prefix: int = 0,
     key_mask: Tensor | None = None,
 ) -> Tensor:
     """o_i = phi(R_i q_i)^T sum_j phi(R_j k_j) v_j^T / phi(R_i q_i)^T sum_j phi(R_j k_j), in time linear in N.
@@ -76,6 +108,10 @@ def linear_attention(
     Args:
         phi: the feature map; the logit scale is its own.
         rotation: R, from an encoding; None for the identity.
+        locality: lambda, which attenuates the values by distance and not the denominator; with it the cost is
+            quadratic in N.
+        positions: [N, C], for the locality.
+        num_prefix: leading tokens without a position, for the locality.
         key_mask: [B, N], True where a key takes part.
 
     Returns:
@@ -85,8 +121,11 @@ def linear_attention(
     q, k = rotate_pair(q, k, rotation)
     with torch.autocast(q.device.type, enabled=False):
         fq, fk = phi.pair(q, k, key_mask)  # [B, H, N, m]
-        sums = fk.mT @ v.to(fk.dtype)  # [B, H, m, d]
-        numerator = fq @ sums  # [B, H, N, d]
+        values = v.to(fk.dtype)
+        if locality is None:
+            numerator = fq @ (fk.mT @ values)  # [B, H, N, m] [B, H, m, d]
+        else:
+            numerator = (fq @ fk.mT * decay_matrix(locality, positions, num_prefix, k.shape[-2])) @ values
         denominator = fq @ fk.sum(dim=-2)[..., None]  # [B, H, N, 1]
         out = numerator / torch.where(denominator > 0, denominator, 1.0)
     return out.to(v.dtype)

@@ -56,7 +56,8 @@ def test_several_models_at_several_resolutions(tmp_path, capsys):
     assert "| null " in out
     assert "44.2" in out
     header, rows = read(tmp_path / "results" / "resolution.csv")
-    assert any("torch" in line for line in header)
+    assert header[0] == f"# command: python -m eval resolution --checkpoint {one} {two} --resolutions 60 84"
+    assert "torch" in header[1]
     assert [(row["model"], row["resolution"]) for row in rows] == [(m, r) for m in ("one", "two") for r in ("60", "84")]
     assert all(row["images"] == "32" for row in rows)
     assert all(float(row["low"]) <= float(row["accuracy"]) <= float(row["high"]) for row in rows)

@@ -10,7 +10,19 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[1]
-ORDER = ["choices", "positions", "rotation", "encodings", "naive", "features", "attention", "layers", "vit", "folding"]
+ORDER = [
+    "choices",
+    "positions",
+    "rotation",
+    "encodings",
+    "naive",
+    "features",
+    "locality",
+    "attention",
+    "layers",
+    "vit",
+    "folding",
+]
 FILES = sorted(p for name in ("performer_string", "train", "eval") for p in (REPOSITORY / name).rglob("*.py"))
 
 

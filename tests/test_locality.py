@@ -1,0 +1,117 @@
+"""Locality focusing against its definition, in a plain loop."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from performer_string import (
+    LOCALITIES,
+    build_encoding,
+    build_feature_map,
+    build_locality,
+    grid_positions,
+    linear_attention,
+    naive,
+    softmax_attention,
+)
+
+PROFILES = {"gaussian": lambda r: math.exp(-r * r / 2), "exponential": lambda r: math.exp(-r)}
+
+
+def make(name, **options):
+    locality = build_locality(name, num_heads=2, **options).double()
+    torch.nn.init.normal_(locality.raw_sigma, std=0.5)
+    torch.nn.init.normal_(locality.raw_amplitude, std=0.5)
+    return locality
+
+
+@pytest.mark.parametrize("grid", [(7,), (3, 4), (2, 3, 2)], ids=str)
+@pytest.mark.parametrize("name", LOCALITIES)
+def test_matrix_is_its_formula_in_any_dimension(name, grid):
+    locality, positions = make(name), grid_positions(grid, dtype=torch.float64) * 1.3
+    matrix, sigma, amplitude = (
+        x.detach() for x in (locality.matrix(positions), locality.sigma(), locality.amplitude())
+    )
+    for h in range(2):
+        for i, p in enumerate(positions):
+            for j, r in enumerate(positions):
+                expected = float(amplitude[h]) * PROFILES[name](float((p - r).norm() / sigma[h]))
+                assert float(matrix[h, i, j]) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", LOCALITIES)
+def test_prefix_tokens_see_and_are_seen_undimmed(name):
+    locality, positions = make(name), torch.randn(6, 2, dtype=torch.float64)
+    matrix = locality.matrix(positions, num_prefix=2)
+    assert (matrix[:, :2] == 1).all()
+    assert (matrix[:, :, :2] == 1).all()
+    torch.testing.assert_close(matrix[:, 2:, 2:], locality.matrix(positions[2:]))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("kind", ["softmax", "favor+", "relu"])
+@pytest.mark.parametrize("name", LOCALITIES)
+def test_attention_dims_the_values_and_not_the_normaliser(name, kind, masked):
+    locality, positions = make(name), grid_positions((3, 4), dtype=torch.float64)
+    q, k, v = (torch.randn(2, 2, 12, 6, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    rotation = build_encoding("rope-mixed", head_dim=6, num_heads=2).double()(positions)
+    mask = torch.rand(2, 12) < 0.7 if masked else None
+    given = {"rotation": rotation, "locality": locality, "positions": positions, "num_prefix": 1, "key_mask": mask}
+    turned = rotation.rotate(q), rotation.rotate(k)
+    if kind == "softmax":
+        out, weights = softmax_attention(q, k, v, **given), naive.softmax_weights(*turned, key_mask=mask)
+    else:
+        phi = build_feature_map(kind, head_dim=6, num_heads=2, num_features=16).double()
+        out = linear_attention(q, k, v, phi, **given)
+        weights = naive.linear_weights(phi.queries(turned[0]), phi.keys(turned[1]), mask)
+    slow = naive.attend(weights * locality.matrix(positions, 1), v)
+    torch.testing.assert_close(out, slow)
+    leaves, weight = [q, k, v, *locality.parameters()], torch.randn_like(slow)
+    pairs = [torch.autograd.grad((x * weight).sum(), leaves, retain_graph=True) for x in (out, slow)]
+    for fast, plain in zip(*pairs, strict=True):
+        assert plain.abs().max() > 0
+        torch.testing.assert_close(fast, plain)
+
+
+@pytest.mark.parametrize("name", LOCALITIES)
+def test_starts_where_it_was_told_and_stays_in_bounds(name):
+    locality = build_locality(name, num_heads=3, sigma=2.0, amplitude=0.5)
+    torch.testing.assert_close(locality.sigma(), torch.full((3,), 2.0))
+    torch.testing.assert_close(locality.amplitude(), torch.full((3,), 0.5))
+    locality.raw_sigma.data[:] = torch.tensor([-50.0, 0.0, 50.0])
+    locality.raw_amplitude.data[:] = torch.tensor([-50.0, 0.0, 50.0])
+    assert locality.sigma().tolist() == pytest.approx([0.25, 4.0, 64.0])
+    assert locality.amplitude().tolist() == pytest.approx([0.0, 1.0, 2.0])
+
+
+@pytest.mark.parametrize("name", LOCALITIES)
+def test_gradients_are_finite_at_distance_zero(name):
+    locality, positions = make(name), torch.zeros(3, 2, dtype=torch.float64, requires_grad=True)
+    locality.matrix(positions).sum().backward()
+    assert torch.isfinite(positions.grad).all()
+    assert torch.isfinite(locality.raw_sigma.grad).all()
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("gausian", {}, "unknown locality 'gausian'. Did you mean 'gaussian'"),
+        ("gaussian", {"sigmas": 2.0}, "no option 'sigmas'. Did you mean 'sigma'"),
+        ("gaussian", {"sigma": 0.0}, "0 < 0.25 < sigma < 64.0, not 0.0"),
+        ("gaussian", {"amplitude": 3.0}, "between 0 and max_amplitude=2.0, not 3.0"),
+        ("gaussian", {"num_heads": 0}, "num_heads has to be positive, not 0"),
+    ],
+)
+def test_bad_options(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        build_locality(name, **{"num_heads": 2, **options})
+
+
+def test_positions_have_to_be_given():
+    q = torch.randn(1, 2, 5, 6)
+    for positions, given in ((None, "none"), (torch.zeros(4, 2), "4")):
+        with pytest.raises(ValueError, match=f"positions of all 5 tokens.*; {given} given"):
+            softmax_attention(q, q, q, locality=build_locality("gaussian", num_heads=2), positions=positions)
