@@ -19,6 +19,7 @@ lint: .venv/installed
 
 .venv/installed: requirements.lock setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 10), "Python 3.10 or newer is needed, this is " + sys.version'
+	@echo "Installing into .venv, once: a minute or more, some 5 GB on Linux."
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

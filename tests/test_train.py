@@ -137,6 +137,12 @@ def test_two_processes_take_the_same_steps_as_one(config, tmp_path):
         torch.testing.assert_close(value, b["current_model_state"][name], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("option", [["--trainer.logger", "false"], ["--trainer.fast_dev_run", "true"]], ids=str)
+def test_runs_without_a_logger(config, tmp_path, option):
+    cli.run(["fit", "--config", str(config), "--trainer.max_epochs", "1", *option, "--run_dir", str(tmp_path / "run")])
+    assert not list(tmp_path.rglob("events*"))
+
+
 def test_mixed_precision_trains(config, tmp_path):
     run = tmp_path / "bf16"
     bf16 = ["--trainer.precision", "bf16-mixed", "--trainer.max_epochs", "1"]

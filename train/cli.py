@@ -104,13 +104,15 @@ class TrainCLI(LightningCLI):
             best = ModelCheckpoint(filename="best", monitor="val/accuracy", mode="max", **checkpoints)
             last = ModelCheckpoint(filename="last", every_n_train_steps=config.checkpoint_every, **checkpoints)
             at_end = ModelCheckpoint(filename="last", save_on_train_epoch_end=True, **checkpoints)
-            callbacks += [GradientNorm(), Throughput(), LearningRateMonitor("step")]
+            callbacks += [GradientNorm(), Throughput()]
             callbacks += [EMAWeightAveraging(decay=config.ema, use_buffers=False)] if config.ema else []
             callbacks.append(CleanStop(run_dir / CHECKPOINTS))  # after the average has seen the step
             callbacks += [Record(self.parser.dump(self.config)), best, last, at_end]
         given = {**self._get(self.config_init, "trainer", default={}), **kwargs}
         if given["enable_progress_bar"] is not False:
             callbacks.append(TQDMProgressBar(refresh_rate=1 if sys.stderr.isatty() else 50, leave=True))
+        if self.subcommand == "fit" and given["logger"] is not False:
+            callbacks.append(LearningRateMonitor("step"))
         given["callbacks"] = [*callbacks, *(given["callbacks"] or [])]
         if given["logger"] is None or given["logger"] is True:
             given["logger"] = TensorBoardLogger(run_dir, name="", version="", default_hp_metric=False)
@@ -139,6 +141,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
 def run(arguments: Sequence[str] | None = None) -> TrainCLI:
     """Runs a command; raises what goes wrong."""
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
     warnings.filterwarnings("ignore", message=".*args parameter is intended to run from within Python.*")
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(lambda r: "litlogger" not in r.getMessage())
     return TrainCLI(
@@ -146,6 +149,7 @@ def run(arguments: Sequence[str] | None = None) -> TrainCLI:
         ImageData,
         args=expand(sys.argv[1:] if arguments is None else arguments),
         parser_class=Parser,
+        parser_kwargs={"prog": "python -m train"},
         seed_everything_default=0,
         auto_configure_optimizers=False,
         trainer_defaults={
