@@ -141,6 +141,9 @@ def test_two_processes_take_the_same_steps_as_one(config, tmp_path):
 def test_runs_without_a_logger(config, tmp_path, option):
     cli.run(["fit", "--config", str(config), "--trainer.max_epochs", "1", *option, "--run_dir", str(tmp_path / "run")])
     assert not list(tmp_path.rglob("events*"))
+    fast = "fast_dev_run" in option[0]
+    assert [path.name for path in tmp_path.rglob("config.yaml")] == ([] if fast else ["config.yaml"])
+    assert not Path("config.yaml").exists()
 
 
 def test_mixed_precision_trains(config, tmp_path):
