@@ -109,7 +109,7 @@ class TrainCLI(LightningCLI):
             callbacks.append(CleanStop(run_dir / CHECKPOINTS))  # after the average has seen the step
             callbacks += [Record(self.parser.dump(self.config)), best, last, at_end]
         given = {**self._get(self.config_init, "trainer", default={}), **kwargs}
-        given["default_root_dir"] = given["default_root_dir"] or run_dir  # where the configuration goes when there is no logger
+        given["default_root_dir"] = given["default_root_dir"] or run_dir  # for want of a logger
         if given["enable_progress_bar"] is not False:
             callbacks.append(TQDMProgressBar(refresh_rate=1 if sys.stderr.isatty() else 50, leave=True))
         if self.subcommand == "fit" and given["logger"] is not False:
