@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import math
-import os
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,8 @@ from typing import Any
 
 import torch
 from tabulate import tabulate
+
+from train.files import write_aside
 
 Row = Mapping[str, Any]
 
@@ -38,22 +39,17 @@ def environment(arguments: Sequence[str], device: torch.device) -> list[str]:
 
 def write_csv(path: Path, rows: Sequence[Row], header: Sequence[str]) -> None:
     """Rows as CSV under lines of comment; written aside and renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.name + ".part")
-    with partial.open("w", newline="") as file:
+    with write_aside(path) as partial, partial.open("w", newline="") as file:
         file.writelines(f"# {line}\n" for line in header)
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    os.replace(partial, path)
 
 
 def save_figure(figure: Any, path: Path) -> None:
     """A matplotlib figure as PNG; written aside and renamed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.stem + ".part" + path.suffix)
-    figure.savefig(partial, dpi=120)
-    os.replace(partial, path)
+    with write_aside(path) as partial:
+        figure.savefig(partial, dpi=120)
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -88,6 +88,15 @@ class PlaneRotation:
         return self.basis, rest
 
 
+def block_diagonal(blocks: Tensor) -> Tensor:
+    """diag(R_1, .., R_m): [..., m, b, b] -> [..., m b, m b]."""
+    *lead, m, b, _ = blocks.shape
+    full = blocks.new_zeros(*lead, m, b, m, b)
+    i = torch.arange(m, device=full.device)
+    full[..., i, :, i, :] = blocks.movedim(-3, 0)
+    return full.flatten(-2).flatten(-3, -2)  # [..., m, b, m, b] -> [..., m b, m b]
+
+
 class BlockRotation:
     """R = diag(R_1, .., R_m) in full, for encodings whose generators do not commute.
 
@@ -107,11 +116,7 @@ class BlockRotation:
 
     def matrix(self) -> Tensor:
         """[..., H, N, d, d]."""
-        *lead, m, b, _ = self.blocks.shape
-        full = self.blocks.new_zeros(*lead, m, b, m, b)
-        i = torch.arange(m, device=full.device)
-        full[..., i, :, i, :] = self.blocks.movedim(-3, 0)
-        return full.flatten(-2).flatten(-3, -2)  # [..., m, b, m, b] -> [..., m b, m b]
+        return block_diagonal(self.blocks)
 
     def factor(self) -> tuple[Tensor | None, Rotation]:
         return None, self

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from performer_string.encodings.base import SeparableEncoding, Sizes, block_of
 from performer_string.encodings.frequencies import mixed_frequencies
+from performer_string.rotation import block_diagonal
 
 
 def fourier_basis(block_size: int, blocks: int) -> Tensor:
@@ -86,7 +87,4 @@ class CirculantSTRING(SeparableEncoding):
         c[..., 1 : p + 1], c[..., b - p :] = a, -a.flip(-1)
         n = torch.arange(b, device=a.device)
         block = c[..., (n[:, None] - n) % b]  # [H, C, blocks, b, b]
-        full = block.new_zeros(*a.shape[:2], self.head_dim, self.head_dim)
-        for i in range(self.blocks):
-            full[..., i * b : (i + 1) * b, i * b : (i + 1) * b] = block[:, :, i]
-        return self.all_heads(full)
+        return self.all_heads(block_diagonal(block))

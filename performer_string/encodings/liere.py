@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from performer_string.encodings.base import Encoding, Sizes, block_of
-from performer_string.rotation import BlockRotation, Rotation
+from performer_string.rotation import BlockRotation, Rotation, block_diagonal
 
 
 class LieRE(Encoding):
@@ -65,6 +65,4 @@ class LieRE(Encoding):
         return BlockRotation(blocks)
 
     def generators(self) -> Tensor:
-        matrices = [torch.block_diag(*parts) for parts in self.skew().flatten(0, 1)]  # of [d, d]
-        full = torch.stack(matrices).unflatten(0, self.entries.shape[:2])
-        return full.expand(self.num_heads, -1, -1, -1)
+        return block_diagonal(self.skew()).expand(self.num_heads, -1, -1, -1)

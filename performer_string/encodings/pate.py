@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from performer_string.encodings.base import SeparableEncoding, Sizes
 from performer_string.encodings.frequencies import axial_frequencies, mixed_frequencies, plane_generators, planes_of
-from performer_string.rotation import Rotation, ScaledRotation
+from performer_string.rotation import Rotation, ScaledRotation, block_diagonal
 
 Layout = Literal["raster", "axes"]
 
@@ -157,8 +157,7 @@ class PaTESO3(PaTE):
     def generators(self) -> Tensor:
         turns = cross(F.normalize(self.axis, dim=-1))  # [H, m, 3, 3]
         blocks = self.omega[..., None, None] * turns[:, None]  # [H, C, m, 3, 3]
-        full = torch.stack([torch.block_diag(*parts) for parts in blocks.flatten(0, 1)])
-        return self.all_heads(full.unflatten(0, blocks.shape[:2]))
+        return self.all_heads(block_diagonal(blocks))
 
 
 def quaternion_left(u: Tensor) -> Tensor:
@@ -230,5 +229,4 @@ class PaTESO4(PaTE):
         axes = F.normalize(self.axes, dim=-1)
         turns = [quaternion_left(axes[0]), quaternion_right(axes[-1])][: self.coord_dim]
         blocks = self.rates[..., None, None] * torch.stack(turns, dim=1)  # [H, C, M, 4, 4]
-        full = torch.stack([torch.block_diag(*parts) for parts in blocks.flatten(0, 1)])
-        return self.all_heads(full.unflatten(0, blocks.shape[:2]))
+        return self.all_heads(block_diagonal(blocks))

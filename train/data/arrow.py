@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from performer_string.features import derive_seed
+from train.files import write_aside
 
 GLYPHS = {  # 8 x 8, put in the middle of a cell
     "arrow": "...##... ..####.. .######. ##.##.## ...##... ...##... ...##... ...##...",
@@ -158,9 +158,8 @@ def contact_sheet(task: ArrowTask, pixels: int, path: Path, rows: int = 3, colum
         axis.imshow(image[0], cmap="gray_r", vmin=0, vmax=255)
         axis.set(title=DIRECTIONS[label], xticks=[], yticks=[])
     figure.tight_layout()
-    partial = path.with_name(path.stem + ".part" + path.suffix)
-    figure.savefig(partial, dpi=100)
-    os.replace(partial, path)
+    with write_aside(path) as partial:
+        figure.savefig(partial, dpi=100)
     plt.close(figure)
 
 
