@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from performer_string.encodings import ENCODINGS, Encoding, SeparableEncoding, build_encoding
 
@@ -58,3 +59,17 @@ def make(case: tuple[str, dict[str, Any]], head_dim: int = 12, num_heads: int = 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
     torch.manual_seed(0)
+
+
+def random_positions(count: int, coord_dim: int) -> Tensor:
+    return torch.randn(count, coord_dim, dtype=torch.float64) * 10
+
+
+def scores(encoding: Encoding, q: Tensor, k: Tensor, positions: Tensor) -> Tensor:
+    rotation = encoding(positions)
+    return rotation.rotate(q) @ rotation.rotate(k).mT
+
+
+@pytest.fixture
+def qk() -> tuple[Tensor, Tensor]:
+    return torch.randn(2, 3, 2, 7, 12, dtype=torch.float64).unbind(0)

@@ -3,30 +3,13 @@
 from __future__ import annotations
 
 import pytest
-import scipy.linalg
 import torch
-from conftest import CASES, FIXED, SEPARABLE, make, with_dimensions
+from conftest import CASES, FIXED, SEPARABLE, make, random_positions, scores, with_dimensions
 from torch import Tensor
 
 from performer_string import ENCODINGS, build_encoding, naive
-from performer_string.encodings.base import Encoding
-from performer_string.encodings.skew import GENERATORS
 
 LEARNED = [case for case in CASES if case not in FIXED and ENCODINGS[case[0]].additive is False]
-
-
-def random_positions(count: int, coord_dim: int) -> Tensor:
-    return torch.randn(count, coord_dim, dtype=torch.float64) * 10
-
-
-def scores(encoding: Encoding, q: Tensor, k: Tensor, positions: Tensor) -> Tensor:
-    rotation = encoding(positions)
-    return rotation.rotate(q) @ rotation.rotate(k).mT
-
-
-@pytest.fixture
-def qk() -> tuple[Tensor, Tensor]:
-    return torch.randn(2, 3, 2, 7, 12, dtype=torch.float64).unbind(0)
 
 
 @pytest.mark.parametrize(("case", "coord_dim"), with_dimensions(CASES))
@@ -200,157 +183,6 @@ def test_conformal_scaling_is_its_formula_and_absolute(name, qk):
     assert (scores(encoding, q, k, positions + 0.37) - expected).abs().max() > 1e-3
     (gradient,) = torch.autograd.grad(scores(encoding, q, k, positions).square().sum(), encoding.log_lambda)
     assert gradient.abs().min() > 0
-
-
-# Oracles: each family against the form that its source gives, which shares no code with it.
-
-
-@pytest.mark.parametrize(("case", "coord_dim"), with_dimensions(CASES))
-def test_against_scipy(case, coord_dim):
-    encoding, positions = make(case, coord_dim=coord_dim), random_positions(3, coord_dim)
-    matrix, generators = encoding(positions).matrix().expand(2, -1, -1, -1), encoding.generators().double().detach()
-    for head in range(2):
-        for n, r in enumerate(positions.tolist()):
-            exponent = sum(x * generators[head, c].numpy() for c, x in enumerate(r))
-            expected = torch.from_numpy(scipy.linalg.expm(exponent))
-            torch.testing.assert_close(matrix[head, n].detach(), expected, rtol=0, atol=1e-9)
-
-
-def products(x: Tensor, y: Tensor) -> Tensor:
-    return x @ y.mT
-
-
-@pytest.mark.parametrize("block_size", [3, 4, 6, 12])
-def test_circulant_is_its_fft_form(block_size, qk):
-    encoding, positions = make(("circulant-string", {"block_size": block_size})), random_positions(7, 2)
-    q, k = (naive.circulant_rotate(x, encoding.coefficients, block_size, positions) for x in qk)
-    torch.testing.assert_close(scores(encoding, *qk, positions), products(q, k))
-
-
-def test_reflections_are_two_householder_matrices(qk):
-    encoding, positions = make(("reflection-string", {})), random_positions(7, 2)
-    torch.nn.init.normal_(encoding.mirrors)
-    expected = naive.reflections(qk[0], encoding.mirrors, positions)
-    torch.testing.assert_close(encoding(positions).rotate(qk[0]), expected)
-
-
-def test_so3_is_rodrigues_formula(qk):
-    encoding, positions = make(("pate-so3", {})), random_positions(7, 2)
-    axis = torch.nn.functional.normalize(encoding.axis, dim=-1)
-    q, k = (naive.rodrigues(x, axis, encoding.omega, positions) for x in qk)
-    torch.testing.assert_close(scores(encoding, *qk, positions), products(q, k))
-
-
-@pytest.mark.parametrize("same", [1.0, -1.0, 0.0])
-def test_so4_basis_holds_where_its_axes_meet(same):
-    """u = v and u = -v are where a fixed choice of basis would divide by zero."""
-    encoding, positions = make(("pate-so4", {})), random_positions(7, 2)
-    if same:
-        encoding.axes.data[1] = same * encoding.axes.data[0]
-    matrix = encoding(positions).matrix()
-    exponents = torch.einsum("nc,hcij->hnij", positions, encoding.generators()).contiguous()
-    torch.testing.assert_close(matrix, torch.linalg.matrix_exp(exponents), rtol=0, atol=1e-9)
-
-
-def test_block_diagonal_cayley_is_rope(qk):
-    """It commutes with the planes' turns, so that the scores are those without it."""
-    encoding, positions = (
-        make(("cayley-string", {"generator": "block-diagonal", "init_std": 1.0})),
-        random_positions(7, 2),
-    )
-    plain = make(("rope-mixed", {}))
-    plain.omega.data = encoding.omega.data
-    torch.testing.assert_close(encoding(positions).matrix(), plain(positions).matrix())
-
-
-def test_block_diagonal_cayley_of_an_odd_width():
-    encoding = make(("cayley-string", {"generator": "block-diagonal", "init_std": 1.0}), head_dim=7)
-    matrix = encoding(random_positions(5, 2)).matrix()
-    torch.testing.assert_close(matrix @ matrix.mT, torch.eye(7, dtype=torch.float64).expand_as(matrix))
-    assert torch.equal(matrix[..., 6, 6], torch.ones_like(matrix[..., 6, 6]))  # the last dimension stays alone
-
-
-@pytest.mark.parametrize("generator", GENERATORS)
-def test_cayley_bases_are_the_transform_of_their_matrix(generator):
-    skew = make(("cayley-string", {"generator": generator, "init_std": 1.0})).generator
-    s = skew.skew()
-    torch.testing.assert_close(s, -s.mT)
-    eye = torch.eye(12, dtype=torch.float64)
-    torch.testing.assert_close(skew.basis(), (eye - s) @ torch.linalg.inv(eye + s))
-
-
-@pytest.mark.parametrize(
-    ("options", "entries", "parameters"),
-    [
-        ({"generator": "dense"}, 66, 66),
-        ({"generator": "block-diagonal"}, 6, 6),
-        ({"generator": "banded", "bandwidth": 1}, 11, 11),
-        ({"generator": "banded", "bandwidth": 3}, 11 + 10 + 9, 30),
-        ({"generator": "top-k", "k": 9}, 9, 66),
-        ({"generator": "random", "fraction": 0.3}, 20, 20),
-    ],
-)
-def test_sparse_generators_have_their_support(options, entries, parameters):
-    skew = make(("cayley-string", {**options, "init_std": 1.0})).generator
-    natural = skew.skew()[:, skew.place][:, :, skew.place]  # rows and columns as the papers number them
-    upper = natural.triu(1) != 0
-    assert (upper.sum((1, 2)) == entries).all()
-    assert skew.entries[0].numel() == parameters
-    rows, columns = upper[0].nonzero().unbind(1)
-    if "bandwidth" in options:
-        assert (columns - rows).max() == options["bandwidth"]
-    if options["generator"] == "block-diagonal":
-        assert (rows % 2 == 0).all()
-        assert (columns == rows + 1).all()
-
-
-def test_top_k_keeps_the_largest_and_only_they_learn():
-    skew = make(("cayley-string", {"generator": "top-k", "k": 9, "init_std": 1.0})).generator
-    skew.skew().square().sum().backward()
-    learned = skew.entries.grad != 0
-    assert (learned.sum(-1) == 9).all()
-    for head in range(2):
-        size = skew.entries[head].abs()
-        assert size[learned[head]].min() > size[~learned[head]].max()
-
-
-def test_the_random_support_is_saved():
-    one = make(("cayley-string", {"generator": "random"}))
-    torch.manual_seed(99)
-    two = make(("cayley-string", {"generator": "random"}))
-    assert not torch.equal(one.generator.support, two.generator.support)
-    two.load_state_dict(one.state_dict())
-    positions = random_positions(5, 2)
-    assert torch.equal(one(positions).matrix(), two(positions).matrix())
-
-
-def test_liere_is_orthogonal_under_bf16_autocast():
-    encoding = build_encoding("liere", head_dim=64, num_heads=2, init_scale=1.0)
-    with torch.autocast("cpu", torch.bfloat16):
-        matrix = encoding(torch.randn(50, 2) * 10).matrix()
-    assert matrix.dtype == torch.float32
-    assert (matrix @ matrix.mT - torch.eye(64)).abs().max() < 1e-5
-
-
-def test_liere_is_computed_once_a_grid_in_evaluation_and_never_stale(monkeypatch):
-    encoding = build_encoding("liere", head_dim=8, num_heads=2).eval()
-    calls = []
-    exponential = torch.linalg.matrix_exp
-    monkeypatch.setattr(torch.linalg, "matrix_exp", lambda x: calls.append(1) or exponential(x))
-    grid = random_positions(5, 2).float()
-    with torch.no_grad():
-        first = encoding(grid).matrix()
-        assert torch.equal(encoding(grid.clone()).matrix(), first)
-        assert len(calls) == 1
-        encoding(grid + 1)
-        assert len(calls) == 2
-        encoding.entries.mul_(2)
-        assert not torch.equal(encoding(grid + 1).matrix(), first)
-        assert len(calls) == 3
-    encoding.train()
-    encoding(grid)
-    encoding(grid)
-    assert len(calls) == 5
 
 
 def test_rope_mixed_starts_from_the_magnitudes_of_rope():
