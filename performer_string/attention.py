@@ -11,13 +11,16 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from performer_string.features import FeatureForm
 from performer_string.rotation import Rotation
 
 
 class Features(Protocol):
-    """What linear attention asks of a feature map; `FeatureMap.pair` says what it means."""
+    """What linear attention asks of a feature map; `FeatureMap` says what it means."""
 
     def pair(self, q: Tensor, k: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
+
+    def form(self) -> FeatureForm | None: ...
 
 
 def check_key_mask(key_mask: Tensor | None, k: Tensor) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -36,6 +37,26 @@ def orthogonal_projection(num_heads: int, rows: int, dim: int, seed: int) -> Ten
     q = q * r.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
     norms = torch.randn(num_heads, blocks * dim, dim, generator=generator, dtype=torch.float64).norm(dim=-1)
     return (q.flatten(1, 2) * norms[..., None])[:, :rows].float()  # [H, blocks d, d] -> [H, rows, d]
+
+
+@dataclass(frozen=True)
+class FeatureForm:
+    """What a fused kernel has to know of a feature map, in place of the map itself.
+
+    Attributes:
+        kind: `exponential`, phi_f(x) = exp(w_f x - square |x|^2), or `power`, phi_f(x) = relu(w_f x)^order. A common
+            factor of all features is left out: it cancels in attention.
+        weight: W, [H, rows, d], in float32 or better, with the scale of the logits in it.
+        mirrored: the features are those of W and of -W, 2 rows in all.
+        square: of the exponential.
+        order: of the power.
+    """
+
+    kind: Literal["exponential", "power"]
+    weight: Tensor
+    mirrored: bool = False
+    square: float = 0.0
+    order: int = 1
 
 
 class FeatureMap(nn.Module):
@@ -95,6 +116,10 @@ class FeatureMap(nn.Module):
         """
         raise NotImplementedError
 
+    def form(self) -> FeatureForm | None:
+        """The map as fused kernels know it; None for a map that is neither an exponential nor a power."""
+        return None
+
     def extra_repr(self) -> str:
         return (
             f"head_dim={self.head_dim}, num_heads={self.num_heads}, num_features={self.num_features}, seed={self.seed}"
@@ -139,6 +164,9 @@ class PositiveFeatures(FeatureMap):
         log_q = log_q + largest
         return (log_q - log_q.detach().amax(dim=-1, keepdim=True)).exp(), (log_k - largest).exp()
 
+    def form(self) -> FeatureForm | None:
+        return FeatureForm("exponential", self.projection * self.scale**0.5, square=self.scale / 2)
+
 
 class HyperbolicFeatures(PositiveFeatures):
     """FAVOR+ in hyperbolic pairs: phi(x) = m^-1/2 [exp(W x'), exp(-W x')] exp(-|x'|^2 / 2), with m / 2 draws.
@@ -155,6 +183,9 @@ class HyperbolicFeatures(PositiveFeatures):
         x = x.to(torch.promote_types(x.dtype, torch.float32)) * self.scale**0.5
         projected = self.project(x)
         return torch.cat([projected, -projected], dim=-1) - x.square().sum(-1, keepdim=True) / 2
+
+    def form(self) -> FeatureForm | None:
+        return FeatureForm("exponential", self.projection * self.scale**0.5, mirrored=True, square=self.scale / 2)
 
 
 class _RectifiedPower(torch.autograd.Function):
@@ -222,6 +253,9 @@ class ArcCosineFeatures(FeatureMap):
             q_scale = q.norm(dim=-1, keepdim=True).clamp_min(tiny)  # [B, H, N, 1]
             k_scale = k.norm(dim=-1, keepdim=True).amax(dim=-2, keepdim=True).clamp_min(tiny)  # [B, H, 1, 1]
         return self.queries(q / q_scale), self.queries(k / k_scale)
+
+    def form(self) -> FeatureForm | None:
+        return FeatureForm("power", self.projection, order=self.order)
 
 
 FEATURE_MAPS: dict[str, type[FeatureMap]] = {

@@ -33,6 +33,11 @@ class Rotation(Protocol):
         """(B, rest) with rotate(x) = rest.rotate(B^T x): B [1 or H, d, d] for folding into the projections, or None."""
         ...
 
+    def planar(self) -> tuple[Tensor, Tensor] | None:
+        """(c, s), each [..., 1 or H, N, P], where rotate(x) is (c x_p - s x_(p+P), s x_p + c x_(p+P)) in each plane
+        and nothing else, so that a kernel can do it; None where it is more."""
+        ...
+
 
 class PlaneRotation:
     """R = B Rot(theta) B^T; plane p is spanned by dimensions p and p + P, and dimensions from 2P up never turn.
@@ -87,6 +92,9 @@ class PlaneRotation:
         rest.basis = None
         return self.basis, rest
 
+    def planar(self) -> tuple[Tensor, Tensor] | None:
+        return (self.cos, self.sin) if self.basis is None else None
+
 
 def block_diagonal(blocks: Tensor) -> Tensor:
     """diag(R_1, .., R_m): [..., m, b, b] -> [..., m b, m b]."""
@@ -121,6 +129,9 @@ class BlockRotation:
     def factor(self) -> tuple[Tensor | None, Rotation]:
         return None, self
 
+    def planar(self) -> tuple[Tensor, Tensor] | None:
+        return None
+
 
 class ScaledRotation:
     """T = s R: a rotation of each token, scaled; absolute by design.
@@ -142,3 +153,6 @@ class ScaledRotation:
     def factor(self) -> tuple[Tensor | None, Rotation]:
         basis, rest = self.rotation.factor()
         return basis, ScaledRotation(rest, self.scale)
+
+    def planar(self) -> tuple[Tensor, Tensor] | None:
+        return None  # dimensions outside the planes are scaled as well
