@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from performer_string.features import FeatureForm
+from performer_string.kernels import fused_attention
 from performer_string.rotation import Rotation
 
 
@@ -121,6 +122,13 @@ def linear_attention(
         [B, H, N, d]. Source: arXiv:2009.14794 (FAVOR+), arXiv:2502.02562 section 4 (rotations before the features).
     """
     check_key_mask(key_mask, k)
+    form = phi.form() if locality is None else None
+    if form is not None:
+        planes = None if rotation is None else rotation.planar()
+        if planes is None:
+            q, k = rotate_pair(q, k, rotation)
+        with torch.autocast(q.device.type, enabled=False):
+            return fused_attention(q, k, v, form, planes, key_mask)
     q, k = rotate_pair(q, k, rotation)
     with torch.autocast(q.device.type, enabled=False):
         fq, fk = phi.pair(q, k, key_mask)  # [B, H, N, m]

@@ -255,7 +255,8 @@ class ArcCosineFeatures(FeatureMap):
         return self.queries(q / q_scale), self.queries(k / k_scale)
 
     def form(self) -> FeatureForm | None:
-        return FeatureForm("power", self.projection, order=self.order)
+        longest = self.projection.detach().norm(dim=-1).amax(-1)  # keeps products of features of order 16 in range
+        return FeatureForm("power", self.projection / longest.sqrt()[:, None, None], order=self.order)
 
 
 FEATURE_MAPS: dict[str, type[FeatureMap]] = {

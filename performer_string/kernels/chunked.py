@@ -1,0 +1,187 @@
+"""Linear attention in chunks of tokens that fit into the cache: never N x m features, forward or backward.
+
+Plain torch operations, on any device and in any floating type. What is kept for the backward pass has the size of the
+inputs and of the sums over the keys; features are computed again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from performer_string.features import FeatureForm
+from performer_string.kernels.sums import ExponentialSums, PowerSums
+
+CACHE = 2**19  # features held at a time on a CPU: 2 MiB of float32, the fastest of the sizes tried
+DEVICE = 2**26  # the same on other devices, where a launch costs more than memory
+
+
+def pieces(total: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, total)) for start in range(0, total, size)]
+
+
+def part(x: Tensor, samples: slice, tokens: slice) -> Tensor:
+    """A chunk of [1 or H, 1 or B, N, .]."""
+    return x[:, samples if x.shape[1] > 1 else slice(None), tokens]
+
+
+class Walk:
+    """The walk over the chunks of one attention: tensors [B, H, N, .], worked on as [H, B, N, .].
+
+    Args:
+        q, k, v: [B, H, N, d].
+        weight: W of the feature map, [H, m, d].
+        planes: cosines and sines of the rotation, [1 or H, 1 or B, N, P], or None.
+        hidden: masked keys, [1, B, N, 1], or None.
+        form: of the feature map.
+    """
+
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        weight: Tensor,
+        planes: tuple[Tensor, Tensor] | None,
+        hidden: Tensor | None,
+        form: FeatureForm,
+    ):
+        self.q, self.k, self.v = (x.transpose(0, 1) for x in (q, k, v))
+        self.dtype = torch.promote_types(torch.promote_types(q.dtype, weight.dtype), torch.float32)
+        self.low = torch.bfloat16 if v.dtype == torch.bfloat16 else self.dtype
+        self.weight, self.planes, self.hidden, self.form = weight.to(self.dtype), planes, hidden, form
+        heads, batch, tokens, _ = self.k.shape
+        budget = max(1, (CACHE if q.device.type == "cpu" else DEVICE) // (heads * weight.shape[1]))
+        size = max(1, min(max(tokens, self.q.shape[2]), max(64, budget // 64 * 64)))  # of a chunk of tokens
+        self.samples = pieces(batch, max(1, budget // size))
+        self.query_tokens, self.key_tokens = pieces(self.q.shape[2], size), pieces(tokens, size)
+
+    def sums(self, learned: bool) -> ExponentialSums | PowerSums:
+        kind = ExponentialSums if self.form.kind == "exponential" else PowerSums
+        return kind(self.form, self.weight, self.low, learned)
+
+    def turned(self, x: Tensor, samples: slice, tokens: slice) -> Tensor:
+        """A chunk of queries or keys, rotated, in the type of the features."""
+        x = part(x, samples, tokens).to(self.dtype)
+        if self.planes is None:
+            return x
+        cos, sin = (part(p, samples, tokens) for p in self.planes)
+        n = cos.shape[-1]
+        a, b = x[..., :n], x[..., n : 2 * n]
+        return torch.cat([a * cos - b * sin, a * sin + b * cos, x[..., 2 * n :]], dim=-1)
+
+    def turned_back(
+        self, gradient: Tensor, x: Tensor, samples: slice, tokens: slice, sums: tuple[Tensor, Tensor] | None
+    ) -> Tensor:
+        """The gradient of a chunk x from that of x turned; those of the cosines and sines are added to `sums`."""
+        if self.planes is None:
+            return gradient
+        cos, sin = (part(p, samples, tokens) for p in self.planes)
+        n = cos.shape[-1]
+        a, b = gradient[..., :n], gradient[..., n : 2 * n]
+        if sums is not None:
+            x = part(x, samples, tokens)
+            u, w = x[..., :n], x[..., n : 2 * n]
+            part(sums[0], samples, tokens).add_((a * u + b * w).sum_to_size(cos.shape))
+            part(sums[1], samples, tokens).add_((b * u - a * w).sum_to_size(cos.shape))
+        return torch.cat([a * cos + b * sin, b * cos - a * sin, gradient[..., 2 * n :]], dim=-1)
+
+    def mask(self, samples: slice, tokens: slice) -> Tensor | None:
+        return None if self.hidden is None else part(self.hidden, samples, tokens)
+
+    def forward(self) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
+        """Outputs [B, H, N, d_v] in the type of the values, and what the backward pass needs of each group."""
+        heads, batch, tokens, _ = self.q.shape
+        out = torch.empty(batch, heads, tokens, self.v.shape[-1], dtype=self.v.dtype, device=self.v.device)
+        states = []
+        for s in self.samples:
+            sums = self.sums(False)
+            everything = slice(None)
+            sums.begin(part(self.k, s, everything), self.v.shape[-1], self.mask(s, everything))
+            for t in self.key_tokens:
+                sums.add_keys(self.turned(self.k, s, t), part(self.v, s, t), self.mask(s, t))
+            states.append(sums.close())
+            for t in self.query_tokens:
+                part(out.transpose(0, 1), s, t).copy_(sums.queries(self.turned(self.q, s, t)))
+        return out, states
+
+    def backward(
+        self, out: Tensor, gradient: Tensor, states: list[tuple[Tensor, ...]], learned: tuple[bool, bool]
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
+        """Gradients of q, k, v, and where they are learned of the weight and of the cosines and sines."""
+        out, gradient = out.transpose(0, 1), gradient.transpose(0, 1)
+        found = [torch.empty_like(x) for x in (self.q, self.k, self.v)]
+        weight = torch.zeros_like(self.weight) if learned[0] else None
+        angles = None
+        if learned[1] and self.planes is not None:
+            angles = (torch.zeros_like(self.planes[0]), torch.zeros_like(self.planes[1]))
+        for s, state in zip(self.samples, states, strict=True):
+            sums = self.sums(learned[0])
+            sums.restore(state)
+            for t in self.query_tokens:
+                o, g = (part(x, s, t).to(self.dtype) for x in (out, gradient))
+                dx = sums.queries_back(self.turned(self.q, s, t), o, g)
+                part(found[0], s, t).copy_(self.turned_back(dx, self.q, s, t, angles))
+            sums.close_back()
+            for t in self.key_tokens:
+                v = part(self.v, s, t).to(self.dtype)
+                dx, dv = sums.keys_back(self.turned(self.k, s, t), v, self.mask(s, t))
+                part(found[1], s, t).copy_(self.turned_back(dx, self.k, s, t, angles))
+                part(found[2], s, t).copy_(dv)
+            if weight is not None and sums.weight_gradient is not None:
+                weight += sums.weight_gradient
+        dq, dk, dv = (x.transpose(0, 1) for x in found)
+        return dq, dk, dv, weight, *(angles or (None, None))
+
+
+class _ChunkedAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, weight: Tensor, cos: Any, sin: Any, hidden: Any, form: FeatureForm
+    ) -> Tensor:
+        planes = None if cos is None else (cos, sin)
+        out, states = Walk(q, k, v, weight, planes, hidden, form).forward()
+        ctx.form, ctx.each = form, len(states[0]) if states else 1
+        ctx.save_for_backward(q, k, v, weight, cos, sin, hidden, out, *(x for state in states for x in state))
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, weight, cos, sin, hidden, out, *flat = ctx.saved_tensors
+        states = [tuple(flat[i : i + ctx.each]) for i in range(0, len(flat), ctx.each)]
+        planes = None if cos is None else (cos, sin)
+        learned = (ctx.needs_input_grad[3], ctx.needs_input_grad[4] or ctx.needs_input_grad[5])
+        found = Walk(q, k, v, weight, planes, hidden, ctx.form).backward(out, gradient, states, learned)
+        return *found, None, None
+
+
+def chunked_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    form: FeatureForm,
+    planes: tuple[Tensor, Tensor] | None = None,
+    key_mask: Tensor | None = None,
+) -> Tensor:
+    """Linear attention of q, k, v [B, H, N, d] under a plane rotation: `linear_attention` without N x m features.
+
+    Args:
+        form: of the feature map.
+        planes: cosines and sines, [..., 1 or H, N, P], as `Rotation.planar` gives them; None for no rotation.
+        key_mask: [B, N], True where a key takes part.
+
+    Returns:
+        [B, H, N, d_v] in the type of v. Gradients go to q, k, v, the planes and the map's weight, once.
+    """
+    weight = torch.cat([form.weight, -form.weight], dim=1) if form.mirrored else form.weight
+    cos = sin = None
+    if planes is not None and planes[0].shape[-1]:
+        # [1 or H, N, P] -> [1 or H, 1, N, P]; [1 or B, 1 or H, N, P] -> [1 or H, 1 or B, N, P]
+        cos, sin = (x[:, None] if x.ndim == 3 else x.transpose(0, 1) for x in planes)
+    hidden = None if key_mask is None else ~key_mask[None, :, :, None]
+    out: Tensor = _ChunkedAttention.apply(q, k, v, weight, cos, sin, hidden, form)
+    return out

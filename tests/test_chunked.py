@@ -1,0 +1,157 @@
+"""The chunked kernel against the definition where there are many chunks, of samples and of tokens."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from performer_string import build_encoding, build_feature_map, grid_positions, linear_attention, naive
+from performer_string.features import FeatureForm
+from performer_string.kernels import chunked
+from performer_string.kernels.chunked import chunked_attention
+
+FORMS = ["exponential", "mirrored", "power 1", "power 2", "power 5"]
+
+
+def make_form(name: str, weight: Tensor) -> FeatureForm:
+    if name.startswith("power"):
+        return FeatureForm("power", weight, order=int(name[-1]))
+    return FeatureForm("exponential", weight, mirrored=name == "mirrored", square=0.3)
+
+
+def features(form: FeatureForm, x: Tensor) -> Tensor:
+    """phi as the form states it."""
+    dots = torch.einsum("bhnd,hmd->bhnm", x, form.weight)
+    if form.kind == "power":
+        return dots.clamp(min=0) ** form.order
+    dots = torch.cat([dots, -dots], -1) if form.mirrored else dots
+    return torch.exp(dots - form.square * x.square().sum(-1, keepdim=True))
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    planes = cos.shape[-1]
+    turned = x.clone()
+    for p in range(planes):
+        a, b, c, s = x[..., p], x[..., p + planes], cos[..., p], sin[..., p]
+        turned[..., p], turned[..., p + planes] = a * c - b * s, a * s + b * c
+    return turned
+
+
+def definition(q, k, v, form, angles, mask) -> Tensor:
+    if angles is not None:
+        q, k = (turn(x, angles.cos(), angles.sin()) for x in (q, k))
+    return naive.attend(naive.linear_weights(features(form, q), features(form, k), mask), v)
+
+
+@pytest.fixture(params=[1, 100, 10**9], ids=lambda n: f"{n}-features")
+def _cache(request, monkeypatch) -> None:
+    """The least chunks there are (64 tokens, one sample), something between, and all in one."""
+    monkeypatch.setattr(chunked, "CACHE", request.param)
+
+
+@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.usefixtures("_cache")
+@pytest.mark.parametrize(
+    ("angle_shape", "masked"),
+    [(None, False), ((1, 150, 2), True), ((2, 150, 3), False), ((3, 1, 150, 2), False), ((3, 2, 150, 3), True)],
+    ids=str,
+)
+def test_values_and_every_gradient(name, angle_shape, masked):
+    double = {"dtype": torch.float64, "requires_grad": True}
+    q, k, v = (
+        torch.randn(3, 2, 150, 6, **double),
+        torch.randn(3, 2, 150, 6, **double),
+        torch.randn(3, 2, 150, 5, **double),
+    )
+    weight = torch.randn(2, 7, 6, **double)
+    angles = None if angle_shape is None else torch.randn(angle_shape, **double)
+    mask = None
+    if masked:
+        mask = torch.rand(3, 150) < 0.5
+        mask[:, 70:140] = False  # a whole chunk without a key
+        mask[:, 0] = True
+    form = make_form(name, weight)
+    planes = None if angles is None else (angles.cos(), angles.sin())
+    fast = chunked_attention(q, k, v, form, planes, mask)
+    slow = definition(q, k, v, form, angles, mask)
+    torch.testing.assert_close(fast, slow)
+    leaves = [q, k, v, weight, *([] if angles is None else [angles])]
+    upstream = torch.randn_like(slow)
+    for a, b in zip(
+        torch.autograd.grad(fast, leaves, upstream), torch.autograd.grad(slow, leaves, upstream), strict=True
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_more_queries_than_keys_and_fewer(name):
+    weight = torch.randn(2, 7, 6, dtype=torch.float64)
+    for queries, keys in ((5, 80), (80, 5), (1, 1)):
+        q, k = (torch.randn(1, 2, n, 6, dtype=torch.float64) for n in (queries, keys))
+        form = make_form(name, weight)
+        torch.testing.assert_close(chunked_attention(q, k, k, form), definition(q, k, k, form, None, None))
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_samples_without_keys_are_zero_and_have_no_gradient(name, monkeypatch):
+    monkeypatch.setattr(chunked, "CACHE", 1)
+    q, k, v = (torch.randn(2, 2, 130, 6, requires_grad=True) for _ in range(3))
+    mask = torch.ones(2, 130, dtype=torch.bool)
+    mask[0] = False
+    out = chunked_attention(q, k, v, make_form(name, torch.randn(2, 7, 6)), None, mask)
+    assert out[0].abs().max() == 0
+    for gradient in torch.autograd.grad(out.square().sum(), [q, k, v]):
+        assert torch.isfinite(gradient).all()
+        assert gradient[0].abs().max() == 0
+        assert gradient[1].abs().max() > 0
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_the_size_of_the_chunks_changes_nothing_but_rounding(name, monkeypatch):
+    """Keys that grow along the sequence move the running maximum from chunk to chunk."""
+    q, v = torch.randn(2, 1, 2, 300, 6)
+    k = torch.randn(1, 2, 300, 6) * torch.linspace(0.1, 30, 300)[:, None]
+    form = make_form(name, torch.randn(2, 7, 6))
+    whole = chunked_attention(q, k, v, form)
+    monkeypatch.setattr(chunked, "CACHE", 1)
+    torch.testing.assert_close(chunked_attention(q, k, v, form), whole, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("encoding", ["rope", "rope-mixed", "cayley-string", "pate-so3", "liere", "none"])
+def test_the_rotation_inside_is_the_rotation_outside(encoding):
+    encoding = build_encoding(encoding, head_dim=12, num_heads=2).double()
+    positions = grid_positions((9, 8), dtype=torch.float64)
+    phi = build_feature_map("favor+", head_dim=12, num_heads=2, num_features=16).double()
+    q, k, v = (torch.randn(2, 2, 72, 12, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    rotation = encoding(positions)
+    inside = linear_attention(q, k, v, phi, rotation=rotation)
+    outside = linear_attention(rotation.rotate(q), rotation.rotate(k), v, phi)
+    torch.testing.assert_close(inside, outside)
+    leaves = [q, k, v, *encoding.parameters()]
+    leaves = [x for x in leaves if x.requires_grad]
+    for a, b in zip(
+        torch.autograd.grad(inside.square().sum(), leaves, retain_graph=True, allow_unused=True),
+        torch.autograd.grad(outside.square().sum(), leaves, allow_unused=True),
+        strict=True,
+    ):
+        assert (a is None) == (b is None)
+        if a is not None:
+            torch.testing.assert_close(a, b)
+
+
+def test_nothing_of_the_size_of_the_features_is_kept():
+    """What the backward pass holds is of the size of the inputs and of the sums over the keys."""
+    kept: list[int] = []
+
+    def pack(x: Tensor) -> Tensor:
+        kept.append(x.numel())
+        return x
+
+    tokens, features_ = 4096, 64
+    q, k, v = (torch.randn(1, 2, tokens, 8, requires_grad=True) for _ in range(3))
+    phi = build_feature_map("favor+", head_dim=8, num_heads=2, num_features=features_)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        linear_attention(q, k, v, phi)
+    assert max(kept) < 2 * tokens * features_
+    assert sum(kept) < 5 * q.numel()
