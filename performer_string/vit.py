@@ -47,8 +47,9 @@ class ViTConfig:
         num_heads: H.
         mlp_ratio: hidden width of the MLP over D.
         attention: `linear`, `softmax` or `performer-pytorch`.
-        feature_map: `favor+`, `favor+hyperbolic` or `relu`; softmax has none, and leaves this and the next unused.
-        feature_options: of the feature map: `num_features`, `order`, `scale`.
+        feature_map: `favor+`, `favor+hyperbolic`, `relu` or `polynomial`; softmax has none, and leaves this and
+            the next unused.
+        feature_options: of the feature map: `num_features`, `order`, `scale`, `lower`.
         encoding: a name in `ENCODINGS`.
         encoding_options: of the encoding.
         share_layers: one set of generators for all layers instead of one for each.

@@ -22,17 +22,23 @@ MAPS = [
     ("relu", {"order": 1}),
     ("relu", {"order": 3}),
     ("relu", {"order": 8}),
+    ("relu", {"order": 16}),
+    ("polynomial", {}),
+    ("polynomial", {"lower": True}),
 ]
 SHAPES = [(1, 1, 1, 2), (2, 3, 7, 6), (1, 2, 33, 10)]  # B, H, N, d
 
 
 def make_map(case, heads: int, dim: int, features: int = 14):
     name, options = case
-    return build_feature_map(name, head_dim=dim, num_heads=heads, num_features=features, seed=3, **options)
+    options = options if name == "polynomial" else {"num_features": features, **options}
+    return build_feature_map(name, head_dim=dim, num_heads=heads, seed=3, **options)
 
 
 def naive_features(case, phi, x: Tensor) -> Tensor:
     name, options = case
+    if name == "polynomial":
+        return naive.polynomial_features(x, x.shape[-1] ** -0.5, options.get("lower", False))
     if name == "relu":
         return naive.arc_cosine_features(x, phi.projection, options["order"])
     form = naive.positive_features if name == "favor+" else naive.hyperbolic_features

@@ -56,17 +56,21 @@ def test_layers_have_generators_of_their_own_unless_shared(encoding):
     assert len(vit(encoding=encoding, share_layers=True).encodings) == 1
 
 
-@pytest.mark.parametrize("attention", ["linear", "softmax"])
+POLYNOMIAL = {"feature_map": "polynomial", "feature_options": {}}
+
+
+@pytest.mark.parametrize("attention", ["linear", "polynomial", "softmax"])
 @pytest.mark.parametrize("name", [name for name, c in ENCODINGS.items() if issubclass(c, SeparableEncoding)])
 def test_a_common_move_of_all_positions(name, attention):
-    """Exact for softmax. One draw of random features is not invariant, and has to show it."""
-    model = vit(encoding=name, attention=attention).double().eval()
+    """Exact for softmax, and for features without a draw. One random draw is not invariant, and has to show it."""
+    kind = POLYNOMIAL if attention == "polynomial" else {"attention": attention}
+    model = vit(encoding=name, **kind).double().eval()
     images, positions = torch.randn(2, 2, 16, 24, dtype=torch.float64), grid_positions((4, 3), dtype=torch.float64)
     with torch.no_grad():
         still, moved = model(images, positions), model(images, positions + torch.tensor([0.37, -2.41]))
         centred = [model(images, p - p.mean(0)) for p in (positions, positions + 1.3)]
     change = (still - moved).abs().max()
-    assert change < 1e-10 if attention == "softmax" else change > 1e-7
+    assert change > 1e-7 if attention == "linear" else change < 1e-10
     torch.testing.assert_close(*centred, rtol=0, atol=1e-10)  # centred positions make any model invariant
 
 
