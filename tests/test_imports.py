@@ -20,6 +20,7 @@ ORDER = [
     "locality",
     "attention",
     "layers",
+    "pooling",
     "vit",
     "folding",
 ]
