@@ -140,11 +140,12 @@ def draws(vit: ViT, count: int = 5) -> dict[str, Intervention]:
 
 
 @contextmanager
-def hooked(vit: ViT, hook: Callable[..., Any]) -> Iterator[None]:
-    """`hook(attend, args, kwargs)` before every layer's attention, to give it other (args, kwargs)."""
+def hooked(vit: ViT, hook: Callable[..., Any], layers: Sequence[int] | None = None) -> Iterator[None]:
+    """`hook(attend, args, kwargs)` before the attention of these layers, of all by default, to give it others."""
+    attends = vit.attends()
     with ExitStack() as stack:
-        for attend in vit.attends():
-            handle = cast(nn.Module, attend).register_forward_pre_hook(hook, with_kwargs=True)
+        for layer in range(len(attends)) if layers is None else layers:
+            handle = cast(nn.Module, attends[layer]).register_forward_pre_hook(hook, with_kwargs=True)
             stack.callback(handle.remove)
         yield
 
@@ -186,10 +187,11 @@ def blank_patches(vit: ViT, images: Tensor) -> Tensor:
 
 
 @contextmanager
-def thinned(vit: ViT, keys: bool, pool: bool) -> Iterator[None]:
+def thinned(vit: ViT, keys: Sequence[int], pool: bool) -> Iterator[None]:
     """No more tokens than in training: every patch that is not blank, and blank ones at random for the rest.
 
-    As keys (queries are all there), or in the mean that is pooled. At the training size nothing changes.
+    As keys of the layers given (queries are all there), or in the mean that is pooled. At the training size nothing
+    changes.
     """
     most, generator = math.prod(vit.train_grid), torch.Generator().manual_seed(0)
     kept: list[Tensor] = []
@@ -210,8 +212,7 @@ def thinned(vit: ViT, keys: bool, pool: bool) -> Iterator[None]:
 
     with ExitStack() as stack:
         stack.callback(vit.register_forward_pre_hook(look).remove)
-        if keys:
-            stack.enter_context(hooked(vit, mask))
+        stack.enter_context(hooked(vit, mask, keys))
         if pool:
             stack.callback(vit.norm.register_forward_hook(reweigh).remove)
         yield
@@ -220,13 +221,15 @@ def thinned(vit: ViT, keys: bool, pool: bool) -> Iterator[None]:
 def fewer_tokens(vit: ViT) -> dict[str, Intervention]:
     """Whether it is the number of tokens that costs accuracy, and not the distances between them."""
     found: dict[str, Intervention] = {}
+    layers = list(range(len(vit.blocks)))
     masks, mean = vit.config.attention != "performer-pytorch", vit.config.pool == "mean"
     if masks:
-        found["keys thinned"] = partial(thinned, keys=True, pool=False)
+        found |= {f"keys thinned, layer {i}": partial(thinned, keys=[i], pool=False) for i in layers}
+        found["keys thinned, all layers"] = partial(thinned, keys=layers, pool=False)
     if mean:
-        found["pooling thinned"] = partial(thinned, keys=False, pool=True)
+        found["pooling thinned"] = partial(thinned, keys=[], pool=True)
     if masks and mean:
-        found["keys and pooling thinned"] = partial(thinned, keys=True, pool=True)
+        found["keys and pooling thinned"] = partial(thinned, keys=layers, pool=True)
     return found
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from eval import interventions as table
 from eval.__main__ import main
-from eval.estimator import statistics, summary
+from eval.estimator import statistics, summary, variation
 from eval.interventions import ExpectedKernel, blank_patches, interventions
 from performer_string import ViT, ViTConfig, grid_positions
 from performer_string.attention import rotate_pair
@@ -93,6 +93,13 @@ def test_norms_and_their_quantiles():
     torch.testing.assert_close(found["k norm of blanks"], norms[..., 2:5].mean(-1))
     for name in ("TV to softmax", "TV to expected", "TV expected to softmax"):
         assert found[name].max() < 1e-6
+    top = attend.weights(2 * k, k)[:, :, 2:7].amax(-1).mean(-1)  # the rows of patches, past the prefix
+    torch.testing.assert_close(found["top share"], top)
+
+
+def test_total_variation():
+    one, two = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]), torch.tensor([[0.25, 0.5, 0.25], [0.0, 0.0, 1.0]])
+    assert variation(one, two).tolist() == [0.25, 1.0]
 
 
 def test_another_kernel_and_the_variance_of_a_draw_are_told_apart():
@@ -152,8 +159,8 @@ def test_interventions_change_a_model_and_leave_no_trace(kind, pool):
         state = {name: value.clone() for name, value in vit.state_dict().items()}
         for name, change in interventions(vit).items():
             with change(vit):
-                assert (vit(images) - plain).abs().max() > 1e-5, name
                 assert vit(sparse_images(5)).isfinite().all()
+                assert (vit(images) - plain).abs().max() > 1e-5, name
             with pytest.raises(ValueError, match="images have to be"), change(vit):
                 vit(torch.zeros(1, 3, 60, 60))
             assert trace(vit) == before, name
@@ -208,12 +215,15 @@ def test_thinning_keeps_every_glyph_and_as_many_tokens_as_in_training():
     seen, tokens, pooled = [], [], []
     vit.norm.register_forward_hook(lambda module, args, out: tokens.append(out))  # before the intervention's own
     vit.head.register_forward_pre_hook(lambda module, args: pooled.append(args[0]))
-    with interventions(vit)["keys and pooling thinned"](vit):
-        vit.attends()[0].register_forward_pre_hook(
-            lambda module, args, kwargs: seen.append(kwargs["key_mask"]), with_kwargs=True
-        )
-        vit(images)
-    kept = seen[0]
+    for name in ("keys and pooling thinned", "keys thinned, layer 1"):
+        with interventions(vit)[name](vit):
+            for attend in vit.attends():
+                attend.register_forward_pre_hook(lambda module, args, kw: seen.append(kw["key_mask"]), with_kwargs=True)
+            vit(images)
+    kept, both, none, alone = seen[0], seen[1], seen[2], seen[-1]
+    assert torch.equal(both, kept)
+    assert none is None
+    assert torch.equal(alone, kept)
     assert kept[:, 0].all()  # the register
     assert kept[:, 1:].sum(-1).tolist() == [25, 25]
     assert (kept[:, 1:] | blank_patches(vit, images)).all()
@@ -264,7 +274,7 @@ def test_the_intervention_report(tmp_path, capsys):
     main(["intervene", *arguments, "--groups", "softmax", "thinned"])
     rows = read(tmp_path / "one" / "results" / "intervene.csv")[1]
     names = ["as trained", "softmax, layer 0", "softmax, all layers"]
-    names += ["keys thinned", "pooling thinned", "keys and pooling thinned"]
+    names += ["keys thinned, layer 0", "keys thinned, all layers", "pooling thinned", "keys and pooling thinned"]
     assert [(row["intervention"], row["resolution"]) for row in rows] == [(n, r) for n in names for r in ("60", "84")]
     found = {(row["intervention"], row["resolution"]): row["accuracy"] for row in rows}
     assert found["keys and pooling thinned", "60"] == found["as trained", "60"]  # nothing to thin
