@@ -152,8 +152,8 @@ class SelfAttention(nn.Module):
             that would not commute with the folded basis.
         max_temperature: the bound of tau, which starts at a quarter of it.
         log_scale: N_0, the number of tokens in training: logits are multiplied by log N / log N_0 for N keys, which
-            keeps attention from spreading as they grow in number (Chiang and Cholak, arXiv:2202.12172;
-            with a learned factor in place of 1 / log N_0, arXiv:2501.19399). None for no such factor.
+            keeps attention from spreading as they grow in number (Chiang and Cholak, arXiv:2202.12172; with a learned
+            factor in place of 1 / log N_0, Nakanishi, arXiv:2501.19399). None for no such factor.
 
     Raises:
         ValueError: a width that the heads do not divide; a log_scale of less than 2 tokens, or with homogeneous
@@ -204,8 +204,8 @@ class SelfAttention(nn.Module):
         assert self.log_scale is not None
         if key_mask is None:
             return math.log(x.shape[1]) / math.log(self.log_scale)
-        keys = key_mask.sum(-1)[:, None, None, None].to(x.dtype)
-        return keys.clamp(min=1).log() / math.log(self.log_scale)
+        keys = key_mask.sum(-1)[:, None, None, None].to(torch.promote_types(x.dtype, torch.float32))
+        return (keys.clamp(min=1).log() / math.log(self.log_scale)).to(x.dtype)
 
     def forward(self, x: Tensor, rotation: Rotation, key_mask: Tensor | None = None) -> Tensor:
         basis, rotation = rotation.factor()
