@@ -13,11 +13,13 @@ from types import ModuleType
 
 import torch
 
-from eval import invariance, latency, redundancy, resolution
+from eval import estimator, intervene, invariance, latency, redundancy, resolution
 from eval.report import environment, table, write_csv
 
 EVALUATIONS: dict[str, ModuleType] = {
     "resolution": resolution,
+    "estimator": estimator,
+    "intervene": intervene,
     "invariance": invariance,
     "redundancy": redundancy,
     "latency": latency,

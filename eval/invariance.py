@@ -13,10 +13,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eval.report import Row, save_figure
-from performer_string import ENCODINGS, ViT, ViTConfig, build_encoding, build_feature_map, grid_positions
+from performer_string import ENCODINGS, FEATURE_MAPS, ViT, ViTConfig, build_encoding, build_feature_map, grid_positions
 from performer_string.encodings import Encoding, SeparableEncoding
 from performer_string.encodings.additive import NoEncoding
 from performer_string.encodings.skew import cayley
+from performer_string.features import RandomFeatures
 from train.checkpoint import load_trained
 
 HELP = "translation invariance of scores, of random-feature estimates and of whole models, in float64"
@@ -30,6 +31,8 @@ MAPS: dict[str, tuple[str, dict[str, Any]]] = {
     "favor+": ("favor+", {}),
     "favor+hyperbolic": ("favor+hyperbolic", {}),
     **{f"relu, order {p}": ("relu", {"order": p}) for p in (1, 4, 8)},
+    "polynomial": ("polynomial", {}),
+    "polynomial, lower orders": ("polynomial", {"lower": True}),
 }
 DRAWS = (1, 4, 16, 64, 256, 1024)
 
@@ -137,10 +140,14 @@ def of_features(head_dim: int) -> Iterator[Row]:
     q, k = torch.randn(2, 1, 1, 1, head_dim, dtype=torch.float64) * 0.7
     turned = [(encoding(r[:1]).rotate(q), encoding(r[1:]).rotate(k)) for r in (positions, positions + 3.37)]
     for title, (name, options) in tqdm(MAPS.items(), desc="feature maps", leave=False, disable=None):
-        sizes = {"head_dim": head_dim, "num_heads": 16 * max(DRAWS), "num_features": 32}  # a draw for each head
-        phi = build_feature_map(name, seed=1, **sizes, **options).double()
+        random = issubclass(FEATURE_MAPS[name], RandomFeatures)
+        drawn = {"num_heads": 16 * max(DRAWS), "num_features": 32} if random else {"num_heads": 1}  # a draw a head
+        phi = build_feature_map(name, head_dim=head_dim, seed=1, **drawn, **options).double()
         still, moved = ((phi.queries(a) * phi.keys(b)).sum(-1).flatten() for a, b in turned)  # [heads]
         relative = (moved - still) / still.mean()
+        if not random:
+            yield row("features", title, "without a draw", float(relative.abs()), "exact")
+            continue
         for draws in DRAWS:
             spread = relative.unflatten(0, (-1, draws)).mean(-1).square().mean().sqrt()
             yield row("features", title, f"{draws} draws", float(spread), "1/sqrt(draws)")
@@ -155,10 +162,16 @@ def of_models(options: argparse.Namespace) -> Iterator[Row]:
     for path in options.checkpoint:
         models.append((str(path), load_trained(path).classifier.vit))
     if not models:
-        for attention in ("softmax", "linear"):
+        for title, attention, phi in (
+            ("softmax", "softmax", "favor+"),
+            ("linear", "linear", "favor+"),
+            ("linear, polynomial", "linear", "polynomial"),
+        ):
             for name in ("none", "absolute", "rope-mixed", "circulant-string", "cayley-string", "liere"):
-                config = ViTConfig(16, 4, num_classes=10, variant="micro", attention=attention, encoding=name)
-                models.append((f"{attention}, {name}", ViT(config)))
+                config = ViTConfig(
+                    16, 4, num_classes=10, variant="micro", attention=attention, feature_map=phi, encoding=name
+                )
+                models.append((f"{title}, {name}", ViT(config)))
     for title, vit in models:
         vit = vit.double().eval()
         height, width = vit.train_grid
@@ -166,11 +179,13 @@ def of_models(options: argparse.Namespace) -> Iterator[Row]:
         still = grid_positions(vit.train_grid, dtype=torch.float64)
         logits = vit(images, still)
         change = float((vit(images, still + 3.37) - logits).abs().max() / logits.abs().max())
-        exact = vit.config.attention == "softmax" and isinstance(vit.encodings[0], SeparableEncoding | NoEncoding)
-        if exact and vit.config.pool == "mean" and not vit.num_prefix:
+        random = vit.config.attention == "performer-pytorch"
+        random |= any(isinstance(module, RandomFeatures) for module in vit.modules())
+        relative = isinstance(vit.encodings[0], SeparableEncoding | NoEncoding)
+        if not random and relative and not vit.num_prefix:
             expected = "exact"
         else:
-            expected = "fails by design" if vit.config.attention == "softmax" else "one draw"
+            expected = "one draw" if random else "fails by design"
         yield row("models", title, "logits, all positions moved", change, expected)
 
 
@@ -189,7 +204,7 @@ def summary(found: Sequence[Row]) -> list[Row]:
     lines: list[Row] = []
     for part, name in dict.fromkeys((r["part"], r["name"]) for r in found):
         mine = [r for r in found if (r["part"], r["name"]) == (part, name)]
-        if part == "features":
+        if part == "features" and len(mine) > 1:
             spread = {r["quantity"]: f"{r['value']:.2g}" for r in mine}
             few, many = f"{DRAWS[0]} draws", f"{DRAWS[-1]} draws"
             text = f"{spread[few]} with {few}, {spread[many]} with {many}; bias {spread['bias in standard errors']} se"
@@ -221,7 +236,7 @@ def plot(found: Sequence[Row], path: Path) -> None:
     left.set(xscale="log", xlabel="largest relative change of a score (red: fails by design)")
     left.invert_yaxis()
     left.tick_params(axis="y", labelsize=7)
-    for name in dict.fromkeys(r["name"] for r in found if r["part"] == "features"):
+    for name in dict.fromkeys(r["name"] for r in found if r["expected"] == "1/sqrt(draws)"):
         values = [r["value"] for r in found if r["name"] == name and r["expected"] == "1/sqrt(draws)"]
         right.plot(DRAWS, values, marker="o", label=name)
     right.plot(DRAWS, [DRAWS[0] / n**0.5 for n in DRAWS], color="grey", linestyle=":", label="1/sqrt(draws)")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from eval.report import Row, save_figure, wilson
@@ -22,14 +23,15 @@ def pixels(text: str) -> int:
     return int(text)
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: argparse.ArgumentParser, split: str = "test", images: int = 0) -> None:
     parser.add_argument("--checkpoint", nargs="+", type=Path, required=True, help="one or more checkpoints")
     parser.add_argument("--resolutions", nargs="+", type=pixels, required=True, help="sides of the images, in pixels")
     parser.add_argument(
         "--positions", choices=("extrapolate", "interpolate"), help="as the model was trained by default"
     )
-    parser.add_argument("--split", choices=("test", "val"), default="test", help="choose models on val only")
-    parser.add_argument("--images", type=int, default=0, help="the first so many images; all by default")
+    default = "(default: %(default)s)"
+    parser.add_argument("--split", choices=("test", "val"), default=split, help=f"choose models on val only {default}")
+    parser.add_argument("--images", type=int, default=images, help=f"the first so many images, 0 for all {default}")
     parser.add_argument("--root", help="where the images are, if not where they were in training")
 
 
@@ -46,34 +48,50 @@ def result_directory(options: argparse.Namespace) -> Path:
     return first.parents[1 if len(options.checkpoint) == 1 else 2] / "results"
 
 
-@torch.inference_mode()
-def accuracy(trained: Trained, size: int, options: argparse.Namespace, device: torch.device) -> tuple[int, int]:
-    """(right, total) at one size."""
-    vit, data = trained.classifier.vit.to(device), trained.data
+def load_models(options: argparse.Namespace) -> list[Trained]:
+    """The models of the checkpoints; what cannot be evaluated is said before anything is."""
+    chosen = {} if options.positions is None else {"positions": options.positions}
+    models = [load_trained(path, **chosen) for path in options.checkpoint]
+    for trained in models:
+        trained.data.root = options.root or trained.data.root
+        trained.data.setup()
+        for size in options.resolutions:
+            trained.classifier.vit.grid(size, size)
+            trained.data.held_out(options.split, (size, size))
+    return models
+
+
+def batches(
+    trained: Trained, size: int, options: argparse.Namespace, device: torch.device, title: str = ""
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Normalised images on the device and their classes, in batches of about as many tokens as in training."""
+    vit, data = trained.classifier.vit, trained.data
     images: Any = data.held_out(options.split, (size, size))
     if options.images:
         images = torch.utils.data.Subset(images, range(min(options.images, len(images))))
     tokens, trained_tokens = [h * w for h, w in (vit.grid(size, size), vit.train_grid)]
     batch_size = max(1, data.batch_size * trained_tokens // max(tokens, trained_tokens))
+    title = f"{name_of(trained.path)} at {size}{title}"
+    for batch, targets in tqdm(data.loader(images, batch_size), desc=title, leave=False, disable=None):
+        yield data.normalise(batch.to(device)), targets
+
+
+@torch.inference_mode()
+def accuracy(
+    trained: Trained, size: int, options: argparse.Namespace, device: torch.device, title: str = ""
+) -> tuple[int, int]:
+    """(right, total) at one size."""
+    vit = trained.classifier.vit.to(device)
     right = total = 0
-    bar = tqdm(data.loader(images, batch_size), desc=f"{name_of(trained.path)} at {size}", leave=False, disable=None)
-    for batch, targets in bar:
-        logits = vit(data.normalise(batch.to(device)))
-        right += int((logits.argmax(-1).cpu() == targets).sum())
+    for images, targets in batches(trained, size, options, device, title):
+        right += int((vit(images).argmax(-1).cpu() == targets).sum())
         total += len(targets)
     return right, total
 
 
 def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """A row for each model and resolution."""
-    chosen = {} if options.positions is None else {"positions": options.positions}
-    models = [load_trained(path, **chosen) for path in options.checkpoint]
-    for trained in models:  # what cannot be evaluated is said before anything is
-        trained.data.root = options.root or trained.data.root
-        trained.data.setup()
-        for size in options.resolutions:
-            trained.classifier.vit.grid(size, size)
-            trained.data.held_out(options.split, (size, size))
+    models = load_models(options)
     for trained in models:
         for size in options.resolutions:
             right, total = accuracy(trained, size, options, device)

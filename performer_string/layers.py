@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
@@ -17,7 +18,14 @@ from performer_string.rotation import Rotation
 
 
 class Attend(Protocol):
-    """A way to attend: what the layer, the trainer's diagnostics and the evaluations ask of it."""
+    """A way to attend: what the layer, the trainer's diagnostics and the evaluations ask of it.
+
+    Attributes:
+        homogeneous: no weight changes with a common factor of the queries and keys, so that a temperature has no
+            effect.
+    """
+
+    homogeneous: bool
 
     def __call__(
         self, q: Tensor, k: Tensor, v: Tensor, *, rotation: Rotation | None = None, key_mask: Tensor | None = None
@@ -34,6 +42,8 @@ class Attend(Protocol):
 
 class SoftmaxAttention(nn.Module):
     """`softmax_attention` as a module."""
+
+    homogeneous = False
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, rotation: Rotation | None = None, key_mask: Tensor | None = None
@@ -53,6 +63,7 @@ class LinearAttention(nn.Module):
     def __init__(self, head_dim: int, num_heads: int, feature_map: str, seed: int, **options: Any):
         super().__init__()
         self.phi = build_feature_map(feature_map, head_dim=head_dim, num_heads=num_heads, seed=seed, **options)
+        self.homogeneous = self.phi.homogeneous
 
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, *, rotation: Rotation | None = None, key_mask: Tensor | None = None
@@ -81,7 +92,7 @@ class PerformerPytorchAttention(nn.Module):
         for option in set(options) - lookup("feature map of performer-pytorch", feature_map, known):
             raise ValueError(f"performer-pytorch with {feature_map!r} has no option {option!r}.")
         order = options.get("order", 1)
-        self.seed = seed
+        self.seed, self.homogeneous = seed, feature_map == "relu"  # up to its epsilon
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(seed, 0))
             self.fast = FastAttention(
@@ -140,16 +151,38 @@ class SelfAttention(nn.Module):
             temperature 0 < tau < max_temperature for each head. There is no learned scale for each channel, since
             that would not commute with the folded basis.
         max_temperature: the bound of tau, which starts at a quarter of it.
+        log_scale: N_0, the number of tokens in training: logits are multiplied by log N / log N_0 for N keys, which
+            keeps attention from spreading as they grow in number (Chiang and Cholak, arXiv:2202.12172; with a learned
+            factor in place of 1 / log N_0, Nakanishi, arXiv:2501.19399). None for no such factor.
+
+    Raises:
+        ValueError: a width that the heads do not divide; a log_scale of less than 2 tokens, or with homogeneous
+            features, which no factor of the logits reaches.
     """
 
     def __init__(
-        self, width: int, num_heads: int, attend: nn.Module, *, qk_norm: bool = False, max_temperature: float = 16.0
+        self,
+        width: int,
+        num_heads: int,
+        attend: nn.Module,
+        *,
+        qk_norm: bool = False,
+        max_temperature: float = 16.0,
+        log_scale: int | None = None,
     ):
         super().__init__()
         if num_heads < 1 or width % num_heads:
             raise ValueError(f"the width {width} is not divisible by {num_heads} heads.")
         self.num_heads, self.head_dim, self.max_temperature = num_heads, width // num_heads, max_temperature
-        self.attend = attend
+        if log_scale is not None and log_scale < 2:
+            raise ValueError(f"log_scale needs at least 2 tokens in training, for log N / log N_0, not {log_scale}.")
+        if log_scale is not None and cast(Attend, attend).homogeneous:
+            raise ValueError(
+                "log_scale multiplies the logits, which has no effect with a homogeneous feature map (relu, or "
+                "polynomial without lower): leave it off, or use softmax, favor+, favor+hyperbolic or polynomial with "
+                "lower."
+            )
+        self.attend, self.log_scale = attend, log_scale
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
         start = torch.full((num_heads,), 0.25).logit()
@@ -166,6 +199,14 @@ class SelfAttention(nn.Module):
             rows = torch.cat([turned, rows[2:]]).flatten(0, 2)  # [3 H d, D + 1]
         return rows[:, :-1], rows[:, -1]
 
+    def log_growth(self, x: Tensor, key_mask: Tensor | None) -> float | Tensor:
+        """log N / log N_0 for the N keys that take part, [B, 1, 1, 1] under a mask."""
+        assert self.log_scale is not None
+        if key_mask is None:
+            return math.log(x.shape[1]) / math.log(self.log_scale)
+        keys = key_mask.sum(-1)[:, None, None, None].to(torch.promote_types(x.dtype, torch.float32))
+        return (keys.clamp(min=1).log() / math.log(self.log_scale)).to(x.dtype)
+
     def forward(self, x: Tensor, rotation: Rotation, key_mask: Tensor | None = None) -> Tensor:
         basis, rotation = rotation.factor()
         qkv = F.linear(x, *self.fold(basis))  # [B, N, 3D]
@@ -175,5 +216,8 @@ class SelfAttention(nn.Module):
             tau = self.max_temperature * self.temperature.sigmoid()  # [H]
             scale = (tau * self.head_dim**0.5).sqrt()[:, None, None]  # logits are d^-1/2 q.k
             q, k = F.normalize(q, dim=-1) * scale, F.normalize(k, dim=-1) * scale
+        if self.log_scale is not None:
+            growth = self.log_growth(x, key_mask) ** 0.5  # each of q and k gets the root
+            q, k = q * growth, k * growth
         out = self.attend(q, k, v, rotation=rotation, key_mask=key_mask)  # [B, H, N, d]
         return cast(Tensor, self.out(out.transpose(1, 2).flatten(-2)))  # [B, N, D]

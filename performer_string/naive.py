@@ -33,6 +33,14 @@ def arc_cosine_features(x: Tensor, projection: Tensor, order: int) -> Tensor:
     return torch.clamp(dots, min=0) ** order * (2 / projection.shape[1]) ** 0.5
 
 
+def polynomial_features(x: Tensor, scale: float, lower: bool) -> Tensor:
+    """All d^2 products scale x_i x_j; with the lower orders [1, sqrt(scale) x, scale x_i x_j / sqrt(2)]."""
+    products = torch.einsum("bhni,bhnj->bhnij", x, x).flatten(-2) * scale  # [B, H, N, d, d] -> [B, H, N, d d]
+    if not lower:
+        return products
+    return torch.cat([torch.ones_like(x[..., :1]), scale**0.5 * x, products / 2**0.5], dim=-1)
+
+
 def linear_weights(fq: Tensor, fk: Tensor, key_mask: Tensor | None = None) -> Tensor:
     """A_ij = phi(q_i)^T phi(k_j) / sum_j phi(q_i)^T phi(k_j) over the keys that take part. [B, H, N, N]"""
     weights = torch.einsum("bhim,bhjm->bhij", fq, fk)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast, get_args
@@ -14,6 +15,7 @@ from performer_string.choices import lookup
 from performer_string.encodings import Encoding, build_encoding
 from performer_string.features import derive_seed
 from performer_string.layers import ATTENTIONS, Attend, SelfAttention, build_attention
+from performer_string.pooling import AttentionPool
 from performer_string.positions import PositionMode, grid_positions, with_prefix
 from performer_string.rotation import Rotation
 
@@ -23,6 +25,8 @@ VARIANTS: dict[str, dict[str, int]] = {
     "small": {"width": 384, "depth": 12, "num_heads": 6},  # DeiT-S, the same
     "base": {"width": 768, "depth": 12, "num_heads": 12},  # ViT-B, arXiv:2010.11929 table 1
 }
+
+Pool = Literal["mean", "cls", "attention"]
 
 
 def as_pair(size: int | Sequence[int]) -> tuple[int, int]:
@@ -47,17 +51,20 @@ class ViTConfig:
         num_heads: H.
         mlp_ratio: hidden width of the MLP over D.
         attention: `linear`, `softmax` or `performer-pytorch`.
-        feature_map: `favor+`, `favor+hyperbolic` or `relu`; softmax has none, and leaves this and the next unused.
-        feature_options: of the feature map: `num_features`, `order`, `scale`.
+        feature_map: `favor+`, `favor+hyperbolic`, `relu` or `polynomial`; softmax has none, and leaves this and
+            the next unused.
+        feature_options: of the feature map: `num_features`, `order`, `scale`, `lower`.
         encoding: a name in `ENCODINGS`.
         encoding_options: of the encoding.
         share_layers: one set of generators for all layers instead of one for each.
         positions: `extrapolate` (spacing preserved), `interpolate` (squeezed into the training grid) or `unit`.
         centred: positions relative to their mean.
-        pool: `mean` over the patches, or a `cls` token.
+        pool: `mean` over the patches, a `cls` token, or `attention` over the patches with learned queries.
         registers: number of register tokens (arXiv:2309.16588).
         qk_norm: unit queries and keys with a learned temperature.
         max_temperature: its bound.
+        log_scale: logits times log N / log N_train for N tokens; not for homogeneous feature maps (`relu`, and
+            `polynomial` without `lower`), which see no factor of the logits.
         drop_path: stochastic depth (arXiv:1603.09382), growing linearly to this rate at the last block.
         seed: of the random features.
     """
@@ -79,10 +86,11 @@ class ViTConfig:
     share_layers: bool = False
     positions: PositionMode = "extrapolate"
     centred: bool = False
-    pool: Literal["mean", "cls"] = "mean"
+    pool: Pool = "mean"
     registers: int = 0
     qk_norm: bool = False
     max_temperature: float = 16.0
+    log_scale: bool = False
     drop_path: float = 0.0
     seed: int = 0
 
@@ -92,7 +100,7 @@ class ViTConfig:
         self.depth = sizes["depth"] if self.depth is None else self.depth
         self.num_heads = sizes["num_heads"] if self.num_heads is None else self.num_heads
         lookup("attention", self.attention, ATTENTIONS)
-        lookup("pooling", self.pool, dict.fromkeys(("mean", "cls")))
+        lookup("pooling", self.pool, dict.fromkeys(get_args(Pool)))
         lookup("position mode", self.positions, dict.fromkeys(get_args(PositionMode)))
         for name in ("width", "depth", "num_heads", "in_channels", "num_classes"):
             if getattr(self, name) < 1:
@@ -168,9 +176,17 @@ class ViT(nn.Module):
                 seed=derive_seed(c.seed, "features", layer),
                 feature_options=c.feature_options,
             )
-            attention = SelfAttention(width, heads, attend, qk_norm=c.qk_norm, max_temperature=c.max_temperature)
+            attention = SelfAttention(
+                width,
+                heads,
+                attend,
+                qk_norm=c.qk_norm,
+                max_temperature=c.max_temperature,
+                log_scale=math.prod(self.train_grid) + self.num_prefix if c.log_scale else None,
+            )
             self.blocks.append(Block(attention, width, c.mlp_ratio, c.drop_path * layer / max(depth - 1, 1)))
         self.norm = nn.LayerNorm(width)
+        self.pool = AttentionPool(width, heads) if c.pool == "attention" else None
         self.head = nn.Linear(width, c.num_classes)
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -221,7 +237,10 @@ class ViT(nn.Module):
     def forward(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
         """Logits [B, classes]; `positions` [N, 2] replace those of the images' grid."""
         x = self.tokens(images, positions)
-        pooled = x[:, 0] if self.config.pool == "cls" else x[:, self.num_prefix :].mean(dim=1)
+        if self.config.pool == "cls":
+            return cast(Tensor, self.head(x[:, 0]))
+        patches = x[:, self.num_prefix :]
+        pooled = patches.mean(dim=1) if self.pool is None else self.pool(patches)
         return cast(Tensor, self.head(pooled))
 
     def attends(self) -> list[Attend]:

@@ -9,21 +9,28 @@ import torch
 from torch import Tensor
 
 from performer_string import FEATURE_MAPS, build_feature_map, naive
-from performer_string.features import derive_seed, integer_power, orthogonal_projection
+from performer_string.features import RandomFeatures, derive_seed
+from performer_string.features.arc_cosine import integer_power
+from performer_string.features.base import orthogonal_projection
 
-CASES = [("favor+", {}), ("favor+hyperbolic", {}), ("favor+", {"scale": 0.5})]
-CASES += [("relu", {"order": order}) for order in (1, 2, 3, 4, 8)]
+RANDOM = [("favor+", {}), ("favor+hyperbolic", {}), ("favor+", {"scale": 0.5})]
+RANDOM += [("relu", {"order": order}) for order in (1, 2, 3, 4, 8)]
+EXACT = [("polynomial", {}), ("polynomial", {"lower": True}), ("polynomial", {"lower": True, "scale": 0.5})]
+CASES = [*RANDOM, ("relu", {"order": 16}), *EXACT]  # order 16 has too heavy a tail for the statistics of draws
 
 
 def make(case, num_features=16, head_dim=6, num_heads=2, seed=0):
     name, options = case
-    sizes = {"head_dim": head_dim, "num_heads": num_heads, "num_features": num_features}
-    return build_feature_map(name, seed=seed, **sizes, **options).double()
+    if case not in EXACT:
+        options = {"num_features": num_features, **options}
+    return build_feature_map(name, head_dim=head_dim, num_heads=num_heads, seed=seed, **options).double()
 
 
 def definition(case, phi, x: Tensor) -> Tensor:
     name, options = case
     scale = options.get("scale", x.shape[-1] ** -0.5)
+    if name == "polynomial":
+        return naive.polynomial_features(x, scale, options.get("lower", False))
     if name == "relu":
         return naive.arc_cosine_features(x, phi.projection, options["order"])
     return {"favor+": naive.positive_features, "favor+hyperbolic": naive.hyperbolic_features}[name](
@@ -34,8 +41,11 @@ def definition(case, phi, x: Tensor) -> Tensor:
 def kernel(case, q: Tensor, k: Tensor) -> Tensor:
     """What phi(q)^T phi(k) estimates, without random features: for relu by quadrature over the plane of q and k."""
     name, options = case
+    logits = (q * k).sum(-1) * options.get("scale", q.shape[-1] ** -0.5)
+    if name == "polynomial":
+        return 1 + logits + logits**2 / 2 if options.get("lower") else logits**2
     if name != "relu":
-        return torch.exp((q * k).sum(-1) * options.get("scale", q.shape[-1] ** -0.5))
+        return torch.exp(logits)
     p = options["order"]
     norms = q.norm(dim=-1) * k.norm(dim=-1)
     angle = torch.acos(((q * k).sum(-1) / norms).clamp(-1, 1))
@@ -46,14 +56,38 @@ def kernel(case, q: Tensor, k: Tensor) -> Tensor:
 
 def test_every_feature_map_is_in_the_contract():
     assert {name for name, _ in CASES} == set(FEATURE_MAPS)
+    assert {name for name, _ in RANDOM} == {n for n, kind in FEATURE_MAPS.items() if issubclass(kind, RandomFeatures)}
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 class TestEvery:
     def test_features_are_their_definition(self, case):
         phi, x = make(case), torch.randn(3, 2, 5, 6, dtype=torch.float64)
-        torch.testing.assert_close(phi.queries(x), definition(case, phi, x))
-        torch.testing.assert_close(phi.keys(x), definition(case, phi, x))
+        plain = definition(case, phi, x)
+        if case in EXACT:  # the definition has every product twice: the features agree in their kernel
+            torch.testing.assert_close(phi.queries(x) @ phi.keys(x).mT, plain @ plain.mT)
+            return
+        torch.testing.assert_close(phi.queries(x), plain)
+        torch.testing.assert_close(phi.keys(x), plain)
+
+    def test_the_width_is_the_number_of_features(self, case):
+        phi = make(case)
+        assert phi.queries(torch.randn(1, 2, 3, 6, dtype=torch.float64)).shape[-1] == phi.num_features
+
+    def test_log_kernel_is_the_log_of_the_kernel(self, case):
+        phi = make(case)
+        q, k = torch.randn(2, 3, 2, 50, 6, dtype=torch.float64)
+        k[:, :, :2], k[:, :, 2:4] = q[:, :, :2] * 0.3, -q[:, :, 2:4]  # at no angle, and at the widest
+        found = phi.log_kernel(q, k).diagonal(dim1=-2, dim2=-1).exp()
+        torch.testing.assert_close(found, kernel(case, q, k), rtol=1e-5, atol=1e-9)
+        torch.testing.assert_close(
+            phi.log_kernel(q, k[:, :, :5])[:, :, 7], phi.log_kernel(q[:, :, 7:8], k)[:, :, 0, :5]
+        )
+
+    def test_homogeneous_maps_do_not_see_a_temperature_and_others_do(self, case):
+        phi, (q, k) = make(case), torch.randn(2, 3, 2, 5, 6, dtype=torch.float64)
+        change = naive.linear_weights(*phi.pair(q * 1.5, k * 1.5)) - naive.linear_weights(*phi.pair(q, k))
+        assert change.abs().max() < 1e-12 if phi.homogeneous else change.abs().max() > 1e-3
 
     def test_pair_is_the_features_up_to_what_cancels(self, case):
         phi = make(case)
@@ -61,6 +95,36 @@ class TestEvery:
         plain = naive.linear_weights(phi.queries(q), phi.keys(k))
         torch.testing.assert_close(naive.linear_weights(*phi.pair(q, k)), plain)
 
+    @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
+    def test_pairs_stay_finite_at_any_norm(self, case, size):
+        phi, (q, k) = make(case).float(), torch.randn(2, 3, 2, 50, 6) * size
+        fq, fk = phi.pair(q, k)
+        assert torch.isfinite(fq).all()
+        assert torch.isfinite(fk).all()
+        assert ((fq @ fk.sum(-2)[..., None]) > 0).all()
+
+    def test_features_are_float32_for_half_precision_and_under_autocast(self, case):
+        phi, x = make(case).float(), torch.randn(1, 2, 5, 6)
+        exact = phi.queries(x.bfloat16().float())
+        with torch.autocast("cpu", torch.bfloat16):
+            features = phi.queries(x.bfloat16())
+            pair = phi.pair(x.bfloat16(), x.bfloat16())
+        assert {features.dtype, pair[0].dtype, pair[1].dtype} == {torch.float32}
+        torch.testing.assert_close(features, exact, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", EXACT, ids=str)
+def test_without_a_draw_a_rotation_changes_nothing(case):
+    q, k = torch.randn(2, 1, 2, 4, 6, dtype=torch.float64)
+    turn, phi = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64))[0], make(case)
+    still, turned = phi.queries(q) @ phi.keys(k).mT, phi.queries(q @ turn) @ phi.keys(k @ turn).mT
+    torch.testing.assert_close(turned, still, rtol=1e-12, atol=1e-12)
+    phi.redraw(5)
+    torch.testing.assert_close(phi.queries(q) @ phi.keys(k).mT, still, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("case", RANDOM, ids=str)
+class TestRandom:
     def test_unbiased_within_the_standard_error(self, case):
         q, k = torch.randn(2, 1, 1, 4, 6, dtype=torch.float64) * 0.7
         draws, heads = 60, 50
@@ -100,23 +164,6 @@ class TestEvery:
     def test_heads_have_draws_of_their_own(self, case):
         projection = make(case).projection
         assert not torch.allclose(projection[0], projection[1])
-
-    def test_features_are_float32_for_half_precision_and_under_autocast(self, case):
-        phi, x = make(case).float(), torch.randn(1, 2, 5, 6)
-        exact = phi.queries(x.bfloat16().float())
-        with torch.autocast("cpu", torch.bfloat16):
-            features = phi.queries(x.bfloat16())
-            pair = phi.pair(x.bfloat16(), x.bfloat16())
-        assert {features.dtype, pair[0].dtype, pair[1].dtype} == {torch.float32}
-        torch.testing.assert_close(features, exact, rtol=1e-5, atol=1e-6)
-
-    @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
-    def test_pairs_stay_finite_at_any_norm(self, case, size):
-        phi, (q, k) = make(case).float(), torch.randn(2, 3, 2, 50, 6) * size
-        fq, fk = phi.pair(q, k)
-        assert torch.isfinite(fq).all()
-        assert torch.isfinite(fk).all()
-        assert ((fq @ fk.sum(-2)[..., None]) > 0).all()
 
 
 def test_projections_are_orthogonal_in_blocks_with_chi_norms():
@@ -167,6 +214,8 @@ def test_seeds_of_different_tuples_differ():
         ("favor+", {"num_features": -4}, "num_features has to be positive, not -4"),
         ("favor+hyperbolic", {"num_features": 5}, r"has to be even \(pairs\), not 5"),
         ("favor+", {"scale": 0.0}, "scale of the logits has to be positive"),
+        ("polynomial", {"scale": -1.0}, "scale of the logits has to be positive"),
+        ("polynomial", {"num_features": 64}, "no option 'num_features'. Its options: scale, lower"),
     ],
 )
 def test_bad_options(name, options, message):

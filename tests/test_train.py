@@ -15,10 +15,11 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from performer_string import ViT, ViTConfig
+from performer_string import ViT, ViTConfig, grid_positions
 from train import cli
 from train.checkpoint import CheckpointError, load_trained, read_checkpoint
 from train.module import ImageClassifier, NonFiniteLossError, OptimConfig, learning_rate, parameter_groups
+from train.positions import jitter_positions
 
 REPOSITORY = Path(__file__).parents[1]
 TINY = {
@@ -45,7 +46,14 @@ TINY = {
             "feature_map": "relu",
             "feature_options": {"order": 2, "num_features": 16},
         },
-        "optim": {"mixup": 0.2, "cutmix": 0.5, "redraw_every": 4},
+        "optim": {
+            "mixup": 0.2,
+            "cutmix": 0.5,
+            "redraw_every": 4,
+            "position_frame": 1.5,
+            "position_scale": 1.2,
+            "position_offset": 2.0,
+        },
     },
     "data": {"source": "arrow", "train_size": 80, "batch_size": 8, "val_size": 16, "resolutions": [84]},
 }
@@ -94,7 +102,8 @@ def wait_for(path: Path, seconds: float = 120) -> None:
 
 @pytest.mark.parametrize("pause", [0.0, 0.6])
 def test_killed_and_resumed_is_the_same_run(config, whole, tmp_path, pause):
-    """SIGKILL at two moments: within the first epoch and later; mixup, stochastic depth, EMA and redraws are on."""
+    """SIGKILL at two moments: within the first epoch and later; mixup, stochastic depth, EMA, redraws and moved
+    positions are on."""
     run = tmp_path / "killed"
     process = start(config, run)
     wait_for(last(run))
@@ -123,7 +132,8 @@ def test_ctrl_c_saves_the_last_step_and_resumes(config, whole, tmp_path, number)
 def test_two_processes_take_the_same_steps_as_one(config, tmp_path):
     """Two processes of four images against one of eight, without what is random for each process."""
     plain = ["--config", str(config), "--trainer.max_epochs", "1", "--model.vit.drop_path", "0"]
-    plain += ["--model.optim.mixup", "0", "--model.optim.cutmix", "0"]
+    for name, off in {"mixup": 0, "cutmix": 0, "position_frame": 1, "position_scale": 1, "position_offset": 0}.items():
+        plain += [f"--model.optim.{name}", str(off)]
     one, two = tmp_path / "one", tmp_path / "two"
     cli.run(["fit", *plain, "--run_dir", str(one)])
     distributed = ["--trainer.devices", "2", "--trainer.strategy", "ddp", "--data.batch_size", "4"]
@@ -210,6 +220,9 @@ def fails(arguments: list[str], capsys) -> str:
         (["--data.resolutions", "[90]"], "90 x 90 pixels is not divisible"),
         (["--model.vit.num_classes", "7"], "num_classes=4, the model 7: set --model.vit.num_classes 4"),
         (["--model.optim.lr", "-1"], "lr has to be positive"),
+        (["--model.optim.position_scale", "0.5"], "position_frame and position_scale have to be 1 or more"),
+        (["--model.vit.encoding", "absolute"], "position_frame draws positions beyond the training grid"),
+        (["--model.vit.positions", "interpolate"], "position_frame draws positions beyond the training grid"),
         (["--data.source", "folder", "--data.root", "nowhere"], "no usable training set under nowhere"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
         (["--ckpt_path", "nowhere.ckpt"], "there is no checkpoint nowhere.ckpt"),
@@ -286,6 +299,61 @@ def test_a_loss_that_is_not_finite_stops_with_advice():
     classifier.vit.head.bias.data[0] = math.nan
     with pytest.raises(NonFiniteLossError, match=r"the loss is nan at step 0.*--model\.optim\.lr"):
         classifier.training_step((torch.rand(2, 1, 60, 60), torch.tensor([0, 1])), 0)
+
+
+class TestPositions:
+    GRID = grid_positions((5, 7))
+
+    def test_none_is_none(self):
+        assert torch.equal(jitter_positions(self.GRID), self.GRID)
+        model = ImageClassifier(ViTConfig(**TINY["model"]["vit"]), OptimConfig())
+        assert model.draw_positions(torch.zeros(2, 1, 60, 60)) is None
+
+    @pytest.mark.parametrize("frame", [1.2, 2.0, 3.7])
+    def test_a_frame_gives_each_axis_an_increasing_subset_of_a_larger_grid(self, frame):
+        seen = set()
+        for _ in range(200):
+            drawn = jitter_positions(self.GRID, frame=frame).reshape(5, 7, 2)  # [N, 2] -> [h, w, 2]
+            for axis, cells in ((0, 5), (1, 7)):
+                line = drawn.select(1 - axis, 0)[:, axis]
+                assert (line.diff() >= 1).all()
+                assert torch.equal(line, line.round())
+                assert 0 <= line.min() <= line.max() <= round(frame * cells) - 1
+                assert (drawn[..., axis] == drawn[..., axis].select(1 - axis, 0).unsqueeze(1 - axis)).all()
+                seen |= {(axis, int(r)) for r in line}
+        assert seen == {(axis, r) for axis, n in ((0, 5), (1, 7)) for r in range(round(frame * n))}
+
+    def test_a_scale_is_one_factor_log_uniform_and_an_offset_a_common_move(self):
+        factors = torch.stack([jitter_positions(self.GRID, scale=2.0)[1:] / self.GRID[1:] for _ in range(400)])
+        assert (factors.nan_to_num(-1).amax((1, 2)) - factors.nan_to_num(9).amin((1, 2))).max() < 1e-5
+        logs = factors[:, -1, 0].log() / math.log(2)
+        assert -1 <= logs.min() < -0.9
+        assert 0.9 < logs.max() <= 1
+        assert abs(logs.mean()) < 4.5 * (1 / 3 / 400) ** 0.5
+        moves = torch.stack([jitter_positions(self.GRID, offset=3.0) - self.GRID for _ in range(400)])
+        assert (moves - moves[:, :1]).abs().max() < 1e-5
+        assert 2.8 < moves.abs().max() <= 3 + 1e-5
+        assert (moves[:, 0, 0] - moves[:, 0, 1]).abs().max() > 1  # each axis its own
+
+    def test_training_moves_positions_by_the_seed_and_evaluation_does_not(self):
+        model = ImageClassifier(ViTConfig(**{**TINY["model"]["vit"], "drop_path": 0.0}), OptimConfig(position_frame=2))
+        seen = []
+        model.vit.register_forward_pre_hook(lambda module, args: seen.append(args[1]))
+        batch = torch.rand(2, 1, 60, 60), torch.tensor([0, 1])
+        model.log = lambda *args, **kwargs: None
+        for seed in (1, 1, 2):
+            torch.manual_seed(seed)
+            model.training_step(batch, 0)
+        model.validation_step(batch, 0)
+        assert torch.equal(seen[0], seen[1])
+        assert not torch.equal(seen[0], seen[2])
+        assert seen[3] is None
+
+    def test_centred_positions_stay_centred(self):
+        model = ImageClassifier(
+            ViTConfig(**{**TINY["model"]["vit"], "centred": True}), OptimConfig(position_frame=2, position_offset=3)
+        )
+        assert model.draw_positions(torch.zeros(2, 1, 60, 60)).mean(0).abs().max() < 1e-5
 
 
 def test_learning_rate_rises_and_falls():

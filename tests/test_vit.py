@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -9,6 +10,8 @@ import torch
 
 from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, fold, grid_positions
 from performer_string.encodings import SeparableEncoding
+from performer_string.layers import SelfAttention, build_attention
+from performer_string.pooling import AttentionPool
 from performer_string.vit import DropPath
 
 SMALL = ViTConfig(
@@ -37,8 +40,11 @@ def test_trains_at_one_size_and_runs_at_others(encoding, attention):
         assert torch.isfinite(logits).all()
 
 
+OPTIONS = [{"pool": "cls", "registers": 2}, {"pool": "attention"}, {"qk_norm": True}, {"share_layers": True}]
+
+
 @pytest.mark.parametrize("attention", ["linear", "softmax"])
-@pytest.mark.parametrize("options", [{"pool": "cls", "registers": 2}, {"qk_norm": True}, {"share_layers": True}])
+@pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_gradient_reaches_every_parameter(encoding, options, attention):
     """Among them every layer's generators: code that rotates with the first layer's everywhere fails here."""
@@ -56,17 +62,21 @@ def test_layers_have_generators_of_their_own_unless_shared(encoding):
     assert len(vit(encoding=encoding, share_layers=True).encodings) == 1
 
 
-@pytest.mark.parametrize("attention", ["linear", "softmax"])
+POLYNOMIAL = {"feature_map": "polynomial", "feature_options": {}}
+
+
+@pytest.mark.parametrize("attention", ["linear", "polynomial", "softmax"])
 @pytest.mark.parametrize("name", [name for name, c in ENCODINGS.items() if issubclass(c, SeparableEncoding)])
 def test_a_common_move_of_all_positions(name, attention):
-    """Exact for softmax. One draw of random features is not invariant, and has to show it."""
-    model = vit(encoding=name, attention=attention).double().eval()
+    """Exact for softmax, and for features without a draw. One random draw is not invariant, and has to show it."""
+    kind = POLYNOMIAL if attention == "polynomial" else {"attention": attention}
+    model = vit(encoding=name, **kind).double().eval()
     images, positions = torch.randn(2, 2, 16, 24, dtype=torch.float64), grid_positions((4, 3), dtype=torch.float64)
     with torch.no_grad():
         still, moved = model(images, positions), model(images, positions + torch.tensor([0.37, -2.41]))
         centred = [model(images, p - p.mean(0)) for p in (positions, positions + 1.3)]
     change = (still - moved).abs().max()
-    assert change < 1e-10 if attention == "softmax" else change > 1e-7
+    assert change > 1e-7 if attention == "linear" else change < 1e-10
     torch.testing.assert_close(*centred, rtol=0, atol=1e-10)  # centred positions make any model invariant
 
 
@@ -120,7 +130,7 @@ def test_parameters_of_deit_tiny():
     assert sum(p.numel() for p in model.parameters()) == 5_717_416 - 192  # the CLS token has no position here
 
 
-@pytest.mark.parametrize("changes", [{}, {"qk_norm": True}, {"share_layers": True}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"qk_norm": True}, {"share_layers": True}, {"log_scale": True}], ids=str)
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_folded_model_has_equal_outputs_and_leaves_the_model_alone(encoding, changes):
     model = vit(encoding=encoding, attention="softmax", **changes).eval()
@@ -147,6 +157,88 @@ def test_redraw_changes_every_layer_by_seed_and_step():
         assert not torch.equal(a.phi.projection, old)
 
 
+def large(model: ViT) -> ViT:
+    """Large enough weights for attention to reach the logits."""
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=0.3)
+    return model.double().eval()
+
+
+TAYLOR = {"feature_map": "polynomial", "feature_options": {"lower": True}}
+
+
+@pytest.mark.parametrize("prefix", [{}, {"registers": 2}], ids=str)
+@pytest.mark.parametrize("kind", [{"attention": "softmax"}, {}, {"qk_norm": True}, TAYLOR], ids=str)
+def test_log_scale_multiplies_the_logits_and_nothing_else(kind, prefix):
+    """As the same model with projections of queries and keys scaled by hand; nothing at the training size."""
+    plain = large(vit(**kind, **prefix))
+    scaled = vit(**kind, **prefix, log_scale=True).double().eval()
+    scaled.load_state_dict(plain.state_dict())
+    small, big = torch.randn(1, 2, 16, 24).double(), torch.randn(1, 2, 32, 80).double()
+    torch.testing.assert_close(scaled(small), plain(small), rtol=1e-12, atol=1e-12)
+    tokens = {size: size + plain.num_prefix for size in (12, 80)}
+    growth = math.log(tokens[80]) / math.log(tokens[12])
+    assert (scaled(big) - plain(big)).abs().max() > 1e-4
+    if not kind or "qk_norm" in kind:
+        return  # one draw of random features sees on which side the factor is
+
+    def grow(module, args, kwargs):
+        return (args[0] * growth, *args[1:]), kwargs  # all of it on the queries
+
+    for attend in plain.attends():
+        attend.register_forward_pre_hook(grow, with_kwargs=True)
+    torch.testing.assert_close(scaled(big), plain(big), rtol=1e-9, atol=1e-9)
+
+
+def test_log_scale_counts_the_keys_that_take_part():
+    attend = build_attention("softmax", head_dim=6, num_heads=2, feature_map="", seed=0, feature_options={})
+    layer = SelfAttention(12, 2, attend, log_scale=5).double()
+    x, rotation = torch.randn(2, 9, 12, dtype=torch.float64), vit(encoding="none").encodings[0](torch.zeros(9, 2))
+    mask = torch.arange(9)[None] < torch.tensor([[5], [7]])
+    out = layer(x, rotation, mask)
+    for image, count in enumerate((5, 7)):
+        torch.testing.assert_close(out[image, :count], layer(x[image : image + 1, :count], rotation)[0])
+
+
+def test_attention_pooling_starts_as_the_mean_and_learns_to_look():
+    mean, pooled = vit(), vit(pool="attention")
+    pooled.load_state_dict(mean.state_dict(), strict=False)
+    images = torch.randn(2, 2, 16, 24)
+    torch.testing.assert_close(pooled(images), mean(images))
+    pool = AttentionPool(12, 3).double()
+    torch.nn.init.normal_(pool.query, std=3.0)
+    x = torch.randn(2, 7, 12, dtype=torch.float64, requires_grad=True)
+    out = pool(x)
+    expected = torch.empty_like(out)
+    for b in range(2):  # the definition, part by part
+        for h in range(3):
+            weights = torch.softmax(torch.stack([(pool.query[h] * x[b, j]).sum() / 12**0.5 for j in range(7)]), dim=0)
+            expected[b, 4 * h : 4 * h + 4] = sum(weights[j] * x[b, j, 4 * h : 4 * h + 4] for j in range(7))
+    torch.testing.assert_close(out, expected)
+    weight = torch.randn_like(out)
+    for a, b in zip(
+        torch.autograd.grad((out * weight).sum(), [x, pool.query]),
+        torch.autograd.grad((expected * weight).sum(), [x, pool.query]),
+        strict=True,
+    ):
+        torch.testing.assert_close(a, b)
+    assert pool(x.bfloat16()).dtype == torch.bfloat16
+    assert not torch.allclose(out, x.mean(1))
+
+
+def test_attention_pooling_keeps_the_invariance():
+    model = large(vit(attention="softmax", encoding="rope-mixed", pool="attention"))
+    images, positions = torch.randn(2, 2, 16, 24, dtype=torch.float64), grid_positions((4, 3), dtype=torch.float64)
+    torch.testing.assert_close(model(images, positions), model(images, positions + 0.37), rtol=0, atol=1e-9)
+
+
+def test_old_configurations_mean_what_they_meant():
+    """What is new is off by default, so that older checkpoints load as they were."""
+    config = ViTConfig()
+    assert (config.pool, config.log_scale) == ("mean", False)
+    assert not [name for name in vit().state_dict() if name.startswith("pool")]
+
+
 def test_drop_path_keeps_the_mean_and_is_off_in_evaluation():
     drop, x = DropPath(0.4), torch.ones(20000, 1, 1)
     out = drop(x)
@@ -168,7 +260,10 @@ def test_drop_path_keeps_the_mean_and_is_off_in_evaluation():
         ({"feature_options": {"orders": 3}, "feature_map": "relu"}, "no option 'orders'. Did you mean 'order'"),
         ({"attention": "linera"}, "unknown attention 'linera'. Did you mean 'linear'"),
         ({"variant": "tny"}, "unknown ViT variant 'tny'. Did you mean 'tiny'"),
-        ({"pool": "max"}, "unknown pooling 'max'"),
+        ({"pool": "max"}, r"unknown pooling 'max'. Did you mean 'mean'\? Known: mean, cls, attention"),
+        ({"log_scale": True, "feature_map": "relu"}, "no effect with a homogeneous feature map"),
+        ({"log_scale": True, **POLYNOMIAL}, "no effect with a homogeneous feature map"),
+        ({"log_scale": True, "image_size": [4, 8]}, "at least 2 tokens in training, for log N / log N_0, not 1"),
         ({"positions": "stretch"}, "unknown position mode 'stretch'"),
         ({"registers": -1}, "registers has to be 0 or more"),
         ({"drop_path": 1.0}, r"drop_path has to lie in \[0, 1\)"),

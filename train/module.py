@@ -17,6 +17,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from torchvision.transforms import v2
 
 from performer_string import ViT, ViTConfig
+from train.positions import jitter_positions
 
 
 class NonFiniteLossError(RuntimeError):
@@ -37,6 +38,11 @@ class OptimConfig:
         mixup: alpha of mixup (arXiv:1710.09412), 0 for none.
         cutmix: alpha of cutmix (arXiv:1905.04899), 0 for none. With both, one of them at random for each batch.
         redraw_every: new random features every so many steps, 0 for never.
+        position_frame: patches get a random increasing subset of the positions of a grid this many times as large
+            along each axis, 1 for none (randomized positions, arXiv:2305.16843).
+        position_scale: positions times a factor between its inverse and itself, log-uniform, 1 for none.
+        position_offset: positions plus a common move of up to so many patches along each axis, 0 for none. No effect
+            where the model is exactly invariant; one draw of random features, or an added encoding, sees it.
     """
 
     lr: float = 1e-3
@@ -48,6 +54,9 @@ class OptimConfig:
     mixup: float = 0.0
     cutmix: float = 0.0
     redraw_every: int = 0
+    position_frame: float = 1.0
+    position_scale: float = 1.0
+    position_offset: float = 0.0
 
     def __post_init__(self) -> None:
         self.betas = (self.betas[0], self.betas[1])
@@ -60,6 +69,11 @@ class OptimConfig:
                 raise ValueError(f"{name} is a share in [0, 1), not {getattr(self, name)}.")
         if min(self.mixup, self.cutmix, self.redraw_every) < 0:
             raise ValueError("mixup, cutmix and redraw_every have to be 0 or more.")
+        if min(self.position_frame, self.position_scale) < 1 or self.position_offset < 0:
+            raise ValueError(
+                f"position_frame and position_scale have to be 1 or more, position_offset 0 or more, not "
+                f"{self.position_frame}, {self.position_scale} and {self.position_offset}."
+            )
 
 
 def learning_rate(step: int, steps: float, warmup: float, minimum: float) -> float:
@@ -94,6 +108,12 @@ class ImageClassifier(L.LightningModule):
         super().__init__()
         self.vit, self.optim = ViT(vit), optim or OptimConfig()
         self.resolutions = resolutions or ["train"]
+        extrapolates = vit.positions == "extrapolate" and self.vit.encodings[0].extrapolates
+        if self.optim.position_frame > 1 and not extrapolates:
+            raise ValueError(
+                f"position_frame draws positions beyond the training grid, which positions={vit.positions!r} with the "
+                f'encoding {vit.encoding!r} never are: use positions "extrapolate" and an encoding that extrapolates.'
+            )
         plain = {"vit": asdict(vit), "optim": asdict(self.optim), "resolutions": self.resolutions}
         self.save_hyperparameters(plain)  # plain values only: a checkpoint loads with weights_only=True
         classes = vit.num_classes
@@ -110,8 +130,8 @@ class ImageClassifier(L.LightningModule):
         if self.optim.cutmix:
             self.mixes.append(v2.CutMix(alpha=self.optim.cutmix, num_classes=classes))
 
-    def forward(self, images: Tensor) -> Tensor:
-        logits: Tensor = self.vit(images)
+    def forward(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
+        logits: Tensor = self.vit(images, positions)
         return logits
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
@@ -119,13 +139,22 @@ class ImageClassifier(L.LightningModule):
         if every and self.global_step and self.global_step % every == 0:
             self.vit.redraw(self.global_step)
 
+    def draw_positions(self, images: Tensor) -> Tensor | None:
+        """Positions for one step, the same for all its images; None for those of the grid."""
+        c, vit = self.optim, self.vit
+        if (c.position_frame, c.position_scale, c.position_offset) == (1, 1, 0):
+            return None
+        positions = vit.grid_positions(vit.grid(*images.shape[-2:]))
+        positions = jitter_positions(positions, c.position_frame, c.position_scale, c.position_offset)
+        return (positions - positions.mean(0) if vit.config.centred else positions).to(images.device)
+
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         images, targets = batch
         mixed = targets
         if self.mixes:
             mix = self.mixes[int(torch.randint(len(self.mixes), ()))]
             images, mixed = mix(images, targets)
-        logits = self(images).float()
+        logits = self(images, self.draw_positions(images)).float()
         loss = F.cross_entropy(logits, mixed, label_smoothing=self.optim.label_smoothing)
         if not torch.isfinite(loss):
             raise NonFiniteLossError(

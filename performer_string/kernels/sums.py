@@ -11,7 +11,8 @@ import math
 import torch
 from torch import Tensor
 
-from performer_string.features import FeatureForm, integer_power
+from performer_string.features import FeatureForm
+from performer_string.features.arc_cosine import integer_power
 
 
 def over_heads(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -1,0 +1,248 @@
+"""Changes to a trained model that each take one thing away or put one right, without training, and go back.
+
+An intervention is a function from a model to a context manager. Within it the model is changed; after it, whatever
+happened, it is what it was. GROUPS names them, for `python -m eval intervene`.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from typing import Any, cast
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from performer_string import ViT
+from performer_string.attention import rotate_pair
+from performer_string.features import FeatureMap, RandomFeatures, derive_seed
+from performer_string.features.arc_cosine import ArcCosineFeatures
+from performer_string.layers import LinearAttention, SoftmaxAttention, build_attention
+from performer_string.rotation import Rotation
+from performer_string.vit import Block
+
+Intervention = Callable[[ViT], AbstractContextManager[None]]
+ROWS = 256  # queries at a time where attention is dense
+
+
+class ExpectedKernel(nn.Module):
+    """Attention with the kernel that a feature map estimates, E phi(q)^T phi(k), in full: no variance of a draw."""
+
+    def __init__(self, phi: FeatureMap):
+        super().__init__()
+        self.phi, self.homogeneous = phi, phi.homogeneous
+
+    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_mask: Tensor | None = None) -> Tensor:
+        logits = self.phi.log_kernel(*rotate_pair(q, k, rotation))
+        if key_mask is not None:
+            logits = logits.masked_fill(~key_mask[:, None, None, :], -math.inf)
+        return logits.softmax(-1).nan_to_num(0.0)
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, *, rotation: Rotation | None = None, key_mask: Tensor | None = None
+    ) -> Tensor:
+        q, k = rotate_pair(q, k, rotation)
+
+        def rows(part: Tensor) -> Tensor:
+            weights = self.weights(part, k, None, key_mask)
+            return weights @ v.to(weights.dtype)
+
+        return torch.cat([rows(part) for part in q.split(ROWS, dim=-2)], dim=-2).to(v.dtype)  # [B, H, N, d]
+
+    def redraw(self, step: int) -> None:
+        pass
+
+
+def expected(attend: nn.Module) -> nn.Module | None:
+    """The same attention in the limit of many features; None where it is not known (performer-pytorch)."""
+    if isinstance(attend, LinearAttention):
+        return ExpectedKernel(attend.phi)
+    return attend if isinstance(attend, SoftmaxAttention) else None
+
+
+def blocks(vit: ViT) -> list[Block]:
+    return [cast(Block, block) for block in vit.blocks]
+
+
+@contextmanager
+def swapped(vit: ViT, layers: Sequence[int], make: Callable[[int], nn.Module]) -> Iterator[None]:
+    """`make(layer)` in place of how these layers attend."""
+    before = [block.attention.attend for block in blocks(vit)]
+    try:
+        for layer in layers:
+            blocks(vit)[layer].attention.attend = make(layer)
+        yield
+    finally:
+        for block, attend in zip(blocks(vit), before, strict=True):
+            block.attention.attend = attend
+
+
+def by_layer(vit: ViT, name: str, make: Callable[[int], nn.Module]) -> dict[str, Intervention]:
+    """In each layer alone, and in all of them."""
+    layers = list(range(len(vit.blocks)))
+    chosen = {**{f"{name}, layer {i}": [i] for i in layers}, f"{name}, all layers": layers}
+    return {title: partial(swapped, layers=some, make=make) for title, some in chosen.items()}
+
+
+def softmax(vit: ViT) -> dict[str, Intervention]:
+    """Exact softmax of d^-1/2 q.k: another kernel, unless the map is an estimate of it."""
+    if vit.config.attention == "softmax":
+        return {}
+    return by_layer(vit, "softmax", lambda layer: SoftmaxAttention())
+
+
+def expected_kernel(vit: ViT) -> dict[str, Intervention]:
+    """The map's own kernel without the variance of a draw."""
+    if not any(isinstance(module, RandomFeatures) for module in vit.modules()):
+        return {}
+    found = [expected(cast(nn.Module, attend)) for attend in vit.attends()]
+    return by_layer(vit, "expected kernel", lambda layer: cast(nn.Module, found[layer]))
+
+
+def more_features(vit: ViT, times: int = 8) -> dict[str, Intervention]:
+    """A fresh draw of so many times the features."""
+    c = vit.config
+    phis = [module for module in vit.modules() if isinstance(module, RandomFeatures)]
+    if not phis:
+        return {}
+    options = {**c.feature_options, "num_features": times * phis[0].num_features}
+
+    def wider(layer: int) -> nn.Module:
+        sizes = {"head_dim": phis[0].head_dim, "num_heads": phis[0].num_heads}
+        seed = derive_seed(c.seed, "more features", layer)
+        attend = build_attention(c.attention, feature_map=c.feature_map, feature_options=options, seed=seed, **sizes)
+        return attend.to(phis[0].projection.device)
+
+    return {f"{times} times the features": partial(swapped, layers=range(len(vit.blocks)), make=wider)}
+
+
+@contextmanager
+def redrawn(vit: ViT, draw: int) -> Iterator[None]:
+    """New random features that no training had: those of a negative step."""
+    before = [copy.deepcopy(cast(nn.Module, attend).state_dict()) for attend in vit.attends()]
+    try:
+        vit.redraw(-1 - draw)
+        yield
+    finally:
+        for attend, state in zip(vit.attends(), before, strict=True):
+            cast(nn.Module, attend).load_state_dict(state)
+
+
+def draws(vit: ViT, count: int = 5) -> dict[str, Intervention]:
+    """Other draws of the features: their spread is what the draw decides."""
+    if not any("projection" in name for name, _ in vit.named_buffers()):
+        return {}
+    return {f"draw {draw}": partial(redrawn, draw=draw) for draw in range(count)}
+
+
+@contextmanager
+def hooked(vit: ViT, hook: Callable[..., Any], layers: Sequence[int] | None = None) -> Iterator[None]:
+    """`hook(attend, args, kwargs)` before the attention of these layers, of all by default, to give it others."""
+    attends = vit.attends()
+    with ExitStack() as stack:
+        for layer in range(len(attends)) if layers is None else layers:
+            handle = cast(nn.Module, attends[layer]).register_forward_pre_hook(hook, with_kwargs=True)
+            stack.callback(handle.remove)
+        yield
+
+
+@contextmanager
+def sharper(vit: ViT) -> Iterator[None]:
+    """Logits times log N / log N_train; with a map that sees no such factor, its order times that, rounded."""
+    reference = math.log(math.prod(vit.train_grid) + vit.num_prefix)
+    phis = [module for module in vit.modules() if isinstance(module, ArcCosineFeatures)]
+    orders = [phi.order for phi in phis]
+
+    def scale(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> Any:
+        growth = math.log(args[0].shape[-2]) / reference
+        if phis:
+            for phi, order in zip(phis, orders, strict=True):
+                phi.order = max(1, round(order * growth))
+            return None
+        return (args[0] * growth**0.5, args[1] * growth**0.5, *args[2:]), kwargs
+
+    try:
+        with hooked(vit, scale):
+            yield
+    finally:
+        for phi, order in zip(phis, orders, strict=True):
+            phi.order = order
+
+
+def temperature(vit: ViT) -> dict[str, Intervention]:
+    """As if temperature had grown with log N; no effect at the training size."""
+    reached = not vit.attends()[0].homogeneous or any(isinstance(m, ArcCosineFeatures) for m in vit.modules())
+    many = math.prod(vit.train_grid) + vit.num_prefix > 1
+    return {"log N temperature": sharper} if reached and many and not vit.config.log_scale else {}
+
+
+def blank_patches(vit: ViT, images: Tensor) -> Tensor:
+    """Where a patch has one value all over, [B, N]."""
+    patches = rearrange(images, "b c (h p) (w q) -> b (h w) c (p q)", p=vit.patch[0], q=vit.patch[1])
+    return (patches.amax(-1) == patches.amin(-1)).all(-1)
+
+
+@contextmanager
+def thinned(vit: ViT, keys: Sequence[int], pool: bool) -> Iterator[None]:
+    """No more tokens than in training: every patch that is not blank, and blank ones at random for the rest.
+
+    As keys of the layers given (queries are all there), or in the mean that is pooled. At the training size nothing
+    changes.
+    """
+    most, generator = math.prod(vit.train_grid), torch.Generator().manual_seed(0)
+    kept: list[Tensor] = []
+
+    def look(module: nn.Module, args: tuple[Tensor, ...]) -> None:
+        blank = blank_patches(vit, args[0])
+        order = (~blank).float() + torch.rand(blank.shape, generator=generator).to(blank.device) / 2
+        chosen = order.topk(min(most, blank.shape[1]), dim=-1).indices
+        kept[:] = [torch.zeros_like(blank).scatter(-1, chosen, True)]
+
+    def mask(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> Any:
+        prefix = kept[0].new_ones(len(kept[0]), vit.num_prefix)
+        return args, {**kwargs, "key_mask": torch.cat([prefix, kept[0]], dim=1)}
+
+    def reweigh(module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> Tensor:
+        share = kept[0].to(out) / kept[0].sum(-1, keepdim=True) * kept[0].shape[1]  # of mean one
+        return torch.cat([out[:, : vit.num_prefix], out[:, vit.num_prefix :] * share[..., None]], dim=1)
+
+    with ExitStack() as stack:
+        stack.callback(vit.register_forward_pre_hook(look).remove)
+        stack.enter_context(hooked(vit, mask, keys))
+        if pool:
+            stack.callback(vit.norm.register_forward_hook(reweigh).remove)
+        yield
+
+
+def fewer_tokens(vit: ViT) -> dict[str, Intervention]:
+    """Whether it is the number of tokens that costs accuracy, and not the distances between them."""
+    found: dict[str, Intervention] = {}
+    layers = list(range(len(vit.blocks)))
+    masks, mean = vit.config.attention != "performer-pytorch", vit.config.pool == "mean"
+    if masks:
+        found |= {f"keys thinned, layer {i}": partial(thinned, keys=[i], pool=False) for i in layers}
+        found["keys thinned, all layers"] = partial(thinned, keys=layers, pool=False)
+    if mean:
+        found["pooling thinned"] = partial(thinned, keys=[], pool=True)
+    if masks and mean:
+        found["keys and pooling thinned"] = partial(thinned, keys=layers, pool=True)
+    return found
+
+
+GROUPS: dict[str, Callable[[ViT], dict[str, Intervention]]] = {
+    "softmax": softmax,
+    "expected": expected_kernel,
+    "features": more_features,
+    "draws": draws,
+    "temperature": temperature,
+    "thinned": fewer_tokens,
+}
+
+
+def interventions(vit: ViT, groups: Sequence[str] = tuple(GROUPS)) -> dict[str, Intervention]:
+    """Those of the groups that make sense for the model, by name."""
+    return {name: change for group in groups for name, change in GROUPS[group](vit).items()}

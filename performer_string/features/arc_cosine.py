@@ -1,0 +1,115 @@
+"""Rectified powers: random features of the arc-cosine kernels."""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from performer_string.features.base import FeatureForm, RandomFeatures, inner_products
+
+
+class _RectifiedPower(torch.autograd.Function):
+    """relu(x)^p by multiplications, keeping one tensor for the backward pass instead of one for each factor."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order: int) -> Tensor:
+        positive = x.relu()
+        ctx.save_for_backward(positive)
+        ctx.order = order
+        return integer_power(positive, order)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (positive,) = ctx.saved_tensors
+        if ctx.order == 1:
+            return grad * (positive > 0), None
+        return grad * integer_power(positive, ctx.order - 1) * ctx.order, None
+
+
+def integer_power(x: Tensor, order: int) -> Tensor:
+    """x^order by repeated squaring; on a CPU about ten times faster than `pow` beyond the cube."""
+    power, square = None, x
+    while order:
+        if order & 1:
+            power = square if power is None else power * square
+        order >>= 1
+        if order:
+            square = square * square
+    assert power is not None
+    return power
+
+
+KNOTS = 2048  # of the table of the angular integral: 3e-6 relative at order 16
+
+
+@functools.cache
+def angular_table(order: int) -> Tensor:
+    """I_p(t)^(1 / (2 p + 1)) at t = 0, pi / KNOTS, .., pi, in float64, with the angular part of the kernel
+
+        I_p(t) = int cos(u)^p cos(u - t)^p du over where both are positive = int_0^(pi - t) ((cos s + cos t) / 2)^p ds.
+
+    I_p vanishes as (pi - t)^(2 p + 1), so that its root is close to linear there and a table of it can be interpolated.
+    """
+    rest = math.pi - torch.linspace(0, math.pi, KNOTS + 1, dtype=torch.float64)[:, None]  # pi - t, [knots, 1]
+    nodes = (torch.arange(1024, dtype=torch.float64) + 0.5) / 1024
+    s = rest * nodes
+    integrand = (((rest + s) / 2).sin() * ((rest - s) / 2).sin()) ** order  # (cos s + cos t) / 2 without cancellation
+    return (integrand.mean(-1) * rest[:, 0]).clamp_min(0) ** (1 / (2 * order + 1))
+
+
+class ArcCosineFeatures(RandomFeatures):
+    """phi(x) = sqrt(2/m) relu(W x)^p; E phi(q)^T phi(k) is the arc-cosine kernel of order p (Cho and Saul, 2009):
+
+        k_p(q, k) = |q|^p |k|^p J_p(angle) / pi,   J_1 = sin t + (pi - t) cos t, ...
+
+    Sharper as p grows, of bounded variance, and homogeneous: a key of small norm gets almost no weight, where
+    softmax gives it exp(0). p = 1 is the ReLU kernel of arXiv:2009.14794 (Performer-ReLU), without its epsilon.
+
+    Args:
+        order: p, a positive integer.
+    """
+
+    homogeneous = True
+
+    def __init__(self, head_dim: int, num_heads: int, num_features: int = 256, seed: int = 0, *, order: int = 1):
+        super().__init__(head_dim, num_heads, num_features, seed)
+        if order < 1 or order != int(order):
+            raise ValueError(f"relu: the order has to be a positive integer, not {order}.")
+        self.order = int(order)
+
+    def queries(self, q: Tensor) -> Tensor:
+        features: Tensor = _RectifiedPower.apply(self.project(q), self.order)
+        return features * (2 / self.num_features) ** 0.5
+
+    def pair(self, q: Tensor, k: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        # Scale before the power: each query to unit norm, all keys of a head by their largest norm. phi is
+        # homogeneous, so that both cancel.
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        q, k = q.to(dtype), k.to(dtype)
+        if key_mask is not None:
+            k = k.masked_fill(~key_mask[:, None, :, None], 0.0)
+        with torch.no_grad():
+            tiny = torch.finfo(dtype).tiny
+            q_scale = q.norm(dim=-1, keepdim=True).clamp_min(tiny)  # [B, H, N, 1]
+            k_scale = k.norm(dim=-1, keepdim=True).amax(dim=-2, keepdim=True).clamp_min(tiny)  # [B, H, 1, 1]
+        return self.queries(q / q_scale), self.queries(k / k_scale)
+
+    def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
+        p, dots = self.order, inner_products(q, k)  # [B, H, Nq, Nk]
+        tiny = torch.finfo(dots.dtype).tiny
+        q_norm = q.to(dots.dtype).norm(dim=-1)[..., :, None]
+        k_norm = k.to(dots.dtype).norm(dim=-1)[..., None, :]
+        place = (dots / (q_norm * k_norm).clamp_min(tiny)).clamp(-1, 1).acos() * (KNOTS / math.pi)
+        knot = place.long().clamp(max=KNOTS - 1)
+        table = angular_table(p).to(dots)
+        root = torch.lerp(table[knot], table[knot + 1], place - knot)
+        constant = p * math.log(2) + math.lgamma(p + 1) - math.log(math.pi)  # the radial integral
+        return constant + p * (q_norm.log() + k_norm.log()) + (2 * p + 1) * root.log()
+
+    def form(self) -> FeatureForm | None:
+        longest = self.projection.detach().norm(dim=-1).amax(-1)  # keeps products of features of order 16 in range
+        return FeatureForm("power", self.projection / longest.sqrt()[:, None, None], order=self.order)

@@ -1,0 +1,158 @@
+"""What a feature map is, its orthogonal draws, and what fused kernels know of it."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+
+def derive_seed(*parts: int | str) -> int:
+    """A seed of 63 bits for this tuple of numbers and words: the same everywhere, unrelated for different tuples."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def orthogonal_projection(num_heads: int, rows: int, dim: int, seed: int) -> Tensor:
+    """Rows w ~ N(0, I_d), orthogonal in blocks of d: [H, rows, d], float32.
+
+    Haar-distributed orthogonal blocks with chi-distributed norms (arXiv:2009.14794 section 2.4), one draw for each
+    head. The columns of QR's Q are multiplied by sign(diag R): LAPACK's sign convention is not Haar, and without this
+    the estimate is biased. Drawn on the CPU in float64, hence the same on every device.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    blocks = math.ceil(rows / dim)
+    gauss = torch.randn(num_heads, blocks, dim, dim, generator=generator, dtype=torch.float64)
+    q, r = torch.linalg.qr(gauss)
+    q = q * r.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
+    norms = torch.randn(num_heads, blocks * dim, dim, generator=generator, dtype=torch.float64).norm(dim=-1)
+    return (q.flatten(1, 2) * norms[..., None])[:, :rows].float()  # [H, blocks d, d] -> [H, rows, d]
+
+
+@dataclass(frozen=True)
+class FeatureForm:
+    """What a fused kernel has to know of a feature map, in place of the map itself.
+
+    Attributes:
+        kind: `exponential`, phi_f(x) = exp(w_f x - square |x|^2), or `power`, phi_f(x) = relu(w_f x)^order. A common
+            factor of all features is left out: it cancels in attention.
+        weight: W, [H, rows, d], in float32 or better, with the scale of the logits in it.
+        mirrored: the features are those of W and of -W, 2 rows in all.
+        square: of the exponential.
+        order: of the power.
+    """
+
+    kind: Literal["exponential", "power"]
+    weight: Tensor
+    mirrored: bool = False
+    square: float = 0.0
+    order: int = 1
+
+
+class FeatureMap(nn.Module):
+    """phi, with phi(q)^T phi(k) a kernel of q and k or an estimate of it.
+
+    Args:
+        head_dim: d.
+        num_heads: H.
+        num_features: m, the width of phi.
+
+    Attributes:
+        homogeneous: phi(c x) is a power of c times phi(x), c > 0, so that no attention weight changes with the norm of
+            a query or with a common factor of the keys: a temperature has no effect.
+    """
+
+    homogeneous = False
+
+    def __init__(self, head_dim: int, num_heads: int, num_features: int):
+        super().__init__()
+        for name, value in (("head_dim", head_dim), ("num_heads", num_heads), ("num_features", num_features)):
+            if value < 1:
+                raise ValueError(f"{name} has to be positive, not {value}.")
+        self.head_dim, self.num_heads, self.num_features = head_dim, num_heads, num_features
+
+    def queries(self, q: Tensor) -> Tensor:
+        """phi(q), [B, H, N, m]: the definition, which may overflow where `pair` does not."""
+        raise NotImplementedError
+
+    def keys(self, k: Tensor) -> Tensor:
+        """phi(k), [B, H, N, m]."""
+        return self.queries(k)
+
+    def pair(self, q: Tensor, k: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """(phi(q), phi(k)) up to a factor for each query and one for each head: what attention uses.
+
+        Those factors cancel in sum_j phi(q)^T phi(k_j) v_j / sum_j phi(q)^T phi(k_j), and choosing them well keeps
+        the features in range at any norm. Keys outside `key_mask` [B, N] have zero features and no say in the
+        factors.
+        """
+        raise NotImplementedError
+
+    def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
+        """log E phi(q_i)^T phi(k_j) over draws, in float32 or better: [B, H, Nq, d], [B, H, Nk, d] -> [B, H, Nq, Nk].
+
+        For study: its softmax over j is the attention of the map in the limit of many features.
+        """
+        raise NotImplementedError
+
+    def redraw(self, step: int) -> None:
+        """New random features, a function of (seed, step) alone; nothing where there are none."""
+
+    def form(self) -> FeatureForm | None:
+        """The map as fused kernels know it; None for a map that is neither an exponential nor a power."""
+        return None
+
+    def extra_repr(self) -> str:
+        return f"head_dim={self.head_dim}, num_heads={self.num_heads}, num_features={self.num_features}"
+
+
+class RandomFeatures(FeatureMap):
+    """A feature map with a draw.
+
+    Args:
+        head_dim: d.
+        num_heads: H; each head has a draw of its own.
+        num_features: m, the width of phi.
+        seed: of the draw.
+
+    The projection is a buffer, saved with a checkpoint. `redraw(step)` replaces it by the draw of (seed, step), so
+    that every rank and every resumed run draws the same.
+    """
+
+    projection: Tensor
+
+    def __init__(self, head_dim: int, num_heads: int, num_features: int = 256, seed: int = 0):
+        super().__init__(head_dim, num_heads, num_features)
+        self.seed = seed
+        self.register_buffer("projection", torch.empty(num_heads, self.draws(), head_dim))
+        self.redraw(0)
+
+    def draws(self) -> int:
+        """How many projections the features are made of."""
+        return self.num_features
+
+    @torch.no_grad()
+    def redraw(self, step: int) -> None:
+        """The projections of (seed, step)."""
+        drawn = orthogonal_projection(self.num_heads, self.draws(), self.head_dim, derive_seed(self.seed, step))
+        self.projection.copy_(drawn)
+
+    def project(self, x: Tensor) -> Tensor:
+        """W x in float32 or better: [B, H, N, d] -> [B, H, N, draws]."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        with torch.autocast(x.device.type, enabled=False):
+            return x.to(dtype) @ self.projection.to(dtype).mT
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, seed={self.seed}"
+
+
+def inner_products(q: Tensor, k: Tensor) -> Tensor:
+    """q_i^T k_j in float32 or better, whatever autocast: [B, H, Nq, Nk]."""
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    with torch.autocast(q.device.type, enabled=False):
+        return q.to(dtype) @ k.to(dtype).mT

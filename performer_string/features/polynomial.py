@@ -1,0 +1,75 @@
+"""Polynomial kernels of degree 2, whose features are finite in number and exact."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from performer_string.features.base import FeatureMap, inner_products
+
+
+class PolynomialFeatures(FeatureMap):
+    """phi(q)^T phi(k) = (s q.k)^2, or 1 + s q.k + (s q.k)^2 / 2 with the lower orders; no draw, no error.
+
+    Features: the products x_i x_j, i <= j, with sqrt(2) off the diagonal, d (d + 1) / 2 of them; with the lower orders
+    also 1 and x, 1 + d more. Since the kernel sees inner products only, linear attention under a commuting encoding
+    is exactly translation invariant. Both kernels are positive, the second never below 1/2; but they are not monotone:
+    q.k and -q.k weigh the same in the first. A query nearly orthogonal to every key loses digits in it, since its
+    features cancel.
+
+    Source: Arora et al., arXiv:2402.18668 (Based), the Taylor polynomial, there with all d^2 products; Kacham et al.,
+    arXiv:2310.01655 (PolySketchFormer), even powers alone.
+
+    Args:
+        scale: s, d^-1/2 unless given; without the lower orders it cancels in attention.
+        lower: with the lower orders, the Taylor polynomial of exp(s q.k).
+    """
+
+    upper: Tensor
+
+    def __init__(self, head_dim: int, num_heads: int, *, scale: float | None = None, lower: bool = False):
+        super().__init__(head_dim, num_heads, head_dim * (head_dim + 1) // 2 + lower * (1 + head_dim))
+        self.scale = head_dim**-0.5 if scale is None else scale
+        if self.scale <= 0:
+            raise ValueError(f"the scale of the logits has to be positive, not {scale}.")
+        self.lower, self.homogeneous = lower, not lower
+        self.register_buffer("upper", torch.triu_indices(head_dim, head_dim), persistent=False)  # [2, d (d + 1) / 2]
+
+    def expand(self, x: Tensor, divisor: Tensor) -> Tensor:
+        """phi(x) / divisor^2 for positive divisors [.., 1], each factor divided before the product: no overflow."""
+        y = x / divisor * self.scale**0.5
+        i, j = cast(tuple[Tensor, Tensor], self.upper.unbind(0))
+        products = y[..., i] * y[..., j] * torch.where(i == j, y.new_tensor(1.0), y.new_tensor(2**0.5))
+        if not self.lower:
+            return products
+        one = divisor.square().reciprocal().expand(*x.shape[:-1], 1)
+        return torch.cat([one, y / divisor, products * 0.5**0.5], dim=-1)
+
+    def queries(self, q: Tensor) -> Tensor:
+        q = q.to(torch.promote_types(q.dtype, torch.float32))
+        return self.expand(q, q.new_ones(1))
+
+    def pair(self, q: Tensor, k: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        # Each query is divided by its norm, all keys of a head by their largest one. With the lower orders the
+        # constant is divided as well, so that small norms stay as they are.
+        dtype = torch.promote_types(q.dtype, torch.float32)
+        q, k = q.to(dtype), k.to(dtype)
+        if key_mask is not None:
+            k = k.masked_fill(~key_mask[:, None, :, None], 0.0)
+        with torch.no_grad():
+            least = self.scale**-0.5 if self.lower else torch.finfo(dtype).tiny
+            q_norm = q.norm(dim=-1, keepdim=True).clamp_min(least)  # [B, H, N, 1]
+            k_norm = k.norm(dim=-1, keepdim=True).amax(dim=-2, keepdim=True).clamp_min(least)  # [B, H, 1, 1]
+        fq, fk = self.expand(q, q_norm), self.expand(k, k_norm)
+        if key_mask is not None and self.lower:  # a zero key has the constant feature
+            fk = fk.masked_fill(~key_mask[:, None, :, None], 0.0)
+        return fq, fk
+
+    def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
+        logits = inner_products(q, k) * self.scale
+        return ((1 + logits + logits.square() / 2) if self.lower else logits.square()).log()
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, scale={self.scale}, lower={self.lower}"

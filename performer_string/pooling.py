@@ -1,0 +1,33 @@
+"""Attention pooling: from tokens to one vector by learned queries, in time linear in their number."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class AttentionPool(nn.Module):
+    """o_h = sum_j softmax_j(w_h . x_j / sqrt D) x_j^(h), with a learned query w_h for each part h of the width.
+
+    Pooling by multi-head attention (Lee et al., arXiv:1810.00825, section 3.2) with one seed and without projections
+    of its own: the tokens are keys, and their parts x^(h) of D / H dimensions the values. Queries start at zero, so
+    that it starts as the mean. It sees no positions, and keeps the invariance of the tokens.
+
+    Args:
+        width: D.
+        num_heads: H, a divisor of D.
+    """
+
+    def __init__(self, width: int, num_heads: int):
+        super().__init__()
+        self.query = nn.Parameter(torch.zeros(num_heads, width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, N, D] -> [B, D], in the type of x; logits and softmax in float32 or better."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        heads, width = self.query.shape
+        with torch.autocast(x.device.type, enabled=False):
+            logits = x.to(dtype) @ self.query.to(dtype).mT * width**-0.5  # [B, N, H]
+            weights = logits.softmax(dim=1)
+            parts = x.to(dtype).unflatten(-1, (heads, -1))  # [B, N, H, D / H]
+            return (weights[..., None] * parts).sum(dim=1).flatten(-2).to(x.dtype)  # [B, H, D / H] -> [B, D]
