@@ -19,6 +19,7 @@ ORDER = [
     "features",
     "locality",
     "attention",
+    "values",
     "layers",
     "vit",
     "folding",
