@@ -1,8 +1,10 @@
-"""Self-attention as a layer: projections, folded basis, rotation, and one of three ways to attend."""
+"""Self-attention as a layer: projections, folded basis, rotation, one of three ways to attend, and what goes with it:
+a locality, which attenuates values by distance, and a structure on the values."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import torch
@@ -13,18 +15,44 @@ from performer_string import naive
 from performer_string.attention import linear_attention, rotate_pair, softmax_attention
 from performer_string.choices import lookup
 from performer_string.features import build_feature_map, derive_seed
+from performer_string.locality import Locality
 from performer_string.rotation import Rotation
+from performer_string.values import ValueMap
+
+
+@dataclass(frozen=True)
+class Focus:
+    """A locality with the places of the tokens that it is to see; its fields are arguments of attention."""
+
+    locality: Locality
+    positions: Tensor
+    num_prefix: int = 0
+
+    def matrix(self) -> Tensor:
+        """lambda(p_i - p_j), [H, N, N]."""
+        return self.locality.matrix(self.positions, self.num_prefix)
+
+
+def arguments(focus: Focus | None) -> dict[str, Any]:
+    return {} if focus is None else vars(focus)
 
 
 class Attend(Protocol):
     """A way to attend: what the layer, the trainer's diagnostics and the evaluations ask of it."""
 
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, *, rotation: Rotation | None = None, key_mask: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rotation: Rotation | None = None,
+        focus: Focus | None = None,
+        key_mask: Tensor | None = None,
     ) -> Tensor: ...
 
     def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None) -> Tensor:
-        """The attention matrix that it implies, dense, [B, H, N, N]: for study."""
+        """The attention matrix that it implies, dense and before any locality, [B, H, N, N]: for study."""
         ...
 
     def redraw(self, step: int) -> None:
@@ -36,9 +64,16 @@ class SoftmaxAttention(nn.Module):
     """`softmax_attention` as a module."""
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, rotation: Rotation | None = None, key_mask: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rotation: Rotation | None = None,
+        focus: Focus | None = None,
+        key_mask: Tensor | None = None,
     ) -> Tensor:
-        return softmax_attention(q, k, v, rotation=rotation, key_mask=key_mask)
+        return softmax_attention(q, k, v, rotation=rotation, key_mask=key_mask, **arguments(focus))
 
     def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None) -> Tensor:
         return naive.softmax_weights(*rotate_pair(q, k, rotation))
@@ -55,9 +90,16 @@ class LinearAttention(nn.Module):
         self.phi = build_feature_map(feature_map, head_dim=head_dim, num_heads=num_heads, seed=seed, **options)
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, rotation: Rotation | None = None, key_mask: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rotation: Rotation | None = None,
+        focus: Focus | None = None,
+        key_mask: Tensor | None = None,
     ) -> Tensor:
-        return linear_attention(q, k, v, self.phi, rotation=rotation, key_mask=key_mask)
+        return linear_attention(q, k, v, self.phi, rotation=rotation, key_mask=key_mask, **arguments(focus))
 
     def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None) -> Tensor:
         return naive.linear_weights(*self.phi.pair(*rotate_pair(q, k, rotation)))
@@ -70,7 +112,7 @@ class PerformerPytorchAttention(nn.Module):
     """FastAttention of the package performer-pytorch, as it stands, behind our rotations: for comparison.
 
     Its epsilons (1e-4 in the softmax kernel, 1e-3 in the generalised one), its one draw for all heads and its
-    stabilisers are its own. It knows no key mask.
+    stabilisers are its own. It knows no key mask and no locality.
     """
 
     def __init__(self, head_dim: int, num_heads: int, feature_map: str, seed: int, **options: Any):
@@ -92,10 +134,19 @@ class PerformerPytorchAttention(nn.Module):
             )
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, rotation: Rotation | None = None, key_mask: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rotation: Rotation | None = None,
+        focus: Focus | None = None,
+        key_mask: Tensor | None = None,
     ) -> Tensor:
         if key_mask is not None:
             raise ValueError('attention "performer-pytorch" has no key mask; use "linear".')
+        if focus is not None:
+            raise ValueError('attention "performer-pytorch" has no locality; use "linear" or "softmax".')
         q, k = rotate_pair(q, k, rotation)
         return cast(Tensor, self.fast(q, k, v))
 
@@ -140,16 +191,26 @@ class SelfAttention(nn.Module):
             temperature 0 < tau < max_temperature for each head. There is no learned scale for each channel, since
             that would not commute with the folded basis.
         max_temperature: the bound of tau, which starts at a quarter of it.
+        locality: attenuates the values by distance.
+        values: a structure on the values, around all else.
     """
 
     def __init__(
-        self, width: int, num_heads: int, attend: nn.Module, *, qk_norm: bool = False, max_temperature: float = 16.0
+        self,
+        width: int,
+        num_heads: int,
+        attend: nn.Module,
+        *,
+        qk_norm: bool = False,
+        max_temperature: float = 16.0,
+        locality: Locality | None = None,
+        values: ValueMap | None = None,
     ):
         super().__init__()
         if num_heads < 1 or width % num_heads:
             raise ValueError(f"the width {width} is not divisible by {num_heads} heads.")
         self.num_heads, self.head_dim, self.max_temperature = num_heads, width // num_heads, max_temperature
-        self.attend = attend
+        self.attend, self.locality, self.values = attend, locality, values
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
         start = torch.full((num_heads,), 0.25).logit()
@@ -166,7 +227,18 @@ class SelfAttention(nn.Module):
             rows = torch.cat([turned, rows[2:]]).flatten(0, 2)  # [3 H d, D + 1]
         return rows[:, :-1], rows[:, -1]
 
-    def forward(self, x: Tensor, rotation: Rotation, key_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        rotation: Rotation,
+        key_mask: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+        num_prefix: int = 0,
+    ) -> Tensor:
+        """Tokens to tokens, [B, N, D]; a locality and a structure on the values need the `positions` [N, C] too."""
+        if positions is None and not (self.locality is None and self.values is None):
+            raise ValueError("a layer with a locality or a structure on the values needs the positions of its tokens.")
         basis, rotation = rotation.factor()
         qkv = F.linear(x, *self.fold(basis))  # [B, N, 3D]
         qkv = qkv.unflatten(-1, (3, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)  # [3, B, H, N, d]
@@ -175,5 +247,10 @@ class SelfAttention(nn.Module):
             tau = self.max_temperature * self.temperature.sigmoid()  # [H]
             scale = (tau * self.head_dim**0.5).sqrt()[:, None, None]  # logits are d^-1/2 q.k
             q, k = F.normalize(q, dim=-1) * scale, F.normalize(k, dim=-1) * scale
-        out = self.attend(q, k, v, rotation=rotation, key_mask=key_mask)  # [B, H, N, d]
+        focus = None if self.locality is None else Focus(self.locality, cast(Tensor, positions), num_prefix)
+
+        def attend(values: Tensor) -> Tensor:
+            return cast(Tensor, self.attend(q, k, values, rotation=rotation, focus=focus, key_mask=key_mask))
+
+        out = attend(v) if self.values is None else self.values(attend, v, tokens=x, queries=q, positions=positions)
         return cast(Tensor, self.out(out.transpose(1, 2).flatten(-2)))  # [B, N, D]

@@ -21,7 +21,7 @@ LARGEST = 1024  # tokens beyond which a dense N x N attention matrix is not draw
 def estimator_error(probe: Probe) -> Tensor:
     """Mean total variation between the layer's attention and the exact softmax of the same logits: 0 to 1."""
     exact = naive.softmax_weights(*rotate_pair(probe.q, probe.k, probe.rotation))
-    return (probe.attend.weights(probe.q, probe.k, probe.rotation) - exact).abs().sum(-1).mean() / 2
+    return (probe.weights() - exact).abs().sum(-1).mean() / 2
 
 
 class ModelFigures(Callback):
