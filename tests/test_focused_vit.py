@@ -101,6 +101,19 @@ def test_a_folded_model_keeps_them(values):
         torch.testing.assert_close(fold(model)(IMAGES), model(IMAGES), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
+@pytest.mark.parametrize("values", VALUE_MAPS)
+def test_mixed_precision(values, attention):
+    """Close to float32, forward and backward."""
+    model = vit(attention=attention, **FOCUSED, values=values)
+    exact = model(IMAGES)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        out = model(IMAGES)
+    out.float().square().sum().backward()
+    assert (out - exact).abs().max() < 0.05
+    assert all(torch.isfinite(p.grad).all() for p in model.parameters())
+
+
 @pytest.mark.parametrize("size", [(4, 8), (32, 80)])
 def test_other_sizes(size):
     model = vit(**FOCUSED, values="connection")

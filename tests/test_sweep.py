@@ -228,7 +228,9 @@ def test_a_run_that_another_process_has_is_left_to_it(tmp_path, faked, capsys):
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert run(path)[0] == 1
-    assert "1 of 2 runs are finished" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "shallow-seed0: left to another process" in said
+    assert "1 of 2 runs are finished" in said
     assert not (folder / "metrics.json").exists()
     assert run(path)[0] == 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import fcntl
 import json
@@ -103,6 +104,7 @@ class Sweep:
         try:  # the child inherits the lock, and holds it even when this process is killed
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            tqdm.write(f"{run.name}: left to another process, which trains it")
             lock.close()
             return None
         if self.state(run) == "finished":
@@ -145,7 +147,13 @@ class Sweep:
         if self.signals == 1:
             tqdm.write("\nStopping: each run ends its step and saves; once more to stop at once.")
         for job in self.active:
-            os.killpg(job.process.pid, signal.SIGTERM if self.signals == 1 else signal.SIGKILL)
+            self.pass_on(job)
+
+    def pass_on(self, job: Job) -> None:
+        """The signals that came, as one to end its step and save, or, from the second on, one to end at once."""
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+            if self.signals and job.process.returncode is None:
+                os.killpg(job.process.pid, signal.SIGTERM if self.signals == 1 else signal.SIGKILL)
 
     def train(self) -> None:
         """Trains until all is finished, has failed, or a signal has come."""
@@ -156,7 +164,9 @@ class Sweep:
             while self.active or (waiting and not self.signals):
                 while waiting and len(self.active) < self.jobs and not self.signals:
                     job = self.start(waiting.pop(0))
-                    self.active += [] if job is None else [job]
+                    if job is not None:
+                        self.active.append(job)
+                        self.pass_on(job)  # a signal may have come while it was started
                 time.sleep(0.2 if self.active else 0)
                 for job in [job for job in self.active if job.process.poll() is not None]:
                     self.active.remove(job)
