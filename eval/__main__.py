@@ -13,7 +13,7 @@ from types import ModuleType
 
 import torch
 
-from eval import estimator, intervene, invariance, latency, redundancy, resolution
+from eval import estimator, intervene, invariance, latency, locality, redundancy, resolution
 from eval.report import environment, table, write_csv
 
 EVALUATIONS: dict[str, ModuleType] = {
@@ -23,6 +23,7 @@ EVALUATIONS: dict[str, ModuleType] = {
     "invariance": invariance,
     "redundancy": redundancy,
     "latency": latency,
+    "locality": locality,
 }
 
 

@@ -1,9 +1,11 @@
-"""Self-attention as a layer: projections, folded basis, rotation, and one of three ways to attend."""
+"""Self-attention as a layer: projections, folded basis, rotation, one of three ways to attend, and what goes with it:
+a locality, which attenuates values by distance, and a structure on the values."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 import torch
@@ -14,7 +16,26 @@ from performer_string import naive
 from performer_string.attention import linear_attention, rotate_pair, softmax_attention
 from performer_string.choices import lookup
 from performer_string.features import build_feature_map, derive_seed
+from performer_string.locality import Locality
 from performer_string.rotation import Rotation
+from performer_string.values import ValueMap
+
+
+@dataclass(frozen=True)
+class Focus:
+    """A locality with the places of the tokens that it is to see; its fields are arguments of attention."""
+
+    locality: Locality
+    positions: Tensor
+    num_prefix: int = 0
+
+    def matrix(self) -> Tensor:
+        """lambda(p_i - p_j), [H, N, N]."""
+        return self.locality.matrix(self.positions, self.num_prefix)
+
+
+def arguments(focus: Focus | None) -> dict[str, Any]:
+    return {} if focus is None else vars(focus)
 
 
 class Attend(Protocol):
@@ -28,11 +49,18 @@ class Attend(Protocol):
     homogeneous: bool
 
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, *, rotation: Rotation | None = None, key_mask: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rotation: Rotation | None = None,
+        focus: Focus | None = None,
+        key_mask: Tensor | None = None,
     ) -> Tensor: ...
 
     def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None) -> Tensor:
-        """The attention matrix that it implies, dense, [B, H, N, N]: for study."""
+        """The attention matrix that it implies, dense and before any locality, [B, H, N, N]: for study."""
         ...
 
     def redraw(self, step: int) -> None:
@@ -46,9 +74,16 @@ class SoftmaxAttention(nn.Module):
     homogeneous = False
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, rotation: Rotation | None = None, key_mask: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rotation: Rotation | None = None,
+        focus: Focus | None = None,
+        key_mask: Tensor | None = None,
     ) -> Tensor:
-        return softmax_attention(q, k, v, rotation=rotation, key_mask=key_mask)
+        return softmax_attention(q, k, v, rotation=rotation, key_mask=key_mask, **arguments(focus))
 
     def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None) -> Tensor:
         return naive.softmax_weights(*rotate_pair(q, k, rotation))
@@ -66,9 +101,16 @@ class LinearAttention(nn.Module):
         self.homogeneous = self.phi.homogeneous
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, rotation: Rotation | None = None, key_mask: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rotation: Rotation | None = None,
+        focus: Focus | None = None,
+        key_mask: Tensor | None = None,
     ) -> Tensor:
-        return linear_attention(q, k, v, self.phi, rotation=rotation, key_mask=key_mask)
+        return linear_attention(q, k, v, self.phi, rotation=rotation, key_mask=key_mask, **arguments(focus))
 
     def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None) -> Tensor:
         return naive.linear_weights(*self.phi.pair(*rotate_pair(q, k, rotation)))
@@ -81,7 +123,7 @@ class PerformerPytorchAttention(nn.Module):
     """FastAttention of the package performer-pytorch, as it stands, behind our rotations: for comparison.
 
     Its epsilons (1e-4 in the softmax kernel, 1e-3 in the generalised one), its one draw for all heads and its
-    stabilisers are its own. It knows no key mask.
+    stabilisers are its own. It knows no key mask and no locality.
     """
 
     def __init__(self, head_dim: int, num_heads: int, feature_map: str, seed: int, **options: Any):
@@ -103,10 +145,19 @@ class PerformerPytorchAttention(nn.Module):
             )
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, rotation: Rotation | None = None, key_mask: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rotation: Rotation | None = None,
+        focus: Focus | None = None,
+        key_mask: Tensor | None = None,
     ) -> Tensor:
         if key_mask is not None:
             raise ValueError('attention "performer-pytorch" has no key mask; use "linear".')
+        if focus is not None:
+            raise ValueError('attention "performer-pytorch" has no locality; use "linear" or "softmax".')
         q, k = rotate_pair(q, k, rotation)
         return cast(Tensor, self.fast(q, k, v))
 
@@ -154,6 +205,8 @@ class SelfAttention(nn.Module):
         log_scale: N_0, the number of tokens in training: logits are multiplied by log N / log N_0 for N keys, which
             keeps attention from spreading as they grow in number (Chiang and Cholak, arXiv:2202.12172; with a learned
             factor in place of 1 / log N_0, Nakanishi, arXiv:2501.19399). None for no such factor.
+        locality: attenuates the values by distance.
+        values: a structure on the values, around all else.
 
     Raises:
         ValueError: a width that the heads do not divide; a log_scale of less than 2 tokens, or with homogeneous
@@ -169,6 +222,8 @@ class SelfAttention(nn.Module):
         qk_norm: bool = False,
         max_temperature: float = 16.0,
         log_scale: int | None = None,
+        locality: Locality | None = None,
+        values: ValueMap | None = None,
     ):
         super().__init__()
         if num_heads < 1 or width % num_heads:
@@ -182,7 +237,7 @@ class SelfAttention(nn.Module):
                 "polynomial without lower): leave it off, or use softmax, favor+, favor+hyperbolic or polynomial with "
                 "lower."
             )
-        self.attend, self.log_scale = attend, log_scale
+        self.attend, self.locality, self.values, self.log_scale = attend, locality, values, log_scale
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
         start = torch.full((num_heads,), 0.25).logit()
@@ -207,7 +262,18 @@ class SelfAttention(nn.Module):
         keys = key_mask.sum(-1)[:, None, None, None].to(torch.promote_types(x.dtype, torch.float32))
         return (keys.clamp(min=1).log() / math.log(self.log_scale)).to(x.dtype)
 
-    def forward(self, x: Tensor, rotation: Rotation, key_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        rotation: Rotation,
+        key_mask: Tensor | None = None,
+        *,
+        positions: Tensor | None = None,
+        num_prefix: int = 0,
+    ) -> Tensor:
+        """Tokens to tokens, [B, N, D]; a locality and a structure on the values need the `positions` [N, C] too."""
+        if positions is None and not (self.locality is None and self.values is None):
+            raise ValueError("a layer with a locality or a structure on the values needs the positions of its tokens.")
         basis, rotation = rotation.factor()
         qkv = F.linear(x, *self.fold(basis))  # [B, N, 3D]
         qkv = qkv.unflatten(-1, (3, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)  # [3, B, H, N, d]
@@ -219,5 +285,10 @@ class SelfAttention(nn.Module):
         if self.log_scale is not None:
             growth = self.log_growth(x, key_mask) ** 0.5  # each of q and k gets the root
             q, k = q * growth, k * growth
-        out = self.attend(q, k, v, rotation=rotation, key_mask=key_mask)  # [B, H, N, d]
+        focus = None if self.locality is None else Focus(self.locality, cast(Tensor, positions), num_prefix)
+
+        def attend(values: Tensor) -> Tensor:
+            return cast(Tensor, self.attend(q, k, values, rotation=rotation, focus=focus, key_mask=key_mask))
+
+        out = attend(v) if self.values is None else self.values(attend, v, tokens=x, queries=q, positions=positions)
         return cast(Tensor, self.out(out.transpose(1, 2).flatten(-2)))  # [B, N, D]

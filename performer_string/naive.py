@@ -63,6 +63,27 @@ def attend(weights: Tensor, v: Tensor) -> Tensor:
     return torch.einsum("bhij,bhjd->bhid", weights, v)
 
 
+def turns(generators: Tensor, positions: Tensor) -> Tensor:
+    """R(r) = exp(sum_k r_k L_k) of each head and token: generators [H, C, d, d], positions [N, C] -> [H, N, d, d]."""
+    return torch.linalg.matrix_exp(torch.einsum("nc,hcij->hnij", positions, generators).contiguous())
+
+
+def attend_gated(weights: Tensor, v: Tensor, gates: Tensor) -> Tensor:
+    """o_i = g_i sum_j A_ij v_j: gates [B, H, N]."""
+    return torch.einsum("bhi,bhij,bhjd->bhid", gates, weights, v)
+
+
+def attend_turned(weights: Tensor, v: Tensor, turns: Tensor) -> Tensor:
+    """o_i = sum_j A_ij R_j v_j: turns [H, N, d, d]."""
+    return torch.einsum("bhij,hjde,bhje->bhid", weights, turns, v)
+
+
+def attend_connected(weights: Tensor, v: Tensor, turns: Tensor) -> Tensor:
+    """o_i = sum_j A_ij R_i^-1 R_j v_j: turns [H, N, d, d], any invertible matrices."""
+    links = torch.einsum("hiab,hjbc->hijac", torch.linalg.inv(turns), turns)  # [H, N, N, d, d]
+    return torch.einsum("bhij,hijac,bhjc->bhia", weights, links, v)
+
+
 def circulant_rotate(x: Tensor, coefficients: Tensor, block_size: int, positions: Tensor) -> Tensor:
     """exp(sum_k r_k (C_k - C_k^T)) x by FFT, as arXiv:2502.02562 section 3.3 computes it.
 

@@ -25,6 +25,10 @@ class Rotation(Protocol):
         """Queries or keys [B, H, N, d] turned by their positions, in any gauge that keeps every inner product."""
         ...
 
+    def unrotate(self, x: Tensor) -> Tensor:
+        """The inverse of `rotate`, in the same gauge: unrotate at r_i after rotate at r_j is R(r_i)^-1 R(r_j)."""
+        ...
+
     def matrix(self) -> Tensor:
         """R(r) itself, [..., H, N, d, d]."""
         ...
@@ -70,6 +74,17 @@ class PlaneRotation:
         first, second, still = y.split((planes, planes, self.head_dim - 2 * planes), dim=-1)
         turned = (first * self.cos - second * self.sin, first * self.sin + second * self.cos, still)
         return torch.cat(turned, dim=-1).to(x.dtype)
+
+    def unrotate(self, x: Tensor) -> Tensor:
+        """B Rot(-theta) x for x [B, H, N, d], in float32 or better inside, in the type of x outside."""
+        dtype = torch.promote_types(x.dtype, self.angles.dtype)
+        planes = self.angles.shape[-1]
+        first, second, still = x.to(dtype).split((planes, planes, self.head_dim - 2 * planes), dim=-1)
+        y = torch.cat((first * self.cos + second * self.sin, second * self.cos - first * self.sin, still), dim=-1)
+        if self.basis is not None:
+            with torch.autocast(x.device.type, enabled=False):
+                y = y @ self.basis.to(dtype).mT  # rows x^T B^T = (B x)^T: [B, H, N, d]
+        return y.to(x.dtype)
 
     def matrix(self) -> Tensor:
         """B Rot(theta) B^T, [..., H, N, d, d]."""
@@ -122,6 +137,10 @@ class BlockRotation:
         with torch.autocast(x.device.type, enabled=False):
             return (self.blocks.to(dtype) @ parts).flatten(-3).to(x.dtype)
 
+    def unrotate(self, x: Tensor) -> Tensor:
+        """R^T x."""
+        return BlockRotation(self.blocks.mT).rotate(x)
+
     def matrix(self) -> Tensor:
         """[..., H, N, d, d]."""
         return block_diagonal(self.blocks)
@@ -146,6 +165,10 @@ class ScaledRotation:
 
     def rotate(self, x: Tensor) -> Tensor:
         return (self.rotation.rotate(x) * self.scale[..., None]).to(x.dtype)
+
+    def unrotate(self, x: Tensor) -> Tensor:
+        """s^-1 R^-1 x."""
+        return self.rotation.unrotate((x / self.scale[..., None]).to(x.dtype))
 
     def matrix(self) -> Tensor:
         return self.rotation.matrix() * self.scale[..., None, None]

@@ -15,9 +15,11 @@ from performer_string.choices import lookup
 from performer_string.encodings import Encoding, build_encoding
 from performer_string.features import derive_seed
 from performer_string.layers import ATTENTIONS, Attend, SelfAttention, build_attention
+from performer_string.locality import LOCALITIES, Locality, build_locality
 from performer_string.pooling import AttentionPool
 from performer_string.positions import PositionMode, grid_positions, with_prefix
 from performer_string.rotation import Rotation
+from performer_string.values import VALUE_MAPS, ValueMap, build_value_map
 
 VARIANTS: dict[str, dict[str, int]] = {
     "micro": {"width": 48, "depth": 4, "num_heads": 4},  # small enough for a CPU
@@ -56,6 +58,11 @@ class ViTConfig:
         feature_options: of the feature map: `num_features`, `order`, `scale`, `lower`.
         encoding: a name in `ENCODINGS`.
         encoding_options: of the encoding.
+        locality: a name in `LOCALITIES`: values are attenuated by distance, with a sigma for each layer and head.
+            Prefix tokens have no place, so that with pool `cls` the last layer's has no effect.
+        locality_options: of the locality.
+        values: a name in `VALUE_MAPS`: a structure on the values, one for each layer.
+        value_options: of that structure.
         share_layers: one set of generators for all layers instead of one for each.
         positions: `extrapolate` (spacing preserved), `interpolate` (squeezed into the training grid) or `unit`.
         centred: positions relative to their mean.
@@ -83,6 +90,10 @@ class ViTConfig:
     feature_options: dict[str, Any] = field(default_factory=dict)
     encoding: str = "circulant-string"
     encoding_options: dict[str, Any] = field(default_factory=dict)
+    locality: str | None = None
+    locality_options: dict[str, Any] = field(default_factory=dict)
+    values: str | None = None
+    value_options: dict[str, Any] = field(default_factory=dict)
     share_layers: bool = False
     positions: PositionMode = "extrapolate"
     centred: bool = False
@@ -101,6 +112,16 @@ class ViTConfig:
         self.num_heads = sizes["num_heads"] if self.num_heads is None else self.num_heads
         lookup("attention", self.attention, ATTENTIONS)
         lookup("pooling", self.pool, dict.fromkeys(get_args(Pool)))
+        for kind, name, options, table in (
+            ("locality", self.locality, self.locality_options, LOCALITIES),
+            ("value map", self.values, self.value_options, VALUE_MAPS),
+        ):
+            if name is not None:
+                lookup(kind, name, table)
+            elif options:
+                raise ValueError(f"options of a {kind}, {options}, but none is named. Known: {', '.join(table)}.")
+        if self.locality is not None and self.attention == "performer-pytorch":
+            raise ValueError('attention "performer-pytorch" has no locality; use "linear" or "softmax".')
         lookup("position mode", self.positions, dict.fromkeys(get_args(PositionMode)))
         for name in ("width", "depth", "num_heads", "in_channels", "num_classes"):
             if getattr(self, name) < 1:
@@ -136,8 +157,9 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Tensor, rotation: Rotation) -> Tensor:
-        x = x + self.drop_path(self.attention(self.norm1(x), rotation))
+    def forward(self, x: Tensor, rotation: Rotation, positions: Tensor, num_prefix: int) -> Tensor:
+        attended = self.attention(self.norm1(x), rotation, positions=positions, num_prefix=num_prefix)
+        x = x + self.drop_path(attended)
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
 
@@ -157,9 +179,18 @@ class ViT(nn.Module):
         self.embed = nn.Linear(c.in_channels * self.patch[0] * self.patch[1], width)
         self.prefix = nn.Parameter(torch.randn(self.num_prefix, width) * 0.02) if self.num_prefix else None
 
+        sizes = {"head_dim": width // heads, "num_heads": heads, "coord_dim": 2}
+
         def encoding() -> Encoding:
-            sizes = {"head_dim": width // heads, "num_heads": heads, "coord_dim": 2}
             return build_encoding(c.encoding, grid=self.train_grid, **sizes, **c.encoding_options)
+
+        def locality() -> Locality | None:
+            return None if c.locality is None else build_locality(c.locality, num_heads=heads, **c.locality_options)
+
+        def values() -> ValueMap | None:
+            if c.values is None:
+                return None
+            return build_value_map(c.values, grid=self.train_grid, **sizes, **c.value_options)
 
         first = encoding()
         learned = any(p.requires_grad for p in first.parameters())
@@ -183,6 +214,8 @@ class ViT(nn.Module):
                 qk_norm=c.qk_norm,
                 max_temperature=c.max_temperature,
                 log_scale=math.prod(self.train_grid) + self.num_prefix if c.log_scale else None,
+                locality=locality(),
+                values=values(),
             )
             self.blocks.append(Block(attention, width, c.mlp_ratio, c.drop_path * layer / max(depth - 1, 1)))
         self.norm = nn.LayerNorm(width)
@@ -230,8 +263,9 @@ class ViT(nn.Module):
         x = x if added is None else x + added
         if self.prefix is not None:
             x = torch.cat([self.prefix.expand(len(x), -1, -1).to(x.dtype), x], dim=1)  # [B, P + N, D]
+        placed = with_prefix(positions, self.num_prefix)
         for block, rotation in zip(self.blocks, self.rotations(positions), strict=True):
-            x = block(x, rotation)
+            x = block(x, rotation, placed, self.num_prefix)
         return cast(Tensor, self.norm(x))
 
     def forward(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
@@ -246,6 +280,11 @@ class ViT(nn.Module):
     def attends(self) -> list[Attend]:
         """How each layer attends."""
         return [cast(Attend, cast(Block, block).attention.attend) for block in self.blocks]
+
+    def localities(self) -> list[Locality]:
+        """The locality of each layer; an empty list where there is none."""
+        found = (cast(Block, block).attention.locality for block in self.blocks)
+        return [locality for locality in found if locality is not None]
 
     def redraw(self, step: int) -> None:
         """New random features in every layer, a function of (seed, step) alone."""

@@ -42,6 +42,15 @@ class TestEvery:
         torch.testing.assert_close(rest.rotate(turned), rotation.rotate(qk[0]), rtol=0, atol=1e-12)
         assert rest.factor()[0] is None
 
+    def test_unrotate_leads_from_one_place_to_another(self, case, coord_dim, qk):
+        """Unrotated at r after a rotation at s is R(r)^-1 R(s), and at the same place it is the identity."""
+        encoding, (r, s) = make(case, coord_dim=coord_dim), random_positions(14, coord_dim).chunk(2)
+        there, here = encoding(r), encoding(s)
+        link = there.matrix().mT @ here.matrix()
+        expected = (link @ qk[0][..., None])[..., 0]
+        torch.testing.assert_close(there.unrotate(here.rotate(qk[0])), expected, rtol=0, atol=1e-10)
+        torch.testing.assert_close(here.unrotate(here.rotate(qk[0])), qk[0], rtol=0, atol=1e-10)
+
     def test_origin_is_the_identity(self, case, coord_dim):
         matrix = make(case, coord_dim=coord_dim)(torch.zeros(1, coord_dim, dtype=torch.float64)).matrix()
         torch.testing.assert_close(matrix, torch.eye(12, dtype=torch.float64).expand_as(matrix), rtol=0, atol=1e-12)

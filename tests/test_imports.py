@@ -20,6 +20,7 @@ ORDER = [
     "kernels",
     "locality",
     "attention",
+    "values",
     "layers",
     "pooling",
     "vit",

@@ -390,3 +390,16 @@ def test_recipes_are_complete(recipe):
         config = ViTConfig(**plain["model"]["vit"])
     assert config.num_classes >= 4
     OptimConfig(**plain["model"].get("optim", {}))
+
+
+def test_sigma_and_amplitude_of_each_head_are_written(config, tmp_path):
+    run = tmp_path / "local"
+    focused = ["--model.vit.locality", "gaussian", "--model.vit.locality_options", "{sigma: 1.5}"]
+    cli.run(["fit", "--config", str(config), "--trainer.max_epochs", "1", *focused, "--run_dir", str(run)])
+    events = EventAccumulator(str(run)).Reload()
+    learned = load_trained(last(run)).classifier.vit.localities()
+    for layer, locality in enumerate(learned):
+        for name, values in (("sigma", locality.sigma()), ("amplitude", locality.amplitude())):
+            for head, value in enumerate(values.tolist()):
+                assert events.Scalars(f"locality_{name}/layer_{layer}_head_{head}")[-1].value == pytest.approx(value)
+    assert learned[0].sigma()[0] != 1.5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def load_trained(path: str | Path, **overrides: Any) -> Trained:
 
 def check_same_model(path: str | Path, wanted: dict[str, Any]) -> None:
     """An error that lists the differences, unless the checkpoint is of a model of this configuration."""
-    saved = read_checkpoint(path)["hyper_parameters"]["vit"]
+    saved = asdict(ViTConfig(**read_checkpoint(path)["hyper_parameters"]["vit"]))  # with what is newer at its default
     wrong = [
         f"{k}: {saved.get(k)!r} in the checkpoint, {v!r} asked for" for k, v in wanted.items() if saved.get(k) != v
     ]

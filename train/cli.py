@@ -29,9 +29,8 @@ from train.callbacks.figures import ModelFigures
 from train.callbacks.monitor import GradientNorm, Record, Throughput
 from train.checkpoint import check_same_model
 from train.data.module import ImageData
+from train.files import CHECKPOINTS, METRICS
 from train.module import ImageClassifier, NonFiniteLossError
-
-CHECKPOINTS = "checkpoints"
 
 
 class Parser(LightningArgumentParser):
@@ -107,7 +106,7 @@ class TrainCLI(LightningCLI):
             callbacks += [GradientNorm(), Throughput()]
             callbacks += [EMAWeightAveraging(decay=config.ema, use_buffers=False)] if config.ema else []
             callbacks.append(CleanStop(run_dir / CHECKPOINTS))  # after the average has seen the step
-            callbacks += [Record(self.parser.dump(self.config)), best, last, at_end]
+            callbacks += [Record(self.parser.dump(self.config), run_dir / METRICS), best, last, at_end]
         given = {**self._get(self.config_init, "trainer", default={}), **kwargs}
         given["default_root_dir"] = given["default_root_dir"] or run_dir  # for want of a logger
         if given["enable_progress_bar"] is not False:

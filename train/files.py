@@ -1,4 +1,4 @@
-"""Files that are either whole or not there."""
+"""Files that are either whole or not there, and what those of a run are called."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+CHECKPOINTS = "checkpoints"  # a folder
+METRICS = "metrics.json"  # of validation at the end; without it a run is not finished
 
 
 @contextmanager

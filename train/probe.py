@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from performer_string import ViT
-from performer_string.layers import Attend
+from performer_string.layers import Attend, Focus
 from performer_string.rotation import Rotation
 
 
@@ -21,6 +21,15 @@ class Probe:
     q: Tensor
     k: Tensor
     rotation: Rotation
+    focus: Focus | None = None
+
+    def weights(self) -> Tensor:
+        """The normalised attention, [B, H, N, N]."""
+        return self.attend.weights(self.q, self.k, self.rotation)
+
+    def effective_weights(self) -> Tensor:
+        """What the values are summed with: the attention times lambda where there is a locality, [B, H, N, N]."""
+        return self.weights() if self.focus is None else self.weights() * self.focus.matrix()
 
 
 def probe_attention(vit: ViT, images: Tensor) -> list[Probe]:
@@ -28,7 +37,7 @@ def probe_attention(vit: ViT, images: Tensor) -> list[Probe]:
     probes: list[Probe] = []
 
     def keep(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
-        probes.append(Probe(module, args[0].float(), args[1].float(), kwargs["rotation"]))  # type: ignore[arg-type]
+        probes.append(Probe(module, args[0].float(), args[1].float(), kwargs["rotation"], kwargs["focus"]))  # type: ignore[arg-type]
 
     handles = [attend.register_forward_pre_hook(keep, with_kwargs=True) for attend in vit.attends()]  # type: ignore[attr-defined]
     training = vit.training

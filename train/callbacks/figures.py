@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import lightning as L
@@ -21,13 +22,14 @@ LARGEST = 1024  # tokens beyond which a dense N x N attention matrix is not draw
 def estimator_error(probe: Probe) -> Tensor:
     """Mean total variation between the layer's attention and the exact softmax of the same logits: 0 to 1."""
     exact = naive.softmax_weights(*rotate_pair(probe.q, probe.k, probe.rotation))
-    return (probe.attend.weights(probe.q, probe.k, probe.rotation) - exact).abs().sum(-1).mean() / 2
+    return (probe.weights() - exact).abs().sum(-1).mean() / 2
 
 
 class ModelFigures(Callback):
-    """Estimator error against exact softmax, attention maps, and learned frequencies.
+    """Estimator error against exact softmax, attention maps, learned frequencies, and sigma and amplitude of
+    localities.
 
-    Taken on the first images of the first validation batch, in evaluation mode.
+    What needs images is taken on the first of the first validation batch, in evaluation mode.
     """
 
     def __init__(self, images: int = 4):
@@ -61,9 +63,19 @@ class ModelFigures(Callback):
             for layer, error in enumerate(errors):
                 writer.add_scalar(f"estimator/layer_{layer}", error, step)
             writer.add_figure("attention", attention_figure(vit, self.batch[0], probes, grid), step)
+        for name, value in locality_scalars(vit):
+            writer.add_scalar(name, value, step)
         figure = frequency_figure(vit)
         if figure is not None:
             writer.add_figure("frequencies", figure, step)
+
+
+def locality_scalars(vit: ViT) -> Iterator[tuple[str, float]]:
+    """sigma in patches and the amplitude, of each layer and head."""
+    for layer, locality in enumerate(vit.localities()):
+        for name, learned in (("sigma", locality.sigma()), ("amplitude", locality.amplitude())):
+            for head, value in enumerate(learned.tolist()):
+                yield f"locality_{name}/layer_{layer}_head_{head}", value
 
 
 def attention_figure(vit: ViT, image: Tensor, probes: list[Probe], grid: tuple[int, int]) -> Any:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import time
+from pathlib import Path
 from typing import Any
 
 import lightning as L
@@ -11,6 +13,8 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch.optim import Optimizer
+
+from train.files import write_aside
 
 
 def tensorboard(trainer: L.Trainer) -> Any:
@@ -60,10 +64,15 @@ class Throughput(Callback):
 
 
 class Record(Callback):
-    """The configuration as text at the start, and the hyper-parameters with the final metrics at the end."""
+    """The configuration as text at the start, and the hyper-parameters with the final metrics at the end.
 
-    def __init__(self, config: str):
-        self.config = config
+    Args:
+        config: of the run.
+        path: a JSON file of the final metrics of validation, which is there once the run has come to its end.
+    """
+
+    def __init__(self, config: str, path: Path):
+        self.config, self.path = config, path
 
     def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         writer = tensorboard(trainer)
@@ -75,3 +84,7 @@ class Record(Callback):
         for logger in trainer.loggers:
             if isinstance(logger, TensorBoardLogger) and metrics:
                 logger.log_hyperparams(dict(module.hparams), {f"final/{k}": v for k, v in metrics.items()})
+        # A run that was stopped after its last step has nothing to measure when it is resumed.
+        if trainer.is_global_zero and not trainer.fast_dev_run and (metrics or not self.path.is_file()):  # type: ignore[attr-defined]
+            with write_aside(self.path) as partial:
+                partial.write_text(json.dumps({"step": trainer.global_step, **metrics}, indent=1) + "\n")

@@ -1,0 +1,306 @@
+"""Sweeps: what they consist of, and that they can be stopped, killed and started again."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from test_train import REPOSITORY, TINY
+
+from performer_string import ViTConfig
+from train import cli, runner, sweep
+from train.plan import read_plan, select
+from train.runner import Sweep
+
+CONTENT = {
+    "seeds": [0, 4],
+    "axes": {
+        "attention": {"linear": {"model.vit.attention": "linear"}, "softmax": {"model.vit.attention": "softmax"}},
+        "locality": {"plain": {}, "lf": {"model.vit.locality": "gaussian", "model.vit.locality_options": {"sigma": 2}}},
+    },
+    "models": {"shallow": {"model.vit.depth": 1}},
+}
+FAKE = """
+import json, pathlib, signal, sys, time
+folder, steps = pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[2]) / "checkpoints" / "last.ckpt"
+if "fails" in folder.name: sys.exit("error: no such luck")
+stop = []
+signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+steps.parent.mkdir(exist_ok=True)
+done = int(steps.read_text()) if sys.argv[1] == "resume" else 0
+while done < 12:
+    done += 1
+    steps.write_text(str(done))
+    print(f"Epoch 0:  {done}%", flush=True)
+    if stop: sys.exit(1)
+    time.sleep(0.05)
+(folder / "metrics.json").write_text(json.dumps({"step": done, "val/accuracy": 0.5, "val/accuracy_60": 0.5}))
+(folder / "config.yaml").write_text("{model: {vit: {image_size: 60}}, data: {resolutions: [84]}}")
+"""
+
+
+def write(folder: Path, **changes) -> Path:
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(TINY))
+    path = folder / "some.yaml"
+    content = {"recipe": str(recipe), **CONTENT, **changes}
+    path.write_text(
+        yaml.safe_dump({key: value for key, value in content.items() if value is not None}, sort_keys=False)
+    )
+    return path
+
+
+@pytest.fixture
+def faked(monkeypatch, tmp_path):
+    """Children that count instead of training, and keep the same contract."""
+    script = tmp_path / "fake.py"
+    script.write_text(FAKE)
+
+    def command(self, run):
+        return [str(script), "resume" if self.state(run) == "begun" else "fit", str(self.out / run.name)]
+
+    monkeypatch.setattr(Sweep, "command", command)
+
+
+def run(path: Path, *arguments: str) -> tuple[int, Path]:
+    """Exit status and folder."""
+    out = path.parent / "out"
+    try:
+        sweep.main([str(path), "--out", str(out), *arguments])
+    except SystemExit as stop:
+        return stop.code, out
+    return 0, out
+
+
+def when(path: Path, call) -> threading.Thread:
+    """Calls once the path is there."""
+
+    def watch():
+        while not path.exists():
+            time.sleep(0.01)
+        call()
+
+    thread = threading.Thread(target=watch, daemon=True)
+    thread.start()
+    return thread
+
+
+def summary(out: Path) -> list[dict[str, str]]:
+    with (out / "summary.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_plan_is_every_combination_and_what_lies_outside(tmp_path):
+    plan = read_plan(write(tmp_path))
+    names = ["linear-plain", "linear-lf", "softmax-plain", "softmax-lf", "shallow"]
+    assert [r.name for r in plan.runs] == [f"{name}-seed{seed}" for seed in (0, 4) for name in names]
+    lf = plan.runs[1]
+    assert lf.arguments()[:4] == ["--seed_everything", "0", "--model.vit.attention", "linear"]
+    assert lf.arguments()[4:] == ["--model.vit.locality", "gaussian", "--model.vit.locality_options", '{"sigma": 2}']
+    chosen = select(plan, ["attention=softmax", "seed=4"])
+    assert [r.name for r in chosen] == ["softmax-plain-seed4", "softmax-lf-seed4"]
+    assert [r.name for r in select(plan, ["model=shallow,linear-lf", "seed=0"])] == ["linear-lf-seed0", "shallow-seed0"]
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "train" / "sweeps").glob("*.yaml")), ids=lambda p: p.stem)
+def test_the_sweeps_of_this_project(path, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    plan = read_plan(path)
+    assert len(plan.runs) == {"riemannformer": 36, "arrow": 30}[path.stem]
+    assert f"python -m train.sweep train/sweeps/{path.name}" in path.read_text()
+
+
+def test_riemannformer_is_its_six_variants(monkeypatch):
+    """What a variant is called and what it has, after the recipe's own fields are overridden."""
+    monkeypatch.chdir(REPOSITORY)
+    recipe = yaml.safe_load(Path("train/configs/riemannformer.yaml").read_text())["model"]["vit"]
+    found = {}
+    for r in read_plan(Path("train/sweeps/riemannformer.yaml")).runs:
+        config = ViTConfig(**{**recipe, **{k.removeprefix("model.vit."): v for k, v in r.overrides.items()}})
+        assert config.attention == r.choices["attention"]
+        found[r.choices["variant"]] = config.encoding, config.locality
+    assert found == {
+        "no-pos": ("none", None),
+        "sinusoidal": ("sinusoidal", None),
+        "rope": ("rope", None),
+        "lf": ("none", "gaussian"),
+        "riemannformer": ("pate-so2", None),
+        "riemannformer-lf": ("pate-so2", "gaussian"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"recip": "x"}, "unknown field of the sweep .* 'recip'. Did you mean 'recipe'"),
+        ({"recipe": "nowhere.yaml"}, "there is no file nowhere.yaml"),
+        ({"recipe": None}, "has to name a recipe"),
+        ({"axes": None, "models": None}, "axes or models to train"),
+        ({"models": {"a": {"model.vit.encodng": "rope"}}}, "'model.vit.encodng'. Did you mean 'model.vit.encoding'"),
+        ({"models": {"a": {"model.vit.attention": "linaer"}}}, "unknown attention 'linaer'. Did you mean 'linear'"),
+        ({"models": {"a": "rope"}}, "has to hold fields of the recipe"),
+        ({"models": {"a/b": {}}}, "the name 'a/b' becomes a folder's"),
+        ({"models": {"linear-lf": {}}}, "two models have the name 'linear-lf'"),
+    ],
+)
+def test_bad_sweeps(tmp_path, changes, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        read_plan(write(tmp_path, **changes))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "attentoin=linear"], "unknown axis 'attentoin'. Did you mean 'attention'"),
+        (["--only", "attention=linaer"], "unknown attention 'linaer'. Did you mean 'linear'"),
+        (["--only", "linear"], "--only takes AXIS=NAME,NAME, like seed=0,1, not 'linear'"),
+        (["--only", "attention=linear", "model=softmax-lf"], "no run meets all conditions"),
+        (["--jobs", "0"], "--jobs and --threads have to be positive, not 0"),
+    ],
+)
+def test_bad_arguments(tmp_path, arguments, message, capsys):
+    status, out = run(write(tmp_path), *arguments)
+    assert status == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_stopped_and_started_again(tmp_path, faked, capsys):
+    """Ctrl-C in the middle: what was begun is resumed where it was, what was finished is skipped."""
+    path = write(tmp_path, seeds=[0])
+    out = tmp_path / "out"
+    when(out / "linear-lf-seed0" / "checkpoints" / "last.ckpt", lambda: os.kill(os.getpid(), signal.SIGINT))
+    status, _ = run(path, "--jobs", "2")
+    assert status == 130
+    assert f"Go on with: python -m train.sweep {path}" in capsys.readouterr().out
+    begun = [int(p.read_text()) for p in out.glob("*/checkpoints/last.ckpt")]
+    assert begun  # its children ended a step and were not killed, and no further one was started
+    assert max(begun) < 12
+    assert len(begun) <= 2
+    assert not list(out.glob("*/metrics.json"))
+    status, _ = run(path, "--jobs", "3", "--only", "attention=linear")
+    said = capsys.readouterr().out
+    assert status == 0
+    assert said.count("resumed") == len(begun)
+    assert [row["run"] for row in summary(out)] == ["linear-plain-seed0", "linear-lf-seed0"]
+    assert run(path, "--jobs", "3")[0] == 0
+    said = capsys.readouterr().out
+    assert said.count(": started") == 3
+    assert "resumed" not in said
+    rows = summary(out)
+    assert [(row["model"], row["attention"], row["locality"], row["seed"], row["step"]) for row in rows] == [
+        (f"{a}-{b}", a, b, "0", "12") for a in ("linear", "softmax") for b in ("plain", "lf")
+    ] + [("shallow", "", "", "0", "12")]
+    assert f"python -m eval resolution --checkpoint {out}/*/checkpoints/last.ckpt --resolutions 60 84" in said
+    assert f"python -m eval locality --checkpoint {out}/*/checkpoints/last.ckpt --resolutions 60 84" in said
+    assert run(path)[0] == 0  # nothing to do
+    assert ": started" not in capsys.readouterr().out
+
+
+def test_a_second_signal_kills(tmp_path, faked, monkeypatch):
+    """Children that do not listen."""
+    (tmp_path / "fake.py").write_text(FAKE.replace("stop.append(1)", "None").replace("12", "10000"))
+    out = tmp_path / "out"
+
+    def twice():
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.3)
+
+    when(out / "shallow-seed0" / "checkpoints" / "last.ckpt", twice)
+    start = time.monotonic()
+    assert run(write(tmp_path, axes=None, seeds=[0]))[0] == 130
+    assert time.monotonic() - start < 30
+
+
+def test_a_run_that_another_process_has_is_left_to_it(tmp_path, faked, capsys):
+    path, folder = write(tmp_path, axes=None, seeds=[0, 1]), tmp_path / "out" / "shallow-seed0"
+    folder.mkdir(parents=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert run(path)[0] == 1
+    said = capsys.readouterr().out
+    assert "shallow-seed0: left to another process" in said
+    assert "1 of 2 runs are finished" in said
+    assert not (folder / "metrics.json").exists()
+    assert run(path)[0] == 0
+
+
+def test_a_child_holds_its_lock_when_the_runner_is_killed(tmp_path, faked):
+    (tmp_path / "fake.py").write_text(FAKE.replace("0.05", "0.2"))
+    plan = read_plan(write(tmp_path, axes=None, seeds=[0]))
+    job = Sweep(plan, plan.runs, tmp_path / "out", 1, 1, []).start(plan.runs[0])
+    job.lock.close()  # as the end of this process would
+    assert Sweep(plan, plan.runs, tmp_path / "out", 1, 1, []).start(plan.runs[0]) is None
+    job.process.kill()
+    job.process.wait()
+    again = Sweep(plan, plan.runs, tmp_path / "out", 1, 1, []).start(plan.runs[0])
+    again.process.kill()
+    again.process.wait()
+
+
+def test_one_failure_does_not_end_the_others(tmp_path, faked, capsys):
+    path = write(tmp_path, axes=None, models={"fails": {}, "works": {}}, seeds=[0])
+    assert run(path)[0] == 1
+    said = capsys.readouterr().out
+    assert "fails-seed0: FAILED (status 1)" in said
+    assert "error: no such luck" in said
+    assert "works-seed0: finished" in said
+    assert [row["run"] for row in summary(tmp_path / "out")] == ["works-seed0"]
+
+
+@pytest.mark.parametrize("change", ["recipe", "overrides", "arguments"])
+def test_a_result_with_other_settings_does_not_pass_for_this_one(tmp_path, faked, change, capsys):
+    path, given = write(tmp_path, axes=None, seeds=[0]), []
+    assert run(path)[0] == 0
+    if change == "recipe":
+        (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({**TINY, "ema": 0.5}))
+    elif change == "overrides":
+        write(tmp_path, axes=None, seeds=[0], models={"shallow": {"model.vit.depth": 3}})
+    else:
+        given = ["--", "--trainer.max_epochs", "7"]
+    assert run(path, *given)[0] == 2
+    assert f"was begun with other settings ({change}; see" in capsys.readouterr().err
+
+
+def test_progress_is_read_from_the_log(tmp_path):
+    (tmp_path / "log.txt").write_text("x" * 9000 + "\rEpoch 3:  20%|##\rEpoch 3:  40%|####")
+    assert runner.progress(tmp_path, "a") == "a epoch 3 40%"
+    (tmp_path / "log.txt").write_text("")
+    assert runner.progress(tmp_path, "a") == "a"
+
+
+def test_a_real_training_that_was_stopped_is_resumed(tmp_path, capsys):
+    """The arrow task in 20 steps, stopped after the first checkpoint; then also its last moment, after the last."""
+    path, folder = write(tmp_path, axes=None, seeds=[5]), tmp_path / "out" / "shallow-seed5"
+    given = ["--trainer.max_epochs", "2", "--data.resolutions", "[]", "--trainer.logger", "false"]
+    plan = read_plan(path)
+    when(folder / "checkpoints" / "last.ckpt", lambda: os.kill(os.getpid(), signal.SIGINT))
+    with pytest.raises(SystemExit):
+        cli.run(Sweep(plan, plan.runs, tmp_path / "out", 1, 1, given).command(plan.runs[0])[2:])
+    assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] < 20
+    assert not (folder / "metrics.json").exists()
+    assert run(path, "--", *given)[0] == 0
+    log = (folder / "log.txt").read_text()
+    assert f"python -m train resume {folder}" in log
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["step"] == 20
+    assert 0 <= metrics["val/accuracy"] == metrics["val/accuracy_60"] <= 1
+    assert summary(tmp_path / "out")[0]["val/loss_60"] == str(metrics["val/loss_60"])
+    saved = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+    assert saved["hyper_parameters"]["vit"]["depth"] == 1
+    capsys.readouterr()
+    (folder / "metrics.json").unlink()
+    cli.run(["resume", str(folder)])
+    assert json.loads((folder / "metrics.json").read_text()) == {"step": 20}
+    assert run(path, "--", *given)[0] == 0
+    assert "| shallow" in capsys.readouterr().out

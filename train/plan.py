@@ -1,0 +1,146 @@
+"""What a sweep consists of: a recipe, and the models and seeds that it is trained with."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from performer_string import ViTConfig
+from performer_string.choices import lookup
+
+Overrides = Mapping[str, Any]  # {"model.vit.encoding": "rope"}
+FIELDS = {"recipe", "seeds", "axes", "models"}
+VIT = "model.vit."
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training.
+
+    Attributes:
+        model: its name without the seed.
+        choices: the name chosen on each axis; none for a model outside the axes.
+        seed: of everything.
+        overrides: fields of the recipe by their full names.
+    """
+
+    model: str
+    choices: Mapping[str, str]
+    seed: int
+    overrides: Overrides
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}-seed{self.seed}"
+
+    def arguments(self) -> list[str]:
+        """The overrides for the command line of `python -m train fit`."""
+        pairs = [(f"--{key}", as_argument(value)) for key, value in self.overrides.items()]
+        return ["--seed_everything", str(self.seed), *itertools.chain.from_iterable(pairs)]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A sweep: `recipe` is a path from the directory that commands are run in."""
+
+    recipe: Path
+    axes: tuple[str, ...]
+    runs: tuple[Run, ...]
+
+
+def as_argument(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}.")
+    content = yaml.safe_load(path.read_text())
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} has to hold fields with their values, not {type(content).__name__}.")
+    return content
+
+
+def check_overrides(where: str, overrides: Any, vit: Mapping[str, Any]) -> None:
+    """An error for what is not a set of overrides, or makes no ViTConfig with the recipe's own fields `vit`."""
+    if not isinstance(overrides, dict):
+        raise ValueError(f"{where} has to hold fields of the recipe with their values, not {overrides!r}.")
+    known = {VIT + field.name: field for field in fields(ViTConfig)}
+    for key in overrides:
+        if str(key).startswith(VIT):
+            lookup("field", key, known)
+    ViTConfig(**{**vit, **{k.removeprefix(VIT): v for k, v in overrides.items() if k.startswith(VIT)}})
+
+
+def read_plan(path: Path) -> Plan:
+    """A sweep from its YAML file.
+
+        recipe: train/configs/NAME.yaml
+        seeds: [0, 1, 2]
+        axes:                        # every combination is trained
+          attention:
+            linear: {model.vit.attention: linear}
+            softmax: {model.vit.attention: softmax}
+        models:                      # and these, outside the axes
+          other: {model.vit.depth: 2}
+
+    Raises:
+        ValueError: an unknown field, a name that cannot be a folder's, a name twice, or overrides that make no model.
+    """
+    content = read_yaml(path)
+    for key in content:
+        lookup(f"field of the sweep {path}", key, dict.fromkeys(sorted(FIELDS)))
+    if "recipe" not in content or not (content.get("axes") or content.get("models")):
+        raise ValueError(f"{path} has to name a recipe, and axes or models to train it with.")
+    recipe = Path(content["recipe"])
+    vit = read_yaml(recipe).get("model", {}).get("vit", {})
+    axes: dict[str, dict[str, Overrides]] = content.get("axes") or {}
+    models: list[tuple[str, dict[str, str], Overrides]] = []
+    if axes:
+        for names in itertools.product(*axes.values()):
+            choices = dict(zip(axes, names, strict=True))
+            parts = [axes[axis][name] or {} for axis, name in choices.items()]
+            models.append(("-".join(names), choices, {k: v for part in parts for k, v in part.items()}))
+    models += [(name, {}, overrides or {}) for name, overrides in (content.get("models") or {}).items()]
+    for name, _, overrides in models:
+        if not re.fullmatch(r"[\w.+-]+", name):
+            raise ValueError(f"{path}: the name {name!r} becomes a folder's: letters, digits and . + - _ only.")
+        check_overrides(f"{path}: {name}", overrides, vit)
+    names_ = [name for name, _, _ in models]
+    twice = sorted({name for name in names_ if names_.count(name) > 1})
+    if twice:
+        raise ValueError(f"{path}: two models have the name {twice[0]!r}.")
+    seeds = content.get("seeds", [0])
+    return Plan(recipe, tuple(axes), tuple(Run(name, chosen, s, o) for s in seeds for name, chosen, o in models))
+
+
+def select(plan: Plan, conditions: Sequence[str]) -> list[Run]:
+    """The runs that meet every condition `AXIS=NAME,NAME`, where AXIS may also be `model` or `seed`.
+
+    Raises:
+        ValueError: a condition of another form, or an unknown axis or name, with the nearest known one.
+    """
+    chosen = list(plan.runs)
+    for condition in conditions:
+        axis, equals, names = condition.partition("=")
+        if not equals:
+            raise ValueError(f"--only takes AXIS=NAME,NAME, like seed=0,1, not {condition!r}.")
+        lookup("axis", axis, dict.fromkeys([*plan.axes, "model", "seed"]))
+        known = {label(run, axis): None for run in plan.runs if label(run, axis)}
+        wanted = names.split(",")
+        for name in wanted:
+            lookup(axis, name, known)
+        chosen = [run for run in chosen if label(run, axis) in wanted]
+    return chosen
+
+
+def label(run: Run, axis: str) -> str:
+    """What a run is on an axis; empty where it lies outside."""
+    return {"model": run.model, "seed": str(run.seed)}.get(axis) or run.choices.get(axis, "")

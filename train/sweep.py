@@ -1,0 +1,96 @@
+"""`python -m train.sweep SWEEP.yaml`: trains a recipe with every model and seed of a sweep, several at a time.
+
+It can be stopped at any moment and started again: what is finished is skipped, what was begun is resumed with
+`python -m train resume`. A run that another process trains is left to it, so that several of these commands may share
+one sweep. Each run has a folder with its log; metrics of validation at the end of each go to `summary.csv`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+from tabulate import tabulate
+
+from train.files import CHECKPOINTS
+from train.plan import read_plan, select
+from train.runner import SUMMARY, Sweep, metrics_of
+
+
+def table(sweep: Sweep) -> str:
+    """Mean accuracy on validation images over the seeds of each model."""
+    rows = []
+    for model in dict.fromkeys(run.model for run in sweep.finished()):
+        mine = [metrics_of(sweep.out / run.name) for run in sweep.finished() if run.model == model]
+        sizes = [key for key in mine[0] if key.startswith("val/accuracy_")]
+        means = {
+            f"{key.removeprefix('val/accuracy_')} px": statistics.mean(100 * m[key] for m in mine if key in m)
+            for key in sizes
+        }
+        rows.append({"validation accuracy in %": model, "seeds": len(mine), **means})
+    return tabulate(rows, headers="keys", tablefmt="github", floatfmt=".1f")
+
+
+def evaluation(sweep: Sweep) -> list[str]:
+    """The commands that evaluate what is finished."""
+    runs = sweep.finished()
+    config = yaml.safe_load((sweep.out / runs[0].name / "config.yaml").read_text())
+    size = config["model"]["vit"]["image_size"]
+    sizes = [size if isinstance(size, int) else size[0], *config["data"]["resolutions"]]
+    last = f"{CHECKPOINTS}/last.ckpt"
+    whole = len(runs) == len(sweep.plan.runs)
+    paths = [f"{sweep.out}/*/{last}"] if whole else [shlex.quote(str(sweep.out / run.name / last)) for run in runs]
+    given = f"--checkpoint {' '.join(paths)} --resolutions {' '.join(map(str, sizes))}"
+    return [f"python -m eval {name} {given}" for name in ("resolution", "locality")]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    split = given.index("--") if "--" in given else len(given)
+    parser = argparse.ArgumentParser(
+        prog="python -m train.sweep",
+        description=__doc__,
+        usage="%(prog)s SWEEP.yaml [options] [-- arguments of python -m train fit for all]",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("sweep", type=Path, help="a file of train/sweeps")
+    parser.add_argument("--only", nargs="+", default=[], metavar="AXIS=NAME,NAME", help="a part of it; model, seed too")
+    parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
+    parser.add_argument("--threads", type=int, help="of each; all cores shared out by default")
+    parser.add_argument("--out", type=Path, help="where the runs are; runs/NAME by default")
+    parser.add_argument("--list", action="store_true", help="say what there is to do, and do nothing")
+    options = parser.parse_args(given[:split])
+    threads = options.threads or max(1, (os.cpu_count() or 1) // max(1, options.jobs))
+    try:
+        plan = read_plan(options.sweep)
+        out = options.out or Path("runs") / options.sweep.stem
+        runs = select(plan, options.only)
+        sweep = Sweep(plan, runs, out, options.jobs, threads, given[split + 1 :])
+    except (ValueError, FileNotFoundError) as error:
+        sys.stderr.write(f"error: {error}\n")
+        raise SystemExit(2) from None
+    if options.list:
+        for run in runs:
+            print(f"{run.name}: {sweep.state(run)}; python {shlex.join(sweep.command(run))}")
+        return
+    sweep.train()
+    done = len(sweep.finished())
+    print(f"\n{done} of {len(runs)} runs are finished.")
+    if done:
+        print(f"\n{table(sweep)}\n\n{out / SUMMARY}\n\nEvaluate with:")
+        print("\n".join(f"    {command}" for command in evaluation(sweep)))
+    if sweep.signals:
+        print(f"\nGo on with: python -m train.sweep {shlex.join(given)}")
+        raise SystemExit(130)
+    if done < len(runs):
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    main()
