@@ -13,7 +13,7 @@ from types import ModuleType
 
 import torch
 
-from eval import invariance, latency, redundancy, resolution
+from eval import focusing, invariance, latency, redundancy, resolution
 from eval.report import environment, table, write_csv
 
 EVALUATIONS: dict[str, ModuleType] = {
@@ -21,6 +21,7 @@ EVALUATIONS: dict[str, ModuleType] = {
     "invariance": invariance,
     "redundancy": redundancy,
     "latency": latency,
+    "focusing": focusing,
 }
 
 
