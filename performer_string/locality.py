@@ -148,8 +148,9 @@ class GaussianLocality(Locality):
 class ExponentialLocality(Locality):
     """lambda(r) = amplitude exp(-|r| / sigma).
 
-    Through a grid of nodes it is a sum of four Gaussians, fitted once; its narrowest needs nodes sigma / 4 apart,
-    where a Gaussian's lie sigma / 2 apart, and its tail a window of radius 9 sigma.
+    Through a grid of nodes it is a sum of four Gaussians, fitted once, at an error of 1 to 2 %. Nodes lie sigma / 4
+    apart, or sigma / 2 where the narrowest Gaussian is left out and a window of radius sigma / 2 makes up for the kink
+    at 0. By a window alone it needs a radius of 9 sigma.
     """
 
     # weights fitted to exp(-x) on 0.1 <= x <= 8 by non-negative least squares with the weight x
@@ -166,7 +167,11 @@ class ExponentialLocality(Locality):
 
     def splits(self, widths: Sequence[float], dim: int) -> list[Split]:
         sigma = widths[0] / self.WIDTHS[0]
-        return [Split(9 * sigma, None, len(widths)), Split(None, sigma / 4, 0)]
+        return [
+            Split(9 * sigma, None, len(widths)),
+            Split(None, node_spacing(sigma / 2, dim), 0),
+            Split(sigma / 2, node_spacing(sigma, dim), 1),
+        ]
 
 
 class RadialLocality(Locality):
