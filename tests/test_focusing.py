@@ -43,7 +43,7 @@ def compare(fast, slow, leaves):
     weight = torch.rand_like(slow)
     pairs = zip(*(torch.autograd.grad((x * weight).sum(), leaves) for x in (fast, slow)), strict=True)
     errors = [float((a - b).norm() / b.norm()) for a, b in pairs]
-    return float((fast - slow).norm() / slow.norm()), errors
+    return float(((fast - slow).norm() / slow.norm()).detach()), errors
 
 
 def take(monkeypatch, regime):
@@ -169,7 +169,7 @@ def test_attention_with_masks_and_prefix_tokens(map_name, sigma):
     assert value < GRID
     assert max(gradients) < GRADIENT
     bare = linear_attention(q, k, v, phi, key_mask=mask)
-    assert float((bare - slow).norm() / slow.norm()) > 2 * GRID  # the test would see lambda left out
+    assert (bare - slow).norm() > 2 * GRID * slow.norm()  # the test would see lambda left out
 
 
 def test_the_regimes_are_chosen_by_cost_and_heads_go_their_own_ways():
