@@ -13,7 +13,7 @@ from types import ModuleType
 
 import torch
 
-from eval import estimator, intervene, invariance, latency, locality, redundancy, resolution
+from eval import estimator, focusing, intervene, invariance, latency, locality, redundancy, resolution
 from eval.report import environment, table, write_csv
 
 EVALUATIONS: dict[str, ModuleType] = {
@@ -24,6 +24,7 @@ EVALUATIONS: dict[str, ModuleType] = {
     "redundancy": redundancy,
     "latency": latency,
     "locality": locality,
+    "focusing": focusing,
 }
 
 

@@ -21,7 +21,7 @@ from performer_string import ViT
 from performer_string.attention import rotate_pair
 from performer_string.features import FeatureMap, RandomFeatures, derive_seed
 from performer_string.features.arc_cosine import ArcCosineFeatures
-from performer_string.layers import LinearAttention, SoftmaxAttention, build_attention
+from performer_string.layers import Focus, LinearAttention, SoftmaxAttention, build_attention
 from performer_string.rotation import Rotation
 from performer_string.vit import Block
 
@@ -43,15 +43,25 @@ class ExpectedKernel(nn.Module):
         return logits.softmax(-1).nan_to_num(0.0)
 
     def forward(
-        self, q: Tensor, k: Tensor, v: Tensor, *, rotation: Rotation | None = None, key_mask: Tensor | None = None
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rotation: Rotation | None = None,
+        focus: Focus | None = None,
+        key_mask: Tensor | None = None,
     ) -> Tensor:
         q, k = rotate_pair(q, k, rotation)
+        decay = None if focus is None else focus.matrix()  # [H, N, N]
 
-        def rows(part: Tensor) -> Tensor:
-            weights = self.weights(part, k, None, key_mask)
+        def rows(start: int) -> Tensor:
+            weights = self.weights(q[:, :, start : start + ROWS], k, None, key_mask)
+            if decay is not None:
+                weights = weights * decay[:, start : start + ROWS]
             return weights @ v.to(weights.dtype)
 
-        return torch.cat([rows(part) for part in q.split(ROWS, dim=-2)], dim=-2).to(v.dtype)  # [B, H, N, d]
+        return torch.cat([rows(start) for start in range(0, q.shape[-2], ROWS)], dim=-2).to(v.dtype)  # [B, H, N, d]
 
     def redraw(self, step: int) -> None:
         pass

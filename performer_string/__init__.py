@@ -6,6 +6,7 @@ from performer_string.features import FEATURE_MAPS, build_feature_map
 from performer_string.folding import fold
 from performer_string.locality import LOCALITIES, build_locality
 from performer_string.positions import grid_positions
+from performer_string.relative_mask import RELATIVE_MASKS, build_relative_mask
 from performer_string.values import VALUE_MAPS, build_value_map
 from performer_string.vit import VARIANTS, ViT, ViTConfig
 
@@ -15,6 +16,7 @@ __all__ = [
     "ENCODINGS",
     "FEATURE_MAPS",
     "LOCALITIES",
+    "RELATIVE_MASKS",
     "VALUE_MAPS",
     "VARIANTS",
     "ViT",
@@ -22,6 +24,7 @@ __all__ = [
     "build_encoding",
     "build_feature_map",
     "build_locality",
+    "build_relative_mask",
     "build_value_map",
     "fold",
     "grid_positions",

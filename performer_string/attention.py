@@ -35,17 +35,19 @@ def check_key_mask(key_mask: Tensor | None, k: Tensor) -> None:
 
 
 class Decay(Protocol):
-    """What attention asks of a locality; `Locality.matrix` says what it means."""
+    """What attention asks of a locality or a relative mask; `Locality` says what it means."""
 
     def matrix(self, positions: Tensor, num_prefix: int = 0) -> Tensor: ...
 
+    def numerator(self, fq: Tensor, fk: Tensor, v: Tensor, positions: Tensor, num_prefix: int = 0) -> Tensor: ...
 
-def decay_matrix(locality: Decay, positions: Tensor | None, num_prefix: int, tokens: int) -> Tensor:
-    """lambda(p_i - p_j), [H, N, N]."""
+
+def check_positions(positions: Tensor | None, tokens: int) -> Tensor:
+    """The positions, which a decay needs."""
     if positions is None or len(positions) != tokens:
         given = "none" if positions is None else f"{len(positions)}"
-        raise ValueError(f"a locality needs the positions of all {tokens} tokens, [N, C]; {given} given.")
-    return locality.matrix(positions, num_prefix)
+        raise ValueError(f"a locality or mask needs the positions of all {tokens} tokens, [N, C]; {given} given.")
+    return positions
 
 
 def rotate_pair(q: Tensor, k: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
@@ -77,7 +79,7 @@ def softmax_attention(
     check_key_mask(key_mask, k)
     q, k = rotate_pair(q, k, rotation)
     if locality is not None:
-        decay = decay_matrix(locality, positions, num_prefix, k.shape[-2])
+        decay = locality.matrix(check_positions(positions, k.shape[-2]), num_prefix)
         dtype = torch.promote_types(q.dtype, torch.float32)
         with torch.autocast(q.device.type, enabled=False):
             logits = q.to(dtype) @ k.to(dtype).mT * (q.shape[-1] ** -0.5 if scale is None else scale)
@@ -100,6 +102,7 @@ def linear_attention(
     *,
     rotation: Rotation | None = None,
     locality: Decay | None = None,
+    relative_mask: Decay | None = None,
     positions: Tensor | None = None,
     num_prefix: int = 0,
     key_mask: Tensor | None = None,
@@ -112,17 +115,20 @@ def linear_attention(
     Args:
         phi: the feature map; the logit scale is its own.
         rotation: R, from an encoding; None for the identity.
-        locality: lambda, which attenuates the values by distance and not the denominator; with it the cost is
-            quadratic in N.
-        positions: [N, C], for the locality.
-        num_prefix: leading tokens without a position, for the locality.
+        locality: lambda, which attenuates the values by distance and not the denominator.
+        relative_mask: c, which multiplies every product of features, in the denominator too; not with a locality.
+        positions: [N, C], for the two; their cost is linear in N (N log N) where these are a regular grid.
+        num_prefix: leading tokens without a position, for the two.
         key_mask: [B, N], True where a key takes part.
 
     Returns:
         [B, H, N, d]. Source: arXiv:2009.14794 (FAVOR+), arXiv:2502.02562 section 4 (rotations before the features).
     """
     check_key_mask(key_mask, k)
-    form = phi.form() if locality is None else None
+    if locality is not None and relative_mask is not None:
+        raise ValueError("linear_attention takes a locality or a relative_mask, not both.")
+    decay = relative_mask if locality is None else locality
+    form = phi.form() if decay is None else None
     if form is not None:
         planes = None if rotation is None else rotation.planar()
         if planes is None:
@@ -133,10 +139,15 @@ def linear_attention(
     with torch.autocast(q.device.type, enabled=False):
         fq, fk = phi.pair(q, k, key_mask)  # [B, H, N, m]
         values = v.to(fk.dtype)
-        if locality is None:
+        if relative_mask is not None:  # the denominator is one more column of the values
+            values = torch.cat([values, values.new_ones(*values.shape[:-1], 1)], dim=-1)
+        if decay is None:
             numerator = fq @ (fk.mT @ values)  # [B, H, N, m] [B, H, m, d]
         else:
-            numerator = (fq @ fk.mT * decay_matrix(locality, positions, num_prefix, k.shape[-2])) @ values
-        denominator = fq @ fk.sum(dim=-2)[..., None]  # [B, H, N, 1]
+            numerator = decay.numerator(fq, fk, values, check_positions(positions, k.shape[-2]), num_prefix)
+        if relative_mask is not None:
+            numerator, denominator = numerator.split((v.shape[-1], 1), dim=-1)
+        else:
+            denominator = fq @ fk.sum(dim=-2)[..., None]  # [B, H, N, 1]
         out = numerator / torch.where(denominator > 0, denominator, 1.0)
     return out.to(v.dtype)

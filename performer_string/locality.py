@@ -3,18 +3,23 @@
     o_i = sum_j A_ij lambda(p_i - p_j) v_j
 
 with A the normalised attention (softmax or linear) and lambda a decay for each head. Source: RiemannFormer,
-arXiv:2506.07405. The forms here are exact and hold N x N weights.
+arXiv:2506.07405. `matrix` is lambda in full, N x N; `numerator` is linear attention's sum, in linear time on a grid.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from performer_string.choices import construct, lookup
+from performer_string.focusing import Split, focus
+from performer_string.lattice import find_lattice
+
+REACH = 3.5  # of a window on a Gaussian, in standard deviations: what lies outside is below 0.1 % of the sum
 
 
 class Locality(nn.Module):
@@ -59,8 +64,22 @@ class Locality(nn.Module):
         return self.max_amplitude * self.raw_amplitude.sigmoid()
 
     def profile(self, squares: Tensor) -> Tensor:
-        """f of |r|^2 / sigma^2."""
+        """f of |r|^2 / sigma^2, [H, ...] -> [H, ...]."""
         raise NotImplementedError
+
+    def components(self) -> tuple[Tensor, Tensor]:
+        """Amplitudes and widths [H, G], widths rising, of Gaussians whose sum is lambda, or nearly."""
+        raise NotImplementedError
+
+    def splits(self, widths: Sequence[float], dim: int) -> list[Split]:
+        """The ways to sum lambda in linear time, for a head of these widths and a grid of `dim` axes."""
+        raise NotImplementedError
+
+    def of_offsets(self, offsets: Tensor) -> Tensor:
+        """lambda(r) of r [..., C] in patches, [H, ...]."""
+        view = (-1, *[1] * (offsets.ndim - 1))
+        squares = offsets.square().sum(-1) / self.sigma().square().view(view)
+        return self.amplitude().view(view) * self.profile(squares)
 
     def matrix(self, positions: Tensor, num_prefix: int = 0) -> Tensor:
         """lambda(p_i - p_j), [H, N, N]; 1 where either is one of the first `num_prefix` tokens, which have no place.
@@ -68,14 +87,48 @@ class Locality(nn.Module):
         Args:
             positions: [N, C].
         """
-        if positions.ndim != 2:
-            raise ValueError(f"positions have to be [N, C], not {list(positions.shape)}.")
-        difference = positions[:, None] - positions  # [N, N, C]; not cdist, whose gradient is NaN at 0
-        squares = difference.square().sum(-1) / self.sigma().square()[:, None, None]  # [H, N, N]
-        decay = self.amplitude()[:, None, None] * self.profile(squares)
+        decay = self.of_offsets(differences(positions))
         token = torch.arange(len(positions), device=positions.device)
         placed = (token >= num_prefix) & (token[:, None] >= num_prefix)
         return torch.where(placed, decay, 1.0)
+
+    def numerator(self, fq: Tensor, fk: Tensor, v: Tensor, positions: Tensor, num_prefix: int = 0) -> Tensor:
+        """sum_j lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j, [B, H, N, d], in time and memory linear in N on a grid.
+
+        Without the prefix tokens, the positions have to be a regular row-major grid of up to three axes, of any spacing
+        and origin; otherwise, and where they need a gradient, the sum is exact and quadratic in N. On a grid each
+        head goes through a window (error below 0.1 %) or a grid of nodes (below 3 %), whichever is predicted to cost
+        less.
+
+        Args:
+            fq, fk: features [B, H, N, m].
+            v: [B, H, N, d].
+            positions: [N, C].
+            num_prefix: leading tokens without a position; lambda is 1 from and to them.
+        """
+        lattice = None if positions.requires_grad else find_lattice(positions[num_prefix:])
+        if lattice is None:
+            return (fq @ fk.mT * self.matrix(positions, num_prefix).to(fq.dtype)) @ v
+        if not num_prefix:
+            return focus(self, fq, fk, v, lattice)
+        q, k, values = (x[:, :, num_prefix:] for x in (fq, fk, v))
+        beyond = q @ (fk[:, :, :num_prefix].mT @ v[:, :, :num_prefix])  # what placed tokens get from the prefix
+        return torch.cat([fq[:, :, :num_prefix] @ (fk.mT @ v), focus(self, q, k, values, lattice) + beyond], dim=2)
+
+
+def node_spacing(width: float, dim: int) -> float:
+    """Of the nodes under a Gaussian: half its width, and less in three dimensions, for the same error of 3 %.
+
+    The error is that of each axis, which grows with the square of the spacing, times the root of the dimension.
+    """
+    return width / 2 * min(1.0, (2 / dim) ** 0.25)
+
+
+def differences(positions: Tensor) -> Tensor:
+    """p_i - p_j, [N, C] -> [N, N, C]. (Not cdist: its gradient is NaN at 0.)"""
+    if positions.ndim != 2:
+        raise ValueError(f"positions have to be [N, C], not {list(positions.shape)}.")
+    return positions[:, None] - positions
 
 
 class GaussianLocality(Locality):
@@ -84,20 +137,106 @@ class GaussianLocality(Locality):
     def profile(self, squares: Tensor) -> Tensor:
         return (-squares / 2).exp()
 
+    def components(self) -> tuple[Tensor, Tensor]:
+        return self.amplitude()[:, None], self.sigma()[:, None]
+
+    def splits(self, widths: Sequence[float], dim: int) -> list[Split]:
+        (sigma,) = widths
+        return [Split(REACH * sigma, None, 1), Split(None, node_spacing(sigma, dim), 0)]
+
 
 class ExponentialLocality(Locality):
-    """lambda(r) = amplitude exp(-|r| / sigma)."""
+    """lambda(r) = amplitude exp(-|r| / sigma).
+
+    Through a grid of nodes it is a sum of four Gaussians, fitted once, at an error of 1 to 2 %. Nodes lie sigma / 4
+    apart, or sigma / 2 where the narrowest Gaussian is left out and a window of radius sigma / 2 makes up for the kink
+    at 0. By a window alone it needs a radius of 9 sigma.
+    """
+
+    # weights fitted to exp(-x) on 0.1 <= x <= 8 by non-negative least squares with the weight x
+    WIDTHS = (0.25, 0.6, 1.1, 2.1)
+    WEIGHTS = (0.2256, 0.2563, 0.3057, 0.1174)
 
     def profile(self, squares: Tensor) -> Tensor:
         here = squares == 0  # the root has no gradient at 0
         return (-torch.where(here, 1.0, squares).sqrt()).exp().where(~here, torch.ones_like(squares))
 
+    def components(self) -> tuple[Tensor, Tensor]:
+        amplitude, sigma = self.amplitude()[:, None], self.sigma()[:, None]
+        return amplitude * amplitude.new_tensor(self.WEIGHTS), sigma * sigma.new_tensor(self.WIDTHS)
 
-LOCALITIES: dict[str, type[Locality]] = {"gaussian": GaussianLocality, "exponential": ExponentialLocality}
+    def splits(self, widths: Sequence[float], dim: int) -> list[Split]:
+        sigma = widths[0] / self.WIDTHS[0]
+        return [
+            Split(9 * sigma, None, len(widths)),
+            Split(None, node_spacing(sigma / 2, dim), 0),
+            Split(sigma / 2, node_spacing(sigma, dim), 1),
+        ]
+
+
+class RadialLocality(Locality):
+    """A learned radial profile: lambda(r) = amplitude sum_g w_g exp(-|r|^2 / (2 s_g^2)), s_g = sigma / 2^(G - 1 - g).
+
+    The shares w > 0 of a head sum to 1 and start equal; sigma is the widest scale. Positive mixtures of Gaussians are
+    the profiles that fall off in every dimension alike and stay positive definite in each (Schoenberg, 1938).
+
+    Args:
+        num_scales: G.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        *,
+        num_scales: int = 4,
+        sigma: float = 8.0,
+        amplitude: float = 1.0,
+        sigma_bounds: tuple[float, float] = (0.25, 64.0),
+        max_amplitude: float = 2.0,
+    ):
+        super().__init__(
+            num_heads, sigma=sigma, amplitude=amplitude, sigma_bounds=sigma_bounds, max_amplitude=max_amplitude
+        )
+        if num_scales < 1:
+            raise ValueError(f"num_scales has to be positive, not {num_scales}.")
+        self.num_scales = num_scales
+        self.raw_shares = nn.Parameter(torch.zeros(num_heads, num_scales))
+
+    def scales(self) -> Tensor:
+        """s_g / sigma, [G]."""
+        return self.raw_shares.new_tensor([2.0 ** (g + 1 - self.num_scales) for g in range(self.num_scales)])
+
+    def shares(self) -> Tensor:
+        """w, [H, G]."""
+        return self.raw_shares.softmax(-1)
+
+    def profile(self, squares: Tensor) -> Tensor:
+        view = (-1, *[1] * (squares.ndim - 1))
+        total = torch.zeros_like(squares)
+        for share, scale in zip(self.shares().unbind(-1), self.scales().unbind(), strict=True):
+            total = total + share.view(view) * (-squares / (2 * scale.square())).exp()
+        return total
+
+    def components(self) -> tuple[Tensor, Tensor]:
+        return self.amplitude()[:, None] * self.shares(), self.sigma()[:, None] * self.scales()
+
+    def splits(self, widths: Sequence[float], dim: int) -> list[Split]:
+        count = len(widths)  # the narrow ones through the window, the rest through the grid
+        return [
+            Split(REACH * widths[g - 1] if g else None, node_spacing(widths[g], dim) if g < count else None, g)
+            for g in range(count + 1)
+        ]
+
+
+LOCALITIES: dict[str, type[Locality]] = {
+    "gaussian": GaussianLocality,
+    "exponential": ExponentialLocality,
+    "radial": RadialLocality,
+}
 
 
 def build_locality(name: str, *, num_heads: int, **options: Any) -> Locality:
-    """A decay by its name in `LOCALITIES`; `options` are those of `Locality`.
+    """A decay by its name in `LOCALITIES`; `options` are those of `Locality`, and `num_scales` for `radial`.
 
     Raises:
         ValueError: an unknown name or option, with the nearest known one; or a value out of its range.

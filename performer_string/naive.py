@@ -125,3 +125,38 @@ def rodrigues(x: Tensor, axis: Tensor, omega: Tensor, positions: Tensor) -> Tens
     along = (parts * u).sum(-1, keepdim=True) * u
     turned = parts * t.cos() + torch.linalg.cross(u.expand_as(parts), parts) * t.sin() + along * (1 - t.cos())
     return turned.flatten(-2)
+
+
+def gaussians(positions: Tensor, amplitudes: Tensor, widths: Tensor) -> Tensor:
+    """lambda_ij = sum_g a_g exp(-|p_i - p_j|^2 / (2 s_g^2)): positions [N, C], a and s [H, G] -> [H, N, N]."""
+    squares = ((positions[:, None] - positions[None]) ** 2).sum(-1)
+    terms = torch.exp(-0.5 * torch.einsum("ij,hg->hgij", squares, widths**-2))
+    return torch.einsum("hg,hgij->hij", amplitudes, terms)
+
+
+def exponential(positions: Tensor, amplitude: Tensor, sigma: Tensor) -> Tensor:
+    """lambda_ij = a exp(-|p_i - p_j| / s): positions [N, C], a and s [H] -> [H, N, N]."""
+    distance = torch.linalg.vector_norm(positions[:, None] - positions[None], dim=-1)
+    return amplitude[:, None, None] * torch.exp(-distance / sigma[:, None, None])
+
+
+def attenuated(fq: Tensor, fk: Tensor, v: Tensor, decay: Tensor, num_prefix: int = 0) -> Tensor:
+    """sum_j lambda_ij phi(q_i)^T phi(k_j) v_j, with lambda = 1 from and to the first `num_prefix` tokens."""
+    decay = decay.clone()
+    decay[:, :num_prefix] = 1
+    decay[:, :, :num_prefix] = 1
+    return torch.einsum("hij,bhim,bhjm,bhjd->bhid", decay, fq, fk, v)
+
+
+def mask_table(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """c_ij = exp(b(p_i - p_j)) on a grid of whole positions: b [H, 2 n_0 - 1, ...], held at its border beyond it."""
+    places = [[int(i) for i in place] for place in torch.cartesian_prod(*map(torch.arange, shape)).view(-1, len(shape))]
+    mask = bias.new_empty(len(bias), len(places), len(places))
+    for i, p in enumerate(places):
+        for j, r in enumerate(places):
+            entry = bias
+            for x, y in zip(p, r, strict=True):
+                half = entry.shape[1] // 2
+                entry = entry[:, min(max(x - y, -half), half) + half]
+            mask[:, i, j] = entry.exp()
+    return mask

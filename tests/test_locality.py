@@ -18,13 +18,19 @@ from performer_string import (
     softmax_attention,
 )
 
-PROFILES = {"gaussian": lambda r: math.exp(-r * r / 2), "exponential": lambda r: math.exp(-r)}
+PROFILES = {
+    "gaussian": lambda r, shares: math.exp(-r * r / 2),
+    "exponential": lambda r, shares: math.exp(-r),
+    "radial": lambda r, shares: sum(w * math.exp(-((r * 2 ** (3 - g)) ** 2) / 2) for g, w in enumerate(shares)),
+}
 
 
 def make(name, **options):
     locality = build_locality(name, num_heads=2, **options).double()
     torch.nn.init.normal_(locality.raw_sigma, std=0.5)
     torch.nn.init.normal_(locality.raw_amplitude, std=0.5)
+    if name == "radial":
+        torch.nn.init.normal_(locality.raw_shares)
     return locality
 
 
@@ -35,10 +41,11 @@ def test_matrix_is_its_formula_in_any_dimension(name, grid):
     matrix, sigma, amplitude = (
         x.detach() for x in (locality.matrix(positions), locality.sigma(), locality.amplitude())
     )
+    shares = locality.shares().tolist() if name == "radial" else [None] * 2
     for h in range(2):
         for i, p in enumerate(positions):
             for j, r in enumerate(positions):
-                expected = float(amplitude[h]) * PROFILES[name](float((p - r).norm() / sigma[h]))
+                expected = float(amplitude[h]) * PROFILES[name](float((p - r).norm() / sigma[h]), shares[h])
                 assert float(matrix[h, i, j]) == pytest.approx(expected)
 
 

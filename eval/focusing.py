@@ -1,0 +1,205 @@
+"""What locality focusing costs beside plain linear attention, by length and sigma, and how far it is from exact.
+
+All are measured in turn, round after round, and a ratio is the median over the rounds of a time over that of plain
+linear attention in the same round. A speed is printed only for a path whose error is within its bound, against
+N x N weights with the same features, for some of the queries.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+from tqdm import tqdm
+
+from eval.latency import seconds
+from eval.report import Row, save_figure
+from performer_string import LOCALITIES, build_feature_map, build_locality, grid_positions, linear_attention
+from performer_string.choices import lookup
+from performer_string.focusing import choose
+from performer_string.lattice import find_lattice
+from performer_string.locality import Locality
+
+HELP = "time, memory and error of locality focusing, by length and sigma, beside plain and exact attention"
+BOUNDS = {"window": 1e-3, "grid": 0.03, "window and grid": 0.03}
+QUERIES = 64  # whose exact sums are compared
+PLAIN = "plain"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--sides", type=int, nargs="+", default=[32, 64, 128, 256], help="tokens along a square grid")
+    parser.add_argument("--sigmas", type=float, nargs="+", default=[2.0, 16.0], help="in patches")
+    parser.add_argument("--locality", default="gaussian", help=", ".join(LOCALITIES))
+    parser.add_argument("--features", type=int, default=256, help="random features a head")
+    parser.add_argument("--head-dim", type=int, default=64)
+    parser.add_argument("--heads", type=int, default=4)
+    parser.add_argument("--feature-map", default="favor+")
+    parser.add_argument("--exact-up-to", type=int, default=4096, help="tokens up to which exact LF is timed as well")
+    parser.add_argument("--backward", action="store_true", help="time the backward pass too")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements, after one not counted")
+
+
+def result_directory(options: argparse.Namespace) -> Path:
+    return Path("results") / "focusing"
+
+
+class Exact(torch.nn.Module):
+    """A locality whose sum is taken by N x N weights, whatever the positions."""
+
+    def __init__(self, locality: Locality):
+        super().__init__()
+        self.locality = locality
+
+    def numerator(self, fq: Tensor, fk: Tensor, v: Tensor, positions: Tensor, num_prefix: int = 0) -> Tensor:
+        return (fq @ fk.mT * self.locality.matrix(positions, num_prefix)) @ v
+
+    def matrix(self, positions: Tensor, num_prefix: int = 0) -> Tensor:
+        return self.locality.matrix(positions, num_prefix)
+
+
+class Contest:
+    """Attention at one length: plain, focused at each sigma, and exact where it fits."""
+
+    def __init__(self, options: argparse.Namespace, side: int, device: torch.device):
+        torch.manual_seed(0)
+        shape = (1, options.heads, side * side, options.head_dim)
+        self.q, self.k, self.v = (torch.randn(shape, device=device, requires_grad=options.backward) for _ in range(3))
+        self.backward = options.backward
+        sizes = {"head_dim": options.head_dim, "num_heads": options.heads, "num_features": options.features}
+        self.phi = build_feature_map(options.feature_map, **sizes).to(device)
+        self.positions = grid_positions((side, side), device=device)
+        self.calls: dict[str, Callable[[], None]] = {PLAIN: self.attend()}
+        self.regimes, self.errors = {PLAIN: ""}, {PLAIN: 0.0}
+        for sigma in options.sigmas:
+            bounds = (min(0.25, sigma / 2), max(64.0, 2 * sigma))
+            locality = build_locality(options.locality, num_heads=options.heads, sigma=sigma, sigma_bounds=bounds).to(
+                device
+            )
+            name = f"sigma {sigma:g}"
+            self.calls[name] = self.attend(locality)
+            self.regimes[name], self.errors[name] = self.check(locality)
+            if side * side <= options.exact_up_to:
+                exact = f"{name}, exact"
+                self.calls[exact] = self.attend(Exact(locality))
+                self.regimes[exact], self.errors[exact] = "exact", 0.0
+
+    def attend(self, locality: Any = None) -> Callable[[], None]:
+        def call() -> None:
+            with torch.set_grad_enabled(self.backward):
+                out = linear_attention(self.q, self.k, self.v, self.phi, locality=locality, positions=self.positions)
+                if self.backward:
+                    out.sum().backward()
+
+        return call
+
+    @torch.no_grad()
+    def check(self, locality: Locality) -> tuple[str, float]:
+        """The regime, and the error of the numerators of a few queries against N x N weights; refuses a bad one."""
+        fq, fk = self.phi.pair(self.q, self.k)
+        fast = locality.numerator(fq, fk, self.v, self.positions)
+        some = torch.linspace(0, len(self.positions) - 1, QUERIES, device=fq.device).long().unique()
+        decay = locality.of_offsets(self.positions[some, None] - self.positions)  # [H, queries, N]
+        slow = (fq[:, :, some] @ fk.mT * decay) @ self.v
+        error = float((fast[:, :, some] - slow).norm() / slow.norm())
+        lattice = find_lattice(self.positions)
+        assert lattice is not None
+        plan = choose(locality, lattice, fq.shape[-1], self.v.shape[-1])[0]
+        regime = " and ".join(n for n, part in (("window", plan.radius), ("grid", plan.cell)) if part is not None)
+        if not error <= BOUNDS[regime]:
+            raise ValueError(
+                f"at {len(self.positions)} tokens and sigma {float(locality.sigma()[0]):g} the {regime} is "
+                f"{error:.2%} off, above its bound of {BOUNDS[regime]:.1%}: no speed is given for it."
+            )
+        return regime, error
+
+
+def peak_megabytes(call: Callable[[], None], device: torch.device) -> float:
+    """What a call takes at most from torch's allocator, above what was there."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+        start = torch.cuda.memory_allocated(device)
+        call()
+        return (torch.cuda.max_memory_allocated(device) - start) / 2**20
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        call()
+    total = peak = 0
+    assert record.profiler is not None
+    for event in record.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            total += event.nbytes()
+            peak = max(peak, total)
+    return peak / 2**20
+
+
+def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """b of values ~ sizes^b, by least squares on the logarithms; NaN for fewer than two sizes."""
+    if len(sizes) < 2:
+        return math.nan
+    x, y = ([math.log(a) for a in series] for series in (sizes, values))
+    return statistics.linear_regression(x, y).slope
+
+
+def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    if options.rounds < 5:
+        raise ValueError(f"a median needs at least 5 rounds, not {options.rounds}.")
+    if min(options.sides) < 2:
+        raise ValueError(f"a grid has 2 tokens or more along a side, not {min(options.sides)}.")
+    lookup("locality", options.locality, LOCALITIES)
+    found: list[dict[str, Any]] = []
+    for side in tqdm(sorted(set(options.sides)), desc="lengths", leave=False, disable=None):
+        contest = Contest(options, side, device)
+        times: dict[str, list[float]] = {name: [] for name in contest.calls}
+        for number in tqdm(range(options.rounds + 1), desc="rounds", leave=False, disable=None):
+            for name, call in contest.calls.items():
+                taken = seconds(call, device)
+                if number:
+                    times[name].append(taken)
+        for name, call in contest.calls.items():
+            ratio = statistics.median(a / b for a, b in zip(times[name], times[PLAIN], strict=True))
+            found.append(
+                {
+                    "attention": name,
+                    "tokens": side * side,
+                    "regime": contest.regimes[name],
+                    "error": contest.errors[name],
+                    "ms": 1000 * statistics.median(times[name]),
+                    "to plain": ratio,
+                    "peak MB": peak_megabytes(call, device),
+                }
+            )
+    for row in found:
+        same = [other for other in found if other["attention"] == row["attention"]]
+        for title, column in (("time exponent", "ms"), ("memory exponent", "peak MB")):
+            row[title] = exponent([other["tokens"] for other in same], [other[column] for other in same])
+        yield row
+
+
+def summary(found: Sequence[Row]) -> list[Row]:
+    """Rounded, ordered by attention."""
+    digits = {"ms": 1, "to plain": 2, "peak MB": 1, "time exponent": 2, "memory exponent": 2}
+    return [
+        {k: f"{v:.2%}" if k == "error" else round(v, digits[k]) if k in digits else v for k, v in row.items()}
+        for row in sorted(found, key=lambda row: (row["attention"], row["tokens"]))
+    ]
+
+
+def plot(found: Sequence[Row], path: Path) -> None:
+    """Time and memory over the tokens, on logarithmic axes."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 4))
+    for axis, column in zip(figure.subplots(1, 2), ("ms", "peak MB"), strict=True):
+        for name in dict.fromkeys(row["attention"] for row in found):
+            own = [row for row in found if row["attention"] == name]
+            axis.loglog([row["tokens"] for row in own], [row[column] for row in own], marker="o", label=name)
+        axis.set(xlabel="tokens", ylabel=column)
+        axis.legend(fontsize=7)
+    figure.tight_layout()
+    save_figure(figure, path)

@@ -1,0 +1,93 @@
+"""Regular grids as three axes of tokens: found in positions, and cut into tiles or cells.
+
+A grid of C <= 3 axes is written as (n_0, n_1, n_2) with ones behind, so that one loop serves every dimension.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+Triple = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """A row-major grid of tokens.
+
+    Attributes:
+        shape: tokens along each of three axes; 1 where the grid has fewer dimensions.
+        steps: the distance of neighbours along each axis, in patches; 1 along an axis of one token.
+        dim: C, how many of the axes are the positions' own.
+    """
+
+    shape: Triple
+    steps: tuple[float, float, float]
+    dim: int
+
+    @property
+    def tokens(self) -> int:
+        return self.shape[0] * self.shape[1] * self.shape[2]
+
+
+def find_lattice(positions: Tensor) -> Lattice | None:
+    """The regular row-major grid that `positions` [N, C] are, of any spacing and origin; None where there is none.
+
+    A coordinate may be off by a thousandth of a step.
+    """
+    positions = positions.detach()
+    tokens, dim = positions.shape
+    if tokens == 0 or not 1 <= dim <= 3 or not bool(positions.isfinite().all()):
+        return None
+    shape, steps, left = [], [], tokens
+    for c in range(dim):  # axis c is constant over the first `inner` tokens, and then takes its next value
+        axis = positions[:, c]
+        jumps = axis[1:left] - axis[: left - 1]
+        step = float(jumps.max()) if left > 1 else 0.0
+        if step <= 0:
+            shape.append(1)
+            steps.append(1.0)
+            continue
+        moved = (jumps > step / 2).nonzero()
+        inner = int(moved[0]) + 1
+        if left % inner:
+            return None
+        shape.append(left // inner)
+        steps.append(float(axis[left - 1] - axis[0]) / (left // inner - 1))
+        left = inner
+    if left != 1 or min(steps) <= 0:
+        return None
+    for c, (n, step) in enumerate(zip(shape, steps, strict=True)):
+        index = torch.arange(n, device=positions.device, dtype=positions.dtype) * step
+        view = [n if i == c else 1 for i in range(dim)]
+        expected = (positions[0, c] + index).view(view).expand(shape).reshape(-1)  # [n_0, ...] -> [N]
+        if n > 1 and not bool(((positions[:, c] - expected).abs() <= 1e-3 * step).all()):
+            return None
+        if n == 1 and not bool((positions[:, c] == positions[0, c]).all()):
+            return None
+    n0, n1, n2 = (*shape, 1, 1)[:3]
+    s0, s1, s2 = (*steps, 1.0, 1.0)[:3]
+    return Lattice((n0, n1, n2), (s0, s1, s2), dim)
+
+
+def to_cells(x: Tensor, shape: Triple, cell: Triple) -> Tensor:
+    """Tokens sorted by cells, with zeros where a cell reaches over the edge: [B, H, N, c] -> [B, H, cells, S, c]."""
+    x = x.unflatten(2, shape)  # [B, H, n_0, n_1, n_2, c]
+    over = [-n % s for n, s in zip(shape, cell, strict=True)]
+    if any(over):
+        x = F.pad(x, (0, 0, 0, over[2], 0, over[1], 0, over[0]))
+    for axis, s in zip((6, 5, 4), (cell[2], cell[1], cell[0]), strict=True):
+        x = x.unflatten(axis - 2, (-1, s))
+    x = x.permute(0, 1, 2, 4, 6, 3, 5, 7, 8)  # [B, H, c_0, c_1, c_2, s_0, s_1, s_2, c]
+    return x.flatten(5, 7).flatten(2, 4)  # [B, H, cells, S, c]
+
+
+def from_cells(x: Tensor, shape: Triple, cell: Triple) -> Tensor:
+    """The inverse of `to_cells`: [B, H, cells, S, c] -> [B, H, N, c]."""
+    cells = [-(-n // s) for n, s in zip(shape, cell, strict=True)]
+    x = x.unflatten(3, cell).unflatten(2, cells)  # [B, H, c_0, c_1, c_2, s_0, s_1, s_2, c]
+    x = x.permute(0, 1, 2, 5, 3, 6, 4, 7, 8).flatten(6, 7).flatten(4, 5).flatten(2, 3)
+    return x[:, :, : shape[0], : shape[1], : shape[2]].flatten(2, 4)  # [B, H, N, c]

@@ -1,0 +1,154 @@
+"""A learned relative mask on linear attention, by FFT over the grid:
+
+    o_i = sum_j c(p_i - p_j) phi(q_i)^T phi(k_j) v_j / sum_j c(p_i - p_j) phi(q_i)^T phi(k_j)
+
+with c = exp(b) > 0 a table for each head over the offsets of the training grid. Unlike a locality it stands in the
+denominator too: it is a relative position bias on the logits. Source: Luo et al. 2021, arXiv:2106.12566.
+
+On a regular grid c(p_i - p_j) is block-Toeplitz, and its product with the columns phi(k_j) [v_j, 1] a convolution.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from performer_string.choices import construct, lookup
+from performer_string.lattice import Lattice, find_lattice
+from performer_string.locality import differences
+
+ENTRIES = {"cpu": 4e6, "cuda": 2.5e8}  # numbers that go through one FFT, if that is possible
+
+
+def toeplitz_sum(fq: Tensor, fk: Tensor, v: Tensor, kernel: Tensor, shape: Sequence[int]) -> Tensor:
+    """sum_j c(i - j) phi(q_i)^T phi(k_j) v_j over a row-major grid, exact to rounding. [B, H, N, d]
+
+    Time N log N m d. Features go in blocks, and the backward pass computes each again: memory N (m + d).
+
+    Args:
+        fq, fk: features [B, H, N, m].
+        v: [B, H, N, d].
+        kernel: c at the offsets -(n - 1) .. n - 1 along each axis, [H, 2 n_0 - 1, ...].
+        shape: of the grid, n_0, ...
+    """
+    expected = (fq.shape[1], *(2 * n - 1 for n in shape))
+    if kernel.shape != expected or math.prod(shape) != fq.shape[2]:
+        raise ValueError(
+            f"for {fq.shape[1]} heads and {fq.shape[2]} tokens on a grid of {tuple(shape)} the kernel has to be "
+            f"{list(expected)}, not {list(kernel.shape)}, and the grid's sizes have to multiply to the tokens."
+        )
+    per_feature = len(fq) * kernel.numel() * v.shape[-1]
+    block = int(min(fq.shape[-1], max(1, ENTRIES.get(fq.device.type, 4e6) // per_feature)))
+    out = torch.zeros_like(v)
+    for q, k in zip(fq.split(block, dim=-1), fk.split(block, dim=-1), strict=True):
+        if torch.is_grad_enabled() and block < fq.shape[-1]:
+            out = out + checkpoint(_convolve, q, k, v, kernel, shape, use_reentrant=False, preserve_rng_state=False)
+        else:
+            out = out + _convolve(q, k, v, kernel, shape)
+    return out
+
+
+def _convolve(fq: Tensor, fk: Tensor, v: Tensor, kernel: Tensor, shape: Sequence[int]) -> Tensor:
+    """`toeplitz_sum` of a block of features."""
+    axes = tuple(range(-len(shape), 0))
+    sizes = tuple(2 * n - 1 for n in shape)
+    products = fk.mT[..., None, :] * v.mT[:, :, None]  # [B, H, m, d, N]
+    spectrum = torch.fft.rfftn(products.unflatten(-1, tuple(shape)), s=sizes, dim=axes)
+    # cyclic in 2 n - 1: the offset 0 comes first, and none of the 2 n - 1 offsets meets another
+    centred = torch.fft.ifftshift(kernel, dim=axes)
+    spectrum = spectrum * torch.fft.rfftn(centred, dim=axes)[:, None, None]
+    sums = torch.fft.irfftn(spectrum, s=sizes, dim=axes)
+    for axis, n in zip(axes, shape, strict=True):
+        sums = sums.narrow(axis, 0, n)
+    return torch.einsum("bhim,bhmdi->bhid", fq, sums.flatten(-len(shape)))
+
+
+class RelativeMask(nn.Module):
+    """c(r) = exp(b(r)), b a learned table [H, 2 n_0 - 1, ...] over the offsets of the training grid.
+
+    Between whole offsets b is interpolated linearly along each axis; beyond the training grid it keeps the value of
+    the border. At the start b = 0: no mask.
+
+    Args:
+        num_heads: H.
+        grid: the training grid, n_0, ...: cells along each axis.
+    """
+
+    def __init__(self, num_heads: int, *, grid: Sequence[int]):
+        super().__init__()
+        if num_heads < 1:
+            raise ValueError(f"num_heads has to be positive, not {num_heads}.")
+        if not grid or min(grid) < 1:
+            raise ValueError(f"grid has to hold one or more positive sizes, not {tuple(grid)}.")
+        self.num_heads, self.grid = num_heads, tuple(grid)
+        self.bias = nn.Parameter(torch.zeros(num_heads, *(2 * n - 1 for n in grid)))
+
+    def of_offsets(self, offsets: Tensor) -> Tensor:
+        """c(r) of r [..., C] in patches, [H, ...]."""
+        if offsets.shape[-1] != len(self.grid):
+            raise ValueError(
+                f"positions have to have the {len(self.grid)} coordinates of grid={self.grid}, not {offsets.shape[-1]}."
+            )
+        lower, share = [], []
+        for axis, n in zip(offsets.unbind(-1), self.grid, strict=True):
+            place = axis.clamp(1 - n, n - 1) + (n - 1)
+            floor = place.detach().floor().clamp(max=max(2 * n - 3, 0))
+            lower.append(floor.long())
+            share.append(place - floor)
+        total = torch.zeros((), dtype=offsets.dtype, device=offsets.device)
+        for corner in itertools.product((0, 1), repeat=len(self.grid)):
+            index: list[Any] = [slice(None)]
+            index += [(low + up).clamp(max=2 * n - 2) for low, up, n in zip(lower, corner, self.grid, strict=True)]
+            weight = torch.ones_like(share[0])
+            for up, part in zip(corner, share, strict=True):
+                weight = weight * (part if up else 1 - part)
+            total = total + weight * self.bias[tuple(index)]
+        return total.exp()
+
+    def matrix(self, positions: Tensor, num_prefix: int = 0) -> Tensor:
+        """c(p_i - p_j), [H, N, N]; 1 where either is one of the first `num_prefix` tokens, which have no place."""
+        mask = self.of_offsets(differences(positions))
+        token = torch.arange(len(positions), device=positions.device)
+        placed = (token >= num_prefix) & (token[:, None] >= num_prefix)
+        return torch.where(placed, mask, 1.0)
+
+    def kernel(self, lattice: Lattice, like: Tensor) -> Tensor:
+        """c at the offsets of a grid, [H, 2 n_0 - 1, ...]."""
+        axes = []
+        for n, step in zip(lattice.shape[: lattice.dim], lattice.steps, strict=False):
+            axes.append(torch.arange(1 - n, n, device=like.device, dtype=like.dtype) * step)
+        return self.of_offsets(torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)).to(like.dtype)
+
+    def numerator(self, fq: Tensor, fk: Tensor, v: Tensor, positions: Tensor, num_prefix: int = 0) -> Tensor:
+        """sum_j c(p_i - p_j) phi(q_i)^T phi(k_j) v_j, [B, H, N, d]; with v = 1, the denominator.
+
+        In time N log N and memory linear in N where the positions, without the prefix tokens, are a regular row-major
+        grid; otherwise, and where they need a gradient, by N x N weights.
+        """
+        lattice = None if positions.requires_grad else find_lattice(positions[num_prefix:])
+        if lattice is None:
+            return (fq @ fk.mT * self.matrix(positions, num_prefix).to(fq.dtype)) @ v
+        q, k, values = (x[:, :, num_prefix:] for x in (fq, fk, v))
+        out = toeplitz_sum(q, k, values, self.kernel(lattice, fq), lattice.shape[: lattice.dim])
+        if not num_prefix:
+            return out
+        out = out + q @ (fk[:, :, :num_prefix].mT @ v[:, :, :num_prefix])
+        return torch.cat([fq[:, :, :num_prefix] @ (fk.mT @ v), out], dim=2)
+
+
+RELATIVE_MASKS: dict[str, type[RelativeMask]] = {"table": RelativeMask}
+
+
+def build_relative_mask(name: str, *, num_heads: int, **options: Any) -> RelativeMask:
+    """A relative mask by its name in `RELATIVE_MASKS`; `options` are those of `RelativeMask`.
+
+    Raises:
+        ValueError: an unknown name or option, with the nearest known one; or a value out of its range.
+    """
+    return construct("relative mask", name, lookup("relative mask", name, RELATIVE_MASKS), options, num_heads=num_heads)
