@@ -8,7 +8,6 @@ N x N weights with the same features, for some of the queries.
 from __future__ import annotations
 
 import argparse
-import math
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -16,10 +15,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 from tqdm import tqdm
 
-from eval.latency import seconds
+from eval.measure import check_rounds, exponent, in_turn, peak_bytes, ratio
 from eval.report import Row, save_figure
 from performer_string import LOCALITIES, build_feature_map, build_locality, grid_positions, linear_attention
 from performer_string.choices import lookup
@@ -120,49 +118,16 @@ class Contest:
         return regime, error
 
 
-def peak_megabytes(call: Callable[[], None], device: torch.device) -> float:
-    """What a call takes at most from torch's allocator, above what was there."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-        start = torch.cuda.memory_allocated(device)
-        call()
-        return (torch.cuda.max_memory_allocated(device) - start) / 2**20
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
-        call()
-    total = peak = 0
-    assert record.profiler is not None
-    for event in record.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            total += event.nbytes()
-            peak = max(peak, total)
-    return peak / 2**20
-
-
-def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """b of values ~ sizes^b, by least squares on the logarithms; NaN for fewer than two sizes."""
-    if len(sizes) < 2:
-        return math.nan
-    x, y = ([math.log(a) for a in series] for series in (sizes, values))
-    return statistics.linear_regression(x, y).slope
-
-
 def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
-    if options.rounds < 5:
-        raise ValueError(f"a median needs at least 5 rounds, not {options.rounds}.")
+    check_rounds(options.rounds)
     if min(options.sides) < 2:
         raise ValueError(f"a grid has 2 tokens or more along a side, not {min(options.sides)}.")
     lookup("locality", options.locality, LOCALITIES)
     found: list[dict[str, Any]] = []
     for side in tqdm(sorted(set(options.sides)), desc="lengths", leave=False, disable=None):
         contest = Contest(options, side, device)
-        times: dict[str, list[float]] = {name: [] for name in contest.calls}
-        for number in tqdm(range(options.rounds + 1), desc="rounds", leave=False, disable=None):
-            for name, call in contest.calls.items():
-                taken = seconds(call, device)
-                if number:
-                    times[name].append(taken)
+        times = in_turn(contest.calls, options.rounds, device)
         for name, call in contest.calls.items():
-            ratio = statistics.median(a / b for a, b in zip(times[name], times[PLAIN], strict=True))
             found.append(
                 {
                     "attention": name,
@@ -170,20 +135,20 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
                     "regime": contest.regimes[name],
                     "error": contest.errors[name],
                     "ms": 1000 * statistics.median(times[name]),
-                    "to plain": ratio,
-                    "peak MB": peak_megabytes(call, device),
+                    "to plain": ratio(times[name], times[PLAIN]),
+                    "peak MiB": peak_bytes(call, device) / 2**20,
                 }
             )
     for row in found:
         same = [other for other in found if other["attention"] == row["attention"]]
-        for title, column in (("time exponent", "ms"), ("memory exponent", "peak MB")):
+        for title, column in (("time exponent", "ms"), ("memory exponent", "peak MiB")):
             row[title] = exponent([other["tokens"] for other in same], [other[column] for other in same])
         yield row
 
 
 def summary(found: Sequence[Row]) -> list[Row]:
     """Rounded, ordered by attention."""
-    digits = {"ms": 1, "to plain": 2, "peak MB": 1, "time exponent": 2, "memory exponent": 2}
+    digits = {"ms": 1, "to plain": 2, "peak MiB": 1, "time exponent": 2, "memory exponent": 2}
     return [
         {k: f"{v:.2%}" if k == "error" else round(v, digits[k]) if k in digits else v for k, v in row.items()}
         for row in sorted(found, key=lambda row: (row["attention"], row["tokens"]))
@@ -195,7 +160,7 @@ def plot(found: Sequence[Row], path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4))
-    for axis, column in zip(figure.subplots(1, 2), ("ms", "peak MB"), strict=True):
+    for axis, column in zip(figure.subplots(1, 2), ("ms", "peak MiB"), strict=True):
         for name in dict.fromkeys(row["attention"] for row in found):
             own = [row for row in found if row["attention"] == name]
             axis.loglog([row["tokens"] for row in own], [row[column] for row in own], marker="o", label=name)

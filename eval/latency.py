@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import argparse
 import statistics
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ import torch
 from torch.nn import functional as F
 from tqdm import tqdm
 
+from eval.measure import check_rounds, ratio, seconds
 from eval.report import Row, save_figure
 from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, fold
 from performer_string.choices import lookup
@@ -53,16 +53,6 @@ def chosen(names: Sequence[str]) -> dict[str, tuple[str, dict[str, Any]]]:
     return {title: known[title] for title in dict.fromkeys([REFERENCE, *titles])}
 
 
-def seconds(call: Callable[[], object], device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    start = time.perf_counter()
-    call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - start
-
-
 class Contestant:
     """A model with one training step and one inference to be timed."""
 
@@ -94,8 +84,7 @@ class Contestant:
 
 
 def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
-    if options.rounds < 5:
-        raise ValueError(f"a median needs at least 5 rounds, not {options.rounds}.")
+    check_rounds(options.rounds)
     contestants: dict[str, Contestant] = {}
     for title, (name, extra) in chosen(options.encodings).items():
         config = ViTConfig(
@@ -124,7 +113,7 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     reference = contestants[REFERENCE]
     for title, c in contestants.items():
         pairs = [(c.train_seconds, reference.train_seconds), (c.inference_seconds, reference.inference_seconds)]
-        ratios = [statistics.median(a / b for a, b in zip(*pair, strict=True)) for pair in pairs]
+        ratios = [ratio(*pair) for pair in pairs]
         yield {
             "encoding": title,
             "parameters (M)": round(sum(p.numel() for p in c.model.parameters()) / 1e6, 4),

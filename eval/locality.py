@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from eval import resolution
 from eval.latency import seconds
-from eval.memory import peak_bytes
+from eval.measure import peak_bytes
 from eval.report import Row, save_figure
 from eval.resolution import name_of, result_directory
 from performer_string import ViT, fold

@@ -1,0 +1,154 @@
+"""What `eval length` measures: attention, one layer, or a whole ViT-tiny, by one of several methods."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from performer_string import (
+    ViT,
+    ViTConfig,
+    build_encoding,
+    build_feature_map,
+    build_locality,
+    grid_positions,
+    linear_attention,
+    naive,
+    softmax_attention,
+)
+from performer_string.layers import build_attention
+
+METHODS = ("linear", "linear+lf", "softmax", "performer-pytorch")
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 1e-2}
+FOCUSED = 0.03  # the bilateral grid's bound
+PATCH = 16
+QUERIES = 64  # whose exact outputs are compared at each length
+
+
+def grid_of(tokens: int) -> tuple[int, int]:
+    """The grid of so many cells that is nearest to a square."""
+    height = next(h for h in range(math.isqrt(tokens), 0, -1) if tokens % h == 0)
+    return height, tokens // height
+
+
+class Attentions:
+    """The methods at the level of attention: queries, keys and values [1, H, N, d]."""
+
+    def __init__(self, options: argparse.Namespace, device: torch.device):
+        self.options, self.device, self.dtype = options, device, getattr(torch, options.dtype)
+        sizes = {"head_dim": options.head_dim, "num_heads": options.heads}
+        self.phi = build_feature_map(options.feature_map, num_features=options.features, **sizes).to(device)
+        high = max(64.0, 2 * options.sigma)
+        self.locality = build_locality(
+            "gaussian", num_heads=options.heads, sigma=options.sigma, sigma_bounds=(min(0.25, options.sigma / 2), high)
+        ).to(device)
+        torch.manual_seed(0)
+        self.encoding = build_encoding("circulant-string", **sizes).to(device) if options.rotation else None
+        self.package = build_attention(
+            "performer-pytorch",
+            feature_map="favor+",
+            seed=0,
+            feature_options={"num_features": options.features},
+            **sizes,
+        ).to(device)
+
+    def inputs(self, tokens: int) -> list[Tensor]:
+        torch.manual_seed(tokens)
+        shape = (1, self.options.heads, tokens, self.options.head_dim)
+        tensors = [torch.randn(shape, device=self.device, dtype=self.dtype) for _ in range(3)]
+        return [x.requires_grad_(self.options.backward) for x in tensors]
+
+    def outputs(self, tokens: int, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Callable[[], Tensor]]:
+        positions = grid_positions(grid_of(tokens), device=self.device)
+        # As in evaluation, where the rotation of a grid is computed once and kept.
+        rotation = None if self.encoding is None else self.encoding(positions).factor()[1]
+        return {
+            "linear": lambda: linear_attention(q, k, v, self.phi, rotation=rotation),
+            "linear+lf": lambda: linear_attention(
+                q, k, v, self.phi, rotation=rotation, locality=self.locality, positions=positions
+            ),
+            "softmax": lambda: softmax_attention(q, k, v, rotation=rotation),
+            "performer-pytorch": lambda: self.package(q, k, v, rotation=rotation),
+        }
+
+    @torch.no_grad()
+    def check(self, methods: Sequence[str], tokens: int = 256) -> None:
+        """Each method of ours against its definition in float64; performer-pytorch is whatever it is."""
+        q, k, v = self.inputs(tokens)
+        got = self.outputs(tokens, q, k, v)
+        positions = grid_positions(grid_of(tokens), device=self.device)
+        exact = [x.double() for x in (q, k, v)]
+        if self.encoding is not None:
+            rotation = self.encoding(positions).factor()[1]
+            exact[:2] = [rotation.rotate(x) for x in exact[:2]]
+        phi = build_feature_map(
+            self.options.feature_map,
+            head_dim=self.options.head_dim,
+            num_heads=self.options.heads,
+            num_features=self.options.features,
+        )
+        phi = phi.to(self.device).double()
+        weights = naive.linear_weights(phi.queries(exact[0]), phi.keys(exact[1]))
+        definitions = {
+            "linear": weights,
+            "linear+lf": weights * self.locality.matrix(positions),
+            "softmax": naive.softmax_weights(exact[0], exact[1]),
+        }
+        for name in set(methods) & definitions.keys():
+            wanted = naive.attend(definitions[name].double(), exact[2])
+            error = float((got[name]().double() - wanted).norm() / wanted.norm())
+            bound = TOLERANCE[self.dtype] + (FOCUSED if name == "linear+lf" else 0.0)
+            if not error <= bound:
+                raise ValueError(
+                    f"{name} is {error:.2e} from its definition at {tokens} tokens, above {bound:.0e}: no speed is "
+                    f"given for it."
+                )
+
+    @torch.no_grad()
+    def error(self, out: Tensor, q: Tensor, k: Tensor, v: Tensor) -> float:
+        """Of some of the outputs to those of exact softmax attention, relative; without a rotation only."""
+        if self.encoding is not None:
+            return math.nan
+        some = torch.linspace(0, q.shape[2] - 1, min(QUERIES, q.shape[2]), device=self.device).long()
+        wanted = softmax_attention(q[:, :, some].float(), k.float(), v.float())
+        return float((out[:, :, some].float() - wanted).norm() / wanted.norm())
+
+
+def vit_tiny(method: str, options: argparse.Namespace, grid: tuple[int, int], device: torch.device) -> ViT:
+    """A ViT-tiny in evaluation mode, whose attention is this method."""
+    torch.manual_seed(0)
+    focused = {"locality": "gaussian", "locality_options": {"sigma": options.sigma}} if method == "linear+lf" else {}
+    config = ViTConfig(
+        image_size=[PATCH * n for n in grid],
+        patch_size=PATCH,
+        variant="tiny",
+        attention=method.split("+")[0],
+        feature_map="favor+" if method == "performer-pytorch" else options.feature_map,
+        feature_options={"num_features": options.features},
+        **focused,
+    )
+    return ViT(config).to(device, getattr(torch, options.dtype)).eval()
+
+
+def layer_call(
+    method: str, options: argparse.Namespace, grid: tuple[int, int], device: torch.device
+) -> Callable[[], Tensor]:
+    """One block, attention and MLP, of a ViT-tiny."""
+    vit = vit_tiny(method, options, grid, device)
+    x = torch.randn(1, math.prod(grid), vit.head.in_features, device=device, dtype=vit.head.weight.dtype)
+    x.requires_grad_(options.backward)
+    positions = vit.grid_positions(grid, device)
+    return lambda: vit.block(0, x, positions)
+
+
+def model_call(
+    method: str, options: argparse.Namespace, grid: tuple[int, int], device: torch.device
+) -> Callable[[], Tensor]:
+    """A whole ViT-tiny on one image."""
+    vit = vit_tiny(method, options, grid, device)
+    image = torch.randn(1, 3, *(PATCH * n for n in grid), device=device, dtype=vit.head.weight.dtype)
+    return lambda: vit(image)

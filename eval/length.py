@@ -1,0 +1,185 @@
+"""Time, memory and error of attention by the number of tokens, and from how many tokens linear attention is faster.
+
+Methods are measured in turn at each length. Before any speed is printed each method of ours is compared with its
+definition, and the evaluation stops at one that is off.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from eval.contestants import METHODS, Attentions, grid_of, layer_call, model_call
+from eval.measure import check_rounds, exponent, in_turn, peak_bytes, ratio
+from eval.report import Row, save_figure
+from performer_string.choices import lookup
+
+HELP = "time, memory and error by the number of tokens, and where linear attention overtakes softmax"
+LEVELS = {"attention": None, "layer": layer_call, "model": model_call}
+REFERENCE = "softmax"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    powers = [2**n for n in range(8, 15)]
+    parser.add_argument("--tokens", type=int, nargs="+", default=powers, help="up to millions")
+    parser.add_argument("--levels", nargs="+", default=["attention"], help=", ".join(LEVELS))
+    parser.add_argument("--methods", nargs="+", default=["all"], help=", ".join(METHODS))
+    parser.add_argument("--heads", type=int, default=4, help="at the level of attention; the others are a ViT-tiny")
+    parser.add_argument("--head-dim", type=int, default=64)
+    parser.add_argument("--features", type=int, default=256, help="random features a head")
+    parser.add_argument("--feature-map", default="favor+")
+    parser.add_argument("--sigma", type=float, default=4.0, help="of the locality, in patches")
+    parser.add_argument("--rotation", action="store_true", help="at the level of attention too, with circulant-string")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser.add_argument("--backward", action="store_true", help="time the backward pass too")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements, after one not counted")
+    parser.add_argument("--longest", type=float, default=10.0, help="leave out what would take more seconds a call")
+
+
+def result_directory(options: argparse.Namespace) -> Path:
+    return Path("results") / "length"
+
+
+def timed(out: Callable[[], Tensor], backward: bool) -> Callable[[], None]:
+    def call() -> None:
+        if backward:
+            out().sum().backward()
+            return
+        with torch.inference_mode():
+            out()
+
+    return call
+
+
+class Length:
+    """The calls of all methods at one level and number of tokens, made when they are needed."""
+
+    def __init__(self, level: str, options: argparse.Namespace, device: torch.device):
+        self.level, self.options, self.device = level, options, device
+        self.attentions = Attentions(options, device)
+
+    def calls(self, methods: Sequence[str], tokens: int) -> tuple[dict[str, Callable[[], None]], dict[str, float]]:
+        """A call for each method, and at the level of attention its error to exact softmax."""
+        make = LEVELS[self.level]
+        outs: dict[str, Callable[[], Tensor]]
+        errors = dict.fromkeys(methods, math.nan)
+        if make is None:
+            inputs = self.attentions.inputs(tokens)
+            outs = {name: self.attentions.outputs(tokens, *inputs)[name] for name in methods}
+            with torch.inference_mode():
+                errors = {name: self.attentions.error(outs[name](), *inputs) for name in methods}
+        else:
+            outs = {name: make(name, self.options, grid_of(tokens), self.device) for name in methods}
+        return {name: timed(out, self.options.backward) for name, out in outs.items()}, errors
+
+
+def affordable(found: Sequence[Row], methods: Sequence[str], tokens: int, longest: float) -> list[str]:
+    """The methods that will take no longer than `longest` seconds, were softmax to grow with the square."""
+    chosen = []
+    for name in methods:
+        last = max((r for r in found if r["method"] == name), key=lambda r: r["tokens"], default=None)
+        growth = 0.0 if last is None else (tokens / last["tokens"]) ** (2 if name == REFERENCE else 1)
+        if last is None or last["ms"] / 1000 * growth <= longest:
+            chosen.append(name)
+        else:
+            tqdm.write(f"{name} is left out at {tokens} tokens: more than {longest:g} s a call (--longest).")
+    return chosen
+
+
+def crossover(length: Length, found: Sequence[Row], method: str, device: torch.device) -> int | None:
+    """The number of tokens from which `method` is faster than softmax, by bisection between two measured lengths."""
+    ratios = sorted((r["tokens"], r["to softmax"]) for r in found if r["method"] == method)
+    faster = [n for n, value in ratios if value < 1]
+    if not faster:
+        return None
+    high = faster[0]
+    slower = [n for n, value in ratios if value >= 1 and n < high]
+    if not slower:
+        return high
+    low = slower[-1]
+    while high - low > max(16, low // 16):
+        middle = (low + high) // 32 * 16
+        if middle in (low, high):
+            break
+        calls, _ = length.calls([method, REFERENCE], middle)
+        times = in_turn(calls, length.options.rounds, device)
+        if ratio(times[method], times[REFERENCE]) < 1:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    check_rounds(options.rounds)
+    methods = list(METHODS) if "all" in options.methods else list(options.methods)
+    for name in methods:
+        lookup("method", name, dict.fromkeys(METHODS))
+    for level in options.levels:
+        lookup("level", level, LEVELS)
+    for level in options.levels:
+        length = Length(level, options, device)
+        length.attentions.check(methods)
+        found: list[dict[str, Any]] = []
+        for tokens in tqdm(sorted(set(options.tokens)), desc=level, leave=False, disable=None):
+            names = affordable(found, methods, tokens, options.longest)
+            calls, errors = length.calls(names, tokens)
+            times = in_turn(calls, options.rounds, device)
+            for name, call in calls.items():
+                median = statistics.median(times[name])
+                found.append(
+                    {
+                        "level": level,
+                        "method": name,
+                        "tokens": tokens,
+                        "ms": 1000 * median,
+                        "tokens/s": tokens / median,
+                        "to softmax": ratio(times[name], times[REFERENCE]) if REFERENCE in times else math.nan,
+                        "peak MiB": peak_bytes(call, device) / 2**20,
+                        "error to softmax": errors[name],
+                    }
+                )
+        for row in found:
+            own = [other for other in found if other["method"] == row["method"]]
+            tokens_of = [other["tokens"] for other in own]
+            row["time exponent"] = exponent(tokens_of, [other["ms"] for other in own])
+            row["memory exponent"] = exponent(tokens_of, [other["peak MiB"] for other in own])
+        for name in methods:
+            where = crossover(length, found, name, device) if name != REFERENCE else None
+            for row in found:
+                if row["method"] == name:
+                    row["faster than softmax from"] = "" if where is None else where
+        yield from found
+
+
+def summary(found: Sequence[Row]) -> list[Row]:
+    digits = {"ms": 2, "tokens/s": 0, "to softmax": 3, "peak MiB": 1, "error to softmax": 4}
+    digits |= {"time exponent": 2, "memory exponent": 2}
+    return [{k: round(v, digits[k]) if k in digits else v for k, v in row.items()} for row in found]
+
+
+def plot(found: Sequence[Row], path: Path) -> None:
+    """Time and memory over the tokens on logarithmic axes, a row of panels for each level, exponents in the legend."""
+    from matplotlib.figure import Figure
+
+    levels = list(dict.fromkeys(row["level"] for row in found))
+    figure = Figure(figsize=(9, 3.6 * len(levels)))
+    panels = figure.subplots(len(levels), 2, squeeze=False)
+    for level, axes in zip(levels, panels, strict=True):
+        for axis, column, slope in zip(axes, ("ms", "peak MiB"), ("time exponent", "memory exponent"), strict=True):
+            for name in dict.fromkeys(row["method"] for row in found if row["level"] == level):
+                own = [row for row in found if (row["level"], row["method"]) == (level, name)]
+                label = f"{name} (N^{own[0][slope]:.2f})"
+                axis.loglog([row["tokens"] for row in own], [row[column] for row in own], marker="o", label=label)
+            axis.set(xlabel="tokens", ylabel=column, title=level)
+            axis.legend(fontsize=7)
+    figure.tight_layout()
+    save_figure(figure, path)

@@ -1,0 +1,76 @@
+"""Time and memory of a call, measured in the same way by every evaluation."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+from tqdm import tqdm
+
+Call = Callable[[], object]
+
+
+def seconds(call: Call, device: torch.device) -> float:
+    """Wall time of one call, waiting for the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+def check_rounds(rounds: int) -> int:
+    if rounds < 5:
+        raise ValueError(f"a median needs at least 5 rounds, not {rounds}.")
+    return rounds
+
+
+def in_turn(calls: Mapping[str, Call], rounds: int, device: torch.device) -> dict[str, list[float]]:
+    """Seconds of each call in each round, after one round not counted. All are called in turn, round after round, so
+    that a drift of the machine's speed hits all alike."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for number in tqdm(range(rounds + 1), desc="rounds", leave=False, disable=None):
+        for name, call in calls.items():
+            taken = seconds(call, device)
+            if number:
+                times[name].append(taken)
+    return times
+
+
+def ratio(times: Sequence[float], reference: Sequence[float]) -> float:
+    """The median over the rounds of one call's time over another's in the same round."""
+    return statistics.median(a / b for a, b in zip(times, reference, strict=True))
+
+
+def peak_bytes(call: Call, device: torch.device) -> int:
+    """The most bytes at a time that a call takes from torch's allocator, above what was there."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        call()
+    now = peak = 0
+    assert record.profiler is not None
+    for event in record.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            now += event.nbytes()
+            peak = max(peak, now)
+    return peak
+
+
+def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """b of values ~ sizes^b, by least squares on the logarithms; NaN for fewer than two sizes."""
+    if len(sizes) < 2 or min(values) <= 0:
+        return math.nan
+    x, y = ([math.log(a) for a in series] for series in (sizes, values))
+    return statistics.linear_regression(x, y).slope
