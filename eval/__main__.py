@@ -13,7 +13,7 @@ from types import ModuleType
 
 import torch
 
-from eval import estimator, focusing, intervene, invariance, latency, locality, redundancy, resolution
+from eval import estimator, focusing, intervene, invariance, latency, length, locality, redundancy, resolution
 from eval.report import environment, table, write_csv
 
 EVALUATIONS: dict[str, ModuleType] = {
@@ -23,6 +23,7 @@ EVALUATIONS: dict[str, ModuleType] = {
     "invariance": invariance,
     "redundancy": redundancy,
     "latency": latency,
+    "length": length,
     "locality": locality,
     "focusing": focusing,
 }

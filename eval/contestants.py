@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Sequence
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -20,7 +21,8 @@ from performer_string import (
     naive,
     softmax_attention,
 )
-from performer_string.layers import build_attention
+from performer_string.attend import build_attention
+from performer_string.layers import Block
 
 METHODS = ("linear", "linear+lf", "softmax", "performer-pytorch")
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 1e-2}
@@ -121,7 +123,7 @@ class Attentions:
 def vit_tiny(method: str, options: argparse.Namespace, grid: tuple[int, int], device: torch.device) -> ViT:
     """A ViT-tiny in evaluation mode, whose attention is this method."""
     torch.manual_seed(0)
-    focused = {"locality": "gaussian", "locality_options": {"sigma": options.sigma}} if method == "linear+lf" else {}
+    focused = method == "linear+lf"
     config = ViTConfig(
         image_size=[PATCH * n for n in grid],
         patch_size=PATCH,
@@ -129,7 +131,8 @@ def vit_tiny(method: str, options: argparse.Namespace, grid: tuple[int, int], de
         attention=method.split("+")[0],
         feature_map="favor+" if method == "performer-pytorch" else options.feature_map,
         feature_options={"num_features": options.features},
-        **focused,
+        locality="gaussian" if focused else None,
+        locality_options={"sigma": options.sigma} if focused else {},
     )
     return ViT(config).to(device, getattr(torch, options.dtype)).eval()
 
@@ -142,7 +145,8 @@ def layer_call(
     x = torch.randn(1, math.prod(grid), vit.head.in_features, device=device, dtype=vit.head.weight.dtype)
     x.requires_grad_(options.backward)
     positions = vit.grid_positions(grid, device)
-    return lambda: vit.block(0, x, positions)
+    block = cast(Block, vit.blocks[0])
+    return lambda: block(x, vit.grid_rotations(grid, positions)[0], positions, 0)
 
 
 def model_call(

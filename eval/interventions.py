@@ -18,12 +18,12 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from performer_string import ViT
+from performer_string.attend import Focus, LinearAttention, SoftmaxAttention, build_attention
 from performer_string.attention import rotate_pair
 from performer_string.features import FeatureMap, RandomFeatures, derive_seed
 from performer_string.features.arc_cosine import ArcCosineFeatures
-from performer_string.layers import Focus, LinearAttention, SoftmaxAttention, build_attention
+from performer_string.layers import Block
 from performer_string.rotation import Rotation
-from performer_string.vit import Block
 
 Intervention = Callable[[ViT], AbstractContextManager[None]]
 ROWS = 256  # queries at a time where attention is dense

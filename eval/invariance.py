@@ -181,7 +181,7 @@ def of_models(options: argparse.Namespace) -> Iterator[Row]:
         change = float((vit(images, still + 3.37) - logits).abs().max() / logits.abs().max())
         random = vit.config.attention == "performer-pytorch"
         random |= any(isinstance(module, RandomFeatures) for module in vit.modules())
-        relative = isinstance(vit.encodings[0], SeparableEncoding | NoEncoding)
+        relative = isinstance(vit.encoding, SeparableEncoding | NoEncoding)
         if not random and relative and not vit.num_prefix:
             expected = "exact"
         else:

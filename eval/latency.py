@@ -117,7 +117,7 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
         yield {
             "encoding": title,
             "parameters (M)": round(sum(p.numel() for p in c.model.parameters()) / 1e6, 4),
-            "of the encoding": sum(p.numel() for p in c.model.encodings.parameters()),
+            "of the encoding": sum(p.numel() for p in c.model.encoding.parameters()),
             "training step (ms)": round(1000 * statistics.median(c.train_seconds), 1),
             "to rope": round(ratios[0], 3),
             "folded inference (ms)": round(1000 * statistics.median(c.inference_seconds), 1),

@@ -7,27 +7,31 @@ from typing import cast
 
 import torch
 
-from performer_string.encodings import Encoding, SeparableEncoding
-from performer_string.vit import Block, ViT
+from performer_string.encodings import SeparableEncoding
+from performer_string.layers import Block
+from performer_string.rotation import parts_of
+from performer_string.vit import ViT
 
 
 @torch.no_grad()
 def fold(model: ViT) -> ViT:
     """A copy of the model, in evaluation mode, with W_Q and W_K replaced by B^T W_Q and B^T W_K, layer by layer.
 
-    The outputs are those of the model; the encodings of the copy have no basis left to compute or to apply. The model
+    The outputs are those of the model; the encoding of the copy has no basis left to compute or to apply. The model
     itself stays as it is, to be trained on. Encodings without a basis (RoPE, LieRE, absolute) are left as they are.
     """
     folded = copy.deepcopy(model).eval()
-    encodings = [cast(Encoding, encoding) for encoding in folded.encodings]
-    for layer, block in enumerate(folded.blocks):
-        encoding = encodings[min(layer, len(encodings) - 1)]  # one encoding may serve all layers
-        if isinstance(encoding, SeparableEncoding):
+    encoding = folded.encoding
+    if not isinstance(encoding, SeparableEncoding):
+        return folded
+    basis = encoding.basis()
+    if basis is not None:
+        layers = len(folded.blocks)
+        bases = [basis] * layers if encoding.layers == 1 else parts_of(basis, layers, 0)  # [1 or H, d, d] each
+        for block, own in zip(folded.blocks, bases, strict=True):
             attention = cast(Block, block).attention
-            weight, bias = attention.fold(encoding.basis())
+            weight, bias = attention.fold(own)
             attention.qkv.weight.copy_(weight)
             attention.qkv.bias.copy_(bias)
-    for encoding in encodings:
-        if isinstance(encoding, SeparableEncoding):
-            encoding.folded = True
+    encoding.folded = True
     return folded

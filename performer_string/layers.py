@@ -1,198 +1,27 @@
-"""Self-attention as a layer: projections, folded basis, rotation, one of three ways to attend, and what goes with it:
-a locality, which attenuates values by distance, and a structure on the values."""
+"""The layers of a ViT: self-attention with its projections, folded basis, rotation, locality and structure on the
+values; and the block around it."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from performer_string import naive
-from performer_string.attention import linear_attention, rotate_pair, softmax_attention
-from performer_string.choices import lookup
-from performer_string.features import build_feature_map, derive_seed
+from performer_string.attend import Attend, Focus
+from performer_string.kept import Kept
 from performer_string.locality import Locality
 from performer_string.rotation import Rotation
 from performer_string.values import ValueMap
 
 
-@dataclass(frozen=True)
-class Focus:
-    """A locality with the places of the tokens that it is to see; its fields are arguments of attention."""
-
-    locality: Locality
-    positions: Tensor
-    num_prefix: int = 0
-
-    def matrix(self) -> Tensor:
-        """lambda(p_i - p_j), [H, N, N]."""
-        return self.locality.matrix(self.positions, self.num_prefix)
-
-
-def arguments(focus: Focus | None) -> dict[str, Any]:
-    return {} if focus is None else vars(focus)
-
-
-class Attend(Protocol):
-    """A way to attend: what the layer, the trainer's diagnostics and the evaluations ask of it.
-
-    Attributes:
-        homogeneous: no weight changes with a common factor of the queries and keys, so that a temperature has no
-            effect.
-    """
-
-    homogeneous: bool
-
-    def __call__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        rotation: Rotation | None = None,
-        focus: Focus | None = None,
-        key_mask: Tensor | None = None,
-    ) -> Tensor: ...
-
-    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None) -> Tensor:
-        """The attention matrix that it implies, dense and before any locality, [B, H, N, N]: for study."""
-        ...
-
-    def redraw(self, step: int) -> None:
-        """New random features, a function of (seed, step) alone; nothing where there are none."""
-        ...
-
-
-class SoftmaxAttention(nn.Module):
-    """`softmax_attention` as a module."""
-
-    homogeneous = False
-
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        rotation: Rotation | None = None,
-        focus: Focus | None = None,
-        key_mask: Tensor | None = None,
-    ) -> Tensor:
-        return softmax_attention(q, k, v, rotation=rotation, key_mask=key_mask, **arguments(focus))
-
-    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None) -> Tensor:
-        return naive.softmax_weights(*rotate_pair(q, k, rotation))
-
-    def redraw(self, step: int) -> None:
-        pass
-
-
-class LinearAttention(nn.Module):
-    """`linear_attention` with its feature map."""
-
-    def __init__(self, head_dim: int, num_heads: int, feature_map: str, seed: int, **options: Any):
-        super().__init__()
-        self.phi = build_feature_map(feature_map, head_dim=head_dim, num_heads=num_heads, seed=seed, **options)
-        self.homogeneous = self.phi.homogeneous
-
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        rotation: Rotation | None = None,
-        focus: Focus | None = None,
-        key_mask: Tensor | None = None,
-    ) -> Tensor:
-        return linear_attention(q, k, v, self.phi, rotation=rotation, key_mask=key_mask, **arguments(focus))
-
-    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None) -> Tensor:
-        return naive.linear_weights(*self.phi.pair(*rotate_pair(q, k, rotation)))
-
-    def redraw(self, step: int) -> None:
-        self.phi.redraw(step)
-
-
-class PerformerPytorchAttention(nn.Module):
-    """FastAttention of the package performer-pytorch, as it stands, behind our rotations: for comparison.
-
-    Its epsilons (1e-4 in the softmax kernel, 1e-3 in the generalised one), its one draw for all heads and its
-    stabilisers are its own. It knows no key mask and no locality.
-    """
-
-    def __init__(self, head_dim: int, num_heads: int, feature_map: str, seed: int, **options: Any):
-        super().__init__()
-        from performer_pytorch import FastAttention  # slow to import, and needed by this backend only
-
-        known = {"favor+": {"num_features"}, "relu": {"num_features", "order"}}
-        for option in set(options) - lookup("feature map of performer-pytorch", feature_map, known):
-            raise ValueError(f"performer-pytorch with {feature_map!r} has no option {option!r}.")
-        order = options.get("order", 1)
-        self.seed, self.homogeneous = seed, feature_map == "relu"  # up to its epsilon
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive_seed(seed, 0))
-            self.fast = FastAttention(
-                head_dim,
-                nb_features=options.get("num_features", 256),
-                generalized_attention=feature_map == "relu",
-                kernel_fn=lambda x: x.relu() ** order,
-            )
-
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        rotation: Rotation | None = None,
-        focus: Focus | None = None,
-        key_mask: Tensor | None = None,
-    ) -> Tensor:
-        if key_mask is not None:
-            raise ValueError('attention "performer-pytorch" has no key mask; use "linear".')
-        if focus is not None:
-            raise ValueError('attention "performer-pytorch" has no locality; use "linear" or "softmax".')
-        q, k = rotate_pair(q, k, rotation)
-        return cast(Tensor, self.fast(q, k, v))
-
-    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None) -> Tensor:
-        eye = torch.eye(k.shape[-2], device=k.device, dtype=k.dtype).expand(*k.shape[:2], -1, -1)
-        return self(q, k, eye, rotation=rotation)  # the package shows no features, but A I = A
-
-    def redraw(self, step: int) -> None:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive_seed(self.seed, step))
-            self.fast.redraw_projection_matrix(torch.device("cpu"))
-
-
-ATTENTIONS: dict[str, type[nn.Module]] = {
-    "linear": LinearAttention,
-    "softmax": SoftmaxAttention,
-    "performer-pytorch": PerformerPytorchAttention,
-}
-
-
-def build_attention(
-    name: str, *, head_dim: int, num_heads: int, feature_map: str, seed: int, feature_options: Mapping[str, Any]
-) -> nn.Module:
-    """A way to attend by its name in `ATTENTIONS`. Softmax has no features: it leaves the last three unused."""
-    kind = lookup("attention", name, ATTENTIONS)
-    if kind is SoftmaxAttention:
-        return SoftmaxAttention()
-    return kind(head_dim, num_heads, feature_map, seed, **feature_options)
-
-
 class SelfAttention(nn.Module):
     """Multi-head self-attention of tokens [B, N, D] under a rotation of queries and keys.
 
-    A rotation's basis B is folded into the projections, W <- B^T W, once a call: d x d for each head, instead of a
-    product for each token.
+    A rotation's basis B is folded into the projections, W <- B^T W, once a call and in evaluation once for all: d x d
+    for each head, instead of a product for each token.
 
     Args:
         width: D.
@@ -242,6 +71,7 @@ class SelfAttention(nn.Module):
         self.out = nn.Linear(width, width)
         start = torch.full((num_heads,), 0.25).logit()
         self.temperature = nn.Parameter(start) if qk_norm else None
+        self.kept = Kept(1)
 
     def fold(self, basis: Tensor | None) -> tuple[Tensor, Tensor]:
         """Weight [3D, D] and bias [3D] of the projections with B^T applied to the queries' and keys' rows."""
@@ -275,7 +105,11 @@ class SelfAttention(nn.Module):
         if positions is None and not (self.locality is None and self.values is None):
             raise ValueError("a layer with a locality or a structure on the values needs the positions of its tokens.")
         basis, rotation = rotation.factor()
-        qkv = F.linear(x, *self.fold(basis))  # [B, N, 3D]
+        if basis is None or self.training or torch.is_grad_enabled():
+            weight, bias = self.fold(basis)
+        else:
+            weight, bias = self.kept.get("folded", (basis, *self.qkv.parameters()), lambda: self.fold(basis))
+        qkv = F.linear(x, weight, bias)  # [B, N, 3D]
         qkv = qkv.unflatten(-1, (3, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)  # [3, B, H, N, d]
         q, k, v = qkv.unbind(0)
         if self.temperature is not None:
@@ -292,3 +126,34 @@ class SelfAttention(nn.Module):
 
         out = attend(v) if self.values is None else self.values(attend, v, tokens=x, queries=q, positions=positions)
         return cast(Tensor, self.out(out.transpose(1, 2).flatten(-2)))  # [B, N, D]
+
+
+class DropPath(nn.Module):
+    """Stochastic depth: a sample's residual branch is left out with probability `rate`, and scaled up otherwise."""
+
+    def __init__(self, rate: float):
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return x
+        keep = torch.empty(x.shape[0], *[1] * (x.ndim - 1), dtype=x.dtype, device=x.device)
+        return x * keep.bernoulli_(1 - self.rate) / (1 - self.rate)
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)). Tokens [B, N, D]."""
+
+    def __init__(self, attention: SelfAttention, width: int, mlp_ratio: float, drop_path: float):
+        super().__init__()
+        hidden = int(width * mlp_ratio)
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.attention = attention
+        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor, rotation: Rotation, positions: Tensor, num_prefix: int) -> Tensor:
+        attended = self.attention(self.norm1(x), rotation, positions=positions, num_prefix=num_prefix)
+        x = x + self.drop_path(attended)
+        return x + self.drop_path(self.mlp(self.norm2(x)))

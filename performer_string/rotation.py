@@ -37,10 +37,19 @@ class Rotation(Protocol):
         """(B, rest) with rotate(x) = rest.rotate(B^T x): B [1 or H, d, d] for folding into the projections, or None."""
         ...
 
+    def split(self, count: int) -> list[Rotation]:
+        """Equal parts of the heads, in order: those of each layer, where one encoding serves several."""
+        ...
+
     def planar(self) -> tuple[Tensor, Tensor] | None:
         """(c, s), each [..., 1 or H, N, P], where rotate(x) is (c x_p - s x_(p+P), s x_p + c x_(p+P)) in each plane
         and nothing else, so that a kernel can do it; None where it is more."""
         ...
+
+
+def parts_of(x: Tensor, count: int, dim: int) -> list[Tensor]:
+    """Equal parts along the axis of the heads, or the same for each where all heads have one."""
+    return [x] * count if x.shape[dim] == 1 else list(x.chunk(count, dim))
 
 
 class PlaneRotation:
@@ -50,25 +59,24 @@ class PlaneRotation:
     no loss of generality.)
 
     Args:
-        angles: theta, [..., 1 or H, N, P], in radians and in float32 or better.
+        cos, sin: of theta, [..., 1 or H, N, P], in float32 or better.
         head_dim: d >= 2P.
         basis: B, orthogonal, [1 or H, d, d]; None for the identity.
     """
 
-    def __init__(self, angles: Tensor, head_dim: int, basis: Tensor | None = None):
-        if 2 * angles.shape[-1] > head_dim:
-            raise ValueError(f"{angles.shape[-1]} planes need a head width of {2 * angles.shape[-1]}, not {head_dim}.")
-        self.angles, self.head_dim, self.basis = angles, head_dim, basis
-        self.cos, self.sin = angles.cos(), angles.sin()
+    def __init__(self, cos: Tensor, sin: Tensor, head_dim: int, basis: Tensor | None = None):
+        if 2 * cos.shape[-1] > head_dim:
+            raise ValueError(f"{cos.shape[-1]} planes need a head width of {2 * cos.shape[-1]}, not {head_dim}.")
+        self.cos, self.sin, self.head_dim, self.basis = cos, sin, head_dim, basis
 
     def rotate(self, x: Tensor) -> Tensor:
         """Rot(theta) B^T x for x [B, H, N, d], in float32 or better inside, in the type of x outside."""
-        dtype = torch.promote_types(x.dtype, self.angles.dtype)
+        dtype = torch.promote_types(x.dtype, self.cos.dtype)
         y = x.to(dtype)
         if self.basis is not None:
             with torch.autocast(x.device.type, enabled=False):
                 y = y @ self.basis.to(dtype)  # rows x^T B = (B^T x)^T: [B, H, N, d]
-        planes = self.angles.shape[-1]
+        planes = self.cos.shape[-1]
         if not planes:
             return y.to(x.dtype)
         first, second, still = y.split((planes, planes, self.head_dim - 2 * planes), dim=-1)
@@ -77,8 +85,8 @@ class PlaneRotation:
 
     def unrotate(self, x: Tensor) -> Tensor:
         """B Rot(-theta) x for x [B, H, N, d], in float32 or better inside, in the type of x outside."""
-        dtype = torch.promote_types(x.dtype, self.angles.dtype)
-        planes = self.angles.shape[-1]
+        dtype = torch.promote_types(x.dtype, self.cos.dtype)
+        planes = self.cos.shape[-1]
         first, second, still = x.to(dtype).split((planes, planes, self.head_dim - 2 * planes), dim=-1)
         y = torch.cat((first * self.cos + second * self.sin, second * self.cos - first * self.sin, still), dim=-1)
         if self.basis is not None:
@@ -86,15 +94,19 @@ class PlaneRotation:
                 y = y @ self.basis.to(dtype).mT  # rows x^T B^T = (B x)^T: [B, H, N, d]
         return y.to(x.dtype)
 
-    def matrix(self) -> Tensor:
-        """B Rot(theta) B^T, [..., H, N, d, d]."""
-        eye = torch.eye(self.head_dim, dtype=self.angles.dtype, device=self.angles.device)
-        columns = eye.expand(*self.angles.shape[:-1], -1, -1)  # [..., H, N, d, d]
-        planes = self.angles.shape[-1]
+    def turns(self) -> Tensor:
+        """Rot(theta), [..., H, N, d, d]."""
+        eye = torch.eye(self.head_dim, dtype=self.cos.dtype, device=self.cos.device)
+        planes = self.cos.shape[-1]
         p, s = torch.arange(planes, device=eye.device), torch.arange(planes, device=eye.device) + planes
-        rot = columns.clone()
+        rot = eye.expand(*self.cos.shape[:-1], -1, -1).clone()
         rot[..., p, p], rot[..., p, s] = self.cos, -self.sin
         rot[..., s, p], rot[..., s, s] = self.sin, self.cos
+        return rot
+
+    def matrix(self) -> Tensor:
+        """B Rot(theta) B^T, [..., H, N, d, d]."""
+        rot = self.turns()
         if self.basis is None:
             return rot
         basis = self.basis.to(rot.dtype)[:, None]  # [H, 1, d, d]
@@ -107,8 +119,26 @@ class PlaneRotation:
         rest.basis = None
         return self.basis, rest
 
+    def split(self, count: int) -> list[Rotation]:
+        cos, sin = parts_of(self.cos, count, -3), parts_of(self.sin, count, -3)
+        basis = [None] * count if self.basis is None else parts_of(self.basis, count, 0)
+        return [type(self)(c, s, self.head_dim, b) for c, s, b in zip(cos, sin, basis, strict=True)]
+
     def planar(self) -> tuple[Tensor, Tensor] | None:
         return (self.cos, self.sin) if self.basis is None else None
+
+
+class MetricRotation(PlaneRotation):
+    """T = L^-T Rot(theta) L^T under the metric M = L L^T: an isometry, T^T M T = M, whose scores are
+
+        q^T T_i^T M T_j k = (Rot_i L^T q)^T (Rot_j L^T k)
+
+    The basis is L, which is not orthogonal.
+    """
+
+    def matrix(self) -> Tensor:
+        """Rot(theta) L^T, whose inner products are the scores, [..., H, N, d, d]."""
+        return self.turns() if self.basis is None else self.turns() @ self.basis.to(self.cos.dtype)[:, None].mT
 
 
 def block_diagonal(blocks: Tensor) -> Tensor:
@@ -148,6 +178,9 @@ class BlockRotation:
     def factor(self) -> tuple[Tensor | None, Rotation]:
         return None, self
 
+    def split(self, count: int) -> list[Rotation]:
+        return [BlockRotation(blocks) for blocks in parts_of(self.blocks, count, -5)]
+
     def planar(self) -> tuple[Tensor, Tensor] | None:
         return None
 
@@ -176,6 +209,10 @@ class ScaledRotation:
     def factor(self) -> tuple[Tensor | None, Rotation]:
         basis, rest = self.rotation.factor()
         return basis, ScaledRotation(rest, self.scale)
+
+    def split(self, count: int) -> list[Rotation]:
+        parts = zip(self.rotation.split(count), parts_of(self.scale, count, -2), strict=True)
+        return [ScaledRotation(rotation, scale) for rotation, scale in parts]
 
     def planar(self) -> tuple[Tensor, Tensor] | None:
         return None  # dimensions outside the planes are scaled as well

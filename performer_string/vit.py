@@ -3,164 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, cast, get_args
+from typing import cast
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
 
-from performer_string.choices import lookup
+from performer_string.attend import Attend, build_attention
+from performer_string.config import ViTConfig, as_pair
 from performer_string.encodings import Encoding, build_encoding
 from performer_string.features import derive_seed
-from performer_string.layers import ATTENTIONS, Attend, SelfAttention, build_attention
-from performer_string.locality import LOCALITIES, Locality, build_locality
+from performer_string.kept import Kept
+from performer_string.layers import Block, SelfAttention
+from performer_string.locality import Locality, build_locality
 from performer_string.pooling import AttentionPool
-from performer_string.positions import PositionMode, grid_positions, with_prefix
+from performer_string.positions import grid_positions, with_prefix
 from performer_string.rotation import Rotation
-from performer_string.values import VALUE_MAPS, ValueMap, build_value_map
-
-VARIANTS: dict[str, dict[str, int]] = {
-    "micro": {"width": 48, "depth": 4, "num_heads": 4},  # small enough for a CPU
-    "tiny": {"width": 192, "depth": 12, "num_heads": 3},  # DeiT-Ti, arXiv:2012.12877 table 1
-    "small": {"width": 384, "depth": 12, "num_heads": 6},  # DeiT-S, the same
-    "base": {"width": 768, "depth": 12, "num_heads": 12},  # ViT-B, arXiv:2010.11929 table 1
-}
-
-Pool = Literal["mean", "cls", "attention"]
-
-
-def as_pair(size: int | Sequence[int]) -> tuple[int, int]:
-    pair = (size, size) if isinstance(size, int) else tuple(size)
-    if len(pair) != 2 or min(pair) < 1:
-        raise ValueError(f"a size is a positive number or two (height, width), not {size}.")
-    return pair
-
-
-@dataclass
-class ViTConfig:
-    """Everything that defines a ViT.
-
-    Attributes:
-        image_size: training size in pixels, a number or [height, width]; other sizes are welcome later.
-        patch_size: a number or [height, width].
-        in_channels: of the images.
-        num_classes: of the head.
-        variant: width, depth and num_heads together, by name: micro, tiny, small or base.
-        width: D; overrides the variant, as do `depth` and `num_heads`.
-        depth: number of blocks.
-        num_heads: H.
-        mlp_ratio: hidden width of the MLP over D.
-        attention: `linear`, `softmax` or `performer-pytorch`.
-        feature_map: `favor+`, `favor+hyperbolic`, `relu` or `polynomial`; softmax has none, and leaves this and
-            the next unused.
-        feature_options: of the feature map: `num_features`, `order`, `scale`, `lower`.
-        encoding: a name in `ENCODINGS`.
-        encoding_options: of the encoding.
-        locality: a name in `LOCALITIES`: values are attenuated by distance, with a sigma for each layer and head.
-            Prefix tokens have no place, so that with pool `cls` the last layer's has no effect.
-        locality_options: of the locality.
-        values: a name in `VALUE_MAPS`: a structure on the values, one for each layer.
-        value_options: of that structure.
-        share_layers: one set of generators for all layers instead of one for each.
-        positions: `extrapolate` (spacing preserved), `interpolate` (squeezed into the training grid) or `unit`.
-        centred: positions relative to their mean.
-        pool: `mean` over the patches, a `cls` token, or `attention` over the patches with learned queries.
-        registers: number of register tokens (arXiv:2309.16588).
-        qk_norm: unit queries and keys with a learned temperature.
-        max_temperature: its bound.
-        log_scale: logits times log N / log N_train for N tokens; not for homogeneous feature maps (`relu`, and
-            `polynomial` without `lower`), which see no factor of the logits.
-        drop_path: stochastic depth (arXiv:1603.09382), growing linearly to this rate at the last block.
-        seed: of the random features.
-    """
-
-    image_size: int | list[int] = 224
-    patch_size: int | list[int] = 16
-    in_channels: int = 3
-    num_classes: int = 1000
-    variant: str = "tiny"
-    width: int | None = None
-    depth: int | None = None
-    num_heads: int | None = None
-    mlp_ratio: float = 4.0
-    attention: str = "linear"
-    feature_map: str = "favor+"
-    feature_options: dict[str, Any] = field(default_factory=dict)
-    encoding: str = "circulant-string"
-    encoding_options: dict[str, Any] = field(default_factory=dict)
-    locality: str | None = None
-    locality_options: dict[str, Any] = field(default_factory=dict)
-    values: str | None = None
-    value_options: dict[str, Any] = field(default_factory=dict)
-    share_layers: bool = False
-    positions: PositionMode = "extrapolate"
-    centred: bool = False
-    pool: Pool = "mean"
-    registers: int = 0
-    qk_norm: bool = False
-    max_temperature: float = 16.0
-    log_scale: bool = False
-    drop_path: float = 0.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        sizes = lookup("ViT variant", self.variant, VARIANTS)
-        self.width = sizes["width"] if self.width is None else self.width
-        self.depth = sizes["depth"] if self.depth is None else self.depth
-        self.num_heads = sizes["num_heads"] if self.num_heads is None else self.num_heads
-        lookup("attention", self.attention, ATTENTIONS)
-        lookup("pooling", self.pool, dict.fromkeys(get_args(Pool)))
-        for kind, name, options, table in (
-            ("locality", self.locality, self.locality_options, LOCALITIES),
-            ("value map", self.values, self.value_options, VALUE_MAPS),
-        ):
-            if name is not None:
-                lookup(kind, name, table)
-            elif options:
-                raise ValueError(f"options of a {kind}, {options}, but none is named. Known: {', '.join(table)}.")
-        if self.locality is not None and self.attention == "performer-pytorch":
-            raise ValueError('attention "performer-pytorch" has no locality; use "linear" or "softmax".')
-        lookup("position mode", self.positions, dict.fromkeys(get_args(PositionMode)))
-        for name in ("width", "depth", "num_heads", "in_channels", "num_classes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} has to be positive, not {getattr(self, name)}.")
-        if self.registers < 0:
-            raise ValueError(f"registers has to be 0 or more, not {self.registers}.")
-        if not 0 <= self.drop_path < 1:
-            raise ValueError(f"drop_path has to lie in [0, 1), not {self.drop_path}.")
-
-
-class DropPath(nn.Module):
-    """Stochastic depth: a sample's residual branch is left out with probability `rate`, and scaled up otherwise."""
-
-    def __init__(self, rate: float):
-        super().__init__()
-        self.rate = rate
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.rate == 0:
-            return x
-        keep = torch.empty(x.shape[0], *[1] * (x.ndim - 1), dtype=x.dtype, device=x.device)
-        return x * keep.bernoulli_(1 - self.rate) / (1 - self.rate)
-
-
-class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)). Tokens [B, N, D]."""
-
-    def __init__(self, attention: SelfAttention, width: int, mlp_ratio: float, drop_path: float):
-        super().__init__()
-        hidden = int(width * mlp_ratio)
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.attention = attention
-        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
-        self.drop_path = DropPath(drop_path)
-
-    def forward(self, x: Tensor, rotation: Rotation, positions: Tensor, num_prefix: int) -> Tensor:
-        attended = self.attention(self.norm1(x), rotation, positions=positions, num_prefix=num_prefix)
-        x = x + self.drop_path(attended)
-        return x + self.drop_path(self.mlp(self.norm2(x)))
+from performer_string.values import ValueMap, build_value_map
 
 
 class ViT(nn.Module):
@@ -181,8 +40,8 @@ class ViT(nn.Module):
 
         sizes = {"head_dim": width // heads, "num_heads": heads, "coord_dim": 2}
 
-        def encoding() -> Encoding:
-            return build_encoding(c.encoding, grid=self.train_grid, **sizes, **c.encoding_options)
+        def encoding(layers: int) -> Encoding:
+            return build_encoding(c.encoding, grid=self.train_grid, layers=layers, **sizes, **c.encoding_options)
 
         def locality() -> Locality | None:
             return None if c.locality is None else build_locality(c.locality, num_heads=heads, **c.locality_options)
@@ -192,10 +51,11 @@ class ViT(nn.Module):
                 return None
             return build_value_map(c.values, grid=self.train_grid, **sizes, **c.value_options)
 
-        first = encoding()
-        learned = any(p.requires_grad for p in first.parameters())
-        one = c.share_layers or first.additive or not learned  # what would be equal in every layer is built once
-        self.encodings = nn.ModuleList([first] if one else [first, *(encoding() for _ in range(1, depth))])
+        self.encoding = encoding(1)
+        learned = any(p.requires_grad for p in self.encoding.parameters())
+        if learned and not (c.share_layers or self.encoding.additive):  # else it would be the same in every layer
+            self.encoding = encoding(depth)
+        self.kept = Kept(4)
 
         self.blocks = nn.ModuleList()
         for layer in range(depth):
@@ -238,15 +98,21 @@ class ViT(nn.Module):
 
     def grid_positions(self, grid: tuple[int, int], device: torch.device | None = None) -> Tensor:
         """Positions of the patches of a grid, [N, 2], as the configuration and the encoding want them."""
-        mode = self.config.positions if self.encodings[0].extrapolates else "interpolate"
+        mode = self.config.positions if self.encoding.extrapolates else "interpolate"
         train_grid = self.train_grid if mode == "interpolate" else None
         return grid_positions(grid, mode=mode, train_grid=train_grid, centred=self.config.centred, device=device)
 
     def rotations(self, positions: Tensor) -> list[Rotation]:
         """The rotation of each layer at the positions [N, 2] of the patches; prefix tokens stay at the origin."""
-        placed = with_prefix(positions, self.num_prefix)
-        rotations = [encoding(placed) for encoding in self.encodings]
+        rotations = self.encoding.by_layer(with_prefix(positions, self.num_prefix))
         return rotations * len(self.blocks) if len(rotations) == 1 else rotations
+
+    def grid_rotations(self, grid: tuple[int, int], positions: Tensor) -> list[Rotation]:
+        """Those of a grid, which are kept in evaluation for the latest few."""
+        if self.training or torch.is_grad_enabled():
+            return self.rotations(positions)
+        key = (grid, positions.device, positions.dtype)
+        return self.kept.get(key, self.encoding.parameters(), lambda: self.rotations(positions))
 
     def tokens(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
         """What the last norm puts out, prefix tokens first: [B, P + N, D]."""
@@ -257,14 +123,17 @@ class ViT(nn.Module):
         grid = self.grid(*images.shape[-2:])
         if positions is None:
             positions = self.grid_positions(grid, images.device)
+            rotations = self.grid_rotations(grid, positions)
+        else:
+            rotations = self.rotations(positions)
         patches = rearrange(images, "b c (h p) (w q) -> b (h w) (c p q)", p=self.patch[0], q=self.patch[1])
         x = self.embed(patches)  # [B, N, D]
-        added = cast(Encoding, self.encodings[0]).embedding(positions)
+        added = self.encoding.embedding(positions)
         x = x if added is None else x + added
         if self.prefix is not None:
             x = torch.cat([self.prefix.expand(len(x), -1, -1).to(x.dtype), x], dim=1)  # [B, P + N, D]
         placed = with_prefix(positions, self.num_prefix)
-        for block, rotation in zip(self.blocks, self.rotations(positions), strict=True):
+        for block, rotation in zip(self.blocks, rotations, strict=True):
             x = block(x, rotation, placed, self.num_prefix)
         return cast(Tensor, self.norm(x))
 

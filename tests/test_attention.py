@@ -14,7 +14,8 @@ from performer_string import (
     naive,
     softmax_attention,
 )
-from performer_string.layers import ATTENTIONS, SelfAttention, build_attention
+from performer_string.attend import ATTENTIONS, build_attention
+from performer_string.layers import SelfAttention
 
 MAPS = [
     ("favor+", {}),

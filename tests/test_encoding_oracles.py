@@ -8,7 +8,7 @@ import torch
 from conftest import CASES, make, random_positions, scores, with_dimensions
 from torch import Tensor
 
-from performer_string import build_encoding, naive
+from performer_string import build_encoding, grid_positions, naive
 from performer_string.encodings.skew import GENERATORS
 
 
@@ -139,22 +139,50 @@ def test_liere_is_orthogonal_under_bf16_autocast():
     assert (matrix @ matrix.mT - torch.eye(64)).abs().max() < 1e-5
 
 
-def test_liere_is_computed_once_a_grid_in_evaluation_and_never_stale(monkeypatch):
-    encoding = build_encoding("liere", head_dim=8, num_heads=2).eval()
-    calls = []
-    exponential = torch.linalg.matrix_exp
-    monkeypatch.setattr(torch.linalg, "matrix_exp", lambda x: calls.append(1) or exponential(x))
-    grid = random_positions(5, 2).float()
-    with torch.no_grad():
-        first = encoding(grid).matrix()
-        assert torch.equal(encoding(grid.clone()).matrix(), first)
-        assert len(calls) == 1
-        encoding(grid + 1)
-        assert len(calls) == 2
-        encoding.entries.mul_(2)
-        assert not torch.equal(encoding(grid + 1).matrix(), first)
-        assert len(calls) == 3
-    encoding.train()
-    encoding(grid)
-    encoding(grid)
-    assert len(calls) == 5
+class TestMetric:
+    """pate-so2 under a metric M = L L^T of each plane: T = L^-T Rot L^T."""
+
+    def encoding(self, coord_dim: int = 2):
+        encoding = build_encoding("pate-so2", head_dim=6, num_heads=2, coord_dim=coord_dim, metric=True, layout="axes")
+        torch.nn.init.normal_(encoding.double().root)
+        return encoding
+
+    @pytest.mark.parametrize("coord_dim", [1, 2, 3])
+    def test_scores_are_those_of_the_transport_under_the_metric(self, coord_dim):
+        encoding, positions = self.encoding(coord_dim), random_positions(5, coord_dim)
+        low = encoding.basis()[:, None]  # L, [H, 1, d, d]
+        metric = low @ low.mT
+        exponents = torch.einsum("nc,hcij->hnij", positions, encoding.generators())
+        turns = torch.linalg.matrix_exp(exponents.contiguous())
+        transport = torch.linalg.inv(low.mT) @ turns @ low.mT
+        torch.testing.assert_close(transport.mT @ metric @ transport, metric.expand(-1, 5, -1, -1))  # an isometry of M
+        assert torch.linalg.eigvalsh(metric).min() > 0
+        q, k = torch.randn(2, 3, 2, 5, 6, dtype=torch.float64)
+        rotation = encoding(positions)
+        got = rotation.rotate(q) @ rotation.rotate(k).mT
+        wanted = torch.einsum("bhia,hixa,hxy,hjyc,bhjc->bhij", q, transport, metric[:, 0], transport, k)
+        torch.testing.assert_close(got, wanted)
+        full = rotation.matrix()
+        torch.testing.assert_close(torch.einsum("bhia,hixa,hjxc,bhjc->bhij", q, full, full, k), wanted)
+
+    def test_scores_do_not_see_a_common_move_and_the_basis_folds(self):
+        encoding, positions = self.encoding(), random_positions(5, 2)
+        q, k = torch.randn(2, 3, 2, 5, 6, dtype=torch.float64)
+        moved = positions + torch.tensor([3.37, -1.2], dtype=torch.float64)
+        at, after = (encoding(p) for p in (positions, moved))
+        torch.testing.assert_close(at.rotate(q) @ at.rotate(k).mT, after.rotate(q) @ after.rotate(k).mT)
+        basis, rest = at.factor()
+        torch.testing.assert_close(rest.rotate(q @ basis), at.rotate(q))
+        assert (at.rotate(q).norm(dim=-1) - q.norm(dim=-1)).abs().max() > 0.1  # no rotation of the Euclidean metric
+
+    def test_it_starts_as_the_rotation_and_every_entry_gets_a_gradient(self):
+        options = {"head_dim": 6, "num_heads": 2, "grid": (4, 5)}
+        positions = grid_positions((4, 5))
+        torch.testing.assert_close(
+            build_encoding("pate-so2", metric=True, **options)(positions).matrix(),
+            build_encoding("pate-so2", **options)(positions).matrix(),
+        )
+        encoding, q = self.encoding(), torch.randn(1, 2, 7, 6, dtype=torch.float64)
+        rotation = encoding(random_positions(7, 2))
+        (rotation.rotate(q) @ rotation.rotate(q.flip(-1)).mT).square().sum().backward()
+        assert (encoding.root.grad != 0).all()

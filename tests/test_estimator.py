@@ -15,8 +15,8 @@ from eval.__main__ import main
 from eval.estimator import statistics, summary, variation
 from eval.interventions import ExpectedKernel, blank_patches, interventions
 from performer_string import ViT, ViTConfig, grid_positions
+from performer_string.attend import build_attention
 from performer_string.attention import rotate_pair
-from performer_string.layers import build_attention
 from train.probe import Probe
 
 POSITIONS = grid_positions((3, 4))
@@ -129,9 +129,8 @@ def test_the_expected_kernel_is_the_limit_of_many_features(kind, monkeypatch):
     options = {**MODELS[kind]["feature_options"], **({} if kind == "polynomial" else {"num_features": 2**15})}
     attend = build_attention("linear", head_dim=6, num_heads=2, feature_map=kind, seed=0, feature_options=options)
     q, k, v = torch.randn(3, 2, 2, 12, 6) * 0.5
-    rotation = model().encodings[0](POSITIONS)
+    rotation = model().encoding.by_layer(POSITIONS)[0]
     rotation.head_dim, rotation.cos, rotation.sin = 6, rotation.cos[..., :3], rotation.sin[..., :3]
-    rotation.angles = rotation.angles[..., :3]
     mask = torch.rand(2, 12) < 0.7
     for key_mask in (None, mask):
         many = attend(q, k, v, rotation=rotation, key_mask=key_mask)

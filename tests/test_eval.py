@@ -249,7 +249,7 @@ def test_the_focusing_report(tmp_path, capsys):
     assert {row["regime"] for row in found if "exact" not in row["attention"]} == {"", "window", "grid"}
     for row in found:
         assert float(row["error"]) <= {"window": 1e-3, "grid": 0.03}.get(row["regime"], 0.0)
-        assert float(row["peak MB"]) > 0
+        assert float(row["peak MiB"]) > 0
     assert all(float(row["to plain"]) == 1 for row in found if row["attention"] == "plain")
     assert "| sigma 8, exact" in capsys.readouterr().out
 

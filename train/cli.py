@@ -23,7 +23,7 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from performer_string.choices import nearest
-from performer_string.vit import as_pair
+from performer_string.config import as_pair
 from train.callbacks.control import CheckData, CleanStop, StepSeed
 from train.callbacks.figures import ModelFigures
 from train.callbacks.monitor import GradientNorm, Record, Throughput

@@ -108,7 +108,7 @@ class ImageClassifier(L.LightningModule):
         super().__init__()
         self.vit, self.optim = ViT(vit), optim or OptimConfig()
         self.resolutions = resolutions or ["train"]
-        extrapolates = vit.positions == "extrapolate" and self.vit.encodings[0].extrapolates
+        extrapolates = vit.positions == "extrapolate" and self.vit.encoding.extrapolates
         if self.optim.position_frame > 1 and not extrapolates:
             raise ValueError(
                 f"position_frame draws positions beyond the training grid, which positions={vit.positions!r} with the "

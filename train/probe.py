@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from performer_string import ViT
-from performer_string.layers import Attend, Focus
+from performer_string.attend import Attend, Focus
 from performer_string.rotation import Rotation
 
 

@@ -41,6 +41,7 @@ def build_encoding(
     num_heads: int,
     coord_dim: int = 2,
     grid: Sequence[int] | None = None,
+    layers: int = 1,
     **options: Any,
 ) -> Encoding:
     """A position encoding by its name in `ENCODINGS`.
@@ -49,11 +50,12 @@ def build_encoding(
         head_dim, num_heads: the attention it serves; learned generators are for each head.
         coord_dim: dimension of the positions.
         grid: the training grid, which `absolute` needs.
+        layers: how many layers it serves, each with generators of its own; `by_layer` gives their rotations.
         options: the family's own, as its docstring lists them.
 
     Raises:
         ValueError: an unknown name or option, with the nearest known one; or a value out of its range.
     """
     family = lookup("encoding", name, ENCODINGS)
-    sizes = Sizes(head_dim, num_heads, coord_dim, None if grid is None else tuple(grid))
+    sizes = Sizes(head_dim, num_heads, coord_dim, None if grid is None else tuple(grid), layers)
     return construct("encoding", name, family, options, sizes=sizes)

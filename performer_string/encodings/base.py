@@ -19,15 +19,17 @@ class Sizes:
         num_heads: H.
         coord_dim: dimension C of the positions.
         grid: cells of the training grid along each axis, for encodings that depend on it.
+        layers: how many layers are served, each with heads of its own.
     """
 
     head_dim: int
     num_heads: int
     coord_dim: int = 2
     grid: tuple[int, ...] | None = None
+    layers: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("head_dim", "num_heads", "coord_dim"):
+        for name in ("head_dim", "num_heads", "coord_dim", "layers"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} has to be positive, not {getattr(self, name)}.")
         if self.grid is not None and len(self.grid) != self.coord_dim:
@@ -47,7 +49,11 @@ def block_of(family: str, head_dim: int, block_size: int | None, least: int) -> 
 
 
 class Encoding(nn.Module):
-    """Sends positions [..., N, C] to the rotation of each head's queries and keys."""
+    """Sends positions [..., N, C] to the rotation of each head's queries and keys.
+
+    One encoding can serve several layers with generators of their own: its heads are then those of all layers, in
+    order, computed at once, and `by_layer` gives each layer its part.
+    """
 
     additive = False  # adds to the tokens at the entry of the model; one instance serves all layers
     extrapolates = True  # has a meaning outside the training grid; otherwise positions are squeezed into it
@@ -55,7 +61,7 @@ class Encoding(nn.Module):
     def __init__(self, sizes: Sizes):
         super().__init__()
         self.head_dim, self.num_heads = sizes.head_dim, sizes.num_heads
-        self.coord_dim, self.grid = sizes.coord_dim, sizes.grid
+        self.coord_dim, self.grid, self.layers = sizes.coord_dim, sizes.grid, sizes.layers
 
     def check(self, positions: Tensor) -> Tensor:
         if positions.ndim < 2 or positions.shape[-1] != self.coord_dim:
@@ -64,12 +70,31 @@ class Encoding(nn.Module):
                 f"{self.coord_dim}), but was given {list(positions.shape)}. Build it with another coord_dim, or pass "
                 f"positions with one column an axis."
             )
+        # On other devices than the CPU looking at a value makes the program wait: only where that costs little.
+        if positions.device.type == "cpu" or not self.training:
+            self.check_finite()
         return positions
+
+    def check_finite(self) -> None:
+        """An error that names the first entry of a parameter that is not a finite number."""
+        for name, parameter in self.named_parameters():
+            if not torch.isfinite(parameter).all():
+                place = (~torch.isfinite(parameter)).nonzero()[0].tolist()
+                raise ValueError(
+                    f"{type(self).__name__}: the generators have to be finite numbers, but {name}{place} is "
+                    f"{parameter[tuple(place)].item()}. Weights that went bad in training? Load an earlier checkpoint, "
+                    f"and train with a lower learning rate or with gradient clipping."
+                )
 
     def forward(self, positions: Tensor) -> Rotation:
         """The rotation at `positions` [..., N, C]; the identity unless the encoding says otherwise."""
-        angles = self.check(positions).new_zeros(*positions.shape[:-2], 1, positions.shape[-2], 0)
-        return PlaneRotation(angles, self.head_dim)
+        none = self.check(positions).new_zeros(*positions.shape[:-2], 1, positions.shape[-2], 0)
+        return PlaneRotation(none, none, self.head_dim)
+
+    def by_layer(self, positions: Tensor) -> list[Rotation]:
+        """The rotation of each of the layers served."""
+        rotation = self(positions)
+        return [rotation] if self.layers == 1 else rotation.split(self.layers)
 
     def embedding(self, positions: Tensor) -> Tensor | None:
         """What is added to the tokens at the entry of the model, [..., N, H d], or None."""
@@ -92,11 +117,12 @@ class SeparableEncoding(Encoding):
 
     share_heads: bool
     folded = False  # the basis is in the projections already, and the rotation comes without it
+    rotation = PlaneRotation
 
     def __init__(self, sizes: Sizes, *, share_heads: bool = False):
         super().__init__(sizes)
         self.share_heads = share_heads
-        self.own_heads = 1 if share_heads else sizes.num_heads  # how many heads have parameters of their own
+        self.own_heads = sizes.layers * (1 if share_heads else sizes.num_heads)  # that have their own parameters
 
     def frequencies(self) -> Tensor:
         """Omega, [1 or H, C, P], in radians for each patch."""
@@ -117,8 +143,9 @@ class SeparableEncoding(Encoding):
         angles = sum(
             (r[..., c, :] * omega[..., c, :] for c in range(1, self.coord_dim)), r[..., 0, :] * omega[..., 0, :]
         )
-        return PlaneRotation(angles, self.head_dim, None if self.folded else self.basis())  # angles [..., H, N, P]
+        basis = None if self.folded else self.basis()
+        return self.rotation(angles.cos(), angles.sin(), self.head_dim, basis)  # angles [..., H, N, P]
 
     def all_heads(self, x: Tensor) -> Tensor:
-        """[1 or H, ...] -> [H, ...]."""
-        return x.expand(self.num_heads, *x.shape[1:])
+        """[own heads, ...] -> [layers H, ...]."""
+        return x.repeat_interleave(self.layers * self.num_heads // self.own_heads, dim=0)

@@ -13,8 +13,7 @@ class LieRE(Encoding):
     """R(r) = exp(sum_k r_k A_k), A_k skew-symmetric in blocks of b, for each token in full.
 
     Generators of b > 2 do not commute, so that scores are not translation invariant; b = 2 is RoPE-Mixed. The
-    exponential is in float64, once a forward pass and not once an image, and kept in evaluation for as long
-    as the positions and the generators stay the same.
+    exponential is in float64, once a forward pass and not once an image; a model keeps it in evaluation.
 
     Source: Ostmeier et al., arXiv:2406.10322, section 3 (block sizes: section 4; initial scale: table 7).
 
@@ -35,9 +34,9 @@ class LieRE(Encoding):
         super().__init__(sizes)
         b = block_of("liere", sizes.head_dim, block_size, 2)
         self.block_size = b
-        shape = (1 if share_heads else sizes.num_heads, sizes.coord_dim, sizes.head_dim // b, b * (b - 1) // 2)
+        heads = sizes.layers * (1 if share_heads else sizes.num_heads)
+        shape = (heads, sizes.coord_dim, sizes.head_dim // b, b * (b - 1) // 2)
         self.entries = nn.Parameter(torch.randn(shape) * init_scale / b**0.5)
-        self._kept: tuple[Tensor, int, Tensor] | None = None  # positions, version of the generators, blocks
 
     def skew(self) -> Tensor:
         """A by blocks, [1 or H, C, d / b, b, b], in float32 or better."""
@@ -49,20 +48,14 @@ class LieRE(Encoding):
 
     def forward(self, positions: Tensor) -> Rotation:
         self.check(positions)
-        version = self.entries._version
-        if not torch.is_grad_enabled() and not self.training and self._kept is not None:
-            seen, at, blocks = self._kept
-            if at == version and seen.device == positions.device and torch.equal(seen, positions):
-                return BlockRotation(blocks)
         skew = self.skew()
         dtype = torch.promote_types(positions.dtype, skew.dtype)
         r = positions.to(dtype)[..., None, :, :, None, None, None]  # [..., 1, N, C, 1, 1, 1]
         exponents = (r * skew.to(dtype)[:, None]).sum(dim=-4)  # [..., H, N, d / b, b, b]
         # In float64, since the squarings of a far position lose two digits: 3e-5 from orthogonal at 30 patches.
         blocks = torch.linalg.matrix_exp(exponents.double().contiguous()).to(dtype)
-        if not torch.is_grad_enabled() and not self.training:
-            self._kept = (positions, version, blocks)
         return BlockRotation(blocks)
 
     def generators(self) -> Tensor:
-        return block_diagonal(self.skew()).expand(self.num_heads, -1, -1, -1)
+        generators = block_diagonal(self.skew())
+        return generators.repeat_interleave(self.layers * self.num_heads // len(generators), dim=0)

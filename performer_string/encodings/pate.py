@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from performer_string.encodings.base import SeparableEncoding, Sizes
 from performer_string.encodings.frequencies import axial_frequencies, mixed_frequencies, plane_generators, planes_of
-from performer_string.rotation import Rotation, ScaledRotation, block_diagonal
+from performer_string.rotation import MetricRotation, Rotation, ScaledRotation, block_diagonal
 
 Layout = Literal["raster", "axes"]
 
@@ -73,6 +73,9 @@ class PaTESO2(PaTE):
         layout: `raster` (as in the paper's table 1) or `axes`.
         learn_angles: whether omega is learned, for each head.
         base: omega_p = base^(-p / P) at the start.
+        metric: learn a 2 x 2 metric M = L L^T of each plane, which the rotations keep (the paper's appendix); it
+            starts as the Euclidean one. L^T is absorbed by W_Q and W_K, so that under exact attention this is no
+            new class of functions.
     """
 
     strides_: Tensor
@@ -84,6 +87,7 @@ class PaTESO2(PaTE):
         layout: Layout = "raster",
         learn_angles: bool = True,
         base: float = 10000.0,
+        metric: bool = False,
         conformal_scaling: float = 0.0,
         slow_down: float = 64.0,
         share_heads: bool = False,
@@ -97,6 +101,18 @@ class PaTESO2(PaTE):
         self.omega = nn.Parameter(omega, requires_grad=learn_angles)
         strides = self.strides() if raster else torch.ones(sizes.coord_dim)
         self.register_buffer("strides_", strides[:, None], persistent=False)
+        # log L_11, L_21 and log L_22 of each plane
+        self.root = nn.Parameter(torch.zeros(self.own_heads, planes, 3)) if metric else None
+        if metric:
+            self.rotation = MetricRotation
+
+    def basis(self) -> Tensor | None:
+        """L, lower triangular in each plane, [H, d, d]; None without a metric."""
+        if self.root is None:
+            return None
+        first, below, second = self.root.to(torch.promote_types(self.root.dtype, torch.float32)).unbind(-1)  # [H, P]
+        diagonal = torch.diag_embed(torch.cat([first.exp(), second.exp()], dim=-1))  # [H, 2 P, 2 P]
+        return diagonal + torch.diag_embed(below, offset=-below.shape[-1])  # row p + P, column p
 
     def frequencies(self) -> Tensor:
         return self.omega * self.strides_.to(self.omega.dtype)  # [H, 1 or C, P] [C, 1]

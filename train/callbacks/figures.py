@@ -108,9 +108,9 @@ def frequency_figure(vit: ViT) -> Any:
     """Plane frequencies of each layer as points: the first two axes, one colour a head. None without planes."""
     from matplotlib.figure import Figure
 
-    spectra = [e.frequencies().float().cpu() for e in vit.encodings if isinstance(e, SeparableEncoding)]
-    if not spectra:
+    if not isinstance(vit.encoding, SeparableEncoding):
         return None
+    spectra = vit.encoding.frequencies().float().cpu().chunk(vit.encoding.layers)
     figure = Figure(figsize=(2.4 * len(spectra), 2.6))
     axes = figure.subplots(1, len(spectra), squeeze=False, sharex=True, sharey=True)[0]
     for layer, (axis, omega) in enumerate(zip(axes, spectra, strict=True)):

@@ -1,0 +1,184 @@
+"""Ways to attend, by name: linear, exact softmax, and performer-pytorch's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from performer_string import naive
+from performer_string.attention import linear_attention, rotate_pair, softmax_attention
+from performer_string.choices import lookup
+from performer_string.features import build_feature_map, derive_seed
+from performer_string.locality import Locality
+from performer_string.rotation import Rotation
+
+
+@dataclass(frozen=True)
+class Focus:
+    """A locality with the places of the tokens that it is to see; its fields are arguments of attention."""
+
+    locality: Locality
+    positions: Tensor
+    num_prefix: int = 0
+
+    def matrix(self) -> Tensor:
+        """lambda(p_i - p_j), [H, N, N]."""
+        return self.locality.matrix(self.positions, self.num_prefix)
+
+
+def arguments(focus: Focus | None) -> dict[str, Any]:
+    return {} if focus is None else vars(focus)
+
+
+class Attend(Protocol):
+    """A way to attend: what the layer, the trainer's diagnostics and the evaluations ask of it.
+
+    Attributes:
+        homogeneous: no weight changes with a common factor of the queries and keys, so that a temperature has no
+            effect.
+    """
+
+    homogeneous: bool
+
+    def __call__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rotation: Rotation | None = None,
+        focus: Focus | None = None,
+        key_mask: Tensor | None = None,
+    ) -> Tensor: ...
+
+    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None) -> Tensor:
+        """The attention matrix that it implies, dense and before any locality, [B, H, N, N]: for study."""
+        ...
+
+    def redraw(self, step: int) -> None:
+        """New random features, a function of (seed, step) alone; nothing where there are none."""
+        ...
+
+
+class SoftmaxAttention(nn.Module):
+    """`softmax_attention` as a module."""
+
+    homogeneous = False
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rotation: Rotation | None = None,
+        focus: Focus | None = None,
+        key_mask: Tensor | None = None,
+    ) -> Tensor:
+        return softmax_attention(q, k, v, rotation=rotation, key_mask=key_mask, **arguments(focus))
+
+    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None) -> Tensor:
+        return naive.softmax_weights(*rotate_pair(q, k, rotation))
+
+    def redraw(self, step: int) -> None:
+        pass
+
+
+class LinearAttention(nn.Module):
+    """`linear_attention` with its feature map."""
+
+    def __init__(self, head_dim: int, num_heads: int, feature_map: str, seed: int, **options: Any):
+        super().__init__()
+        self.phi = build_feature_map(feature_map, head_dim=head_dim, num_heads=num_heads, seed=seed, **options)
+        self.homogeneous = self.phi.homogeneous
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rotation: Rotation | None = None,
+        focus: Focus | None = None,
+        key_mask: Tensor | None = None,
+    ) -> Tensor:
+        return linear_attention(q, k, v, self.phi, rotation=rotation, key_mask=key_mask, **arguments(focus))
+
+    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None) -> Tensor:
+        return naive.linear_weights(*self.phi.pair(*rotate_pair(q, k, rotation)))
+
+    def redraw(self, step: int) -> None:
+        self.phi.redraw(step)
+
+
+class PerformerPytorchAttention(nn.Module):
+    """FastAttention of the package performer-pytorch, as it stands, behind our rotations: for comparison.
+
+    Its epsilons (1e-4 in the softmax kernel, 1e-3 in the generalised one), its one draw for all heads and its
+    stabilisers are its own. It knows no key mask and no locality.
+    """
+
+    def __init__(self, head_dim: int, num_heads: int, feature_map: str, seed: int, **options: Any):
+        super().__init__()
+        from performer_pytorch import FastAttention  # slow to import, and needed by this backend only
+
+        known = {"favor+": {"num_features"}, "relu": {"num_features", "order"}}
+        for option in set(options) - lookup("feature map of performer-pytorch", feature_map, known):
+            raise ValueError(f"performer-pytorch with {feature_map!r} has no option {option!r}.")
+        order = options.get("order", 1)
+        self.seed, self.homogeneous = seed, feature_map == "relu"  # up to its epsilon
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_seed(seed, 0))
+            self.fast = FastAttention(
+                head_dim,
+                nb_features=options.get("num_features", 256),
+                generalized_attention=feature_map == "relu",
+                kernel_fn=lambda x: x.relu() ** order,
+            )
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rotation: Rotation | None = None,
+        focus: Focus | None = None,
+        key_mask: Tensor | None = None,
+    ) -> Tensor:
+        if key_mask is not None:
+            raise ValueError('attention "performer-pytorch" has no key mask; use "linear".')
+        if focus is not None:
+            raise ValueError('attention "performer-pytorch" has no locality; use "linear" or "softmax".')
+        q, k = rotate_pair(q, k, rotation)
+        return cast(Tensor, self.fast(q, k, v))
+
+    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None) -> Tensor:
+        eye = torch.eye(k.shape[-2], device=k.device, dtype=k.dtype).expand(*k.shape[:2], -1, -1)
+        return self(q, k, eye, rotation=rotation)  # the package shows no features, but A I = A
+
+    def redraw(self, step: int) -> None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive_seed(self.seed, step))
+            self.fast.redraw_projection_matrix(torch.device("cpu"))
+
+
+ATTENTIONS: dict[str, type[nn.Module]] = {
+    "linear": LinearAttention,
+    "softmax": SoftmaxAttention,
+    "performer-pytorch": PerformerPytorchAttention,
+}
+
+
+def build_attention(
+    name: str, *, head_dim: int, num_heads: int, feature_map: str, seed: int, feature_options: Mapping[str, Any]
+) -> nn.Module:
+    """A way to attend by its name in `ATTENTIONS`. Softmax has no features: it leaves the last three unused."""
+    kind = lookup("attention", name, ATTENTIONS)
+    if kind is SoftmaxAttention:
+        return SoftmaxAttention()
+    return kind(head_dim, num_heads, feature_map, seed, **feature_options)

@@ -1,0 +1,123 @@
+"""Everything that can be chosen about a ViT, with its checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from performer_string.attend import ATTENTIONS
+from performer_string.choices import lookup
+from performer_string.locality import LOCALITIES
+from performer_string.positions import PositionMode
+from performer_string.values import VALUE_MAPS
+
+VARIANTS: dict[str, dict[str, int]] = {
+    "micro": {"width": 48, "depth": 4, "num_heads": 4},  # small enough for a CPU
+    "tiny": {"width": 192, "depth": 12, "num_heads": 3},  # DeiT-Ti, arXiv:2012.12877 table 1
+    "small": {"width": 384, "depth": 12, "num_heads": 6},  # DeiT-S, the same
+    "base": {"width": 768, "depth": 12, "num_heads": 12},  # ViT-B, arXiv:2010.11929 table 1
+}
+
+Pool = Literal["mean", "cls", "attention"]
+
+
+def as_pair(size: int | Sequence[int]) -> tuple[int, int]:
+    pair = (size, size) if isinstance(size, int) else tuple(size)
+    if len(pair) != 2 or min(pair) < 1:
+        raise ValueError(f"a size is a positive number or two (height, width), not {size}.")
+    return pair
+
+
+@dataclass
+class ViTConfig:
+    """Everything that defines a ViT.
+
+    Attributes:
+        image_size: training size in pixels, a number or [height, width]; other sizes are welcome later.
+        patch_size: a number or [height, width].
+        in_channels: of the images.
+        num_classes: of the head.
+        variant: width, depth and num_heads together, by name: micro, tiny, small or base.
+        width: D; overrides the variant, as do `depth` and `num_heads`.
+        depth: number of blocks.
+        num_heads: H.
+        mlp_ratio: hidden width of the MLP over D.
+        attention: `linear`, `softmax` or `performer-pytorch`.
+        feature_map: `favor+`, `favor+hyperbolic`, `relu` or `polynomial`; softmax has none, and leaves this and
+            the next unused.
+        feature_options: of the feature map: `num_features`, `order`, `scale`, `lower`.
+        encoding: a name in `ENCODINGS`.
+        encoding_options: of the encoding.
+        locality: a name in `LOCALITIES`: values are attenuated by distance, with a sigma for each layer and head.
+            Prefix tokens have no place, so that with pool `cls` the last layer's has no effect.
+        locality_options: of the locality.
+        values: a name in `VALUE_MAPS`: a structure on the values, one for each layer.
+        value_options: of that structure.
+        share_layers: one set of generators for all layers instead of one for each.
+        positions: `extrapolate` (spacing preserved), `interpolate` (squeezed into the training grid) or `unit`.
+        centred: positions relative to their mean.
+        pool: `mean` over the patches, a `cls` token, or `attention` over the patches with learned queries.
+        registers: number of register tokens (arXiv:2309.16588).
+        qk_norm: unit queries and keys with a learned temperature.
+        max_temperature: its bound.
+        log_scale: logits times log N / log N_train for N tokens; not for homogeneous feature maps (`relu`, and
+            `polynomial` without `lower`), which see no factor of the logits.
+        drop_path: stochastic depth (arXiv:1603.09382), growing linearly to this rate at the last block.
+        seed: of the random features.
+    """
+
+    image_size: int | list[int] = 224
+    patch_size: int | list[int] = 16
+    in_channels: int = 3
+    num_classes: int = 1000
+    variant: str = "tiny"
+    width: int | None = None
+    depth: int | None = None
+    num_heads: int | None = None
+    mlp_ratio: float = 4.0
+    attention: str = "linear"
+    feature_map: str = "favor+"
+    feature_options: dict[str, Any] = field(default_factory=dict)
+    encoding: str = "circulant-string"
+    encoding_options: dict[str, Any] = field(default_factory=dict)
+    locality: str | None = None
+    locality_options: dict[str, Any] = field(default_factory=dict)
+    values: str | None = None
+    value_options: dict[str, Any] = field(default_factory=dict)
+    share_layers: bool = False
+    positions: PositionMode = "extrapolate"
+    centred: bool = False
+    pool: Pool = "mean"
+    registers: int = 0
+    qk_norm: bool = False
+    max_temperature: float = 16.0
+    log_scale: bool = False
+    drop_path: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        sizes = lookup("ViT variant", self.variant, VARIANTS)
+        self.width = sizes["width"] if self.width is None else self.width
+        self.depth = sizes["depth"] if self.depth is None else self.depth
+        self.num_heads = sizes["num_heads"] if self.num_heads is None else self.num_heads
+        lookup("attention", self.attention, ATTENTIONS)
+        lookup("pooling", self.pool, dict.fromkeys(get_args(Pool)))
+        for kind, name, options, table in (
+            ("locality", self.locality, self.locality_options, LOCALITIES),
+            ("value map", self.values, self.value_options, VALUE_MAPS),
+        ):
+            if name is not None:
+                lookup(kind, name, table)
+            elif options:
+                raise ValueError(f"options of a {kind}, {options}, but none is named. Known: {', '.join(table)}.")
+        if self.locality is not None and self.attention == "performer-pytorch":
+            raise ValueError('attention "performer-pytorch" has no locality; use "linear" or "softmax".')
+        lookup("position mode", self.positions, dict.fromkeys(get_args(PositionMode)))
+        for name in ("width", "depth", "num_heads", "in_channels", "num_classes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} has to be positive, not {getattr(self, name)}.")
+        if self.registers < 0:
+            raise ValueError(f"registers has to be 0 or more, not {self.registers}.")
+        if not 0 <= self.drop_path < 1:
+            raise ValueError(f"drop_path has to lie in [0, 1), not {self.drop_path}.")

@@ -1,0 +1,98 @@
+"""The evaluation of speed by length: it refuses what is wrong, finds the crossover, and leaves out what is too long."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+
+from eval import contestants, length
+from eval.__main__ import main
+from eval.measure import exponent, in_turn, ratio
+
+CPU = torch.device("cpu")
+SMALL = ["--heads", "1", "--head-dim", "16", "--features", "32", "--rounds", "5"]
+
+
+def read(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(line for line in path.read_text().splitlines() if not line.startswith("#")))
+
+
+@pytest.mark.parametrize("extra", [[], ["--backward"], ["--dtype", "bfloat16"], ["--rotation"]], ids=str)
+def test_attention_of_every_method(extra, tmp_path, capsys):
+    main(["length", "--tokens", "48", "96", *SMALL, *extra, "--out", str(tmp_path), "--device", "cpu"])
+    found = read(tmp_path / "length.csv")
+    assert [(row["method"], row["tokens"]) for row in found] == [
+        (method, tokens) for tokens in ("48", "96") for method in contestants.METHODS
+    ]
+    for row in found:
+        assert float(row["ms"]) > 0
+        assert float(row["peak MiB"]) > 0
+        if row["method"] == "softmax" and not extra:
+            assert float(row["error to softmax"]) < 1e-5
+    assert (tmp_path / "length.png").stat().st_size > 0
+    assert "performer-pytorch" in capsys.readouterr().out
+
+
+def test_layer_and_model(tmp_path):
+    arguments = ["length", "--tokens", "12", "--levels", "layer", "model", "--methods", "linear", "softmax"]
+    main([*arguments, *SMALL, "--out", str(tmp_path), "--device", "cpu"])
+    assert [row["level"] for row in read(tmp_path / "length.csv")] == ["layer"] * 2 + ["model"] * 2
+
+
+def test_no_speed_for_a_path_that_is_wrong(monkeypatch, capsys):
+    right = contestants.linear_attention
+    monkeypatch.setattr(contestants, "linear_attention", lambda *a, **k: 1.01 * right(*a, **k))
+    with pytest.raises(SystemExit):
+        main(["length", "--tokens", "48", *SMALL, "--device", "cpu"])
+    assert "from its definition at 256 tokens" in capsys.readouterr().err
+
+
+def test_what_would_take_too_long_is_left_out():
+    found = [{"method": m, "tokens": 100, "ms": 1000.0} for m in ("linear", "softmax")]
+    assert length.affordable(found, ["linear", "softmax"], 200, 3.0) == ["linear"]
+    assert length.affordable(found, ["linear", "softmax"], 200, 5.0) == ["linear", "softmax"]
+    assert length.affordable([], ["linear", "softmax"], 10**9, 1.0) == ["linear", "softmax"]
+
+
+def test_the_crossover_is_measured_between_two_lengths(monkeypatch):
+    """Linear takes 1000 units at any length, softmax as many as there are tokens."""
+
+    class Fake:
+        options = argparse.Namespace(rounds=5)
+
+        def calls(self, methods, tokens):
+            return {name: (name, tokens) for name in methods}, {}
+
+    def timed(calls, rounds, device):
+        return {name: [1000.0 if name == "linear" else float(tokens)] for name, (_, tokens) in calls.items()}
+
+    monkeypatch.setattr(length, "in_turn", timed)
+    found = [{"method": "linear", "tokens": n, "to softmax": 1000 / n} for n in (256, 512, 4096)]
+    assert 1000 < length.crossover(Fake(), found, "linear", CPU) <= 1070
+    assert length.crossover(Fake(), found[:2], "linear", CPU) is None
+    assert length.crossover(Fake(), found[2:], "linear", CPU) == 4096
+
+
+def test_grids_and_exponents():
+    assert [length.grid_of(n) for n in (256, 512, 48, 7)] == [(16, 16), (16, 32), (6, 8), (1, 7)]
+    assert exponent([1, 2, 4], [3, 12, 48]) == pytest.approx(2)
+    assert ratio([2, 4, 6], [1, 1, 3]) == 2
+    calls: list[str] = []
+    times = in_turn({n: (lambda n=n: calls.append(n)) for n in "ab"}, 3, CPU)
+    assert calls == list("ab" * 4)
+    assert [len(t) for t in times.values()] == [3, 3]
+
+
+def test_unknown_names(capsys):
+    for arguments, message in (
+        (["--methods", "liner"], "linear"),
+        (["--levels", "layers"], "layer"),
+        (["--rounds", "3"], "at least 5 rounds"),
+    ):
+        with pytest.raises(SystemExit):
+            main(["length", "--tokens", "48", *arguments, "--device", "cpu"])
+        assert message in capsys.readouterr().err
