@@ -374,7 +374,7 @@ def test_only_weights_of_linear_layers_decay(encoding):
     assert {names[id(p)].split(".")[-2] for p in decayed["params"]} == {"embed", "qkv", "out", "0", "2", "head"}
     assert (decayed["weight_decay"], free["weight_decay"]) == (0.1, 0.0)
     assert len(decayed["params"]) + len(free["params"]) == len(names)
-    assert any(names[id(p)].startswith("encodings") for p in free["params"])
+    assert any(names[id(p)].startswith("encoding.") for p in free["params"])
 
 
 @pytest.mark.parametrize("recipe", sorted((REPOSITORY / "train" / "configs").glob("*.yaml")), ids=lambda p: p.stem)
