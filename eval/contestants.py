@@ -61,7 +61,8 @@ class Attentions:
     def inputs(self, tokens: int) -> list[Tensor]:
         torch.manual_seed(tokens)
         shape = (1, self.options.heads, tokens, self.options.head_dim)
-        tensors = [torch.randn(shape, device=self.device, dtype=self.dtype) for _ in range(3)]
+        stds = (self.options.std, self.options.std, 1.0)
+        tensors = [torch.randn(shape, device=self.device).mul_(std).to(self.dtype) for std in stds]
         return [x.requires_grad_(self.options.backward) for x in tensors]
 
     def outputs(self, tokens: int, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Callable[[], Tensor]]:

@@ -37,6 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--features", type=int, default=256, help="random features a head")
     parser.add_argument("--feature-map", default="favor+")
     parser.add_argument("--sigma", type=float, default=4.0, help="of the locality, in patches")
+    parser.add_argument("--std", type=float, default=0.5, help="of the queries and keys at the level of attention")
     parser.add_argument("--rotation", action="store_true", help="at the level of attention too, with circulant-string")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     parser.add_argument("--backward", action="store_true", help="time the backward pass too")

@@ -69,12 +69,13 @@ class ExponentialSums(Sums):
     The sums over j are taken under a running maximum.
     """
 
+    largest: Tensor
+    total: Tensor
+    landmarks: Tensor
+
     def begin(self, keys: Tensor, width: int, hidden: Tensor | None) -> None:
         """Before the first chunk: keys [H, B, N, d] of the group, the width of the values, the masked keys."""
-        shape = (*keys.shape[:2], self.weight.shape[1])  # [H, B, m]
-        self.largest = self.weight.new_full(shape, torch.finfo(self.weight.dtype).min / 2)
-        self.total = self.weight.new_zeros(shape)
-        self.landmarks = self.weight.new_zeros(*shape, width)
+        self.masked, self.first = hidden is not None, True
 
     def key_logits(self, x: Tensor, hidden: Tensor | None) -> Tensor:
         bias = x.square().sum(-1, keepdim=True).mul_(-self.form.square)  # [H, B, C, 1]
@@ -84,17 +85,27 @@ class ExponentialSums(Sums):
 
     def add_keys(self, x: Tensor, v: Tensor, hidden: Tensor | None) -> None:
         logits = self.key_logits(x, hidden)
-        largest = torch.maximum(self.largest, logits.amax(-2))
-        shrink = (self.largest - largest).exp_()  # [H, B, m]
+        largest = logits.amax(-2)  # [H, B, m]
+        if self.masked:
+            largest.clamp_(min=torch.finfo(largest.dtype).min / 2)  # where all of a chunk is masked
+        if not self.first:
+            largest = torch.maximum(self.largest, largest)
         weights = logits.sub_(largest[:, :, None]).exp_()
-        self.total.mul_(shrink).add_(weights.sum(-2))
-        self.landmarks.mul_(shrink[..., None]).add_(self.product(weights.mT, v))
-        self.largest = largest
+        total, landmarks = weights.sum(-2), self.product(weights.mT, v)
+        if not self.first:
+            shrink = (self.largest - largest).exp_()
+            total.addcmul_(self.total, shrink)
+            landmarks.addcmul_(self.landmarks, shrink[..., None])
+        self.largest, self.total, self.landmarks, self.first = largest, total, landmarks, False
 
     def close(self) -> tuple[Tensor, ...]:
-        seen = self.total > 0  # not where every key is masked
-        self.landmarks /= torch.where(seen, self.total, 1.0)[..., None]
-        self.log = torch.where(seen, self.largest + self.total.log(), 0.0)
+        if self.masked:
+            seen = self.total > 0  # not where every key is masked
+            self.landmarks.div_(torch.where(seen, self.total, 1.0)[..., None])
+            self.log = torch.where(seen, self.largest + self.total.log(), 0.0)
+        else:
+            self.landmarks.div_(self.total[..., None])
+            self.log = self.total.log_().add_(self.largest)
         return self.landmarks, self.log
 
     def queries(self, x: Tensor) -> Tensor:
