@@ -58,7 +58,7 @@ def test_the_library_imports_downwards(path):
 
 
 def test_the_library_needs_torch_and_einops_only():
-    heavy = ("torchvision", "lightning", "matplotlib", "performer_pytorch", "scipy")
+    heavy = ("torchvision", "lightning", "matplotlib", "performer_pytorch", "scipy", "triton")
     code = f"import sys, performer_string; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=True)
     assert done.stdout.strip() == "[]"

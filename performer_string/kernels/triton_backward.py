@@ -39,6 +39,7 @@ from performer_string.kernels.triton_backward_queries import feature_sums, merge
 from performer_string.kernels.triton_common import (
     LN2,
     columns,
+    dot,
     load_half,
     load_kept,
     load_rows,
@@ -89,18 +90,18 @@ def key_gradients(
         dmeans = load_rows(dvalues, f, DV, real, DV, WIDE)
         drop = tl.load(drops + f, mask=real, other=0.0)
         peak = tl.load(peaks + f, mask=real, other=1.0)
-        x = tl.dot(y1, tl.trans(w1), input_precision=PRECISION)
-        x = tl.dot(y2, tl.trans(w2), x, input_precision=PRECISION)  # [BLOCK_N, BLOCK_F]
+        x = dot(y1, tl.trans(w1), None, PRECISION)
+        x = dot(y2, tl.trans(w2), x, PRECISION)  # [BLOCK_N, BLOCK_F]
         x = response(x, norm[:, None], keep[:, None], ORDER)
-        by_feature = tl.dot(value, tl.trans(dmeans), input_precision=PRECISION)
+        by_feature = dot(value, tl.trans(dmeans), None, PRECISION)
         features, slope = relative_slope(x, peak[None, :], 1.0, ORDER)
-        total = tl.dot(features.to(value.dtype), dmeans, total, input_precision=PRECISION)
+        total = dot(features.to(value.dtype), dmeans, total, PRECISION)
         slope = slope * (by_feature - drop[None, :])
         if ORDER == 0:
             by_norm += tl.sum(slope, 1)
         du = slope.to(w1.dtype)
-        g1 = tl.dot(du, w1, g1, input_precision=PRECISION)
-        g2 = tl.dot(du, w2, g2, input_precision=PRECISION)
+        g1 = dot(du, w1, g1, PRECISION)
+        g2 = dot(du, w2, g2, PRECISION)
     store_rows(dv, rows, yn, exists, total, DV, WIDE)
     if ORDER == 0:
         y1, y2 = load_turned(k, c, s, rows, kn, cn, keep, p, first, second, D, HALF, P)  # again, to save registers

@@ -15,6 +15,7 @@ from performer_string.kernels.triton_common import (
     LN2,
     answer,
     columns,
+    dot,
     load_half,
     load_rows,
     load_turned,
@@ -46,8 +47,8 @@ def query_gradients(
     keep = rows < N
     y1, y2 = load_turned(q, c, s, rows, qn, cn, keep, p, first, second, D, HALF, P)
     g = load_rows(dout, rows, gn, keep, DV, WIDE)
-    dot = tl.sum(g.to(tl.float32) * load_rows(out, rows, on, keep, DV, WIDE).to(tl.float32), 1)
-    tl.store(dots + head * N + rows, dot, mask=keep)
+    drop = tl.sum(g.to(tl.float32) * load_rows(out, rows, on, keep, DV, WIDE).to(tl.float32), 1)
+    tl.store(dots + head * N + rows, drop, mask=keep)
     norm = tl.load(norms + head * N + rows, mask=keep, other=float("inf"))
     g1 = tl.zeros([BLOCK_N, HALF], tl.float32)
     g2 = tl.zeros([BLOCK_N, HALF], tl.float32)
@@ -58,13 +59,13 @@ def query_gradients(
         w2 = load_half(w, f, D, real, p, second, D, HALF)
         means = load_rows(values, f, DV, real, DV, WIDE)
         level = tl.load(levels + f, mask=real, other=float("-inf") if ORDER == 0 else 0.0)
-        u = tl.dot(y1, tl.trans(w1), input_precision=PRECISION)
-        u = tl.dot(y2, tl.trans(w2), u, input_precision=PRECISION)  # [BLOCK_N, BLOCK_F]
-        by_weight = tl.dot(g, tl.trans(means), input_precision=PRECISION)
+        u = dot(y1, tl.trans(w1), None, PRECISION)
+        u = dot(y2, tl.trans(w2), u, PRECISION)  # [BLOCK_N, BLOCK_F]
+        by_weight = dot(g, tl.trans(means), None, PRECISION)
         _, slope = relative_slope(answer(u, level[None, :], ORDER), norm[:, None], level[None, :], ORDER)
-        du = (slope * (by_weight - dot[:, None])).to(w1.dtype)
-        g1 = tl.dot(du, w1, g1, input_precision=PRECISION)
-        g2 = tl.dot(du, w2, g2, input_precision=PRECISION)
+        du = (slope * (by_weight - drop[:, None])).to(w1.dtype)
+        g1 = dot(du, w1, g1, PRECISION)
+        g2 = dot(du, w2, g2, PRECISION)
     if ORDER == 0:
         g1, g2 = g1 * LN2, g2 * LN2
     at = head * N * P
@@ -109,12 +110,12 @@ def feature_sums(
         y1, y2 = load_turned(q, c, s, rows, qn, cn, keep, p, first, second, D, HALF, P)
         g = load_rows(dout, rows, gn, keep, DV, WIDE)
         norm = tl.load(norms + rows, mask=keep, other=float("inf"))
-        dot = tl.load(dots + rows, mask=keep, other=0.0)
-        u = tl.dot(w1, tl.trans(y1), input_precision=PRECISION)
-        u = tl.dot(w2, tl.trans(y2), u, input_precision=PRECISION)  # [BLOCK_F, BLOCK_N]
+        drop = tl.load(dots + rows, mask=keep, other=0.0)
+        u = dot(w1, tl.trans(y1), None, PRECISION)
+        u = dot(w2, tl.trans(y2), u, PRECISION)  # [BLOCK_F, BLOCK_N]
         weights = relative(answer(u, level[:, None], ORDER), norm[None, :], ORDER).to(g.dtype)
-        mass += tl.sum(weights.to(tl.float32) * dot[None, :], 1)
-        total = tl.dot(weights, g, total, input_precision=PRECISION)
+        mass += tl.sum(weights.to(tl.float32) * drop[None, :], 1)
+        total = dot(weights, g, total, PRECISION)
     at = (head * SPLITS + split) * M + f
     tl.store(masses + at, mass, mask=real)
     store_rows(sums, at, DV, real, total, DV, WIDE)

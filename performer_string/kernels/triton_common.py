@@ -17,7 +17,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"  # what triton.jit goes by, read when the kernels are made
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # as triton.jit sees it when kernels are made
 LN2 = tl.constexpr(0.6931471805599453)
 FLOOR = tl.constexpr(-1e38)  # below every log-feature, finite so that FLOOR - FLOOR is a number
 TINY = tl.constexpr(1.1754943508222875e-38)  # the same for powers, which are divided by their maximum
@@ -26,14 +26,24 @@ TINY = tl.constexpr(1.1754943508222875e-38)  # the same for powers, which are di
 def tuned(*blocks: tuple[int, int, int, int], restore: tuple[str, ...] = ()) -> Callable[[Any], Any]:
     """`triton.jit` with autotuning over (BLOCK_F features, BLOCK_N tokens, warps, stages) for each head width, number
     of features and power of two of tokens; one small configuration in the interpreter, so that tests see many blocks.
+
+    Exact float32 products run without the matrix units, and large blocks of them outside the registers: they have
+    blocks of their own.
     """
-    if INTERPRETED:
-        blocks = ((16, 32, 1, 1),)
-    configs = [triton.Config({"BLOCK_F": f, "BLOCK_N": n}, num_warps=w, num_stages=s) for f, n, w, s in blocks]
-    key = ["D", "DV", "M", "P", "ORDER", "BUCKET"]
+    exact = [(32, 32, 4, 1), (32, 32, 8, 1), (32, 64, 8, 1), (64, 32, 8, 1)]
+    if INTERPRETED.value:
+        blocks, exact = ((16, 64, 1, 1),), []
+    configs = [
+        triton.Config({"BLOCK_F": f, "BLOCK_N": n}, num_warps=w, num_stages=s) for f, n, w, s in [*blocks, *exact]
+    ]
+    key = ["D", "DV", "M", "P", "ORDER", "PRECISION", "BUCKET"]
+
+    def prune(configs: list[Any], arguments: dict[str, Any], **constants: Any) -> list[Any]:
+        return configs[len(blocks) :] if constants["PRECISION"] == "ieee" else configs[: len(blocks)]
 
     def wrap(kernel: Any) -> Any:
-        return triton.autotune(configs, key, restore_value=list(restore) or None)(triton.jit(kernel))
+        options = {"restore_value": list(restore) or None, "prune_configs_by": {"early_config_prune": prune}}
+        return triton.autotune(configs, key, **options)(triton.jit(kernel))
 
     return wrap
 
@@ -47,7 +57,7 @@ def widths(d: int, dv: int, tokens: int) -> dict[str, int]:
 def splits(heads: int, features: int, tokens: int, x: Tensor) -> int:
     """Into how many parts a sum over the tokens is split: about four programs for each multiprocessor in all."""
     if x.device.type != "cuda":
-        return min(3, triton.cdiv(tokens, 32))
+        return min(2, triton.cdiv(tokens, 32))
     wanted = 4 * torch.cuda.get_device_properties(x.device).multi_processor_count
     return max(1, min(triton.cdiv(wanted, heads * triton.cdiv(features, 128)), triton.cdiv(tokens, 256)))
 
@@ -152,6 +162,14 @@ def load_kept(mask, rows, tokens, HAS_MASK: tl.constexpr):
     if HAS_MASK:
         keep = keep & (tl.load(mask + rows, mask=keep, other=0) != 0)
     return keep
+
+
+@triton.jit
+def dot(a, b, total, PRECISION: tl.constexpr):
+    """total + a b, summed in float32; `total` may be None."""
+    if INTERPRETED:  # which multiplies bfloat16 as if it were integers
+        a, b = a.to(tl.float32), b.to(tl.float32)
+    return tl.dot(a, b, total, input_precision=PRECISION)
 
 
 @triton.jit

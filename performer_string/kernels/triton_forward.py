@@ -44,6 +44,7 @@ from torch import Tensor
 from performer_string.kernels.triton_common import (
     answer,
     columns,
+    dot,
     leveled,
     load_half,
     load_kept,
@@ -95,15 +96,15 @@ def key_pass(
         keep = load_kept(mask, rows, N, HAS_MASK)
         y1, y2 = load_turned(k, c, s, rows, kn, cn, keep, p, first, second, D, HALF, P)
         values = load_rows(v, rows, vn, keep, DV, WIDE)
-        x = tl.dot(w1, tl.trans(y1), input_precision=PRECISION)
-        x = tl.dot(w2, tl.trans(y2), x, input_precision=PRECISION)  # [BLOCK_F, BLOCK_N]
+        x = dot(w1, tl.trans(y1), None, PRECISION)
+        x = dot(w2, tl.trans(y2), x, PRECISION)  # [BLOCK_F, BLOCK_N]
         norm = square * tl.sum(y1.to(tl.float32) * y1.to(tl.float32) + y2.to(tl.float32) * y2.to(tl.float32), 1)
         x = response(x, norm[None, :], keep[None, :], ORDER)
         higher = tl.maximum(top, tl.max(x, 1))
         features = relative(x, higher[:, None], ORDER).to(values.dtype)
         shrink = relative(top, higher, ORDER)
         mass = mass * shrink + tl.sum(features.to(tl.float32), 1)
-        total = tl.dot(features, values, total * shrink[:, None], input_precision=PRECISION)
+        total = dot(features, values, total * shrink[:, None], PRECISION)
         top = higher
     at = (head * SPLITS + split) * M + f
     tl.store(tops + at, top, mask=real)
@@ -168,14 +169,14 @@ def query_pass(
         w2 = load_half(w, f, D, real, p, second, D, HALF)
         means = load_rows(values, f, DV, real, DV, WIDE)
         level = tl.load(levels + f, mask=real, other=float("-inf") if ORDER == 0 else 0.0)
-        u = tl.dot(y1, tl.trans(w1), input_precision=PRECISION)
-        u = tl.dot(y2, tl.trans(w2), u, input_precision=PRECISION)  # [BLOCK_N, BLOCK_F]
+        u = dot(y1, tl.trans(w1), None, PRECISION)
+        u = dot(y2, tl.trans(w2), u, PRECISION)  # [BLOCK_N, BLOCK_F]
         x = answer(u, level[None, :], ORDER)
         higher = tl.maximum(top, tl.max(x, 1))
         weights = relative(x, higher[:, None], ORDER).to(means.dtype)
         shrink = relative(top, higher, ORDER)
         mass = mass * shrink + tl.sum(weights.to(tl.float32), 1)
-        total = tl.dot(weights, means, total * shrink[:, None], input_precision=PRECISION)
+        total = dot(weights, means, total * shrink[:, None], PRECISION)
         top = higher
     mass = tl.where(mass > 0, mass, 1.0)  # a query that no key answers to gives 0
     tl.store(norms + head * N + rows, leveled(top, mass, ORDER), mask=keep)

@@ -107,7 +107,7 @@ def triton_linear_attention(
 
     Returns:
         [B, H, N, dv] in the type of v, heads side by side in memory. A query that no key answers to gives zero. float32
-        products follow `torch.backends.cuda.matmul.allow_tf32`.
+        products follow `torch.backends.cuda.matmul.fp32_precision` (or `allow_tf32`).
 
     Raises:
         ValueError: arguments that `supports` has a reason against.
@@ -157,7 +157,8 @@ class _LinearAttention(torch.autograd.Function):
         if c is not None and s is not None and not (c.stride() == s.stride() and c.stride(-1) == 1):
             c, s = c.contiguous(), s.contiguous()
         mask = None if mask is None else _dense_rows(mask)
-        ctx.settings = order, square, "tf32" if torch.backends.cuda.matmul.allow_tf32 else "ieee"
+        exact = q.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
+        ctx.settings = order, square, "ieee" if exact else "tf32"
         with torch.cuda.device_of(q):
             out, *rest = triton_forward.forward(q, k, v, weight, c, s, mask, *ctx.settings)
         ctx.save_for_backward(q, k, v, weight, c, s, mask, out, *rest)
