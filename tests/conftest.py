@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import pytest
@@ -9,6 +10,9 @@ import torch
 from torch import Tensor
 
 from performer_string.encodings import ENCODINGS, Encoding, SeparableEncoding, build_encoding
+
+if not torch.cuda.is_available():  # before anything imports Triton: its kernels then run on the CPU
+    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 # A family is tested with its defaults by being listed in ENCODINGS; here are further options worth every test.
 MORE_OPTIONS: dict[str, list[dict[str, Any]]] = {

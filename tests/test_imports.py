@@ -56,7 +56,7 @@ def test_packages_import_one_way(path):
     assert not {name.split(".")[0] for name in imported(path)} & forbidden
 
 
-@pytest.mark.parametrize("path", [p for p in FILES if p.is_relative_to(REPOSITORY / "performer_string")])
+@pytest.mark.parametrize("path", [p for p in FILES if p.relative_to(REPOSITORY).parts[0] == "performer_string"])
 def test_the_library_imports_downwards(path):
     parts = path.relative_to(REPOSITORY / "performer_string").with_suffix("").parts
     if parts == ("__init__",):
@@ -68,7 +68,7 @@ def test_the_library_imports_downwards(path):
 
 
 def test_the_library_needs_torch_and_einops_only():
-    heavy = ("torchvision", "lightning", "matplotlib", "performer_pytorch", "scipy")
+    heavy = ("torchvision", "lightning", "matplotlib", "performer_pytorch", "scipy", "triton")
     code = f"import sys, performer_string; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=True)
     assert done.stdout.strip() == "[]"

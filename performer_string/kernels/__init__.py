@@ -18,7 +18,7 @@ told: set[str] = set()  # reasons are logged once
 def tell(reason: str) -> None:
     if reason not in told:
         told.add(reason)
-        log.info("linear attention runs in chunks of plain torch operations: %s", reason)
+        log.info("linear attention runs in chunks of plain torch operations; the Triton kernel: %s", reason)
 
 
 def fused_attention(
@@ -40,6 +40,7 @@ def fused_attention(
         except ImportError as error:
             tell(f"triton cannot be imported ({error}).")
         else:
+            q, k = q.to(v.dtype), k.to(v.dtype)  # under autocast a norm of queries and keys leaves them in float32
             reason = supports(q, k, v, form, planes, key_mask)
             if reason is None:
                 return triton_linear_attention(q, k, v, form, planes, key_mask)

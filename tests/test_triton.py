@@ -1,0 +1,216 @@
+"""The Triton kernels against the definition: on a GPU where there is one, else in Triton's interpreter.
+
+On a GPU each case compiles its own kernels, with the first block size that fits: some minutes in all. The last test
+lets Triton choose.
+"""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+from torch import Tensor
+
+from performer_string import build_feature_map, naive
+from performer_string.features import FeatureForm
+from performer_string.kernels.triton_linear import supports, triton_linear_attention
+from performer_string.rotation import PlaneRotation
+
+pytest.importorskip("triton")
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+KERNELS = ("key_pass", "query_pass", "query_gradients", "feature_sums", "key_gradients")
+MAPS = [
+    ("favor+", {}),
+    ("favor+hyperbolic", {}),
+    ("relu", {"order": 1}),
+    ("relu", {"order": 3}),
+    ("relu", {"order": 4}),
+    ("relu", {"order": 8}),
+]
+# B, H, N, d, dv, m and the shape of the angles: none, some and all dimensions turn; heads or batches share them or not.
+SHAPES = [
+    (2, 2, 65, 32, 32, 20, (2, 65, 16)),
+    (1, 2, 7, 16, 20, 34, (1, 7, 3)),
+    (1, 1, 130, 24, 24, 16, (1, 130, 0)),
+    (2, 2, 1, 64, 64, 16, (2, 1, 1, 32)),
+]
+
+
+@pytest.fixture(autouse=True)
+def _one_block_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not GPU or "chosen" in request.node.name:
+        return
+    for module in ("triton_forward", "triton_backward", "triton_backward_queries"):
+        for kernel in vars(importlib.import_module(f"performer_string.kernels.{module}")).values():
+            if hasattr(kernel, "early_config_prune"):
+                prune = kernel.early_config_prune
+                first = lambda *args, prune=prune, **constants: prune(*args, **constants)[:1]  # noqa: E731
+                monkeypatch.setattr(kernel, "early_config_prune", first)
+
+
+def turn(x: Tensor, c: Tensor, s: Tensor) -> Tensor:
+    planes = c.shape[-1]
+    turned = x.clone()
+    for p in range(planes):
+        a, b = x[..., p], x[..., p + planes]
+        turned[..., p], turned[..., p + planes] = c[..., p] * a - s[..., p] * b, s[..., p] * a + c[..., p] * b
+    return turned
+
+
+def features(case, phi, x: Tensor) -> Tensor:
+    name, options = case
+    if name == "relu":
+        return naive.arc_cosine_features(x, phi.projection, options["order"])
+    form = naive.positive_features if name == "favor+" else naive.hyperbolic_features
+    return form(x, phi.projection, x.shape[-1] ** -0.5)
+
+
+def definition(case, phi, q: Tensor, k: Tensor, v: Tensor, c: Tensor, s: Tensor, mask: Tensor | None) -> Tensor:
+    fq, fk = (features(case, phi, turn(x, c, s)) for x in (q, k))
+    return naive.attend(naive.linear_weights(fq, fk, mask), v)
+
+
+def draw(case, shape, dtype=torch.float32):
+    """(phi, its form, [q, k, v, c, s], mask whose last row is empty where there are two)."""
+    batch, heads, tokens, d, dv, m, angles = shape
+    phi = build_feature_map(case[0], head_dim=d, num_heads=heads, num_features=m, seed=3, **case[1]).to(DEVICE)
+    q, k = torch.randn(2, batch, heads, tokens, d, device=DEVICE, dtype=dtype).unbind(0)
+    v = torch.randn(batch, heads, tokens, dv, device=DEVICE, dtype=dtype)
+    theta = torch.randn(angles, device=DEVICE)
+    mask = torch.rand(batch, tokens, device=DEVICE) < 0.6
+    mask[:, 0], mask[1:] = True, False
+    leaves = [x.clone().requires_grad_() for x in (q, k, v, theta.cos(), theta.sin())]
+    return phi, phi.form(), leaves, mask
+
+
+def doubled(leaves: list[Tensor]) -> list[Tensor]:
+    return [x.detach().double().requires_grad_() for x in leaves]
+
+
+def compare(fast: Tensor, slow: Tensor, leaves: list[Tensor], doubles: list[Tensor], tolerance: float) -> None:
+    """Values and every gradient, by the norm of the difference."""
+    used = [i for i, x in enumerate(leaves) if x.numel() and x.requires_grad]
+    weight = torch.randn_like(slow)
+    results = [fast, *torch.autograd.grad(fast, [leaves[i] for i in used], weight.to(fast.dtype))]
+    wanted = [slow, *torch.autograd.grad(slow, [doubles[i] for i in used], weight)]
+    for name, a, b in zip(["out", *("qkvcs"[i] for i in used)], results, wanted, strict=True):
+        assert a.shape == b.shape
+        error = (a.double() - b).norm() / (b.norm() + 1)
+        assert error < tolerance, f"{name}: {error:.1e}"
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("case", MAPS, ids=str)
+def test_the_kernels_are_the_definition(case, shape):
+    phi, form, leaves, mask = draw(case, shape)
+    doubles = doubled(leaves)
+    q, k, v, c, s = leaves
+    for m in [mask] if shape[0] > 1 else [None]:
+        out = triton_linear_attention(q, k, v, form, (c, s), m)
+        assert out.dtype == v.dtype
+        compare(out, definition(case, phi.double(), *doubles, m), leaves, doubles, 1e-5)
+
+
+@pytest.mark.parametrize("case", [MAPS[1], MAPS[3]], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_sixteen_bits(case, dtype):
+    phi, form, leaves, _ = draw(case, (1, 2, 100, 32, 32, 32, (2, 100, 16)), dtype)
+    doubles = doubled(leaves)
+    q, k, v, c, s = leaves
+    out = triton_linear_attention(q, k, v, form, (c, s))
+    assert out.dtype == dtype
+    tolerance = 3e-2 if dtype == torch.bfloat16 else 4e-3
+    compare(out, definition(case, phi.double(), *doubles, None), leaves, doubles, tolerance)
+
+
+@pytest.mark.parametrize("case", [MAPS[0], MAPS[4]], ids=str)
+def test_what_masked_keys_hold_does_not_matter(case):
+    _, form, (q, k, v, c, s), mask = draw(case, SHAPES[0])
+    with torch.no_grad():
+        for x in (k, v):
+            x.masked_fill_(~mask[:, None, :, None], torch.nan)
+    out = triton_linear_attention(q, k, v, form, (c, s), mask)
+    assert out[1].abs().max() == 0  # no key at all
+    grads = torch.autograd.grad(out.square().sum(), [q, k, v, c, s])
+    kept = [x[:1, :, mask[0]] for x in (k, v)]
+    alone = triton_linear_attention(q[:1, :, mask[0]], *kept, form, (c[:, mask[0]], s[:, mask[0]]))
+    torch.testing.assert_close(out[:1, :, mask[0]], alone, rtol=1e-4, atol=1e-5)
+    assert all(g.isfinite().all() for g in grads)
+    assert grads[1].masked_select(~mask[:, None, :, None]).abs().max() == 0
+
+
+@pytest.mark.parametrize("case", [MAPS[1], MAPS[5]], ids=str)
+@pytest.mark.parametrize("size", [1e3, 1e-3])
+def test_any_norm(case, size):
+    """Outputs are means of the values; powers do not see the norm of a query, nor one factor for all keys."""
+    _, form, (q, k, v, c, s), _ = draw(case, (1, 2, 40, 32, 32, 32, (2, 40, 16)))
+    with torch.no_grad():
+        v.clamp_(-1, 1)
+    out = triton_linear_attention(q * size, k * size, v, form, (c, s))
+    assert out.abs().max() <= 1 + 1e-5
+    assert all(g.isfinite().all() for g in torch.autograd.grad(out.square().sum(), [q, k, v, c, s]))
+    if case[0] == "relu":
+        torch.testing.assert_close(out, triton_linear_attention(q, k, v, form, (c, s)), rtol=1e-4, atol=1e-5)
+
+
+def test_views_and_repetitions_give_the_same_bits():
+    _, form, (_, _, _, c, s), mask = draw(MAPS[0], (2, 2, 33, 32, 32, 16, (2, 33, 16)))
+    qkv = torch.randn(2, 33, 3, 2, 32, device=DEVICE)  # as a layer projects them
+    views = [x.detach().requires_grad_() for x in qkv.permute(2, 0, 3, 1, 4).unbind(0)]
+    copies = [x.detach().contiguous().requires_grad_() for x in views]
+    assert not any(x.is_contiguous() for x in views)
+    results = []
+    for q, k, v in (views, copies, copies):
+        out = triton_linear_attention(q, k, v, form, (c, s), mask)
+        assert out.transpose(1, 2).is_contiguous()
+        results.append([out, *torch.autograd.grad(out.sum(), [q, k, v, c, s])])
+    for a, b in zip(results[0] * 2, results[1] + results[2], strict=True):
+        assert torch.equal(a, b)
+
+
+def test_fixed_planes_are_those_of_a_rotation():
+    _, form, (q, k, v, _, _), _ = draw(MAPS[2], (1, 2, 33, 32, 32, 16, (2, 33, 12)))
+    angles = torch.randn(1, 33, 12, device=DEVICE)
+    rotation = PlaneRotation(angles.cos(), angles.sin(), 32)
+    planes = rotation.planar()
+    grads = []
+    for out in (
+        triton_linear_attention(q, k, v, form, planes),
+        triton_linear_attention(rotation.rotate(q), rotation.rotate(k), v, form),
+    ):
+        grads.append([out, *torch.autograd.grad(out.square().sum(), [q, k, v])])
+    for a, b in zip(*grads, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_reasons():
+    _, form, (q, k, v, c, s), mask = draw(MAPS[0], (1, 2, 4, 16, 16, 16, (2, 4, 8)))
+    if GPU:
+        assert supports(q, k, v, form, (c, s), mask) is None
+    else:
+        assert "not on cpu" in supports(q, k, v, form, (c, s), mask)
+    odd = FeatureForm("exponential", form.weight[..., :15])
+    for reason, arguments in [
+        ("one type", (q.double(), k, v, form)),
+        ("even head widths", (q[..., :15], k[..., :15], v, odd)),
+        ("a projection", (q, k, v, FeatureForm("power", form.weight[:1]))),
+        ("learned projection", (q, k, v, FeatureForm("power", form.weight.requires_grad_()))),
+        ("powers", (q, k, v, FeatureForm("power", form.weight.detach(), order=17))),
+        ("B, H, N, d", (q, k[:, :, :3], v, form)),
+        ("planes", (q, k, v, form, (c[:, :3], s[:, :3]))),
+        ("mask", (q, k, v, form, None, mask.float())),
+    ]:
+        with torch.enable_grad() if "learned" in reason else torch.no_grad(), pytest.raises(ValueError, match=reason):
+            triton_linear_attention(*arguments)
+
+
+@pytest.mark.skipif(not GPU, reason="the interpreter has one block size")
+@pytest.mark.parametrize("case", [MAPS[0], MAPS[4]], ids=str)
+def test_block_sizes_chosen_by_timing(case):
+    phi, form, leaves, _ = draw(case, (2, 4, 2048, 64, 64, 256, (4, 2048, 32)), torch.bfloat16)
+    doubles = doubled(leaves)
+    q, k, v, c, s = leaves
+    out = triton_linear_attention(q, k, v, form, (c, s))
+    compare(out, definition(case, phi.double(), *doubles, None), leaves, doubles, 3e-2)
