@@ -200,7 +200,7 @@ def relative_slope(x, top, scale, ORDER: tl.constexpr):
         fraction = x * (1.0 / top)
         lower = power(fraction, ORDER - 1)
         ratio = lower * fraction
-        slope = tl.where(x > 0, ORDER * lower * (scale / top), 0.0)
+        slope = tl.where(x > 0, ORDER * lower * (scale * (1.0 / top)), 0.0)
     return ratio, slope
 
 

@@ -14,18 +14,26 @@ Exponentials are in base 2 (the weight comes multiplied by log2 e).
 Matrix products take operands of the inputs' type and sum in float32. Every tl.dot has sides of at least 16, and 64 or
 more where features meet tokens, which Hopper's wgmma needs (64 rows for each group of four warps).
 
-The budget for d = dv = 128 (64 K registers and 227 KiB of shared memory for a multiprocessor), bf16:
+The budget, of 64 K registers and 227 KiB of shared memory for a multiprocessor, as compiled by Triton 3.8 for sm_90a
+(bf16, exponentials, every dimension turning; all products are wgmma and nothing spills):
 
-- keys, 128 features x 64 tokens, 8 warps: the sum S is 128 x 128 float32, 64 registers a thread; the scores 128 x 64,
-  32; W 32 KiB of shared memory; a stage of k and v 32 KiB, with c and s in float32 another 32 KiB, turned k 16 KiB.
-  Two stages make some 176 KiB: one program a multiprocessor; one stage, two.
-- queries, 64 features x 128 tokens, 8 warps: sum 64 registers, scores 32; q 32 KiB, a stage of W and U 32 KiB: two
-  programs a multiprocessor. W and U of m = 512 take 256 KiB a head, read from L2 for each block of 128 queries:
-  128 floating-point operations a byte.
+| kernel, BLOCK_F x BLOCK_N, warps, stages | d | registers a thread | shared memory | programs side by side |
+| --- | --- | --- | --- | --- |
+| key_pass 128 x 64, 8, 2 | 128 | 174 | 128 KiB | 1 |
+| key_pass 128 x 64, 8, 2 | 64 | 123 | 64 KiB | 2 |
+| key_pass 256 x 64, 8, 2 | 64 | 192 | 80 KiB | 1 |
+| query_pass 64 x 64, 4, 2 | 128 | 176 | 80 KiB | 2 |
+| query_pass 64 x 128, 8, 2 | 128 | 182 | 96 KiB | 1 |
+| query_pass 64 x 64, 4, 2 | 64 | 130 | 40 KiB | 3 |
 
-At d = 64 the keys can hold all of m = 256 at once (64 registers a thread), so that k, v, c and s are read once; there
-the exponentials (16 a cycle and multiprocessor, one for each 4 d operations) cost as much as the products, and only
-two programs side by side hide one behind the other. Powers cost a few multiplications instead.
+This hardly depends on m. In key_pass the sum S and the scores are float32 in registers (64 and 32 a thread at d = 128
+with 128 features), W stays in shared memory, and a stage holds k, v, c and s. Each block of features reads its tokens
+again: 4 BLOCK_F d operations for 8 d bytes (half of them c and s, in float32), hence 64 a byte with 128 features and
+128 with 256, which at d = 64 is all of m = 256. query_pass reads W and U from L2 for each block of tokens: BLOCK_N
+operations a byte.
+
+At d = 64 the exponentials (16 a cycle and multiprocessor, one for each 4 d operations) take as long as the products,
+and only programs side by side hide one behind the other. Powers cost a few multiplications instead.
 """
 
 # mypy: disable-error-code="no-untyped-def,misc"
