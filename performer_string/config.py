@@ -61,6 +61,7 @@ class ViTConfig:
         registers: number of register tokens (arXiv:2309.16588).
         qk_norm: unit queries and keys with a learned temperature.
         max_temperature: its bound.
+        key_gate: a learned factor of each key, by its token; homogeneous feature maps only. See docs/findings.md.
         log_scale: logits times log N / log N_train for N tokens; not for homogeneous feature maps (`relu`, and
             `polynomial` without `lower`), which see no factor of the logits.
         drop_path: stochastic depth (arXiv:1603.09382), growing linearly to this rate at the last block.
@@ -92,6 +93,7 @@ class ViTConfig:
     registers: int = 0
     qk_norm: bool = False
     max_temperature: float = 16.0
+    key_gate: bool = False
     log_scale: bool = False
     drop_path: float = 0.0
     seed: int = 0

@@ -34,6 +34,9 @@ class SelfAttention(nn.Module):
         log_scale: N_0, the number of tokens in training: logits are multiplied by log N / log N_0 for N keys, which
             keeps attention from spreading as they grow in number (Chiang and Cholak, arXiv:2202.12172; with a learned
             factor in place of 1 / log N_0, Nakanishi, arXiv:2501.19399). None for no such factor.
+        key_gate: multiply each key by exp(u_h x), u learned for each head from zero, so that a layer can make the keys
+            of some tokens small whatever their direction. Under a homogeneous map of degree p that is a weight of
+            exp(p u_h x). RiemannFormer (arXiv:2506.07405v3) scales tokens likewise, by a sigmoid.
         locality: attenuates the values by distance.
         values: a structure on the values, around all else.
 
@@ -51,6 +54,7 @@ class SelfAttention(nn.Module):
         qk_norm: bool = False,
         max_temperature: float = 16.0,
         log_scale: int | None = None,
+        key_gate: bool = False,
         locality: Locality | None = None,
         values: ValueMap | None = None,
     ):
@@ -66,6 +70,12 @@ class SelfAttention(nn.Module):
                 "polynomial without lower): leave it off, or use softmax, favor+, favor+hyperbolic or polynomial with "
                 "lower."
             )
+        if key_gate and not cast(Attend, attend).homogeneous:
+            raise ValueError(
+                "key_gate changes the norms of keys, which are weights under a homogeneous feature map only (relu, or "
+                "polynomial without lower): leave it off, or use one of those."
+            )
+        self.gate = nn.Parameter(torch.zeros(num_heads, width)) if key_gate else None
         self.attend, self.locality, self.values, self.log_scale = attend, locality, values, log_scale
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
@@ -116,6 +126,9 @@ class SelfAttention(nn.Module):
             tau = self.max_temperature * self.temperature.sigmoid()  # [H]
             scale = (tau * self.head_dim**0.5).sqrt()[:, None, None]  # logits are d^-1/2 q.k
             q, k = F.normalize(q, dim=-1) * scale, F.normalize(k, dim=-1) * scale
+        if self.gate is not None:
+            gates = F.linear(x, self.gate).transpose(1, 2)[..., None]  # [B, N, H] -> [B, H, N, 1]
+            k = k * gates.to(torch.promote_types(k.dtype, torch.float32)).exp().to(k.dtype)
         if self.log_scale is not None:
             growth = self.log_growth(x, key_mask) ** 0.5  # each of q and k gets the root
             q, k = q * growth, k * growth

@@ -74,6 +74,7 @@ class ViT(nn.Module):
                 qk_norm=c.qk_norm,
                 max_temperature=c.max_temperature,
                 log_scale=math.prod(self.train_grid) + self.num_prefix if c.log_scale else None,
+                key_gate=c.key_gate,
                 locality=locality(),
                 values=values(),
             )

@@ -339,3 +339,41 @@ def test_bad_images():
         vit()(torch.randn(2, 3, 16, 24))
     with pytest.raises(ValueError, match="18 x 24 pixels is not divisible"):
         vit()(torch.randn(2, 2, 18, 24))
+
+
+RELU = {"feature_map": "relu", "feature_options": {"order": 3, "num_features": 16}}
+
+
+class TestKeyGate:
+    def test_it_starts_as_one_and_every_head_learns_it(self):
+        torch.manual_seed(1)
+        plain = vit(**RELU)
+        gated = vit(**RELU, key_gate=True)
+        gated.load_state_dict(plain.state_dict(), strict=False)
+        images = torch.randn(2, 2, 16, 24)
+        torch.testing.assert_close(gated(images), plain(images))
+        gated(images).square().sum().backward()
+        for block in gated.blocks:
+            assert (block.attention.gate.grad.abs().amax(-1) > 0).all()
+
+    def test_a_gate_is_a_weight_of_the_keys_to_the_power_of_the_order(self):
+        model = vit(**RELU, key_gate=True).double()
+        attention = model.blocks[0].attention
+        torch.nn.init.normal_(attention.gate, std=0.2)
+        seen = []
+        attention.attend.register_forward_pre_hook(lambda m, args: seen.append(args))
+        x, positions = torch.randn(2, 9, attention.qkv.in_features, dtype=torch.float64), torch.zeros(9, 2)
+        rotation = model.rotations(positions.double())[0]
+        attention(x, rotation, positions=positions)
+        gate, attention.gate = attention.gate, None
+        attention(x, rotation, positions=positions)
+        (q, k, _), (_, free, _) = seen
+        weights, plain = (attention.attend.weights(q, keys, rotation) for keys in (k, free))
+        factor = (3 * (x @ gate.mT)).exp().transpose(1, 2)[:, :, None]  # [B, H, 1, N]
+        wanted = plain * factor
+        torch.testing.assert_close(weights, wanted / wanted.sum(-1, keepdim=True))
+
+    @pytest.mark.parametrize("options", [{"attention": "softmax"}, {"feature_map": "favor+"}])
+    def test_maps_for_which_a_norm_is_no_weight(self, options):
+        with pytest.raises(ValueError, match="key_gate changes the norms of keys"):
+            vit(key_gate=True, **options)
