@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import copy
 import math
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -22,7 +23,9 @@ from performer_string import (
     softmax_attention,
 )
 from performer_string.attend import build_attention
+from performer_string.attention import rotate_pair
 from performer_string.layers import Block
+from performer_string.rotation import Rotation
 
 METHODS = ("linear", "linear+lf", "softmax", "performer-pytorch")
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 1e-2}
@@ -65,10 +68,13 @@ class Attentions:
         tensors = [torch.randn(shape, device=self.device).mul_(std).to(self.dtype) for std in stds]
         return [x.requires_grad_(self.options.backward) for x in tensors]
 
-    def outputs(self, tokens: int, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Callable[[], Tensor]]:
+    def places(self, tokens: int) -> tuple[Tensor, Rotation | None]:
+        """Positions, and the rotation there as in evaluation, with the basis folded and computed once a grid."""
         positions = grid_positions(grid_of(tokens), device=self.device)
-        # As in evaluation, where the rotation of a grid is computed once and kept.
-        rotation = None if self.encoding is None else self.encoding(positions).factor()[1]
+        return positions, None if self.encoding is None else self.encoding(positions).factor()[1]
+
+    def outputs(self, tokens: int, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Callable[[], Tensor]]:
+        positions, rotation = self.places(tokens)
         return {
             "linear": lambda: linear_attention(q, k, v, self.phi, rotation=rotation),
             "linear+lf": lambda: linear_attention(
@@ -83,18 +89,10 @@ class Attentions:
         """Each method of ours against its definition in float64; performer-pytorch is whatever it is."""
         q, k, v = self.inputs(tokens)
         got = self.outputs(tokens, q, k, v)
-        positions = grid_positions(grid_of(tokens), device=self.device)
+        positions, rotation = self.places(tokens)
         exact = [x.double() for x in (q, k, v)]
-        if self.encoding is not None:
-            rotation = self.encoding(positions).factor()[1]
-            exact[:2] = [rotation.rotate(x) for x in exact[:2]]
-        phi = build_feature_map(
-            self.options.feature_map,
-            head_dim=self.options.head_dim,
-            num_heads=self.options.heads,
-            num_features=self.options.features,
-        )
-        phi = phi.to(self.device).double()
+        exact[:2] = rotate_pair(exact[0], exact[1], rotation)
+        phi = copy.deepcopy(self.phi).double()
         weights = naive.linear_weights(phi.queries(exact[0]), phi.keys(exact[1]))
         definitions = {
             "linear": weights,

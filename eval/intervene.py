@@ -11,7 +11,7 @@ import torch
 
 from eval import resolution
 from eval.interventions import GROUPS, Intervention, interventions
-from eval.report import Row, save_figure, wilson
+from eval.report import Row, save_figure
 
 HELP = "accuracy per resolution under interventions on trained models, without training"
 UNTOUCHED = "as trained"
@@ -32,17 +32,11 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
             for size in options.resolutions:
                 with change(vit):
                     right, total = resolution.accuracy(trained, size, options, device, f", {name}")
-                low, high = wilson(right, total)
                 yield {
                     "model": resolution.name_of(trained.path),
                     "intervention": name,
                     "resolution": size,
-                    "accuracy": round(100 * right / total, 2),
-                    "low": round(100 * low, 2),
-                    "high": round(100 * high, 2),
-                    "images": total,
-                    "null": round(100 * trained.data.null_accuracy(), 2),
-                    "trained at": trained.data.size[0],
+                    **resolution.score(trained, right, total),
                 }
 
 

@@ -16,7 +16,7 @@ import torch
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from eval.measure import check_rounds, ratio, seconds
+from eval.measure import check_rounds, in_turn, ratio
 from eval.report import Row, save_figure
 from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, fold
 from performer_string.choices import lookup
@@ -64,8 +64,6 @@ class Contestant:
         height, width = (n * p for n, p in zip(self.model.train_grid, self.model.patch, strict=True))
         self.images = torch.randn(batch_size, config.in_channels, height, width, device=device)
         self.targets = torch.randint(config.num_classes, (batch_size,), device=device)
-        self.train_seconds: list[float] = []
-        self.inference_seconds: list[float] = []
 
     def step(self) -> None:
         self.optimiser.zero_grad()
@@ -104,24 +102,18 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
             tqdm.write(f"{title} is left out: {error}")
             continue
         contestants[title].check()
-    for number in tqdm(range(options.rounds + 1), desc="rounds", leave=False, disable=None):
-        for contestant in contestants.values():
-            times = seconds(contestant.step, device), seconds(contestant.infer, device)
-            if number:
-                contestant.train_seconds.append(times[0])
-                contestant.inference_seconds.append(times[1])
-    reference = contestants[REFERENCE]
+    calls = {(t, call): getattr(c, call) for t, c in contestants.items() for call in ("step", "infer")}
+    times = in_turn(calls, options.rounds, device)
     for title, c in contestants.items():
-        pairs = [(c.train_seconds, reference.train_seconds), (c.inference_seconds, reference.inference_seconds)]
-        ratios = [ratio(*pair) for pair in pairs]
+        step, inference = times[title, "step"], times[title, "infer"]
         yield {
             "encoding": title,
             "parameters (M)": round(sum(p.numel() for p in c.model.parameters()) / 1e6, 4),
             "of the encoding": sum(p.numel() for p in c.model.encoding.parameters()),
-            "training step (ms)": round(1000 * statistics.median(c.train_seconds), 1),
-            "to rope": round(ratios[0], 3),
-            "folded inference (ms)": round(1000 * statistics.median(c.inference_seconds), 1),
-            "to rope ": round(ratios[1], 3),
+            "training step (ms)": round(1000 * statistics.median(step), 1),
+            "to rope": round(ratio(step, times[REFERENCE, "step"]), 3),
+            "folded inference (ms)": round(1000 * statistics.median(inference), 1),
+            "to rope ": round(ratio(inference, times[REFERENCE, "infer"]), 3),
         }
 
 

@@ -63,9 +63,9 @@ def timed(out: Callable[[], Tensor], backward: bool) -> Callable[[], None]:
 class Length:
     """The calls of all methods at one level and number of tokens, made when they are needed."""
 
-    def __init__(self, level: str, options: argparse.Namespace, device: torch.device):
-        self.level, self.options, self.device = level, options, device
-        self.attentions = Attentions(options, device)
+    def __init__(self, level: str, attentions: Attentions):
+        self.level, self.attentions = level, attentions
+        self.options, self.device = attentions.options, attentions.device
 
     def calls(self, methods: Sequence[str], tokens: int) -> tuple[dict[str, Callable[[], None]], dict[str, float]]:
         """A call for each method, and at the level of attention its error to exact softmax."""
@@ -74,7 +74,8 @@ class Length:
         errors = dict.fromkeys(methods, math.nan)
         if make is None:
             inputs = self.attentions.inputs(tokens)
-            outs = {name: self.attentions.outputs(tokens, *inputs)[name] for name in methods}
+            every = self.attentions.outputs(tokens, *inputs)
+            outs = {name: every[name] for name in methods}
             with torch.inference_mode():
                 compared = [name for name in methods if name != "linear+lf"]  # which is not after softmax
                 errors |= {name: self.attentions.error(outs[name](), *inputs) for name in compared}
@@ -127,9 +128,10 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
         lookup("method", name, dict.fromkeys(METHODS))
     for level in options.levels:
         lookup("level", level, LEVELS)
+    attentions = Attentions(options, device)
+    attentions.check(methods)
     for level in options.levels:
-        length = Length(level, options, device)
-        length.attentions.check(methods)
+        length = Length(level, attentions)
         found: list[dict[str, Any]] = []
         for tokens in tqdm(sorted(set(options.tokens)), desc=level, leave=False, disable=None):
             names = affordable(found, methods, tokens, options.longest)

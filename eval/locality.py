@@ -12,6 +12,7 @@ import argparse
 import math
 import statistics
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eval import resolution
-from eval.latency import seconds
-from eval.measure import peak_bytes
+from eval.measure import in_turn, peak_bytes
 from eval.report import Row, save_figure
 from eval.resolution import name_of, result_directory
 from performer_string import ViT, fold
-from train.checkpoint import Trained, load_trained
+from train.checkpoint import Trained
 from train.probe import probe_attention
 
 __all__ = ["HELP", "add_arguments", "plot", "result_directory", "rows", "summary"]
@@ -86,22 +86,14 @@ def of_radius(trained: Trained, options: argparse.Namespace, device: torch.devic
 def of_cost(models: Sequence[Trained], options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Folded inference of one image; models in turn, round after round, so that a drift of the machine hits all."""
     folded = {name_of(trained.path): fold(trained.classifier.vit).to(device) for trained in models}
-    bar = tqdm(total=len(options.tokens) * (options.rounds + 2), desc="cost", leave=False, disable=None)
-    for count in options.tokens:
-        times: dict[str, list[float]] = {name: [] for name in folded}
-        images = {name: random_image(vit, count, device) for name, vit in folded.items()}
-        for number in range(options.rounds + 1):
-            for name, vit in folded.items():
-                taken = seconds(lambda vit=vit, image=images[name]: vit(image), device)  # type: ignore[misc]
-                times[name] += [taken] if number else []
-            bar.update()
-        for name, vit in folded.items():
-            memory = peak_bytes(lambda vit=vit, image=images[name]: vit(image), device)  # type: ignore[misc]
+    for count in tqdm(options.tokens, desc="cost", leave=False, disable=None):
+        calls = {name: partial(vit, random_image(vit, count, device)) for name, vit in folded.items()}
+        times = in_turn(calls, options.rounds, device)
+        for name, call in calls.items():
+            memory = peak_bytes(call, device)
             spread = {"low": float(f"{1000 * min(times[name]):.5g}"), "high": float(f"{1000 * max(times[name]):.5g}")}
             yield line("cost", name, "milliseconds", 1000 * statistics.median(times[name]), tokens=count, **spread)
             yield line("cost", name, "peak MiB", memory / 2**20, tokens=count)
-        bar.update()
-    bar.close()
 
 
 def random_image(vit: ViT, count: int, device: torch.device) -> Tensor:
@@ -115,13 +107,11 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     names = [name_of(path) for path in options.checkpoint]
     if len(set(names)) < len(names):
         raise ValueError(f"two checkpoints have the same name, so that their rows would mix: {', '.join(names)}.")
-    for row in resolution.rows(options, device):
+    models = resolution.load_models(options)
+    for row in resolution.accuracies(models, options, device):
         kept = ("resolution", "tokens", "low", "high", "images", "null")
         yield line("accuracy", row["model"], "accuracy in %", row["accuracy"], **{k: row[k] for k in kept})
-    chosen = {} if options.positions is None else {"positions": options.positions}
-    models = [load_trained(path, **chosen) for path in options.checkpoint]
     for trained in tqdm(models, desc="radius", leave=False, disable=None):
-        trained.data.root = options.root or trained.data.root
         yield from of_radius(trained, options, device)
     yield from of_cost(models, options, device)
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TypeVar
 
 import torch
 from torch.profiler import ProfilerActivity, profile
 from tqdm import tqdm
 
 Call = Callable[[], object]
+K = TypeVar("K", bound=Hashable)
 
 
 def seconds(call: Call, device: torch.device) -> float:
@@ -31,10 +33,10 @@ def check_rounds(rounds: int) -> int:
     return rounds
 
 
-def in_turn(calls: Mapping[str, Call], rounds: int, device: torch.device) -> dict[str, list[float]]:
+def in_turn(calls: Mapping[K, Call], rounds: int, device: torch.device) -> dict[K, list[float]]:
     """Seconds of each call in each round, after one round not counted. All are called in turn, round after round, so
     that a drift of the machine's speed hits all alike."""
-    times: dict[str, list[float]] = {name: [] for name in calls}
+    times: dict[K, list[float]] = {name: [] for name in calls}
     for number in tqdm(range(rounds + 1), desc="rounds", leave=False, disable=None):
         for name, call in calls.items():
             taken = seconds(call, device)

@@ -89,25 +89,35 @@ def accuracy(
     return right, total
 
 
-def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+def score(trained: Trained, right: int, total: int) -> Row:
+    """An accuracy in % with its interval, and what it is to be compared with."""
+    low, high = wilson(right, total)
+    return {
+        "accuracy": round(100 * right / total, 2),
+        "low": round(100 * low, 2),
+        "high": round(100 * high, 2),
+        "images": total,
+        "null": round(100 * trained.data.null_accuracy(), 2),
+        "trained at": trained.data.size[0],
+    }
+
+
+def accuracies(models: Sequence[Trained], options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """A row for each model and resolution."""
-    models = load_models(options)
     for trained in models:
         for size in options.resolutions:
             right, total = accuracy(trained, size, options, device)
-            low, high = wilson(right, total)
             vit = trained.classifier.vit
             yield {
                 "model": name_of(trained.path),
                 "resolution": size,
                 "tokens": vit.grid(size, size)[0] * vit.grid(size, size)[1],
-                "accuracy": round(100 * right / total, 2),
-                "low": round(100 * low, 2),
-                "high": round(100 * high, 2),
-                "images": total,
-                "null": round(100 * trained.data.null_accuracy(), 2),
-                "trained at": trained.data.size[0],
+                **score(trained, right, total),
             }
+
+
+def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    yield from accuracies(load_models(options), options, device)
 
 
 def summary(found: Sequence[Row]) -> list[Row]:

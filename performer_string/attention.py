@@ -35,7 +35,7 @@ def check_key_mask(key_mask: Tensor | None, k: Tensor) -> None:
 
 
 class Decay(Protocol):
-    """What attention asks of a locality or a relative mask; `Locality` says what it means."""
+    """What attention asks of a locality or a relative mask; `OffsetKernel` says what it means."""
 
     def matrix(self, positions: Tensor, num_prefix: int = 0) -> Tensor: ...
 

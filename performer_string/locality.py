@@ -17,12 +17,13 @@ from torch import Tensor, nn
 
 from performer_string.choices import construct, lookup
 from performer_string.focusing import Split, focus
-from performer_string.lattice import find_lattice
+from performer_string.lattice import Lattice
+from performer_string.offsets import OffsetKernel
 
 REACH = 3.5  # of a window on a Gaussian, in standard deviations: what lies outside is below 0.1 % of the sum
 
 
-class Locality(nn.Module):
+class Locality(OffsetKernel):
     """A decay lambda(r) = amplitude f(|r| / sigma), with sigma and amplitude learned for each head within bounds.
 
     Args:
@@ -81,39 +82,10 @@ class Locality(nn.Module):
         squares = offsets.square().sum(-1) / self.sigma().square().view(view)
         return self.amplitude().view(view) * self.profile(squares)
 
-    def matrix(self, positions: Tensor, num_prefix: int = 0) -> Tensor:
-        """lambda(p_i - p_j), [H, N, N]; 1 where either is one of the first `num_prefix` tokens, which have no place.
-
-        Args:
-            positions: [N, C].
-        """
-        decay = self.of_offsets(differences(positions))
-        token = torch.arange(len(positions), device=positions.device)
-        placed = (token >= num_prefix) & (token[:, None] >= num_prefix)
-        return torch.where(placed, decay, 1.0)
-
-    def numerator(self, fq: Tensor, fk: Tensor, v: Tensor, positions: Tensor, num_prefix: int = 0) -> Tensor:
-        """sum_j lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j, [B, H, N, d], in time and memory linear in N on a grid.
-
-        Without the prefix tokens, the positions have to be a regular row-major grid of up to three axes, of any spacing
-        and origin; otherwise, and where they need a gradient, the sum is exact and quadratic in N. On a grid each
-        head goes through a window (error below 0.1 %) or a grid of nodes (below 3 %), whichever is predicted to cost
-        less.
-
-        Args:
-            fq, fk: features [B, H, N, m].
-            v: [B, H, N, d].
-            positions: [N, C].
-            num_prefix: leading tokens without a position; lambda is 1 from and to them.
-        """
-        lattice = None if positions.requires_grad else find_lattice(positions[num_prefix:])
-        if lattice is None:
-            return (fq @ fk.mT * self.matrix(positions, num_prefix).to(fq.dtype)) @ v
-        if not num_prefix:
-            return focus(self, fq, fk, v, lattice)
-        q, k, values = (x[:, :, num_prefix:] for x in (fq, fk, v))
-        beyond = q @ (fk[:, :, :num_prefix].mT @ v[:, :, :num_prefix])  # what placed tokens get from the prefix
-        return torch.cat([fq[:, :, :num_prefix] @ (fk.mT @ v), focus(self, q, k, values, lattice) + beyond], dim=2)
+    def on_lattice(self, fq: Tensor, fk: Tensor, v: Tensor, lattice: Lattice) -> Tensor:
+        """In time and memory linear in N: each head goes through a window (error below 0.1 %) or a grid of nodes (below
+        3 %), whichever is predicted to cost less."""
+        return focus(self, fq, fk, v, lattice)
 
 
 def node_spacing(width: float, dim: int) -> float:
@@ -122,13 +94,6 @@ def node_spacing(width: float, dim: int) -> float:
     The error is that of each axis, which grows with the square of the spacing, times the root of the dimension.
     """
     return width / 2 * min(1.0, (2 / dim) ** 0.25)
-
-
-def differences(positions: Tensor) -> Tensor:
-    """p_i - p_j, [N, C] -> [N, N, C]. (Not cdist: its gradient is NaN at 0.)"""
-    if positions.ndim != 2:
-        raise ValueError(f"positions have to be [N, C], not {list(positions.shape)}.")
-    return positions[:, None] - positions
 
 
 class GaussianLocality(Locality):

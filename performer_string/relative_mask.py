@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from performer_string.choices import construct, lookup
-from performer_string.lattice import Lattice, find_lattice
-from performer_string.locality import differences
+from performer_string.lattice import Lattice
+from performer_string.offsets import OffsetKernel
 
 ENTRIES = {"cpu": 4e6, "cuda": 2.5e8}  # numbers that go through one FFT, if that is possible
 
@@ -69,7 +69,7 @@ def _convolve(fq: Tensor, fk: Tensor, v: Tensor, kernel: Tensor, shape: Sequence
     return torch.einsum("bhim,bhmdi->bhid", fq, sums.flatten(-len(shape)))
 
 
-class RelativeMask(nn.Module):
+class RelativeMask(OffsetKernel):
     """c(r) = exp(b(r)), b a learned table [H, 2 n_0 - 1, ...] over the offsets of the training grid.
 
     Between whole offsets b is interpolated linearly along each axis; beyond the training grid it keeps the value of
@@ -111,13 +111,6 @@ class RelativeMask(nn.Module):
             total = total + weight * self.bias[tuple(index)]
         return total.exp()
 
-    def matrix(self, positions: Tensor, num_prefix: int = 0) -> Tensor:
-        """c(p_i - p_j), [H, N, N]; 1 where either is one of the first `num_prefix` tokens, which have no place."""
-        mask = self.of_offsets(differences(positions))
-        token = torch.arange(len(positions), device=positions.device)
-        placed = (token >= num_prefix) & (token[:, None] >= num_prefix)
-        return torch.where(placed, mask, 1.0)
-
     def kernel(self, lattice: Lattice, like: Tensor) -> Tensor:
         """c at the offsets of a grid, [H, 2 n_0 - 1, ...]."""
         axes = []
@@ -125,21 +118,9 @@ class RelativeMask(nn.Module):
             axes.append(torch.arange(1 - n, n, device=like.device, dtype=like.dtype) * step)
         return self.of_offsets(torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)).to(like.dtype)
 
-    def numerator(self, fq: Tensor, fk: Tensor, v: Tensor, positions: Tensor, num_prefix: int = 0) -> Tensor:
-        """sum_j c(p_i - p_j) phi(q_i)^T phi(k_j) v_j, [B, H, N, d]; with v = 1, the denominator.
-
-        In time N log N and memory linear in N where the positions, without the prefix tokens, are a regular row-major
-        grid; otherwise, and where they need a gradient, by N x N weights.
-        """
-        lattice = None if positions.requires_grad else find_lattice(positions[num_prefix:])
-        if lattice is None:
-            return (fq @ fk.mT * self.matrix(positions, num_prefix).to(fq.dtype)) @ v
-        q, k, values = (x[:, :, num_prefix:] for x in (fq, fk, v))
-        out = toeplitz_sum(q, k, values, self.kernel(lattice, fq), lattice.shape[: lattice.dim])
-        if not num_prefix:
-            return out
-        out = out + q @ (fk[:, :, :num_prefix].mT @ v[:, :, :num_prefix])
-        return torch.cat([fq[:, :, :num_prefix] @ (fk.mT @ v), out], dim=2)
+    def on_lattice(self, fq: Tensor, fk: Tensor, v: Tensor, lattice: Lattice) -> Tensor:
+        """In time N log N and memory linear in N."""
+        return toeplitz_sum(fq, fk, v, self.kernel(lattice, fq), lattice.shape[: lattice.dim])
 
 
 RELATIVE_MASKS: dict[str, type[RelativeMask]] = {"table": RelativeMask}

@@ -19,6 +19,7 @@ ORDER = [
     "features",
     "kernels",
     "lattice",
+    "offsets",
     "focusing_window",
     "focusing_grid",
     "focusing",

@@ -15,11 +15,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-import yaml
 from tabulate import tabulate
 
 from train.files import CHECKPOINTS
-from train.plan import read_plan, select
+from train.plan import read_plan, read_yaml, select
 from train.runner import SUMMARY, Sweep, metrics_of
 
 
@@ -40,7 +39,7 @@ def table(sweep: Sweep) -> str:
 def evaluation(sweep: Sweep) -> list[str]:
     """The commands that evaluate what is finished."""
     runs = sweep.finished()
-    config = yaml.safe_load((sweep.out / runs[0].name / "config.yaml").read_text())
+    config = read_yaml(sweep.out / runs[0].name / "config.yaml")
     size = config["model"]["vit"]["image_size"]
     sizes = [size if isinstance(size, int) else size[0], *config["data"]["resolutions"]]
     last = f"{CHECKPOINTS}/last.ckpt"

@@ -35,6 +35,10 @@ class Sizes:
         if self.grid is not None and len(self.grid) != self.coord_dim:
             raise ValueError(f"the training grid {self.grid} does not have coord_dim={self.coord_dim} axes.")
 
+    def own_heads(self, share_heads: bool) -> int:
+        """How many heads, of all layers, have parameters of their own."""
+        return self.layers * (1 if share_heads else self.num_heads)
+
 
 def block_of(family: str, head_dim: int, block_size: int | None, least: int) -> int:
     """The block size, by default the whole width; an error that lists those that fit unless it divides the width."""
@@ -105,6 +109,10 @@ class Encoding(nn.Module):
         """L_k with R(r) = exp(sum_k r_k L_k), [H, C, d, d], built from their definition and not from B and Omega."""
         return torch.zeros(self.num_heads, self.coord_dim, self.head_dim, self.head_dim)
 
+    def all_heads(self, x: Tensor) -> Tensor:
+        """[own heads, ...] -> [layers H, ...]."""
+        return x.repeat_interleave(self.layers * self.num_heads // len(x), dim=0)
+
     def extra_repr(self) -> str:
         return f"head_dim={self.head_dim}, num_heads={self.num_heads}, coord_dim={self.coord_dim}"
 
@@ -122,7 +130,7 @@ class SeparableEncoding(Encoding):
     def __init__(self, sizes: Sizes, *, share_heads: bool = False):
         super().__init__(sizes)
         self.share_heads = share_heads
-        self.own_heads = sizes.layers * (1 if share_heads else sizes.num_heads)  # that have their own parameters
+        self.own_heads = sizes.own_heads(share_heads)
 
     def frequencies(self) -> Tensor:
         """Omega, [1 or H, C, P], in radians for each patch."""
@@ -145,7 +153,3 @@ class SeparableEncoding(Encoding):
         )
         basis = None if self.folded else self.basis()
         return self.rotation(angles.cos(), angles.sin(), self.head_dim, basis)  # angles [..., H, N, P]
-
-    def all_heads(self, x: Tensor) -> Tensor:
-        """[own heads, ...] -> [layers H, ...]."""
-        return x.repeat_interleave(self.layers * self.num_heads // self.own_heads, dim=0)

@@ -34,8 +34,7 @@ class LieRE(Encoding):
         super().__init__(sizes)
         b = block_of("liere", sizes.head_dim, block_size, 2)
         self.block_size = b
-        heads = sizes.layers * (1 if share_heads else sizes.num_heads)
-        shape = (heads, sizes.coord_dim, sizes.head_dim // b, b * (b - 1) // 2)
+        shape = (sizes.own_heads(share_heads), sizes.coord_dim, sizes.head_dim // b, b * (b - 1) // 2)
         self.entries = nn.Parameter(torch.randn(shape) * init_scale / b**0.5)
 
     def skew(self) -> Tensor:
@@ -57,5 +56,4 @@ class LieRE(Encoding):
         return BlockRotation(blocks)
 
     def generators(self) -> Tensor:
-        generators = block_diagonal(self.skew())
-        return generators.repeat_interleave(self.layers * self.num_heads // len(generators), dim=0)
+        return self.all_heads(block_diagonal(self.skew()))

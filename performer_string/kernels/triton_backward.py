@@ -32,7 +32,6 @@ hundred bytes a thread, and are there for d = 64):
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 import triton
@@ -43,6 +42,7 @@ from performer_string.kernels.triton_backward_queries import feature_sums, merge
 from performer_string.kernels.triton_common import (
     LN2,
     columns,
+    constants,
     dot,
     load_half,
     load_kept,
@@ -54,7 +54,6 @@ from performer_string.kernels.triton_common import (
     store_rows,
     store_turned_back,
     tuned,
-    widths,
 )
 
 
@@ -127,7 +126,7 @@ def backward(
     other arguments are those of `forward`.
     """
     out, norms, values, levels, peaks = saved
-    (batch, heads, tokens, d), width, m = q.shape, v.shape[-1], weight.shape[1]
+    (batch, heads, tokens, _), width, m = q.shape, v.shape[-1], weight.shape[1]
     parts = splits(batch * heads, m, tokens, q)
     single = partial(torch.empty, device=q.device, dtype=torch.float32)
     sums, masses = single(batch, heads, parts, m, width), single(batch, heads, parts, m)
@@ -136,8 +135,7 @@ def backward(
     planes = 0 if c is None else c.shape[-1]
     grad_planes = grad_planes and planes > 0
     dc, ds = single(2, batch, heads, tokens, planes).unbind(0) if grad_planes else (dots, dots)
-    shape: dict[str, Any] = widths(d, width, tokens)
-    shape |= {"M": m, "P": planes, "ORDER": order, "PRECISION": precision}
+    shape = constants(q, v, weight, c, order, precision)
     c, s = (q, q) if c is None or s is None else (c, s)  # not read without planes
     turns = c.stride()[:3]
     by_tokens = lambda meta: (triton.cdiv(tokens, meta["BLOCK_N"]) * batch * heads,)  # noqa: E731

@@ -38,8 +38,8 @@ def tuned(*blocks: tuple[int, int, int, int], restore: tuple[str, ...] = ()) -> 
     ]
     key = ["D", "DV", "M", "P", "ORDER", "PRECISION", "BUCKET"]
 
-    def prune(configs: list[Any], arguments: dict[str, Any], **constants: Any) -> list[Any]:
-        return configs[len(blocks) :] if constants["PRECISION"] == "ieee" else configs[: len(blocks)]
+    def prune(configs: list[Any], arguments: dict[str, Any], **chosen: Any) -> list[Any]:
+        return configs[len(blocks) :] if chosen["PRECISION"] == "ieee" else configs[: len(blocks)]
 
     def wrap(kernel: Any) -> Any:
         options = {"restore_value": list(restore) or None, "prune_configs_by": {"early_config_prune": prune}}
@@ -48,10 +48,15 @@ def tuned(*blocks: tuple[int, int, int, int], restore: tuple[str, ...] = ()) -> 
     return wrap
 
 
-def widths(d: int, dv: int, tokens: int) -> dict[str, int]:
-    """Constants of shape: matrix units take no side below 16, so that halves of a head and values are padded to it."""
+def constants(q: Tensor, v: Tensor, weight: Tensor, c: Tensor | None, order: int, precision: str) -> dict[str, Any]:
+    """What every kernel is compiled for, from the arguments of `forward`.
+
+    Matrix units take no side below 16, so that halves of a head and values are padded to it.
+    """
+    (tokens, d), dv = q.shape[2:], v.shape[-1]
     half, value = max(16, triton.next_power_of_2(d // 2)), max(16, triton.next_power_of_2(dv))
-    return {"D": d, "HALF": half, "DV": dv, "WIDE": value, "BUCKET": max(10, tokens.bit_length())}
+    shape = {"D": d, "HALF": half, "DV": dv, "WIDE": value, "BUCKET": max(10, tokens.bit_length())}
+    return {**shape, "M": weight.shape[1], "P": 0 if c is None else c.shape[-1], "ORDER": order, "PRECISION": precision}
 
 
 def splits(heads: int, features: int, tokens: int, x: Tensor) -> int:

@@ -42,7 +42,6 @@ and only programs side by side hide one behind the other. Powers cost a few mult
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
 
 import torch
 import triton
@@ -52,6 +51,7 @@ from torch import Tensor
 from performer_string.kernels.triton_common import (
     answer,
     columns,
+    constants,
     dot,
     leveled,
     load_half,
@@ -64,7 +64,6 @@ from performer_string.kernels.triton_common import (
     splits,
     store_rows,
     tuned,
-    widths,
 )
 
 
@@ -206,7 +205,7 @@ def forward(
         square: times log2 e.
         precision: of float32 products, `ieee` or `tf32`.
     """
-    (batch, heads, tokens, d), dv, m = q.shape, v.shape[-1], weight.shape[1]
+    (batch, heads, tokens, _), dv, m = q.shape, v.shape[-1], weight.shape[1]
     parts = splits(batch * heads, m, tokens, q)
     single = partial(torch.empty, device=q.device, dtype=torch.float32)
     sums, norms = single(batch, heads, parts, m, dv), single(batch, heads, tokens)
@@ -215,8 +214,7 @@ def forward(
     values = torch.empty(batch, heads, m, dv, device=q.device, dtype=q.dtype)
     # Heads side by side in memory: what the output projection wants.
     out = torch.empty(batch, tokens, heads, dv, device=q.device, dtype=q.dtype).transpose(1, 2)
-    shape: dict[str, Any] = widths(d, dv, tokens)
-    shape |= {"M": m, "P": 0 if c is None else c.shape[-1], "ORDER": order, "PRECISION": precision}
+    shape = constants(q, v, weight, c, order, precision)
     c, s = (q, q) if c is None or s is None else (c, s)  # not read without planes
     turns = c.stride()[:3]
     key_pass[lambda meta: (triton.cdiv(m, meta["BLOCK_F"]) * parts * batch * heads,)](

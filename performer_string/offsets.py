@@ -1,0 +1,57 @@
+"""Kernels of the offset p_i - p_j on linear attention's products, dense and over a grid: what a locality and a relative
+mask share."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from performer_string.lattice import Lattice, find_lattice
+
+
+class OffsetKernel(nn.Module):
+    """lambda(p_i - p_j) for each head; 1 from and to prefix tokens, which have no place."""
+
+    def of_offsets(self, offsets: Tensor) -> Tensor:
+        """lambda(r) of r [..., C] in patches, [H, ...]."""
+        raise NotImplementedError
+
+    def on_lattice(self, fq: Tensor, fk: Tensor, v: Tensor, lattice: Lattice) -> Tensor:
+        """`numerator` over the tokens of a grid, without prefix tokens."""
+        raise NotImplementedError
+
+    def matrix(self, positions: Tensor, num_prefix: int = 0) -> Tensor:
+        """lambda(p_i - p_j), [H, N, N]; 1 where either is one of the first `num_prefix` tokens, which have no place.
+
+        Args:
+            positions: [N, C].
+        """
+        if positions.ndim != 2:
+            raise ValueError(f"positions have to be [N, C], not {list(positions.shape)}.")
+        kernel = self.of_offsets(positions[:, None] - positions)  # not cdist, whose gradient is NaN at 0
+        token = torch.arange(len(positions), device=positions.device)
+        placed = (token >= num_prefix) & (token[:, None] >= num_prefix)
+        return torch.where(placed, kernel, 1.0)
+
+    def numerator(self, fq: Tensor, fk: Tensor, v: Tensor, positions: Tensor, num_prefix: int = 0) -> Tensor:
+        """sum_j lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j, [B, H, N, d]; with v = 1, the denominator.
+
+        Without the prefix tokens, the positions have to be a regular row-major grid of up to three axes, of any spacing
+        and origin, for time and memory as `on_lattice` has them; otherwise, and where they need a gradient, the sum is
+        exact and quadratic in N.
+
+        Args:
+            fq, fk: features [B, H, N, m].
+            v: [B, H, N, d].
+            positions: [N, C].
+            num_prefix: leading tokens without a position; lambda is 1 from and to them.
+        """
+        lattice = None if positions.requires_grad else find_lattice(positions[num_prefix:])
+        if lattice is None:
+            return (fq @ fk.mT * self.matrix(positions, num_prefix).to(fq.dtype)) @ v
+        if not num_prefix:
+            return self.on_lattice(fq, fk, v, lattice)
+        q, k, values = (x[:, :, num_prefix:] for x in (fq, fk, v))
+        beyond = q @ (fk[:, :, :num_prefix].mT @ v[:, :, :num_prefix])  # what placed tokens get from the prefix
+        placed = self.on_lattice(q, k, values, lattice) + beyond
+        return torch.cat([fq[:, :, :num_prefix] @ (fk.mT @ v), placed], dim=2)
