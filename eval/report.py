@@ -28,9 +28,21 @@ def wilson(right: int, total: int, z: float = 1.96) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
+def processor() -> str:
+    """The CPU's model, as the system tells it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"{names[0] if names else platform.processor() or 'CPU'} ({capability})"
+
+
 def environment(arguments: Sequence[str], device: torch.device) -> list[str]:
     """The command, machine and versions behind a result."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"
+    on_cpu = f"{processor()}, {torch.get_num_threads()} threads"
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else on_cpu
     return [
         f"command: python -m eval {shlex.join(arguments)}",
         f"device: {name}; torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}",

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from performer_string import build_encoding, build_feature_map, grid_positions, linear_attention, naive
 from performer_string.features import FeatureForm
-from performer_string.kernels import chunked
+from performer_string.kernels import chunked, sums
 from performer_string.kernels.chunked import chunked_attention
 
 FORMS = ["exponential", "mirrored", "power 1", "power 2", "power 5"]
@@ -155,3 +155,27 @@ def test_nothing_of_the_size_of_the_features_is_kept():
         linear_attention(q, k, v, phi)
     assert max(kept) < 2 * tokens * features_
     assert sum(kept) < 5 * q.numel()
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["bf16-products", "float32-products"])
+@pytest.mark.parametrize("name", FORMS)
+def test_bf16_with_and_without_products_of_its_own(name, native, monkeypatch):
+    monkeypatch.setattr(chunked, "has_bf16_products", lambda device: native)
+    seen = []
+    kinds = (sums.ExponentialSums, sums.PowerSums)
+    for kind in kinds:
+        product = kind.product
+        monkeypatch.setattr(kind, "product", lambda self, a, b, p=product: (seen.append(self.low), p(self, a, b))[1])
+    q, k, v = (torch.randn(2, 2, 70, 6).bfloat16().requires_grad_() for _ in range(3))
+    form = make_form(name, torch.randn(2, 7, 6))
+    fast = chunked_attention(q, k, v, form)
+    upstream = torch.randn_like(fast)
+    found = torch.autograd.grad(fast, (q, k, v), upstream)
+    assert set(seen) == {torch.bfloat16 if native else torch.float32}
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    form = make_form(name, form.weight.double())
+    slow = definition(*exact, form, None, None)
+    expected = torch.autograd.grad(slow, exact, upstream.double())
+    assert fast.dtype == torch.bfloat16
+    for a, b in zip((fast, *found), (slow, *expected), strict=True):
+        assert float(((a - b).norm() / b.norm()).detach()) < 0.02  # a few roundings to 8 bits

@@ -6,6 +6,7 @@ inputs and of the sums over the keys; features are computed again.
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import torch
@@ -17,6 +18,12 @@ from performer_string.kernels.sums import ExponentialSums, PowerSums
 
 CACHE = 2**19  # features held at a time on a CPU: 2 MiB of float32, the fastest of the sizes tried
 DEVICE = 2**26  # the same on other devices, where a launch costs more than memory
+
+
+@functools.cache
+def has_bf16_products(device: torch.device) -> bool:
+    """Whether products in bf16 are worth it: a CPU that only emulates them takes ten times as long as in float32."""
+    return device.type != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def pieces(total: int, size: int) -> list[slice]:
@@ -51,7 +58,7 @@ class Walk:
     ):
         self.q, self.k, self.v = (x.transpose(0, 1) for x in (q, k, v))
         self.dtype = torch.promote_types(torch.promote_types(q.dtype, weight.dtype), torch.float32)
-        self.low = torch.bfloat16 if v.dtype == torch.bfloat16 else self.dtype
+        self.low = torch.bfloat16 if v.dtype == torch.bfloat16 and has_bf16_products(v.device) else self.dtype
         self.weight, self.planes, self.hidden, self.form = weight.to(self.dtype), planes, hidden, form
         heads, batch, tokens, _ = self.k.shape
         budget = max(1, (CACHE if q.device.type == "cpu" else DEVICE) // (heads * weight.shape[1]))
