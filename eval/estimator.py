@@ -60,10 +60,12 @@ def statistics(probe: Probe, rows: Tensor, positions: Tensor, blank: Tensor) -> 
     q, k = rotate_pair(probe.q, probe.k, probe.rotation)
     prefix = k.shape[-2] - len(positions)
     chosen = q[:, :, prefix + rows]
-    weights = probe.attend.weights(chosen, k).float()  # [B, H, R, P + N]
-    softmax = naive.softmax_weights(chosen, k)
+    weights = probe.attend.weights(chosen, k, key_bias=probe.key_bias).float()  # [B, H, R, P + N]
+    softmax = naive.softmax_weights(chosen, k, key_bias=probe.key_bias)
     limit = expected(cast(nn.Module, probe.attend))
-    kernel = torch.full_like(weights, torch.nan) if limit is None else limit.weights(chosen, k)  # type: ignore[operator]
+    kernel = torch.full_like(weights, torch.nan)
+    if limit is not None:
+        kernel = limit.weights(chosen, k, key_bias=probe.key_bias)  # type: ignore[operator]
 
     norms, blanks = k.norm(dim=-1), blank[:, None].to(k)  # [B, H, P + N], [B, 1, N]
     entropy = -torch.special.xlogy(weights, weights.clamp_min(0)).sum(-1).mean(-1)

@@ -36,8 +36,17 @@ class ExpectedKernel(nn.Module):
         super().__init__()
         self.phi, self.homogeneous = phi, phi.homogeneous
 
-    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_mask: Tensor | None = None) -> Tensor:
+    def weights(
+        self,
+        q: Tensor,
+        k: Tensor,
+        rotation: Rotation | None = None,
+        key_bias: Tensor | None = None,
+        key_mask: Tensor | None = None,
+    ) -> Tensor:
         logits = self.phi.log_kernel(*rotate_pair(q, k, rotation))
+        if key_bias is not None:
+            logits = logits + key_bias[:, :, None]
         if key_mask is not None:
             logits = logits.masked_fill(~key_mask[:, None, None, :], -math.inf)
         return logits.softmax(-1).nan_to_num(0.0)
@@ -51,12 +60,13 @@ class ExpectedKernel(nn.Module):
         rotation: Rotation | None = None,
         focus: Focus | None = None,
         key_mask: Tensor | None = None,
+        key_bias: Tensor | None = None,
     ) -> Tensor:
         q, k = rotate_pair(q, k, rotation)
         decay = None if focus is None else focus.matrix()  # [H, N, N]
 
         def rows(start: int) -> Tensor:
-            weights = self.weights(q[:, :, start : start + ROWS], k, None, key_mask)
+            weights = self.weights(q[:, :, start : start + ROWS], k, None, key_bias, key_mask)
             if decay is not None:
                 weights = weights * decay[:, start : start + ROWS]
             return weights @ v.to(weights.dtype)

@@ -53,9 +53,10 @@ class Attend(Protocol):
         rotation: Rotation | None = None,
         focus: Focus | None = None,
         key_mask: Tensor | None = None,
+        key_bias: Tensor | None = None,
     ) -> Tensor: ...
 
-    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None) -> Tensor:
+    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
         """The attention matrix that it implies, dense and before any locality, [B, H, N, N]: for study."""
         ...
 
@@ -78,11 +79,13 @@ class SoftmaxAttention(nn.Module):
         rotation: Rotation | None = None,
         focus: Focus | None = None,
         key_mask: Tensor | None = None,
+        key_bias: Tensor | None = None,
     ) -> Tensor:
-        return softmax_attention(q, k, v, rotation=rotation, key_mask=key_mask, **arguments(focus))
+        given = arguments(focus)
+        return softmax_attention(q, k, v, rotation=rotation, key_mask=key_mask, key_bias=key_bias, **given)
 
-    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None) -> Tensor:
-        return naive.softmax_weights(*rotate_pair(q, k, rotation))
+    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
+        return naive.softmax_weights(*rotate_pair(q, k, rotation), key_bias=key_bias)
 
     def redraw(self, step: int) -> None:
         pass
@@ -105,11 +108,13 @@ class LinearAttention(nn.Module):
         rotation: Rotation | None = None,
         focus: Focus | None = None,
         key_mask: Tensor | None = None,
+        key_bias: Tensor | None = None,
     ) -> Tensor:
-        return linear_attention(q, k, v, self.phi, rotation=rotation, key_mask=key_mask, **arguments(focus))
+        given = arguments(focus)
+        return linear_attention(q, k, v, self.phi, rotation=rotation, key_mask=key_mask, key_bias=key_bias, **given)
 
-    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None) -> Tensor:
-        return naive.linear_weights(*self.phi.pair(*rotate_pair(q, k, rotation)))
+    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
+        return naive.linear_weights(*self.phi.pair(*rotate_pair(q, k, rotation)), key_bias=key_bias)
 
     def redraw(self, step: int) -> None:
         self.phi.redraw(step)
@@ -119,7 +124,7 @@ class PerformerPytorchAttention(nn.Module):
     """FastAttention of the package performer-pytorch, as it stands, behind our rotations: for comparison.
 
     Its epsilons (1e-4 in the softmax kernel, 1e-3 in the generalised one), its one draw for all heads and its
-    stabilisers are its own. It knows no key mask and no locality.
+    stabilisers are its own. It knows no key mask, no key bias and no locality.
     """
 
     def __init__(self, head_dim: int, num_heads: int, feature_map: str, seed: int, **options: Any):
@@ -149,17 +154,20 @@ class PerformerPytorchAttention(nn.Module):
         rotation: Rotation | None = None,
         focus: Focus | None = None,
         key_mask: Tensor | None = None,
+        key_bias: Tensor | None = None,
     ) -> Tensor:
         if key_mask is not None:
             raise ValueError('attention "performer-pytorch" has no key mask; use "linear".')
+        if key_bias is not None:
+            raise ValueError('attention "performer-pytorch" has no key bias; use "linear" or "softmax".')
         if focus is not None:
             raise ValueError('attention "performer-pytorch" has no locality; use "linear" or "softmax".')
         q, k = rotate_pair(q, k, rotation)
         return cast(Tensor, self.fast(q, k, v))
 
-    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None) -> Tensor:
+    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
         eye = torch.eye(k.shape[-2], device=k.device, dtype=k.dtype).expand(*k.shape[:2], -1, -1)
-        return self(q, k, eye, rotation=rotation)  # the package shows no features, but A I = A
+        return self(q, k, eye, rotation=rotation, key_bias=key_bias)  # the package shows no features, but A I = A
 
     def redraw(self, step: int) -> None:
         with torch.random.fork_rng(devices=[]):

@@ -61,7 +61,7 @@ class ViTConfig:
         registers: number of register tokens (arXiv:2309.16588).
         qk_norm: unit queries and keys with a learned temperature.
         max_temperature: its bound.
-        key_gate: a learned factor of each key, by its token; homogeneous feature maps only. See docs/findings.md.
+        key_gate: a learned weight of each key, by its token. See docs/findings.md.
         log_scale: logits times log N / log N_train for N tokens; not for homogeneous feature maps (`relu`, and
             `polynomial` without `lower`), which see no factor of the logits.
         drop_path: stochastic depth (arXiv:1603.09382), growing linearly to this rate at the last block.
@@ -113,8 +113,9 @@ class ViTConfig:
                 lookup(kind, name, table)
             elif options:
                 raise ValueError(f"options of a {kind}, {options}, but none is named. Known: {', '.join(table)}.")
-        if self.locality is not None and self.attention == "performer-pytorch":
-            raise ValueError('attention "performer-pytorch" has no locality; use "linear" or "softmax".')
+        if self.attention == "performer-pytorch" and (self.locality is not None or self.key_gate):
+            missing = "locality" if self.locality is not None else "key_gate"
+            raise ValueError(f'attention "performer-pytorch" has no {missing}; use "linear" or "softmax".')
         lookup("position mode", self.positions, dict.fromkeys(get_args(PositionMode)))
         for name in ("width", "depth", "num_heads", "in_channels", "num_classes"):
             if getattr(self, name) < 1:

@@ -16,6 +16,9 @@ from performer_string.locality import Locality
 from performer_string.rotation import Rotation
 from performer_string.values import ValueMap
 
+# Of the gate's logits: learning rates are chosen for weights, and these have further to go.
+GATE = 4.0
+
 
 class SelfAttention(nn.Module):
     """Multi-head self-attention of tokens [B, N, D] under a rotation of queries and keys.
@@ -34,9 +37,9 @@ class SelfAttention(nn.Module):
         log_scale: N_0, the number of tokens in training: logits are multiplied by log N / log N_0 for N keys, which
             keeps attention from spreading as they grow in number (Chiang and Cholak, arXiv:2202.12172; with a learned
             factor in place of 1 / log N_0, Nakanishi, arXiv:2501.19399). None for no such factor.
-        key_gate: multiply each key by exp(u_h x), u learned for each head from zero, so that a layer can make the keys
-            of some tokens small whatever their direction. Under a homogeneous map of degree p that is a weight of
-            exp(p u_h x). RiemannFormer (arXiv:2506.07405v3) scales tokens likewise, by a sigmoid.
+        key_gate: weigh each key by exp(4 u_h x), u learned for each head from zero, so that a layer can do without some
+            tokens whatever their direction and number. RiemannFormer (arXiv:2506.07405v3) scales tokens likewise, by a
+            sigmoid.
         locality: attenuates the values by distance.
         values: a structure on the values, around all else.
 
@@ -69,11 +72,6 @@ class SelfAttention(nn.Module):
                 "log_scale multiplies the logits, which has no effect with a homogeneous feature map (relu, or "
                 "polynomial without lower): leave it off, or use softmax, favor+, favor+hyperbolic or polynomial with "
                 "lower."
-            )
-        if key_gate and not cast(Attend, attend).homogeneous:
-            raise ValueError(
-                "key_gate changes the norms of keys, which are weights under a homogeneous feature map only (relu, or "
-                "polynomial without lower): leave it off, or use one of those."
             )
         self.gate = nn.Parameter(torch.zeros(num_heads, width)) if key_gate else None
         self.attend, self.locality, self.values, self.log_scale = attend, locality, values, log_scale
@@ -126,16 +124,17 @@ class SelfAttention(nn.Module):
             tau = self.max_temperature * self.temperature.sigmoid()  # [H]
             scale = (tau * self.head_dim**0.5).sqrt()[:, None, None]  # logits are d^-1/2 q.k
             q, k = F.normalize(q, dim=-1) * scale, F.normalize(k, dim=-1) * scale
-        if self.gate is not None:
-            gates = F.linear(x, self.gate).transpose(1, 2)[..., None]  # [B, N, H] -> [B, H, N, 1]
-            k = k * gates.to(torch.promote_types(k.dtype, torch.float32)).exp().to(k.dtype)
+        key_bias = (
+            None if self.gate is None else GATE * F.linear(x, self.gate).transpose(1, 2)
+        )  # [B, N, H] -> [B, H, N]
         if self.log_scale is not None:
             growth = self.log_growth(x, key_mask) ** 0.5  # each of q and k gets the root
             q, k = q * growth, k * growth
         focus = None if self.locality is None else Focus(self.locality, cast(Tensor, positions), num_prefix)
 
         def attend(values: Tensor) -> Tensor:
-            return cast(Tensor, self.attend(q, k, values, rotation=rotation, focus=focus, key_mask=key_mask))
+            given = {"rotation": rotation, "focus": focus, "key_mask": key_mask, "key_bias": key_bias}
+            return cast(Tensor, self.attend(q, k, values, **given))
 
         out = attend(v) if self.values is None else self.values(attend, v, tokens=x, queries=q, positions=positions)
         return cast(Tensor, self.out(out.transpose(1, 2).flatten(-2)))  # [B, N, D]

@@ -41,18 +41,28 @@ def polynomial_features(x: Tensor, scale: float, lower: bool) -> Tensor:
     return torch.cat([torch.ones_like(x[..., :1]), scale**0.5 * x, products / 2**0.5], dim=-1)
 
 
-def linear_weights(fq: Tensor, fk: Tensor, key_mask: Tensor | None = None) -> Tensor:
-    """A_ij = phi(q_i)^T phi(k_j) / sum_j phi(q_i)^T phi(k_j) over the keys that take part. [B, H, N, N]"""
+def linear_weights(fq: Tensor, fk: Tensor, key_mask: Tensor | None = None, key_bias: Tensor | None = None) -> Tensor:
+    """A_ij = phi(q_i)^T phi(k_j) exp(b_j) / its sum over the keys j that take part: b [B, H, N] -> [B, H, N, N]."""
     weights = torch.einsum("bhim,bhjm->bhij", fq, fk)
+    if key_bias is not None:
+        weights = weights * torch.exp(key_bias - key_bias.amax(-1, keepdim=True)).unsqueeze(-2)
     if key_mask is not None:
         weights = weights * key_mask[:, None, None, :]
     total = weights.sum(dim=-1, keepdim=True)
     return weights / torch.where(total == 0, torch.ones_like(total), total)
 
 
-def softmax_weights(q: Tensor, k: Tensor, scale: float | None = None, key_mask: Tensor | None = None) -> Tensor:
-    """A_ij = exp(scale q_i^T k_j) / sum_j exp(scale q_i^T k_j) over the keys that take part. [B, H, N, N]"""
+def softmax_weights(
+    q: Tensor,
+    k: Tensor,
+    scale: float | None = None,
+    key_mask: Tensor | None = None,
+    key_bias: Tensor | None = None,
+) -> Tensor:
+    """A_ij = exp(scale q_i^T k_j + b_j) / its sum over the keys j that take part: b [B, H, N] -> [B, H, N, N]."""
     logits = torch.einsum("bhid,bhjd->bhij", q, k) * (q.shape[-1] ** -0.5 if scale is None else scale)
+    if key_bias is not None:
+        logits = logits + key_bias.unsqueeze(-2)
     if key_mask is not None:
         logits = logits.masked_fill(~key_mask[:, None, None, :], float("-inf"))
     return torch.softmax(logits, dim=-1).nan_to_num(0.0)  # a row without keys is zero

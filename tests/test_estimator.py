@@ -52,7 +52,7 @@ def of_weights(weights: Tensor, blank: Tensor | None = None) -> dict[str, Tensor
     """Statistics of an attention that has these weights [P + N, P + N] in every image and head."""
 
     class Fixed(torch.nn.Module):
-        def weights(self, q, k, rotation=None):
+        def weights(self, q, k, rotation=None, key_bias=None):
             return weights[-12:].expand(2, 3, 12, -1)
 
     q, k = torch.randn(2, 2, 3, len(weights), 4)

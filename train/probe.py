@@ -2,30 +2,43 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from performer_string import ViT
+from performer_string import ViT, naive
 from performer_string.attend import Attend, Focus
+from performer_string.attention import rotate_pair
 from performer_string.rotation import Rotation
 
 
 @dataclass
 class Probe:
-    """What one layer's attention was given: q, k [B, H, N, d] before the rotation, with the basis already folded in."""
+    """What one layer's attention was given: q, k [B, H, N, d] before the rotation, with the basis already folded in.
+
+    The keys' bias is [B, H, N].
+    """
 
     attend: Attend
     q: Tensor
     k: Tensor
     rotation: Rotation
     focus: Focus | None = None
+    key_bias: Tensor | None = None
+
+    def of_image(self, index: int) -> Probe:
+        bias = None if self.key_bias is None else self.key_bias[index : index + 1]
+        return replace(self, q=self.q[index : index + 1], k=self.k[index : index + 1], key_bias=bias)
 
     def weights(self) -> Tensor:
         """The normalised attention, [B, H, N, N]."""
-        return self.attend.weights(self.q, self.k, self.rotation)
+        return self.attend.weights(self.q, self.k, self.rotation, self.key_bias)
+
+    def exact_weights(self) -> Tensor:
+        """The exact softmax of the same logits, [B, H, N, N]."""
+        return naive.softmax_weights(*rotate_pair(self.q, self.k, self.rotation), key_bias=self.key_bias)
 
     def effective_weights(self) -> Tensor:
         """What the values are summed with: the attention times lambda where there is a locality, [B, H, N, N]."""
@@ -37,7 +50,8 @@ def probe_attention(vit: ViT, images: Tensor) -> list[Probe]:
     probes: list[Probe] = []
 
     def keep(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
-        probes.append(Probe(module, args[0].float(), args[1].float(), kwargs["rotation"], kwargs["focus"]))  # type: ignore[arg-type]
+        q, k = args[0].float(), args[1].float()
+        probes.append(Probe(module, q, k, kwargs["rotation"], kwargs["focus"], kwargs["key_bias"]))  # type: ignore[arg-type]
 
     handles = [attend.register_forward_pre_hook(keep, with_kwargs=True) for attend in vit.attends()]  # type: ignore[attr-defined]
     training = vit.training

@@ -73,13 +73,15 @@ class ArcCosineFeatures(RandomFeatures):
         order: p, a positive integer.
     """
 
-    homogeneous = True
-
     def __init__(self, head_dim: int, num_heads: int, num_features: int = 256, seed: int = 0, *, order: int = 1):
         super().__init__(head_dim, num_heads, num_features, seed)
         if order < 1 or order != int(order):
             raise ValueError(f"relu: the order has to be a positive integer, not {order}.")
         self.order = int(order)
+
+    @property
+    def degree(self) -> int:  # type: ignore[override]
+        return self.order
 
     def queries(self, q: Tensor) -> Tensor:
         features: Tensor = _RectifiedPower.apply(self.project(q), self.order)

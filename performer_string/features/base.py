@@ -62,11 +62,12 @@ class FeatureMap(nn.Module):
         num_features: m, the width of phi.
 
     Attributes:
-        homogeneous: phi(c x) is a power of c times phi(x), c > 0, so that no attention weight changes with the norm of
-            a query or with a common factor of the keys: a temperature has no effect.
+        degree: p where phi(c x) = c^p phi(x) for c > 0, so that no attention weight changes with the norm of a query
+            or with a common factor of the keys (a temperature has no effect), and a key's norm is its weight; None for
+            a map that is not homogeneous.
     """
 
-    homogeneous = False
+    degree: int | None = None
 
     def __init__(self, head_dim: int, num_heads: int, num_features: int):
         super().__init__()
@@ -74,6 +75,10 @@ class FeatureMap(nn.Module):
             if value < 1:
                 raise ValueError(f"{name} has to be positive, not {value}.")
         self.head_dim, self.num_heads, self.num_features = head_dim, num_heads, num_features
+
+    @property
+    def homogeneous(self) -> bool:
+        return self.degree is not None
 
     def queries(self, q: Tensor) -> Tensor:
         """phi(q), [B, H, N, m]: the definition, which may overflow where `pair` does not."""

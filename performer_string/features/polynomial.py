@@ -34,7 +34,7 @@ class PolynomialFeatures(FeatureMap):
         self.scale = head_dim**-0.5 if scale is None else scale
         if self.scale <= 0:
             raise ValueError(f"the scale of the logits has to be positive, not {scale}.")
-        self.lower, self.homogeneous = lower, not lower
+        self.lower, self.degree = lower, None if lower else 2
         self.register_buffer("upper", torch.triu_indices(head_dim, head_dim), persistent=False)  # [2, d (d + 1) / 2]
 
     def expand(self, x: Tensor, divisor: Tensor) -> Tensor:

@@ -10,8 +10,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from performer_string import ViT, naive
-from performer_string.attention import rotate_pair
+from performer_string import ViT
 from performer_string.encodings import SeparableEncoding
 from train.callbacks.monitor import tensorboard
 from train.probe import Probe, probe_attention
@@ -21,8 +20,7 @@ LARGEST = 1024  # tokens beyond which a dense N x N attention matrix is not draw
 
 def estimator_error(probe: Probe) -> Tensor:
     """Mean total variation between the layer's attention and the exact softmax of the same logits: 0 to 1."""
-    exact = naive.softmax_weights(*rotate_pair(probe.q, probe.k, probe.rotation))
-    return (probe.weights() - exact).abs().sum(-1).mean() / 2
+    return (probe.weights() - probe.exact_weights()).abs().sum(-1).mean() / 2
 
 
 class ModelFigures(Callback):
@@ -82,7 +80,7 @@ def attention_figure(vit: ViT, image: Tensor, probes: list[Probe], grid: tuple[i
     """For the token that the last layer attends to most: where it looks itself, by layer (rows) and head (columns)."""
     from matplotlib.figure import Figure
 
-    maps = [p.attend.weights(p.q[:1], p.k[:1], p.rotation)[0].float() for p in probes]  # of [H, N, N]
+    maps = [p.of_image(0).weights()[0].float() for p in probes]  # of [H, N, N]
     skip = vit.num_prefix
     token = int(maps[-1][:, :, skip:].sum((0, 1)).argmax())
     rows, columns = len(maps), maps[0].shape[0]

@@ -1,0 +1,115 @@
+"""A bias of the keys' logits, in every attention, and the gate that learns it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_attention import MAPS, compare, make_map, naive_features
+
+from performer_string import ViT, ViTConfig, build_locality, grid_positions, linear_attention, naive, softmax_attention
+from performer_string.attend import build_attention
+from train.probe import probe_attention
+
+B, H, N, D = 2, 3, 9, 6
+
+
+def inputs():
+    q, k, v = (torch.randn(B, H, N, D, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    bias = (3 * torch.randn(B, H, N, dtype=torch.float64)).requires_grad_()
+    mask = torch.rand(B, N) < 0.6
+    mask[:, 0] = True
+    return q, k, v, bias, mask
+
+
+def locality():
+    return build_locality("gaussian", num_heads=H, sigma=1.5).double()
+
+
+@pytest.mark.parametrize("focused", [False, True], ids=["plain", "locality"])
+@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
+@pytest.mark.parametrize("case", MAPS, ids=str)
+def test_linear_attention_is_its_definition(case, masked, focused):
+    q, k, v, bias, mask = inputs()
+    phi, positions = make_map(case, H, D).double(), grid_positions((3, 3), dtype=torch.float64)
+    decay = locality() if focused else None
+    given = {"key_mask": mask if masked else None, "key_bias": bias}
+    fast = linear_attention(q, k, v, phi, locality=decay, positions=positions if focused else None, **given)
+    weights = naive.linear_weights(naive_features(case, phi, q), naive_features(case, phi, k), **given)
+    slow = naive.attend(weights * decay.matrix(positions) if focused else weights, v)
+    compare(fast, slow, [q, k, v, bias])
+
+
+@pytest.mark.parametrize("focused", [False, True], ids=["plain", "locality"])
+@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
+def test_softmax_attention_is_its_definition(masked, focused):
+    q, k, v, bias, mask = inputs()
+    positions, decay = grid_positions((3, 3), dtype=torch.float64), locality() if focused else None
+    given = {"key_mask": mask if masked else None, "key_bias": bias}
+    fast = softmax_attention(q, k, v, locality=decay, positions=positions if focused else None, **given)
+    weights = naive.softmax_weights(q, k, **given)
+    slow = naive.attend(weights * decay.matrix(positions) if focused else weights, v)
+    compare(fast, slow, [q, k, v, bias])
+
+
+@pytest.mark.parametrize("case", MAPS, ids=str)
+def test_a_masked_key_has_no_say_however_large_its_bias(case):
+    q, k, v, bias, _ = (x.detach().float() for x in inputs())
+    bias[:, :, 4], mask = 1e4, torch.ones(B, N, dtype=torch.bool)
+    mask[:, 4] = False
+    phi = make_map(case, H, D)
+    out = linear_attention(q, k, v, phi, key_mask=mask, key_bias=bias)
+    bias[:, :, 4] = 0
+    torch.testing.assert_close(out, linear_attention(q, k, v, phi, key_mask=mask, key_bias=bias))
+    assert not linear_attention(q, k, v, phi, key_mask=torch.zeros_like(mask), key_bias=bias).any()
+
+
+@pytest.mark.parametrize("name", ["linear", "softmax"])
+def test_what_a_bias_has_to_be(name):
+    sizes = {"head_dim": D, "num_heads": H, "feature_map": "favor+", "feature_options": {}, "seed": 0}
+    attend, (q, k, v, _, _) = build_attention(name, **sizes), inputs()
+    with pytest.raises(ValueError, match=r"key_bias has to be \[B, H, N\] = \[2, 3, 9\], not \[2, 9\]"):
+        attend(q.float(), k.float(), v.float(), key_bias=torch.zeros(B, N))
+
+
+GATED = [
+    {"attention": "softmax"},
+    {"feature_map": "favor+", "feature_options": {"num_features": 16}},
+    {"feature_map": "relu", "feature_options": {"order": 3, "num_features": 16}},
+]
+
+
+def vit(**options) -> ViT:
+    sizes = {"image_size": [16, 24], "patch_size": 4, "in_channels": 2, "num_classes": 5}
+    return ViT(ViTConfig(**sizes, width=24, depth=2, num_heads=2, **options)).double()
+
+
+@pytest.mark.parametrize("options", GATED, ids=lambda o: o.get("feature_map", "softmax"))
+class TestGate:
+    def test_it_starts_as_one_and_every_head_learns_it(self, options):
+        torch.manual_seed(1)
+        plain = vit(**options)
+        gated = vit(**options, key_gate=True)
+        gated.load_state_dict(plain.state_dict(), strict=False)
+        images = torch.randn(2, 2, 16, 24, dtype=torch.float64)
+        torch.testing.assert_close(gated(images), plain(images))
+        gated(images).square().sum().backward()
+        for block in gated.blocks:
+            assert (block.attention.gate.grad.abs().amax(-1) > 0).all()
+
+    def test_it_weighs_keys_by_their_tokens(self, options):
+        model = vit(**options, key_gate=True)
+        attention = model.blocks[0].attention
+        torch.nn.init.normal_(attention.gate, std=0.1)
+        tokens = []
+        attention.register_forward_pre_hook(lambda module, args: tokens.append(args[0]))
+        images = torch.randn(2, 2, 16, 24, dtype=torch.float64)
+        gated = probe_attention(model, images)[0].weights()
+        factor = (4 * (tokens[0] @ attention.gate.mT)).exp().transpose(1, 2)[:, :, None]  # [B, H, 1, N]
+        attention.gate = None
+        wanted = probe_attention(model, images)[0].weights() * factor
+        torch.testing.assert_close(gated, (wanted / wanted.sum(-1, keepdim=True)).to(gated.dtype), rtol=1e-4, atol=1e-6)
+
+
+def test_the_package_has_none():
+    with pytest.raises(ValueError, match='performer-pytorch" has no key_gate'):
+        vit(attention="performer-pytorch", key_gate=True)
