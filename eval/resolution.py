@@ -12,6 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eval.report import Row, save_figure, wilson
+from eval.seeds import over_seeds
 from train.checkpoint import Trained, load_trained
 
 HELP = "accuracy per resolution, with 95 %% intervals, beside the null score"
@@ -121,7 +122,8 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
 
 
 def summary(found: Sequence[Row]) -> list[Row]:
-    """One row a model, one column a resolution, the null score last."""
+    """One row a model, all its seeds together; one column a resolution; the null score last."""
+    found = over_seeds(found)
     sizes = sorted({row["resolution"] for row in found})
     models = list(dict.fromkeys(row["model"] for row in found))
     cells = {(r["model"], r["resolution"]): f"{r['accuracy']:.1f} ({r['low']:.1f}-{r['high']:.1f})" for r in found}
@@ -136,6 +138,7 @@ def plot(found: Sequence[Row], path: Path) -> None:
     """Accuracy over resolution, with intervals, the training resolution marked."""
     from matplotlib.figure import Figure
 
+    found = over_seeds(found)
     figure = Figure(figsize=(6, 3.8))
     axis = figure.subplots()
     for model in dict.fromkeys(row["model"] for row in found):

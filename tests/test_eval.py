@@ -13,6 +13,7 @@ from eval import focusing, invariance, redundancy
 from eval.__main__ import main
 from eval.report import table, wilson, write_csv
 from eval.resolution import summary
+from eval.seeds import over_seeds
 from performer_string import ENCODINGS, ViTConfig
 from performer_string.encodings import SeparableEncoding
 from train.data.module import ImageData
@@ -63,6 +64,20 @@ def test_several_models_at_several_resolutions(tmp_path, capsys):
     assert all(float(row["low"]) <= float(row["accuracy"]) <= float(row["high"]) for row in rows)
     assert (tmp_path / "results" / "resolution.png").stat().st_size > 5000
     assert not list(tmp_path.rglob("*.part*"))
+
+
+def test_seeds_of_one_model_are_one_row_with_their_interval():
+    def row(model, accuracy, resolution=60):
+        return {"model": model, "resolution": resolution, "accuracy": accuracy, "low": 1.0, "high": 2.0, "null": 44.0}
+
+    rows = [row("a-seed0", 90.0), row("a-seed1", 94.0), row("a-seed2", 98.0), row("b-seed0", 50.0)]
+    line, single, null = summary(rows)
+    # 4.3027 is the 97.5 % point of Student's t with 2 degrees of freedom, the standard deviation 4
+    assert line == {"accuracy in %": "a, mean of 3 seeds", "60 px": f"94.0 ({94 - 4.3027 * 4 / 3**0.5:.1f}-100.0)"}
+    assert single == {"accuracy in %": "b-seed0", "60 px": "50.0 (1.0-2.0)"}
+    assert null["60 px"] == "44.0"
+    apart = over_seeds([row("a-seed0", 90.0), row("a-seed1", 80.0), row("a-seed0", 70.0, 84), row("a-seed1", 50.0, 84)])
+    assert [(r["resolution"], r["accuracy"]) for r in apart] == [(60, 85.0), (84, 60.0)]
 
 
 def test_one_model_writes_beside_its_run(tmp_path):

@@ -1,0 +1,45 @@
+"""Several seeds of one model as one: the mean of their accuracies, and how sure it is."""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Sequence
+
+from scipy.stats import t
+
+from eval.report import Row
+
+
+def stem(model: str) -> str:
+    """The name of a run without its seed: `linear-seed3` is `linear`."""
+    return re.sub(r"-seed\d+$", "", model)
+
+
+def over_seeds(found: Sequence[Row]) -> list[Row]:
+    """Rows of runs that differ by their seed alone as one row a resolution: the mean and its 95 % interval.
+
+    Student's, mean +- t_(n-1) s / sqrt(n) over n seeds, cut off at 0 and 100 %: of the training, on these images; with
+    three seeds t is 4.3. A model with one seed keeps its row, and the interval over its images.
+    """
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in found:
+        groups.setdefault((stem(row["model"]), row["resolution"]), []).append(row)
+    rows = []
+    for (model, _), members in groups.items():
+        if len(members) == 1:
+            rows.append(members[0])
+            continue
+        values, count = [row["accuracy"] for row in members], len(members)
+        mean, half = statistics.mean(values), t.ppf(0.975, count - 1) * statistics.stdev(values) / count**0.5
+        title = f"{model}, mean of {count} seeds"
+        rows.append(
+            {
+                **members[0],
+                "model": title,
+                "accuracy": mean,
+                "low": max(0.0, mean - half),
+                "high": min(100.0, mean + half),
+            }
+        )
+    return rows
