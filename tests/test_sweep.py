@@ -115,7 +115,7 @@ def test_a_plan_is_every_combination_and_what_lies_outside(tmp_path):
 def test_the_sweeps_of_this_project(path, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     plan = read_plan(path)
-    assert len(plan.runs) == {"riemannformer": 36, "arrow": 30}[path.stem]
+    assert len(plan.runs) == {"riemannformer": 36, "arrow": 50, "ablation": 110, "demo": 3}[path.stem]
     assert f"python -m train.sweep train/sweeps/{path.name}" in path.read_text()
 
 
