@@ -15,11 +15,10 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from performer_string import ViT, ViTConfig, grid_positions
+from performer_string import ViTConfig
 from train import cli
 from train.checkpoint import CheckpointError, load_trained, read_checkpoint
-from train.module import ImageClassifier, NonFiniteLossError, OptimConfig, learning_rate, parameter_groups
-from train.positions import jitter_positions
+from train.module import ImageClassifier, NonFiniteLossError, OptimConfig
 
 REPOSITORY = Path(__file__).parents[1]
 TINY = {
@@ -299,82 +298,6 @@ def test_a_loss_that_is_not_finite_stops_with_advice():
     classifier.vit.head.bias.data[0] = math.nan
     with pytest.raises(NonFiniteLossError, match=r"the loss is nan at step 0.*--model\.optim\.lr"):
         classifier.training_step((torch.rand(2, 1, 60, 60), torch.tensor([0, 1])), 0)
-
-
-class TestPositions:
-    GRID = grid_positions((5, 7))
-
-    def test_none_is_none(self):
-        assert torch.equal(jitter_positions(self.GRID), self.GRID)
-        model = ImageClassifier(ViTConfig(**TINY["model"]["vit"]), OptimConfig())
-        assert model.draw_positions(torch.zeros(2, 1, 60, 60)) is None
-
-    @pytest.mark.parametrize("frame", [1.2, 2.0, 3.7])
-    def test_a_frame_gives_each_axis_an_increasing_subset_of_a_larger_grid(self, frame):
-        seen = set()
-        for _ in range(200):
-            drawn = jitter_positions(self.GRID, frame=frame).reshape(5, 7, 2)  # [N, 2] -> [h, w, 2]
-            for axis, cells in ((0, 5), (1, 7)):
-                line = drawn.select(1 - axis, 0)[:, axis]
-                assert (line.diff() >= 1).all()
-                assert torch.equal(line, line.round())
-                assert 0 <= line.min() <= line.max() <= round(frame * cells) - 1
-                assert (drawn[..., axis] == drawn[..., axis].select(1 - axis, 0).unsqueeze(1 - axis)).all()
-                seen |= {(axis, int(r)) for r in line}
-        assert seen == {(axis, r) for axis, n in ((0, 5), (1, 7)) for r in range(round(frame * n))}
-
-    def test_a_scale_is_one_factor_log_uniform_and_an_offset_a_common_move(self):
-        factors = torch.stack([jitter_positions(self.GRID, scale=2.0)[1:] / self.GRID[1:] for _ in range(400)])
-        assert (factors.nan_to_num(-1).amax((1, 2)) - factors.nan_to_num(9).amin((1, 2))).max() < 1e-5
-        logs = factors[:, -1, 0].log() / math.log(2)
-        assert -1 <= logs.min() < -0.9
-        assert 0.9 < logs.max() <= 1
-        assert abs(logs.mean()) < 4.5 * (1 / 3 / 400) ** 0.5
-        moves = torch.stack([jitter_positions(self.GRID, offset=3.0) - self.GRID for _ in range(400)])
-        assert (moves - moves[:, :1]).abs().max() < 1e-5
-        assert 2.8 < moves.abs().max() <= 3 + 1e-5
-        assert (moves[:, 0, 0] - moves[:, 0, 1]).abs().max() > 1  # each axis its own
-
-    def test_training_moves_positions_by_the_seed_and_evaluation_does_not(self):
-        model = ImageClassifier(ViTConfig(**{**TINY["model"]["vit"], "drop_path": 0.0}), OptimConfig(position_frame=2))
-        seen = []
-        model.vit.register_forward_pre_hook(lambda module, args: seen.append(args[1]))
-        batch = torch.rand(2, 1, 60, 60), torch.tensor([0, 1])
-        model.log = lambda *args, **kwargs: None
-        for seed in (1, 1, 2):
-            torch.manual_seed(seed)
-            model.training_step(batch, 0)
-        model.validation_step(batch, 0)
-        assert torch.equal(seen[0], seen[1])
-        assert not torch.equal(seen[0], seen[2])
-        assert seen[3] is None
-
-    def test_centred_positions_stay_centred(self):
-        model = ImageClassifier(
-            ViTConfig(**{**TINY["model"]["vit"], "centred": True}), OptimConfig(position_frame=2, position_offset=3)
-        )
-        assert model.draw_positions(torch.zeros(2, 1, 60, 60)).mean(0).abs().max() < 1e-5
-
-
-def test_learning_rate_rises_and_falls():
-    rates = [learning_rate(step, 100, 0.1, 0.01) for step in range(101)]
-    assert rates[0] == pytest.approx(0.1)
-    assert rates[9] == rates[10] == 1
-    assert rates[55] == pytest.approx((1 + 0.01) / 2)
-    assert rates[100] == pytest.approx(0.01)
-    assert learning_rate(0, 100, 0.0, 0.0) == 1
-
-
-@pytest.mark.parametrize("encoding", ["absolute", "cayley-string", "circulant-string", "rope-mixed"])
-def test_only_weights_of_linear_layers_decay(encoding):
-    model = ViT(ViTConfig(**{**TINY["model"]["vit"], "encoding": encoding, "registers": 1, "qk_norm": True}))
-    decayed, free = parameter_groups(model, 0.1)
-    names = {id(p): name for name, p in model.named_parameters()}
-    assert {names[id(p)].split(".")[-1] for p in decayed["params"]} == {"weight"}
-    assert {names[id(p)].split(".")[-2] for p in decayed["params"]} == {"embed", "qkv", "out", "0", "2", "head"}
-    assert (decayed["weight_decay"], free["weight_decay"]) == (0.1, 0.0)
-    assert len(decayed["params"]) + len(free["params"]) == len(names)
-    assert any(names[id(p)].startswith("encoding.") for p in free["params"])
 
 
 @pytest.mark.parametrize("recipe", sorted((REPOSITORY / "train" / "configs").glob("*.yaml")), ids=lambda p: p.stem)
