@@ -11,17 +11,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from performer_string.features import FeatureForm
+from performer_string.features import FeatureMap
 from performer_string.kernels import fused_attention
+from performer_string.offsets import divide
 from performer_string.rotation import Rotation
-
-
-class Features(Protocol):
-    """What linear attention asks of a feature map; `FeatureMap` says what it means."""
-
-    def pair(self, q: Tensor, k: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
-
-    def form(self) -> FeatureForm | None: ...
 
 
 def check_key_mask(key_mask: Tensor | None, k: Tensor) -> None:
@@ -39,7 +32,16 @@ class Decay(Protocol):
 
     def matrix(self, positions: Tensor, num_prefix: int = 0) -> Tensor: ...
 
-    def numerator(self, fq: Tensor, fk: Tensor, v: Tensor, positions: Tensor, num_prefix: int = 0) -> Tensor: ...
+    def attend(
+        self,
+        phi: FeatureMap,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        positions: Tensor,
+        num_prefix: int = 0,
+        key_mask: Tensor | None = None,
+    ) -> Tensor: ...
 
 
 def check_positions(positions: Tensor | None, tokens: int) -> Tensor:
@@ -98,7 +100,7 @@ def linear_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    phi: Features,
+    phi: FeatureMap,
     *,
     rotation: Rotation | None = None,
     locality: Decay | None = None,
@@ -137,17 +139,9 @@ def linear_attention(
             return fused_attention(q, k, v, form, planes, key_mask)
     q, k = rotate_pair(q, k, rotation)
     with torch.autocast(q.device.type, enabled=False):
+        if decay is not None:
+            positions = check_positions(positions, k.shape[-2])
+            return decay.attend(phi, q, k, v, positions, num_prefix, key_mask).to(v.dtype)
         fq, fk = phi.pair(q, k, key_mask)  # [B, H, N, m]
-        values = v.to(fk.dtype)
-        if relative_mask is not None:  # the denominator is one more column of the values
-            values = torch.cat([values, values.new_ones(*values.shape[:-1], 1)], dim=-1)
-        if decay is None:
-            numerator = fq @ (fk.mT @ values)  # [B, H, N, m] [B, H, m, d]
-        else:
-            numerator = decay.numerator(fq, fk, values, check_positions(positions, k.shape[-2]), num_prefix)
-        if relative_mask is not None:
-            numerator, denominator = numerator.split((v.shape[-1], 1), dim=-1)
-        else:
-            denominator = fq @ fk.sum(dim=-2)[..., None]  # [B, H, N, 1]
-        out = numerator / torch.where(denominator > 0, denominator, 1.0)
-    return out.to(v.dtype)
+        numerator = fq @ (fk.mT @ v.to(fk.dtype))  # [B, H, N, m] [B, H, m, d]
+        return divide(numerator, fq @ fk.sum(dim=-2)[..., None]).to(v.dtype)

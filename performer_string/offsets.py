@@ -6,7 +6,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from performer_string.features import FeatureMap
 from performer_string.lattice import Lattice, find_lattice
+
+
+def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """A query that no key answers to gives zero."""
+    return numerator / torch.where(denominator > 0, denominator, 1.0)
 
 
 class OffsetKernel(nn.Module):
@@ -18,6 +24,19 @@ class OffsetKernel(nn.Module):
 
     def on_lattice(self, fq: Tensor, fk: Tensor, v: Tensor, lattice: Lattice) -> Tensor:
         """`numerator` over the tokens of a grid, without prefix tokens."""
+        raise NotImplementedError
+
+    def attend(
+        self,
+        phi: FeatureMap,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        positions: Tensor,
+        num_prefix: int = 0,
+        key_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Linear attention with lambda in it: q, k, v [B, H, N, d] -> [B, H, N, d], in the type of the features."""
         raise NotImplementedError
 
     def matrix(self, positions: Tensor, num_prefix: int = 0) -> Tensor:
@@ -46,7 +65,7 @@ class OffsetKernel(nn.Module):
             positions: [N, C].
             num_prefix: leading tokens without a position; lambda is 1 from and to them.
         """
-        lattice = None if positions.requires_grad else find_lattice(positions[num_prefix:])
+        lattice = self.lattice(positions, num_prefix)
         if lattice is None:
             return (fq @ fk.mT * self.matrix(positions, num_prefix).to(fq.dtype)) @ v
         if not num_prefix:
@@ -55,3 +74,7 @@ class OffsetKernel(nn.Module):
         beyond = q @ (fk[:, :, :num_prefix].mT @ v[:, :, :num_prefix])  # what placed tokens get from the prefix
         placed = self.on_lattice(q, k, values, lattice) + beyond
         return torch.cat([fq[:, :, :num_prefix] @ (fk.mT @ v), placed], dim=2)
+
+    def lattice(self, positions: Tensor, num_prefix: int) -> Lattice | None:
+        """The grid of the tokens behind the prefix; None where there is none, or positions need a gradient."""
+        return None if positions.requires_grad else find_lattice(positions[num_prefix:])
