@@ -118,18 +118,16 @@ def focused_attention(
     """
     scale = largest_scale(phi, k, hidden)
     source = Made(phi, scale, list(range(k.shape[1])))
-    ones = v.new_ones(1, 1, 1, 1).expand(*v.shape[:-1], 1)
+    width = v.shape[-1]
     if not num_prefix:
-        total = key_sums(phi, k, ones, scale, hidden)
-        return divide(*focus(decay, source, q, k, v, lattice, hidden, total).split((v.shape[-1], 1), dim=-1))
-    values = torch.cat([v, ones], dim=-1)
-    sums = key_sums(phi, k, values, scale, hidden)  # [B, H, m, d + 1]
+        return divide(*focus(decay, source, q, k, v, lattice, hidden).split((width, 1), dim=-1))
+    sums = key_sums(source, k, F.pad(v, (0, 1), value=1.0), hidden)  # [B, H, m, d + 1]
     sizes = (num_prefix, lattice.tokens)
     (q0, q), (k0, k), (v0, v) = (x.split(sizes, dim=2) for x in (q, k, v))
     hidden0, hidden = (None, None) if hidden is None else hidden.split(sizes, dim=2)
-    beyond = torch.cat([source.keys(k0, hidden0).mT @ v0, sums[..., -1:]], dim=-1)  # what placed tokens get from k0
-    out = torch.cat([source.queries(q0) @ sums, focus(decay, source, q, k, v, lattice, hidden, beyond)], dim=2)
-    return divide(*out.split((v.shape[-1], 1), dim=-1))
+    own = torch.cat([source.keys(k0, hidden0).mT @ v0, sums[..., -1:]], dim=-1)  # what placed tokens get from k0
+    out = torch.cat([source.queries(q0) @ sums, focus(decay, source, q, k, v, lattice, hidden, own)], dim=2)
+    return divide(*out.split((width, 1), dim=-1))
 
 
 def focus(
@@ -140,24 +138,25 @@ def focus(
     v: Tensor,
     lattice: Lattice,
     hidden: Tensor | None = None,
-    beyond: Tensor | None = None,
+    sums: Tensor | None = None,
 ) -> Tensor:
-    """phi(q_i)^T sum_j lambda(p_i - p_j) phi(k_j) v_j^T over a lattice, in time linear in its tokens: [B, H, N, d], or
-    with `beyond`, [B, H, N, d + 1].
+    """phi(q_i)^T sum_j lambda(p_i - p_j) phi(k_j) v_j^T over a lattice, and phi(q_i)^T sum_j phi(k_j) as one column
+    more, in time linear in its tokens: [B, H, N, d + 1].
 
     Args:
         source: of the features of all heads.
         q, k: what the source makes features of, [B, H, N, .].
         v: [B, H, N, d].
         hidden: masked keys, [B, 1, N, 1].
-        beyond: added are phi(q_i)^T beyond, [B, H, m, d + 1], or to the last column alone, [B, H, m, 1].
+        sums: over keys that lambda does not reach: phi(q_i)^T sums is added, [B, H, m, d + 1], and its last column is
+            the sum over all keys; or that column alone, [B, H, m, 1].
     """
     heads: list[Tensor | None] = [None] * q.shape[1]
     per_head = [x.unbind(1) for x in (q, k, v)]  # not indexing, whose gradient is as large as all heads for each
     for plan, members in jobs(decay, source, lattice, v):
         whole = len(members) == q.shape[1]
         q_own, k_own, v_own = (q, k, v) if whole else (torch.stack([x[h] for h in members], dim=1) for x in per_head)
-        own, far = source if whole else source.of(members), None if beyond is None else beyond[:, members]
+        own, far = source if whole else source.of(members), None if sums is None else sums[:, members]
         out = _focus(decay, own, q_own, k_own, v_own, lattice, plan, members, hidden, far)
         if whole:
             return out
@@ -167,14 +166,17 @@ def focus(
 
 
 def jobs(decay: Mixture, source: Source, lattice: Lattice, v: Tensor) -> list[tuple[Plan, list[int]]]:
-    """Heads of the same plan, no more together than have room for a window's rows and as many again around them."""
+    """Heads of the same plan: as many together as fit into one slab, or have room for a window's rows and twice as many
+    around them."""
     plans = choose(decay, lattice, source.size, v.shape[-1])
     found = []
     for plan in dict.fromkeys(plans):
         members = [h for h, other in enumerate(plans) if other == plan]
-        rows = lattice.shape[0] if plan.radius is None else min(lattice.shape[0], 4 * plan.radius[0] + 1)
-        features = len(v) * rows * lattice.shape[1] * lattice.shape[2] * source.size
-        together = max(1, slab_size(v.device) // features)
+        row, room = len(v) * lattice.shape[1] * lattice.shape[2] * source.size, slab_size(v.device)
+        rows = lattice.shape[0]
+        if plan.radius is not None and row * rows > room:
+            rows = min(rows, 6 * plan.radius[0] + 1)
+        together = len(members) if plan.radius is None else max(1, room // (row * rows))
         found += [(plan, members[i : i + together]) for i in range(0, len(members), together)]
     return found
 
@@ -189,7 +191,7 @@ def _focus(
     plan: Plan,
     heads: list[int],
     hidden: Tensor | None,
-    beyond: Tensor | None,
+    sums: Tensor | None,
 ) -> Tensor:
     """`focus` of heads that share a plan."""
     amplitudes, widths = (x[heads].to(v.dtype) for x in decay.components())
@@ -204,11 +206,13 @@ def _focus(
                 kernel = kernel - a.view(view) * (-squares / (2 * s.view(view).square())).exp()
         return kernel
 
-    out: Tensor | None = None
-    if plan.radius is not None:
-        out = window_sum(source, q, k, v, near, lattice, plan.radius, hidden, beyond)
-    if plan.cell is not None:
-        wide_sum = grid_sum(source, q, k, v, *wide, lattice, plan.cell, hidden, beyond if out is None else None)
-        out = wide_sum if out is None else out + F.pad(wide_sum, (0, out.shape[-1] - wide_sum.shape[-1]))
-    assert out is not None
-    return out
+    if plan.radius is None:
+        assert plan.cell is not None
+        return grid_sum(source, q, k, v, *wide, lattice, plan.cell, hidden, sums)
+    if sums is None and slab_size(v.device) < q.shape[0] * q.shape[1] * q.shape[2] * source.size:
+        sums = key_sums(source, k, v.new_ones(1, 1, 1, 1).expand(*v.shape[:-1], 1), hidden)
+    out = window_sum(source, q, k, v, near, lattice, plan.radius, hidden, sums)
+    if plan.cell is None:
+        return out
+    far = grid_sum(source, q, k, v, *wide, lattice, plan.cell, hidden)
+    return torch.cat([out[..., :-1] + far[..., :-1], out[..., -1:]], dim=-1)

@@ -50,7 +50,7 @@ def stencil(width: Tensor, reach: int, cell: int, step: float) -> Tensor:
 
 
 class _GridSum(torch.autograd.Function):
-    """out = slice(B splat(fk, v), fq), and fq . beyond, of one head: q, k, v [cells, B, S, .], beyond [B, m, .]."""
+    """out = slice(B splat(fk, v), fq), and fq . sums, of one head: q, k, v [cells, B, S, .], sums [B, m, .]."""
 
     @staticmethod
     def forward(
@@ -62,45 +62,47 @@ class _GridSum(torch.autograd.Function):
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        beyond: Tensor | None,
+        sums: Tensor | None,
         *rest: Tensor,
     ) -> Tensor:
-        ctx.save_for_backward(q, k, v, hidden, beyond, *rest)
         ctx.source, ctx.cells, ctx.axes = source, cells, axes
         blurs, _ = _blurs(rest, axes)
         width = v.shape[-1]
-        out = v.new_zeros(*v.shape[:-1], width + (beyond is not None))
+        out = v.new_zeros(*v.shape[:-1], width + 1)
         for values in pieces(width, _block(v, source, cells)):
-            nodes = _splat_keys(source, cells, hidden, k, v[..., values])
+            nodes, total = _splat_keys(source, cells, hidden, k, v[..., values])
+            far = total if sums is None else sums
             nodes = _blur_all(nodes, blurs)
             for own in _slabs(q, source, cells):
                 features = source.queries(q[own])
                 out[own][..., values] += slice_nodes(nodes, features, cells, own)
-                if beyond is not None and not values.start:  # once
-                    out[own][..., -beyond.shape[-1] :] += features @ beyond
+                if not values.start:  # once
+                    out[own][..., -far.shape[-1] :] += features @ far
+        ctx.save_for_backward(q, k, v, hidden, far, *rest)
+        ctx.given = sums is not None
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, hidden, beyond, *rest = ctx.saved_tensors
+        q, k, v, hidden, far, *rest = ctx.saved_tensors
         source, cells = ctx.source, ctx.cells
         blurs, learned = _blurs(rest, ctx.axes)
         q_grad, k_grad, v_grad, *learned_grads = (torch.zeros_like(x) for x in (q, k, v, *learned))
         blur_grads = [torch.zeros_like(weights) for blur in blurs for _, weights in blur]
-        beyond_grad = None if beyond is None else torch.zeros_like(beyond)
+        far_grad = torch.zeros_like(far)
         for values in pieces(v.shape[-1], _block(v, source, cells)):
-            nodes = _splat_keys(source, cells, hidden, k, v[..., values])
+            nodes, _ = _splat_keys(source, cells, hidden, k, v[..., values])
             smooth = _blur_all(nodes, blurs)
             smooth_grad = torch.zeros_like(nodes)
             for own in _slabs(q, source, cells):
                 again, g = Again(source.queries, q[own]), gradient[own][..., values].contiguous()
                 splat(smooth_grad, again.features, g, cells, own)
                 across = slice_across(smooth, g, cells, own)
-                if beyond is not None and beyond_grad is not None and not values.start:
-                    g = gradient[own][..., -beyond.shape[-1] :]
-                    across += g @ beyond.mT
-                    beyond_grad += (again.features.mT @ g).sum(0)
+                if not values.start:
+                    g = gradient[own][..., -far.shape[-1] :]
+                    across += g @ far.mT
+                    far_grad += (again.features.mT @ g).sum(0)
                 q_grad[own] += again.back(across, learned, learned_grads)
             del smooth
             found = [x for blur in blurs for x in blur_gradients(nodes, smooth_grad, blur)]
@@ -111,8 +113,11 @@ class _GridSum(torch.autograd.Function):
                 again = Again(source.keys, k[own], None if hidden is None else hidden[own])
                 v_grad[own][..., values] = slice_nodes(nodes_grad, again.features, cells, own)
                 across = slice_across(nodes_grad, v[own][..., values], cells, own)
+                if not ctx.given and not values.start:
+                    across += far_grad.mT
                 k_grad[own] += again.back(across, learned, learned_grads)
-        return None, None, None, None, q_grad, k_grad, v_grad, beyond_grad, *blur_grads, *learned_grads
+        sums_grad = far_grad if ctx.given else None
+        return None, None, None, None, q_grad, k_grad, v_grad, sums_grad, *blur_grads, *learned_grads
 
 
 def _blurs(rest: tuple[Tensor, ...] | list[Tensor], axes: list[list[int]]) -> tuple[list[Blur], list[Tensor]]:
@@ -128,12 +133,15 @@ def _blur_all(nodes: Tensor, blurs: list[Blur]) -> Tensor:
     return total
 
 
-def _splat_keys(source: Source, cells: Cells, hidden: Tensor | None, k: Tensor, v: Tensor) -> Tensor:
-    """The sums at the nodes of keys and a block of values, [x_0, x_1, x_2, B, m, e]."""
+def _splat_keys(source: Source, cells: Cells, hidden: Tensor | None, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """The sums at the nodes of keys and a block of values, [x_0, x_1, x_2, B, m, e], and the sum of keys, [B, m, 1]."""
     nodes = v.new_zeros(*cells.nodes, v.shape[1], source.size, v.shape[-1])
+    total = v.new_zeros(v.shape[1], source.size)
     for own in _slabs(k, source, cells):
-        splat(nodes, source.keys(k[own], None if hidden is None else hidden[own]), v[own], cells, own)
-    return nodes
+        features = source.keys(k[own], None if hidden is None else hidden[own])
+        total += features.sum((0, 2))
+        splat(nodes, features, v[own], cells, own)
+    return nodes, total[..., None]
 
 
 def _slabs(x: Tensor, source: Source, cells: Cells) -> list[slice]:
@@ -158,10 +166,10 @@ def grid_sum(
     lattice: Lattice,
     cell: Triple,
     hidden: Tensor | None = None,
-    beyond: Tensor | None = None,
+    sums: Tensor | None = None,
 ) -> Tensor:
-    """sum_j lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j for a mixture of Gaussians, to a few per cent: [B, H, N, d],
-    with `beyond` as `focusing.focus` has it.
+    """sum_j lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j for a mixture of Gaussians, to a few per cent, and one column
+    more, as `focusing.focus` has it: [B, H, N, d + 1].
 
     Args:
         source: of the features of queries and keys.
@@ -171,7 +179,7 @@ def grid_sum(
         lattice: of the tokens, two or more.
         cell: tokens from node to node along each axis.
         hidden: masked keys, [B, 1, N, 1].
-        beyond: [B, H, m, d + 1 or 1].
+        sums: [B, H, m, d + 1 or 1]; None for the sum over the keys.
     """
     cells = cells_behind(lattice, cell)
     shape, cell = cells.lattice.shape, cells.cell
@@ -188,7 +196,7 @@ def grid_sum(
                 step = cells.lattice.steps[c]
                 reach = min(cells.nodes[c] - 1, math.ceil(REACH * float(width.detach()) / (cell[c] * step)))
                 weights.append(stencil(width, reach, cell[c], step) * (amplitude if c == axes[-1][0] else 1.0))
-        own, far = source.of(h), None if beyond is None else beyond[:, h]
+        own, far = source.of(h), None if sums is None else sums[:, h]
         tokens = [to_cells(x, shape, cell) for x in (queries, keys, values)]
         out = _GridSum.apply(own, cells, axes, hidden, *tokens, far, *weights, *own.learned)
         outs.append(from_cells(out, shape, cell))

@@ -35,7 +35,7 @@ def window_table(kernel: Kernel, lattice: Lattice, radius: Triple, like: Tensor)
 
 
 class _WindowSum(torch.autograd.Function):
-    """out_i = sum_(j in window) table_ij (fq_i . fk_j) v_j, and fq_i . beyond; one tile at a time, in both directions.
+    """out_i = sum_(j in window) table_ij (fq_i . fk_j) v_j, and fq_i . sums; one tile at a time, in both directions.
 
     Features are those of a slab of whole rows of tiles, and of the keys around it. Windows are contiguous along the
     first axis: each band of the other two is copied once.
@@ -52,13 +52,13 @@ class _WindowSum(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
         table: Tensor,
-        beyond: Tensor | None,
+        sums: Tensor | None,
         *learned: Tensor,
     ) -> Tensor:
-        ctx.save_for_backward(q, k, v, table, hidden, beyond, *learned)
+        ctx.save_for_backward(q, k, v, table, hidden, sums, *learned)
         ctx.source, ctx.lattice, ctx.radius = source, lattice, radius
         width = v.shape[-1]
-        out = v.new_zeros(*v.shape[:-1], width + (beyond is not None))
+        out = v.new_zeros(*v.shape[:-1], width + 1)
         for slab in slabs(lattice, radius, _most(q, source)):
             here, around = slab.tokens, slab.around
             fq = source.queries(q[:, :, here])
@@ -73,17 +73,17 @@ class _WindowSum(torch.autograd.Function):
                     weights = flat(q_grid[tile]) @ rows_of(band_k, rows).mT  # [B, H, T, W]
                     _as_table(weights, decay).mul_(decay)
                     out_grid[tile] = (weights @ rows_of(band_v, rows)).unflatten(2, out_grid[tile].shape[2:5])
-            if beyond is not None:
-                out[:, :, here, -beyond.shape[-1] :] += fq @ beyond
+            far = fk.sum(2)[..., None] if sums is None else sums
+            out[:, :, here, -far.shape[-1] :] += fq @ far
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, table, hidden, beyond, *learned = ctx.saved_tensors
+        q, k, v, table, hidden, sums, *learned = ctx.saved_tensors
         source, lattice = ctx.source, ctx.lattice
         q_grad, k_grad, v_grad, table_grad, *learned_grads = (torch.zeros_like(x) for x in (q, k, v, table, *learned))
-        beyond_grad = None if beyond is None else torch.zeros_like(beyond)
+        sums_grad = None if sums is None else torch.zeros_like(sums)
         for slab in slabs(lattice, ctx.radius, _most(q, source)):
             here, around = slab.tokens, slab.around
             queries = Again(source.queries, q[:, :, here])
@@ -112,18 +112,22 @@ class _WindowSum(torch.autograd.Function):
                 for whole, part_sum in ((dk_grid, k_sum), (dv_grid, v_sum)):
                     near = whole[:, :, :, columns[0], columns[1]]
                     near += part_sum.unflatten(3, near.shape[3:5])
-            if beyond is not None and beyond_grad is not None:
-                g = gradient[:, :, here, -beyond.shape[-1] :]
-                fq_grad += g @ beyond.mT
-                beyond_grad += queries.features.mT @ g
+            far = keys.features.sum(2)[..., None] if sums is None else sums
+            g = gradient[:, :, here, -far.shape[-1] :]
+            fq_grad += g @ far.mT
+            far_grad = queries.features.mT @ g
+            if sums_grad is None:
+                fk_grad += far_grad.mT
+            else:
+                sums_grad += far_grad
             q_grad[:, :, here] = queries.back(fq_grad, learned, learned_grads)
             k_grad[:, :, around] += keys.back(fk_grad, learned, learned_grads)
-        return None, None, None, None, q_grad, k_grad, v_grad, table_grad, beyond_grad, *learned_grads
+        return None, None, None, None, q_grad, k_grad, v_grad, table_grad, sums_grad, *learned_grads
 
 
 def _most(q: Tensor, source: Source) -> int:
     """Tokens of a slab: queries [B, H, N, .]."""
-    return slab_size(q.device) // (q.shape[0] * q.shape[1] * source.size)
+    return max(1, slab_size(q.device) // (q.shape[0] * q.shape[1] * source.size))
 
 
 def _part(hidden: Tensor | None, tokens: slice) -> Tensor | None:
@@ -144,10 +148,10 @@ def window_sum(
     lattice: Lattice,
     radius: Triple,
     hidden: Tensor | None = None,
-    beyond: Tensor | None = None,
+    sums: Tensor | None = None,
 ) -> Tensor:
-    """sum over |p_i - p_j| <= radius of kernel(p_i - p_j) phi(q_i)^T phi(k_j) v_j, [B, H, N, d], with `beyond` as
-    `focusing.focus` has it.
+    """sum over |p_i - p_j| <= radius of kernel(p_i - p_j) phi(q_i)^T phi(k_j) v_j and one column more, as
+    `focusing.focus` has it: [B, H, N, d + 1].
 
     Args:
         source: of the features of queries and keys.
@@ -157,10 +161,10 @@ def window_sum(
         lattice: of the tokens.
         radius: tokens along each axis, which every query sees at the least.
         hidden: masked keys, [B, 1, N, 1].
-        beyond: [B, H, m, d + 1 or 1].
+        sums: [B, H, m, d + 1 or 1]; None for the sum over the keys, where all of them are one slab.
     """
     reach = tuple(min(r, n - 1) for r, n in zip(radius, lattice.shape, strict=True))
     radius = (reach[0], reach[1], reach[2])
     table = window_table(kernel, lattice, radius, v)
-    out: Tensor = _WindowSum.apply(source, lattice, radius, hidden, q, k, v, table, beyond, *source.learned)
+    out: Tensor = _WindowSum.apply(source, lattice, radius, hidden, q, k, v, table, sums, *source.learned)
     return out

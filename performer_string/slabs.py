@@ -115,20 +115,20 @@ class Again:
 def largest_scale(phi: FeatureMap, k: Tensor, hidden: Tensor | None) -> Tensor:
     """The map's `key_scale` of all keys [B, H, N, d], slab by slab."""
     scale: Tensor | None = None
-    for tokens in _walk(phi, k):
+    for tokens in _walk(phi.num_features, k):
         part = phi.key_scale(k[:, :, tokens], None if hidden is None else hidden[:, :, tokens])
         scale = part if scale is None else torch.maximum(scale, part)
     assert scale is not None
     return scale
 
 
-def key_sums(phi: FeatureMap, k: Tensor, v: Tensor, scale: Tensor, hidden: Tensor | None) -> Tensor:
+def key_sums(source: Source, k: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
     """sum_j phi(k_j) v_j^T of keys [B, H, N, d] and values [B, H, N, e], slab by slab: [B, H, m, e]."""
 
     def part(k: Tensor, v: Tensor, hidden: Tensor | None) -> Tensor:
-        return phi.scaled_keys(k, scale, hidden).mT @ v
+        return source.keys(k, hidden).mT @ v
 
-    walk = _walk(phi, k)
+    walk = _walk(source.size, k)
     sizes = [tokens.stop - tokens.start for tokens in walk]
     masks = [None if hidden is None else hidden[:, :, tokens] for tokens in walk]
     total: Tensor | None = None
@@ -142,5 +142,5 @@ def key_sums(phi: FeatureMap, k: Tensor, v: Tensor, scale: Tensor, hidden: Tenso
     return total
 
 
-def _walk(phi: FeatureMap, k: Tensor) -> list[slice]:
-    return pieces(k.shape[2], max(1, slab_size(k.device) // (k.shape[0] * k.shape[1] * phi.num_features)))
+def _walk(size: int, k: Tensor) -> list[slice]:
+    return pieces(k.shape[2], max(1, slab_size(k.device) // (k.shape[0] * k.shape[1] * size)))

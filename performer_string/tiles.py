@@ -71,10 +71,11 @@ class Slab:
 
 
 def slabs(lattice: Lattice, radius: Triple, most: int) -> Iterator[Slab]:
-    """Slabs of at most so many tokens, or of one row of tiles."""
+    """Slabs of at most so many tokens, or of one row of tiles; one of all tokens, if there are no more."""
     n0, n1, n2 = lattice.shape
     tile = tile_of(lattice)[0]
-    for start, stop, low, high in spans(n0, max(1, most // (n1 * n2) // tile) * tile, radius[0]):
+    rows = n0 if most >= lattice.tokens else max(1, most // (n1 * n2) // tile) * tile
+    for start, stop, low, high in spans(n0, rows, radius[0]):
         here, around = (slice(first * n1 * n2, last * n1 * n2) for first, last in ((start, stop), (low, high)))
         yield Slab(start, stop, low, here, around, (stop - start, n1, n2), (high - low, n1, n2))
 

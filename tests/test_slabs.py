@@ -21,11 +21,11 @@ def dense(locality, phi, q, k, v, positions, num_prefix, mask):
 
 
 @pytest.mark.parametrize("num_prefix", [0, 2])
-@pytest.mark.parametrize("slab", [1, 400])
+@pytest.mark.parametrize("slab", [1, 400, 2000])
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 @pytest.mark.parametrize(("name", "regime"), [("gaussian", "window"), ("gaussian", "grid"), ("radial", "both")])
 def test_slabs_are_the_definition_with_every_gradient(name, regime, grid, slab, num_prefix, monkeypatch):
-    """In slabs of one tile or cell and of several, of every feature map in turn, with masks and heads of their own."""
+    """In slabs of one tile or cell, of several, and of one or two whole heads, of every feature map in turn, with masks and heads of their own."""
     take(monkeypatch, regime)
     monkeypatch.setattr(slabs, "SLAB", {"cpu": slab})
     locality = decay(name, 4.0 if regime == "window" else 0.5 * max(grid), heads=3)
