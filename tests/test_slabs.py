@@ -6,7 +6,8 @@ import pytest
 import torch
 from test_focusing import GRADIENT, GRID, WINDOW, compare, decay, definition, take
 
-from performer_string import build_feature_map, grid_positions, linear_attention, naive, slabs
+from eval.measure import peak_bytes
+from performer_string import build_feature_map, build_locality, grid_positions, linear_attention, naive, slabs
 from performer_string.features import FEATURE_MAPS
 
 MAPS = {"favor+": {"num_features": 8}, "favor+hyperbolic": {"num_features": 8}, "relu": {"num_features": 8, "order": 3}}
@@ -25,7 +26,7 @@ def dense(locality, phi, q, k, v, positions, num_prefix, mask):
 @pytest.mark.parametrize("grid", GRIDS, ids=str)
 @pytest.mark.parametrize(("name", "regime"), [("gaussian", "window"), ("gaussian", "grid"), ("radial", "both")])
 def test_slabs_are_the_definition_with_every_gradient(name, regime, grid, slab, num_prefix, monkeypatch):
-    """In slabs of one tile or cell, of several, and of one or two whole heads, of every feature map in turn, with masks and heads of their own."""
+    """In slabs of one tile or cell, of several, and of whole heads; of every map in turn, with masks."""
     take(monkeypatch, regime)
     monkeypatch.setattr(slabs, "SLAB", {"cpu": slab})
     locality = decay(name, 4.0 if regime == "window" else 0.5 * max(grid), heads=3)
@@ -40,3 +41,58 @@ def test_slabs_are_the_definition_with_every_gradient(name, regime, grid, slab, 
     value, gradients = compare(fast, slow, [q, k, v, *locality.parameters()])
     assert value < (WINDOW if regime == "window" else GRID)
     assert max(gradients) < (10 * WINDOW if regime == "window" else GRADIENT)
+
+
+@pytest.mark.parametrize(("sigma", "regime"), [(0.5, "window"), (32.0, "grid")])
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "backward"])
+def test_features_of_all_tokens_are_never_held(sigma, regime, backward, monkeypatch):
+    """The peak is far below N x m in slabs, in the backward pass too, and above where all is one slab."""
+    take(monkeypatch, regime)
+    locality, positions = build_locality("gaussian", num_heads=2, sigma=sigma), grid_positions((256, 16))
+    phi = build_feature_map("favor+", head_dim=4, num_heads=2, num_features=256)
+    q, k, v = (torch.randn(1, 2, 4096, 4, requires_grad=backward) for _ in range(3))
+    peaks = []
+
+    def call():
+        out = linear_attention(q, k, v, phi, locality=locality, positions=positions)
+        if backward:
+            out.sum().backward()
+
+    for slab in (2**14, 2**30):
+        monkeypatch.setattr(slabs, "SLAB", {"cpu": slab})
+        with torch.set_grad_enabled(backward):
+            peaks.append(peak_bytes(call, torch.device("cpu")))
+    features = 4 * 2 * 4096 * 256
+    assert peaks[0] < features / 2 < features < peaks[1]
+
+
+def test_learned_features_get_their_gradient(monkeypatch):
+    """A map with weights of its own: the gradient by slabs is that by features held in full."""
+    monkeypatch.setattr(slabs, "SLAB", {"cpu": 1})
+    phi = build_feature_map("relu", head_dim=6, num_heads=2, num_features=8).double()
+    phi.projection.requires_grad_()
+    positions = grid_positions((9, 14), dtype=torch.float64)
+    q, k, v = (torch.randn(1, 2, 126, 6, dtype=torch.float64) for _ in range(3))
+    for sigma in (1.0, 10.0):
+        locality, found = decay("gaussian", sigma), []
+        for slab in (1, 2**30):
+            monkeypatch.setattr(slabs, "SLAB", {"cpu": slab})
+            out = linear_attention(q, k, v, phi, locality=locality, positions=positions)
+            found.append(torch.autograd.grad((out * v).sum(), phi.projection)[0])
+        torch.testing.assert_close(*found)
+
+
+def test_low_precision_and_a_query_that_no_key_answers_to(monkeypatch):
+    monkeypatch.setattr(slabs, "SLAB", {"cpu": 100})
+    phi = build_feature_map("favor+", head_dim=6, num_heads=2, num_features=8)
+    locality, positions = build_locality("gaussian", num_heads=2, sigma=2.0), grid_positions((9, 14))
+    q, k, v = (torch.randn(2, 2, 126, 6) for _ in range(3))
+    mask = torch.ones(2, 126, dtype=torch.bool)
+    mask[1] = False
+    with torch.no_grad():
+        out = linear_attention(q, k, v, phi, locality=locality, positions=positions, key_mask=mask)
+        low = linear_attention(*(x.bfloat16() for x in (q, k, v)), phi, locality=locality, positions=positions)
+    assert (out[1] == 0).all()
+    assert out[0].abs().max() > 0
+    assert low.dtype == torch.bfloat16
+    assert (low[0].float() - out[0]).abs().max() < 0.05
