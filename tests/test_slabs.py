@@ -96,3 +96,19 @@ def test_low_precision_and_a_query_that_no_key_answers_to(monkeypatch):
     assert out[0].abs().max() > 0
     assert low.dtype == torch.bfloat16
     assert (low[0].float() - out[0]).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("sigma", [1.0, 10.0])
+def test_the_features_of_every_slab_are_in_range(sigma, monkeypatch):
+    """One scale for all keys, found over all slabs: another one overflows where their logits are far apart."""
+    phi = build_feature_map("favor+", head_dim=6, num_heads=2, num_features=8)
+    locality, positions = build_locality("gaussian", num_heads=2, sigma=sigma), grid_positions((9, 14))
+    q, k, v = (torch.randn(1, 2, 126, 6) for _ in range(3))
+    k[:, :, 60:] *= 100
+    found = []
+    for slab in (100, 2**30):
+        monkeypatch.setattr(slabs, "SLAB", {"cpu": slab})
+        with torch.no_grad():
+            found.append(linear_attention(q, k, v, phi, locality=locality, positions=positions))
+    assert found[1].abs().max() > 0
+    torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
