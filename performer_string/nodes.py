@@ -18,7 +18,7 @@ from torch import Tensor
 from performer_string.lattice import Lattice, Triple
 from performer_string.tiles import spans
 
-BLOCK = 32  # nodes that a blur computes together
+BLOCK = 32  # nodes that a blur computes together, where there are many more
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def blurred(nodes: Tensor, blur: Blur) -> Tensor:
     """Convolution along each axis; its own adjoint."""
     for axis, weights in blur:
         x, parts = _along(nodes, axis), []
-        for start, stop, low, high in spans(x.shape[1], BLOCK, len(weights) // 2):
+        for start, stop, low, high in _blocks(x.shape[1], weights):
             index, inside = _band(weights, start, stop, low, high)
             parts.append(torch.where(inside, weights[index], 0.0) @ x[:, low:high])  # [before, 32, after]
         nodes = (torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]).view(nodes.shape)
@@ -126,12 +126,18 @@ def blur_gradients(nodes: Tensor, gradient: Tensor, blur: Blur) -> list[Tensor]:
         others = [(c, w) for c, w in blur if c != axis]
         x, g = _along(blurred(nodes, others), axis), _along(gradient, axis)
         total = torch.zeros_like(weights)
-        for start, stop, low, high in spans(x.shape[1], BLOCK, len(weights) // 2):
+        for start, stop, low, high in _blocks(x.shape[1], weights):
             index, inside = _band(weights, start, stop, low, high)
             products = (g[:, start:stop] @ x[:, low:high].mT).sum(0)
             total.index_add_(0, index.flatten(), torch.where(inside, products, 0.0).flatten())
         found.append(total)
     return found
+
+
+def _blocks(nodes: int, weights: Tensor) -> Iterator[tuple[int, int, int, int]]:
+    """(start, stop) of the nodes computed together, (low, high) of those that they see."""
+    reach = len(weights) // 2
+    return spans(nodes, nodes if nodes <= BLOCK + 2 * reach else BLOCK, reach)
 
 
 def _along(nodes: Tensor, axis: int) -> Tensor:
