@@ -21,9 +21,11 @@ from eval.measure import check_rounds, exponent, in_turn, peak_bytes, ratio
 from eval.report import Row, save_figure
 from performer_string import LOCALITIES, build_feature_map, build_locality, grid_positions, linear_attention
 from performer_string.choices import lookup
+from performer_string.features import FeatureMap
 from performer_string.focusing import choose
 from performer_string.lattice import find_lattice
 from performer_string.locality import Locality
+from performer_string.offsets import divide
 
 HELP = "time, memory and error of locality focusing, by length and sigma, beside plain and exact attention"
 BOUNDS = {"window": 1e-3, "grid": 0.03, "window and grid": 0.03}
@@ -55,8 +57,9 @@ class Exact(torch.nn.Module):
         super().__init__()
         self.locality = locality
 
-    def numerator(self, fq: Tensor, fk: Tensor, v: Tensor, positions: Tensor, num_prefix: int = 0) -> Tensor:
-        return (fq @ fk.mT * self.locality.matrix(positions, num_prefix)) @ v
+    def attend(self, phi: FeatureMap, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, *_: Any) -> Tensor:
+        fq, fk = phi.pair(q, k)
+        return divide((fq @ fk.mT * self.locality.matrix(positions)) @ v, fq @ fk.sum(-2)[..., None])
 
     def matrix(self, positions: Tensor, num_prefix: int = 0) -> Tensor:
         return self.locality.matrix(positions, num_prefix)
@@ -99,12 +102,13 @@ class Contest:
 
     @torch.no_grad()
     def check(self, locality: Locality) -> tuple[str, float]:
-        """The regime, and the error of the numerators of a few queries against N x N weights; refuses a bad one."""
+        """The regime, and the error at a few queries against N x N weights; refuses a bad one."""
+        fast = linear_attention(self.q, self.k, self.v, self.phi, locality=locality, positions=self.positions)
         fq, fk = self.phi.pair(self.q, self.k)
-        fast = locality.numerator(fq, fk, self.v, self.positions)
         some = torch.linspace(0, len(self.positions) - 1, QUERIES, device=fq.device).long().unique()
         decay = locality.of_offsets(self.positions[some, None] - self.positions)  # [H, queries, N]
-        slow = (fq[:, :, some] @ fk.mT * decay) @ self.v
+        weights = fq[:, :, some] @ fk.mT
+        slow = divide(weights * decay @ self.v, weights.sum(-1, keepdim=True))
         error = float((fast[:, :, some] - slow).norm() / slow.norm())
         lattice = find_lattice(self.positions)
         assert lattice is not None

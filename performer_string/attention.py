@@ -5,26 +5,17 @@ Shapes: queries, keys and values [B, H, N, d]; a key mask [B, N] of booleans, Tr
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from performer_string.features import FeatureForm
+from performer_string.features import FeatureMap
 from performer_string.kernels import fused_attention
+from performer_string.offsets import divide
 from performer_string.rotation import Rotation
-
-
-class Features(Protocol):
-    """What linear attention asks of a feature map; `FeatureMap` says what it means."""
-
-    @property
-    def degree(self) -> int | None: ...
-
-    def pair(self, q: Tensor, k: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, Tensor]: ...
-
-    def form(self) -> FeatureForm | None: ...
 
 
 def check_key_mask(key_mask: Tensor | None, k: Tensor) -> None:
@@ -55,7 +46,16 @@ class Decay(Protocol):
 
     def matrix(self, positions: Tensor, num_prefix: int = 0) -> Tensor: ...
 
-    def numerator(self, fq: Tensor, fk: Tensor, v: Tensor, positions: Tensor, num_prefix: int = 0) -> Tensor: ...
+    def attend(
+        self,
+        phi: FeatureMap,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        positions: Tensor,
+        num_prefix: int = 0,
+        key_mask: Tensor | None = None,
+    ) -> Tensor: ...
 
 
 def check_positions(positions: Tensor | None, tokens: int) -> Tensor:
@@ -121,7 +121,7 @@ def linear_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    phi: Features,
+    phi: FeatureMap,
     *,
     rotation: Rotation | None = None,
     locality: Decay | None = None,
@@ -154,35 +154,33 @@ def linear_attention(
     if locality is not None and relative_mask is not None:
         raise ValueError("linear_attention takes a locality or a relative_mask, not both.")
     decay = relative_mask if locality is None else locality
-    weights = None if key_bias is None else key_weights(key_bias, key_mask, phi.degree or 1)  # [B, H, N, 1]
-    if weights is not None and phi.degree is not None:
-        k, weights = k * weights.to(k.dtype), None  # a key's norm is its weight
+    if key_bias is not None and phi.degree is not None:
+        k = k * key_weights(key_bias, key_mask, phi.degree).to(k.dtype)  # a key's norm is its weight
+    elif key_bias is not None:
+        # sum_j A_ij w_j v_j / sum_j A_ij w_j, the denominator as one more column of the values; not under a locality,
+        # which it does not see.
+        weights = key_weights(key_bias, key_mask)
+        given = partial(
+            linear_attention, rotation=rotation, positions=positions, num_prefix=num_prefix, key_mask=key_mask
+        )
+        if locality is None:
+            both = given(q, k, torch.cat([v * weights, weights], dim=-1).to(v.dtype), phi, relative_mask=relative_mask)
+            return divide(*both.split((v.shape[-1], 1), dim=-1))
+        return divide(
+            given(q, k, (v * weights).to(v.dtype), phi, locality=locality), given(q, k, weights.to(v.dtype), phi)
+        )
     form = phi.form() if decay is None else None
     if form is not None:
         planes = None if rotation is None else rotation.planar()
         if planes is None:
             q, k = rotate_pair(q, k, rotation)
         with torch.autocast(q.device.type, enabled=False):
-            if weights is None:
-                return fused_attention(q, k, v, form, planes, key_mask)
-            # sum_j A_ij w_j v_j / sum_j A_ij w_j, with the denominator as one more column of the values
-            both = fused_attention(q, k, torch.cat([v * weights, weights], dim=-1).to(v.dtype), form, planes, key_mask)
-            out, total = both.split((v.shape[-1], 1), dim=-1)
-            return out / torch.where(total > 0, total, 1.0)
+            return fused_attention(q, k, v, form, planes, key_mask)
     q, k = rotate_pair(q, k, rotation)
     with torch.autocast(q.device.type, enabled=False):
+        if decay is not None:
+            positions = check_positions(positions, k.shape[-2])
+            return decay.attend(phi, q, k, v, positions, num_prefix, key_mask).to(v.dtype)
         fq, fk = phi.pair(q, k, key_mask)  # [B, H, N, m]
-        fk = fk if weights is None else fk * weights
-        values = v.to(fk.dtype)
-        if relative_mask is not None:  # the denominator is one more column of the values
-            values = torch.cat([values, values.new_ones(*values.shape[:-1], 1)], dim=-1)
-        if decay is None:
-            numerator = fq @ (fk.mT @ values)  # [B, H, N, m] [B, H, m, d]
-        else:
-            numerator = decay.numerator(fq, fk, values, check_positions(positions, k.shape[-2]), num_prefix)
-        if relative_mask is not None:
-            numerator, denominator = numerator.split((v.shape[-1], 1), dim=-1)
-        else:
-            denominator = fq @ fk.sum(dim=-2)[..., None]  # [B, H, N, 1]
-        out = numerator / torch.where(denominator > 0, denominator, 1.0)
-    return out.to(v.dtype)
+        numerator = fq @ (fk.mT @ v.to(fk.dtype))  # [B, H, N, m] [B, H, m, d]
+        return divide(numerator, fq @ fk.sum(dim=-2)[..., None]).to(v.dtype)

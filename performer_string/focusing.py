@@ -13,10 +13,15 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from performer_string.focusing_grid import LEAST_BLOCK, cells_of, grid_sum, nodes_of
-from performer_string.focusing_window import products, radius_in_tokens, window_sum
+from performer_string.features import FeatureMap
+from performer_string.focusing_grid import LEAST_BLOCK, cells_behind, cells_of, grid_sum
+from performer_string.focusing_window import window_sum
 from performer_string.lattice import Lattice, Triple
+from performer_string.offsets import divide
+from performer_string.slabs import Made, Source, key_sums, largest_scale, slab_size
+from performer_string.tiles import products, radius_in_tokens
 
 # Of the predicted cost, in multiplications: moving a number to or from memory is worth this many, measured on a CPU.
 MEMORY = 30.0
@@ -67,7 +72,7 @@ class Plan:
         if self.radius is not None:
             cost += products(lattice, self.radius) * (features + width + 2 * MEMORY)
         if self.cell is not None:
-            nodes = nodes_of(lattice, self.cell)
+            nodes = cells_behind(lattice, self.cell).nodes
             corners = 2 ** sum(n > 1 for n in lattice.shape)
             count = nodes[0] * nodes[1] * nodes[2]
             cost += 2 * lattice.tokens * features * (corners * width + MEMORY * width / LEAST_BLOCK)
@@ -94,29 +99,102 @@ def choose(decay: Mixture, lattice: Lattice, features: int, width: int) -> list[
     return chosen
 
 
-def focus(decay: Mixture, fq: Tensor, fk: Tensor, v: Tensor, lattice: Lattice) -> Tensor:
-    """sum_j lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j over the tokens of a lattice, in time linear in their number.
+def focused_attention(
+    decay: Mixture,
+    phi: FeatureMap,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    hidden: Tensor | None,
+    lattice: Lattice,
+    num_prefix: int,
+) -> Tensor:
+    """Linear attention with a decay in its numerator, without the features of all tokens. [B, H, N, d]
 
     Args:
-        fq, fk: features [B, H, N, m].
-        v: [B, H, N, d].
+        q, k, v: [B, H, N, d], in the type of the features.
+        hidden: masked keys, [B, 1, N, 1].
+        lattice: of the tokens behind the first `num_prefix`.
     """
-    plans = choose(decay, lattice, fq.shape[-1], v.shape[-1])
-    groups = {plan: [h for h, other in enumerate(plans) if other == plan] for plan in plans}
-    if len(groups) == 1:
-        return _focus(decay, fq, fk, v, lattice, plans[0], list(range(len(plans))))
-    heads: list[Tensor | None] = [None] * len(plans)
-    per_head = [x.unbind(1) for x in (fq, fk, v)]  # not indexing, whose gradient is as large as all heads for each
-    for plan, members in groups.items():
-        q, k, values = (torch.stack([x[h] for h in members], dim=1) for x in per_head)
-        for h, out in zip(members, _focus(decay, q, k, values, lattice, plan, members).unbind(1), strict=True):
-            heads[h] = out
+    scale = largest_scale(phi, k, hidden)
+    source = Made(phi, scale, list(range(k.shape[1])))
+    width = v.shape[-1]
+    if not num_prefix:
+        return divide(*focus(decay, source, q, k, v, lattice, hidden).split((width, 1), dim=-1))
+    sums = key_sums(source, k, F.pad(v, (0, 1), value=1.0), hidden)  # [B, H, m, d + 1]
+    sizes = (num_prefix, lattice.tokens)
+    (q0, q), (k0, k), (v0, v) = (x.split(sizes, dim=2) for x in (q, k, v))
+    hidden0, hidden = (None, None) if hidden is None else hidden.split(sizes, dim=2)
+    own = torch.cat([source.keys(k0, hidden0).mT @ v0, sums[..., -1:]], dim=-1)  # what placed tokens get from k0
+    out = torch.cat([source.queries(q0) @ sums, focus(decay, source, q, k, v, lattice, hidden, own)], dim=2)
+    return divide(*out.split((width, 1), dim=-1))
+
+
+def focus(
+    decay: Mixture,
+    source: Source,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lattice: Lattice,
+    hidden: Tensor | None = None,
+    sums: Tensor | None = None,
+) -> Tensor:
+    """phi(q_i)^T sum_j lambda(p_i - p_j) phi(k_j) v_j^T over a lattice, and phi(q_i)^T sum_j phi(k_j) as one column
+    more, in time linear in its tokens: [B, H, N, d + 1].
+
+    Args:
+        source: of the features of all heads.
+        q, k: what the source makes features of, [B, H, N, .].
+        v: [B, H, N, d].
+        hidden: masked keys, [B, 1, N, 1].
+        sums: over keys that lambda does not reach: phi(q_i)^T sums is added, [B, H, m, d + 1], and its last column is
+            the sum over all keys; or that column alone, [B, H, m, 1].
+    """
+    heads: list[Tensor | None] = [None] * q.shape[1]
+    per_head = [x.unbind(1) for x in (q, k, v)]  # not indexing, whose gradient is as large as all heads for each
+    for plan, members in jobs(decay, source, lattice, v):
+        whole = len(members) == q.shape[1]
+        q_own, k_own, v_own = (q, k, v) if whole else (torch.stack([x[h] for h in members], dim=1) for x in per_head)
+        own, far = source if whole else source.of(members), None if sums is None else sums[:, members]
+        out = _focus(decay, own, q_own, k_own, v_own, lattice, plan, members, hidden, far)
+        if whole:
+            return out
+        for h, x in zip(members, out.unbind(1), strict=True):
+            heads[h] = x
     return torch.stack([out for out in heads if out is not None], dim=1)
 
 
-def _focus(decay: Mixture, fq: Tensor, fk: Tensor, v: Tensor, lattice: Lattice, plan: Plan, heads: list[int]) -> Tensor:
-    """`focus` of the heads that share a plan."""
-    amplitudes, widths = (x[heads].to(fq.dtype) for x in decay.components())
+def jobs(decay: Mixture, source: Source, lattice: Lattice, v: Tensor) -> list[tuple[Plan, list[int]]]:
+    """Heads of the same plan: as many together as fit into one slab, or have room for a window's rows and twice as many
+    around them."""
+    plans = choose(decay, lattice, source.size, v.shape[-1])
+    found = []
+    for plan in dict.fromkeys(plans):
+        members = [h for h, other in enumerate(plans) if other == plan]
+        row, room = len(v) * lattice.shape[1] * lattice.shape[2] * source.size, slab_size(v.device)
+        rows = lattice.shape[0]
+        if plan.radius is not None and row * rows > room:
+            rows = min(rows, 6 * plan.radius[0] + 1)
+        together = len(members) if plan.radius is None else max(1, room // (row * rows))
+        found += [(plan, members[i : i + together]) for i in range(0, len(members), together)]
+    return found
+
+
+def _focus(
+    decay: Mixture,
+    source: Source,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    lattice: Lattice,
+    plan: Plan,
+    heads: list[int],
+    hidden: Tensor | None,
+    sums: Tensor | None,
+) -> Tensor:
+    """`focus` of heads that share a plan."""
+    amplitudes, widths = (x[heads].to(v.dtype) for x in decay.components())
     wide = amplitudes[:, plan.first :], widths[:, plan.first :]  # [H, G'] each
 
     def near(offsets: Tensor) -> Tensor:
@@ -128,9 +206,13 @@ def _focus(decay: Mixture, fq: Tensor, fk: Tensor, v: Tensor, lattice: Lattice, 
                 kernel = kernel - a.view(view) * (-squares / (2 * s.view(view).square())).exp()
         return kernel
 
-    parts = []
-    if plan.radius is not None:
-        parts.append(window_sum(fq, fk, v, near, lattice, plan.radius))
-    if plan.cell is not None:
-        parts.append(grid_sum(fq, fk, v, *wide, lattice, plan.cell))
-    return parts[0] if len(parts) == 1 else parts[0] + parts[1]
+    if plan.radius is None:
+        assert plan.cell is not None
+        return grid_sum(source, q, k, v, *wide, lattice, plan.cell, hidden, sums)
+    if sums is None and slab_size(v.device) < q.shape[0] * q.shape[1] * q.shape[2] * source.size:
+        sums = key_sums(source, k, v.new_ones(1, 1, 1, 1).expand(*v.shape[:-1], 1), hidden)
+    out = window_sum(source, q, k, v, near, lattice, plan.radius, hidden, sums)
+    if plan.cell is None:
+        return out
+    far = grid_sum(source, q, k, v, *wide, lattice, plan.cell, hidden)
+    return torch.cat([out[..., :-1] + far[..., :-1], out[..., -1:]], dim=-1)

@@ -7,26 +7,26 @@ kernel by the hats' variance f (1 - f) t^2 at the fraction f of a cell, t^2 (1 -
 tokens of a cell, so that the blur B_g is a Gaussian of the variance b^2 = s_g^2 - t^2 (1 - 1 / cell^2) / 3 and of the
 amplitude s_g / b along each axis, which keeps the mass. cell = 1 is exact.
 
-On a lattice the hat weights of every cell are the same, so that splat and slice are matrix products. Heads go one by
-one and values in blocks, so that the sums at the nodes [nodes, m, d] are never held whole; the backward pass computes
-each block again. Source: the project's own; the bilateral grid is Chen, Paris and Durand (2007).
+Heads go one by one; the features of some cells are held at a time, in the backward pass as well, where they and the
+sums at the nodes are computed again. Source: the project's own; the bilateral grid is Chen, Paris and Durand (2007).
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
+from torch.autograd.function import once_differentiable
 
 from performer_string.lattice import Lattice, Triple, from_cells, to_cells
+from performer_string.nodes import Blur, Cells, blur_gradients, blurred, slice_across, slice_nodes, splat
+from performer_string.slabs import Again, Source, pieces, slab_size
 
 REACH = 3.5  # of the blur, in standard deviations
-BLOCK = 32  # nodes that a banded blur computes together
 LEAST_BLOCK = 16  # values at a time, or matrix products get slow
-ENTRIES = {"cpu": 5e6, "cuda": 2.5e8}  # numbers held at once if that is possible: a CPU is fastest within its caches
+SUMS = {"cpu": 2**25, "cuda": 2**28}  # at the nodes, held at a time; features are made for each block of values
 
 
 def cells_of(spacing: float, lattice: Lattice) -> Triple:
@@ -41,133 +41,172 @@ def cells_of(spacing: float, lattice: Lattice) -> Triple:
     return c0, c1, c2
 
 
-def nodes_of(lattice: Lattice, cell: Triple) -> Triple:
-    """Nodes along each axis: one more than cells, except along an axis of one token."""
-    x0, x1, x2 = (-(-n // s) + (n > 1) for n, s in zip(lattice.shape, cell, strict=True))
-    return x0, x1, x2
-
-
-def hat_weights(lattice: Lattice, cell: Triple, like: Tensor) -> Tensor:
-    """Of each token of a cell at each of its corners, [S, P], P = 2^C over the axes with more than one token."""
-    weights = like.new_ones(1, 1)
-    for n, s in zip(lattice.shape, cell, strict=True):
-        upper = torch.arange(s, device=like.device, dtype=like.dtype) / s
-        axis = torch.stack([1 - upper, upper], dim=-1) if n > 1 else like.new_ones(1, 1)  # [s, 2] or [1, 1]
-        weights = torch.kron(weights, axis)
-    return weights
-
-
-def stencil(widths: Tensor, reach: int, cell: int, step: float) -> Tensor:
-    """The blur along one axis: widths [H] -> its weights at -reach .. reach nodes, [H, 2 reach + 1]."""
+def stencil(width: Tensor, reach: int, cell: int, step: float) -> Tensor:
+    """The blur along one axis: a width [] -> its weights at -reach .. reach nodes, [2 reach + 1]."""
     spacing = cell * step
-    variance = widths.square() - spacing**2 * (1 - cell**-2) / 3
-    offsets = torch.arange(-reach, reach + 1, device=widths.device, dtype=widths.dtype) * spacing
-    return (widths / variance.sqrt())[..., None] * (-offsets.square() / (2 * variance[..., None])).exp()
+    variance = width.square() - spacing**2 * (1 - cell**-2) / 3
+    offsets = torch.arange(-reach, reach + 1, device=width.device, dtype=width.dtype) * spacing
+    return width / variance.sqrt() * (-offsets.square() / (2 * variance)).exp()
 
 
-def toeplitz(weights: Tensor, rows: int, columns: int, first: int) -> Tensor:
-    """T_ij = weights[j - i + first], 0 outside: weights [H, K] -> [H, rows, columns]."""
-    index = torch.arange(columns, device=weights.device) - torch.arange(rows, device=weights.device)[:, None] + first
-    inside = (index >= 0) & (index < weights.shape[-1])
-    return torch.where(inside, weights[:, index.clamp(0, weights.shape[-1] - 1)], 0.0)
+class _GridSum(torch.autograd.Function):
+    """out = slice(B splat(fk, v), fq), and fq . sums, of one head: q, k, v [cells, B, S, .], sums [B, m, .]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        source: Source,
+        cells: Cells,
+        axes: list[list[int]],
+        hidden: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        sums: Tensor | None,
+        *rest: Tensor,
+    ) -> Tensor:
+        ctx.source, ctx.cells, ctx.axes = source, cells, axes
+        blurs, _ = _blurs(rest, axes)
+        width = v.shape[-1]
+        out = v.new_zeros(*v.shape[:-1], width + 1)
+        for values in pieces(width, _block(v, source, cells)):
+            nodes, total = _splat_keys(source, cells, hidden, k, v[..., values])
+            far = total if sums is None else sums
+            nodes = _blur_all(nodes, blurs)
+            for own in _slabs(q, source, cells):
+                features = source.queries(q[own])
+                out[own][..., values] += slice_nodes(nodes, features, cells, own)
+                if not values.start:  # once
+                    out[own][..., -far.shape[-1] :] += features @ far
+        ctx.save_for_backward(q, k, v, hidden, far, *rest)
+        ctx.given = sums is not None
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, hidden, far, *rest = ctx.saved_tensors
+        source, cells = ctx.source, ctx.cells
+        blurs, learned = _blurs(rest, ctx.axes)
+        q_grad, k_grad, v_grad, *learned_grads = (torch.zeros_like(x) for x in (q, k, v, *learned))
+        blur_grads = [torch.zeros_like(weights) for blur in blurs for _, weights in blur]
+        far_grad = torch.zeros_like(far)
+        for values in pieces(v.shape[-1], _block(v, source, cells)):
+            nodes, _ = _splat_keys(source, cells, hidden, k, v[..., values])
+            smooth = _blur_all(nodes, blurs)
+            smooth_grad = torch.zeros_like(nodes)
+            for own in _slabs(q, source, cells):
+                again, g = Again(source.queries, q[own]), gradient[own][..., values].contiguous()
+                splat(smooth_grad, again.features, g, cells, own)
+                across = slice_across(smooth, g, cells, own)
+                if not values.start:
+                    g = gradient[own][..., -far.shape[-1] :]
+                    across += g @ far.mT
+                    far_grad += (again.features.mT @ g).sum(0)
+                q_grad[own] += again.back(across, learned, learned_grads)
+            del smooth
+            found = [x for blur in blurs for x in blur_gradients(nodes, smooth_grad, blur)]
+            for total, x in zip(blur_grads, found, strict=True):
+                total += x
+            nodes_grad = _blur_all(smooth_grad, blurs)
+            for own in _slabs(q, source, cells):
+                again = Again(source.keys, k[own], None if hidden is None else hidden[own])
+                v_grad[own][..., values] = slice_nodes(nodes_grad, again.features, cells, own)
+                across = slice_across(nodes_grad, v[own][..., values], cells, own)
+                if not ctx.given and not values.start:
+                    across += far_grad.mT
+                k_grad[own] += again.back(across, learned, learned_grads)
+        sums_grad = far_grad if ctx.given else None
+        return None, None, None, None, q_grad, k_grad, v_grad, sums_grad, *blur_grads, *learned_grads
 
 
-def blur_axis(nodes: Tensor, weights: Tensor, axis: int) -> Tensor:
-    """Convolution along an axis of [B, H, x_0, x_1, x_2, c] with weights [H, 2 reach + 1], by matrix products."""
-    size, reach = nodes.shape[axis], weights.shape[-1] // 2
-    shape = nodes.shape
-    x = nodes.flatten(axis + 1).flatten(2, axis - 1) if axis > 2 else nodes.flatten(axis + 1).unsqueeze(2)
-    # x [B, H, before, x_axis, after]
-    if size <= BLOCK + 2 * reach:
-        return (toeplitz(weights, size, size, reach)[:, None] @ x).view(shape)
-    over = -size % BLOCK
-    windows = F.pad(x, (0, 0, reach, reach + over)).unfold(3, BLOCK + 2 * reach, BLOCK)  # [B, H, before, k, after, w]
-    blurred = toeplitz(weights, BLOCK, BLOCK + 2 * reach, 0)[:, None, None] @ windows.mT  # [B, H, before, k, 32, after]
-    return blurred.flatten(3, 4)[:, :, :, :size].reshape(shape)
+def _blurs(rest: tuple[Tensor, ...] | list[Tensor], axes: list[list[int]]) -> tuple[list[Blur], list[Tensor]]:
+    """The Gaussians' blurs, and what is learned, from both in a row."""
+    left = list(rest)
+    return [[(c, left.pop(0)) for c in own] for own in axes], left
 
 
-def scatter_corners(x: Tensor) -> Tensor:
-    """Cells' corners summed at the nodes: [B, H, c_0, c_1, c_2, m, p_0, p_1, p_2, e] -> [B, H, x_0, x_1, x_2, m, e]."""
-    for axis in range(3):
-        if x.shape[6] == 1:
-            x = x.squeeze(6)
-            continue
-        lower, upper = x.unbind(6)
-        behind = [0, 0] * (lower.ndim - 3 - axis)
-        x = F.pad(lower, [*behind, 0, 1]) + F.pad(upper, [*behind, 1, 0])
-    return x
+def _blur_all(nodes: Tensor, blurs: list[Blur]) -> Tensor:
+    total = blurred(nodes, blurs[0])
+    for blur in blurs[1:]:
+        total += blurred(nodes, blur)
+    return total
 
 
-def gather_corners(nodes: Tensor, cells: Triple) -> Tensor:
-    """[B, H, x_0, x_1, x_2, m, e] -> the nodes at each cell's corners, [B, H, cells, m, P e]."""
-    corners = [nodes]
-    for axis, count in enumerate(cells):
-        if nodes.shape[2 + axis] > count:
-            corners = [part.narrow(2 + axis, first, count) for part in corners for first in (0, 1)]
-    return torch.stack(corners, dim=-2).flatten(-2).flatten(2, 4)
+def _splat_keys(source: Source, cells: Cells, hidden: Tensor | None, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """The sums at the nodes of keys and a block of values, [x_0, x_1, x_2, B, m, e], and the sum of keys, [B, m, 1]."""
+    nodes = v.new_zeros(*cells.nodes, v.shape[1], source.size, v.shape[-1])
+    total = v.new_zeros(v.shape[1], source.size)
+    for own in _slabs(k, source, cells):
+        features = source.keys(k[own], None if hidden is None else hidden[own])
+        total += features.sum((0, 2))
+        splat(nodes, features, v[own], cells, own)
+    return nodes, total[..., None]
 
 
-def _block(
-    fq: Tensor, fk: Tensor, v: Tensor, hats: Tensor, cells: Triple, sides: Triple, blurs: list[list[tuple[int, Tensor]]]
-) -> Tensor:
-    """A block of values through the grid: features [B, H, cells, S, m], values [B, H, cells, S, e] and the result."""
-    features, block, corners = fq.shape[-1], v.shape[-1], hats.shape[-1]
-    spread = (v[..., None, :] * hats[..., None]).flatten(-2)  # [B, H, cells, S, P e]
-    sums = fk.mT @ spread  # [B, H, cells, m, P e]
-    nodes = scatter_corners(sums.unflatten(2, cells).unflatten(-1, (*sides, block))).flatten(-2)
-    del sums
-    blurred: Tensor | None = None
-    for blur in blurs:
-        part = nodes  # [B, H, x_0, x_1, x_2, m e]
-        for axis, weights in blur:
-            part = blur_axis(part, weights, axis + 2)
-        blurred = part if blurred is None else blurred + part
-    assert blurred is not None
-    at_corners = gather_corners(blurred.unflatten(-1, (features, block)), cells)  # [B, H, cells, m, P e]
-    sliced = (fq @ at_corners).unflatten(-1, (corners, block))  # [B, H, cells, S, P, e]
-    return (sliced * hats[..., None]).sum(-2)
+def _slabs(x: Tensor, source: Source, cells: Cells) -> list[slice]:
+    """Cells whose features are held together."""
+    return pieces(cells.total, max(1, slab_size(x.device) // (x.shape[1] * x.shape[2] * source.size)))
+
+
+def _block(v: Tensor, source: Source, cells: Cells) -> int:
+    """Values whose sums are held together."""
+    nodes = cells.nodes[0] * cells.nodes[1] * cells.nodes[2]
+    room = SUMS.get(v.device.type, SUMS["cpu"]) // (nodes * v.shape[1] * source.size)
+    return v.shape[-1] if room >= v.shape[-1] else max(LEAST_BLOCK, room)
 
 
 def grid_sum(
-    fq: Tensor, fk: Tensor, v: Tensor, amplitudes: Tensor, widths: Tensor, lattice: Lattice, cell: Triple
+    source: Source,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    amplitudes: Tensor,
+    widths: Tensor,
+    lattice: Lattice,
+    cell: Triple,
+    hidden: Tensor | None = None,
+    sums: Tensor | None = None,
 ) -> Tensor:
-    """sum_j lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j for a mixture of Gaussians, to a few per cent. [B, H, N, d]
+    """sum_j lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j for a mixture of Gaussians, to a few per cent, and one column
+    more, as `focusing.focus` has it: [B, H, N, d + 1].
 
     Args:
-        fq, fk: features [B, H, N, m].
+        source: of the features of queries and keys.
+        q, k: [B, H, N, .].
         v: [B, H, N, d].
         amplitudes, widths: a_g and s_g of each head, [H, G], widths in patches; nodes lie half a width apart or less.
         lattice: of the tokens, two or more.
         cell: tokens from node to node along each axis.
+        hidden: masked keys, [B, 1, N, 1].
+        sums: [B, H, m, d + 1 or 1]; None for the sum over the keys.
     """
-    nodes, long = nodes_of(lattice, cell), [c for c in range(3) if lattice.shape[c] > 1]
-    cells = tuple(-(-n // s) for n, s in zip(lattice.shape, cell, strict=True))
-    sides = tuple(2 if c in long else 1 for c in range(3))
-    blurs = []
-    for amplitude, width in zip(amplitudes.unbind(-1), widths.unbind(-1), strict=True):
-        blur: list[tuple[int, Tensor]] = []
-        for c in long:
-            spacing = cell[c] * lattice.steps[c]
-            reach = min(nodes[c] - 1, math.ceil(REACH * float(width.detach().max()) / spacing))
-            weights = stencil(width, reach, cell[c], lattice.steps[c])  # [H, K]
-            blur.append((c, weights if blur else weights * amplitude[:, None]))
-        blurs.append(blur)
-    hats = hat_weights(lattice, cell, fq)
-    fq, fk, v = (to_cells(x, lattice.shape, cell) for x in (fq, fk, v))
-    per_value = len(fq) * math.prod(cells) * hats.shape[-1] * fq.shape[-1]  # of one head
-    room = ENTRIES.get(fq.device.type, 5e6) / per_value
-    block = v.shape[-1] if room >= v.shape[-1] else min(v.shape[-1], max(LEAST_BLOCK, int(room)))
-    together = v.shape[1] if room >= v.shape[1] * v.shape[-1] else 1  # heads
+    cells = cells_behind(lattice, cell)
+    shape, cell = cells.lattice.shape, cells.cell
+    if hidden is None and any(n % s for n, s in zip(shape, cell, strict=True)):
+        hidden = torch.zeros(1, 1, lattice.tokens, 1, dtype=torch.bool, device=v.device)
+    if hidden is not None:  # and what is no token at the edge
+        hidden = to_cells((~hidden[:, 0]).to(torch.uint8), shape, cell) == 0  # [cells, B, S, 1]
     outs = []
-    for start, (q, k, values) in enumerate(zip(*(x.split(together, dim=1) for x in (fq, fk, v)), strict=True)):
-        heads = slice(start * together, (start + 1) * together)
-        own = [[(c, weights[heads]) for c, weights in blur] for blur in blurs]
-        parts = []
-        for part in values.split(block, dim=-1):
-            given = (q, k, part, hats, cells, sides, own)
-            if torch.is_grad_enabled() and (block < v.shape[-1] or together < v.shape[1]):
-                parts.append(checkpoint(_block, *given, use_reentrant=False, preserve_rng_state=False))
-            else:
-                parts.append(_block(*given))  # type: ignore[arg-type]
-        outs.append(torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0])
-    return from_cells(torch.cat(outs, dim=1), lattice.shape, cell)
+    for h, (queries, keys, values) in enumerate(zip(*(x.unbind(1) for x in (q, k, v)), strict=True)):
+        axes, weights = [], []
+        for amplitude, width in zip(amplitudes[h].unbind(), widths[h].unbind(), strict=True):
+            axes.append([c for c in range(3) if shape[c] > 1])
+            for c in axes[-1]:
+                step = cells.lattice.steps[c]
+                reach = min(cells.nodes[c] - 1, math.ceil(REACH * float(width.detach()) / (cell[c] * step)))
+                weights.append(stencil(width, reach, cell[c], step) * (amplitude if c == axes[-1][0] else 1.0))
+        own, far = source.of(h), None if sums is None else sums[:, h]
+        tokens = [to_cells(x, shape, cell) for x in (queries, keys, values)]
+        out = _GridSum.apply(own, cells, axes, hidden, *tokens, far, *weights, *own.learned)
+        outs.append(from_cells(out, shape, cell))
+    return torch.stack(outs, dim=1)
+
+
+def cells_behind(lattice: Lattice, cell: Triple) -> Cells:
+    """The cells of a lattice, its axes of one token put first, which leaves the order of the tokens as it is."""
+    order = sorted(range(3), key=lambda c: lattice.shape[c] > 1)
+    a, b, c = order
+    shape, steps = lattice.shape, lattice.steps
+    turned = Lattice((shape[a], shape[b], shape[c]), (steps[a], steps[b], steps[c]), lattice.dim)
+    return Cells(turned, (cell[a], cell[b], cell[c]))

@@ -1,14 +1,14 @@
 """A kernel of short range over a grid: sum_j lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j by tiles and their surroundings.
 
 The tokens of a tile share one window, the tile and `radius` tokens around it; the products of features inside it are
-exact, and what lies outside is left out. One tile's window is held at a time, in the backward pass as well, where it
-is computed again: time N w^C (m + d), memory N (m + d). Source: the project's own.
+exact, and what lies outside is left out. The features of one slab of tiles and of the keys around it are held at a
+time, in the backward pass as well, where they are computed again: time N w^C (m + d), memory N d. Source: the project's
+own.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,35 +16,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from performer_string.lattice import Lattice, Triple
-
-TILE_TOKENS = 64  # enough rows for a matrix product to run at full speed; more would only widen the window
+from performer_string.slabs import Again, Source, slab_size
+from performer_string.tiles import band_of, bands, flat, rows_of, slabs, tile_of
 
 Kernel = Callable[[Tensor], Tensor]  # offsets [..., 3] in patches -> lambda, [H, ...]
-
-
-def tile_of(lattice: Lattice) -> Triple:
-    """The tile: about `TILE_TOKENS` tokens, a cube in as many axes as the grid has."""
-    tile, left = [1, 1, 1], TILE_TOKENS
-    long = sorted((c for c in range(3) if lattice.shape[c] > 1), key=lambda c: lattice.shape[c])
-    for i, c in enumerate(long):
-        tile[c] = min(lattice.shape[c], max(1, round(left ** (1 / (len(long) - i)))))
-        left = max(1, left // tile[c])
-    return tile[0], tile[1], tile[2]
-
-
-def products(lattice: Lattice, radius: Triple) -> float:
-    """How many products phi(q_i)^T phi(k_j) the windows take."""
-    total = 1.0
-    for n, a, r in zip(lattice.shape, tile_of(lattice), radius, strict=True):
-        total *= sum((stop - start) * (high - low) for start, stop, low, high in spans(n, a, r))
-    return total
-
-
-def spans(n: int, tile: int, radius: int) -> Iterator[tuple[int, int, int, int]]:
-    """(start, stop) of each tile along an axis of n tokens, and (low, high) of its window."""
-    for start in range(0, n, tile):
-        stop = min(start + tile, n)
-        yield start, stop, max(0, start - radius), min(n, stop + radius)
 
 
 def window_table(kernel: Kernel, lattice: Lattice, radius: Triple, like: Tensor) -> Tensor:
@@ -60,95 +35,103 @@ def window_table(kernel: Kernel, lattice: Lattice, radius: Triple, like: Tensor)
 
 
 class _WindowSum(torch.autograd.Function):
-    """out_i = sum_(j in window) table_ij (fq_i . fk_j) v_j; one tile at a time, in both directions.
+    """out_i = sum_(j in window) table_ij (fq_i . fk_j) v_j, and fq_i . sums; one tile at a time, in both directions.
 
-    Windows are contiguous along the first axis: each band of the other two is copied once.
+    Features are those of a slab of whole rows of tiles, and of the keys around it. Windows are contiguous along the
+    first axis: each band of the other two is copied once.
     """
 
     @staticmethod
-    def forward(ctx: Any, fq: Tensor, fk: Tensor, v: Tensor, table: Tensor, lattice: Lattice, radius: Triple) -> Tensor:
-        ctx.save_for_backward(fq, fk, v, table)
-        ctx.lattice, ctx.radius = lattice, radius
-        q_grid, k_grid, v_grid = (x.unflatten(2, lattice.shape) for x in (fq, fk, v))
-        out = v.new_empty(*fq.shape[:-1], v.shape[-1]).unflatten(2, lattice.shape)
-        for columns, tiles in _bands(lattice, radius):
-            band_k, band_v = _band(k_grid, columns), _band(v_grid, columns)
-            for tile, rows, part in tiles:
-                decay = table[part]
-                weights = _flat(q_grid[tile]) @ _rows(band_k, rows).mT  # [B, H, T, W]
-                _as_table(weights, decay).mul_(decay)
-                out[tile] = (weights @ _rows(band_v, rows)).unflatten(2, out[tile].shape[2:5])
-        return out.flatten(2, 4)  # [B, H, N, d]
+    def forward(
+        ctx: Any,
+        source: Source,
+        lattice: Lattice,
+        radius: Triple,
+        hidden: Tensor | None,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        table: Tensor,
+        sums: Tensor | None,
+        *learned: Tensor,
+    ) -> Tensor:
+        ctx.save_for_backward(q, k, v, table, hidden, sums, *learned)
+        ctx.source, ctx.lattice, ctx.radius = source, lattice, radius
+        width = v.shape[-1]
+        out = v.new_zeros(*v.shape[:-1], width + 1)
+        for slab in slabs(lattice, radius, _most(q, source)):
+            here, around = slab.tokens, slab.around
+            fq = source.queries(q[:, :, here])
+            fk = source.keys(k[:, :, around], _part(hidden, around))
+            q_grid = fq.unflatten(2, slab.shape)
+            k_grid, v_grid = (x.unflatten(2, slab.window) for x in (fk, v[:, :, around]))
+            out_grid = out[:, :, here, :width].unflatten(2, slab.shape)
+            for columns, tiles in bands(lattice, radius, slab):
+                band_k, band_v = band_of(k_grid, columns), band_of(v_grid, columns)
+                for tile, rows, part in tiles:
+                    decay = table[part]
+                    weights = flat(q_grid[tile]) @ rows_of(band_k, rows).mT  # [B, H, T, W]
+                    _as_table(weights, decay).mul_(decay)
+                    out_grid[tile] = (weights @ rows_of(band_v, rows)).unflatten(2, out_grid[tile].shape[2:5])
+            far = fk.sum(2)[..., None] if sums is None else sums
+            out[:, :, here, -far.shape[-1] :] += fq @ far
+        return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        fq, fk, v, table = ctx.saved_tensors
-        lattice = ctx.lattice
-        q_grid, k_grid, v_grid, g_grid = (x.unflatten(2, lattice.shape) for x in (fq, fk, v, grad))
-        q_grad, k_grad, v_grad = (
-            torch.zeros(x.shape, dtype=x.dtype, device=x.device) for x in (q_grid, k_grid, v_grid)
-        )
-        table_grad = torch.zeros_like(table)
-        for columns, tiles in _bands(lattice, ctx.radius):
-            band_k, band_v = _band(k_grid, columns), _band(v_grid, columns)
-            k_sum, v_sum = torch.zeros_like(band_k), torch.zeros_like(band_v)
-            for tile, rows, part in tiles:
-                decay = table[part]
-                q, g = _flat(q_grid[tile]), _flat(g_grid[tile])  # [B, H, T, m], [B, H, T, d]
-                keys, values = _rows(band_k, rows), _rows(band_v, rows)  # [B, H, W, m], [B, H, W, d]
-                scores, inner = q @ keys.mT, g @ values.mT  # [B, H, T, W]
-                table_grad[part] += _as_table(scores * inner, decay).sum(0)
-                _as_table(inner, decay).mul_(decay)
-                _as_table(scores, decay).mul_(decay)
-                q_grad[tile] = (inner @ keys).unflatten(2, q_grad[tile].shape[2:5])
-                _rows(k_sum, rows).add_(inner.mT @ q)
-                _rows(v_sum, rows).add_(scores.mT @ g)
-            for whole, part_sum in ((k_grad, k_sum), (v_grad, v_sum)):
-                around = whole[:, :, :, columns[0], columns[1]]
-                around += part_sum.unflatten(3, around.shape[3:5])
-        return q_grad.flatten(2, 4), k_grad.flatten(2, 4), v_grad.flatten(2, 4), table_grad, None, None
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, table, hidden, sums, *learned = ctx.saved_tensors
+        source, lattice = ctx.source, ctx.lattice
+        q_grad, k_grad, v_grad, table_grad, *learned_grads = (torch.zeros_like(x) for x in (q, k, v, table, *learned))
+        sums_grad = None if sums is None else torch.zeros_like(sums)
+        for slab in slabs(lattice, ctx.radius, _most(q, source)):
+            here, around = slab.tokens, slab.around
+            queries = Again(source.queries, q[:, :, here])
+            keys = Again(source.keys, k[:, :, around], _part(hidden, around))
+            fq_grad, fk_grad = torch.empty_like(queries.features), torch.zeros_like(keys.features)
+            q_grid, g_grid, dq_grid = (
+                x.unflatten(2, slab.shape) for x in (queries.features, gradient[:, :, here, : v.shape[-1]], fq_grad)
+            )
+            k_grid, v_grid, dk_grid, dv_grid = (
+                x.unflatten(2, slab.window) for x in (keys.features, v[:, :, around], fk_grad, v_grad[:, :, around])
+            )
+            for columns, tiles in bands(lattice, ctx.radius, slab):
+                band_k, band_v = band_of(k_grid, columns), band_of(v_grid, columns)
+                k_sum, v_sum = torch.zeros_like(band_k), torch.zeros_like(band_v)
+                for tile, rows, part in tiles:
+                    decay = table[part]
+                    fq, g = flat(q_grid[tile]), flat(g_grid[tile])  # [B, H, T, m], [B, H, T, d]
+                    fk, values = rows_of(band_k, rows), rows_of(band_v, rows)  # [B, H, W, m], [B, H, W, d]
+                    scores, inner = fq @ fk.mT, g @ values.mT  # [B, H, T, W]
+                    table_grad[part] += _as_table(scores * inner, decay).sum(0)
+                    _as_table(inner, decay).mul_(decay)
+                    _as_table(scores, decay).mul_(decay)
+                    dq_grid[tile] = (inner @ fk).unflatten(2, dq_grid[tile].shape[2:5])
+                    rows_of(k_sum, rows).add_(inner.mT @ fq)
+                    rows_of(v_sum, rows).add_(scores.mT @ g)
+                for whole, part_sum in ((dk_grid, k_sum), (dv_grid, v_sum)):
+                    near = whole[:, :, :, columns[0], columns[1]]
+                    near += part_sum.unflatten(3, near.shape[3:5])
+            far = keys.features.sum(2)[..., None] if sums is None else sums
+            g = gradient[:, :, here, -far.shape[-1] :]
+            fq_grad += g @ far.mT
+            far_grad = queries.features.mT @ g
+            if sums_grad is None:
+                fk_grad += far_grad.mT
+            else:
+                sums_grad += far_grad
+            q_grad[:, :, here] = queries.back(fq_grad, learned, learned_grads)
+            k_grad[:, :, around] += keys.back(fk_grad, learned, learned_grads)
+        return None, None, None, None, q_grad, k_grad, v_grad, table_grad, sums_grad, *learned_grads
 
 
-Index = tuple[slice, ...]
+def _most(q: Tensor, source: Source) -> int:
+    """Tokens of a slab: queries [B, H, N, .]."""
+    return max(1, slab_size(q.device) // (q.shape[0] * q.shape[1] * source.size))
 
 
-def _bands(lattice: Lattice, radius: Triple) -> Iterator[tuple[Index, list[tuple[Index, slice, Index]]]]:
-    """For each band: its window along the last two axes, and its tiles.
-
-    A tile is its index into the grid [B, H, n_0, n_1, n_2, c], its window's rows of the band, and its index into the
-    table.
-    """
-    axes = [list(spans(n, a, r)) for n, a, r in zip(lattice.shape, tile_of(lattice), radius, strict=True)]
-    everything = slice(None)
-    for span1 in axes[1]:
-        for span2 in axes[2]:
-            tiles = []
-            for span0 in axes[0]:
-                three = (span0, span1, span2)
-                tile = (everything, everything, *(slice(start, stop) for start, stop, _, _ in three))
-                here = [slice(0, stop - start) for start, stop, _, _ in three]
-                window = [
-                    slice(low - start + r, high - start + r)
-                    for (start, _, low, high), r in zip(three, radius, strict=True)
-                ]
-                tiles.append((tile, slice(span0[2], span0[3]), (everything, *here, *window)))
-            yield (slice(*span1[2:]), slice(*span2[2:])), tiles
-
-
-def _band(x: Tensor, columns: Index) -> Tensor:
-    """[B, H, n_0, n_1, n_2, c] -> the window's part of the last two axes, [B, H, n_0, w_1 w_2, c]."""
-    return x[(slice(None), slice(None), slice(None), *columns)].flatten(3, 4).contiguous()
-
-
-def _rows(band: Tensor, rows: slice) -> Tensor:
-    """[B, H, n_0, w_1 w_2, c] -> [B, H, W, c], a view."""
-    part = band[:, :, rows]
-    return part.view(*part.shape[:2], part.shape[2] * part.shape[3], part.shape[4])
-
-
-def _flat(tile: Tensor) -> Tensor:
-    return tile.flatten(2, 4)  # [B, H, a_0, a_1, a_2, c] -> [B, H, T, c]
+def _part(hidden: Tensor | None, tokens: slice) -> Tensor | None:
+    return None if hidden is None else hidden[:, :, tokens]
 
 
 def _as_table(weights: Tensor, decay: Tensor) -> Tensor:
@@ -156,25 +139,32 @@ def _as_table(weights: Tensor, decay: Tensor) -> Tensor:
     return weights.view(len(weights), *decay.shape)
 
 
-def window_sum(fq: Tensor, fk: Tensor, v: Tensor, kernel: Kernel, lattice: Lattice, radius: Triple) -> Tensor:
-    """sum over |p_i - p_j| <= radius of kernel(p_i - p_j) phi(q_i)^T phi(k_j) v_j, [B, H, N, d].
+def window_sum(
+    source: Source,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kernel: Kernel,
+    lattice: Lattice,
+    radius: Triple,
+    hidden: Tensor | None = None,
+    sums: Tensor | None = None,
+) -> Tensor:
+    """sum over |p_i - p_j| <= radius of kernel(p_i - p_j) phi(q_i)^T phi(k_j) v_j and one column more, as
+    `focusing.focus` has it: [B, H, N, d + 1].
 
     Args:
-        fq, fk: features [B, H, N, m].
+        source: of the features of queries and keys.
+        q, k: [B, H, N, .].
         v: [B, H, N, d].
         kernel: of offsets [..., 3] in patches, for each head, [H, ...]; differentiable in its own parameters.
         lattice: of the tokens.
         radius: tokens along each axis, which every query sees at the least.
+        hidden: masked keys, [B, 1, N, 1].
+        sums: [B, H, m, d + 1 or 1]; None for the sum over the keys, where all of them are one slab.
     """
     reach = tuple(min(r, n - 1) for r, n in zip(radius, lattice.shape, strict=True))
-    table = window_table(kernel, lattice, (reach[0], reach[1], reach[2]), fq)
-    out: Tensor = _WindowSum.apply(fq, fk, v, table, lattice, reach)
+    radius = (reach[0], reach[1], reach[2])
+    table = window_table(kernel, lattice, radius, v)
+    out: Tensor = _WindowSum.apply(source, lattice, radius, hidden, q, k, v, table, sums, *source.learned)
     return out
-
-
-def radius_in_tokens(reach: float, lattice: Lattice) -> Triple:
-    """A reach in patches as whole tokens along each axis, no further than the grid."""
-    r0, r1, r2 = (
-        min(n - 1, math.ceil(reach / step - 0.01)) for n, step in zip(lattice.shape, lattice.steps, strict=True)
-    )
-    return r0, r1, r2

@@ -74,20 +74,20 @@ def find_lattice(positions: Tensor) -> Lattice | None:
 
 
 def to_cells(x: Tensor, shape: Triple, cell: Triple) -> Tensor:
-    """Tokens sorted by cells, with zeros where a cell reaches over the edge: [B, H, N, c] -> [B, H, cells, S, c]."""
-    x = x.unflatten(2, shape)  # [B, H, n_0, n_1, n_2, c]
+    """Tokens sorted by cells, with zeros where a cell reaches over the edge: [B, N, c] -> [cells, B, S, c]."""
+    x = x.unflatten(1, shape)  # [B, n_0, n_1, n_2, c]
     over = [-n % s for n, s in zip(shape, cell, strict=True)]
     if any(over):
         x = F.pad(x, (0, 0, 0, over[2], 0, over[1], 0, over[0]))
-    for axis, s in zip((6, 5, 4), (cell[2], cell[1], cell[0]), strict=True):
-        x = x.unflatten(axis - 2, (-1, s))
-    x = x.permute(0, 1, 2, 4, 6, 3, 5, 7, 8)  # [B, H, c_0, c_1, c_2, s_0, s_1, s_2, c]
-    return x.flatten(5, 7).flatten(2, 4)  # [B, H, cells, S, c]
+    for axis in (2, 1, 0):
+        x = x.unflatten(axis + 1, (-1, cell[axis]))
+    x = x.permute(1, 3, 5, 0, 2, 4, 6, 7)  # [c_0, c_1, c_2, B, s_0, s_1, s_2, c]
+    return x.flatten(4, 6).flatten(0, 2)  # [cells, B, S, c]
 
 
 def from_cells(x: Tensor, shape: Triple, cell: Triple) -> Tensor:
-    """The inverse of `to_cells`: [B, H, cells, S, c] -> [B, H, N, c]."""
+    """The inverse of `to_cells`: [cells, B, S, c] -> [B, N, c]."""
     cells = [-(-n // s) for n, s in zip(shape, cell, strict=True)]
-    x = x.unflatten(3, cell).unflatten(2, cells)  # [B, H, c_0, c_1, c_2, s_0, s_1, s_2, c]
-    x = x.permute(0, 1, 2, 5, 3, 6, 4, 7, 8).flatten(6, 7).flatten(4, 5).flatten(2, 3)
-    return x[:, :, : shape[0], : shape[1], : shape[2]].flatten(2, 4)  # [B, H, N, c]
+    x = x.unflatten(2, cell).unflatten(0, cells)  # [c_0, c_1, c_2, B, s_0, s_1, s_2, c]
+    x = x.permute(3, 0, 4, 1, 5, 2, 6, 7).flatten(5, 6).flatten(3, 4).flatten(1, 2)
+    return x[:, : shape[0], : shape[1], : shape[2]].flatten(1, 3)  # [B, N, c]

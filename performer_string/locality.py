@@ -16,9 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from performer_string.choices import construct, lookup
-from performer_string.focusing import Split, focus
+from performer_string.features import FeatureMap
+from performer_string.focusing import Split, focus, focused_attention
 from performer_string.lattice import Lattice
-from performer_string.offsets import OffsetKernel
+from performer_string.offsets import OffsetKernel, divide
+from performer_string.slabs import Given, slab_size
 
 REACH = 3.5  # of a window on a Gaussian, in standard deviations: what lies outside is below 0.1 % of the sum
 
@@ -85,7 +87,33 @@ class Locality(OffsetKernel):
     def on_lattice(self, fq: Tensor, fk: Tensor, v: Tensor, lattice: Lattice) -> Tensor:
         """In time and memory linear in N: each head goes through a window (error below 0.1 %) or a grid of nodes (below
         3 %), whichever is predicted to cost less."""
-        return focus(self, fq, fk, v, lattice)
+        return focus(self, Given(fq.shape[-1]), fq, fk, v, lattice)[..., :-1]
+
+    def attend(
+        self,
+        phi: FeatureMap,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        positions: Tensor,
+        num_prefix: int = 0,
+        key_mask: Tensor | None = None,
+    ) -> Tensor:
+        """With lambda in the numerator alone; on a grid, features are held for a slab of tokens at a time."""
+        sample = k.shape[1] * k.shape[2] * phi.num_features  # features of one
+        lattice = self.lattice(positions, num_prefix) if len(k) * sample > slab_size(k.device) else None
+        if lattice is None:
+            fq, fk = phi.pair(q, k, key_mask)  # [B, H, N, m]
+            numerator = self.numerator(fq, fk, v.to(fk.dtype), positions, num_prefix)
+            return divide(numerator, fq @ fk.sum(dim=-2)[..., None])
+        dtype = torch.promote_types(k.dtype, torch.float32)
+        together = max(1, slab_size(k.device) // sample)
+        groups = [x.to(dtype).split(together) for x in (q, k, v)]  # slices would have gradients of all samples
+        masks = [None] * len(k) if key_mask is None else (~key_mask)[:, None, :, None].split(together)  # [B, 1, N, 1]
+        outs = []
+        for own_q, own_k, own_v, hidden in zip(*groups, masks, strict=False):
+            outs.append(focused_attention(self, phi, own_q, own_k, own_v, hidden, lattice, num_prefix))
+        return outs[0] if len(outs) == 1 else torch.cat(outs)
 
 
 def node_spacing(width: float, dim: int) -> float:

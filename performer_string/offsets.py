@@ -6,7 +6,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from performer_string.features import FeatureMap
 from performer_string.lattice import Lattice, find_lattice
+
+DENSE = 256  # tokens up to which N x N is faster than any walk over a grid, forward and backward on a CPU; and exact
+
+
+def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """A query that no key answers to gives zero."""
+    return numerator / torch.where(denominator > 0, denominator, 1.0)
 
 
 class OffsetKernel(nn.Module):
@@ -18,6 +26,19 @@ class OffsetKernel(nn.Module):
 
     def on_lattice(self, fq: Tensor, fk: Tensor, v: Tensor, lattice: Lattice) -> Tensor:
         """`numerator` over the tokens of a grid, without prefix tokens."""
+        raise NotImplementedError
+
+    def attend(
+        self,
+        phi: FeatureMap,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        positions: Tensor,
+        num_prefix: int = 0,
+        key_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Linear attention with lambda in it: q, k, v [B, H, N, d] -> [B, H, N, d], in the type of the features."""
         raise NotImplementedError
 
     def matrix(self, positions: Tensor, num_prefix: int = 0) -> Tensor:
@@ -37,8 +58,8 @@ class OffsetKernel(nn.Module):
         """sum_j lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j, [B, H, N, d]; with v = 1, the denominator.
 
         Without the prefix tokens, the positions have to be a regular row-major grid of up to three axes, of any spacing
-        and origin, for time and memory as `on_lattice` has them; otherwise, and where they need a gradient, the sum is
-        exact and quadratic in N.
+        and origin, for time and memory as `on_lattice` has them; otherwise, where they need a gradient, and for up to
+        `DENSE` tokens, the sum is exact and quadratic in N.
 
         Args:
             fq, fk: features [B, H, N, m].
@@ -46,7 +67,7 @@ class OffsetKernel(nn.Module):
             positions: [N, C].
             num_prefix: leading tokens without a position; lambda is 1 from and to them.
         """
-        lattice = None if positions.requires_grad else find_lattice(positions[num_prefix:])
+        lattice = self.lattice(positions, num_prefix)
         if lattice is None:
             return (fq @ fk.mT * self.matrix(positions, num_prefix).to(fq.dtype)) @ v
         if not num_prefix:
@@ -55,3 +76,10 @@ class OffsetKernel(nn.Module):
         beyond = q @ (fk[:, :, :num_prefix].mT @ v[:, :, :num_prefix])  # what placed tokens get from the prefix
         placed = self.on_lattice(q, k, values, lattice) + beyond
         return torch.cat([fq[:, :, :num_prefix] @ (fk.mT @ v), placed], dim=2)
+
+    def lattice(self, positions: Tensor, num_prefix: int) -> Lattice | None:
+        """The grid of the tokens behind the prefix; None where N x N is to be used: few tokens, no regular grid, or
+        positions that need a gradient."""
+        if positions.requires_grad or len(positions) <= DENSE:
+            return None
+        return find_lattice(positions[num_prefix:])

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from performer_string.choices import construct, lookup
+from performer_string.features import FeatureMap
 from performer_string.lattice import Lattice
-from performer_string.offsets import OffsetKernel
+from performer_string.offsets import OffsetKernel, divide
 
 ENTRIES = {"cpu": 4e6, "cuda": 2.5e8}  # numbers that go through one FFT, if that is possible
 
@@ -117,6 +118,21 @@ class RelativeMask(OffsetKernel):
         for n, step in zip(lattice.shape[: lattice.dim], lattice.steps, strict=False):
             axes.append(torch.arange(1 - n, n, device=like.device, dtype=like.dtype) * step)
         return self.of_offsets(torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)).to(like.dtype)
+
+    def attend(
+        self,
+        phi: FeatureMap,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        positions: Tensor,
+        num_prefix: int = 0,
+        key_mask: Tensor | None = None,
+    ) -> Tensor:
+        """With c in numerator and denominator, which is one more column of the values."""
+        fq, fk = phi.pair(q, k, key_mask)  # [B, H, N, m]
+        values = torch.cat([v.to(fk.dtype), fk.new_ones(*v.shape[:-1], 1)], dim=-1)
+        return divide(*self.numerator(fq, fk, values, positions, num_prefix).split((v.shape[-1], 1), dim=-1))
 
     def on_lattice(self, fq: Tensor, fk: Tensor, v: Tensor, lattice: Lattice) -> Tensor:
         """In time N log N and memory linear in N."""

@@ -5,10 +5,20 @@ from __future__ import annotations
 import pytest
 import torch
 
-from performer_string import build_feature_map, build_locality, focusing, grid_positions, linear_attention, naive
+from performer_string import (
+    build_feature_map,
+    build_locality,
+    focusing,
+    focusing_grid,
+    grid_positions,
+    linear_attention,
+    naive,
+)
 from performer_string.focusing_grid import cells_of, grid_sum
-from performer_string.focusing_window import products, radius_in_tokens, window_sum
+from performer_string.focusing_window import window_sum
 from performer_string.lattice import Lattice, find_lattice, from_cells, to_cells
+from performer_string.slabs import Given
+from performer_string.tiles import products, radius_in_tokens
 
 WINDOW, GRID, GRADIENT = 1e-3, 0.03, 0.05  # bounds on relative errors
 GRIDS = [(80,), (13, 18), (5, 6, 7)]
@@ -99,7 +109,7 @@ def test_a_window_over_everything_is_exact_with_every_gradient():
     locality = decay("gaussian", 3.0)
     fq, fk, v = inputs(990, 3, 2, batch=2)
     slow = naive.attenuated(fq, fk, v, definition(locality, positions))
-    fast = window_sum(fq, fk, v, locality.of_offsets, lattice, (10, 8, 9))
+    fast = window_sum(Given(3), fq, fk, v, locality.of_offsets, lattice, (10, 8, 9))[..., :-1]
     torch.testing.assert_close(fast, slow)
     leaves, weight = [fq, fk, v, *locality.parameters()], torch.randn_like(slow)
     for a, b in zip(*(torch.autograd.grad((x * weight).sum(), leaves) for x in (fast, slow)), strict=True):
@@ -115,7 +125,7 @@ def test_nodes_at_every_token_are_exact_and_coarser_ones_worse():
     v = torch.randn_like(v)  # a signed sum, where errors do not average out
     slow = naive.attenuated(fq, fk, v, naive.gaussians(positions, amplitudes, widths))
     for cell in (1, 2, 4, 6):
-        fast = grid_sum(fq, fk, v, amplitudes, widths, lattice, (cell, cell, 1))
+        fast = grid_sum(Given(6), fq, fk, v, amplitudes, widths, lattice, (cell, cell, 1))[..., :-1]
         errors.append(float((fast - slow).norm() / slow.norm()))
     assert errors[0] < 2e-3  # what the blur's reach leaves out
     assert errors == sorted(errors)
@@ -127,7 +137,7 @@ def test_a_long_line_is_blurred_in_blocks():
     locality = decay("gaussian", 12.0)
     fq, fk, v = inputs(1500, 3, 2)
     lattice = find_lattice(positions)
-    fast = grid_sum(fq, fk, v, *locality.components(), lattice, (6, 1, 1))
+    fast = grid_sum(Given(3), fq, fk, v, *locality.components(), lattice, (6, 1, 1))[..., :-1]
     value, gradients = compare(
         fast, naive.attenuated(fq, fk, v, definition(locality, positions)), [fq, fk, v, *locality.parameters()]
     )
@@ -135,16 +145,14 @@ def test_a_long_line_is_blurred_in_blocks():
     assert max(gradients) < GRADIENT
 
 
-def test_blocks_of_heads_and_values_change_nothing(monkeypatch):
-    from performer_string import focusing_grid
-
+def test_blocks_of_values_change_nothing(monkeypatch):
     positions = grid_positions((12, 17), dtype=torch.float64)
     locality, (fq, fk, v) = decay("gaussian", 6.0, 3), inputs(204, 6, 40, heads=3)
     lattice, leaves = find_lattice(positions), [fq, fk, v, *locality.parameters()]
     weight, found = torch.randn(1, 3, 204, 40, dtype=torch.float64), []
-    for entries in (1e9, 1.0):
-        monkeypatch.setattr(focusing_grid, "ENTRIES", {"cpu": entries})
-        out = grid_sum(fq, fk, v, *locality.components(), lattice, (3, 3, 1))
+    for sums in (1e9, 1.0):
+        monkeypatch.setattr(focusing_grid, "SUMS", {"cpu": sums})
+        out = grid_sum(Given(6), fq, fk, v, *locality.components(), lattice, (3, 3, 1))[..., :-1]
         found.append([out, *torch.autograd.grad((out * weight).sum(), leaves)])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b)
@@ -241,9 +249,9 @@ def test_what_is_no_lattice():
 
 
 def test_cells_there_and_back():
-    x = torch.randn(2, 3, 5 * 7 * 4, 2)
+    x = torch.randn(3, 5 * 7 * 4, 2)
     cells = to_cells(x, (5, 7, 4), (2, 3, 4))
-    assert cells.shape == (2, 3, 3 * 3 * 1, 2 * 3 * 4, 2)
+    assert cells.shape == (3 * 3 * 1, 3, 2 * 3 * 4, 2)
     assert torch.equal(from_cells(cells, (5, 7, 4), (2, 3, 4)), x)
 
 

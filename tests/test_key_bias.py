@@ -6,7 +6,16 @@ import pytest
 import torch
 from test_attention import MAPS, compare, make_map, naive_features
 
-from performer_string import ViT, ViTConfig, build_locality, grid_positions, linear_attention, naive, softmax_attention
+from performer_string import (
+    ViT,
+    ViTConfig,
+    build_locality,
+    build_relative_mask,
+    grid_positions,
+    linear_attention,
+    naive,
+    softmax_attention,
+)
 from performer_string.attend import build_attention
 from train.probe import probe_attention
 
@@ -113,3 +122,16 @@ class TestGate:
 def test_the_package_has_none():
     with pytest.raises(ValueError, match='performer-pytorch" has no key_gate'):
         vit(attention="performer-pytorch", key_gate=True)
+
+
+@pytest.mark.parametrize("case", MAPS, ids=str)
+def test_a_relative_mask_and_a_bias(case):
+    q, k, v, bias, mask = inputs()
+    phi, positions = make_map(case, H, D).double(), grid_positions((3, 3), dtype=torch.float64)
+    relative = build_relative_mask("table", num_heads=H, grid=(3, 3)).double()
+    for parameter in relative.parameters():
+        torch.nn.init.normal_(parameter)
+    out = linear_attention(q, k, v, phi, relative_mask=relative, positions=positions, key_mask=mask, key_bias=bias)
+    weights = naive.linear_weights(naive_features(case, phi, q), naive_features(case, phi, k), mask, bias)
+    masked = weights * relative.matrix(positions)
+    compare(out, naive.attend(masked / masked.sum(-1, keepdim=True), v), [q, k, v, bias])

@@ -15,6 +15,7 @@ from performer_string import (
     grid_positions,
     linear_attention,
     naive,
+    offsets,
     softmax_attention,
 )
 
@@ -122,3 +123,17 @@ def test_positions_have_to_be_given():
     for positions, given in ((None, "none"), (torch.zeros(4, 2), "4")):
         with pytest.raises(ValueError, match=f"positions of all 5 tokens.*; {given} given"):
             softmax_attention(q, q, q, locality=build_locality("gaussian", num_heads=2), positions=positions)
+
+
+@pytest.mark.parametrize("num_prefix", [0, 2])
+def test_few_tokens_are_summed_in_full(monkeypatch, num_prefix):
+    """Exactly, where a window leaves out what is far; and beyond `DENSE` tokens not."""
+    locality, positions = make("gaussian", sigma=1.0), grid_positions((24, 11), dtype=torch.float64)
+    positions = torch.cat([torch.zeros(num_prefix, 2, dtype=torch.float64), positions])
+    fq, fk, v = (torch.rand(1, 2, len(positions), 40, dtype=torch.float64) for _ in range(3))
+    exact = naive.attenuated(fq, fk, v, locality.matrix(positions, num_prefix), num_prefix)
+    errors = []
+    for dense in (len(positions), len(positions) - 1):
+        monkeypatch.setattr(offsets, "DENSE", dense)
+        errors.append(float((locality.numerator(fq, fk, v, positions, num_prefix) - exact).norm() / exact.norm()))
+    assert errors[0] < 1e-12 < errors[1] < 1e-3

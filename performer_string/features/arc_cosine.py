@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from performer_string.features.base import FeatureForm, RandomFeatures, inner_products
+from performer_string.features.base import ALL, FeatureForm, Heads, RandomFeatures, inner_products
 
 
 class _RectifiedPower(torch.autograd.Function):
@@ -84,21 +84,30 @@ class ArcCosineFeatures(RandomFeatures):
         return self.order
 
     def queries(self, q: Tensor) -> Tensor:
-        features: Tensor = _RectifiedPower.apply(self.project(q), self.order)
+        return self.powers(q, ALL)
+
+    def powers(self, x: Tensor, heads: Heads) -> Tensor:
+        features: Tensor = _RectifiedPower.apply(self.project(x, heads), self.order)
         return features * (2 / self.num_features) ** 0.5
 
-    def pair(self, q: Tensor, k: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        # Scale before the power: each query to unit norm, all keys of a head by their largest norm. phi is
-        # homogeneous, so that both cancel.
-        dtype = torch.promote_types(q.dtype, torch.float32)
-        q, k = q.to(dtype), k.to(dtype)
-        if key_mask is not None:
-            k = k.masked_fill(~key_mask[:, None, :, None], 0.0)
-        with torch.no_grad():
-            tiny = torch.finfo(dtype).tiny
-            q_scale = q.norm(dim=-1, keepdim=True).clamp_min(tiny)  # [B, H, N, 1]
-            k_scale = k.norm(dim=-1, keepdim=True).amax(dim=-2, keepdim=True).clamp_min(tiny)  # [B, H, 1, 1]
-        return self.queries(q / q_scale), self.queries(k / k_scale)
+    # Scale before the power: each query to unit norm, all keys of a head by their largest norm. phi is homogeneous, so
+    # that both cancel.
+
+    @torch.no_grad()
+    def key_scale(self, k: Tensor, hidden: Tensor | None = None) -> Tensor:
+        norms = k.norm(dim=-1, keepdim=True, dtype=torch.promote_types(k.dtype, torch.float32))
+        if hidden is not None:
+            norms = norms.masked_fill(hidden, 0.0)
+        return norms.amax(dim=-2, keepdim=True).clamp_min(torch.finfo(norms.dtype).tiny)  # [B, H, 1, 1]
+
+    def scaled_queries(self, q: Tensor, scale: Tensor, heads: Heads = ALL) -> Tensor:
+        q = q.to(scale.dtype)
+        norms = q.detach().norm(dim=-1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
+        return self.powers(q / norms, heads)
+
+    def scaled_keys(self, k: Tensor, scale: Tensor, hidden: Tensor | None = None, heads: Heads = ALL) -> Tensor:
+        k = k.to(scale.dtype) / scale
+        return self.powers(k if hidden is None else k.masked_fill(hidden, 0.0), heads)
 
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
         p, dots = self.order, inner_products(q, k)  # [B, H, Nq, Nk]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
+
+Heads: TypeAlias = "int | list[int] | slice"  # whose features are asked for
+ALL = slice(None)
 
 
 def derive_seed(*parts: int | str) -> int:
@@ -95,6 +98,26 @@ class FeatureMap(nn.Module):
         the features in range at any norm. Keys outside `key_mask` [B, N] have zero features and no say in the
         factors.
         """
+        hidden = None if key_mask is None else ~key_mask[:, None, :, None]  # [B, 1, N, 1]
+        scale = self.key_scale(k, hidden)
+        return self.scaled_queries(q, scale), self.scaled_keys(k, scale, hidden)
+
+    def key_scale(self, k: Tensor, hidden: Tensor | None = None) -> Tensor:
+        """What `scaled_queries` and `scaled_keys` have to know of all keys, without a gradient: [B, H, 1, 1 or m].
+
+        A maximum over the keys, so that that of all is the maximum over that of parts.
+
+        Args:
+            hidden: masked keys, [B, 1, N, 1], True where a key takes no part.
+        """
+        raise NotImplementedError
+
+    def scaled_queries(self, q: Tensor, scale: Tensor, heads: Heads = ALL) -> Tensor:
+        """`pair`'s phi(q), token by token: [.., H', N, d] of these heads, or [.., d] of one, to [.., m]."""
+        raise NotImplementedError
+
+    def scaled_keys(self, k: Tensor, scale: Tensor, hidden: Tensor | None = None, heads: Heads = ALL) -> Tensor:
+        """`pair`'s phi(k), token by token; zero where hidden, which broadcasts over [.., m]."""
         raise NotImplementedError
 
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
@@ -146,11 +169,11 @@ class RandomFeatures(FeatureMap):
         drawn = orthogonal_projection(self.num_heads, self.draws(), self.head_dim, derive_seed(self.seed, step))
         self.projection.copy_(drawn)
 
-    def project(self, x: Tensor) -> Tensor:
-        """W x in float32 or better: [B, H, N, d] -> [B, H, N, draws]."""
+    def project(self, x: Tensor, heads: Heads = ALL) -> Tensor:
+        """W x in float32 or better: [.., H', N, d] of these heads, or [.., d] of one, to [.., draws]."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         with torch.autocast(x.device.type, enabled=False):
-            return x.to(dtype) @ self.projection.to(dtype).mT
+            return x.to(dtype) @ self.projection[heads].to(dtype).mT
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, seed={self.seed}"

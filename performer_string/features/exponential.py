@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
-from performer_string.features.base import FeatureForm, RandomFeatures, inner_products
+from performer_string.features.base import ALL, FeatureForm, Heads, RandomFeatures, inner_products
 
 
 class PositiveFeatures(RandomFeatures):
@@ -27,26 +25,36 @@ class PositiveFeatures(RandomFeatures):
         if self.scale <= 0:
             raise ValueError(f"the scale of the logits has to be positive, not {scale}.")
 
-    def exponents(self, x: Tensor) -> Tensor:
-        """log(m^1/2 phi(x)), [B, H, N, m]."""
+    def logits(self, x: Tensor, heads: Heads = ALL) -> tuple[Tensor, Tensor]:
+        """W x' and |x'|^2 / 2, [.., m] and [.., 1]."""
         x = x.to(torch.promote_types(x.dtype, torch.float32)) * self.scale**0.5
-        return self.project(x) - x.square().sum(-1, keepdim=True) / 2
+        return self.project(x, heads), x.square().sum(-1, keepdim=True) / 2
 
     def queries(self, q: Tensor) -> Tensor:
-        return self.exponents(q).exp() * self.num_features**-0.5
+        projected, half_square = self.logits(q)
+        return (projected - half_square).exp() * self.num_features**-0.5
 
-    def pair(self, q: Tensor, k: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        # A maximum for each feature over the tokens leaves the keys and enters the queries, then a maximum for each
-        # query leaves those. Both cancel exactly, so that no epsilon is needed: the best feature of a query has value
-        # 1, and so has its largest key, hence the denominator is at least 1. (A maximum for each key reweights keys.)
-        log_q, log_k = self.exponents(q), self.exponents(k)
-        if key_mask is not None:
-            log_k = log_k.masked_fill(~key_mask[:, None, :, None], -math.inf)
-        with torch.no_grad():
-            largest = log_k.amax(dim=-2, keepdim=True)  # [B, H, 1, m]
-            largest = largest.masked_fill(largest == -math.inf, 0.0)  # where every key is masked
-        log_q = log_q + largest
-        return (log_q - log_q.detach().amax(dim=-1, keepdim=True)).exp(), (log_k - largest).exp()
+    # A maximum for each feature over the tokens leaves the keys and enters the queries, then a maximum for each query
+    # leaves those. Both cancel exactly, so that no epsilon is needed: the best feature of a query has value 1, and so
+    # has its largest key, hence the denominator is at least 1. (A maximum for each key reweights keys.)
+
+    @torch.no_grad()
+    def key_scale(self, k: Tensor, hidden: Tensor | None = None) -> Tensor:
+        projected, half_square = self.logits(k)
+        if hidden is not None:
+            half_square = half_square.masked_fill(hidden, torch.inf)
+        largest = projected.sub_(half_square).amax(dim=-2, keepdim=True)  # [B, H, 1, m]
+        return largest.clamp_(min=torch.finfo(largest.dtype).min)  # where every key is masked
+
+    def scaled_queries(self, q: Tensor, scale: Tensor, heads: Heads = ALL) -> Tensor:
+        logits = self.logits(q, heads)[0].add_(scale)  # |q|^2 is a factor of each query
+        return logits.sub_(logits.detach().amax(dim=-1, keepdim=True)).exp_()
+
+    def scaled_keys(self, k: Tensor, scale: Tensor, hidden: Tensor | None = None, heads: Heads = ALL) -> Tensor:
+        projected, half_square = self.logits(k, heads)
+        if hidden is not None:
+            half_square = half_square.masked_fill(hidden, torch.inf)
+        return projected.sub_(half_square).sub_(scale).exp_()
 
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
         return inner_products(q, k) * self.scale
@@ -66,10 +74,9 @@ class HyperbolicFeatures(PositiveFeatures):
             raise ValueError(f"favor+hyperbolic: num_features has to be even (pairs), not {self.num_features}.")
         return self.num_features // 2
 
-    def exponents(self, x: Tensor) -> Tensor:
-        x = x.to(torch.promote_types(x.dtype, torch.float32)) * self.scale**0.5
-        projected = self.project(x)
-        return torch.cat([projected, -projected], dim=-1) - x.square().sum(-1, keepdim=True) / 2
+    def logits(self, x: Tensor, heads: Heads = ALL) -> tuple[Tensor, Tensor]:
+        projected, half_square = super().logits(x, heads)
+        return torch.cat([projected, -projected], dim=-1), half_square
 
     def form(self) -> FeatureForm | None:
         return FeatureForm("exponential", self.projection * self.scale**0.5, mirrored=True, square=self.scale / 2)

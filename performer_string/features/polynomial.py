@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from performer_string.features.base import FeatureMap, inner_products
+from performer_string.features.base import ALL, FeatureMap, Heads, inner_products
 
 
 class PolynomialFeatures(FeatureMap):
@@ -51,21 +51,29 @@ class PolynomialFeatures(FeatureMap):
         q = q.to(torch.promote_types(q.dtype, torch.float32))
         return self.expand(q, q.new_ones(1))
 
-    def pair(self, q: Tensor, k: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        # Each query is divided by its norm, all keys of a head by their largest one. With the lower orders the
-        # constant is divided as well, so that small norms stay as they are.
-        dtype = torch.promote_types(q.dtype, torch.float32)
-        q, k = q.to(dtype), k.to(dtype)
-        if key_mask is not None:
-            k = k.masked_fill(~key_mask[:, None, :, None], 0.0)
-        with torch.no_grad():
-            least = self.scale**-0.5 if self.lower else torch.finfo(dtype).tiny
-            q_norm = q.norm(dim=-1, keepdim=True).clamp_min(least)  # [B, H, N, 1]
-            k_norm = k.norm(dim=-1, keepdim=True).amax(dim=-2, keepdim=True).clamp_min(least)  # [B, H, 1, 1]
-        fq, fk = self.expand(q, q_norm), self.expand(k, k_norm)
-        if key_mask is not None and self.lower:  # a zero key has the constant feature
-            fk = fk.masked_fill(~key_mask[:, None, :, None], 0.0)
-        return fq, fk
+    # Each query is divided by its norm, all keys of a head by their largest one. With the lower orders the constant is
+    # divided as well, so that small norms stay as they are.
+
+    def least(self, dtype: torch.dtype) -> float:
+        return self.scale**-0.5 if self.lower else torch.finfo(dtype).tiny
+
+    @torch.no_grad()
+    def key_scale(self, k: Tensor, hidden: Tensor | None = None) -> Tensor:
+        norms = k.norm(dim=-1, keepdim=True, dtype=torch.promote_types(k.dtype, torch.float32))
+        if hidden is not None:
+            norms = norms.masked_fill(hidden, 0.0)
+        return norms.amax(dim=-2, keepdim=True).clamp_min(self.least(norms.dtype))  # [B, H, 1, 1]
+
+    def scaled_queries(self, q: Tensor, scale: Tensor, heads: Heads = ALL) -> Tensor:
+        q = q.to(scale.dtype)
+        return self.expand(q, q.detach().norm(dim=-1, keepdim=True).clamp_min(self.least(q.dtype)))
+
+    def scaled_keys(self, k: Tensor, scale: Tensor, hidden: Tensor | None = None, heads: Heads = ALL) -> Tensor:
+        k = k.to(scale.dtype)
+        if hidden is None:
+            return self.expand(k, scale)
+        features = self.expand(k.masked_fill(hidden, 0.0), scale)
+        return features.masked_fill(hidden, 0.0)  # a zero key has the constant feature
 
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
         logits = inner_products(q, k) * self.scale

@@ -1,0 +1,122 @@
+"""A lattice cut into tiles with windows around them: which tokens share a window, and views of them.
+
+A slab is some whole rows of tiles, along the first axis, so that its tokens are contiguous; a band is all tiles of a
+slab that have their place along the other two axes in common.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from performer_string.lattice import Lattice, Triple
+
+TILE_TOKENS = 64  # enough rows for a matrix product to run at full speed; more would only widen the window
+
+Index = tuple[slice, ...]
+
+
+def tile_of(lattice: Lattice) -> Triple:
+    """The tile: about `TILE_TOKENS` tokens, a cube in as many axes as the grid has."""
+    tile, left = [1, 1, 1], TILE_TOKENS
+    long = sorted((c for c in range(3) if lattice.shape[c] > 1), key=lambda c: lattice.shape[c])
+    for i, c in enumerate(long):
+        tile[c] = min(lattice.shape[c], max(1, round(left ** (1 / (len(long) - i)))))
+        left = max(1, left // tile[c])
+    return tile[0], tile[1], tile[2]
+
+
+def products(lattice: Lattice, radius: Triple) -> float:
+    """How many products phi(q_i)^T phi(k_j) the windows take."""
+    total = 1.0
+    for n, a, r in zip(lattice.shape, tile_of(lattice), radius, strict=True):
+        total *= sum((stop - start) * (high - low) for start, stop, low, high in spans(n, a, r))
+    return total
+
+
+def spans(n: int, tile: int, radius: int) -> Iterator[tuple[int, int, int, int]]:
+    """(start, stop) of each tile along an axis of n tokens, and (low, high) of its window."""
+    for start in range(0, n, tile):
+        stop = min(start + tile, n)
+        yield start, stop, max(0, start - radius), min(n, stop + radius)
+
+
+def radius_in_tokens(reach: float, lattice: Lattice) -> Triple:
+    """A reach in patches as whole tokens along each axis, no further than the grid."""
+    r0, r1, r2 = (
+        min(n - 1, math.ceil(reach / step - 0.01)) for n, step in zip(lattice.shape, lattice.steps, strict=True)
+    )
+    return r0, r1, r2
+
+
+@dataclass(frozen=True)
+class Slab:
+    """Tokens [start, stop) of a lattice along its first axis, and [low, high) that their windows reach.
+
+    Attributes:
+        tokens, around: the same of the lattice's tokens.
+        shape, window: the sizes of the two as grids.
+    """
+
+    start: int
+    stop: int
+    low: int
+    tokens: slice
+    around: slice
+    shape: Triple
+    window: Triple
+
+
+def slabs(lattice: Lattice, radius: Triple, most: int) -> Iterator[Slab]:
+    """Slabs of at most so many tokens, or of one row of tiles; one of all tokens, if there are no more."""
+    n0, n1, n2 = lattice.shape
+    tile = tile_of(lattice)[0]
+    rows = n0 if most >= lattice.tokens else max(1, most // (n1 * n2) // tile) * tile
+    for start, stop, low, high in spans(n0, rows, radius[0]):
+        here, around = (slice(first * n1 * n2, last * n1 * n2) for first, last in ((start, stop), (low, high)))
+        yield Slab(start, stop, low, here, around, (stop - start, n1, n2), (high - low, n1, n2))
+
+
+def bands(lattice: Lattice, radius: Triple, slab: Slab) -> Iterator[tuple[Index, list[tuple[Index, slice, Index]]]]:
+    """For each band of a slab: its window along the last two axes, and its tiles.
+
+    A tile is its index into the slab [B, H, a_0, n_1, n_2, c], its window's rows of the band, and its index into the
+    table.
+    """
+    axes = [list(spans(n, a, r)) for n, a, r in zip(lattice.shape, tile_of(lattice), radius, strict=True)]
+    everything = slice(None)
+    for span1 in axes[1]:
+        for span2 in axes[2]:
+            tiles = []
+            for span0 in axes[0]:
+                if not slab.start <= span0[0] < slab.stop:
+                    continue
+                three = (span0, span1, span2)
+                first = (slab.start, 0, 0)
+                own = [slice(start - f, stop - f) for (start, stop, _, _), f in zip(three, first, strict=True)]
+                here = [slice(0, stop - start) for start, stop, _, _ in three]
+                window = [
+                    slice(low - start + r, high - start + r)
+                    for (start, _, low, high), r in zip(three, radius, strict=True)
+                ]
+                rows = slice(span0[2] - slab.low, span0[3] - slab.low)
+                tiles.append(((everything, everything, *own), rows, (everything, *here, *window)))
+            yield (slice(*span1[2:]), slice(*span2[2:])), tiles
+
+
+def band_of(x: Tensor, columns: Index) -> Tensor:
+    """[B, H, n_0, n_1, n_2, c] -> the window's part of the last two axes, [B, H, n_0, w_1 w_2, c]."""
+    return x[(slice(None), slice(None), slice(None), *columns)].flatten(3, 4).contiguous()
+
+
+def rows_of(band: Tensor, rows: slice) -> Tensor:
+    """[B, H, n_0, w_1 w_2, c] -> [B, H, W, c], a view."""
+    part = band[:, :, rows]
+    return part.view(*part.shape[:2], part.shape[2] * part.shape[3], part.shape[4])
+
+
+def flat(tile: Tensor) -> Tensor:
+    return tile.flatten(2, 4)  # [B, H, a_0, a_1, a_2, c] -> [B, H, T, c]
