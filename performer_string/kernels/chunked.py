@@ -23,7 +23,9 @@ DEVICE = 2**26  # the same on other devices, where a launch costs more than memo
 @functools.cache
 def has_bf16_products(device: torch.device) -> bool:
     """Whether products in bf16 are worth it: a CPU that only emulates them takes ten times as long as in float32."""
-    return device.type != "cpu" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    if device.type != "cpu":
+        return True
+    return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def pieces(total: int, size: int) -> list[slice]:
