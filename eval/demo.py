@@ -18,7 +18,7 @@ def main() -> None:
     started = time.perf_counter()
     root = Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
     print(
-        "Three models, some 90 seconds each. What their training prints is in log.txt of each one's folder.", flush=True
+        "Three models, a few minutes each. What their training prints is in log.txt of each one's folder.", flush=True
     )
     sweep([SWEEP, "--out", str(root)])
     print("\nTested on images it has never seen, of the training resolution (72 px) and above it:\n", flush=True)
