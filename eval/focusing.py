@@ -25,7 +25,7 @@ from performer_string.features import FeatureMap
 from performer_string.focusing import choose
 from performer_string.lattice import find_lattice
 from performer_string.locality import Locality
-from performer_string.offsets import divide
+from performer_string.offsets import OffsetKernel, divide
 
 HELP = "time, memory and error of locality focusing, by length and sigma, beside plain and exact attention"
 BOUNDS = {"window": 1e-3, "grid": 0.03, "window and grid": 0.03}
@@ -50,19 +50,22 @@ def result_directory(options: argparse.Namespace) -> Path:
     return Path("results") / "focusing"
 
 
-class Exact(torch.nn.Module):
+class Exact(OffsetKernel):
     """A locality whose sum is taken by N x N weights, whatever the positions."""
 
     def __init__(self, locality: Locality):
         super().__init__()
         self.locality = locality
 
+    def of_offsets(self, offsets: Tensor) -> Tensor:
+        return self.locality.of_offsets(offsets)
+
+    def lattice(self, positions: Tensor, num_prefix: int) -> None:
+        return None
+
     def attend(self, phi: FeatureMap, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, *_: Any) -> Tensor:
         fq, fk = phi.pair(q, k)
-        return divide((fq @ fk.mT * self.locality.matrix(positions)) @ v, fq @ fk.sum(-2)[..., None])
-
-    def matrix(self, positions: Tensor, num_prefix: int = 0) -> Tensor:
-        return self.locality.matrix(positions, num_prefix)
+        return divide(self.numerator(fq, fk, v, positions), fq @ fk.sum(-2)[..., None])
 
 
 class Contest:

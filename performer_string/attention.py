@@ -6,7 +6,6 @@ Shapes: queries, keys and values [B, H, N, d]; a key mask [B, N] of booleans, Tr
 from __future__ import annotations
 
 from functools import partial
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,7 +13,7 @@ from torch.nn import functional as F
 
 from performer_string.features import FeatureMap
 from performer_string.kernels import fused_attention
-from performer_string.offsets import divide
+from performer_string.offsets import OffsetKernel, divide
 from performer_string.rotation import Rotation
 
 
@@ -41,23 +40,6 @@ def key_weights(key_bias: Tensor, key_mask: Tensor | None, degree: int = 1) -> T
     return ((bias - bias.detach().amax(dim=-1, keepdim=True)) / degree).exp()[..., None]
 
 
-class Decay(Protocol):
-    """What attention asks of a locality or a relative mask; `OffsetKernel` says what it means."""
-
-    def matrix(self, positions: Tensor, num_prefix: int = 0) -> Tensor: ...
-
-    def attend(
-        self,
-        phi: FeatureMap,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        positions: Tensor,
-        num_prefix: int = 0,
-        key_mask: Tensor | None = None,
-    ) -> Tensor: ...
-
-
 def check_positions(positions: Tensor | None, tokens: int) -> Tensor:
     """The positions, which a decay needs."""
     if positions is None or len(positions) != tokens:
@@ -76,7 +58,7 @@ def softmax_attention(
     v: Tensor,
     *,
     rotation: Rotation | None = None,
-    locality: Decay | None = None,
+    locality: OffsetKernel | None = None,
     positions: Tensor | None = None,
     num_prefix: int = 0,
     key_mask: Tensor | None = None,
@@ -108,11 +90,11 @@ def softmax_attention(
                 logits = logits.masked_fill(~key_mask[:, None, None, :], -torch.inf)
             weights = logits.softmax(-1).nan_to_num(0.0) * decay  # [B, H, N, N]
             return (weights @ v.to(dtype)).to(v.dtype)
+    bias = None if key_bias is None else key_bias[:, :, None].to(q.dtype)  # [B, H, 1, N]
     if key_mask is None:
-        bias = None if key_bias is None else key_bias[:, :, None].to(q.dtype)  # [B, H, 1, N]
         return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
     mask = key_mask[:, None, None, :]
-    bias = mask if key_bias is None else key_bias[:, :, None].to(q.dtype).masked_fill(~mask, -torch.inf)
+    bias = mask if bias is None else bias.masked_fill(~mask, -torch.inf)
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
     return out.masked_fill(~mask.any(-1, keepdim=True), 0.0)  # kernels differ on a row without keys: 0 or NaN
 
@@ -124,8 +106,8 @@ def linear_attention(
     phi: FeatureMap,
     *,
     rotation: Rotation | None = None,
-    locality: Decay | None = None,
-    relative_mask: Decay | None = None,
+    locality: OffsetKernel | None = None,
+    relative_mask: OffsetKernel | None = None,
     positions: Tensor | None = None,
     num_prefix: int = 0,
     key_mask: Tensor | None = None,

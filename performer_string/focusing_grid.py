@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from performer_string.kernels.chunked import pieces
 from performer_string.lattice import Lattice, Triple, from_cells, to_cells
 from performer_string.nodes import Blur, Cells, blur_gradients, blurred, slice_across, slice_nodes, splat
-from performer_string.slabs import Again, Source, pieces, slab_size
+from performer_string.slabs import Again, Source, slab_size
 
 REACH = 3.5  # of the blur, in standard deviations
 LEAST_BLOCK = 16  # values at a time, or matrix products get slow

@@ -15,16 +15,13 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from performer_string.features import FeatureMap
+from performer_string.kernels.chunked import pieces
 
 SLAB = {"cpu": 2**21, "cuda": 2**26}  # features held at a time: on a CPU the fastest of the sizes tried
 
 
 def slab_size(device: torch.device) -> int:
     return SLAB.get(device.type, SLAB["cpu"])
-
-
-def pieces(total: int, size: int) -> list[slice]:
-    return [slice(start, min(start + size, total)) for start in range(0, total, size)]
 
 
 class Source(Protocol):
