@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+import yaml
 from torch import Tensor
+from training import TINY
 
 from performer_string import offsets
 from performer_string.encodings import ENCODINGS, Encoding, SeparableEncoding, build_encoding
@@ -84,3 +87,20 @@ def scores(encoding: Encoding, q: Tensor, k: Tensor, positions: Tensor) -> Tenso
 @pytest.fixture
 def qk() -> tuple[Tensor, Tensor]:
     return torch.randn(2, 3, 2, 7, 12, dtype=torch.float64).unbind(0)
+
+
+@pytest.fixture(scope="session")
+def config(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "tiny.yaml"
+    path.write_text(yaml.safe_dump(TINY))
+    return path
+
+
+@pytest.fixture(scope="session")
+def whole(config, tmp_path_factory) -> Path:
+    """A run left alone."""
+    from train import cli  # after Triton's switch above
+
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    cli.run(["fit", "--config", str(config), "--run_dir", str(run)])
+    return run

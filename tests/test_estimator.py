@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_eval import CONFIG, read, save
+from saved import CONFIG, read, save
 from torch import Tensor
 
 from eval import interventions as table

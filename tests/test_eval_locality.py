@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from test_eval import CONFIG, read, save
+from saved import CONFIG, read, save
 
 from eval.__main__ import main
 from eval.locality import radius

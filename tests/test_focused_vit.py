@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from test_vit import SMALL, vit
+from small_vit import SMALL, vit
 
 from performer_string import LOCALITIES, VALUE_MAPS, ViT, ViTConfig, build_encoding, fold, grid_positions, naive
 from performer_string.attend import build_attention

@@ -1,4 +1,4 @@
-"""Sweeps: what they consist of, and that they can be stopped, killed and started again."""
+"""Sweeps can be stopped, killed and started again."""
 
 from __future__ import annotations
 
@@ -14,21 +14,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from test_train import REPOSITORY, TINY
+from training import TINY, write_sweep
 
-from performer_string import ViTConfig
 from train import cli, runner, sweep
-from train.plan import read_plan, select
+from train.plan import read_plan
 from train.runner import Sweep
 
-CONTENT = {
-    "seeds": [0, 4],
-    "axes": {
-        "attention": {"linear": {"model.vit.attention": "linear"}, "softmax": {"model.vit.attention": "softmax"}},
-        "locality": {"plain": {}, "lf": {"model.vit.locality": "gaussian", "model.vit.locality_options": {"sigma": 2}}},
-    },
-    "models": {"shallow": {"model.vit.depth": 1}},
-}
 FAKE = """
 import json, pathlib, signal, sys, time
 folder, steps = pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[2]) / "checkpoints" / "last.ckpt"
@@ -46,17 +37,6 @@ while done < 12:
 (folder / "metrics.json").write_text(json.dumps({"step": done, "val/accuracy": 0.5, "val/accuracy_60": 0.5}))
 (folder / "config.yaml").write_text("{model: {vit: {image_size: 60}}, data: {resolutions: [84]}}")
 """
-
-
-def write(folder: Path, **changes) -> Path:
-    recipe = folder / "recipe.yaml"
-    recipe.write_text(yaml.safe_dump(TINY))
-    path = folder / "some.yaml"
-    content = {"recipe": str(recipe), **CONTENT, **changes}
-    path.write_text(
-        yaml.safe_dump({key: value for key, value in content.items() if value is not None}, sort_keys=False)
-    )
-    return path
 
 
 @pytest.fixture
@@ -99,64 +79,6 @@ def summary(out: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_a_plan_is_every_combination_and_what_lies_outside(tmp_path):
-    plan = read_plan(write(tmp_path))
-    names = ["linear-plain", "linear-lf", "softmax-plain", "softmax-lf", "shallow"]
-    assert [r.name for r in plan.runs] == [f"{name}-seed{seed}" for seed in (0, 4) for name in names]
-    lf = plan.runs[1]
-    assert lf.arguments()[:4] == ["--seed_everything", "0", "--model.vit.attention", "linear"]
-    assert lf.arguments()[4:] == ["--model.vit.locality", "gaussian", "--model.vit.locality_options", '{"sigma": 2}']
-    chosen = select(plan, ["attention=softmax", "seed=4"])
-    assert [r.name for r in chosen] == ["softmax-plain-seed4", "softmax-lf-seed4"]
-    assert [r.name for r in select(plan, ["model=shallow,linear-lf", "seed=0"])] == ["linear-lf-seed0", "shallow-seed0"]
-
-
-@pytest.mark.parametrize("path", sorted((REPOSITORY / "train" / "sweeps").glob("*.yaml")), ids=lambda p: p.stem)
-def test_the_sweeps_of_this_project(path, monkeypatch):
-    monkeypatch.chdir(REPOSITORY)
-    plan = read_plan(path)
-    assert len(plan.runs) == {"riemannformer": 36, "arrow": 50, "ablation": 110, "demo": 3}[path.stem]
-    assert f"python -m train.sweep train/sweeps/{path.name}" in path.read_text()
-
-
-def test_riemannformer_is_its_six_variants(monkeypatch):
-    """What a variant is called and what it has, after the recipe's own fields are overridden."""
-    monkeypatch.chdir(REPOSITORY)
-    recipe = yaml.safe_load(Path("train/configs/riemannformer.yaml").read_text())["model"]["vit"]
-    found = {}
-    for r in read_plan(Path("train/sweeps/riemannformer.yaml")).runs:
-        config = ViTConfig(**{**recipe, **{k.removeprefix("model.vit."): v for k, v in r.overrides.items()}})
-        assert config.attention == r.choices["attention"]
-        found[r.choices["variant"]] = config.encoding, config.locality
-    assert found == {
-        "no-pos": ("none", None),
-        "sinusoidal": ("sinusoidal", None),
-        "rope": ("rope", None),
-        "lf": ("none", "gaussian"),
-        "riemannformer": ("pate-so2", None),
-        "riemannformer-lf": ("pate-so2", "gaussian"),
-    }
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"recip": "x"}, "unknown field of the sweep .* 'recip'. Did you mean 'recipe'"),
-        ({"recipe": "nowhere.yaml"}, "there is no file nowhere.yaml"),
-        ({"recipe": None}, "has to name a recipe"),
-        ({"axes": None, "models": None}, "axes or models to train"),
-        ({"models": {"a": {"model.vit.encodng": "rope"}}}, "'model.vit.encodng'. Did you mean 'model.vit.encoding'"),
-        ({"models": {"a": {"model.vit.attention": "linaer"}}}, "unknown attention 'linaer'. Did you mean 'linear'"),
-        ({"models": {"a": "rope"}}, "has to hold fields of the recipe"),
-        ({"models": {"a/b": {}}}, "the name 'a/b' becomes a folder's"),
-        ({"models": {"linear-lf": {}}}, "two models have the name 'linear-lf'"),
-    ],
-)
-def test_bad_sweeps(tmp_path, changes, message):
-    with pytest.raises((ValueError, FileNotFoundError), match=message):
-        read_plan(write(tmp_path, **changes))
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -168,7 +90,7 @@ def test_bad_sweeps(tmp_path, changes, message):
     ],
 )
 def test_bad_arguments(tmp_path, arguments, message, capsys):
-    status, out = run(write(tmp_path), *arguments)
+    status, out = run(write_sweep(tmp_path), *arguments)
     assert status == 2
     assert message in capsys.readouterr().err
     assert not out.exists()
@@ -176,7 +98,7 @@ def test_bad_arguments(tmp_path, arguments, message, capsys):
 
 def test_stopped_and_started_again(tmp_path, faked, capsys):
     """Ctrl-C in the middle: what was begun is resumed where it was, what was finished is skipped."""
-    path = write(tmp_path, seeds=[0])
+    path = write_sweep(tmp_path, seeds=[0])
     out = tmp_path / "out"
     when(out / "linear-lf-seed0" / "checkpoints" / "last.ckpt", lambda: os.kill(os.getpid(), signal.SIGINT))
     status, _ = run(path, "--jobs", "2")
@@ -218,12 +140,12 @@ def test_a_second_signal_kills(tmp_path, faked, monkeypatch):
 
     when(out / "shallow-seed0" / "checkpoints" / "last.ckpt", twice)
     start = time.monotonic()
-    assert run(write(tmp_path, axes=None, seeds=[0]))[0] == 130
+    assert run(write_sweep(tmp_path, axes=None, seeds=[0]))[0] == 130
     assert time.monotonic() - start < 30
 
 
 def test_a_run_that_another_process_has_is_left_to_it(tmp_path, faked, capsys):
-    path, folder = write(tmp_path, axes=None, seeds=[0, 1]), tmp_path / "out" / "shallow-seed0"
+    path, folder = write_sweep(tmp_path, axes=None, seeds=[0, 1]), tmp_path / "out" / "shallow-seed0"
     folder.mkdir(parents=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -237,7 +159,7 @@ def test_a_run_that_another_process_has_is_left_to_it(tmp_path, faked, capsys):
 
 def test_a_child_holds_its_lock_when_the_runner_is_killed(tmp_path, faked):
     (tmp_path / "fake.py").write_text(FAKE.replace("0.05", "0.2"))
-    plan = read_plan(write(tmp_path, axes=None, seeds=[0]))
+    plan = read_plan(write_sweep(tmp_path, axes=None, seeds=[0]))
     job = Sweep(plan, plan.runs, tmp_path / "out", 1, 1, []).start(plan.runs[0])
     job.lock.close()  # as the end of this process would
     assert Sweep(plan, plan.runs, tmp_path / "out", 1, 1, []).start(plan.runs[0]) is None
@@ -249,7 +171,7 @@ def test_a_child_holds_its_lock_when_the_runner_is_killed(tmp_path, faked):
 
 
 def test_one_failure_does_not_end_the_others(tmp_path, faked, capsys):
-    path = write(tmp_path, axes=None, models={"fails": {}, "works": {}}, seeds=[0])
+    path = write_sweep(tmp_path, axes=None, models={"fails": {}, "works": {}}, seeds=[0])
     assert run(path)[0] == 1
     said = capsys.readouterr().out
     assert "fails-seed0: FAILED (status 1)" in said
@@ -260,12 +182,12 @@ def test_one_failure_does_not_end_the_others(tmp_path, faked, capsys):
 
 @pytest.mark.parametrize("change", ["recipe", "overrides", "arguments"])
 def test_a_result_with_other_settings_does_not_pass_for_this_one(tmp_path, faked, change, capsys):
-    path, given = write(tmp_path, axes=None, seeds=[0]), []
+    path, given = write_sweep(tmp_path, axes=None, seeds=[0]), []
     assert run(path)[0] == 0
     if change == "recipe":
         (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({**TINY, "ema": 0.5}))
     elif change == "overrides":
-        write(tmp_path, axes=None, seeds=[0], models={"shallow": {"model.vit.depth": 3}})
+        write_sweep(tmp_path, axes=None, seeds=[0], models={"shallow": {"model.vit.depth": 3}})
     else:
         given = ["--", "--trainer.max_epochs", "7"]
     assert run(path, *given)[0] == 2
@@ -281,7 +203,7 @@ def test_progress_is_read_from_the_log(tmp_path):
 
 def test_a_real_training_that_was_stopped_is_resumed(tmp_path, capsys):
     """The arrow task in 20 steps, stopped after the first checkpoint; then also its last moment, after the last."""
-    path, folder = write(tmp_path, axes=None, seeds=[5]), tmp_path / "out" / "shallow-seed5"
+    path, folder = write_sweep(tmp_path, axes=None, seeds=[5]), tmp_path / "out" / "shallow-seed5"
     given = ["--trainer.max_epochs", "2", "--data.resolutions", "[]", "--trainer.logger", "false"]
     plan = read_plan(path)
     when(folder / "checkpoints" / "last.ckpt", lambda: os.kill(os.getpid(), signal.SIGINT))

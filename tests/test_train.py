@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import subprocess
@@ -14,67 +13,12 @@ import pytest
 import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from training import REPOSITORY, last
 
 from performer_string import ViTConfig
 from train import cli
-from train.checkpoint import CheckpointError, load_trained, read_checkpoint
-from train.module import ImageClassifier, NonFiniteLossError, OptimConfig
-
-REPOSITORY = Path(__file__).parents[1]
-TINY = {
-    "seed_everything": 3,
-    "checkpoint_every": 3,
-    "ema": 0.9,
-    "trainer": {
-        "max_epochs": 3,
-        "accelerator": "cpu",
-        "log_every_n_steps": 1,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    },
-    "model": {
-        "vit": {
-            "image_size": 60,
-            "patch_size": 12,
-            "in_channels": 1,
-            "num_classes": 4,
-            "width": 16,
-            "depth": 2,
-            "num_heads": 2,
-            "drop_path": 0.2,
-            "feature_map": "relu",
-            "feature_options": {"order": 2, "num_features": 16},
-        },
-        "optim": {
-            "mixup": 0.2,
-            "cutmix": 0.5,
-            "redraw_every": 4,
-            "position_frame": 1.5,
-            "position_scale": 1.2,
-            "position_offset": 2.0,
-        },
-    },
-    "data": {"source": "arrow", "train_size": 80, "batch_size": 8, "val_size": 16, "resolutions": [84]},
-}
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("config") / "tiny.yaml"
-    path.write_text(yaml.safe_dump(TINY))
-    return path
-
-
-@pytest.fixture(scope="module")
-def whole(config, tmp_path_factory) -> Path:
-    """A run left alone."""
-    run = tmp_path_factory.mktemp("runs") / "whole"
-    cli.run(["fit", "--config", str(config), "--run_dir", str(run)])
-    return run
-
-
-def last(run: Path) -> Path:
-    return run / "checkpoints" / "last.ckpt"
+from train.checkpoint import load_trained, read_checkpoint
+from train.module import OptimConfig
 
 
 def assert_same_end(one: Path, two: Path) -> None:
@@ -196,108 +140,6 @@ def test_a_checkpoint_gives_the_model_back(whole):
     weights = read_checkpoint(last(whole))["state_dict"]
     assert torch.equal(trained.classifier.vit.head.weight, weights["vit.head.weight"])
     assert load_trained(last(whole), positions="interpolate").classifier.vit.config.positions == "interpolate"
-
-
-def fails(arguments: list[str], capsys) -> str:
-    with pytest.raises(SystemExit) as stop:
-        cli.main(arguments)
-    assert stop.value.code == 2
-    message = capsys.readouterr().err
-    assert "Traceback" not in message
-    return message
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--model.vit.dpeth", "3"], "Did you mean 'model.vit.depth'?"),
-        (["--data.batchsize", "3"], "Did you mean 'data.batch_size'?"),
-        (["--model.vit.encoding", "rop"], "unknown encoding 'rop'. Did you mean 'rope'?"),
-        (["--model.vit.feature_map", "relou"], "unknown feature map 'relou'. Did you mean 'relu'?"),
-        (["--model.vit.feature_options", "{num_features: 0}"], "num_features has to be positive, not 0"),
-        (["--model.vit.image_size", "61"], "61 x 61 pixels is not divisible into patches of 12 x 12"),
-        (["--data.resolutions", "[90]"], "90 x 90 pixels is not divisible"),
-        (["--model.vit.num_classes", "7"], "num_classes=4, the model 7: set --model.vit.num_classes 4"),
-        (["--model.optim.lr", "-1"], "lr has to be positive"),
-        (["--model.optim.position_scale", "0.5"], "position_frame and position_scale have to be 1 or more"),
-        (["--model.vit.encoding", "absolute"], "position_frame draws positions beyond the training grid"),
-        (["--model.vit.positions", "interpolate"], "position_frame draws positions beyond the training grid"),
-        (["--data.source", "folder", "--data.root", "nowhere"], "no usable training set under nowhere"),
-        (["--config", "nowhere.yaml"], "nowhere.yaml"),
-        (["--ckpt_path", "nowhere.ckpt"], "there is no checkpoint nowhere.ckpt"),
-    ],
-)
-def test_bad_arguments(config, arguments, message, capsys, tmp_path):
-    said = fails(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *arguments], capsys)
-    assert message in said
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_no_gpu_where_one_was_asked_for(config, capsys, tmp_path):
-    arguments = ["--trainer.accelerator", "gpu", "--run_dir", str(tmp_path)]
-    assert "GPU" in fails(["fit", "--config", str(config), *arguments], capsys)
-
-
-def test_a_typo_in_a_recipe_names_the_nearest_field(tmp_path, capsys):
-    wrong = {**TINY, "model": {"vit": {**TINY["model"]["vit"], "encodng": "rope"}}}
-    (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(wrong))
-    assert "Did you mean 'model.vit.encoding'?" in fails(["fit", "--config", str(tmp_path / "wrong.yaml")], capsys)
-
-
-def test_a_run_is_not_overwritten(config, whole, capsys):
-    said = fails(["fit", "--config", str(config), "--run_dir", str(whole)], capsys)
-    assert f"python -m train resume {whole}" in said
-
-
-def test_a_checkpoint_of_another_model(config, whole, capsys):
-    said = fails(["fit", "--config", str(config), "--ckpt_path", str(last(whole)), "--model.vit.depth", "3"], capsys)
-    assert "of another model" in said
-    assert "depth: 2 in the checkpoint, 3 asked for" in said
-
-
-def test_resume_needs_a_run(tmp_path, capsys):
-    assert "is not a run that can be resumed" in fails(["resume", str(tmp_path)], capsys)
-    assert "takes the directory of a run" in fails(["resume"], capsys)
-
-
-def test_damaged_checkpoints(whole, tmp_path):
-    content = last(whole).read_bytes()
-    cut, other, pickled = tmp_path / "cut.ckpt", tmp_path / "other.ckpt", tmp_path / "pickled.ckpt"
-    cut.write_bytes(content[: len(content) // 2])
-    other.write_text("not a checkpoint")
-    torch.save({"weights": torch.zeros(3)}, pickled)
-    for path, message in (
-        (cut, "cut off, damaged"),
-        (other, "cut off, damaged"),
-        (pickled, "not a checkpoint of this"),
-    ):
-        with pytest.raises(CheckpointError, match=message):
-            load_trained(path)
-    changed = read_checkpoint(last(whole))
-    changed["hyper_parameters"]["vit"]["width"] = 32
-    torch.save(changed, tmp_path / "changed.ckpt")
-    with pytest.raises(CheckpointError, match="do not match the configuration"):
-        load_trained(tmp_path / "changed.ckpt")
-
-
-def test_a_checkpoint_runs_no_code(tmp_path):
-    """A file with a pickled object that would run on loading is refused, and does not run."""
-
-    class Payload:
-        def __reduce__(self):
-            return (os.mkdir, (str(tmp_path / "ran"),))
-
-    torch.save({"state_dict": Payload(), "hyper_parameters": {}, "ImageData": {}}, tmp_path / "evil.ckpt")
-    with pytest.raises(CheckpointError):
-        load_trained(tmp_path / "evil.ckpt")
-    assert not (tmp_path / "ran").exists()
-
-
-def test_a_loss_that_is_not_finite_stops_with_advice():
-    classifier = ImageClassifier(ViTConfig(**TINY["model"]["vit"]), OptimConfig())
-    classifier.vit.head.bias.data[0] = math.nan
-    with pytest.raises(NonFiniteLossError, match=r"the loss is nan at step 0.*--model\.optim\.lr"):
-        classifier.training_step((torch.rand(2, 1, 60, 60), torch.tensor([0, 1])), 0)
 
 
 @pytest.mark.parametrize("recipe", sorted((REPOSITORY / "train" / "configs").glob("*.yaml")), ids=lambda p: p.stem)

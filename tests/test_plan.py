@@ -1,0 +1,70 @@
+"""What a sweep consists of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from training import REPOSITORY, write_sweep
+
+from performer_string import ViTConfig
+from train.plan import read_plan, select
+
+
+def test_a_plan_is_every_combination_and_what_lies_outside(tmp_path):
+    plan = read_plan(write_sweep(tmp_path))
+    names = ["linear-plain", "linear-lf", "softmax-plain", "softmax-lf", "shallow"]
+    assert [r.name for r in plan.runs] == [f"{name}-seed{seed}" for seed in (0, 4) for name in names]
+    lf = plan.runs[1]
+    assert lf.arguments()[:4] == ["--seed_everything", "0", "--model.vit.attention", "linear"]
+    assert lf.arguments()[4:] == ["--model.vit.locality", "gaussian", "--model.vit.locality_options", '{"sigma": 2}']
+    chosen = select(plan, ["attention=softmax", "seed=4"])
+    assert [r.name for r in chosen] == ["softmax-plain-seed4", "softmax-lf-seed4"]
+    assert [r.name for r in select(plan, ["model=shallow,linear-lf", "seed=0"])] == ["linear-lf-seed0", "shallow-seed0"]
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "train" / "sweeps").glob("*.yaml")), ids=lambda p: p.stem)
+def test_the_sweeps_of_this_project(path, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    plan = read_plan(path)
+    assert len(plan.runs) == {"riemannformer": 36, "arrow": 50, "ablation": 110, "demo": 3, "cifar10": 12}[path.stem]
+    assert f"python -m train.sweep train/sweeps/{path.name}" in path.read_text()
+
+
+def test_riemannformer_is_its_six_variants(monkeypatch):
+    """What a variant is called and what it has, after the recipe's own fields are overridden."""
+    monkeypatch.chdir(REPOSITORY)
+    recipe = yaml.safe_load(Path("train/configs/riemannformer.yaml").read_text())["model"]["vit"]
+    found = {}
+    for r in read_plan(Path("train/sweeps/riemannformer.yaml")).runs:
+        config = ViTConfig(**{**recipe, **{k.removeprefix("model.vit."): v for k, v in r.overrides.items()}})
+        assert config.attention == r.choices["attention"]
+        found[r.choices["variant"]] = config.encoding, config.locality
+    assert found == {
+        "no-pos": ("none", None),
+        "sinusoidal": ("sinusoidal", None),
+        "rope": ("rope", None),
+        "lf": ("none", "gaussian"),
+        "riemannformer": ("pate-so2", None),
+        "riemannformer-lf": ("pate-so2", "gaussian"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"recip": "x"}, "unknown field of the sweep .* 'recip'. Did you mean 'recipe'"),
+        ({"recipe": "nowhere.yaml"}, "there is no file nowhere.yaml"),
+        ({"recipe": None}, "has to name a recipe"),
+        ({"axes": None, "models": None}, "axes or models to train"),
+        ({"models": {"a": {"model.vit.encodng": "rope"}}}, "'model.vit.encodng'. Did you mean 'model.vit.encoding'"),
+        ({"models": {"a": {"model.vit.attention": "linaer"}}}, "unknown attention 'linaer'. Did you mean 'linear'"),
+        ({"models": {"a": "rope"}}, "has to hold fields of the recipe"),
+        ({"models": {"a/b": {}}}, "the name 'a/b' becomes a folder's"),
+        ({"models": {"linear-lf": {}}}, "two models have the name 'linear-lf'"),
+    ],
+)
+def test_bad_sweeps(tmp_path, changes, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        read_plan(write_sweep(tmp_path, **changes))
