@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser, split: str = "test", images: 
     )
     default = "(default: %(default)s)"
     parser.add_argument("--split", choices=("test", "val"), default=split, help=f"choose models on val only {default}")
-    parser.add_argument("--images", type=int, default=images, help=f"the first so many images, 0 for all {default}")
+    parser.add_argument("--images", type=int, default=images, help=f"how many, the same for each; 0 for all {default}")
     parser.add_argument("--root", help="where the images are, if not where they were in training")
 
 

@@ -124,6 +124,14 @@ def test_the_held_out_images_do_not_depend_on_the_seed(folder):
     assert torch.equal(sets[0]._val_indices, sets[1]._val_indices)
 
 
+def test_the_first_so_many_images_are_of_all_classes(folder):
+    """As `--images` takes them; a folder's files come class by class."""
+    images = ImageData("folder", root=str(folder)).held_out("test", (8, 8))
+    seen = [label for _, label in images]
+    assert sorted(seen) == [0] * 5 + [1] * 5
+    assert set(seen[:5]) == {0, 1}
+
+
 def test_augmentations_are_a_function_of_epoch_and_index(folder):
     data = ImageData("folder", root=str(folder), batch_size=4, size=[16, 16], augment=["resized-crop", "flip"])
     one, two = data.train_dataloader().dataset, data.train_dataloader().dataset

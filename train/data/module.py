@@ -27,6 +27,11 @@ AUGMENTATIONS = {
 }
 
 
+def shuffled(total: int) -> Tensor:
+    """One order for all runs. Folders are sorted by class, so that the first so many images would be of one."""
+    return torch.randperm(total, generator=torch.Generator().manual_seed(0))
+
+
 class Transformed(Dataset[tuple[Tensor, int]]):
     """Some of a dataset's images, through a transform."""
 
@@ -119,7 +124,7 @@ class ImageData(L.LightningDataModule):
         self._train = self._files(train=True)
         self.num_classes = self.num_classes or labels(self._train)
         total = len(self._train)
-        order = torch.randperm(total, generator=torch.Generator().manual_seed(0))
+        order = shuffled(total)
         held_out = max(1, round(total * self.val_fraction))
         self._val_indices, rest = order[:held_out], order[held_out:]
         self._train_indices = rest[: self.train_size] if self.train_size else rest
@@ -142,7 +147,7 @@ class ImageData(L.LightningDataModule):
             return ArrowDataset(self.arrow, size[0], self.val_size, split)
         self.setup()
         dataset = self._train if split == "val" else self._files(train=False)
-        indices = self._val_indices if split == "val" else torch.arange(len(dataset))
+        indices = self._val_indices if split == "val" else shuffled(len(dataset))
         return Transformed(dataset, indices, v2.Compose([v2.PILToTensor(), *self._resize(size)]))
 
     def train_dataset(self) -> Dataset[tuple[Tensor, int]]:
