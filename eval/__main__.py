@@ -13,7 +13,7 @@ from types import ModuleType
 
 import torch
 
-from eval import estimator, focusing, intervene, invariance, latency, length, locality, redundancy, resolution
+from eval import estimator, focusing, intervene, invariance, latency, length, locality, plateau, redundancy, resolution
 from eval.report import environment, table, write_csv
 
 EVALUATIONS: dict[str, ModuleType] = {
@@ -26,6 +26,7 @@ EVALUATIONS: dict[str, ModuleType] = {
     "length": length,
     "locality": locality,
     "focusing": focusing,
+    "plateau": plateau,
 }
 
 

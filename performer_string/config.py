@@ -64,6 +64,8 @@ class ViTConfig:
         key_gate: a learned weight of each key, by its token. See docs/findings.md.
         log_scale: logits times log N / log N_train for N tokens; not for homogeneous feature maps (`relu`, and
             `polynomial` without `lower`), which see no factor of the logits.
+        tied_start: the projection of the keys starts as a copy of that of the queries, so that a token first attends
+            to those like itself and, by the rotation, near it (arXiv:2305.09828). See docs/findings.md.
         drop_path: stochastic depth (arXiv:1603.09382), growing linearly to this rate at the last block.
         seed: of the random features.
     """
@@ -95,6 +97,7 @@ class ViTConfig:
     max_temperature: float = 16.0
     key_gate: bool = False
     log_scale: bool = False
+    tied_start: bool = False
     drop_path: float = 0.0
     seed: int = 0
 

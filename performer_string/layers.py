@@ -81,6 +81,16 @@ class SelfAttention(nn.Module):
         self.temperature = nn.Parameter(start) if qk_norm else None
         self.kept = Kept(1)
 
+    @torch.no_grad()
+    def tie(self) -> None:
+        """Start with keys that are the queries: W_K <- W_Q.
+
+        Then q_i.k_j is large for tokens that are alike, and where they are, the rotation makes it fall off with their
+        distance. The part on queries and keys of Trockman and Kolter's mimetic initialisation, arXiv:2305.09828.
+        """
+        queries, keys, _ = self.qkv.weight.chunk(3)  # [D, D] each
+        keys.copy_(queries)
+
     def fold(self, basis: Tensor | None) -> tuple[Tensor, Tensor]:
         """Weight [3D, D] and bias [3D] of the projections with B^T applied to the queries' and keys' rows."""
         weight, bias = self.qkv.weight, self.qkv.bias

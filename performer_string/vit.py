@@ -86,6 +86,9 @@ class ViT(nn.Module):
             if isinstance(module, nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=0.02)
                 nn.init.zeros_(module.bias)
+        if c.tied_start:
+            for block in self.blocks:
+                cast(Block, block).attention.tie()
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Patches along each axis of an image."""

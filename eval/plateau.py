@@ -1,0 +1,97 @@
+"""When each run left the plateau of the null answer, and what accuracy it ended with.
+
+On the arrow task the loss stays near that of the most frequent direction until a model has found out where to look, and
+then falls within a hundred steps. Seeds differ in when, and a run that left late has less time to get sharp. The loss
+is the one logged in training (TensorBoard), as a mean over the last `--window` logged values.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tqdm import tqdm
+
+from eval.report import Row, save_figure
+
+HELP = "when each run's training loss left the plateau of the null answer, and the accuracy it ended with"
+LOSS = "train/loss"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--run", nargs="+", type=Path, required=True, help="folders of runs")
+    parser.add_argument("--threshold", type=float, default=0.5, help="loss at which the plateau counts as left")
+    parser.add_argument("--window", type=int, default=5, help="logged losses to take the mean of")
+
+
+def result_directory(options: argparse.Namespace) -> Path:
+    return Path("results") / "plateau"
+
+
+def left_at(steps: Sequence[int], losses: Sequence[float], threshold: float, window: int) -> int | None:
+    """The first step at which the mean of the last `window` losses is below the threshold; None for never."""
+    for end in range(window, len(losses) + 1):
+        if sum(losses[end - window : end]) / window < threshold:
+            return steps[end - 1]
+    return None
+
+
+def scalars(run: Path) -> dict[str, tuple[list[int], list[float]]]:
+    """Steps and values of each scalar that a run logged; of a step logged twice, as after a crash, the later one."""
+    if not any(run.glob("events*")):
+        raise FileNotFoundError(f"{run} is not the folder of a run: it has no TensorBoard events (events.*).")
+    events = EventAccumulator(str(run), size_guidance={"scalars": 0}).Reload()
+    found = {}
+    for tag in events.Tags()["scalars"]:
+        by_step = {event.step: event.value for event in events.Scalars(tag)}
+        found[tag] = (sorted(by_step), [by_step[step] for step in sorted(by_step)])
+    return found
+
+
+def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    if options.window < 1:
+        raise ValueError(f"--window has to be 1 or more, not {options.window}.")
+    for run in tqdm(options.run, desc="runs", leave=False, disable=None):
+        logged = scalars(run)
+        if LOSS not in logged:
+            raise ValueError(f"{run} has logged no {LOSS}.")
+        steps, losses = logged[LOSS]
+        accuracies = {tag.removeprefix("val/"): values for tag, (_, values) in logged.items() if "val/accuracy" in tag}
+        left = left_at(steps, losses, options.threshold, options.window)
+        yield {
+            "run": run.name,
+            "steps": steps[-1] + 1,
+            "left the plateau at step": "" if left is None else left,
+            "lowest accuracy": round(100 * min(values[-1] for values in accuracies.values()), 2) if accuracies else "",
+            "losses": " ".join(f"{step}:{loss:.3g}" for step, loss in zip(steps, losses, strict=True)),
+        }
+
+
+def summary(found: Sequence[Row]) -> list[Row]:
+    return [{name: value for name, value in row.items() if name != "losses"} for row in found]
+
+
+def plot(found: Sequence[Row], path: Path) -> None:
+    """The loss of each run, and the accuracy it ended with over the step at which it left the plateau."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4))
+    left, right = figure.subplots(1, 2)
+    for index, row in enumerate(found):
+        points = [point.split(":") for point in row["losses"].split()]
+        values = [float(value) for _, value in points]
+        smooth = [sum(values[max(0, i - 4) : i + 1]) / len(values[max(0, i - 4) : i + 1]) for i in range(len(values))]
+        colour, mark = f"C{index % 10}", "osD^v"[index // 10 % 5]
+        left.plot([int(step) for step, _ in points], smooth, color=colour, linewidth=1)
+        if row["left the plateau at step"] != "" and row["lowest accuracy"] != "":
+            place = (row["left the plateau at step"], row["lowest accuracy"])
+            right.plot(*place, mark, color=colour, label=row["run"])
+    left.set(xlabel="step", ylabel="training loss (mean of five logged)")
+    right.set(xlabel="step at which the plateau was left", ylabel="lowest validation accuracy at the end, %")
+    if right.get_legend_handles_labels()[0]:
+        right.legend(fontsize=6)
+    figure.tight_layout()
+    save_figure(figure, path)

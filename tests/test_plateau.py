@@ -1,0 +1,57 @@
+"""When a run left the plateau of the null answer."""
+
+import csv
+
+import pytest
+from torch.utils.tensorboard import SummaryWriter
+
+from eval.__main__ import main
+from eval.plateau import left_at
+
+
+def test_the_first_step_with_a_mean_below_the_threshold():
+    steps, losses = [9, 19, 29, 39, 49], [1.2, 0.1, 1.2, 0.4, 0.2]
+    assert left_at(steps, losses, 0.5, 1) == 19  # one lucky batch
+    assert left_at(steps, losses, 0.5, 2) == 49
+    assert left_at(steps, losses, 0.1, 2) is None
+    assert left_at(steps, losses, 0.5, 9) is None
+
+
+def logged(run, losses, accuracy):
+    writer = SummaryWriter(str(run))
+    for index, loss in enumerate(losses):
+        writer.add_scalar("train/loss", loss, 10 * index + 9)
+    for size, value in accuracy.items():
+        writer.add_scalar(f"val/accuracy_{size}", 0.3, 9)
+        writer.add_scalar(f"val/accuracy_{size}", value, 10 * len(losses) - 1)
+    writer.close()
+    return str(run)
+
+
+def test_of_runs(tmp_path, capsys):
+    early = logged(tmp_path / "early", [1.3, 1.2, 0.2, 0.1, 0.05, 0.01], {60: 1.0, 84: 0.99})
+    never = logged(tmp_path / "never", [1.3] * 6, {60: 0.44})
+    main(["plateau", "--run", early, never, "--window", "2", "--out", str(tmp_path)])
+    assert "left the plateau" in capsys.readouterr().out
+    with (tmp_path / "plateau.csv").open() as file:
+        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    found = [(row["run"], row["steps"], row["left the plateau at step"], row["lowest accuracy"]) for row in rows]
+    assert found == [("early", "60", "39", "99.0"), ("never", "60", "", "44.0")]
+    assert rows[0]["losses"].startswith("9:1.3 19:1.2 29:0.2")
+    assert (tmp_path / "plateau.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(["--run", "nowhere"], "nowhere is not the folder of a run"), (["--run", "x", "--window", "0"], "1 or more")],
+)
+def test_errors(options, message, capsys):
+    with pytest.raises(SystemExit):
+        main(["plateau", *options])
+    assert message in capsys.readouterr().err
+
+
+def test_a_run_of_this_project_has_what_is_needed(whole, tmp_path, capsys):
+    main(["plateau", "--run", str(whole), "--threshold", "100", "--window", "1", "--out", str(tmp_path)])
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| whole")]
+    assert row.split("|")[3].strip() != ""
