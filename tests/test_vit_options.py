@@ -124,3 +124,23 @@ def test_bad_images():
         vit()(torch.randn(2, 3, 16, 24))
     with pytest.raises(ValueError, match="18 x 24 pixels is not divisible"):
         vit()(torch.randn(2, 2, 18, 24))
+
+
+def test_keys_that_start_as_the_queries_attend_to_what_is_alike_and_near():
+    torch.manual_seed(0)
+    tied, free = vit(tied_start=True, encoding="rope-mixed"), vit(encoding="rope-mixed")
+    for block in tied.blocks:
+        queries, keys, values = block.attention.qkv.weight.chunk(3)
+        assert torch.equal(queries, keys)
+        assert not torch.equal(queries, values)
+    assert not torch.equal(*free.blocks[0].attention.qkv.weight.chunk(3)[:2])
+    positions = grid_positions((5, 5))
+    x = torch.randn(1, 1, tied.config.width).expand(1, 25, -1)  # the same token everywhere
+    rotation = tied.rotations(positions)[0]
+    q, k, _ = tied.blocks[0].attention.qkv(x).unflatten(-1, (3, tied.config.num_heads, -1)).permute(2, 0, 3, 1, 4)
+    logits = rotation.rotate(q) @ rotation.rotate(k).mT  # [1, H, 25, 25]
+    assert (logits.argmax(-1) == torch.arange(25)).all()
+    loss = tied(torch.randn(3, 2, 16, 24)).square().sum()
+    loss.backward()
+    queries, keys, _ = tied.blocks[0].attention.qkv.weight.grad.chunk(3)
+    assert not torch.equal(queries, keys)  # a start, and not a tie for good
