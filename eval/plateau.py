@@ -10,12 +10,14 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tqdm import tqdm
 
 from eval.report import Row, save_figure
+from eval.seeds import stem
 
 HELP = "when each run's training loss left the plateau of the null answer, and the accuracy it ended with"
 LOSS = "train/loss"
@@ -75,23 +77,25 @@ def summary(found: Sequence[Row]) -> list[Row]:
 
 
 def plot(found: Sequence[Row], path: Path) -> None:
-    """The loss of each run, and the accuracy it ended with over the step at which it left the plateau."""
+    """The loss of each run, and the accuracy it ended with over when it left the plateau; one colour a model."""
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
-    figure = Figure(figsize=(10, 4))
+    figure = Figure(figsize=(10, 4.5))
     left, right = figure.subplots(1, 2)
-    for index, row in enumerate(found):
+    models = list(dict.fromkeys(stem(row["run"]) for row in found))
+    for row in found:
+        colour = f"C{models.index(stem(row['run'])) % 10}"
         points = [point.split(":") for point in row["losses"].split()]
         values = [float(value) for _, value in points]
-        smooth = [sum(values[max(0, i - 4) : i + 1]) / len(values[max(0, i - 4) : i + 1]) for i in range(len(values))]
-        colour, mark = f"C{index % 10}", "osD^v"[index // 10 % 5]
-        left.plot([int(step) for step, _ in points], smooth, color=colour, linewidth=1)
+        means = [fmean(values[max(0, i - 4) : i + 1]) for i in range(len(values))]
+        left.plot([100 * int(step) / row["steps"] for step, _ in points], means, color=colour, linewidth=1)
         if row["left the plateau at step"] != "" and row["lowest accuracy"] != "":
-            place = (row["left the plateau at step"], row["lowest accuracy"])
-            right.plot(*place, mark, color=colour, label=row["run"])
-    left.set(xlabel="step", ylabel="training loss (mean of five logged)")
-    right.set(xlabel="step at which the plateau was left", ylabel="lowest validation accuracy at the end, %")
-    if right.get_legend_handles_labels()[0]:
-        right.legend(fontsize=6)
-    figure.tight_layout()
+            share = 100 * row["left the plateau at step"] / row["steps"]
+            right.plot(share, row["lowest accuracy"], "o", color=colour, alpha=0.8)
+    left.set(xlabel="% of the training", ylabel="training loss (mean of five logged)")
+    right.set(xlabel="plateau left after % of the training", ylabel="lowest validation accuracy at the end, %")
+    lines = [Line2D([], [], color=f"C{i % 10}", label=model) for i, model in enumerate(models)]
+    figure.legend(handles=lines, fontsize=8, loc="lower center", ncols=min(4, len(lines)))
+    figure.tight_layout(rect=(0, 0.06 + 0.04 * (len(lines) // 4), 1, 1))
     save_figure(figure, path)
