@@ -36,7 +36,7 @@ def result_directory(options: argparse.Namespace) -> Path:
 def left_at(steps: Sequence[int], losses: Sequence[float], threshold: float, window: int) -> int | None:
     """The first step at which the mean of the last `window` losses is below the threshold; None for never."""
     for end in range(window, len(losses) + 1):
-        if sum(losses[end - window : end]) / window < threshold:
+        if fmean(losses[end - window : end]) < threshold:
             return steps[end - 1]
     return None
 
@@ -61,13 +61,13 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
         if LOSS not in logged:
             raise ValueError(f"{run} has logged no {LOSS}.")
         steps, losses = logged[LOSS]
-        accuracies = {tag.removeprefix("val/"): values for tag, (_, values) in logged.items() if "val/accuracy" in tag}
+        accuracies = [values[-1] for tag, (_, values) in logged.items() if tag.startswith("val/accuracy")]
         left = left_at(steps, losses, options.threshold, options.window)
         yield {
             "run": run.name,
             "steps": steps[-1] + 1,
             "left the plateau at step": "" if left is None else left,
-            "lowest accuracy": round(100 * min(values[-1] for values in accuracies.values()), 2) if accuracies else "",
+            "lowest accuracy": round(100 * min(accuracies), 2) if accuracies else "",
             "losses": " ".join(f"{step}:{loss:.3g}" for step, loss in zip(steps, losses, strict=True)),
         }
 

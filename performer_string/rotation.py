@@ -164,10 +164,10 @@ class BlockRotation:
         """R x for x [B, H, N, d], in the precision of the blocks inside, in the type of x outside."""
         dtype = torch.promote_types(x.dtype, self.blocks.dtype)
         parts = x.to(dtype).unflatten(-1, self.blocks.shape[-3:-1])  # [B, H, N, m, b]
-        # Not `@`, which would repeat the blocks for each image.
-        form = "hnmij,bhnmj->bhnmi" if self.blocks.ndim == 5 else "bhnmij,bhnmj->bhnmi"
         with torch.autocast(x.device.type, enabled=False):
-            return torch.einsum(form, self.blocks.to(dtype), parts).flatten(-2).to(x.dtype)
+            # Not `@`, which would repeat the blocks for each image.
+            turned = torch.einsum("...hnmij,...hnmj->...hnmi", self.blocks.to(dtype), parts)
+        return turned.flatten(-2).to(x.dtype)
 
     def unrotate(self, x: Tensor) -> Tensor:
         """R^T x."""

@@ -1,8 +1,7 @@
 """When a run left the plateau of the null answer."""
 
-import csv
-
 import pytest
+from saved import read
 from torch.utils.tensorboard import SummaryWriter
 
 from eval.__main__ import main
@@ -33,8 +32,7 @@ def test_of_runs(tmp_path, capsys):
     never = logged(tmp_path / "never", [1.3] * 6, {60: 0.44})
     main(["plateau", "--run", early, never, "--window", "2", "--out", str(tmp_path)])
     assert "left the plateau" in capsys.readouterr().out
-    with (tmp_path / "plateau.csv").open() as file:
-        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    _, rows = read(tmp_path / "plateau.csv")
     found = [(row["run"], row["steps"], row["left the plateau at step"], row["lowest accuracy"]) for row in rows]
     assert found == [("early", "60", "39", "99.0"), ("never", "60", "", "44.0")]
     assert rows[0]["losses"].startswith("9:1.3 19:1.2 29:0.2")

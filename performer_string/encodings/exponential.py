@@ -25,29 +25,28 @@ def exponential(x: Tensor) -> Tensor:
     if not x.numel():
         return x
     eye = torch.eye(x.shape[-1], dtype=x.dtype, device=x.device)
-    with torch.autocast(x.device.type, enabled=False):
-        x2 = x @ x
-        x3, x4 = x2 @ x, x2 @ x2
-        # Eigenvalues of X^4 come in pairs, so that the largest is at most the Frobenius norm over the root of 2.
-        radius = float((torch.linalg.matrix_norm(x4.detach()).amax() / 2**0.5) ** 0.25)
-        usable = radius > 0 and math.isfinite(radius)  # a number that is not finite goes through to the loss
-        squarings = max(0, math.ceil(math.log2(radius / RADIUS[x.dtype]))) if usable else 0
-        h = 0.5**squarings
-        x, x2, x3, x4 = x * h, x2 * h**2, x3 * h**3, x4 * h**4
+    x2 = x @ x
+    x3, x4 = x2 @ x, x2 @ x2
+    # Eigenvalues of X^4 come in pairs, so that the largest is at most the Frobenius norm over the root of 2.
+    radius = float((torch.linalg.matrix_norm(x4.detach()).amax() / 2**0.5) ** 0.25)
+    usable = radius > 0 and math.isfinite(radius)  # a number that is not finite goes through to the loss
+    squarings = max(0, math.ceil(math.log2(radius / RADIUS[x.dtype]))) if usable else 0
+    h = 0.5**squarings
+    x, x2, x3, x4 = x * h, x2 * h**2, x3 * h**3, x4 * h**4
 
-        def four_terms(k: int) -> Tensor:
-            return TAYLOR[k] * eye + TAYLOR[k + 1] * x + TAYLOR[k + 2] * x2 + TAYLOR[k + 3] * x3
+    def four_terms(k: int) -> Tensor:
+        return TAYLOR[k] * eye + TAYLOR[k + 1] * x + TAYLOR[k + 2] * x2 + TAYLOR[k + 3] * x3
 
-        r = four_terms(8) + TAYLOR[12] * x4
-        r = four_terms(4) + r @ x4
-        r = four_terms(0) + r @ x4
-        for _ in range(squarings):
-            r = r @ r
-        return 1.5 * r - 0.5 * (r @ (r.mT @ r))
+    r = four_terms(8) + TAYLOR[12] * x4
+    r = four_terms(4) + r @ x4
+    r = four_terms(0) + r @ x4
+    for _ in range(squarings):
+        r = r @ r
+    return 1.5 * r - 0.5 * (r @ (r.mT @ r))
 
 
 def combined(coordinates: Tensor, skew: Tensor) -> Tensor:
-    """exp(sum_k r_k A_k) for r [M, C] and A [H, C, n, b, b]: [H, M, n, b, b]."""
+    """exp(sum_k r_k A_k) for r [M, C] and A [H, C, n, b, b]: [H, M, n, b, b], in their precision under autocast too."""
     with torch.autocast(skew.device.type, enabled=False):
         return exponential(torch.einsum("mc,hcnij->hmnij", coordinates, skew))
 
@@ -56,11 +55,8 @@ def exponentials(coordinates: Tensor, skew: Tensor) -> Tensor:
     """`combined`, a few positions at a time and again in the backward pass: only the result is ever held whole."""
     held = CACHE if skew.device.type == "cpu" else DEVICE
     size = max(1, held // max(1, skew[:, 0].numel()))  # positions
-    parts = coordinates.split(size)
-    if not torch.is_grad_enabled() or not (skew.requires_grad or coordinates.requires_grad):
-        return torch.cat([combined(part, skew) for part in parts], dim=1)
-    again = [
+    parts = [
         checkpoint(combined, part, skew, use_reentrant=False, preserve_rng_state=False, determinism_check="none")
-        for part in parts
+        for part in coordinates.split(size)
     ]
-    return torch.cat(again, dim=1)
+    return torch.cat(parts, dim=1)
