@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from performer_string.lattice import Lattice, Triple
 from performer_string.slabs import Again, Source, slab_size
-from performer_string.tiles import band_of, bands, flat, rows_of, slabs, tile_of
+from performer_string.tiles import band_of, bands, slabs, tile_of, together
 
 Kernel = Callable[[Tensor], Tensor]  # offsets [..., 3] in patches -> lambda, [H, ...]
 
@@ -35,7 +35,7 @@ def window_table(kernel: Kernel, lattice: Lattice, radius: Triple, like: Tensor)
 
 
 class _WindowSum(torch.autograd.Function):
-    """out_i = sum_(j in window) table_ij (fq_i . fk_j) v_j, and fq_i . sums; one tile at a time, in both directions.
+    """out_i = sum_(j in window) table_ij (fq_i . fk_j) v_j, and fq_i . sums; tiles by runs, in both directions.
 
     Features are those of a slab of whole rows of tiles, and of the keys around it. Windows are contiguous along the
     first axis: each band of the other two is copied once.
@@ -66,13 +66,15 @@ class _WindowSum(torch.autograd.Function):
             q_grid = fq.unflatten(2, slab.shape)
             k_grid, v_grid = (x.unflatten(2, slab.window) for x in (fk, v[:, :, around]))
             out_grid = out[:, :, here, :width].unflatten(2, slab.shape)
-            for columns, tiles in bands(lattice, radius, slab):
+            for columns, runs in bands(lattice, radius, slab):
                 band_k, band_v = band_of(k_grid, columns), band_of(v_grid, columns)
-                for tile, rows, part in tiles:
-                    decay = table[part]
-                    weights = flat(q_grid[tile]) @ rows_of(band_k, rows).mT  # [B, H, T, W]
-                    _as_table(weights, decay).mul_(decay)
-                    out_grid[tile] = (weights @ rows_of(band_v, rows)).unflatten(2, out_grid[tile].shape[2:5])
+                for run in runs:
+                    decay, own = _flat(table[run.table]), run.tiles(q_grid)  # [H, A, W], [B, H, T, A, m]
+                    keys, values = run.windows(band_k), run.windows(band_v)  # [B, H, T, W, m], [B, H, T, W, d]
+                    found = v.new_empty(*own.shape[:-1], width)
+                    for i, h in together(own):
+                        found[i] = (own[i] @ keys[i].mT).mul_(decay[h]) @ values[i]
+                    run.put(out_grid, found)
             far = fk.sum(2)[..., None] if sums is None else sums
             out[:, :, here, -far.shape[-1] :] += fq @ far
         return out
@@ -95,20 +97,23 @@ class _WindowSum(torch.autograd.Function):
             k_grid, v_grid, dk_grid, dv_grid = (
                 x.unflatten(2, slab.window) for x in (keys.features, v[:, :, around], fk_grad, v_grad[:, :, around])
             )
-            for columns, tiles in bands(lattice, ctx.radius, slab):
+            for columns, runs in bands(lattice, ctx.radius, slab):
                 band_k, band_v = band_of(k_grid, columns), band_of(v_grid, columns)
                 k_sum, v_sum = torch.zeros_like(band_k), torch.zeros_like(band_v)
-                for tile, rows, part in tiles:
-                    decay = table[part]
-                    fq, g = flat(q_grid[tile]), flat(g_grid[tile])  # [B, H, T, m], [B, H, T, d]
-                    fk, values = rows_of(band_k, rows), rows_of(band_v, rows)  # [B, H, W, m], [B, H, W, d]
-                    scores, inner = fq @ fk.mT, g @ values.mT  # [B, H, T, W]
-                    table_grad[part] += _as_table(scores * inner, decay).sum(0)
-                    _as_table(inner, decay).mul_(decay)
-                    _as_table(scores, decay).mul_(decay)
-                    dq_grid[tile] = (inner @ fk).unflatten(2, dq_grid[tile].shape[2:5])
-                    rows_of(k_sum, rows).add_(inner.mT @ fq)
-                    rows_of(v_sum, rows).add_(scores.mT @ g)
+                for run in runs:
+                    decay, fq, g = _flat(table[run.table]), run.tiles(q_grid), run.tiles(g_grid)
+                    fk, values = run.windows(band_k), run.windows(band_v)  # [B, H, T, W, m], [B, H, T, W, d]
+                    dk, dv = run.windows(k_sum), run.windows(v_sum)
+                    dq, decay_grad = torch.empty_like(fq), torch.zeros_like(decay)
+                    for i, h in together(fq):
+                        scores, inner = fq[i] @ fk[i].mT, g[i] @ values[i].mT  # [T or B, H, A, W]
+                        decay_grad[h] += (scores * inner).sum(0)
+                        inner, scores = inner.mul_(decay[h]), scores.mul_(decay[h])
+                        dq[i] = inner @ fk[i]
+                        _add_products(dk[i], inner.mT, fq[i], run.apart)
+                        _add_products(dv[i], scores.mT, g[i], run.apart)
+                    run.put(dq_grid, dq)
+                    table_grad[run.table] += decay_grad.view_as(table[run.table])
                 for whole, part_sum in ((dk_grid, k_sum), (dv_grid, v_sum)):
                     near = whole[:, :, :, columns[0], columns[1]]
                     near += part_sum.unflatten(3, near.shape[3:5])
@@ -134,9 +139,19 @@ def _part(hidden: Tensor | None, tokens: slice) -> Tensor | None:
     return None if hidden is None else hidden[:, :, tokens]
 
 
-def _as_table(weights: Tensor, decay: Tensor) -> Tensor:
-    """[B, H, T, W] seen as [B, H, a_0, a_1, a_2, w_0, w_1, w_2]."""
-    return weights.view(len(weights), *decay.shape)
+def _flat(table: Tensor) -> Tensor:
+    """[H, a_0, a_1, a_2, w_0, w_1, w_2] -> [H, A, W]."""
+    return table.flatten(4).flatten(1, 3)
+
+
+def _add_products(windows: Tensor, a: Tensor, b: Tensor, apart: int) -> None:
+    """windows += a @ b; of windows of one head [T, W, c], which overlap, those at once that do not."""
+    if windows.ndim == 4:  # one tile of all heads, [B, H, W, c]
+        windows += a @ b
+    else:
+        for first in range(min(apart, len(windows))):
+            some = slice(first, None, apart)
+            windows[some].baddbmm_(a[some], b[some])
 
 
 def window_sum(

@@ -1,11 +1,13 @@
 """A lattice cut into tiles with windows around them: which tokens share a window, and views of them.
 
 A slab is some whole rows of tiles, along the first axis, so that its tokens are contiguous; a band is all tiles of a
-slab that have their place along the other two axes in common.
+slab that have their place along the other two axes in common; a run is those of a band whose windows are not cut off
+at the edges of the lattice, or one tile at an edge.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -80,31 +82,67 @@ def slabs(lattice: Lattice, radius: Triple, most: int) -> Iterator[Slab]:
         yield Slab(start, stop, low, here, around, (stop - start, n1, n2), (high - low, n1, n2))
 
 
-def bands(lattice: Lattice, radius: Triple, slab: Slab) -> Iterator[tuple[Index, list[tuple[Index, slice, Index]]]]:
-    """For each band of a slab: its window along the last two axes, and its tiles.
+@dataclass(frozen=True)
+class Run:
+    """Tiles of a band, one after another along the first axis, with windows of the same shape.
 
-    A tile is its index into the slab [B, H, a_0, n_1, n_2, c], its window's rows of the band, and its index into the
-    table.
+    Attributes:
+        count: of the tiles, T.
+        shape: of each, a_0, a_1, a_2.
+        own: their index into the slab [B, H, n_0, n_1, n_2, c].
+        first, height: the first row of the band in the first window, and the rows of each window.
+        table: their index into the table [H, a_0, a_1, a_2, w_0, w_1, w_2].
     """
+
+    count: int
+    shape: Triple
+    own: Index
+    first: int
+    height: int
+    table: Index
+
+    def tiles(self, slab: Tensor) -> Tensor:
+        """[B, H, n_0, n_1, n_2, c] -> [B, H, T, a_0 a_1 a_2, c]."""
+        return slab[self.own].unflatten(2, (self.count, self.shape[0])).flatten(3, 5)
+
+    def put(self, slab: Tensor, tiles: Tensor) -> None:
+        """slab[own] = tiles [B, H, T, a_0 a_1 a_2, c]."""
+        slab[self.own] = tiles.unflatten(3, self.shape).flatten(2, 3)
+
+    def windows(self, band: Tensor) -> Tensor:
+        """[B, H, n_0, w_1 w_2, c] -> [B, H, T, W, c], a view, in which windows overlap."""
+        columns, step = band.shape[3], self.shape[0]
+        rows = band[:, :, self.first : self.first + (self.count - 1) * step + self.height]
+        return rows.flatten(2, 3).unfold(2, self.height * columns, step * columns).mT
+
+    @property
+    def apart(self) -> int:
+        """So many tiles on, the windows no longer overlap."""
+        return -(-self.height // self.shape[0])
+
+
+def bands(lattice: Lattice, radius: Triple, slab: Slab) -> Iterator[tuple[Index, list[Run]]]:
+    """For each band of a slab: its window along the last two axes, and its tiles."""
     axes = [list(spans(n, a, r)) for n, a, r in zip(lattice.shape, tile_of(lattice), radius, strict=True)]
+    rows = [span for span in axes[0] if slab.start <= span[0] < slab.stop]
+    alike = [list(group) for _, group in itertools.groupby(rows, key=lambda span: [x - span[0] for x in span])]
     everything = slice(None)
     for span1 in axes[1]:
         for span2 in axes[2]:
-            tiles = []
-            for span0 in axes[0]:
-                if not slab.start <= span0[0] < slab.stop:
-                    continue
-                three = (span0, span1, span2)
-                first = (slab.start, 0, 0)
-                own = [slice(start - f, stop - f) for (start, stop, _, _), f in zip(three, first, strict=True)]
-                here = [slice(0, stop - start) for start, stop, _, _ in three]
+            runs = []
+            for group in alike:
+                three = (group[0], span1, span2)
+                a0, a1, a2 = (stop - start for start, stop, _, _ in three)
+                own = (slice(group[0][0] - slab.start, group[-1][1] - slab.start), slice(*span1[:2]), slice(*span2[:2]))
                 window = [
                     slice(low - start + r, high - start + r)
                     for (start, _, low, high), r in zip(three, radius, strict=True)
                 ]
-                rows = slice(span0[2] - slab.low, span0[3] - slab.low)
-                tiles.append(((everything, everything, *own), rows, (everything, *here, *window)))
-            yield (slice(*span1[2:]), slice(*span2[2:])), tiles
+                index = (everything, slice(a0), slice(a1), slice(a2), *window)
+                _, _, low, high = group[0]
+                own_index = (everything, everything, *own)
+                runs.append(Run(len(group), (a0, a1, a2), own_index, low - slab.low, high - low, index))
+            yield (slice(*span1[2:]), slice(*span2[2:])), runs
 
 
 def band_of(x: Tensor, columns: Index) -> Tensor:
@@ -112,11 +150,10 @@ def band_of(x: Tensor, columns: Index) -> Tensor:
     return x[(slice(None), slice(None), slice(None), *columns)].flatten(3, 4).contiguous()
 
 
-def rows_of(band: Tensor, rows: slice) -> Tensor:
-    """[B, H, n_0, w_1 w_2, c] -> [B, H, W, c], a view."""
-    part = band[:, :, rows]
-    return part.view(*part.shape[:2], part.shape[2] * part.shape[3], part.shape[4])
-
-
-def flat(tile: Tensor) -> Tensor:
-    return tile.flatten(2, 4)  # [B, H, a_0, a_1, a_2, c] -> [B, H, T, c]
+def together(tiles: Tensor) -> list[tuple[tuple[slice | int, ...], slice | int]]:
+    """How to go through tiles [B, H, T, ..] in few batches: indices, [n, ..] or [B, H, ..] each, and their heads."""
+    batch, heads, count = tiles.shape[:3]
+    everything = slice(None)
+    if count >= batch * heads:
+        return [((b, h), h) for b in range(batch) for h in range(heads)]
+    return [((everything, everything, t), everything) for t in range(count)]

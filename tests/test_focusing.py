@@ -18,7 +18,7 @@ from performer_string.focusing_grid import cells_of, grid_sum
 from performer_string.focusing_window import window_sum
 from performer_string.lattice import Lattice, find_lattice, from_cells, to_cells
 from performer_string.slabs import Given
-from performer_string.tiles import products, radius_in_tokens
+from performer_string.tiles import bands, products, radius_in_tokens, slabs
 
 WINDOW, GRID, GRADIENT = 1e-3, 0.03, 0.05  # bounds on relative errors
 GRIDS = [(80,), (13, 18), (5, 6, 7)]
@@ -117,6 +117,32 @@ def test_a_window_over_everything_is_exact_with_every_gradient():
     leaves, weight = [fq, fk, v, *locality.parameters()], torch.randn_like(slow)
     for a, b in zip(*(torch.autograd.grad((x * weight).sum(), leaves) for x in (fast, slow)), strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5])
+def test_tiles_in_a_row_share_a_product(batch):
+    """Six tiles away from the edges, in batches over tiles or over heads; the decay has ended within the window."""
+    lattice = Lattice((61, 9, 1), (1.0, 1.0, 1.0), 2)
+    locality, positions = decay("gaussian", 1.0), grid_positions((61, 9), dtype=torch.float64)
+    fq, fk, v = inputs(549, 3, 2, batch=batch)
+    slow = naive.attenuated(fq, fk, v, definition(locality, positions))
+    fast = window_sum(Given(3), fq, fk, v, locality.of_offsets, lattice, (8, 8, 0))[..., :-1]
+    torch.testing.assert_close(fast, slow)
+    leaves, weight = [fq, fk, v, *locality.parameters()], torch.randn_like(slow)
+    for a, b in zip(*(torch.autograd.grad((x * weight).sum(), leaves) for x in (fast, slow)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_windows_that_are_apart_share_no_keys():
+    """Gradients are added to them at the same time."""
+    lattice = Lattice((61, 9, 1), (1.0, 1.0, 1.0), 2)
+    (slab,) = slabs(lattice, (9, 8, 0), lattice.tokens)
+    runs = [run for _, runs in bands(lattice, (9, 8, 0), slab) for run in runs]
+    assert max(run.count for run in runs) >= 4
+    for run in runs:
+        windows = run.windows(torch.arange(61.0).view(1, 1, 61, 1, 1))[0, 0, :, :, 0]  # rows of the grid
+        for one, other in zip(windows, windows[run.apart :], strict=False):
+            assert one[-1] < other[0]
 
 
 def test_nodes_at_every_token_are_exact_and_coarser_ones_worse():
