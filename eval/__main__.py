@@ -30,13 +30,19 @@ EVALUATIONS: dict[str, ModuleType] = {
 }
 
 
+OUT = "where the CSV and PNG go; `results` beside a checkpoint's or several runs' folders, else results/NAME"
+
+
 def choose_device(name: str) -> torch.device:
     """A device by name; `auto` is the GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"--device {name}: torch sees no GPU here. Use --device cpu, or auto.")
-    return torch.device(name)
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise ValueError(f"--device has to be auto, cpu, cuda or cuda:NUMBER, not {name!r}.") from None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -46,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         command = commands.add_parser(name, help=module.HELP)
         module.add_arguments(command)
         command.add_argument("--device", default="auto", help="auto, cpu or cuda")
-        command.add_argument("--out", type=Path, help="where the CSV and PNG go; `results` of the run by default")
+        command.add_argument("--out", type=Path, help=OUT)
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = parser.parse_args(given)
     evaluation = EVALUATIONS[options.evaluation]

@@ -103,7 +103,7 @@ def measure(
         found.append([statistics(probe, rows, positions, blank) for probe in probes])
         blanks, total = blanks + float(blank.float().mean(-1).sum()), total + len(images)
     layers = [
-        {name: torch.cat([batch[layer][name] for batch in found]).mean(0) for name in found[0][layer]}
+        {name: torch.cat([batch[layer][name] for batch in found]).nanmean(0) for name in found[0][layer]}
         for layer in range(len(vit.blocks))
     ]
     return layers, blanks / total, float(torch.cdist(positions[rows], positions).mean()), total

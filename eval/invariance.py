@@ -15,7 +15,6 @@ from tqdm import tqdm
 from eval.report import Row, save_figure
 from performer_string import ENCODINGS, FEATURE_MAPS, ViT, ViTConfig, build_encoding, build_feature_map, grid_positions
 from performer_string.encodings import Encoding, SeparableEncoding
-from performer_string.encodings.additive import NoEncoding
 from performer_string.encodings.skew import cayley
 from performer_string.features import RandomFeatures
 from train.checkpoint import load_trained
@@ -181,7 +180,7 @@ def of_models(options: argparse.Namespace) -> Iterator[Row]:
         change = float((vit(images, still + 3.37) - logits).abs().max() / logits.abs().max())
         random = vit.config.attention == "performer-pytorch"
         random |= any(isinstance(module, RandomFeatures) for module in vit.modules())
-        relative = isinstance(vit.encoding, SeparableEncoding | NoEncoding)
+        relative = expectation(vit.config.encoding, vit.encoding) == "exact" and vit.config.values != "group-action"
         if not random and relative and not vit.num_prefix:
             expected = "exact"
         else:

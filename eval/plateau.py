@@ -1,8 +1,8 @@
 """When each run left the plateau of the null answer, and what accuracy it ended with.
 
 On the arrow task the loss stays near that of the most frequent direction until a model has found out where to look, and
-then falls within a hundred steps. Seeds differ in when, and a run that left late has less time to get sharp. The loss
-is the one logged in training (TensorBoard), as a mean over the last `--window` logged values.
+then falls below a tenth of that within some hundred steps. Seeds differ in when, and a run that left late has less time
+to get sharp. The loss is the one logged in training (TensorBoard), as a mean over the last `--window` logged values.
 """
 
 from __future__ import annotations
@@ -68,12 +68,13 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
             "steps": steps[-1] + 1,
             "left the plateau at step": "" if left is None else left,
             "lowest accuracy": round(100 * min(accuracies), 2) if accuracies else "",
+            "window": options.window,
             "losses": " ".join(f"{step}:{loss:.3g}" for step, loss in zip(steps, losses, strict=True)),
         }
 
 
 def summary(found: Sequence[Row]) -> list[Row]:
-    return [{name: value for name, value in row.items() if name != "losses"} for row in found]
+    return [{name: value for name, value in row.items() if name not in ("window", "losses")} for row in found]
 
 
 def plot(found: Sequence[Row], path: Path) -> None:
@@ -88,12 +89,12 @@ def plot(found: Sequence[Row], path: Path) -> None:
         colour = f"C{models.index(stem(row['run'])) % 10}"
         points = [point.split(":") for point in row["losses"].split()]
         values = [float(value) for _, value in points]
-        means = [fmean(values[max(0, i - 4) : i + 1]) for i in range(len(values))]
+        means = [fmean(values[max(0, i + 1 - row["window"]) : i + 1]) for i in range(len(values))]
         left.plot([100 * int(step) / row["steps"] for step, _ in points], means, color=colour, linewidth=1)
         if row["left the plateau at step"] != "" and row["lowest accuracy"] != "":
             share = 100 * row["left the plateau at step"] / row["steps"]
             right.plot(share, row["lowest accuracy"], "o", color=colour, alpha=0.8)
-    left.set(xlabel="% of the training", ylabel="training loss (mean of five logged)")
+    left.set(xlabel="% of the training", ylabel="training loss")
     right.set(xlabel="plateau left after % of the training", ylabel="lowest validation accuracy at the end, %")
     lines = [Line2D([], [], color=f"C{i % 10}", label=model) for i, model in enumerate(models)]
     figure.legend(handles=lines, fontsize=8, loc="lower center", ncols=min(4, len(lines)))

@@ -24,6 +24,12 @@ def pixels(text: str) -> int:
     return int(text)
 
 
+def count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"a number of images is 0 or more, not {text!r}.")
+    return int(text)
+
+
 def add_arguments(parser: argparse.ArgumentParser, split: str = "test", images: int = 0) -> None:
     parser.add_argument("--checkpoint", nargs="+", type=Path, required=True, help="one or more checkpoints")
     parser.add_argument("--resolutions", nargs="+", type=pixels, required=True, help="sides of the images, in pixels")
@@ -32,7 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser, split: str = "test", images: 
     )
     default = "(default: %(default)s)"
     parser.add_argument("--split", choices=("test", "val"), default=split, help=f"choose models on val only {default}")
-    parser.add_argument("--images", type=int, default=images, help=f"how many, the same for each; 0 for all {default}")
+    parser.add_argument(
+        "--images", type=count, default=images, help=f"how many, the same for each; 0 for all {default}"
+    )
     parser.add_argument("--root", help="where the images are, if not where they were in training")
 
 

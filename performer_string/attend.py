@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
@@ -28,6 +29,10 @@ class Focus:
     def matrix(self) -> Tensor:
         """lambda(p_i - p_j), [H, N, N]."""
         return self.locality.matrix(self.positions, self.num_prefix)
+
+
+def relu_power(x: Tensor, order: int) -> Tensor:
+    return x.relu() ** order
 
 
 def arguments(focus: Focus | None) -> dict[str, Any]:
@@ -142,7 +147,7 @@ class PerformerPytorchAttention(nn.Module):
                 head_dim,
                 nb_features=options.get("num_features", 256),
                 generalized_attention=feature_map == "relu",
-                kernel_fn=lambda x: x.relu() ** order,
+                kernel_fn=partial(relu_power, order=order),
             )
 
     def forward(

@@ -5,6 +5,7 @@ Shapes: queries, keys and values [B, H, N, d]; a key mask [B, N] of booleans, Tr
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import torch
@@ -15,6 +16,8 @@ from performer_string.features import FeatureMap
 from performer_string.kernels import fused_attention
 from performer_string.offsets import OffsetKernel, divide
 from performer_string.rotation import Rotation
+
+NEVER = -1e4  # a bias in place of -inf: exp of it is zero beside any other
 
 
 def check_key_mask(key_mask: Tensor | None, k: Tensor) -> None:
@@ -90,13 +93,32 @@ def softmax_attention(
                 logits = logits.masked_fill(~key_mask[:, None, None, :], -torch.inf)
             weights = logits.softmax(-1).nan_to_num(0.0) * decay  # [B, H, N, N]
             return (weights @ v.to(dtype)).to(v.dtype)
-    bias = None if key_bias is None else key_bias[:, :, None].to(q.dtype)  # [B, H, 1, N]
+    width = v.shape[-1]
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    if key_bias is not None:
+        q, k, v = with_bias_columns(q, k, v, key_bias, scale)
     if key_mask is None:
-        return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+        return F.scaled_dot_product_attention(q, k, v, scale=scale)[..., :width]
     mask = key_mask[:, None, None, :]
-    bias = mask if bias is None else bias.masked_fill(~mask, -torch.inf)
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=bias, scale=scale)
+    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)[..., :width]
     return out.masked_fill(~mask.any(-1, keepdim=True), 0.0)  # kernels differ on a row without keys: 0 or NaN
+
+
+def with_bias_columns(q: Tensor, k: Tensor, v: Tensor, key_bias: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v with two columns more, so that scale q^T k has the bias [B, H, N] of each key in it.
+
+    As a mask it would be N x N where it needs a gradient. The two columns are the bias rounded to bf16 and the rest, so
+    that it is exact to 2^-17 in any type; those of v are zero.
+    """
+    factor = 2.0 ** round(-math.log2(scale))  # of the queries' columns: a power of two is exact in any type
+    bias = (key_bias.to(torch.promote_types(key_bias.dtype, torch.float32)) / (scale * factor)).clamp(min=NEVER)
+    high = bias.detach().bfloat16().to(bias.dtype)
+    columns = torch.stack([high, bias - high], dim=-1).to(k.dtype)  # [B, H, N, 2]
+    return (
+        torch.cat([q, q.new_full((*q.shape[:-1], 2), factor)], dim=-1),
+        torch.cat([k, columns], dim=-1),
+        F.pad(v, (0, 2)),
+    )
 
 
 def linear_attention(
@@ -125,7 +147,7 @@ def linear_attention(
         relative_mask: c, which multiplies every product of features, in the denominator too; not with a locality.
         positions: [N, C], for the two; their cost is linear in N (N log N) where these are a regular grid.
         num_prefix: leading tokens without a position, for the two.
-        key_mask: [B, N], True where a key takes part.
+        key_mask: [B, N], True where a key takes part; the others have to be finite too.
         key_bias: b, [B, H, N]: each product of features times exp(b_j), as if b_j were added to a logit.
 
     Returns:
@@ -136,6 +158,8 @@ def linear_attention(
     if locality is not None and relative_mask is not None:
         raise ValueError("linear_attention takes a locality or a relative_mask, not both.")
     decay = relative_mask if locality is None else locality
+    if not k.shape[-2]:
+        return v.new_zeros(*q.shape[:-1], v.shape[-1])
     if key_bias is not None and phi.degree is not None:
         k = k * key_weights(key_bias, key_mask, phi.degree).to(k.dtype)  # a key's norm is its weight
     elif key_bias is not None:
@@ -156,6 +180,11 @@ def linear_attention(
         planes = None if rotation is None else rotation.planar()
         if planes is None:
             q, k = rotate_pair(q, k, rotation)
+        elif {q.shape[-2], k.shape[-2]} != {planes[0].shape[-2]}:
+            raise ValueError(
+                f"the rotation is of {planes[0].shape[-2]} positions, the queries and keys are {q.shape[-2]} and "
+                f"{k.shape[-2]}: each token needs one."
+            )
         with torch.autocast(q.device.type, enabled=False):
             return fused_attention(q, k, v, form, planes, key_mask)
     q, k = rotate_pair(q, k, rotation)

@@ -18,13 +18,14 @@ def fold(model: ViT) -> ViT:
     """A copy of the model, in evaluation mode, with W_Q and W_K replaced by B^T W_Q and B^T W_K, layer by layer.
 
     The outputs are those of the model; the encoding of the copy has no basis left to compute or to apply. The model
-    itself stays as it is, to be trained on. Encodings without a basis (RoPE, LieRE, absolute) are left as they are.
+    itself stays as it is, to be trained on. Encodings without a basis (RoPE, LieRE, absolute) are left as they are, as
+    is a folded model. The weights of a folded model load into a folded model only.
     """
     folded = copy.deepcopy(model).eval()
     encoding = folded.encoding
     if not isinstance(encoding, SeparableEncoding):
         return folded
-    basis = encoding.basis()
+    basis = None if encoding.folded else encoding.basis()
     if basis is not None:
         layers = len(folded.blocks)
         bases = [basis] * layers if encoding.layers == 1 else parts_of(basis, layers, 0)  # [1 or H, d, d] each
@@ -33,5 +34,5 @@ def fold(model: ViT) -> ViT:
             weight, bias = attention.fold(own)
             attention.qkv.weight.copy_(weight)
             attention.qkv.bias.copy_(bias)
-    encoding.folded = True
+        encoding.folded = True
     return folded

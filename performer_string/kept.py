@@ -3,41 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 T = TypeVar("T")
 
 
-class Kept:
-    """The latest few results, each with the tensors that it depends on; a copy or a saved module starts without any.
+class Kept(nn.Module):
+    """The latest few results, each with the tensors that it depends on.
+
+    A part of the module that uses it, so that all are forgotten when that goes into training or back, or loads
+    weights; a copy or a saved module starts without any. Writing to a source in place is seen, except through its
+    `.data`, after which `model.eval()` is to be called again.
 
     Args:
         size: how many.
     """
 
     def __init__(self, size: int):
+        super().__init__()
         self.size = size
         self.results: dict[Hashable, tuple[Any, Any, Any]] = {}
 
     def get(self, key: Hashable, sources: Iterable[Tensor], make: Callable[[], T]) -> T:
         """The result kept under `key`, or `make()` where there is none or one of `sources` has changed since."""
-        if torch.compiler.is_compiling():
-            return make()
         sources = tuple(sources)
-        stamp = [
-            (x.data_ptr(), x._version, x.dtype) if not x.is_inference() else (x.data_ptr(), x.dtype) for x in sources
-        ]
+        if torch.compiler.is_compiling() or any(x.is_inference() for x in sources):  # which count no changes
+            return make()
+        stamp = [(x.data_ptr(), x._version, x.dtype) for x in sources]
         if key in self.results and self.results[key][0] == stamp:
-            return self.results[key][2]
+            return cast(T, self.results[key][2])
         self.results.pop(key, None)
         while len(self.results) >= self.size:
             del self.results[next(iter(self.results))]
         # The sources are kept as well, so that no other tensor can come to lie where one of them was.
         self.results[key] = (stamp, sources, make())
-        return self.results[key][2]
+        return cast(T, self.results[key][2])
+
+    def train(self, mode: bool = True) -> Kept:
+        self.results.clear()
+        return super().train(mode)
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        self.results.clear()
+        super()._load_from_state_dict(*arguments)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"size": self.size, "results": {}}
+        return {**self.__dict__, "results": {}}

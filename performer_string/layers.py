@@ -110,6 +110,12 @@ class SelfAttention(nn.Module):
         keys = key_mask.sum(-1)[:, None, None, None].to(torch.promote_types(x.dtype, torch.float32))
         return (keys.clamp(min=1).log() / math.log(self.log_scale)).to(x.dtype)
 
+    def gate_logits(self, x: Tensor, gate: Tensor) -> Tensor:
+        """4 u_h x in float32 or better: tokens [B, N, D], u [H, D] -> [B, H, N]."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        with torch.autocast(x.device.type, enabled=False):
+            return GATE * F.linear(x.to(dtype), gate.to(dtype)).transpose(1, 2)
+
     def forward(
         self,
         x: Tensor,
@@ -126,7 +132,8 @@ class SelfAttention(nn.Module):
         if basis is None or self.training or torch.is_grad_enabled():
             weight, bias = self.fold(basis)
         else:
-            weight, bias = self.kept.get("folded", (basis, *self.qkv.parameters()), lambda: self.fold(basis))
+            sources = (basis, *self.qkv.parameters())
+            weight, bias = self.kept.get("folded", sources, lambda: [part.contiguous() for part in self.fold(basis)])
         qkv = F.linear(x, weight, bias)  # [B, N, 3D]
         qkv = qkv.unflatten(-1, (3, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)  # [3, B, H, N, d]
         q, k, v = qkv.unbind(0)
@@ -134,9 +141,7 @@ class SelfAttention(nn.Module):
             tau = self.max_temperature * self.temperature.sigmoid()  # [H]
             scale = (tau * self.head_dim**0.5).sqrt()[:, None, None]  # logits are d^-1/2 q.k
             q, k = F.normalize(q, dim=-1) * scale, F.normalize(k, dim=-1) * scale
-        key_bias = (
-            None if self.gate is None else GATE * F.linear(x, self.gate).transpose(1, 2)
-        )  # [B, N, H] -> [B, H, N]
+        key_bias = None if self.gate is None else self.gate_logits(x, self.gate)
         if self.log_scale is not None:
             growth = self.log_growth(x, key_mask) ** 0.5  # each of q and k gets the root
             q, k = q * growth, k * growth

@@ -28,9 +28,10 @@ ENTRIES = {"cpu": 4e6, "cuda": 2.5e8}  # numbers that go through one FFT, if tha
 
 
 def toeplitz_sum(fq: Tensor, fk: Tensor, v: Tensor, kernel: Tensor, shape: Sequence[int]) -> Tensor:
-    """sum_j c(i - j) phi(q_i)^T phi(k_j) v_j over a row-major grid, exact to rounding. [B, H, N, d]
+    """sum_j c(i - j) phi(q_i)^T phi(k_j) v_j over a row-major grid, [B, H, N, d].
 
-    Time N log N m d. Features go in blocks, and the backward pass computes each again: memory N (m + d).
+    Exact to rounding in float64 of the largest term, hence to 1e-6 where c spans less than eight decades. Time
+    N log N m d. Features go in blocks, and the backward pass computes each again: memory N (m + d).
 
     Args:
         fq, fk: features [B, H, N, m].
@@ -59,15 +60,17 @@ def _convolve(fq: Tensor, fk: Tensor, v: Tensor, kernel: Tensor, shape: Sequence
     """`toeplitz_sum` of a block of features."""
     axes = tuple(range(-len(shape), 0))
     sizes = tuple(2 * n - 1 for n in shape)
-    products = fk.mT[..., None, :] * v.mT[:, :, None]  # [B, H, m, d, N]
+    # A transform's error is relative to the largest number, which where the mask is strong is many times another's sum.
+    fine = fk.dtype if fk.device.type == "mps" else torch.float64
+    products = (fk.mT[..., None, :] * v.mT[:, :, None]).to(fine)  # [B, H, m, d, N]
     spectrum = torch.fft.rfftn(products.unflatten(-1, tuple(shape)), s=sizes, dim=axes)
     # cyclic in 2 n - 1: the offset 0 comes first, and none of the 2 n - 1 offsets meets another
-    centred = torch.fft.ifftshift(kernel, dim=axes)
+    centred = torch.fft.ifftshift(kernel.to(fine), dim=axes)
     spectrum = spectrum * torch.fft.rfftn(centred, dim=axes)[:, None, None]
     sums = torch.fft.irfftn(spectrum, s=sizes, dim=axes)
     for axis, n in zip(axes, shape, strict=True):
         sums = sums.narrow(axis, 0, n)
-    return torch.einsum("bhim,bhmdi->bhid", fq, sums.flatten(-len(shape)))
+    return torch.einsum("bhim,bhmdi->bhid", fq, sums.flatten(-len(shape)).to(fq.dtype))
 
 
 class RelativeMask(OffsetKernel):

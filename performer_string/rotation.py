@@ -29,6 +29,10 @@ class Rotation(Protocol):
         """The inverse of `rotate`, in the same gauge: unrotate at r_i after rotate at r_j is R(r_i)^-1 R(r_j)."""
         ...
 
+    def outer(self, x: Tensor) -> Tensor:
+        """The factor on the left of R, alike for all tokens, which `rotate` leaves out: outer(rotate(x)) is R x."""
+        ...
+
     def matrix(self) -> Tensor:
         """R(r) itself, [..., H, N, d, d]."""
         ...
@@ -89,10 +93,15 @@ class PlaneRotation:
         planes = self.cos.shape[-1]
         first, second, still = x.to(dtype).split((planes, planes, self.head_dim - 2 * planes), dim=-1)
         y = torch.cat((first * self.cos + second * self.sin, second * self.cos - first * self.sin, still), dim=-1)
-        if self.basis is not None:
-            with torch.autocast(x.device.type, enabled=False):
-                y = y @ self.basis.to(dtype).mT  # rows x^T B^T = (B x)^T: [B, H, N, d]
-        return y.to(x.dtype)
+        return self.outer(y).to(x.dtype)
+
+    def outer(self, x: Tensor) -> Tensor:
+        """B x."""
+        if self.basis is None:
+            return x
+        dtype = torch.promote_types(x.dtype, self.cos.dtype)
+        with torch.autocast(x.device.type, enabled=False):
+            return (x.to(dtype) @ self.basis.to(dtype).mT).to(x.dtype)  # rows x^T B^T = (B x)^T: [B, H, N, d]
 
     def turns(self) -> Tensor:
         """Rot(theta), [..., H, N, d, d]."""
@@ -133,8 +142,16 @@ class MetricRotation(PlaneRotation):
 
         q^T T_i^T M T_j k = (Rot_i L^T q)^T (Rot_j L^T k)
 
-    The basis is L, which is not orthogonal.
+    The basis is L, lower triangular and not orthogonal.
     """
+
+    def outer(self, x: Tensor) -> Tensor:
+        """L^-T x."""
+        if self.basis is None:
+            return x
+        dtype = torch.promote_types(x.dtype, self.cos.dtype)
+        with torch.autocast(x.device.type, enabled=False):  # rows x^T L^-1
+            return torch.linalg.solve_triangular(self.basis.to(dtype), x.to(dtype), upper=False, left=False).to(x.dtype)
 
     def matrix(self) -> Tensor:
         """Rot(theta) L^T, whose inner products are the scores, [..., H, N, d, d]."""
@@ -173,6 +190,9 @@ class BlockRotation:
         """R^T x."""
         return BlockRotation(self.blocks.mT).rotate(x)
 
+    def outer(self, x: Tensor) -> Tensor:
+        return x
+
     def matrix(self) -> Tensor:
         """[..., H, N, d, d]."""
         return block_diagonal(self.blocks)
@@ -204,6 +224,9 @@ class ScaledRotation:
     def unrotate(self, x: Tensor) -> Tensor:
         """s^-1 R^-1 x."""
         return self.rotation.unrotate((x / self.scale[..., None]).to(x.dtype))
+
+    def outer(self, x: Tensor) -> Tensor:
+        return self.rotation.outer(x)
 
     def matrix(self) -> Tensor:
         return self.rotation.matrix() * self.scale[..., None, None]

@@ -97,13 +97,7 @@ class GroupAction(TurnedValues):
 
     def forward(self, attend: Sum, v: Tensor, *, tokens: Tensor, queries: Tensor, positions: Tensor) -> Tensor:
         rotation = self.encoding(positions)
-        out = attend(rotation.rotate(v))
-        basis, _ = rotation.factor()
-        if basis is None:
-            return out
-        dtype = torch.promote_types(out.dtype, basis.dtype)
-        with torch.autocast(v.device.type, enabled=False):  # the left B of R, alike for all tokens
-            return (out.to(dtype) @ basis.to(dtype).mT).to(out.dtype)
+        return rotation.outer(attend(rotation.rotate(v)))
 
 
 class Connection(TurnedValues):

@@ -115,8 +115,9 @@ class ViT(nn.Module):
         """Those of a grid, which are kept in evaluation for the latest few."""
         if self.training or torch.is_grad_enabled():
             return self.rotations(positions)
-        key = (grid, positions.device, positions.dtype)
-        return self.kept.get(key, self.encoding.parameters(), lambda: self.rotations(positions))
+        key = (grid, positions.device, positions.dtype, self.config.positions, self.config.centred)
+        sources = (*self.encoding.parameters(), *self.encoding.buffers())
+        return self.kept.get(key, sources, lambda: self.rotations(positions))
 
     def tokens(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
         """What the last norm puts out, prefix tokens first: [B, P + N, D]."""
@@ -129,11 +130,16 @@ class ViT(nn.Module):
             positions = self.grid_positions(grid, images.device)
             rotations = self.grid_rotations(grid, positions)
         else:
+            if positions.ndim < 2 or positions.shape[-2] != math.prod(grid):
+                raise ValueError(
+                    f"positions have to be [N, 2] with one row for each of the {grid[0]} x {grid[1]} patches, not "
+                    f"{list(positions.shape)}."
+                )
             rotations = self.rotations(positions)
         patches = rearrange(images, "b c (h p) (w q) -> b (h w) (c p q)", p=self.patch[0], q=self.patch[1])
-        x = self.embed(patches)  # [B, N, D]
+        x = self.embed(patches.to(self.embed.weight.dtype))  # [B, N, D]; not float32 in a model of another type
         added = self.encoding.embedding(positions)
-        x = x if added is None else x + added
+        x = x if added is None else x + added.to(x.dtype)
         if self.prefix is not None:
             x = torch.cat([self.prefix.expand(len(x), -1, -1).to(x.dtype), x], dim=1)  # [B, P + N, D]
         placed = with_prefix(positions, self.num_prefix)

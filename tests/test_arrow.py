@@ -107,3 +107,6 @@ def test_contact_sheet(tmp_path, capsys):
     assert (tmp_path / "sheet.png").stat().st_size > 5000
     assert [p.name for p in tmp_path.iterdir()] == ["sheet.png"]
     assert "44.2%" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["--resolution", "100", "--out", str(tmp_path / "other.png")])
+    assert "multiple of the cell" in capsys.readouterr().err

@@ -264,3 +264,15 @@ class TestLayer:
     def test_heads_have_to_divide_the_width(self):
         with pytest.raises(ValueError, match="width 12 is not divisible by 5 heads"):
             SelfAttention(12, 5, torch.nn.Identity())
+
+
+def test_no_keys_and_a_rotation_of_other_positions():
+    q, none = torch.randn(1, 2, 5, 4), torch.randn(1, 2, 0, 4)
+    encoding = build_encoding("rope-mixed", head_dim=4, num_heads=2)
+    for name in ("favor+", "relu", "polynomial"):
+        phi = build_feature_map(name, head_dim=4, num_heads=2, **({} if name == "polynomial" else {"num_features": 8}))
+        assert torch.equal(linear_attention(q, none, none, phi), torch.zeros(1, 2, 5, 4))
+        assert linear_attention(none, none, none, phi).shape == (1, 2, 0, 4)
+    phi, rotation = build_feature_map("favor+", head_dim=4, num_heads=2), encoding(torch.rand(9, 2))
+    with pytest.raises(ValueError, match="the rotation is of 9 positions, the queries and keys are 5 and 5"):
+        linear_attention(q, q, q, phi, rotation=rotation)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset
 from torchvision.datasets import MNIST
+from training import REPOSITORY
 
 from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader
 from train.data.module import AUGMENTATIONS, ImageData
@@ -198,3 +201,16 @@ def test_the_arrow_stream_needs_a_length():
 def test_plain_and_back():
     data = ImageData("arrow", train_size=64, resolutions=[84])
     assert ImageData.from_plain(data.plain()).plain() == data.plain()
+
+
+def test_a_crash_with_workers_ends():
+    """They ignore SIGTERM, by which Python would ask them to end before it waits for them."""
+    program = """
+from train.data.module import ImageData
+batches = iter(ImageData(train_size=64, batch_size=8, size=[60, 60], workers=1).train_dataloader())
+next(batches)
+raise RuntimeError("a crash")
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert "a crash" in done.stderr

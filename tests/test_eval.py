@@ -79,6 +79,8 @@ def test_positions_can_be_interpolated(tmp_path):
         (["--resolutions", "90"], "90 x 90 pixels is not divisible into patches of 12 x 12"),
         (["--resolutions", "36"], "60 pixels or more, not 36"),
         (["--resolutions", "60", "--positions", "stretch"], "invalid choice: 'stretch'"),
+        (["--resolutions", "60", "--images", "-4"], "a number of images is 0 or more, not '-4'"),
+        (["--resolutions", "60", "--device", "gpu"], "--device has to be auto, cpu, cuda or cuda:NUMBER, not 'gpu'"),
     ],
 )
 def test_bad_arguments(tmp_path, arguments, message, capsys):
@@ -93,6 +95,10 @@ def test_a_checkpoint_that_is_not_there(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["resolution", "--checkpoint", str(tmp_path / "no.ckpt"), "--resolutions", "60"])
     assert "there is no checkpoint" in capsys.readouterr().err
+    path = save(tmp_path / "one")
+    with pytest.raises(SystemExit):
+        main(["resolution", "--checkpoint", str(tmp_path / "one"), "--resolutions", "60"])
+    assert f"It is the folder of a run: give {path}" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -135,3 +135,30 @@ def test_a_relative_mask_and_a_bias(case):
     weights = naive.linear_weights(naive_features(case, phi, q), naive_features(case, phi, k), mask, bias)
     masked = weights * relative.matrix(positions)
     compare(out, naive.attend(masked / masked.sum(-1, keepdim=True), v), [q, k, v, bias])
+
+
+def test_the_bias_of_softmax_needs_no_square_matrix():
+    """Neither as a mask nor as the gradient of one."""
+    tokens, sizes = 128, []
+    q, k, v = (torch.randn(1, 2, tokens, 8, requires_grad=True) for _ in range(3))
+    bias = torch.randn(1, 2, tokens, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: sizes.append(x.numel()) or x, lambda x: x):
+        out = softmax_attention(q, k, v, key_bias=bias)
+    out.sum().backward()
+    assert bias.grad is not None
+    assert max(sizes) < tokens**2
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_a_large_bias_is_not_rounded_in_low_precision(dtype):
+    q, k, v, bias, _ = (x.detach() for x in inputs())
+    q, k, v, bias = q.to(dtype), k.to(dtype), v.to(dtype), 10 + bias
+    wanted = naive.attend(naive.softmax_weights(q.double(), k.double(), key_bias=bias), v.double())
+    out = softmax_attention(q, k, v, key_bias=bias.float()).double()
+    assert float((out - wanted).norm() / wanted.norm()) < 0.01
+
+
+def test_a_bias_of_minus_infinity_takes_a_key_out():
+    q, k, v, bias, mask = (x.detach() for x in inputs())
+    out = softmax_attention(q, k, v, key_bias=bias.masked_fill(~mask[:, None], -torch.inf))
+    torch.testing.assert_close(out, softmax_attention(q, k, v, key_bias=bias, key_mask=mask))

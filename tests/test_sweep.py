@@ -86,6 +86,10 @@ def summary(out: Path) -> list[dict[str, str]]:
         (["--only", "attention=linaer"], "unknown attention 'linaer'. Did you mean 'linear'"),
         (["--only", "linear"], "--only takes AXIS=NAME,NAME, like seed=0,1, not 'linear'"),
         (["--only", "attention=linear", "model=softmax-lf"], "no run meets all conditions"),
+        (
+            ["--data.root", "x"],
+            "--data.root x. Arguments of python -m train fit come after --.",
+        ),
         (["--jobs", "0"], "--jobs and --threads have to be positive, not 0"),
     ],
 )

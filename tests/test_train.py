@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ from training import REPOSITORY, last
 from performer_string import ViTConfig
 from train import cli
 from train.checkpoint import load_trained, read_checkpoint
-from train.module import OptimConfig
+from train.module import ImageClassifier, OptimConfig
 
 
 def assert_same_end(one: Path, two: Path) -> None:
@@ -168,3 +169,42 @@ def test_sigma_and_amplitude_of_each_head_are_written(config, tmp_path):
             for head, value in enumerate(values.tolist()):
                 assert events.Scalars(f"locality_{name}/layer_{layer}_head_{head}")[-1].value == pytest.approx(value)
     assert learned[0].sigma()[0] != 1.5
+
+
+def test_a_validation_leaves_the_configuration_and_resume_goes_on(config, tmp_path):
+    run = tmp_path / "run"
+    cli.run(["fit", "--config", str(config), "--trainer.max_epochs", "1", "--run_dir", str(run)])
+    before = (run / "config.yaml").read_text()
+    cli.run(["validate", "--config", str(config), "--ckpt_path", str(last(run))])
+    assert (run / "config.yaml").read_text() == before
+    cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
+    assert read_checkpoint(last(run))["global_step"] == 20
+
+
+def test_a_run_with_its_best_checkpoint_only_is_resumed_from_that(config, tmp_path):
+    run = tmp_path / "run"
+    cli.run(["fit", "--config", str(config), "--trainer.max_epochs", "1", "--run_dir", str(run)])
+    last(run).unlink()
+    cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
+    assert read_checkpoint(last(run))["global_step"] == 20
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "64-true"])
+def test_other_precisions_train(config, tmp_path, precision):
+    given = ["--trainer.precision", precision, "--trainer.max_epochs", "1", "--run_dir", str(tmp_path / "run")]
+    cli.run(["fit", "--config", str(config), *given])
+    assert read_checkpoint(last(tmp_path / "run"))["global_step"] == 10
+
+
+def test_a_size_named_twice_is_validated_once(config, tmp_path):
+    given = ["--data.resolutions", "[60, 84, 84]", "--trainer.max_epochs", "1", "--run_dir", str(tmp_path / "run")]
+    cli.run(["fit", "--config", str(config), *given])
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert sorted(name for name in metrics if "accuracy_" in name) == ["val/accuracy_60", "val/accuracy_84"]
+
+
+def test_lightnings_own_way_to_load(whole):
+    model = ImageClassifier.load_from_checkpoint(last(whole), map_location="cpu").eval()
+    images = torch.rand(2, 1, 60, 60)
+    with torch.no_grad():
+        assert torch.equal(model(images), load_trained(last(whole)).classifier(images))

@@ -13,6 +13,7 @@ from training import TINY, last
 from performer_string import ViTConfig
 from train import cli
 from train.checkpoint import CheckpointError, load_trained, read_checkpoint
+from train.data.module import ImageData
 from train.module import ImageClassifier, NonFiniteLossError, OptimConfig
 
 
@@ -116,3 +117,32 @@ def test_a_loss_that_is_not_finite_stops_with_advice():
     classifier.vit.head.bias.data[0] = math.nan
     with pytest.raises(NonFiniteLossError, match=r"the loss is nan at step 0.*--model\.optim\.lr"):
         classifier.training_step((torch.rand(2, 1, 60, 60), torch.tensor([0, 1])), 0)
+
+
+def test_a_training_without_an_end(config, tmp_path, capsys):
+    endless = ["--trainer.max_epochs", "-1", "--trainer.max_time", "00:00:01:00"]
+    said = fails(["fit", "--config", str(config), *endless, "--run_dir", str(tmp_path / "run")], capsys)
+    assert "give --trainer.max_epochs or --trainer.max_steps" in said
+
+
+def test_an_epoch_goes_on_with_the_batches_that_it_began_with():
+    data = ImageData(train_size=64, batch_size=8, size=[60, 60], workers=0)
+    loader = data.train_dataloader()
+    batches = iter(loader)
+    next(batches), next(batches)
+    state = data.state_dict()
+    for changed in ({"batch_size": 4}, {"train_size": 72}):
+        other = ImageData(**{"train_size": 64, "batch_size": 8, "size": [60, 60], "workers": 0, **changed})
+        other.load_state_dict(state)
+        with pytest.raises(ValueError, match="in the middle of an epoch of 64 images, 8 a step"):
+            other.train_dataloader()
+    list(batches)
+    other.load_state_dict(data.state_dict())
+    assert other.train_dataloader().order.epoch == 1  # between two epochs it may change
+
+
+def test_more_processes_than_images_to_evaluate_on(monkeypatch):
+    data = ImageData(val_size=3, size=[60, 60])
+    monkeypatch.setattr(data, "_rank", lambda: (0, 4))
+    with pytest.raises(ValueError, match="3 images to evaluate on are fewer than the 4 processes"):
+        data.val_dataloader()

@@ -18,6 +18,7 @@ TURNS = [
     ("liere", {}),  # no planes at all
     ("pate-so3", {"conformal_scaling": 0.5}),  # a basis, and not orthogonal
 ]
+METRIC = {"encoding": "pate-so2", "encoding_options": {"metric": True}}
 GATES = [("gating", {"source": source}) for source in ("token", "query")]
 CASES = GATES + [
     (name, {"encoding": encoding, "encoding_options": options})
@@ -150,3 +151,19 @@ def test_the_defaults_turn_and_what_is_wrong_is_said():
     ):
         with pytest.raises(ValueError, match=message):
             build_value_map(name, head_dim=6, num_heads=2, **options)
+
+
+@pytest.mark.parametrize("name", ["group-action", "connection"])
+def test_under_a_metric(name):
+    """T = L^-T Rot L^T, whose left factor is not the transpose of the right one: T_j v_j, and T_i^-1 T_j v_j."""
+    values = make((name, METRIC))
+    for parameter in values.encoding.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    q, _, v, tokens = inputs()
+    positions, weights = random_positions(N, 2), torch.rand(2, H, N, N, dtype=torch.float64)
+    rotation = values.encoding(positions)
+    triangle = rotation.basis[:, None]  # L, [1 or H, 1, d, d]
+    turns = torch.linalg.inv(triangle).mT @ rotation.turns() @ triangle.mT  # [H, N, d, d]
+    out = values(lambda x: weights @ x, v, tokens=tokens, queries=q, positions=positions)
+    attend = naive.attend_turned if name == "group-action" else naive.attend_connected
+    torch.testing.assert_close(out, attend(weights, v, turns))

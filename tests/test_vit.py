@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import pickle
 
 import pytest
 import torch
@@ -89,6 +90,32 @@ def test_evaluation_turns_once_a_grid_and_is_never_stale(name, monkeypatch):
     torch.testing.assert_close(model(wide), model.train()(wide))
     with torch.inference_mode():
         torch.testing.assert_close(model.eval()(wide), model.eval()(wide))
+
+
+def test_what_evaluation_keeps_is_forgotten_in_time():
+    """After writes through `.data` and a training, in other modes of the positions, and where no version is counted."""
+    wide, high = torch.randn(1, 2, 16, 24), torch.randn(1, 2, 24, 16)
+    with torch.no_grad():
+        model = vit(encoding="rope-mixed", attention="softmax").eval()
+        before = model(wide), model(high)
+        for parameter in model.parameters():
+            parameter.data.add_(0.1)
+        model.train().eval()
+        fresh = copy.deepcopy(model)
+        assert (model(wide) - before[0]).abs().max() > 1e-3
+        assert torch.equal(model(wide), fresh(wide))
+        extrapolated = model(high)
+        model.config.positions = "interpolate"
+        assert not torch.equal(model(high), extrapolated)
+        fixed = vit(encoding="rope").eval()
+        fixed(wide)
+        fixed.encoding.omega.mul_(0.5)
+        assert torch.equal(fixed(wide), copy.deepcopy(fixed)(wide))
+    with torch.inference_mode():
+        one, two = vit(encoding="cayley-string").eval(), vit(encoding="cayley-string").eval()
+        one(wide)
+        one.load_state_dict(two.state_dict())
+        assert torch.equal(one(wide), two(wide))
 
 
 @pytest.mark.parametrize("name", ["cayley-string", "circulant-string", "liere", "pate-so4"])
@@ -178,6 +205,66 @@ def test_a_folded_model_has_equal_outputs_and_leaves_the_model_alone(encoding, c
     positions = folded.grid_positions((4, 3))
     assert all(rotation.factor()[0] is None for rotation in folded.rotations(positions))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("encoding", ["circulant-string", "cayley-string", "pate-so3", "rope-mixed"])
+def test_folding_twice_is_folding_once_and_its_weights_stay_with_it(encoding):
+    model, images = vit(encoding=encoding, attention="softmax").eval(), torch.randn(2, 2, 16, 24)
+    once, other = fold(model), fold(vit(encoding=encoding, attention="softmax"))
+    with torch.no_grad():
+        torch.testing.assert_close(fold(once)(images), model(images), rtol=1e-5, atol=1e-5)
+        other.load_state_dict(once.state_dict())
+        assert torch.equal(other(images), once(images))
+    if encoding == "rope-mixed":  # no basis, nothing folded
+        model.load_state_dict(once.state_dict())
+        return
+    with pytest.raises(RuntimeError, match=r"a model that is folded .*, and this one is not folded"):
+        model.load_state_dict(once.state_dict())
+    with pytest.raises(RuntimeError, match="not folded, and this one is folded"):
+        once.load_state_dict(model.state_dict())
+
+
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
+def test_positions_are_one_for_each_patch_and_of_any_type(attention):
+    model, images = vit(attention=attention), torch.randn(2, 2, 16, 24)
+    for n in (1, 11, 24):
+        with pytest.raises(ValueError, match="one row for each of the 4 x 3 patches"):
+            model(images, torch.rand(n, 2))
+    positions = grid_positions((4, 3))
+    torch.testing.assert_close(model(images, positions.double()), model(images, positions))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_model_in_one_type_throughout(encoding, dtype):
+    model = vit(encoding=encoding).to(dtype).eval()
+    with torch.no_grad():
+        logits = model(torch.randn(2, 2, 16, 24, dtype=dtype))
+    assert logits.dtype == dtype
+    assert torch.isfinite(logits).all()
+
+
+def test_the_default_model_holds_nothing_in_float64_until_it_is_asked_to():
+    """Devices without float64 would refuse it. In float64 its constants are exact to float64."""
+    model = vit(encoding="circulant-string")
+    assert {x.dtype for x in [*model.buffers(), *model.parameters()] if x.is_floating_point()} == {torch.float32}
+    basis = model.double().encoding.basis()[0]
+    torch.testing.assert_close(basis @ basis.mT, torch.eye(12).double(), rtol=0, atol=1e-14)
+
+
+@pytest.mark.parametrize("encoding", ["circulant-string", "cayley-string", "rope-mixed", "reflection-string"])
+def test_one_graph_of_the_whole_model(encoding):
+    """`torch.compile(fullgraph=True)`, with softmax, and without generating code."""
+    model, images = vit(encoding=encoding, attention="softmax"), torch.randn(2, 2, 16, 24)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(images), model(images))
+
+
+def test_a_pickled_model_with_the_packages_attention():
+    model = vit(attention="performer-pytorch", feature_map="relu").eval()
+    images = torch.randn(1, 2, 16, 24)
+    with torch.no_grad():
+        assert torch.equal(pickle.loads(pickle.dumps(model))(images), model(images))
 
 
 def test_redraw_changes_every_layer_by_seed_and_step():

@@ -10,6 +10,7 @@ import torch
 
 from performer_string import ViTConfig
 from train.data.module import ImageData
+from train.files import latest_checkpoint
 from train.module import ImageClassifier
 
 
@@ -30,7 +31,9 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     """The content of a checkpoint file, loaded with `weights_only=True`."""
     path = Path(path)
     if not path.is_file():
-        raise CheckpointError(f"there is no checkpoint {path}.")
+        inside = latest_checkpoint(path)
+        hint = "" if inside is None else f" It is the folder of a run: give {inside}."
+        raise CheckpointError(f"there is no checkpoint {path}.{hint}")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises many types here: pickle, zip, end of file, key

@@ -29,7 +29,7 @@ from train.callbacks.figures import ModelFigures
 from train.callbacks.monitor import GradientNorm, Record, Throughput
 from train.checkpoint import check_same_model
 from train.data.module import ImageData
-from train.files import CHECKPOINTS, METRICS
+from train.files import CHECKPOINTS, LAST, METRICS, latest_checkpoint
 from train.module import ImageClassifier, NonFiniteLossError
 
 
@@ -69,7 +69,7 @@ class TrainCLI(LightningCLI):
         parser.link_arguments(
             ("model.vit.image_size", "data.resolutions"),
             "model.resolutions",
-            compute_fn=lambda size, more: [size_name(as_pair(size)), *map(str, more)],
+            compute_fn=lambda size, more: list(dict.fromkeys([size_name(as_pair(size)), *map(str, more)])),
         )
 
     def _parse_ckpt_path(self) -> None:
@@ -82,13 +82,15 @@ class TrainCLI(LightningCLI):
         if self.resumed is not None:
             if not config.run_dir and Path(self.resumed).parent.name == CHECKPOINTS:
                 run_dir = Path(self.resumed).parents[1]
-        elif self.subcommand == "fit" and list(run_dir.glob(f"{CHECKPOINTS}/*.ckpt")):
+        elif self.subcommand == "fit" and latest_checkpoint(run_dir) is not None:
             raise ValueError(
                 f"{run_dir} holds a run already. Go on with it: python -m train resume {run_dir}. Or choose another "
                 f"--run_dir."
             )
         config.run_dir = str(run_dir)
         self.save_config_kwargs = {"overwrite": True}
+        if self.subcommand != "fit":
+            self.save_config_callback = None  # the run's own configuration stays, for `resume`
 
     def after_instantiate_classes(self) -> None:
         if self.resumed is not None:
@@ -131,11 +133,11 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if len(arguments) < 2:
         raise ValueError("resume takes the directory of a run: python -m train resume runs/NAME.")
     run = Path(arguments[1])
-    config, last = run / "config.yaml", run / CHECKPOINTS / "last.ckpt"
-    for path in (config, last):
-        if not path.is_file():
-            raise FileNotFoundError(f"{run} is not a run that can be resumed: there is no {path}.")
-    return ["fit", "--config", str(config), "--ckpt_path", str(last), "--run_dir", str(run), *arguments[2:]]
+    config, latest = run / "config.yaml", latest_checkpoint(run)
+    if latest is None or not config.is_file():
+        missing = config if latest is not None else run / CHECKPOINTS / LAST
+        raise FileNotFoundError(f"{run} is not a run that can be resumed: there is no {missing}.")
+    return ["fit", "--config", str(config), "--ckpt_path", str(latest), "--run_dir", str(run), *arguments[2:]]
 
 
 def run(arguments: Sequence[str] | None = None) -> TrainCLI:

@@ -8,7 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 CHECKPOINTS = "checkpoints"  # a folder
+LAST, BEST = "last.ckpt", "best.ckpt"
 METRICS = "metrics.json"  # of validation at the end; without it a run is not finished
+
+
+def latest_checkpoint(run: Path) -> Path | None:
+    """What a run can be resumed from: `last.ckpt`, or `best.ckpt` of a run killed before its first one; else None."""
+    paths = (run / CHECKPOINTS / name for name in (LAST, BEST))
+    return next((path for path in paths if path.is_file()), None)
 
 
 @contextmanager

@@ -106,6 +106,8 @@ class ImageClassifier(L.LightningModule):
 
     def __init__(self, vit: ViTConfig, optim: OptimConfig | None = None, resolutions: list[str] | None = None):
         super().__init__()
+        if isinstance(vit, dict):  # from the plain values of a checkpoint, as `load_from_checkpoint` gives them
+            vit, optim = ViTConfig(**vit), OptimConfig(**cast(dict[str, Any], optim or {}))
         self.vit, self.optim = ViT(vit), optim or OptimConfig()
         self.resolutions = resolutions or ["train"]
         extrapolates = vit.positions == "extrapolate" and self.vit.encoding.extrapolates
@@ -131,8 +133,7 @@ class ImageClassifier(L.LightningModule):
             self.mixes.append(v2.CutMix(alpha=self.optim.cutmix, num_classes=classes))
 
     def forward(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
-        logits: Tensor = self.vit(images, positions)
-        return logits
+        return cast(Tensor, self.vit(images, positions))
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         every = self.optim.redraw_every
@@ -191,5 +192,10 @@ class ImageClassifier(L.LightningModule):
         c = self.optim
         optimizer = AdamW(parameter_groups(self.vit, c.weight_decay), lr=c.lr, betas=c.betas)
         steps = float(self.trainer.estimated_stepping_batches)
+        if not math.isfinite(steps):
+            raise ValueError(
+                "the learning rate follows a cosine to the end of the training, which has to be known: give "
+                "--trainer.max_epochs or --trainer.max_steps, beside --trainer.max_time where there is one."
+            )
         schedule = LambdaLR(optimizer, lambda step: learning_rate(step, steps, c.warmup, c.min_lr))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}

@@ -20,7 +20,7 @@ from typing import IO, Any
 
 from tqdm import tqdm
 
-from train.files import CHECKPOINTS, METRICS, write_aside
+from train.files import METRICS, latest_checkpoint, write_aside
 from train.plan import Plan, Run, read_yaml
 
 SETTINGS, LOG, LOCK, SUMMARY = "sweep.json", "log.txt", "lock", "summary.csv"
@@ -87,7 +87,7 @@ class Sweep:
         folder = self.out / run.name
         if (folder / METRICS).is_file():
             return "finished"
-        return "begun" if (folder / CHECKPOINTS / "last.ckpt").is_file() else "new"
+        return "new" if latest_checkpoint(folder) is None else "begun"
 
     def command(self, run: Run) -> list[str]:
         folder = str(self.out / run.name)

@@ -64,7 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, help="of each; all cores shared out by default")
     parser.add_argument("--out", type=Path, help="where the runs are; runs/NAME by default")
     parser.add_argument("--list", action="store_true", help="say what there is to do, and do nothing")
-    options = parser.parse_args(given[:split])
+    options, unknown = parser.parse_known_args(given[:split])
+    if unknown:
+        hint = " Arguments of python -m train fit come after --." if any("." in x for x in unknown) else ""
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}.{hint}")
     threads = options.threads or max(1, (os.cpu_count() or 1) // max(1, options.jobs))
     try:
         plan = read_plan(options.sweep)

@@ -71,7 +71,8 @@ class Sinusoidal(Encoding):
 
     def embedding(self, positions: Tensor) -> Tensor:
         n = self.width // (2 * self.coord_dim)
-        omega = self.base ** (-torch.arange(n, device=positions.device, dtype=positions.dtype) / n)
-        angles = (self.check(positions)[..., None] * omega).flatten(-2)  # [..., N, C n]
+        r = self.check(positions).to(torch.promote_types(positions.dtype, torch.float32))
+        omega = self.base ** (-torch.arange(n, device=r.device, dtype=r.dtype) / n)
+        angles = (r[..., None] * omega).flatten(-2)  # [..., N, C n]
         waves = torch.cat([angles.sin(), angles.cos()], dim=-1)
         return nn.functional.pad(waves, (0, self.width - waves.shape[-1]))  # [..., N, H d]

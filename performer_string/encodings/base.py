@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -74,6 +75,8 @@ class Encoding(nn.Module):
                 f"{self.coord_dim}), but was given {list(positions.shape)}. Build it with another coord_dim, or pass "
                 f"positions with one column an axis."
             )
+        if torch.compiler.is_compiling():
+            return positions
         # On other devices than the CPU looking at a value makes the program wait: only where that costs little.
         if positions.device.type == "cpu" or not self.training:
             self.check_finite()
@@ -131,6 +134,18 @@ class SeparableEncoding(Encoding):
         super().__init__(sizes)
         self.share_heads = share_heads
         self.own_heads = sizes.own_heads(share_heads)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.folded:
+            destination[prefix + "folded"] = torch.tensor(True)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        folded = bool(state_dict.pop(prefix + "folded", False))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        if folded != self.folded:
+            kinds = {True: "folded (performer_string.fold)", False: "not folded"}
+            rest[-1].append(f"the weights are of a model that is {kinds[folded]}, and this one is {kinds[self.folded]}")
 
     def frequencies(self) -> Tensor:
         """Omega, [1 or H, C, P], in radians for each patch."""

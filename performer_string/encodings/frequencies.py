@@ -44,7 +44,7 @@ def mixed_frequencies(heads: int, planes: int, coord_dim: int, base: float) -> T
     """
     if base <= 0:
         raise ValueError(f"the base of the frequencies has to be positive, not {base}.")
-    frame, upper = torch.linalg.qr(torch.randn(heads, coord_dim, coord_dim))
+    frame, upper = torch.linalg.qr(torch.randn(heads, coord_dim, coord_dim, dtype=torch.float32))
     frame = frame * upper.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # Haar, [heads, C, C]
     n = math.ceil(planes / coord_dim)
     magnitudes = (base ** (-torch.arange(n) / n)).repeat(coord_dim)[:planes]  # [P]

@@ -29,10 +29,14 @@ def orthogonal_projection(num_heads: int, rows: int, dim: int, seed: int) -> Ten
     """
     generator = torch.Generator().manual_seed(seed)
     blocks = math.ceil(rows / dim)
-    gauss = torch.randn(num_heads, blocks, dim, dim, generator=generator, dtype=torch.float64)
+
+    def gaussian(*shape: int) -> Tensor:  # the same on every device
+        return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
+
+    gauss = gaussian(num_heads, blocks, dim, dim)
     q, r = torch.linalg.qr(gauss)
     q = q * r.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
-    norms = torch.randn(num_heads, blocks * dim, dim, generator=generator, dtype=torch.float64).norm(dim=-1)
+    norms = gaussian(num_heads, blocks * dim, dim).norm(dim=-1)
     return (q.flatten(1, 2) * norms[..., None])[:, :rows].float()  # [H, blocks d, d] -> [H, rows, d]
 
 

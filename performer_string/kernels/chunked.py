@@ -190,7 +190,8 @@ def chunked_attention(
     cos = sin = None
     if planes is not None and planes[0].shape[-1]:
         # [1 or H, N, P] -> [1 or H, 1, N, P]; [1 or B, 1 or H, N, P] -> [1 or H, 1 or B, N, P]
-        cos, sin = (x[:, None] if x.ndim == 3 else x.transpose(0, 1) for x in planes)
+        dtype = torch.promote_types(torch.promote_types(q.dtype, weight.dtype), torch.float32)
+        cos, sin = ((x[:, None] if x.ndim == 3 else x.transpose(0, 1)).to(dtype) for x in planes)
     hidden = None if key_mask is None else ~key_mask[None, :, :, None]
     out: Tensor = _ChunkedAttention.apply(q, k, v, weight, cos, sin, hidden, form)
     return out

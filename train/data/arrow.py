@@ -170,7 +170,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=Path("arrow.png"))
     options = parser.parse_args(arguments)
     task = ArrowTask(distance=options.distance)
-    contact_sheet(task, options.resolution, options.out)
+    try:
+        contact_sheet(task, options.resolution, options.out)
+    except ValueError as error:
+        parser.error(str(error))
     print(f"{options.out}: {DIRECTIONS} by the arrow at the base of the Y; null score {task.null_accuracy():.1%}")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import multiprocessing
 import signal
 from collections.abc import Iterator
 from typing import Any
@@ -30,6 +32,7 @@ class EpochSampler(Sampler[list[Key]]):
             )
         self.size, self.batch_size, self.seed, self.shuffle = size, batch_size, seed, shuffle
         self.rank, self.world = rank, world
+        self.step = batch_size * world  # images
         self.epoch, self.start = 0, 0  # `start`: batches of this epoch that a resumed run already had
 
     @property
@@ -42,16 +45,15 @@ class EpochSampler(Sampler[list[Key]]):
             self.epoch, self.start = epoch, 0
 
     def __len__(self) -> int:
-        return self.size // (self.batch_size * self.world)
+        return self.size // self.step
 
     def __iter__(self) -> Iterator[list[Key]]:
         epoch, start = self.epoch, self.start
         self.start = 0
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "order", epoch))
         order = torch.randperm(self.size, generator=generator) if self.shuffle else torch.arange(self.size)
-        step = self.batch_size * self.world
         for batch in range(start, len(self)):
-            indices = order[batch * step : (batch + 1) * step][self.rank :: self.world]
+            indices = order[batch * self.step : (batch + 1) * self.step][self.rank :: self.world]
             yield [(epoch, int(index)) for index in indices]
 
 
@@ -86,6 +88,14 @@ def ignore_stop_signals(worker: int) -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+@atexit.register
+def end_workers() -> None:
+    """Ends those that a crash has left. Else `multiprocessing` would ask them by SIGTERM, and wait forever."""
+    for process in multiprocessing.active_children():
+        if process.daemon:
+            process.kill()
+
+
 class ResumableLoader(DataLoader[tuple[Tensor, int]]):
     """A DataLoader over an `EpochSampler` that Lightning saves and restores in the middle of an epoch.
 
@@ -105,10 +115,17 @@ class ResumableLoader(DataLoader[tuple[Tensor, int]]):
 
     def state_dict(self) -> dict[str, int]:
         epoch, count = self.position
-        return {"epoch": epoch, "batches": count}
+        return {"epoch": epoch, "batches": count, "step": self.order.step, "size": self.order.size}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        ended = state["batches"] >= len(self)
+        own = (self.order.step, self.order.size)
+        ended = state["batches"] >= state["size"] // state["step"]
+        if not ended and state["batches"] and own != (state["step"], state["size"]):
+            raise ValueError(
+                f"this run was stopped in the middle of an epoch of {state['size']} images, {state['step']} a step "
+                f"(the batch size times the number of processes), and can go on with those only, not with {own[1]} "
+                f"and {own[0]}: some images would come twice, or not at all."
+            )
         self.order.epoch = state["epoch"] + ended
         self.order.start = 0 if ended else state["batches"]
         self.position = (state["epoch"], state["batches"])

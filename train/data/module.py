@@ -183,13 +183,18 @@ class ImageData(L.LightningDataModule):
     def loader(self, dataset: Dataset[tuple[Tensor, int]], batch_size: int | None = None) -> DataLoader[Any]:
         """A dataset in order, each rank its share."""
         rank, world = self._rank()
+        if len(dataset) < world:  # type: ignore[arg-type]
+            raise ValueError(
+                f"{len(dataset)} images to evaluate on are fewer than the {world} processes: raise "  # type: ignore[arg-type]
+                f"data.val_size or data.val_fraction, or take fewer processes."
+            )
         mine = range(rank, len(dataset), world)  # type: ignore[arg-type]
         options = {**self._workers(), "persistent_workers": False}
         return DataLoader(dataset, batch_size or self.batch_size, sampler=mine, **options)
 
     def sizes(self) -> list[tuple[int, int]]:
         """Sizes to validate and test at: the training size first."""
-        return [(self.size[0], self.size[1]), *((size, size) for size in self.resolutions)]
+        return list(dict.fromkeys([(self.size[0], self.size[1]), *((size, size) for size in self.resolutions)]))
 
     def val_dataloader(self) -> list[DataLoader[Any]]:
         return [self.loader(self.held_out("val", size)) for size in self.sizes()]

@@ -108,10 +108,11 @@ def open_source(name: str, source: Source, root: Path, train: bool, download: bo
     try:
         return source.build(root, train, download)
     except (FileNotFoundError, RuntimeError, OSError) as error:
-        offer = " Or let it be downloaded: --data.download true." if source.build is not image_folder else ""
+        offer = " Or let training download it: --data.download true." if source.build is not image_folder else ""
         raise FileNotFoundError(
             f"{name}: no usable {'training' if train else 'test'} set under {root} ({error}).\n"
-            f"Put there: {source.where.format(root=root)}.{offer} Another place: --data.root DIR."
+            f"Put there: {source.where.format(root=root)}.{offer} Another place: --data.root DIR "
+            f"in training, --root DIR in an evaluation."
         ) from error
 
 
