@@ -48,7 +48,7 @@ def test_no_speed_for_a_path_that_is_wrong(monkeypatch, capsys):
     monkeypatch.setattr(contestants, "linear_attention", lambda *a, **k: 1.01 * right(*a, **k))
     with pytest.raises(SystemExit):
         main(["length", "--tokens", "48", *SMALL, "--device", "cpu"])
-    assert "from its definition at 256 tokens" in capsys.readouterr().err
+    assert "from its definition at 1024 tokens" in capsys.readouterr().err
 
 
 def test_what_would_take_too_long_is_left_out():
