@@ -129,6 +129,8 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     check_rounds(options.rounds)
     if min(options.sides) < 2:
         raise ValueError(f"a grid has 2 tokens or more along a side, not {min(options.sides)}.")
+    if min(options.sigmas) <= 0:
+        raise ValueError(f"--sigmas have to be positive, not {min(options.sigmas):g}.")
     lookup("locality", options.locality, LOCALITIES)
     found: list[dict[str, Any]] = []
     for side in tqdm(sorted(set(options.sides)), desc="lengths", leave=False, disable=None):

@@ -43,6 +43,7 @@ def test_the_exponent_of_a_power_law():
         (["--locality", "gausian"], "Did you mean 'gaussian'"),
         (["--rounds", "3"], "at least 5 rounds, not 3"),
         (["--sides", "1"], "2 tokens or more along a side, not 1"),
+        (["--sigmas", "0"], "--sigmas have to be positive, not 0"),
     ],
 )
 def test_bad_arguments_of_focusing(arguments, message, capsys):

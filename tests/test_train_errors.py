@@ -74,6 +74,11 @@ def test_a_checkpoint_of_another_model(config, whole, capsys):
     assert "depth: 2 in the checkpoint, 3 asked for" in said
 
 
+def test_an_unknown_command_names_the_nearest(capsys):
+    assert "Did you mean 'validate'?" in fails(["evaluate"], capsys)
+    assert "Did you mean 'resume'?" in fails(["resum", "runs/x"], capsys)
+
+
 def test_resume_needs_a_run(tmp_path, capsys):
     assert "is not a run that can be resumed" in fails(["resume", str(tmp_path)], capsys)
     assert "takes the directory of a run" in fails(["resume"], capsys)

@@ -41,7 +41,11 @@ class Parser(LightningArgumentParser):
         fields += [f"{name}.{action.dest}" for name, sub in self._subcommands().items() for action in sub._actions]
         unknown = re.search(r"(?:[Kk]ey|[Gg]roup|[Oo]ption|arguments:|argument)\s+'?(?:--)?([\w.]+)'?", message)
         names = {field.removeprefix("fit.") for field in fields}
-        hint = nearest(unknown[1].removeprefix("fit."), names) if unknown else ""
+        choice = re.search(r"argument subcommand: invalid choice: '(\w+)'", message)
+        if choice:
+            hint = nearest(choice[1], [*self._subcommands(), "resume"])
+        else:
+            hint = nearest(unknown[1].removeprefix("fit."), names) if unknown else ""
         sys.stderr.write(f"error: {message.strip()}{hint}\n")
         raise SystemExit(2)
 
