@@ -56,6 +56,14 @@ def compare(fast, slow, leaves):
     return float(((fast - slow).norm() / slow.norm()).detach()), errors
 
 
+def assert_equal(fast, slow, leaves):
+    """Values and every gradient."""
+    torch.testing.assert_close(fast, slow)
+    weight = torch.randn_like(slow)
+    for a, b in zip(*(torch.autograd.grad((x * weight).sum(), leaves) for x in (fast, slow)), strict=True):
+        torch.testing.assert_close(a, b)
+
+
 def take(monkeypatch, regime):
     """Every head goes through the window, through the grid, or the narrow part of its decay through the window."""
 
@@ -113,10 +121,7 @@ def test_a_window_over_everything_is_exact_with_every_gradient():
     fq, fk, v = inputs(990, 3, 2, batch=2)
     slow = naive.attenuated(fq, fk, v, definition(locality, positions))
     fast = window_sum(Given(3), fq, fk, v, locality.of_offsets, lattice, (10, 8, 9))[..., :-1]
-    torch.testing.assert_close(fast, slow)
-    leaves, weight = [fq, fk, v, *locality.parameters()], torch.randn_like(slow)
-    for a, b in zip(*(torch.autograd.grad((x * weight).sum(), leaves) for x in (fast, slow)), strict=True):
-        torch.testing.assert_close(a, b)
+    assert_equal(fast, slow, [fq, fk, v, *locality.parameters()])
 
 
 @pytest.mark.parametrize("batch", [1, 2, 5])
@@ -127,10 +132,7 @@ def test_tiles_in_a_row_share_a_product(batch):
     fq, fk, v = inputs(549, 3, 2, batch=batch)
     slow = naive.attenuated(fq, fk, v, definition(locality, positions))
     fast = window_sum(Given(3), fq, fk, v, locality.of_offsets, lattice, (8, 8, 0))[..., :-1]
-    torch.testing.assert_close(fast, slow)
-    leaves, weight = [fq, fk, v, *locality.parameters()], torch.randn_like(slow)
-    for a, b in zip(*(torch.autograd.grad((x * weight).sum(), leaves) for x in (fast, slow)), strict=True):
-        torch.testing.assert_close(a, b)
+    assert_equal(fast, slow, [fq, fk, v, *locality.parameters()])
 
 
 def test_windows_that_are_apart_share_no_keys():
