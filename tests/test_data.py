@@ -53,7 +53,7 @@ def test_a_restored_loader_goes_on_with_the_next_batch(workers, done):
     batches(cut)
     cut.order.set_epoch(1)
     seen = [batch for _, batch in zip(range(done), cut, strict=False)]
-    state = cut.state_dict() if seen else {"epoch": 0, "batches": 5}
+    state = cut.state_dict() if seen else {"epoch": 0, "batches": 5, "step": 4, "size": 23}
     back.load_state_dict(state)
     back.order.set_epoch(back.order.epoch)  # as Lightning announces it
     found = batches(back)
