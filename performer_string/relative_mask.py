@@ -62,7 +62,7 @@ def _convolve(fq: Tensor, fk: Tensor, v: Tensor, kernel: Tensor, shape: Sequence
     sizes = tuple(2 * n - 1 for n in shape)
     # A transform's error is relative to the largest number, which where the mask is strong is many times another's sum.
     fine = fk.dtype if fk.device.type == "mps" else torch.float64
-    products = (fk.mT[..., None, :] * v.mT[:, :, None]).to(fine)  # [B, H, m, d, N]
+    products = fk.to(fine).mT[..., None, :] * v.to(fine).mT[:, :, None]  # [B, H, m, d, N]
     spectrum = torch.fft.rfftn(products.unflatten(-1, tuple(shape)), s=sizes, dim=axes)
     # cyclic in 2 n - 1: the offset 0 comes first, and none of the 2 n - 1 offsets meets another
     centred = torch.fft.ifftshift(kernel.to(fine), dim=axes)

@@ -96,12 +96,14 @@ class PlaneRotation:
         return self.outer(y).to(x.dtype)
 
     def outer(self, x: Tensor) -> Tensor:
-        """B x."""
         if self.basis is None:
             return x
         dtype = torch.promote_types(x.dtype, self.cos.dtype)
         with torch.autocast(x.device.type, enabled=False):
-            return (x.to(dtype) @ self.basis.to(dtype).mT).to(x.dtype)  # rows x^T B^T = (B x)^T: [B, H, N, d]
+            return self.on_the_left(self.basis.to(dtype), x.to(dtype)).to(x.dtype)
+
+    def on_the_left(self, basis: Tensor, x: Tensor) -> Tensor:
+        return x @ basis.mT  # rows x^T B^T = (B x)^T: [B, H, N, d]
 
     def turns(self) -> Tensor:
         """Rot(theta), [..., H, N, d, d]."""
@@ -145,13 +147,8 @@ class MetricRotation(PlaneRotation):
     The basis is L, lower triangular and not orthogonal.
     """
 
-    def outer(self, x: Tensor) -> Tensor:
-        """L^-T x."""
-        if self.basis is None:
-            return x
-        dtype = torch.promote_types(x.dtype, self.cos.dtype)
-        with torch.autocast(x.device.type, enabled=False):  # rows x^T L^-1
-            return torch.linalg.solve_triangular(self.basis.to(dtype), x.to(dtype), upper=False, left=False).to(x.dtype)
+    def on_the_left(self, basis: Tensor, x: Tensor) -> Tensor:
+        return torch.linalg.solve_triangular(basis, x, upper=False, left=False)  # rows x^T L^-1 = (L^-T x)^T
 
     def matrix(self) -> Tensor:
         """Rot(theta) L^T, whose inner products are the scores, [..., H, N, d, d]."""

@@ -133,15 +133,22 @@ def bands(lattice: Lattice, radius: Triple, slab: Slab) -> Iterator[tuple[Index,
             for group in alike:
                 three = (group[0], span1, span2)
                 a0, a1, a2 = (stop - start for start, stop, _, _ in three)
-                own = (slice(group[0][0] - slab.start, group[-1][1] - slab.start), slice(*span1[:2]), slice(*span2[:2]))
                 window = [
                     slice(low - start + r, high - start + r)
                     for (start, _, low, high), r in zip(three, radius, strict=True)
                 ]
-                index = (everything, slice(a0), slice(a1), slice(a2), *window)
-                _, _, low, high = group[0]
-                own_index = (everything, everything, *own)
-                runs.append(Run(len(group), (a0, a1, a2), own_index, low - slab.low, high - low, index))
+                (start, _, low, high), (_, stop, _, _) = group[0], group[-1]
+                rows_own = slice(start - slab.start, stop - slab.start)
+                runs.append(
+                    Run(
+                        count=len(group),
+                        shape=(a0, a1, a2),
+                        own=(everything, everything, rows_own, slice(*span1[:2]), slice(*span2[:2])),
+                        first=low - slab.low,
+                        height=high - low,
+                        table=(everything, slice(a0), slice(a1), slice(a2), *window),
+                    )
+                )
             yield (slice(*span1[2:]), slice(*span2[2:])), runs
 
 

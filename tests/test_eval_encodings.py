@@ -42,12 +42,22 @@ def test_the_invariance_report_sees_a_broken_encoding(tmp_path, monkeypatch, cap
     assert "DOES NOT HOLD" in capsys.readouterr().out
 
 
-def test_the_invariance_report_of_a_checkpoint(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"encoding": "cayley-string"}, "exact"),
+        ({"encoding": "pate-so2", "encoding_options": {"conformal_scaling": 1.0}}, "fails by design"),
+        ({"encoding": "rope-mixed", "values": "group-action"}, "fails by design"),
+        ({"encoding": "liere", "encoding_options": {"block_size": 2}}, "exact"),
+    ],
+    ids=str,
+)
+def test_the_invariance_report_of_a_checkpoint(tmp_path, monkeypatch, capsys, changes, expected):
     monkeypatch.setattr(invariance, "DRAWS", (1, 4))
-    path = save(tmp_path / "one", replace(CONFIG, attention="softmax", encoding="cayley-string"))
+    path = save(tmp_path / "one", replace(CONFIG, attention="softmax", **changes))
     main(["invariance", "--checkpoint", str(path), "--out", str(tmp_path)])
     models = [row for row in read(tmp_path / "invariance.csv")[1] if row["part"] == "models"]
-    assert [(row["name"], row["holds"]) for row in models] == [(str(path), "True")]
+    assert [(row["name"], row["expected"], row["holds"]) for row in models] == [(str(path), expected, "True")]
 
 
 def test_the_invariance_report_names_a_bad_width(capsys):

@@ -119,6 +119,14 @@ class TestGate:
         torch.testing.assert_close(gated, (wanted / wanted.sum(-1, keepdim=True)).to(gated.dtype), rtol=1e-4, atol=1e-6)
 
 
+def test_the_gates_logits_are_not_rounded_under_autocast():
+    attention, tokens = vit(attention="softmax", key_gate=True).float().blocks[0].attention, torch.randn(2, 24, 24)
+    gate = torch.randn_like(attention.gate)
+    wanted = attention.gate_logits(tokens, gate)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(attention.gate_logits(tokens, gate), wanted)
+
+
 def test_the_package_has_none():
     with pytest.raises(ValueError, match='performer-pytorch" has no key_gate'):
         vit(attention="performer-pytorch", key_gate=True)

@@ -230,8 +230,13 @@ def test_positions_are_one_for_each_patch_and_of_any_type(attention):
     for n in (1, 11, 24):
         with pytest.raises(ValueError, match="one row for each of the 4 x 3 patches"):
             model(images, torch.rand(n, 2))
-    positions = grid_positions((4, 3))
-    torch.testing.assert_close(model(images, positions.double()), model(images, positions))
+    found = {}
+    for dtype in (torch.float32, torch.float64):
+        model.zero_grad()
+        logits = model(images, grid_positions((4, 3), dtype=dtype))
+        logits.square().sum().backward()
+        found[dtype] = [logits, *(parameter.grad for parameter in model.parameters())]
+    torch.testing.assert_close(found[torch.float64], found[torch.float32], rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from train.files import CHECKPOINTS
+from train.files import CHECKPOINTS, LAST
 from train.plan import read_plan, read_yaml, select
 from train.runner import SUMMARY, Sweep, metrics_of
 
@@ -42,7 +42,7 @@ def evaluation(sweep: Sweep) -> list[str]:
     config = read_yaml(sweep.out / runs[0].name / "config.yaml")
     size = config["model"]["vit"]["image_size"]
     sizes = [size if isinstance(size, int) else size[0], *config["data"]["resolutions"]]
-    last = f"{CHECKPOINTS}/last.ckpt"
+    last = f"{CHECKPOINTS}/{LAST}"
     whole = len(runs) == len(sweep.plan.runs)
     paths = [f"{sweep.out}/*/{last}"] if whole else [shlex.quote(str(sweep.out / run.name / last)) for run in runs]
     given = f"--checkpoint {' '.join(paths)} --resolutions {' '.join(map(str, sizes))}"

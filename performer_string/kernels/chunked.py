@@ -61,7 +61,8 @@ class Walk:
         self.q, self.k, self.v = (x.transpose(0, 1) for x in (q, k, v))
         self.dtype = torch.promote_types(torch.promote_types(q.dtype, weight.dtype), torch.float32)
         self.low = torch.bfloat16 if v.dtype == torch.bfloat16 and has_bf16_products(v.device) else self.dtype
-        self.weight, self.planes, self.hidden, self.form = weight.to(self.dtype), planes, hidden, form
+        self.weight, self.hidden, self.form = weight.to(self.dtype), hidden, form
+        self.planes = None if planes is None else (planes[0].to(self.dtype), planes[1].to(self.dtype))
         heads, batch, tokens, _ = self.k.shape
         budget = max(1, (CACHE if q.device.type == "cpu" else DEVICE) // (heads * weight.shape[1]))
         size = max(1, min(max(tokens, self.q.shape[2]), max(64, budget // 64 * 64)))  # of a chunk of tokens
@@ -190,8 +191,7 @@ def chunked_attention(
     cos = sin = None
     if planes is not None and planes[0].shape[-1]:
         # [1 or H, N, P] -> [1 or H, 1, N, P]; [1 or B, 1 or H, N, P] -> [1 or H, 1 or B, N, P]
-        dtype = torch.promote_types(torch.promote_types(q.dtype, weight.dtype), torch.float32)
-        cos, sin = ((x[:, None] if x.ndim == 3 else x.transpose(0, 1)).to(dtype) for x in planes)
+        cos, sin = (x[:, None] if x.ndim == 3 else x.transpose(0, 1) for x in planes)
     hidden = None if key_mask is None else ~key_mask[None, :, :, None]
     out: Tensor = _ChunkedAttention.apply(q, k, v, weight, cos, sin, hidden, form)
     return out

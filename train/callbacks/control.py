@@ -14,6 +14,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from performer_string.features import derive_seed
 from train.data.module import ImageData
+from train.files import LAST
 
 
 class StepSeed(Callback):
@@ -55,7 +56,7 @@ class CleanStop(Callback):
     """
 
     def __init__(self, directory: Path):
-        self.path = directory / "last.ckpt"
+        self.path = directory / LAST
         self.signal: int | None = None
         self._before: dict[int, Any] = {}
 

@@ -182,13 +182,13 @@ class ImageData(L.LightningDataModule):
 
     def loader(self, dataset: Dataset[tuple[Tensor, int]], batch_size: int | None = None) -> DataLoader[Any]:
         """A dataset in order, each rank its share."""
-        rank, world = self._rank()
-        if len(dataset) < world:  # type: ignore[arg-type]
+        (rank, world), total = self._rank(), len(dataset)  # type: ignore[arg-type]
+        if total < world:
             raise ValueError(
-                f"{len(dataset)} images to evaluate on are fewer than the {world} processes: raise "  # type: ignore[arg-type]
-                f"data.val_size or data.val_fraction, or take fewer processes."
+                f"{total} images to evaluate on are fewer than the {world} processes: raise data.val_size or "
+                f"data.val_fraction, or take fewer processes."
             )
-        mine = range(rank, len(dataset), world)  # type: ignore[arg-type]
+        mine = range(rank, total, world)
         options = {**self._workers(), "persistent_workers": False}
         return DataLoader(dataset, batch_size or self.batch_size, sampler=mine, **options)
 
