@@ -1,7 +1,8 @@
 """What an encoding costs: parameters, and milliseconds of a training step and of folded inference, as ratios to RoPE.
 
-All models are measured in turn, round after round, so that a drift of the machine's speed hits all alike; a ratio is
-the median over the rounds of a model's time over RoPE's in the same round.
+All models are measured in turn, round after round, and RoPE again right after each, since a machine's speed drifts by
+more than they differ; a ratio is the median over the rounds of a model's time over that of RoPE next to it. RoPE's own
+ratio, to itself, says what is noise.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from eval.measure import check_rounds, in_turn, ratio
+from eval.measure import Call, check_rounds, in_turn, ratio
 from eval.report import Row, save_figure
 from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, fold
 from performer_string.choices import lookup
@@ -102,18 +103,22 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
             tqdm.write(f"{title} is left out: {error}")
             continue
         contestants[title].check()
-    calls = {(t, call): getattr(c, call) for t, c in contestants.items() for call in ("step", "infer")}
+    beside = contestants[REFERENCE]
+    calls: dict[tuple[str, str, bool], Call] = {}
+    for title, c in contestants.items():
+        calls |= {(title, "step", True): c.step, (title, "step", False): beside.step}
+        calls |= {(title, "infer", True): c.infer, (title, "infer", False): beside.infer}
     times = in_turn(calls, options.rounds, device)
     for title, c in contestants.items():
-        step, inference = times[title, "step"], times[title, "infer"]
+        step, inference = times[title, "step", True], times[title, "infer", True]
         yield {
             "encoding": title,
             "parameters (M)": round(sum(p.numel() for p in c.model.parameters()) / 1e6, 4),
             "of the encoding": sum(p.numel() for p in c.model.encoding.parameters()),
             "training step (ms)": round(1000 * statistics.median(step), 1),
-            "to rope": round(ratio(step, times[REFERENCE, "step"]), 3),
+            "to rope": round(ratio(step, times[title, "step", False]), 3),
             "folded inference (ms)": round(1000 * statistics.median(inference), 1),
-            "to rope ": round(ratio(inference, times[REFERENCE, "infer"]), 3),
+            "to rope ": round(ratio(inference, times[title, "infer", False]), 3),
         }
 
 

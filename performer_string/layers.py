@@ -96,11 +96,12 @@ class SelfAttention(nn.Module):
         weight, bias = self.qkv.weight, self.qkv.bias
         if basis is None:
             return weight, bias
-        with torch.autocast(weight.device.type, enabled=False):
-            rows = torch.cat([weight, bias[:, None]], dim=1).unflatten(0, (3, self.num_heads, self.head_dim))
-            turned = basis.mT.to(rows.dtype) @ rows[:2]  # [2, H, d, D + 1]
-            rows = torch.cat([turned, rows[2:]]).flatten(0, 2)  # [3 H d, D + 1]
-        return rows[:, :-1], rows[:, -1]
+        turn = basis.mT.to(weight.dtype)
+        weight, bias = (part.unflatten(0, (3, self.num_heads, self.head_dim)) for part in (weight, bias))
+        with torch.autocast(weight.device.type, enabled=False):  # weight and bias apart: both come out contiguous
+            rows = torch.cat([turn @ weight[:2], weight[2:]])  # [3, H, d, D]
+            columns = torch.cat([turn @ bias[:2, ..., None], bias[2:, ..., None]])  # [3, H, d, 1]
+        return rows.flatten(0, 2), columns.flatten()
 
     def log_growth(self, x: Tensor, key_mask: Tensor | None) -> float | Tensor:
         """log N / log N_0 for the N keys that take part, [B, 1, 1, 1] under a mask."""
@@ -133,7 +134,7 @@ class SelfAttention(nn.Module):
             weight, bias = self.fold(basis)
         else:
             sources = (basis, *self.qkv.parameters())
-            weight, bias = self.kept.get("folded", sources, lambda: [part.contiguous() for part in self.fold(basis)])
+            weight, bias = self.kept.get("folded", sources, lambda: self.fold(basis))
         qkv = F.linear(x, weight, bias)  # [B, N, 3D]
         qkv = qkv.unflatten(-1, (3, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)  # [3, B, H, N, d]
         q, k, v = qkv.unbind(0)

@@ -32,6 +32,17 @@ def pieces(total: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, total)) for start in range(0, total, size)]
 
 
+def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rot(theta) x: x_p and x_p+P are a plane, what is left over stays. [..., N, d], [..., N, P] -> [..., N, d]"""
+    n = cos.shape[-1]
+    a, b = x[..., :n], x[..., n : 2 * n]
+    out = x.new_empty(x.shape)
+    torch.mul(a, cos, out=out[..., :n]).addcmul_(b, sin, value=-1)
+    torch.mul(a, sin, out=out[..., n : 2 * n]).addcmul_(b, cos)
+    out[..., 2 * n :] = x[..., 2 * n :]
+    return out
+
+
 def part(x: Tensor, samples: slice, tokens: slice) -> Tensor:
     """A chunk of [1 or H, 1 or B, N, .]."""
     return x[:, samples if x.shape[1] > 1 else slice(None), tokens]
@@ -78,10 +89,7 @@ class Walk:
         x = part(x, samples, tokens).to(self.dtype)
         if self.planes is None:
             return x
-        cos, sin = (part(p, samples, tokens) for p in self.planes)
-        n = cos.shape[-1]
-        a, b = x[..., :n], x[..., n : 2 * n]
-        return torch.cat([a * cos - b * sin, a * sin + b * cos, x[..., 2 * n :]], dim=-1)
+        return turn(x, *(part(p, samples, tokens) for p in self.planes))
 
     def turned_back(
         self, gradient: Tensor, x: Tensor, samples: slice, tokens: slice, sums: tuple[Tensor, Tensor] | None
@@ -90,14 +98,12 @@ class Walk:
         if self.planes is None:
             return gradient
         cos, sin = (part(p, samples, tokens) for p in self.planes)
-        n = cos.shape[-1]
-        a, b = gradient[..., :n], gradient[..., n : 2 * n]
         if sums is not None:
-            x = part(x, samples, tokens)
-            u, w = x[..., :n], x[..., n : 2 * n]
-            part(sums[0], samples, tokens).add_((a * u + b * w).sum_to_size(cos.shape))
-            part(sums[1], samples, tokens).add_((b * u - a * w).sum_to_size(cos.shape))
-        return torch.cat([a * cos + b * sin, b * cos - a * sin, gradient[..., 2 * n :]], dim=-1)
+            n, x = cos.shape[-1], part(x, samples, tokens).to(self.dtype)
+            a, b, u, w = gradient[..., :n], gradient[..., n : 2 * n], x[..., :n], x[..., n : 2 * n]
+            part(sums[0], samples, tokens).add_((a * u).addcmul_(b, w).sum_to_size(cos.shape))
+            part(sums[1], samples, tokens).add_((b * u).addcmul_(a, w, value=-1).sum_to_size(cos.shape))
+        return turn(gradient, cos, -sin)
 
     def mask(self, samples: slice, tokens: slice) -> Tensor | None:
         return None if self.hidden is None else part(self.hidden, samples, tokens)
