@@ -82,19 +82,21 @@ def softmax_attention(
     check_key_mask(key_mask, k)
     check_key_bias(key_bias, k)
     q, k = rotate_pair(q, k, rotation)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
     if locality is not None:
         decay = locality.matrix(check_positions(positions, k.shape[-2]), num_prefix)
         dtype = torch.promote_types(q.dtype, torch.float32)
         with torch.autocast(q.device.type, enabled=False):
-            logits = q.to(dtype) @ k.to(dtype).mT * (q.shape[-1] ** -0.5 if scale is None else scale)
+            logits = (q.to(dtype) * scale) @ k.to(dtype).mT
             if key_bias is not None:
-                logits = logits + key_bias[:, :, None]
-            if key_mask is not None:
-                logits = logits.masked_fill(~key_mask[:, None, None, :], -torch.inf)
-            weights = logits.softmax(-1).nan_to_num(0.0) * decay  # [B, H, N, N]
-            return (weights @ v.to(dtype)).to(v.dtype)
+                logits = logits + key_bias.clamp(min=NEVER)[:, :, None]
+            if key_mask is None:
+                return ((logits.softmax(-1) * decay) @ v.to(dtype)).to(v.dtype)
+            answered = key_mask.any(-1)[:, None]  # [B, 1]; where no key is, all are taken and the row is set to zero
+            logits = logits.masked_fill(~(key_mask | ~answered)[:, None, None], -torch.inf)
+            out = (logits.softmax(-1) * decay) @ v.to(dtype)
+            return out.masked_fill(~answered[..., None, None], 0.0).to(v.dtype)
     width = v.shape[-1]
-    scale = q.shape[-1] ** -0.5 if scale is None else scale
     if key_bias is not None:
         q, k, v = with_bias_columns(q, k, v, key_bias, scale)
     if key_mask is None:

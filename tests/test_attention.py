@@ -9,6 +9,7 @@ from torch import Tensor
 from performer_string import (
     build_encoding,
     build_feature_map,
+    build_locality,
     grid_positions,
     linear_attention,
     naive,
@@ -170,16 +171,39 @@ def test_masked_keys_have_no_say_whatever_they_hold(kind):
     torch.testing.assert_close(out[1:], attend(k[1:], v[1:], None, slice(1, 2)))
 
 
+@pytest.mark.parametrize("focused", [False, True], ids=["plain", "locality"])
 @pytest.mark.parametrize("kind", ["softmax", *MAPS], ids=str)
-def test_a_row_without_keys_is_zero(kind):
-    q, k, v = torch.randn(3, 2, 2, 5, 6, requires_grad=True)
-    mask = torch.tensor([[False] * 5, [True] * 5])
+def test_a_row_without_keys_is_zero(kind, focused):
+    q, k, v = inputs = [torch.randn(2, 2, 6, 6, requires_grad=True) for _ in range(3)]
+    given = {"key_mask": torch.tensor([[False] * 6, [True] * 6])}
+    if focused:
+        given |= {"locality": build_locality("gaussian", num_heads=2, sigma=1.0), "positions": grid_positions((2, 3))}
     if kind == "softmax":
-        out = softmax_attention(q, k, v, key_mask=mask)
+        out = softmax_attention(q, k, v, **given)
     else:
-        out = linear_attention(q, k, v, make_map(kind, 2, 6), key_mask=mask)
+        out = linear_attention(q, k, v, make_map(kind, 2, 6), **given)
     assert out[0].abs().max() == 0
-    assert torch.isfinite(out).all()
+    gradients = torch.autograd.grad(out.square().sum(), inputs)
+    for x in (out, *gradients):
+        assert torch.isfinite(x).all()
+    for x in gradients:
+        assert x[0].abs().max() == 0
+
+
+@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
+def test_exact_attention_with_a_locality_hides_no_nan(masked):
+    q, k, v = torch.randn(3, 1, 2, 6, 4)
+    q[0, 0, 2, 0] = torch.nan
+    out = softmax_attention(
+        q,
+        k,
+        v,
+        locality=build_locality("gaussian", num_heads=2),
+        positions=grid_positions((2, 3)),
+        key_mask=torch.tensor([[True] * 5 + [not masked]]),
+    )
+    assert out[0, 0, 2].isnan().all()
+    assert not out[0, 1].isnan().any()
 
 
 def test_bad_masks():

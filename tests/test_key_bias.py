@@ -166,7 +166,9 @@ def test_a_large_bias_is_not_rounded_in_low_precision(dtype):
     assert float((out - wanted).norm() / wanted.norm()) < 0.01
 
 
-def test_a_bias_of_minus_infinity_takes_a_key_out():
+@pytest.mark.parametrize("focused", [False, True], ids=["plain", "locality"])
+def test_a_bias_of_minus_infinity_takes_a_key_out(focused):
     q, k, v, bias, mask = (x.detach() for x in inputs())
-    out = softmax_attention(q, k, v, key_bias=bias.masked_fill(~mask[:, None], -torch.inf))
-    torch.testing.assert_close(out, softmax_attention(q, k, v, key_bias=bias, key_mask=mask))
+    given = {"locality": locality(), "positions": grid_positions((3, 3), dtype=torch.float64)} if focused else {}
+    out = softmax_attention(q, k, v, key_bias=bias.masked_fill(~mask[:, None], -torch.inf), **given)
+    torch.testing.assert_close(out, softmax_attention(q, k, v, key_bias=bias, key_mask=mask, **given))
