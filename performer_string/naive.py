@@ -83,6 +83,11 @@ def attend_gated(weights: Tensor, v: Tensor, gates: Tensor) -> Tensor:
     return torch.einsum("bhi,bhij,bhjd->bhid", gates, weights, v)
 
 
+def attend_scaled(weights: Tensor, v: Tensor, gates: Tensor) -> Tensor:
+    """o_i = sum_j A_ij g_i g_j v_j: gates [B, H, N]."""
+    return (weights * gates[:, :, :, None] * gates[:, :, None, :]) @ v
+
+
 def attend_turned(weights: Tensor, v: Tensor, turns: Tensor) -> Tensor:
     """o_i = sum_j A_ij R_j v_j: turns [H, N, d, d]."""
     return torch.einsum("bhij,hjde,bhje->bhid", weights, turns, v)

@@ -2,7 +2,8 @@
 
 Attention is linear in its values, o = A v, whatever A is: softmax, linear in N, masked or attenuated by distance. The
 structures here wrap it from outside, so that none of those has to know of them. Of their source, RiemannFormer
-(arXiv:2506.07405), only the abstract was at hand: the forms below are the plainest of what it names.
+(arXiv:2506.07405), only the abstracts and the text beside its released code were at hand: the forms below are the
+plainest of what they name.
 """
 
 from __future__ import annotations
@@ -74,6 +75,17 @@ class FiberGating(ValueMap):
         return attend(v) * self.gates(tokens, queries)[..., None].to(v.dtype)
 
 
+class MetricGating(FiberGating):
+    """o_i = sum_j A_ij g_i g_j v_j with the gates of `FiberGating`: a metric of each pair from the content of both.
+
+    RiemannFormer's metric scaling outside of the softmax (third version): the weights stay normalised without it.
+    """
+
+    def forward(self, attend: Sum, v: Tensor, *, tokens: Tensor, queries: Tensor, positions: Tensor) -> Tensor:
+        gates = self.gates(tokens, queries)[..., None].to(v.dtype)  # [B, H, N, 1]
+        return attend(v * gates) * gates
+
+
 class TurnedValues(ValueMap):
     """What both uses of R_V share: an encoding of its own, by name.
 
@@ -114,6 +126,7 @@ class Connection(TurnedValues):
 
 VALUE_MAPS: dict[str, type[ValueMap]] = {
     "gating": FiberGating,
+    "metric-gating": MetricGating,
     "group-action": GroupAction,
     "connection": Connection,
 }

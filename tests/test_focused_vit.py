@@ -94,7 +94,7 @@ def test_which_models_see_a_common_move(values):
 
 @pytest.mark.parametrize("values", VALUE_MAPS)
 def test_a_folded_model_keeps_them(values):
-    options = {} if values == "gating" else {"encoding": "cayley-string"}
+    options = {} if "gating" in values else {"encoding": "cayley-string"}
     model = vit(encoding="cayley-string", **FOCUSED, values=values, value_options=options).eval()
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.2)

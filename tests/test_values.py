@@ -19,7 +19,7 @@ TURNS = [
     ("pate-so3", {"conformal_scaling": 0.5}),  # a basis, and not orthogonal
 ]
 METRIC = {"encoding": "pate-so2", "encoding_options": {"metric": True}}
-GATES = [("gating", {"source": source}) for source in ("token", "query")]
+GATES = [(name, {"source": source}) for name in ("gating", "metric-gating") for source in ("token", "query")]
 CASES = GATES + [
     (name, {"encoding": encoding, "encoding_options": options})
     for name in ("group-action", "connection")
@@ -31,7 +31,7 @@ IDS = ["-".join([name, *(str(x) for x in options.values())][:2]) for name, optio
 def make(case, head_dim=D):
     name, options = case
     values = build_value_map(name, head_dim=head_dim, num_heads=H, grid=(4, 5), **options).double()
-    if name == "gating":
+    if "source" in options:
         torch.nn.init.normal_(values.weight)
         torch.nn.init.normal_(values.bias)
     return values
@@ -45,12 +45,13 @@ def inputs(batch=2):
 
 def definition(case, values, weights, v, q, tokens, positions):
     name, options = case
-    if name == "gating":
+    if "source" in options:
         if options["source"] == "token":
             logits = torch.stack([tokens @ w for w in values.weight], dim=1)
         else:
             logits = torch.stack([q[:, h] @ values.weight[h] for h in range(H)], dim=1)
-        return naive.attend_gated(weights, v, 2 / (1 + torch.exp(-logits - values.bias[None, :, None])))
+        gated = naive.attend_gated if name == "gating" else naive.attend_scaled
+        return gated(weights, v, 2 / (1 + torch.exp(-logits - values.bias[None, :, None])))
     turns = naive.turns(values.encoding.generators(), positions)
     scaling = options["encoding_options"].get("conformal_scaling")
     if scaling:
@@ -85,7 +86,7 @@ def test_values_and_every_gradient_are_those_of_the_definition(case, kind):
     torch.testing.assert_close(out, slow)
     assert (out - naive.attend(weights, v)).abs().max() > 1e-2  # it does something at all
     leaves = [q, k, v, *(p for p in values.parameters() if p.requires_grad)]
-    leaves += [tokens] if case == GATES[0] else []
+    leaves += [tokens] if case[1].get("source") == "token" else []
     weight = torch.randn_like(slow)
     pairs = [torch.autograd.grad((x * weight).sum(), leaves, retain_graph=True) for x in (out, slow)]
     for fast, plain in zip(*pairs, strict=True):
@@ -113,14 +114,15 @@ def test_a_connection_does_not_see_a_common_move_and_a_group_action_does(encodin
     assert changes["connection"] > 1e-2 if encoding == "liere" else changes["connection"] < 1e-11
 
 
-def test_a_gate_starts_open():
+@pytest.mark.parametrize("name", ["gating", "metric-gating"])
+def test_a_gate_starts_open(name):
     """At weights of zero it is 1, and its value stays between 0 and 2."""
-    values, (q, _, v, tokens) = make(GATES[0]), inputs()
+    values, (q, _, v, tokens) = make((name, {"source": "token"})), inputs()
     values.weight.data.zero_()
     values.bias.data.zero_()
     assert torch.equal(values(lambda x: x, v, tokens=tokens, queries=q, positions=torch.zeros(N, 2)), v)
     assert (values.gates(1e3 * tokens, q) <= 2).all()
-    fresh = build_value_map("gating", head_dim=D, num_heads=H)
+    fresh = build_value_map(name, head_dim=D, num_heads=H)
     assert (fresh.gates(tokens.float(), q.float()) - 1).abs().max() < 0.5
 
 
