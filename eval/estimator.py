@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from eval import resolution
-from eval.interventions import blank_patches, expected
+from eval.dense import expected
+from eval.interventions import blank_patches
 from eval.report import Row, save_figure
 from performer_string import naive
 from performer_string.attention import rotate_pair

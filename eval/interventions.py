@@ -17,71 +17,14 @@ import torch
 from einops import rearrange
 from torch import Tensor, nn
 
+from eval.dense import NearKeys, expected
 from performer_string import ViT
-from performer_string.attend import Focus, LinearAttention, SoftmaxAttention, build_attention
-from performer_string.attention import rotate_pair
-from performer_string.features import FeatureMap, RandomFeatures, derive_seed
+from performer_string.attend import SoftmaxAttention, build_attention
+from performer_string.features import RandomFeatures, derive_seed
 from performer_string.features.arc_cosine import ArcCosineFeatures
 from performer_string.layers import Block
-from performer_string.rotation import Rotation
 
 Intervention = Callable[[ViT], AbstractContextManager[None]]
-ROWS = 256  # queries at a time where attention is dense
-
-
-class ExpectedKernel(nn.Module):
-    """Attention with the kernel that a feature map estimates, E phi(q)^T phi(k), in full: no variance of a draw."""
-
-    def __init__(self, phi: FeatureMap):
-        super().__init__()
-        self.phi, self.homogeneous = phi, phi.homogeneous
-
-    def weights(
-        self,
-        q: Tensor,
-        k: Tensor,
-        rotation: Rotation | None = None,
-        key_bias: Tensor | None = None,
-        key_mask: Tensor | None = None,
-    ) -> Tensor:
-        logits = self.phi.log_kernel(*rotate_pair(q, k, rotation))
-        if key_bias is not None:
-            logits = logits + key_bias[:, :, None]
-        if key_mask is not None:
-            logits = logits.masked_fill(~key_mask[:, None, None, :], -math.inf)
-        return logits.softmax(-1).nan_to_num(0.0)
-
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        rotation: Rotation | None = None,
-        focus: Focus | None = None,
-        key_mask: Tensor | None = None,
-        key_bias: Tensor | None = None,
-    ) -> Tensor:
-        q, k = rotate_pair(q, k, rotation)
-        decay = None if focus is None else focus.matrix()  # [H, N, N]
-
-        def rows(start: int) -> Tensor:
-            weights = self.weights(q[:, :, start : start + ROWS], k, None, key_bias, key_mask)
-            if decay is not None:
-                weights = weights * decay[:, start : start + ROWS]
-            return weights @ v.to(weights.dtype)
-
-        return torch.cat([rows(start) for start in range(0, q.shape[-2], ROWS)], dim=-2).to(v.dtype)  # [B, H, N, d]
-
-    def redraw(self, step: int) -> None:
-        pass
-
-
-def expected(attend: nn.Module) -> nn.Module | None:
-    """The same attention in the limit of many features; None where it is not known (performer-pytorch)."""
-    if isinstance(attend, LinearAttention):
-        return ExpectedKernel(attend.phi)
-    return attend if isinstance(attend, SoftmaxAttention) else None
 
 
 def blocks(vit: ViT) -> list[Block]:
@@ -253,6 +196,28 @@ def fewer_tokens(vit: ViT) -> dict[str, Intervention]:
     return found
 
 
+@contextmanager
+def near(vit: ViT, layers: Sequence[int]) -> Iterator[None]:
+    """Only keys whose offset from the query lies in the training grid. At the training size nothing changes."""
+    attends, extent = vit.attends(), [n - 1 for n in vit.train_grid]
+
+    def place(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
+        cast(NearKeys, module.attend).place(kwargs["positions"], kwargs["num_prefix"])
+
+    with swapped(vit, layers, lambda i: NearKeys(attends[i], extent)), ExitStack() as stack:
+        for i in layers:
+            handle = blocks(vit)[i].attention.register_forward_pre_hook(place, with_kwargs=True)
+            stack.callback(handle.remove)
+        yield
+
+
+def near_keys(vit: ViT) -> dict[str, Intervention]:
+    """Whether it is the distances that cost accuracy: offsets that training never had."""
+    layers = list(range(len(vit.blocks)))
+    chosen = {**{f"near keys, layer {i}": [i] for i in layers}, "near keys, all layers": layers}
+    return {title: partial(near, layers=some) for title, some in chosen.items()}
+
+
 GROUPS: dict[str, Callable[[ViT], dict[str, Intervention]]] = {
     "softmax": softmax,
     "expected": expected_kernel,
@@ -260,6 +225,7 @@ GROUPS: dict[str, Callable[[ViT], dict[str, Intervention]]] = {
     "draws": draws,
     "temperature": temperature,
     "thinned": fewer_tokens,
+    "near": near_keys,
 }
 
 

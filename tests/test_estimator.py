@@ -10,14 +10,15 @@ import torch
 from saved import CONFIG, read, save
 from torch import Tensor
 
-from eval import interventions as table
+from eval import dense
 from eval.__main__ import main
+from eval.dense import ExpectedKernel
 from eval.estimator import statistics, summary, variation
-from eval.interventions import ExpectedKernel, blank_patches, interventions
+from eval.interventions import blank_patches, interventions
 from performer_string import ViT, ViTConfig, grid_positions
 from performer_string.attend import build_attention
 from performer_string.attention import rotate_pair
-from train.probe import Probe
+from train.probe import Probe, probe_attention
 
 POSITIONS = grid_positions((3, 4))
 MODELS = {
@@ -125,7 +126,7 @@ def test_another_kernel_and_the_variance_of_a_draw_are_told_apart():
 
 @pytest.mark.parametrize("kind", ["relu", "favor+", "polynomial"])
 def test_the_expected_kernel_is_the_limit_of_many_features(kind, monkeypatch):
-    monkeypatch.setattr(table, "ROWS", 5)  # parts that do not divide the tokens
+    monkeypatch.setattr(dense, "ROWS", 5)  # parts that do not divide the tokens
     options = {**MODELS[kind]["feature_options"], **({} if kind == "polynomial" else {"num_features": 2**15})}
     attend = build_attention("linear", head_dim=6, num_heads=2, feature_map=kind, seed=0, feature_options=options)
     q, k, v = torch.randn(3, 2, 2, 12, 6) * 0.5
@@ -171,6 +172,8 @@ def test_each_kind_of_model_has_the_interventions_that_make_sense():
     groups = {kind: {name.split(",")[0] for name in interventions(model(kind))} for kind in MODELS}
     thin = {"keys thinned", "pooling thinned", "keys and pooling thinned"}
     drawn = {f"draw {i}" for i in range(5)}
+    for found in groups.values():
+        found.remove("near keys")
     assert groups["softmax"] == {"log N temperature", *thin}
     assert groups["polynomial"] == {"softmax", "log N temperature", *thin}
     assert groups["performer-pytorch"] == {"softmax", "log N temperature", "pooling thinned", *drawn}
@@ -182,7 +185,7 @@ def test_each_kind_of_model_has_the_interventions_that_make_sense():
     assert "log N temperature" not in interventions(model("softmax", log_scale=True))
     assert {name.split(",")[0] for name in interventions(model("relu", pool="cls"))} == groups["relu"] - {
         "pooling thinned", "keys and pooling thinned"
-    }  # fmt: skip
+    } | {"near keys"}  # fmt: skip
 
 
 def same_weights(vit: ViT, config: ViTConfig) -> ViT:
@@ -232,10 +235,34 @@ def test_thinning_keeps_every_glyph_and_as_many_tokens_as_in_training():
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("locality", [None, "gaussian"])
+@pytest.mark.parametrize("kind", ["softmax", "relu"])
+def test_near_keys_are_those_with_offsets_of_the_training_grid(kind, locality):
+    """A row of one layer, key by key."""
+    vit, images = model(kind, locality=locality, key_gate=True), sparse_images(9)
+    probe, seen = probe_attention(vit, images)[1], []
+    with interventions(vit)["near keys, layer 1"](vit):
+        attend = vit.attends()[1]
+        attend.register_forward_hook(lambda module, args, out: seen.append((args[2], out)))
+        vit(images)
+    values, out = seen[0]
+    positions, weights = grid_positions((9, 9)), probe.weights()
+    lamb = probe.focus.matrix() if locality else torch.ones(2, 82, 82)
+    for query in (0, 40, 80):
+        near = [i for i in range(81) if (positions[i] - positions[query]).abs().max() <= 4]
+        assert len(near) in (25, 81)
+        keys = torch.tensor([0] + [1 + i for i in near])  # the register, and those
+        row = weights[:, :, 1 + query, keys]
+        row = row / row.sum(-1, keepdim=True) * lamb[:, 1 + query, keys]
+        wanted = torch.einsum("bhk,bhkd->bhd", row, values[:, :, keys])
+        torch.testing.assert_close(out[:, :, 1 + query], wanted, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
 def test_nothing_is_thinned_at_the_training_size():
     vit, images = model(), sparse_images(5)
     plain = vit(images)
-    for name, change in interventions(vit, ["thinned", "temperature"]).items():
+    for name, change in interventions(vit, ["thinned", "temperature", "near"]).items():
         with change(vit):
             torch.testing.assert_close(vit(images), plain, rtol=1e-4, atol=1e-5, msg=name)
 

@@ -1,0 +1,115 @@
+"""Attention in full, N x N, for interventions on trained models: an estimate's limit, and only the keys nearby."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from performer_string.attend import Attend, Focus, LinearAttention, SoftmaxAttention
+from performer_string.attention import rotate_pair
+from performer_string.features import FeatureMap
+from performer_string.rotation import Rotation
+
+ROWS = 256  # queries at a time
+
+
+class ExpectedKernel(nn.Module):
+    """Attention with the kernel that a feature map estimates, E phi(q)^T phi(k), in full: no variance of a draw."""
+
+    def __init__(self, phi: FeatureMap):
+        super().__init__()
+        self.phi, self.homogeneous = phi, phi.homogeneous
+
+    def weights(
+        self,
+        q: Tensor,
+        k: Tensor,
+        rotation: Rotation | None = None,
+        key_bias: Tensor | None = None,
+        key_mask: Tensor | None = None,
+    ) -> Tensor:
+        logits = self.phi.log_kernel(*rotate_pair(q, k, rotation))
+        if key_bias is not None:
+            logits = logits + key_bias[:, :, None]
+        if key_mask is not None:
+            logits = logits.masked_fill(~key_mask[:, None, None, :], -math.inf)
+        return logits.softmax(-1).nan_to_num(0.0)
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rotation: Rotation | None = None,
+        focus: Focus | None = None,
+        key_mask: Tensor | None = None,
+        key_bias: Tensor | None = None,
+    ) -> Tensor:
+        q, k = rotate_pair(q, k, rotation)
+        decay = None if focus is None else focus.matrix()  # [H, N, N]
+
+        def rows(start: int) -> Tensor:
+            weights = self.weights(q[:, :, start : start + ROWS], k, None, key_bias, key_mask)
+            if decay is not None:
+                weights = weights * decay[:, start : start + ROWS]
+            return weights @ v.to(weights.dtype)
+
+        return torch.cat([rows(start) for start in range(0, q.shape[-2], ROWS)], dim=-2).to(v.dtype)  # [B, H, N, d]
+
+    def redraw(self, step: int) -> None:
+        pass
+
+
+def expected(attend: nn.Module) -> nn.Module | None:
+    """The same attention in the limit of many features; None where it is not known (performer-pytorch)."""
+    if isinstance(attend, LinearAttention):
+        return ExpectedKernel(attend.phi)
+    return attend if isinstance(attend, SoftmaxAttention) else None
+
+
+class NearKeys(nn.Module):
+    """Attention that ends where the offsets of training do: key j has a say where |p_i - p_j| <= extent in each axis.
+
+    Its weights are those of `attend`, normalised over the keys that are left; prefix tokens are near to all. `place`
+    says where the tokens are.
+    """
+
+    def __init__(self, attend: Attend, extent: Sequence[float]):
+        super().__init__()
+        self.attend, self.homogeneous, self.extent = attend, attend.homogeneous, extent
+        self.near = torch.zeros(0, 0)
+
+    def place(self, positions: Tensor, num_prefix: int) -> None:
+        offsets = (positions[:, None] - positions).abs()  # [N, N, C]
+        near = (offsets <= offsets.new_tensor(self.extent) + 1e-3).all(-1)
+        near[:num_prefix] = near[:, :num_prefix] = True
+        self.near = near
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rotation: Rotation | None = None,
+        focus: Focus | None = None,
+        key_mask: Tensor | None = None,
+        key_bias: Tensor | None = None,
+    ) -> Tensor:
+        decay = 1.0 if focus is None else focus.matrix()  # [H, N, N]
+
+        def image(i: int) -> Tensor:
+            one = slice(i, i + 1)
+            weights = self.attend.weights(q[one], k[one], rotation, None if key_bias is None else key_bias[one])
+            weights = weights * (self.near if key_mask is None else self.near & key_mask[i])  # [1, H, N, N]
+            weights = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny) * decay
+            return weights @ v[one].to(weights.dtype)
+
+        return torch.cat([image(i) for i in range(len(q))]).to(v.dtype)  # [B, H, N, d]
+
+    def redraw(self, step: int) -> None:
+        pass
