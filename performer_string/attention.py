@@ -35,12 +35,30 @@ def check_key_bias(key_bias: Tensor | None, k: Tensor) -> None:
         raise ValueError(f"key_bias has to be [B, H, N] = {list(k.shape[:3])}, not {list(key_bias.shape)}.")
 
 
+def centred(key_bias: Tensor, key_mask: Tensor | None) -> Tensor:
+    """b less its largest, [B, H, N], in float32 or better; masked keys have no say, however large."""
+    bias = key_bias.to(torch.promote_types(key_bias.dtype, torch.float32))
+    least = torch.finfo(bias.dtype).min
+    if key_mask is not None:
+        bias = bias.masked_fill(~key_mask[:, None], least)
+    largest = bias.detach().amax(dim=-1, keepdim=True) if bias.shape[-1] else bias.new_zeros(*bias.shape[:-1], 1)
+    return bias - largest.clamp(min=least)  # all of them -inf: not NaN
+
+
 def key_weights(key_bias: Tensor, key_mask: Tensor | None, degree: int = 1) -> Tensor:
     """exp(b_j / degree) up to a factor for each head, which makes the largest 1: [B, H, N] -> [B, H, N, 1]."""
-    bias = key_bias.to(torch.promote_types(key_bias.dtype, torch.float32))
-    if key_mask is not None:  # masked keys have no say, however large
-        bias = bias.masked_fill(~key_mask[:, None], torch.finfo(bias.dtype).min)
-    return ((bias - bias.detach().amax(dim=-1, keepdim=True)) / degree).exp()[..., None]
+    return (centred(key_bias, key_mask) / degree).exp()[..., None]
+
+
+def check_decay(decay: OffsetKernel, q: Tensor, normalised: bool) -> None:
+    kinds = {False: "locality", True: "relative_mask"}
+    if decay.normalised != normalised:
+        raise ValueError(f"a {type(decay).__name__} is a {kinds[decay.normalised]}, not a {kinds[normalised]}.")
+    if decay.num_heads != q.shape[1]:
+        raise ValueError(
+            f"the {kinds[normalised]} has {decay.num_heads} heads, the queries have {q.shape[1]}: build it with "
+            f"num_heads={q.shape[1]}."
+        )
 
 
 def check_positions(positions: Tensor | None, tokens: int) -> Tensor:
@@ -83,13 +101,16 @@ def softmax_attention(
     check_key_bias(key_bias, k)
     q, k = rotate_pair(q, k, rotation)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
+    if key_bias is not None:
+        key_bias = centred(key_bias, key_mask).clamp(min=NEVER)
     if locality is not None:
+        check_decay(locality, q, False)
         decay = locality.matrix(check_positions(positions, k.shape[-2]), num_prefix)
         dtype = torch.promote_types(q.dtype, torch.float32)
         with torch.autocast(q.device.type, enabled=False):
             logits = (q.to(dtype) * scale) @ k.to(dtype).mT
             if key_bias is not None:
-                logits = logits + key_bias.clamp(min=NEVER)[:, :, None]
+                logits = logits + key_bias[:, :, None]
             if key_mask is None:
                 return ((logits.softmax(-1) * decay) @ v.to(dtype)).to(v.dtype)
             answered = key_mask.any(-1)[:, None]  # [B, 1]; where no key is, all are taken and the row is set to zero
@@ -113,7 +134,7 @@ def with_bias_columns(q: Tensor, k: Tensor, v: Tensor, key_bias: Tensor, scale: 
     that it is exact to 2^-17 in any type; those of v are zero.
     """
     factor = 2.0 ** round(-math.log2(scale))  # of the queries' columns: a power of two is exact in any type
-    bias = (key_bias.to(torch.promote_types(key_bias.dtype, torch.float32)) / (scale * factor)).clamp(min=NEVER)
+    bias = key_bias / (scale * factor)
     high = bias.detach().bfloat16().to(bias.dtype)
     columns = torch.stack([high, bias - high], dim=-1).to(k.dtype)  # [B, H, N, 2]
     return (
@@ -160,6 +181,8 @@ def linear_attention(
     if locality is not None and relative_mask is not None:
         raise ValueError("linear_attention takes a locality or a relative_mask, not both.")
     decay = relative_mask if locality is None else locality
+    if decay is not None:
+        check_decay(decay, q, locality is None)
     if not k.shape[-2]:
         return v.new_zeros(*q.shape[:-1], v.shape[-1])
     if key_bias is not None and phi.degree is not None:
@@ -167,16 +190,17 @@ def linear_attention(
     elif key_bias is not None:
         # sum_j A_ij w_j v_j / sum_j A_ij w_j, the denominator as one more column of the values; not under a locality,
         # which it does not see.
-        weights = key_weights(key_bias, key_mask)
+        weights, out_dtype = key_weights(key_bias, key_mask), v.dtype
+        if v.dtype == torch.float16:  # has no room for small weights
+            v = v.float()
         given = partial(
             linear_attention, rotation=rotation, positions=positions, num_prefix=num_prefix, key_mask=key_mask
         )
         if locality is None:
             both = given(q, k, torch.cat([v * weights, weights], dim=-1).to(v.dtype), phi, relative_mask=relative_mask)
-            return divide(*both.split((v.shape[-1], 1), dim=-1))
-        return divide(
-            given(q, k, (v * weights).to(v.dtype), phi, locality=locality), given(q, k, weights.to(v.dtype), phi)
-        )
+            return divide(*both.split((v.shape[-1], 1), dim=-1)).to(out_dtype)
+        numerator = given(q, k, (v * weights).to(v.dtype), phi, locality=locality)
+        return divide(numerator, given(q, k, weights.to(v.dtype), phi)).to(out_dtype)
     form = phi.form() if decay is None else None
     if form is not None:
         planes = None if rotation is None else rotation.planar()

@@ -151,7 +151,7 @@ def focus(
         sums: over keys that lambda does not reach: phi(q_i)^T sums is added, [B, H, m, d + 1], and its last column is
             the sum over all keys; or that column alone, [B, H, m, 1].
     """
-    heads: list[Tensor | None] = [None] * q.shape[1]
+    heads: dict[int, Tensor] = {}
     per_head = [x.unbind(1) for x in (q, k, v)]  # not indexing, whose gradient is as large as all heads for each
     for plan, members in jobs(decay, source, lattice, v):
         whole = len(members) == q.shape[1]
@@ -162,7 +162,7 @@ def focus(
             return out
         for h, x in zip(members, out.unbind(1), strict=True):
             heads[h] = x
-    return torch.stack([out for out in heads if out is not None], dim=1)
+    return torch.stack([heads[h] for h in range(q.shape[1])], dim=1)
 
 
 def jobs(decay: Mixture, source: Source, lattice: Lattice, v: Tensor) -> list[tuple[Plan, list[int]]]:

@@ -39,7 +39,8 @@ class Kept(nn.Module):
         while len(self.results) >= self.size:
             del self.results[next(iter(self.results))]
         # The sources are kept as well, so that no other tensor can come to lie where one of them was.
-        self.results[key] = (stamp, sources, make())
+        with torch.inference_mode(False), torch.no_grad():  # or it could be no source of another result
+            self.results[key] = (stamp, sources, make())
         return cast(T, self.results[key][2])
 
     def train(self, mode: bool = True) -> Kept:

@@ -141,7 +141,8 @@ class SelfAttention(nn.Module):
         if self.temperature is not None:
             tau = self.max_temperature * self.temperature.sigmoid()  # [H]
             scale = (tau * self.head_dim**0.5).sqrt()[:, None, None]  # logits are d^-1/2 q.k
-            q, k = F.normalize(q, dim=-1) * scale, F.normalize(k, dim=-1) * scale
+            least = max(1e-12, torch.finfo(q.dtype).tiny)  # in fp16 1e-12 is zero
+            q, k = (F.normalize(x, dim=-1, eps=least) * scale for x in (q, k))
         key_bias = None if self.gate is None else self.gate_logits(x, self.gate)
         if self.log_scale is not None:
             growth = self.log_growth(x, key_mask) ** 0.5  # each of q and k gets the root

@@ -36,6 +36,8 @@ class Locality(OffsetKernel):
         max_amplitude: the bound of the amplitude.
     """
 
+    normalised = False
+
     def __init__(
         self,
         num_heads: int,

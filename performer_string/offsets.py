@@ -13,12 +13,25 @@ DENSE = 256  # tokens up to which N x N is faster than any walk over a grid, for
 
 
 def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """A query that no key answers to gives zero."""
-    return numerator / torch.where(denominator > 0, denominator, 1.0)
+    """A query that no key answers to gives zero.
+
+    None does below some 1e-27 (of float32): features of high order are large, and in the gradient of those that did
+    not meet, what is large over what is small would leave the range of numbers.
+    """
+    seen = denominator > torch.finfo(denominator.dtype).tiny ** 0.7
+    return numerator / torch.where(seen, denominator, 1.0)
 
 
 class OffsetKernel(nn.Module):
-    """lambda(p_i - p_j) for each head; 1 from and to prefix tokens, which have no place."""
+    """lambda(p_i - p_j) for each head; 1 from and to prefix tokens, which have no place.
+
+    Attributes:
+        num_heads: H.
+        normalised: whether the denominator sees it too.
+    """
+
+    num_heads: int
+    normalised: bool
 
     def of_offsets(self, offsets: Tensor) -> Tensor:
         """lambda(r) of r [..., C] in patches, [H, ...]."""

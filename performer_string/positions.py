@@ -60,5 +60,8 @@ def grid_positions(
 
 
 def with_prefix(positions: Tensor, count: int) -> Tensor:
-    """`count` prefix tokens (CLS, registers) put before the grid, at the origin: they carry no position. [P + N, C]"""
-    return torch.cat([positions.new_zeros(count, positions.shape[-1]), positions]) if count else positions
+    """`count` prefix tokens (CLS, registers) put first, at the origin: they carry no position. [..., P + N, C]"""
+    if not count:
+        return positions
+    *batch, _, dimensions = positions.shape
+    return torch.cat([positions.new_zeros(*batch, count, dimensions), positions], dim=-2)

@@ -84,6 +84,8 @@ class RelativeMask(OffsetKernel):
         grid: the training grid, n_0, ...: cells along each axis.
     """
 
+    normalised = True
+
     def __init__(self, num_heads: int, *, grid: Sequence[int]):
         super().__init__()
         if num_heads < 1:

@@ -72,22 +72,36 @@ class Made:
     Args:
         scale: the map's `key_scale` of all keys, [B, H, 1, 1 or m]; without the axis of heads for one head.
         heads: of the map, which the axis of heads stands for; an integer for one head.
+        draw: versions of the map's buffers at the forward pass, those of now by default.
     """
 
-    def __init__(self, phi: FeatureMap, scale: Tensor, heads: list[int] | int):
+    def __init__(self, phi: FeatureMap, scale: Tensor, heads: list[int] | int, draw: list[int] | None = None):
         self.phi, self.scale, self.heads, self.size = phi, scale, heads, phi.num_features
+        self.draw = self.versions() if draw is None else draw
         self.learned = tuple(x for x in itertools.chain(phi.parameters(), phi.buffers()) if x.requires_grad)
 
+    def versions(self) -> list[int]:
+        return [0 if x.is_inference() else x._version for x in self.phi.buffers()]
+
+    def check(self) -> None:
+        if self.versions() != self.draw:
+            raise RuntimeError(
+                "the random features were redrawn between a forward and its backward pass, which computes them again: "
+                "redraw after the backward pass."
+            )
+
     def queries(self, q: Tensor) -> Tensor:
+        self.check()
         return self.phi.scaled_queries(q, self.scale, self.heads)
 
     def keys(self, k: Tensor, hidden: Tensor | None) -> Tensor:
+        self.check()
         return self.phi.scaled_keys(k, self.scale, hidden, self.heads)
 
     def of(self, heads: list[int] | int) -> Source:
         assert isinstance(self.heads, list)
         own = self.heads[heads] if isinstance(heads, int) else [self.heads[h] for h in heads]
-        return Made(self.phi, self.scale[:, heads], own)
+        return Made(self.phi, self.scale[:, heads], own, self.draw)
 
 
 class Again:

@@ -151,6 +151,20 @@ def test_high_orders_with_norms_from_1e_minus_3_to_1e3_side_by_side(order, dtype
         assert torch.isfinite(gradient).all()
 
 
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("order", [1, 4, 16])
+def test_keys_of_very_different_norms_and_very_short_vectors(order, fused):
+    """Nothing but finite numbers, in the limit zero: sums that float32 cannot hold are no answer."""
+    phi = make_map(("relu", {"order": order}), 1, 2, 64)
+    given = {} if fused else {"locality": build_locality("gaussian", num_heads=1), "positions": torch.zeros(2, 2)}
+    for short in (1e-2, 4e-3, 1e-3, 1e-8, 1e-25):
+        for q, k in (([[-1.0, 0]], [[1.0, 0], [-short, 0]]), ([[short, 0]], [[short, 0], [short / 2, 1e-30]])):
+            leaves = [torch.tensor([[x]]).requires_grad_() for x in (q * 2, k, [[1.0, 2.0], [2.0, 3.0]])]
+            out = linear_attention(*leaves, phi, **given)
+            for x in (out, *torch.autograd.grad(out.sum(), leaves)):
+                assert torch.isfinite(x).all()
+
+
 @pytest.mark.parametrize("kind", ["softmax", *MAPS], ids=str)
 def test_masked_keys_have_no_say_whatever_they_hold(kind):
     q, k, v = torch.randn(3, 2, 2, 9, 6)

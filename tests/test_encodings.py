@@ -103,6 +103,17 @@ class TestSeparable:
         assert turned.dtype == torch.bfloat16
         torch.testing.assert_close(turned.double(), exact, rtol=2**-7, atol=0.05)
 
+    def test_autocast_changes_nothing(self, case, coord_dim):
+        encoding, positions = make(case, coord_dim=coord_dim).float(), random_positions(7, coord_dim).float()
+        exact = encoding(positions).matrix()
+        with torch.autocast("cpu", torch.bfloat16):
+            rotation = encoding(positions)
+        torch.testing.assert_close(rotation.matrix(), exact, rtol=0, atol=0)
+
+    def test_positions_may_be_integers(self, case, coord_dim, qk):
+        encoding, positions = make(case, coord_dim=coord_dim), torch.randint(-9, 9, (7, coord_dim))
+        torch.testing.assert_close(encoding(positions).rotate(qk[0]), encoding(positions.double()).rotate(qk[0]))
+
 
 @pytest.mark.parametrize(("case", "coord_dim"), with_dimensions(LEARNED))
 def test_gradients_are_those_of_the_definition(case, coord_dim, qk):
@@ -190,6 +201,8 @@ def test_conformal_scaling_is_its_formula_and_absolute(name, qk):
     expected = scale[..., None] * scale[:, None] * scores(plain, q, k, positions)
     torch.testing.assert_close(scores(encoding, q, k, positions), expected)
     assert (scores(encoding, q, k, positions + 0.37) - expected).abs().max() > 1e-3
+    whole = positions.long()
+    torch.testing.assert_close(encoding(whole).matrix(), encoding(whole.double()).matrix())
     (gradient,) = torch.autograd.grad(scores(encoding, q, k, positions).square().sum(), encoding.log_lambda)
     assert gradient.abs().min() > 0
 

@@ -17,7 +17,7 @@ from performer_string import (
 from performer_string.focusing_grid import cells_of, grid_sum
 from performer_string.focusing_window import window_sum
 from performer_string.lattice import Lattice, find_lattice, from_cells, to_cells
-from performer_string.slabs import Given
+from performer_string.slabs import SLAB, Given
 from performer_string.tiles import bands, products, radius_in_tokens, slabs
 
 WINDOW, GRID, GRADIENT = 1e-3, 0.03, 0.05  # bounds on relative errors
@@ -231,6 +231,18 @@ def test_cost_grows_with_the_tokens_alone(name):
         plan = focusing.choose(locality, lattice, 64, 32)[0]
         costs.append(plan.cost(lattice, 64, 32, 4) / n**2)
     assert costs[2] < 1.1 * costs[1] < 1.3 * costs[0]
+
+
+def test_a_redraw_before_the_backward_pass_is_an_error(monkeypatch):
+    """The backward pass would compute other features again than those of the forward pass."""
+    monkeypatch.setitem(SLAB, "cpu", 2**11)
+    phi, positions = build_feature_map("favor+", head_dim=6, num_heads=2, num_features=8), grid_positions((20, 20))
+    q = torch.randn(1, 2, 400, 6, requires_grad=True)
+    locality = build_locality("gaussian", num_heads=2, sigma=9.0)
+    out = linear_attention(q, q, q, phi, locality=locality, positions=positions)
+    phi.redraw(1)
+    with pytest.raises(RuntimeError, match="redraw after the backward pass"):
+        out.sum().backward()
 
 
 def test_float32_and_autocast():

@@ -167,6 +167,28 @@ def test_a_large_bias_is_not_rounded_in_low_precision(dtype):
 
 
 @pytest.mark.parametrize("focused", [False, True], ids=["plain", "locality"])
+def test_softmax_does_not_see_what_all_biases_share(focused):
+    q, k, v, bias, mask = (x.detach() for x in inputs())
+    given = {"locality": locality(), "positions": grid_positions((3, 3), dtype=torch.float64)} if focused else {}
+    for key_mask in (None, mask):
+        far = [softmax_attention(q, k, v, key_bias=bias + c, key_mask=key_mask, **given) for c in (0.0, -2e4, 2e4)]
+        torch.testing.assert_close(far[1], far[0])
+        torch.testing.assert_close(far[2], far[0])
+
+
+def test_small_weights_have_room_in_half_precision():
+    """A key of little weight that a query asks for, beside one of much weight that it does not."""
+    phi = make_map(("favor+", {}), 1, 8, 16)
+    q, k = torch.zeros(2, 1, 1, 2, 8, dtype=torch.float16)
+    q[..., 0], k[..., 0, 0], k[..., 1, 0] = -8, 8, -8
+    leaves = [x.requires_grad_() for x in (q, k, torch.randn(1, 1, 2, 8).half(), torch.tensor([[[12.0, 0.0]]]))]
+    out = linear_attention(*leaves[:3], phi, key_bias=leaves[3])
+    assert out.dtype == torch.float16
+    for x in (out, *torch.autograd.grad(out.float().sum(), leaves)):
+        assert torch.isfinite(x).all()
+
+
+@pytest.mark.parametrize("focused", [False, True], ids=["plain", "locality"])
 def test_a_bias_of_minus_infinity_takes_a_key_out(focused):
     q, k, v, bias, mask = (x.detach() for x in inputs())
     given = {"locality": locality(), "positions": grid_positions((3, 3), dtype=torch.float64)} if focused else {}

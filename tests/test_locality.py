@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from performer_string import (
     build_encoding,
     build_feature_map,
     build_locality,
+    build_relative_mask,
     grid_positions,
     linear_attention,
     naive,
@@ -123,6 +125,22 @@ def test_positions_have_to_be_given():
     for positions, given in ((None, "none"), (torch.zeros(4, 2), "4")):
         with pytest.raises(ValueError, match=f"positions of all 5 tokens.*; {given} given"):
             softmax_attention(q, q, q, locality=build_locality("gaussian", num_heads=2), positions=positions)
+
+
+def test_a_decay_has_the_heads_of_the_queries_and_is_what_it_is_given_as():
+    q, positions, phi = (
+        torch.randn(1, 4, 6, 8),
+        grid_positions((2, 3)),
+        build_feature_map("favor+", head_dim=8, num_heads=4),
+    )
+    one, mask = build_locality("gaussian", num_heads=1), build_relative_mask("table", num_heads=4, grid=(2, 3))
+    for attend in (softmax_attention, partial(linear_attention, phi=phi)):
+        with pytest.raises(ValueError, match="the locality has 1 heads, the queries have 4: build it with num_heads=4"):
+            attend(q, q, q, locality=one, positions=positions)
+        with pytest.raises(ValueError, match="a RelativeMask is a relative_mask, not a locality"):
+            attend(q, q, q, locality=mask, positions=positions)
+    with pytest.raises(ValueError, match=r"a Gaussian.* is a locality, not a relative_mask"):
+        linear_attention(q, q, q, phi, relative_mask=build_locality("gaussian", num_heads=4), positions=positions)
 
 
 @pytest.mark.parametrize("num_prefix", [0, 2])

@@ -239,6 +239,35 @@ def test_positions_are_one_for_each_patch_and_of_any_type(attention):
     torch.testing.assert_close(found[torch.float64], found[torch.float32], rtol=1e-4, atol=1e-6)
 
 
+def test_positions_of_each_image_with_prefix_tokens():
+    model, images = vit(registers=2, encoding="cayley-string").eval(), torch.randn(2, 2, 16, 24)
+    positions = 3 * torch.rand(2, 12, 2)
+    with torch.no_grad():
+        each = torch.cat([model(images[i : i + 1], positions[i]) for i in range(2)])
+        torch.testing.assert_close(model(images, positions), each, rtol=1e-4, atol=1e-5)
+
+
+def test_a_black_image_in_half_precision():
+    """QK-norm of queries that are zero."""
+    model = vit(qk_norm=True, attention="softmax").half().eval()
+    with torch.no_grad():
+        assert torch.isfinite(model(torch.zeros(1, 2, 16, 24).half())).all()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_bases_are_folded_once_in_evaluation(mode, monkeypatch):
+    model, images, folds = vit(encoding="cayley-string").eval(), torch.randn(1, 2, 16, 24), []
+    for block in model.blocks:
+        fold = block.attention.fold
+        monkeypatch.setattr(block.attention, "fold", lambda basis, fold=fold: folds.append(1) or fold(basis))
+    monkeypatch.setattr(model.encoding, "check_finite", lambda: folds.append(1))  # in the same breath
+    with mode():
+        first = model(images)
+        count = len(folds)
+        assert torch.equal(model(images), first)
+    assert len(folds) == count == len(model.blocks) + 1
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_model_in_one_type_throughout(encoding, dtype):
@@ -257,10 +286,11 @@ def test_the_default_model_holds_nothing_in_float64_until_it_is_asked_to():
     torch.testing.assert_close(basis @ basis.mT, torch.eye(12).double(), rtol=0, atol=1e-14)
 
 
+@pytest.mark.parametrize("attention", ["softmax", "linear"])
 @pytest.mark.parametrize("encoding", ["circulant-string", "cayley-string", "rope-mixed", "reflection-string"])
-def test_one_graph_of_the_whole_model(encoding):
-    """`torch.compile(fullgraph=True)`, with softmax, and without generating code."""
-    model, images = vit(encoding=encoding, attention="softmax"), torch.randn(2, 2, 16, 24)
+def test_one_graph_of_the_whole_model(encoding, attention):
+    """`torch.compile(fullgraph=True)`, without generating code."""
+    model, images = vit(encoding=encoding, attention=attention), torch.randn(2, 2, 16, 24)
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(images), model(images))
 

@@ -105,7 +105,6 @@ class Encoding(nn.Module):
 
     def embedding(self, positions: Tensor) -> Tensor | None:
         """What is added to the tokens at the entry of the model, [..., N, H d], or None."""
-        self.check(positions)
         return None
 
     def generators(self) -> Tensor:
@@ -157,7 +156,8 @@ class SeparableEncoding(Encoding):
 
     def forward(self, positions: Tensor) -> Rotation:
         self.check(positions)
-        omega = self.frequencies()
+        with torch.autocast(positions.device.type, enabled=False):
+            omega, basis = self.frequencies(), None if self.folded else self.basis()
         dtype = torch.promote_types(torch.promote_types(positions.dtype, omega.dtype), torch.float32)
         r = positions.to(dtype)[..., None, :, :, None]  # [..., 1, N, C, 1]
         omega = omega.to(dtype)[:, None]  # [H, 1, C, P]
@@ -166,5 +166,4 @@ class SeparableEncoding(Encoding):
         angles = sum(
             (r[..., c, :] * omega[..., c, :] for c in range(1, self.coord_dim)), r[..., 0, :] * omega[..., 0, :]
         )
-        basis = None if self.folded else self.basis()
         return self.rotation(angles.cos(), angles.sin(), self.head_dim, basis)  # angles [..., H, N, P]

@@ -59,8 +59,9 @@ class PaTE(SeparableEncoding):
         rotation = super().forward(positions)
         if self.log_lambda is None:
             return rotation
-        index = (positions * self.strides().to(positions)).sum(-1)  # [..., N]
-        log_lambda = self.bound * self.log_lambda.to(index.dtype).tanh()  # [H]
+        dtype = torch.promote_types(torch.promote_types(positions.dtype, self.log_lambda.dtype), torch.float32)
+        index = (positions.to(dtype) * self.strides().to(positions.device, dtype)).sum(-1)  # [..., N]
+        log_lambda = self.bound * self.log_lambda.to(dtype).tanh()  # [H]
         return ScaledRotation(rotation, (log_lambda[:, None] * index[..., None, :] / self.slow_down).exp())
 
 

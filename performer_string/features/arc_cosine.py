@@ -30,6 +30,11 @@ class _RectifiedPower(torch.autograd.Function):
         return grad * integer_power(positive, ctx.order - 1) * ctx.order, None
 
 
+def least_norm(dtype: torch.dtype) -> float:
+    """Below it the square of a norm has no number; what is shorter is not scaled up further."""
+    return float(torch.finfo(dtype).tiny ** 0.5)
+
+
 def integer_power(x: Tensor, order: int) -> Tensor:
     """x^order by repeated squaring; on a CPU about ten times faster than `pow` beyond the cube."""
     power, square = None, x
@@ -98,11 +103,11 @@ class ArcCosineFeatures(RandomFeatures):
         norms = k.norm(dim=-1, keepdim=True, dtype=torch.promote_types(k.dtype, torch.float32))
         if hidden is not None:
             norms = norms.masked_fill(hidden, 0.0)
-        return norms.amax(dim=-2, keepdim=True).clamp_min(torch.finfo(norms.dtype).tiny)  # [B, H, 1, 1]
+        return norms.amax(dim=-2, keepdim=True).clamp_min(least_norm(norms.dtype))  # [B, H, 1, 1]
 
     def scaled_queries(self, q: Tensor, scale: Tensor, heads: Heads = ALL) -> Tensor:
         q = q.to(scale.dtype)
-        norms = q.detach().norm(dim=-1, keepdim=True).clamp_min(torch.finfo(q.dtype).tiny)
+        norms = q.detach().norm(dim=-1, keepdim=True).clamp_min(least_norm(q.dtype))
         return self.powers(q / norms, heads)
 
     def scaled_keys(self, k: Tensor, scale: Tensor, hidden: Tensor | None = None, heads: Heads = ALL) -> Tensor:

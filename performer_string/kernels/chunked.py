@@ -35,12 +35,12 @@ def pieces(total: int, size: int) -> list[slice]:
 def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Rot(theta) x: x_p and x_p+P are a plane, what is left over stays. [..., N, d], [..., N, P] -> [..., N, d]"""
     n = cos.shape[-1]
-    a, b = x[..., :n], x[..., n : 2 * n]
-    out = x.new_empty(x.shape)
-    torch.mul(a, cos, out=out[..., :n]).addcmul_(b, sin, value=-1)
-    torch.mul(a, sin, out=out[..., n : 2 * n]).addcmul_(b, cos)
-    out[..., 2 * n :] = x[..., 2 * n :]
-    return out
+    planes = x[..., : 2 * n].unflatten(-1, (2, n))  # [..., N, 2, P]
+    out = planes * cos[..., None, :]
+    out[..., 0, :].addcmul_(planes[..., 1, :], sin, value=-1)
+    out[..., 1, :].addcmul_(planes[..., 0, :], sin)
+    out = out.flatten(-2)
+    return out.contiguous() if 2 * n == x.shape[-1] else torch.cat([out, x[..., 2 * n :]], dim=-1)
 
 
 def part(x: Tensor, samples: slice, tokens: slice) -> Tensor:

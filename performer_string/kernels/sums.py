@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from performer_string.features import FeatureForm
-from performer_string.features.arc_cosine import integer_power
+from performer_string.features.arc_cosine import integer_power, least_norm
 
 
 def over_heads(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -145,8 +145,7 @@ class PowerSums(Sums):
         norms = keys.norm(dim=-1, keepdim=True, dtype=self.weight.dtype)  # [H, B, N, 1]
         if hidden is not None:
             norms = norms.masked_fill(hidden, 0.0)
-        tiny = torch.finfo(self.weight.dtype).tiny
-        self.scale = norms.amax(-2, keepdim=True).clamp_min_(tiny)  # [H, B, 1, 1]
+        self.scale = norms.amax(-2, keepdim=True).clamp_min_(least_norm(self.weight.dtype))  # [H, B, 1, 1]
         self.total, self.sums = self.weight.new_zeros(shape), self.weight.new_zeros(*shape, width)
 
     def features(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -165,7 +164,7 @@ class PowerSums(Sums):
         return x if hidden is None else x.masked_fill_(hidden, 0.0)
 
     def norms(self, x: Tensor) -> Tensor:
-        return x.norm(dim=-1, keepdim=True).clamp_min_(torch.finfo(x.dtype).tiny)
+        return x.norm(dim=-1, keepdim=True).clamp_min_(least_norm(x.dtype))
 
     def add_keys(self, x: Tensor, v: Tensor, hidden: Tensor | None) -> None:
         features = self.power(self.scaled_keys(x, hidden))
@@ -177,7 +176,8 @@ class PowerSums(Sums):
 
     def denominator(self, features: Tensor) -> Tensor:
         total = torch.linalg.vecdot(features, self.total[:, :, None])[..., None]  # [H, B, C, 1]
-        return torch.where(total > 0, total, math.inf)  # a query that no key answers to gives zero
+        # a query that no key answers to gives zero; 1 / x of what is smaller has no gradient, or is infinite
+        return torch.where(total > torch.finfo(total.dtype).tiny, total, math.inf)
 
     def queries(self, x: Tensor) -> Tensor:
         features = self.power(x / self.norms(x))
