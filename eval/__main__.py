@@ -14,7 +14,7 @@ from types import ModuleType
 import torch
 
 from eval import estimator, focusing, intervene, invariance, latency, length, locality, plateau, redundancy, resolution
-from eval.report import environment, table, write_csv
+from eval.report import environment, keep_other, table, write_csv
 
 EVALUATIONS: dict[str, ModuleType] = {
     "resolution": resolution,
@@ -64,7 +64,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(2) from None
     out = options.out or evaluation.result_directory(options)
     stem = out / options.evaluation
-    write_csv(stem.with_suffix(".csv"), rows, environment(given, device))
+    header = environment(given, device)
+    keep_other(stem, header)
+    write_csv(stem.with_suffix(".csv"), rows, header)
     evaluation.plot(rows, stem.with_suffix(".png"))
     print(table(evaluation.summary(rows)))
     print(f"\n{stem.with_suffix('.csv')}\n{stem.with_suffix('.png')}")

@@ -71,7 +71,8 @@ class Attentions:
     def places(self, tokens: int) -> tuple[Tensor, Rotation | None]:
         """Positions, and the rotation there as in evaluation, with the basis folded and computed once a grid."""
         positions = grid_positions(grid_of(tokens), device=self.device)
-        return positions, None if self.encoding is None else self.encoding(positions).factor()[1]
+        with torch.no_grad():
+            return positions, None if self.encoding is None else self.encoding(positions).factor()[1]
 
     def outputs(self, tokens: int, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Callable[[], Tensor]]:
         positions, rotation = self.places(tokens)

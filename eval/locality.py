@@ -104,9 +104,6 @@ def random_image(vit: ViT, count: int, device: torch.device) -> Tensor:
 def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     if options.rounds < 3 or options.probes < 1:
         raise ValueError(f"a median needs 3 rounds and a radius 1 image, not {options.rounds} and {options.probes}.")
-    names = [name_of(path) for path in options.checkpoint]
-    if len(set(names)) < len(names):
-        raise ValueError(f"two checkpoints have the same name, so that their rows would mix: {', '.join(names)}.")
     models = resolution.load_models(options)
     for row in resolution.accuracies(models, options, device):
         kept = ("resolution", "tokens", "low", "high", "images", "null")

@@ -30,7 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def result_directory(options: argparse.Namespace) -> Path:
-    return Path("results") / "plateau"
+    """`results` of the run, of the folder of runs where there are several."""
+    first: Path = options.run[0]
+    return (first if len(options.run) == 1 else first.parent) / "results"
 
 
 def left_at(steps: Sequence[int], losses: Sequence[float], threshold: float, window: int) -> int | None:

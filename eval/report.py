@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import math
+import os
 import platform
 import shlex
 from collections.abc import Mapping, Sequence
@@ -56,6 +58,17 @@ def write_csv(path: Path, rows: Sequence[Row], header: Sequence[str]) -> None:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
+
+
+def keep_other(stem: Path, header: Sequence[str]) -> None:
+    """What another command has left under this name is kept: NAME.1.csv and NAME.1.png, NAME.2.csv, ..."""
+    path = stem.with_suffix(".csv")
+    if not path.is_file() or path.read_text().partition("\n")[0] == f"# {header[0]}":
+        return
+    number = next(n for n in itertools.count(1) if not stem.with_name(f"{stem.name}.{n}.csv").exists())
+    for old in (path, stem.with_suffix(".png")):
+        if old.is_file():
+            os.replace(old, stem.with_name(f"{stem.name}.{number}{old.suffix}"))
 
 
 def save_figure(figure: Any, path: Path) -> None:

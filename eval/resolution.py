@@ -60,6 +60,13 @@ def result_directory(options: argparse.Namespace) -> Path:
 def load_models(options: argparse.Namespace) -> list[Trained]:
     """The models of the checkpoints; what cannot be evaluated is said before anything is."""
     chosen = {} if options.positions is None else {"positions": options.positions}
+    names = [name_of(path) for path in options.checkpoint]
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise ValueError(
+            f"two checkpoints have the same name, so that their rows would mix: {', '.join(twice)}. Evaluate them one "
+            f"after the other, with an --out for each, or rename the folder of one."
+        )
     models = [load_trained(path, **chosen) for path in options.checkpoint]
     for trained in models:
         trained.data.root = options.root or trained.data.root

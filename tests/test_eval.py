@@ -50,6 +50,24 @@ def test_one_model_writes_beside_its_run(tmp_path):
     assert read(tmp_path / "one" / "results" / "resolution.csv")[1][0]["images"] == "10"
 
 
+def test_results_of_another_command_are_kept(tmp_path):
+    path = str(save(tmp_path / "one"))
+    for positions in ("extrapolate", "interpolate", "interpolate"):
+        main(["resolution", "--checkpoint", path, "--resolutions", "84", "--images", "4", "--positions", positions])
+    names = sorted(p.name for p in (tmp_path / "one" / "results").iterdir())
+    assert names == ["resolution.1.csv", "resolution.1.png", "resolution.csv", "resolution.png"]
+    assert "extrapolate" in read(tmp_path / "one" / "results" / "resolution.1.csv")[0][0]
+    assert "interpolate" in read(tmp_path / "one" / "results" / "resolution.csv")[0][0]
+
+
+@pytest.mark.parametrize("evaluation", ["resolution", "locality"])
+def test_two_models_of_one_name(evaluation, tmp_path, capsys):
+    paths = [str(save(tmp_path / folder / "one")) for folder in ("a", "b")]
+    with pytest.raises(SystemExit):
+        main([evaluation, "--checkpoint", *paths, "--resolutions", "60"])
+    assert "two checkpoints have the same name, so that their rows would mix: one" in capsys.readouterr().err
+
+
 def test_accuracy_is_that_of_the_model(tmp_path):
     """Against a plain loop over the same images."""
     path = save(tmp_path / "one")

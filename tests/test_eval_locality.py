@@ -153,10 +153,3 @@ def test_bad_arguments(tmp_path, arguments, message, capsys):
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "one" / "results").exists()
-
-
-def test_two_models_of_one_name(tmp_path, capsys):
-    paths = [str(save(tmp_path / folder / "one")) for folder in ("a", "b")]
-    with pytest.raises(SystemExit):
-        main(["locality", "--checkpoint", *paths, *QUICK])
-    assert "two checkpoints have the same name" in capsys.readouterr().err

@@ -21,7 +21,9 @@ def read(path: Path) -> list[dict[str, str]]:
     return list(csv.DictReader(line for line in path.read_text().splitlines() if not line.startswith("#")))
 
 
-@pytest.mark.parametrize("extra", [[], ["--backward"], ["--dtype", "bfloat16"], ["--rotation"]], ids=str)
+@pytest.mark.parametrize(
+    "extra", [[], ["--backward"], ["--dtype", "bfloat16"], ["--rotation"], ["--rotation", "--backward"]], ids=str
+)
 def test_attention_of_every_method(extra, tmp_path, capsys):
     main(["length", "--tokens", "48", "96", *SMALL, *extra, "--out", str(tmp_path), "--device", "cpu"])
     found = read(tmp_path / "length.csv")

@@ -110,7 +110,7 @@ def test_mixed_precision_trains(config, tmp_path):
 
 def test_a_run_writes_what_it_should(whole):
     assert sorted(p.name for p in (whole / "checkpoints").iterdir()) == ["best.ckpt", "last.ckpt"]
-    assert (whole / "config.yaml").is_file()
+    assert yaml.safe_load((whole / "config.yaml").read_text())["trainer"]["devices"] == 1  # whatever the machine has
     events = EventAccumulator(str(whole), size_guidance={"tensors": 0, "images": 0}).Reload()
     scalars = set(events.Tags()["scalars"])
     assert scalars >= {
@@ -187,6 +187,38 @@ def test_a_run_with_its_best_checkpoint_only_is_resumed_from_that(config, tmp_pa
     last(run).unlink()
     cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
     assert read_checkpoint(last(run))["global_step"] == 20
+
+
+def test_a_resume_that_is_refused_leaves_the_configuration(config, tmp_path):
+    run = tmp_path / "run"
+    cli.run(["fit", "--config", str(config), "--trainer.max_steps", "15", "--run_dir", str(run)])
+    before = (run / "config.yaml").read_text()
+    with pytest.raises(ValueError, match="in the middle of an epoch"):
+        cli.run(["resume", str(run), "--trainer.max_steps", "20", "--data.batch_size", "4"])
+    assert (run / "config.yaml").read_text() == before
+    cli.run(["resume", str(run), "--trainer.max_steps", "20"])
+    assert read_checkpoint(last(run))["global_step"] == 20
+    after = yaml.safe_load((run / "config.yaml").read_text())
+    assert after["trainer"]["max_steps"] == 20
+    assert after["ckpt_path"] is None  # a recipe for others still
+
+
+def test_a_run_is_not_overwritten_from_another_ones_checkpoint(config, whole, tmp_path):
+    run = tmp_path / "run"
+    cli.run(["fit", "--config", str(config), "--trainer.max_epochs", "1", "--run_dir", str(run)])
+    for command in (["fit", "--config", str(config), "--ckpt_path", str(last(whole))], ["resume", str(whole)]):
+        with pytest.raises(ValueError, match="holds a run already"):
+            cli.run([*command, "--run_dir", str(run)])
+    assert read_checkpoint(last(run))["global_step"] == 10
+
+
+def test_validation_comes_after_the_last_epoch(config, tmp_path):
+    given = ["--trainer.max_epochs", "3", "--trainer.check_val_every_n_epoch", "2", "--run_dir", str(tmp_path / "run")]
+    cli.run(["fit", "--config", str(config), *given])
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["step"] == 30
+    events = EventAccumulator(str(tmp_path / "run")).Reload().Scalars("val/accuracy")
+    assert events[-1].step == 29  # counted from 0
 
 
 @pytest.mark.parametrize("precision", ["bf16-true", "64-true"])

@@ -11,6 +11,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import (
     Callback,
     EMAWeightAveraging,
@@ -18,7 +19,7 @@ from lightning.pytorch.callbacks import (
     ModelCheckpoint,
     TQDMProgressBar,
 )
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
@@ -29,7 +30,7 @@ from train.callbacks.figures import ModelFigures
 from train.callbacks.monitor import GradientNorm, Record, Throughput
 from train.checkpoint import check_same_model
 from train.data.module import ImageData
-from train.files import CHECKPOINTS, LAST, METRICS, latest_checkpoint
+from train.files import CHECKPOINTS, LAST, METRICS, latest_checkpoint, write_aside
 from train.module import ImageClassifier, NonFiniteLossError
 
 
@@ -54,6 +55,23 @@ class Parser(LightningArgumentParser):
             if isinstance(action.choices, dict):
                 return action.choices
         return {}
+
+
+class SaveRecipe(SaveConfigCallback):
+    """The run's configuration beside it, once training has begun: a resume that is refused leaves the file as it is.
+
+    Without the checkpoint that a run was resumed from, so that the file stays a recipe for others.
+    """
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        pass
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.is_global_zero:
+            config = self.config.clone()
+            config.ckpt_path = None
+            with write_aside(Path(config.run_dir) / self.config_filename) as partial:
+                self.parser.save(config, partial, skip_none=False, overwrite=True, multifile=False)
 
 
 class TrainCLI(LightningCLI):
@@ -83,16 +101,17 @@ class TrainCLI(LightningCLI):
         config = self.config[self.subcommand]
         self.resumed = config.get("ckpt_path") or None
         run_dir = Path(config.run_dir or f"runs/{datetime.now():%Y%m%d-%H%M%S}")
-        if self.resumed is not None:
-            if not config.run_dir and Path(self.resumed).parent.name == CHECKPOINTS:
-                run_dir = Path(self.resumed).parents[1]
-        elif self.subcommand == "fit" and latest_checkpoint(run_dir) is not None:
+        own = None  # the run that is resumed
+        if self.resumed is not None and Path(self.resumed).parent.name == CHECKPOINTS:
+            own = Path(self.resumed).parents[1]
+            run_dir = run_dir if config.run_dir else own
+        same = own is not None and own.resolve() == run_dir.resolve()
+        if self.subcommand == "fit" and not same and latest_checkpoint(run_dir) is not None:
             raise ValueError(
                 f"{run_dir} holds a run already. Go on with it: python -m train resume {run_dir}. Or choose another "
                 f"--run_dir."
             )
         config.run_dir = str(run_dir)
-        self.save_config_kwargs = {"overwrite": True}
         if self.subcommand != "fit":
             self.save_config_callback = None  # the run's own configuration stays, for `resume`
 
@@ -154,11 +173,13 @@ def run(arguments: Sequence[str] | None = None) -> TrainCLI:
         ImageClassifier,
         ImageData,
         args=expand(sys.argv[1:] if arguments is None else arguments),
+        save_config_callback=SaveRecipe,
         parser_class=Parser,
         parser_kwargs={"prog": "python -m train"},
         seed_everything_default=0,
         auto_configure_optimizers=False,
         trainer_defaults={
+            "devices": 1,  # or a recipe's batch size would be another one on each machine
             "use_distributed_sampler": False,
             "gradient_clip_val": 1.0,
             "num_sanity_val_steps": 0,

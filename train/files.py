@@ -20,8 +20,12 @@ def latest_checkpoint(run: Path) -> Path | None:
 
 @contextmanager
 def write_aside(path: Path) -> Iterator[Path]:
-    """A temporary name beside `path`, renamed to it when the block ends without an error."""
+    """A temporary name beside `path`, renamed to it when the block ends without an error, and removed after one."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(path.stem + ".part" + path.suffix)
-    yield partial
-    os.replace(partial, path)
+    partial = path.with_name(f"{path.stem}.{os.getpid()}.part{path.suffix}")
+    try:
+        yield partial
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise

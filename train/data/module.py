@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 from performer_string.choices import lookup
 from train.data.arrow import ArrowDataset, ArrowTask
 from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignore_stop_signals
-from train.data.sources import SOURCES, labels, open_source
+from train.data.sources import SOURCES, check_same_classes, labels, open_source
 
 AUGMENTATIONS = {
     "pad-crop": lambda size: v2.RandomCrop(size, padding=max(1, size[0] // 8)),
@@ -147,6 +147,7 @@ class ImageData(L.LightningDataModule):
             return ArrowDataset(self.arrow, size[0], self.val_size, split)
         self.setup()
         dataset = self._train if split == "val" else self._files(train=False)
+        check_same_classes(self._train, dataset)
         indices = self._val_indices if split == "val" else shuffled(len(dataset))
         return Transformed(dataset, indices, v2.Compose([v2.PILToTensor(), *self._resize(size)]))
 

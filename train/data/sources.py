@@ -48,7 +48,7 @@ def image_folder(root: Path, train: bool, download: bool) -> VisionDataset:
     try:
         return datasets.ImageFolder(found[0])
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{found[0]} holds no images in class folders") from error
+        raise FileNotFoundError(f"{found[0]} has to hold a folder of images for each class: {error}") from error
 
 
 def built_in(dataset: Callable[..., VisionDataset]) -> Build:
@@ -114,6 +114,18 @@ def open_source(name: str, source: Source, root: Path, train: bool, download: bo
             f"Put there: {source.where.format(root=root)}.{offer} Another place: --data.root DIR "
             f"in training, --root DIR in an evaluation."
         ) from error
+
+
+def check_same_classes(train: Any, test: Any) -> None:
+    """An error where folders of images number other classes: in the order of their names, each set for itself."""
+    ours, theirs = getattr(train, "classes", None), getattr(test, "classes", None)
+    if ours != theirs:
+        only = sorted(set(map(str, ours or ())) ^ set(map(str, theirs or ())))
+        raise ValueError(
+            f"the training and the test images have other classes, so that their labels would not agree: "
+            f"{', '.join(only[:8])} {'is' if len(only) == 1 else 'are'} in one of the two only. Give both the same "
+            f"folders; an empty one cannot stand for a class."
+        )
 
 
 def labels(dataset: VisionDataset) -> int:
