@@ -53,9 +53,11 @@ def result_directory(options: argparse.Namespace) -> Path:
 class Exact(OffsetKernel):
     """A locality whose sum is taken by N x N weights, whatever the positions."""
 
+    normalised = False
+
     def __init__(self, locality: Locality):
         super().__init__()
-        self.locality = locality
+        self.locality, self.num_heads = locality, locality.num_heads
 
     def of_offsets(self, offsets: Tensor) -> Tensor:
         return self.locality.of_offsets(offsets)
