@@ -16,7 +16,41 @@ from performer_string.rotation import Rotation
 ROWS = 256  # queries at a time
 
 
-class ExpectedKernel(nn.Module):
+class Dense(nn.Module):
+    """Attention by its weights in full, so many queries at a time."""
+
+    homogeneous: bool
+
+    def rows(self, some: slice, q: Tensor, k: Tensor, key_bias: Tensor | None, key_mask: Tensor | None) -> Tensor:
+        """The weights of some of the queries, which are those given: q [B, H, n, d], k [B, H, N, d] -> [B, H, n, N]."""
+        raise NotImplementedError
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rotation: Rotation | None = None,
+        focus: Focus | None = None,
+        key_mask: Tensor | None = None,
+        key_bias: Tensor | None = None,
+    ) -> Tensor:
+        q, k = rotate_pair(q, k, rotation)
+        decay = None if focus is None else focus.matrix()  # [H, N, N]
+
+        def part(some: slice) -> Tensor:
+            weights = self.rows(some, q[:, :, some], k, key_bias, key_mask)
+            return (weights if decay is None else weights * decay[:, some]) @ v.to(weights.dtype)
+
+        parts = [part(slice(start, start + ROWS)) for start in range(0, q.shape[-2], ROWS)]
+        return torch.cat(parts, dim=-2).to(v.dtype)  # [B, H, N, d]
+
+    def redraw(self, step: int) -> None:
+        pass
+
+
+class ExpectedKernel(Dense):
     """Attention with the kernel that a feature map estimates, E phi(q)^T phi(k), in full: no variance of a draw."""
 
     def __init__(self, phi: FeatureMap):
@@ -38,30 +72,8 @@ class ExpectedKernel(nn.Module):
             logits = logits.masked_fill(~key_mask[:, None, None, :], -math.inf)
         return logits.softmax(-1).nan_to_num(0.0)
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        rotation: Rotation | None = None,
-        focus: Focus | None = None,
-        key_mask: Tensor | None = None,
-        key_bias: Tensor | None = None,
-    ) -> Tensor:
-        q, k = rotate_pair(q, k, rotation)
-        decay = None if focus is None else focus.matrix()  # [H, N, N]
-
-        def rows(start: int) -> Tensor:
-            weights = self.weights(q[:, :, start : start + ROWS], k, None, key_bias, key_mask)
-            if decay is not None:
-                weights = weights * decay[:, start : start + ROWS]
-            return weights @ v.to(weights.dtype)
-
-        return torch.cat([rows(start) for start in range(0, q.shape[-2], ROWS)], dim=-2).to(v.dtype)  # [B, H, N, d]
-
-    def redraw(self, step: int) -> None:
-        pass
+    def rows(self, some: slice, q: Tensor, k: Tensor, key_bias: Tensor | None, key_mask: Tensor | None) -> Tensor:
+        return self.weights(q, k, None, key_bias, key_mask)
 
 
 def expected(attend: nn.Module) -> nn.Module | None:
@@ -71,7 +83,7 @@ def expected(attend: nn.Module) -> nn.Module | None:
     return attend if isinstance(attend, SoftmaxAttention) else None
 
 
-class NearKeys(nn.Module):
+class NearKeys(Dense):
     """Attention that ends where the offsets of training do: key j has a say where |p_i - p_j| <= extent in each axis.
 
     Its weights are those of `attend`, normalised over the keys that are left; prefix tokens are near to all. `place`
@@ -89,27 +101,7 @@ class NearKeys(nn.Module):
         near[:num_prefix] = near[:, :num_prefix] = True
         self.near = near
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        rotation: Rotation | None = None,
-        focus: Focus | None = None,
-        key_mask: Tensor | None = None,
-        key_bias: Tensor | None = None,
-    ) -> Tensor:
-        decay = 1.0 if focus is None else focus.matrix()  # [H, N, N]
-
-        def image(i: int) -> Tensor:
-            one = slice(i, i + 1)
-            weights = self.attend.weights(q[one], k[one], rotation, None if key_bias is None else key_bias[one])
-            weights = weights * (self.near if key_mask is None else self.near & key_mask[i])  # [1, H, N, N]
-            weights = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny) * decay
-            return weights @ v[one].to(weights.dtype)
-
-        return torch.cat([image(i) for i in range(len(q))]).to(v.dtype)  # [B, H, N, d]
-
-    def redraw(self, step: int) -> None:
-        pass
+    def rows(self, some: slice, q: Tensor, k: Tensor, key_bias: Tensor | None, key_mask: Tensor | None) -> Tensor:
+        near = self.near[some] if key_mask is None else self.near[some] & key_mask[:, None, None]
+        weights = self.attend.weights(q, k, None, key_bias) * near
+        return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)

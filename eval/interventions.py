@@ -44,11 +44,14 @@ def swapped(vit: ViT, layers: Sequence[int], make: Callable[[int], nn.Module]) -
             block.attention.attend = attend
 
 
-def by_layer(vit: ViT, name: str, make: Callable[[int], nn.Module]) -> dict[str, Intervention]:
-    """In each layer alone, and in all of them."""
+def each_and_all(vit: ViT, name: str) -> dict[str, list[int]]:
+    """Each layer alone, and all of them, by title."""
     layers = list(range(len(vit.blocks)))
-    chosen = {**{f"{name}, layer {i}": [i] for i in layers}, f"{name}, all layers": layers}
-    return {title: partial(swapped, layers=some, make=make) for title, some in chosen.items()}
+    return {**{f"{name}, layer {i}": [i] for i in layers}, f"{name}, all layers": layers}
+
+
+def by_layer(vit: ViT, name: str, make: Callable[[int], nn.Module]) -> dict[str, Intervention]:
+    return {title: partial(swapped, layers=some, make=make) for title, some in each_and_all(vit, name).items()}
 
 
 def softmax(vit: ViT) -> dict[str, Intervention]:
@@ -187,8 +190,8 @@ def fewer_tokens(vit: ViT) -> dict[str, Intervention]:
     layers = list(range(len(vit.blocks)))
     masks, mean = vit.config.attention != "performer-pytorch", vit.config.pool == "mean"
     if masks:
-        found |= {f"keys thinned, layer {i}": partial(thinned, keys=[i], pool=False) for i in layers}
-        found["keys thinned, all layers"] = partial(thinned, keys=layers, pool=False)
+        chosen = each_and_all(vit, "keys thinned")
+        found |= {title: partial(thinned, keys=some, pool=False) for title, some in chosen.items()}
     if mean:
         found["pooling thinned"] = partial(thinned, keys=[], pool=True)
     if masks and mean:
@@ -213,9 +216,7 @@ def near(vit: ViT, layers: Sequence[int]) -> Iterator[None]:
 
 def near_keys(vit: ViT) -> dict[str, Intervention]:
     """Whether it is the distances that cost accuracy: offsets that training never had."""
-    layers = list(range(len(vit.blocks)))
-    chosen = {**{f"near keys, layer {i}": [i] for i in layers}, "near keys, all layers": layers}
-    return {title: partial(near, layers=some) for title, some in chosen.items()}
+    return {title: partial(near, layers=some) for title, some in each_and_all(vit, "near keys").items()}
 
 
 GROUPS: dict[str, Callable[[ViT], dict[str, Intervention]]] = {

@@ -16,7 +16,7 @@ import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tqdm import tqdm
 
-from eval.report import Row, save_figure
+from eval.report import Row, beside, save_figure
 from eval.seeds import stem
 
 HELP = "when each run's training loss left the plateau of the null answer, and the accuracy it ended with"
@@ -30,9 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def result_directory(options: argparse.Namespace) -> Path:
-    """`results` of the run, of the folder of runs where there are several."""
-    first: Path = options.run[0]
-    return (first if len(options.run) == 1 else first.parent) / "results"
+    return beside(options.run[0], len(options.run) > 1)
 
 
 def left_at(steps: Sequence[int], losses: Sequence[float], threshold: float, window: int) -> int | None:

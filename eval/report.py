@@ -60,6 +60,11 @@ def write_csv(path: Path, rows: Sequence[Row], header: Sequence[str]) -> None:
         writer.writerows(rows)
 
 
+def beside(run: Path, several: bool) -> Path:
+    """`results` of the run, of the folder of runs where there are several."""
+    return (run.parent if several else run) / "results"
+
+
 def keep_other(stem: Path, header: Sequence[str]) -> None:
     """What another command has left under this name is kept: NAME.1.csv and NAME.1.png, NAME.2.csv, ..."""
     path = stem.with_suffix(".csv")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from eval.report import Row, save_figure, wilson
+from eval.report import Row, beside, save_figure, wilson
 from eval.seeds import over_seeds
 from train.checkpoint import Trained, load_trained
 
@@ -54,7 +54,7 @@ def result_directory(options: argparse.Namespace) -> Path:
     first: Path = options.checkpoint[0]
     if first.parent.name != "checkpoints":
         return first.parent / "results"
-    return first.parents[1 if len(options.checkpoint) == 1 else 2] / "results"
+    return beside(first.parents[1], len(options.checkpoint) > 1)
 
 
 def load_models(options: argparse.Namespace) -> list[Trained]:

@@ -96,6 +96,7 @@ class PlaneRotation:
         return self.outer(y).to(x.dtype)
 
     def outer(self, x: Tensor) -> Tensor:
+        """B x; L^-T x under a metric."""
         if self.basis is None:
             return x
         dtype = torch.promote_types(x.dtype, self.cos.dtype)

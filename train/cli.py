@@ -25,7 +25,7 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from performer_string.choices import nearest
 from performer_string.config import as_pair
-from train.callbacks.control import CheckData, CleanStop, StepSeed
+from train.callbacks.control import CheckData, CleanStop, StepSeed, ValidateAtEnd
 from train.callbacks.figures import ModelFigures
 from train.callbacks.monitor import GradientNorm, Record, Throughput
 from train.checkpoint import check_same_model
@@ -128,7 +128,7 @@ class TrainCLI(LightningCLI):
             best = ModelCheckpoint(filename="best", monitor="val/accuracy", mode="max", **checkpoints)
             last = ModelCheckpoint(filename="last", every_n_train_steps=config.checkpoint_every, **checkpoints)
             at_end = ModelCheckpoint(filename="last", save_on_train_epoch_end=True, **checkpoints)
-            callbacks += [GradientNorm(), Throughput()]
+            callbacks += [ValidateAtEnd(), GradientNorm(), Throughput()]
             callbacks += [EMAWeightAveraging(decay=config.ema, use_buffers=False)] if config.ema else []
             callbacks.append(CleanStop(run_dir / CHECKPOINTS))  # after the average has seen the step
             callbacks += [Record(self.parser.dump(self.config), run_dir / METRICS), best, last, at_end]

@@ -84,8 +84,7 @@ class CirculantSTRING(SeparableEncoding):
         return self
 
     def frequencies(self) -> Tensor:
-        with torch.autocast(self.sines.device.type, enabled=False):
-            return (self.coefficients.to(self.sines.dtype) @ self.sines.mT).flatten(-2)  # [H, C, P]
+        return (self.coefficients.to(self.sines.dtype) @ self.sines.mT).flatten(-2)  # [H, C, P]
 
     def basis(self) -> Tensor:
         return self.fourier[None]

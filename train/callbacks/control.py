@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from pathlib import Path
 from types import FrameType
@@ -15,6 +16,19 @@ from lightning.pytorch.utilities import rank_zero_info
 from performer_string.features import derive_seed
 from train.data.module import ImageData
 from train.files import LAST
+
+
+class ValidateAtEnd(Callback):
+    """Validation as often as asked for, or more often, so that there is one after the last epoch."""
+
+    def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        epochs, every = trainer.max_epochs, trainer.check_val_every_n_epoch
+        if every and epochs and epochs > 0 and epochs % every:
+            trainer.check_val_every_n_epoch = math.gcd(epochs, every)
+            rank_zero_info(
+                f"Validation every {trainer.check_val_every_n_epoch} epochs and not every {every}, so that there is "
+                f"one after the last of the {epochs}."
+            )
 
 
 class StepSeed(Callback):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import resource
 import time
 from pathlib import Path
@@ -13,7 +12,6 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities import rank_zero_info
 from torch.optim import Optimizer
 
 from train.files import write_aside
@@ -77,13 +75,6 @@ class Record(Callback):
         self.config, self.path = config, path
 
     def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        epochs, every = trainer.max_epochs, trainer.check_val_every_n_epoch
-        if every and epochs and epochs > 0 and epochs % every:
-            trainer.check_val_every_n_epoch = math.gcd(epochs, every)
-            rank_zero_info(
-                f"Validation every {trainer.check_val_every_n_epoch} epochs and not every {every}, so that there is "
-                f"one after the last of the {epochs}."
-            )
         writer = tensorboard(trainer)
         if writer is not None:
             writer.add_text("configuration", "\n".join("    " + line for line in self.config.splitlines()))
