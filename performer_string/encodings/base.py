@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from performer_string.constants import WithConstants
 from performer_string.rotation import PlaneRotation, Rotation
 
 
@@ -53,7 +54,7 @@ def block_of(family: str, head_dim: int, block_size: int | None, least: int) -> 
     return b
 
 
-class Encoding(nn.Module):
+class Encoding(WithConstants):
     """Sends positions [..., N, C] to the rotation of each head's queries and keys.
 
     One encoding can serve several layers with generators of their own: its heads are then those of all layers, in

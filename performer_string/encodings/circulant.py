@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -68,20 +67,10 @@ class CirculantSTRING(SeparableEncoding):
         omega = mixed_frequencies(self.own_heads, self.blocks * len(sines), sizes.coord_dim, base)
         omega = omega.unflatten(-1, (self.blocks, -1))  # [H, C, blocks, p]
         self.coefficients = nn.Parameter(omega @ sines.to(omega) / b)  # a = M^T omega / b, rows
-        self.register_buffer("fourier", None, persistent=False)
-        self.register_buffer("sines", None, persistent=False)
-        self._place()
+        self.register_constants()
 
-    def _place(self) -> None:
-        """The constants, computed in float64, where the coefficients are and in their type, float32 at the least."""
-        device, dtype = self.coefficients.device, torch.promote_types(self.coefficients.dtype, torch.float32)
-        self.fourier = fourier_basis(self.block_size, self.blocks).to(device, dtype)
-        self.sines = sine_matrix(self.block_size).to(device, dtype)
-
-    def _apply(self, *arguments: Any, **options: Any) -> CirculantSTRING:
-        super()._apply(*arguments, **options)
-        self._place()
-        return self
+    def constants(self) -> dict[str, Tensor]:
+        return {"fourier": fourier_basis(self.block_size, self.blocks), "sines": sine_matrix(self.block_size)}
 
     def frequencies(self) -> Tensor:
         return (self.coefficients.to(self.sines.dtype) @ self.sines.mT).flatten(-2)  # [H, C, P]

@@ -19,7 +19,7 @@ def planes_of(head_dim: int, family: str) -> int:
 
 
 def axial_frequencies(planes: int, coord_dim: int, base: float) -> Tensor:
-    """Each plane turns with one axis: base^(-t / n), t = 0 .. n-1, for the n planes of an axis. [1, C, P]
+    """Each plane turns with one axis: base^(-t / n), t = 0 .. n-1, for the n planes of an axis. [1, C, P], float64
 
     Axial RoPE of arXiv:2403.13298 section 3.1, where n = d/4 and base = 100. Planes that cannot be shared out evenly
     go to the first axes.
@@ -28,10 +28,10 @@ def axial_frequencies(planes: int, coord_dim: int, base: float) -> Tensor:
         raise ValueError(f"{coord_dim} axes need at least as many planes (head width {2 * coord_dim}), not {planes}.")
     if base <= 0:
         raise ValueError(f"the base of the frequencies has to be positive, not {base}.")
-    omega, start = torch.zeros(1, coord_dim, planes), 0
+    omega, start = torch.zeros(1, coord_dim, planes, dtype=torch.float64), 0
     for axis in range(coord_dim):
         n = planes // coord_dim + (axis < planes % coord_dim)
-        omega[0, axis, start : start + n] = base ** (-torch.arange(n) / n)
+        omega[0, axis, start : start + n] = base ** (-torch.arange(n, dtype=torch.float64) / n)
         start += n
     return omega
 

@@ -31,7 +31,17 @@ class PaTE(SeparableEncoding):
         slow_down: tau, in tokens.
     """
 
-    def __init__(self, sizes: Sizes, share_heads: bool, conformal_scaling: float, slow_down: float, block: int):
+    strides: Tensor
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        share_heads: bool,
+        conformal_scaling: float,
+        slow_down: float,
+        block: int,
+        raster: bool = False,
+    ):
         super().__init__(sizes, share_heads=share_heads)
         self.name = f"pate-so{block}"
         if sizes.head_dim % block:
@@ -45,22 +55,24 @@ class PaTE(SeparableEncoding):
             )
         self.bound, self.slow_down = conformal_scaling, slow_down
         self.log_lambda = nn.Parameter(torch.full((self.own_heads,), -0.5)) if conformal_scaling else None
+        self.raster = raster
+        self.register_constants()
 
-    def strides(self) -> Tensor:
-        """Raster index = strides . r: (W, 1) for a grid of width W. [C]"""
-        if self.coord_dim == 1:
-            return torch.ones(1)
-        if self.grid is None:
+    def constants(self) -> dict[str, Tensor]:
+        """strides, with raster index = strides . r: (W, 1) for a grid of width W, [C]; only where one is needed."""
+        if not self.raster and self.log_lambda is None:
+            return {}
+        if self.coord_dim > 1 and self.grid is None:
             raise ValueError(f"{self.name}: a raster index needs the training grid, for example grid=(14, 14).")
-        later = torch.tensor([*self.grid[1:], 1])
-        return later.flip(0).cumprod(0).flip(0).float()
+        later = torch.tensor([*(self.grid or (1,))[1:], 1], dtype=torch.float64)
+        return {"strides": later.flip(0).cumprod(0).flip(0)}
 
     def forward(self, positions: Tensor) -> Rotation:
         rotation = super().forward(positions)
         if self.log_lambda is None:
             return rotation
         dtype = torch.promote_types(torch.promote_types(positions.dtype, self.log_lambda.dtype), torch.float32)
-        index = (positions.to(dtype) * self.strides().to(positions.device, dtype)).sum(-1)  # [..., N]
+        index = (positions.to(dtype) * self.strides.to(dtype)).sum(-1)  # [..., N]
         log_lambda = self.bound * self.log_lambda.to(dtype).tanh()  # [H]
         return ScaledRotation(rotation, (log_lambda[:, None] * index[..., None, :] / self.slow_down).exp())
 
@@ -79,8 +91,6 @@ class PaTESO2(PaTE):
             new class of functions.
     """
 
-    strides_: Tensor
-
     def __init__(
         self,
         sizes: Sizes,
@@ -93,15 +103,12 @@ class PaTESO2(PaTE):
         slow_down: float = 64.0,
         share_heads: bool = False,
     ):
-        super().__init__(sizes, share_heads, conformal_scaling, slow_down, 2)
         if layout not in get_args(Layout):
             raise ValueError(f"layout has to be one of {', '.join(get_args(Layout))}, not {layout!r}.")
+        super().__init__(sizes, share_heads, conformal_scaling, slow_down, 2, raster=layout == "raster")
         planes = planes_of(sizes.head_dim, self.name)
-        raster = layout == "raster"
-        omega = axial_frequencies(planes, 1 if raster else sizes.coord_dim, base).repeat(self.own_heads, 1, 1)
-        self.omega = nn.Parameter(omega, requires_grad=learn_angles)
-        strides = self.strides() if raster else torch.ones(sizes.coord_dim)
-        self.register_buffer("strides_", strides[:, None], persistent=False)
+        omega = axial_frequencies(planes, 1 if self.raster else sizes.coord_dim, base).repeat(self.own_heads, 1, 1)
+        self.omega = nn.Parameter(omega.to(torch.get_default_dtype()), requires_grad=learn_angles)
         # log L_11, L_21 and log L_22 of each plane
         self.root = nn.Parameter(torch.zeros(self.own_heads, planes, 3)) if metric else None
         if metric:
@@ -116,7 +123,9 @@ class PaTESO2(PaTE):
         return diagonal + torch.diag_embed(below, offset=-below.shape[-1])  # row p + P, column p
 
     def frequencies(self) -> Tensor:
-        return self.omega * self.strides_.to(self.omega.dtype)  # [H, 1 or C, P] [C, 1]
+        if not self.raster:
+            return self.omega  # [H, C, P]
+        return self.omega * self.strides.to(self.omega.dtype)[:, None]  # [H, 1, P] [C, 1]
 
     def generators(self) -> Tensor:
         return self.all_heads(plane_generators(self.frequencies(), self.head_dim))
@@ -221,6 +230,7 @@ class PaTESO4(PaTE):
             )
         blocks = sizes.head_dim // 4
         rates = axial_frequencies(blocks, 1, base).repeat(self.own_heads, sizes.coord_dim, 1)
+        rates = rates.to(torch.get_default_dtype())
         self.rates = nn.Parameter(rates, requires_grad=learn_angles)  # alpha and beta, [H, C, M]
         self.axes = nn.Parameter(torch.randn(sizes.coord_dim, self.own_heads, blocks, 3))  # u and v
 

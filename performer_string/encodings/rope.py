@@ -23,8 +23,11 @@ class RoPE(SeparableEncoding):
         base: float = 100.0,
     ):
         super().__init__(sizes, share_heads=True)
-        omega = axial_frequencies(planes_of(sizes.head_dim, "rope"), sizes.coord_dim, base)
-        self.register_buffer("omega", omega, persistent=False)
+        self.base = base
+        self.register_constants()
+
+    def constants(self) -> dict[str, Tensor]:
+        return {"omega": axial_frequencies(planes_of(self.head_dim, "rope"), self.coord_dim, self.base)}
 
     def frequencies(self) -> Tensor:
         return self.omega

@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from performer_string.constants import WithConstants
+
 
 def planar_order(head_dim: int) -> Tensor:
     """Where dimension 0, 1, 2, ... of the papers lies here: 0, P, 1, P + 1, ...; a last odd one stays last. [d]"""
@@ -28,7 +30,7 @@ def cayley(skew: Tensor) -> Tensor:
     return 2 * torch.linalg.inv_ex(eye + skew).inverse - eye
 
 
-class SkewGenerator(nn.Module):
+class SkewGenerator(WithConstants):
     """Skew-symmetric S with some of its entries above the diagonal learned; its Cayley transform is the basis.
 
     Args:
@@ -46,7 +48,10 @@ class SkewGenerator(nn.Module):
         self.head_dim = head_dim
         self.register_buffer("support", support)
         self.entries = nn.Parameter(torch.randn(heads, support.shape[-1]) * init_std)
-        self.register_buffer("place", planar_order(head_dim), persistent=False)
+        self.register_constants()
+
+    def constants(self) -> dict[str, Tensor]:
+        return {"place": planar_order(self.head_dim)}
 
     def kept(self) -> Tensor:
         """The entries as they enter S, [heads, n]."""

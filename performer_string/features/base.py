@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+
+from performer_string.constants import WithConstants
 
 Heads: TypeAlias = "int | list[int] | slice"  # whose features are asked for
 ALL = slice(None)
@@ -60,7 +62,7 @@ class FeatureForm:
     order: int = 1
 
 
-class FeatureMap(nn.Module):
+class FeatureMap(WithConstants):
     """phi, with phi(q)^T phi(k) a kernel of q and k or an estimate of it.
 
     Args:

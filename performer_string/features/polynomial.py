@@ -35,7 +35,10 @@ class PolynomialFeatures(FeatureMap):
         if self.scale <= 0:
             raise ValueError(f"the scale of the logits has to be positive, not {scale}.")
         self.lower, self.degree = lower, None if lower else 2
-        self.register_buffer("upper", torch.triu_indices(head_dim, head_dim), persistent=False)  # [2, d (d + 1) / 2]
+        self.register_constants()
+
+    def constants(self) -> dict[str, Tensor]:
+        return {"upper": torch.triu_indices(self.head_dim, self.head_dim)}  # [2, d (d + 1) / 2]
 
     def expand(self, x: Tensor, divisor: Tensor) -> Tensor:
         """phi(x) / divisor^2 for positive divisors [.., 1], each factor divided before the product: no overflow."""

@@ -1,0 +1,35 @@
+"""Tensors a module computes and does not learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class WithConstants(nn.Module):
+    """A module with buffers that are functions of its sizes: not saved, and computed again wherever the module goes.
+
+    So they have values after `to_empty` of a module built on the meta device, they are never rounded to bf16 or fp16
+    (a frequency off by 2^-9 is a quarter of a radian 128 patches away), and they gain digits with `double()`.
+    """
+
+    def constants(self) -> Mapping[str, Tensor]:
+        """The values by name, on any device, of the best type they can be computed in."""
+        return {}
+
+    def register_constants(self) -> None:
+        """To be called once, at the end of the constructor."""
+        for name, value in self.constants().items():
+            dtype = torch.get_default_dtype() if value.is_floating_point() else value.dtype
+            self.register_buffer(name, value.to(dtype), persistent=False)
+
+    def _apply(self, *arguments: Any, **options: Any) -> WithConstants:
+        super()._apply(*arguments, **options)
+        for name, value in self.constants().items():
+            there = self.get_buffer(name)  # where the move put it, and in which type
+            dtype = torch.promote_types(there.dtype, torch.float32) if value.is_floating_point() else value.dtype
+            self.register_buffer(name, value.to(there.device, dtype), persistent=False)
+        return self

@@ -1,0 +1,52 @@
+"""What a module computes and does not learn: whole after every kind of move."""
+
+import copy
+
+import pytest
+import torch
+
+from performer_string import ENCODINGS, ViT, build_encoding, build_feature_map, grid_positions
+from performer_string.config import ViTConfig
+
+GRID = (5, 7)
+
+
+def encoding(name, **options):
+    return build_encoding(name, head_dim=12, num_heads=2, coord_dim=2, grid=GRID, **options)
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+def test_a_model_of_the_meta_device_is_the_same_model(name):
+    sizes = {"image_size": (20, 28), "patch_size": 4, "width": 24, "depth": 2, "num_heads": 2, "num_classes": 3}
+    config = ViTConfig(**sizes, encoding=name, feature_map="polynomial")
+    model = ViT(config).eval()
+    with torch.device("meta"):
+        moved = ViT(config).eval()
+    moved.to_empty(device="cpu")
+    moved.load_state_dict(model.state_dict())
+    images = torch.randn(2, 3, 20, 28)
+    with torch.no_grad():
+        assert torch.equal(moved(images), model(images))
+
+
+@pytest.mark.parametrize("name", ["rope", "visionllama"])
+def test_fixed_frequencies_are_not_rounded(name):
+    positions = grid_positions(GRID) + 300
+    fixed = encoding(name)
+    rounded = copy.deepcopy(fixed).bfloat16().half()
+    assert torch.equal(rounded(positions).matrix(), fixed(positions).matrix())
+
+
+def test_constants_gain_digits_in_float64():
+    omega = encoding("rope").double().omega[0, 0, :3]
+    torch.testing.assert_close(omega, 100.0 ** -(torch.arange(3).double() / 3), rtol=1e-15, atol=0)
+    fourier = encoding("circulant-string").double().fourier
+    torch.testing.assert_close(fourier @ fourier.mT, torch.eye(12).double(), rtol=0, atol=1e-14)
+
+
+def test_features_of_the_meta_device():
+    phi = build_feature_map("polynomial", head_dim=6, num_heads=2)
+    with torch.device("meta"):
+        moved = build_feature_map("polynomial", head_dim=6, num_heads=2)
+    x = torch.randn(1, 2, 4, 6)
+    assert torch.equal(moved.to_empty(device="cpu").queries(x), phi.queries(x))
