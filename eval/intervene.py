@@ -36,7 +36,7 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
                     "model": resolution.name_of(trained.path),
                     "intervention": name,
                     "resolution": size,
-                    **resolution.score(trained, right, total),
+                    **resolution.score(trained, right, total, options.split),
                 }
 
 

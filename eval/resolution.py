@@ -105,7 +105,7 @@ def accuracy(
     return right, total
 
 
-def score(trained: Trained, right: int, total: int) -> Row:
+def score(trained: Trained, right: int, total: int, split: str) -> Row:
     """An accuracy in % with its interval, and what it is to be compared with."""
     low, high = wilson(right, total)
     return {
@@ -113,7 +113,7 @@ def score(trained: Trained, right: int, total: int) -> Row:
         "low": round(100 * low, 2),
         "high": round(100 * high, 2),
         "images": total,
-        "null": round(100 * trained.data.null_accuracy(), 2),
+        "null": round(100 * trained.data.null_accuracy(split), 2),
         "trained at": trained.data.size[0],
     }
 
@@ -128,7 +128,7 @@ def accuracies(models: Sequence[Trained], options: argparse.Namespace, device: t
                 "model": name_of(trained.path),
                 "resolution": size,
                 "tokens": vit.grid(size, size)[0] * vit.grid(size, size)[1],
-                **score(trained, right, total),
+                **score(trained, right, total, options.split),
             }
 
 

@@ -61,6 +61,10 @@ def test_riemannformer_is_its_six_variants(monkeypatch):
         ({"axes": None, "models": None}, "axes or models to train"),
         ({"models": {"a": {"model.vit.encodng": "rope"}}}, "'model.vit.encodng'. Did you mean 'model.vit.encoding'"),
         ({"models": {"a": {"model.vit.attention": "linaer"}}}, "unknown attention 'linaer'. Did you mean 'linear'"),
+        ({"axes": ["rope"]}, "axes has to be names, each with what it changes, not"),
+        ({"axes": {"encoding": ["rope"]}}, "the axis encoding has to hold names"),
+        ({"axes": {"encoding": {"rope": "rope"}}}, "the axis encoding has to hold names"),
+        ({"seeds": 3}, "seeds has to be a list of numbers, not 3"),
         ({"models": {"a": "rope"}}, "has to hold fields of the recipe"),
         ({"models": {"a/b": {}}}, "the name 'a/b' becomes a folder's"),
         ({"models": {"linear-lf": {}}}, "two models have the name 'linear-lf'"),
@@ -69,3 +73,10 @@ def test_riemannformer_is_its_six_variants(monkeypatch):
 def test_bad_sweeps(tmp_path, changes, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
         read_plan(write_sweep(tmp_path, **changes))
+
+
+def test_a_sweep_that_is_not_yaml(tmp_path):
+    path = write_sweep(tmp_path)
+    path.write_text("recipe: [")
+    with pytest.raises(ValueError, match=r"some\.yaml is not YAML: (?s:.*)line 1, column"):
+        read_plan(path)

@@ -54,7 +54,7 @@ def load_trained(path: str | Path, **overrides: Any) -> Trained:
         vit = ViTConfig(**{**content["hyper_parameters"]["vit"], **overrides})
         classifier = ImageClassifier(vit, resolutions=content["hyper_parameters"]["resolutions"])
         classifier.load_state_dict(content["state_dict"])
-        data = ImageData.from_plain(content["ImageData"]["config"])
+        data = ImageData.from_checkpoint(content["ImageData"])
     except (KeyError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"the weights in {path} do not match the configuration beside them: {error}") from error
     return Trained(Path(path), classifier.eval(), data)

@@ -62,7 +62,10 @@ def as_argument(value: Any) -> str:
 def read_yaml(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}.")
-    content = yaml.safe_load(path.read_text())
+    try:
+        content = yaml.safe_load(path.read_text())
+    except yaml.YAMLError as error:
+        raise ValueError(f"{path} is not YAML: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} has to hold fields with their values, not {type(content).__name__}.")
     return content
@@ -101,7 +104,14 @@ def read_plan(path: Path) -> Plan:
         raise ValueError(f"{path} has to name a recipe, and axes or models to train it with.")
     recipe = Path(content["recipe"])
     vit = read_yaml(recipe).get("model", {}).get("vit", {})
+    for key, kind in (("axes", dict), ("models", dict), ("seeds", list)):
+        if not isinstance(content.get(key) or kind(), kind):
+            form = "a list of numbers" if kind is list else "names, each with what it changes"
+            raise ValueError(f"{path}: {key} has to be {form}, not {content[key]!r}.")
     axes: dict[str, dict[str, Overrides]] = content.get("axes") or {}
+    for axis, given in axes.items():
+        if not isinstance(given, dict) or not all(isinstance(part or {}, dict) for part in given.values()):
+            raise ValueError(f"{path}: the axis {axis} has to hold names, each with what it changes, not {given!r}.")
     models: list[tuple[str, dict[str, str], Overrides]] = []
     if axes:
         for names in itertools.product(*axes.values()):

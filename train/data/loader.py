@@ -75,7 +75,7 @@ class KeyedDataset(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, key: Key) -> tuple[Tensor, int]:
         epoch, index = key
         with torch.random.fork_rng(devices=[]):
-            # Of the CPU alone: `torch.manual_seed` queues a seed for each kind of device, which took a third of the time.
+            # Of the CPU alone: `torch.manual_seed` queues a seed for each kind of device, half of a small image's time.
             torch.default_generator.manual_seed(derive_seed(self.seed, "augment", epoch, index))
             return self.dataset[epoch * len(self) + index if self.stream else index]
 

@@ -16,7 +16,7 @@ from torchvision.transforms import v2
 from performer_string.choices import lookup
 from train.data.arrow import ArrowDataset, ArrowTask
 from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignore_stop_signals
-from train.data.sources import SOURCES, check_same_classes, labels, open_source
+from train.data.sources import SOURCES, check_same_classes, class_names, null_accuracy, open_source
 
 AUGMENTATIONS = {
     "pad-crop": lambda size: v2.RandomCrop(size, padding=max(1, size[0] // 8)),
@@ -25,6 +25,9 @@ AUGMENTATIONS = {
     "rand-augment": lambda size: v2.RandAugment(),
     "erase": lambda size: v2.RandomErasing(p=0.25),
 }
+
+
+RESUMED = "the checkpoint and the training images"
 
 
 def shuffled(total: int) -> Tensor:
@@ -95,6 +98,8 @@ class ImageData(L.LightningDataModule):
         mean, std = ((0.0,), (1.0,)) if self.files is None else (self.files.mean, self.files.std)
         self.mean, self.std = torch.tensor(mean)[:, None, None], torch.tensor(std)[:, None, None]
         self._train: Any = None
+        self._test: Any = None
+        self._trained_classes: list[str] | None = None  # of the checkpoint that this comes from
         self._loader: ResumableLoader | None = None
         self._resume: dict[str, int] | None = None
 
@@ -104,9 +109,12 @@ class ImageData(L.LightningDataModule):
         return {**values, "arrow": asdict(self.arrow)}
 
     @classmethod
-    def from_plain(cls, values: dict[str, Any]) -> ImageData:
-        """The inverse of `plain`."""
-        return cls(**{**values, "arrow": ArrowTask(**values["arrow"])})
+    def from_checkpoint(cls, state: dict[str, Any]) -> ImageData:
+        """What a checkpoint's `state_dict` says was trained on."""
+        values = state["config"]
+        data = cls(**{**values, "arrow": ArrowTask(**values["arrow"])})
+        data._trained_classes = state.get("classes")
+        return data
 
     def prepare_data(self) -> None:
         if self.download and self.files is not None:
@@ -122,16 +130,20 @@ class ImageData(L.LightningDataModule):
         if self.files is None or self._train is not None:
             return
         self._train = self._files(train=True)
-        self.num_classes = self.num_classes or labels(self._train)
+        if self._trained_classes is not None:
+            check_same_classes(self._trained_classes, class_names(self._train), RESUMED)
+        self.num_classes = self.num_classes or len(class_names(self._train))
         total = len(self._train)
         order = shuffled(total)
         held_out = max(1, round(total * self.val_fraction))
         self._val_indices, rest = order[:held_out], order[held_out:]
         self._train_indices = rest[: self.train_size] if self.train_size else rest
 
-    def null_accuracy(self) -> float:
-        """Accuracy of an answer that ignores the question: the mode of the arrows, or one class for all images."""
-        return self.arrow.null_accuracy() if self.files is None else 1 / (self.num_classes or 1)
+    def null_accuracy(self, split: str) -> float:
+        """Accuracy of an answer that ignores the question: the mode of the arrows, or the most frequent class."""
+        if self.files is None:
+            return self.arrow.null_accuracy()
+        return null_accuracy(*self._held_out(split), self.num_classes or 1)
 
     def _resize(self, size: tuple[int, int]) -> list[Any]:
         """Short side to the size, then the middle; (height, width) as they are where the two differ."""
@@ -145,11 +157,18 @@ class ImageData(L.LightningDataModule):
             if size[0] != size[1]:
                 raise ValueError(f"arrow images are square, not {size[0]} x {size[1]}.")
             return ArrowDataset(self.arrow, size[0], self.val_size, split)
+        return Transformed(*self._held_out(split), v2.Compose([v2.PILToTensor(), *self._resize(size)]))
+
+    def _held_out(self, split: str) -> tuple[Any, Tensor]:
+        """A dataset, and which of its images."""
         self.setup()
-        dataset = self._train if split == "val" else self._files(train=False)
-        check_same_classes(self._train, dataset)
-        indices = self._val_indices if split == "val" else shuffled(len(dataset))
-        return Transformed(dataset, indices, v2.Compose([v2.PILToTensor(), *self._resize(size)]))
+        if split == "val":
+            return self._train, self._val_indices
+        if self._test is None:
+            self._test = self._files(train=False)
+            classes = class_names(self._train), class_names(self._test)
+            check_same_classes(*classes, "the training and the test images")
+        return self._test, shuffled(len(self._test))
 
     def train_dataset(self) -> Dataset[tuple[Tensor, int]]:
         """What an epoch of training goes through, augmented."""
@@ -175,11 +194,14 @@ class ImageData(L.LightningDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         """For checkpoints: what the data are, and how far the epoch is."""
-        return {"config": self.plain(), "position": self._loader.state_dict() if self._loader else None}
+        position = self._loader.state_dict() if self._loader else None
+        return {"config": self.plain(), "position": position, "classes": class_names(self._train)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         # Lightning asks for the loader, to count its steps, before it would restore a loader's state by itself.
         self._resume = state["position"]
+        if "classes" in state and self._train is not None:  # not in those of old checkpoints
+            check_same_classes(state["classes"], class_names(self._train), RESUMED)
 
     def loader(self, dataset: Dataset[tuple[Tensor, int]], batch_size: int | None = None) -> DataLoader[Any]:
         """A dataset in order, each rank its share."""

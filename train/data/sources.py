@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
 from torchvision import datasets
 from torchvision.datasets import VisionDataset
 
@@ -45,10 +47,12 @@ def image_folder(root: Path, train: bool, download: bool) -> VisionDataset:
     found = [root / name for name in names if (root / name).is_dir()]
     if not found:
         raise FileNotFoundError(f"there is no folder {' or '.join(str(root / name) for name in names)}")
+    labelled = [folder for folder in found if any(inside.is_dir() for inside in folder.iterdir())]
+    chosen = (labelled or found)[0]  # ImageNet's test images have no labels
     try:
-        return datasets.ImageFolder(found[0])
+        return datasets.ImageFolder(chosen)
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{found[0]} has to hold a folder of images for each class: {error}") from error
+        raise FileNotFoundError(f"{chosen} has to hold a folder of images for each class: {error}") from error
 
 
 def built_in(dataset: Callable[..., VisionDataset]) -> Build:
@@ -116,19 +120,25 @@ def open_source(name: str, source: Source, root: Path, train: bool, download: bo
         ) from error
 
 
-def check_same_classes(train: Any, test: Any) -> None:
-    """An error where folders of images number other classes: in the order of their names, each set for itself."""
-    ours, theirs = getattr(train, "classes", None), getattr(test, "classes", None)
+def class_names(dataset: Any) -> list[str]:
+    """In the order of their labels; a folder of images numbers its classes in the order of their names."""
+    return [str(name) for name in getattr(dataset, "classes", ())]
+
+
+def check_same_classes(ours: list[str], theirs: list[str], who: str) -> None:
+    """An error where two sets of images number other classes."""
     if ours != theirs:
-        only = sorted(set(map(str, ours or ())) ^ set(map(str, theirs or ())))
+        only = sorted(set(ours) ^ set(theirs))
         raise ValueError(
-            f"the training and the test images have other classes, so that their labels would not agree: "
+            f"{who} have other classes, so that their labels would not agree: "
             f"{', '.join(only[:8])} {'is' if len(only) == 1 else 'are'} in one of the two only. Give both the same "
             f"folders; an empty one cannot stand for a class."
         )
 
 
-def labels(dataset: VisionDataset) -> int:
-    """How many classes a dataset has."""
-    classes: Any = getattr(dataset, "classes", None)
-    return len(classes)
+def null_accuracy(dataset: Any, indices: Tensor, classes: int) -> float:
+    """Share of the most frequent class among some images; as if all were as frequent, where labels are not listed."""
+    targets = getattr(dataset, "targets", None)
+    if targets is None:
+        return 1 / classes
+    return float(torch.as_tensor(targets)[indices].bincount().max()) / len(indices)

@@ -1,0 +1,73 @@
+"""Folders of images: which set is taken, and what their classes have to agree with."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from PIL import Image
+
+from train.data.module import ImageData
+
+
+@pytest.fixture
+def images(tmp_path):
+    """A function that makes images at {root}/{split}/{name}: {split: {name: how many}}."""
+
+    def make(root="here", **splits: dict[str, int]) -> ImageData:
+        for split, classes in splits.items():
+            for name, count in classes.items():
+                folder = tmp_path / root / split / name
+                folder.mkdir(parents=True)
+                for i in range(count):
+                    Image.new("RGB", (8, 8), (i, i, i)).save(folder / f"{i}.png")
+        return ImageData("folder", root=str(tmp_path / root), size=[8, 8], batch_size=2)
+
+    return make
+
+
+def test_an_empty_class(images):
+    with pytest.raises(FileNotFoundError, match=r"folder of images for each class: .*cat"):
+        images(train={"cat": 0}).setup()
+
+
+def test_a_test_folder_with_other_classes(images):
+    """Their labels would count other folders."""
+    data = images(train={"a": 3, "b": 3, "c": 3}, test={"b": 3, "c": 3})
+    assert len(data.held_out("val", (8, 8))) > 0
+    with pytest.raises(ValueError, match=r"training and the test images .* labels would not agree: a is in one of"):
+        data.held_out("test", (8, 8))
+
+
+def test_a_test_folder_without_classes_is_left_alone(images, tmp_path):
+    """ImageNet's test images have no labels, and its validation set is what models are compared on."""
+    data = images(train={"a": 3, "b": 3}, val={"a": 2, "b": 1})
+    (tmp_path / "here" / "test").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "here" / "test" / "0.png")
+    assert len(data.held_out("test", (8, 8))) == 3
+
+
+def test_the_null_score_is_that_of_the_most_frequent_class(images):
+    data = images(train={"a": 12, "b": 8}, test={"a": 1, "b": 3})
+    assert data.null_accuracy("test") == 0.75
+    labels = torch.tensor([label for _, label in data.held_out("val", (8, 8))])
+    assert data.null_accuracy("val") == float(labels.bincount().max()) / 2
+    assert ImageData("arrow").null_accuracy("test") == pytest.approx(0.442, abs=5e-4)
+
+
+def test_a_checkpoint_knows_its_classes(images):
+    """Elsewhere (`eval --root`, a resumed run on another machine) the same label has to mean the same."""
+    data = images(train={"a": 3, "b": 3})
+    data.setup()
+    state = data.state_dict()
+    moved, other = images("there", train={"a": 2, "b": 2}), images("elsewhere", train={"b": 2, "c": 2})
+    again = ImageData.from_checkpoint(state)
+    again.root = moved.root
+    again.setup()
+    again.load_state_dict(state)
+    again = ImageData.from_checkpoint(state)
+    again.root = other.root
+    with pytest.raises(ValueError, match=r"the checkpoint and the training images .*: a, c are in one of the two only"):
+        again.setup()
+    other.setup()
+    with pytest.raises(ValueError, match="a, c are in one of the two only"):
+        other.load_state_dict(state)
