@@ -187,7 +187,21 @@ def linear_attention(
         return v.new_zeros(*q.shape[:-1], v.shape[-1])
     if key_bias is not None and phi.degree is not None:
         k = k * key_weights(key_bias, key_mask, phi.degree).to(k.dtype)  # a key's norm is its weight
-    elif key_bias is not None:
+        key_bias = None
+    form = phi.form() if decay is None else None
+    if form is not None:
+        planes = None if rotation is None else rotation.planar()
+        if planes is None:
+            q, k = rotate_pair(q, k, rotation)
+        elif {q.shape[-2], k.shape[-2]} != {planes[0].shape[-2]}:
+            raise ValueError(
+                f"the rotation is of {planes[0].shape[-2]} positions, the queries and keys are {q.shape[-2]} and "
+                f"{k.shape[-2]}: each token needs one."
+            )
+        bias = None if key_bias is None else centred(key_bias, key_mask).clamp(min=NEVER)
+        with torch.autocast(q.device.type, enabled=False):
+            return fused_attention(q, k, v, form, planes, key_mask, bias)
+    if key_bias is not None:
         # sum_j A_ij w_j v_j / sum_j A_ij w_j, the denominator as one more column of the values; not under a locality,
         # which it does not see.
         weights, out_dtype = key_weights(key_bias, key_mask), v.dtype
@@ -201,18 +215,6 @@ def linear_attention(
             return divide(*both.split((v.shape[-1], 1), dim=-1)).to(out_dtype)
         numerator = given(q, k, (v * weights).to(v.dtype), phi, locality=locality)
         return divide(numerator, given(q, k, weights.to(v.dtype), phi)).to(out_dtype)
-    form = phi.form() if decay is None else None
-    if form is not None:
-        planes = None if rotation is None else rotation.planar()
-        if planes is None:
-            q, k = rotate_pair(q, k, rotation)
-        elif {q.shape[-2], k.shape[-2]} != {planes[0].shape[-2]}:
-            raise ValueError(
-                f"the rotation is of {planes[0].shape[-2]} positions, the queries and keys are {q.shape[-2]} and "
-                f"{k.shape[-2]}: each token needs one."
-            )
-        with torch.autocast(q.device.type, enabled=False):
-            return fused_attention(q, k, v, form, planes, key_mask)
     q, k = rotate_pair(q, k, rotation)
     with torch.autocast(q.device.type, enabled=False):
         if decay is not None:

@@ -38,10 +38,10 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return turned
 
 
-def definition(q, k, v, form, angles, mask) -> Tensor:
+def definition(q, k, v, form, angles=None, mask=None, bias=None) -> Tensor:
     if angles is not None:
         q, k = (turn(x, angles.cos(), angles.sin()) for x in (q, k))
-    return naive.attend(naive.linear_weights(features(form, q), features(form, k), mask), v)
+    return naive.attend(naive.linear_weights(features(form, q), features(form, k), mask, bias), v)
 
 
 @pytest.fixture(params=[1, 100, 10**9], ids=lambda n: f"{n}-features")
@@ -84,13 +84,39 @@ def test_values_and_every_gradient(name, angle_shape, masked):
         torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-9)
 
 
+@pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
+@pytest.mark.parametrize("name", FORMS[:2])
+@pytest.mark.usefixtures("_cache")
+def test_a_bias_of_the_keys(name, masked):
+    double = {"dtype": torch.float64, "requires_grad": True}
+    q, k, v = (torch.randn(3, 2, 150, 6, **double) for _ in range(3))
+    bias = (5 * torch.randn(3, 2, 150, dtype=torch.float64)).requires_grad_()
+    weight, angles = torch.randn(2, 7, 6, **double), torch.randn(2, 150, 3, **double)
+    mask = torch.rand(3, 150) < 0.5 if masked else None
+    form = make_form(name, weight)
+    fast = chunked_attention(q, k, v, form, (angles.cos(), angles.sin()), mask, bias)
+    slow = definition(q, k, v, form, angles, mask, bias)
+    torch.testing.assert_close(fast, slow)
+    leaves, upstream = [q, k, v, bias, weight, angles], torch.randn_like(slow)
+    for a, b in zip(
+        torch.autograd.grad(fast, leaves, upstream), torch.autograd.grad(slow, leaves, upstream), strict=True
+    ):
+        torch.testing.assert_close(a, b, rtol=1e-7, atol=1e-9)
+
+
+def test_a_bias_is_of_exponentials():
+    q, bias = torch.randn(1, 2, 5, 6), torch.zeros(1, 2, 5)
+    with pytest.raises(ValueError, match="of powers, multiply the key"):
+        chunked_attention(q, q, q, make_form("power 2", torch.randn(2, 7, 6)), key_bias=bias)
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_more_queries_than_keys_and_fewer(name):
     weight = torch.randn(2, 7, 6, dtype=torch.float64)
     for queries, keys in ((5, 80), (80, 5), (1, 1)):
         q, k = (torch.randn(1, 2, n, 6, dtype=torch.float64) for n in (queries, keys))
         form = make_form(name, weight)
-        torch.testing.assert_close(chunked_attention(q, k, k, form), definition(q, k, k, form, None, None))
+        torch.testing.assert_close(chunked_attention(q, k, k, form), definition(q, k, k, form))
 
 
 @pytest.mark.parametrize("name", FORMS)
@@ -174,7 +200,7 @@ def test_bf16_with_and_without_products_of_its_own(name, native, monkeypatch):
     assert set(seen) == {torch.bfloat16 if native else torch.float32}
     exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
     form = make_form(name, form.weight.double())
-    slow = definition(*exact, form, None, None)
+    slow = definition(*exact, form)
     expected = torch.autograd.grad(slow, exact, upstream.double())
     assert fast.dtype == torch.bfloat16
     for a, b in zip((fast, *found), (slow, *expected), strict=True):

@@ -68,9 +68,11 @@ def features(case, phi, x: Tensor) -> Tensor:
     return form(x, phi.projection, x.shape[-1] ** -0.5)
 
 
-def definition(case, phi, q: Tensor, k: Tensor, v: Tensor, c: Tensor, s: Tensor, mask: Tensor | None) -> Tensor:
+def definition(
+    case, phi, q: Tensor, k: Tensor, v: Tensor, c: Tensor, s: Tensor, *bias: Tensor, mask: Tensor | None = None
+) -> Tensor:
     fq, fk = (features(case, phi, turn(x, c, s)) for x in (q, k))
-    return naive.attend(naive.linear_weights(fq, fk, mask), v)
+    return naive.attend(naive.linear_weights(fq, fk, mask, *bias), v)
 
 
 def draw(case, shape, dtype=torch.float32):
@@ -96,7 +98,7 @@ def compare(fast: Tensor, slow: Tensor, leaves: list[Tensor], doubles: list[Tens
     weight = torch.randn_like(slow)
     results = [fast, *torch.autograd.grad(fast, [leaves[i] for i in used], weight.to(fast.dtype))]
     wanted = [slow, *torch.autograd.grad(slow, [doubles[i] for i in used], weight)]
-    for name, a, b in zip(["out", *("qkvcs"[i] for i in used)], results, wanted, strict=True):
+    for name, a, b in zip(["out", *("qkvcsb"[i] for i in used)], results, wanted, strict=True):
         assert a.shape == b.shape
         error = (a.double() - b).norm() / (b.norm() + 1)
         assert error < tolerance, f"{name}: {error:.1e}"
@@ -111,7 +113,19 @@ def test_the_kernels_are_the_definition(case, shape):
     for m in [mask] if shape[0] > 1 else [None]:
         out = triton_linear_attention(q, k, v, form, (c, s), m)
         assert out.dtype == v.dtype
-        compare(out, definition(case, phi.double(), *doubles, m), leaves, doubles, 1e-5)
+        compare(out, definition(case, phi.double(), *doubles, mask=m), leaves, doubles, 1e-5)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("case", MAPS[:2], ids=str)
+def test_a_bias_of_the_keys(case, shape):
+    phi, form, leaves, mask = draw(case, shape)
+    leaves.append((3 * torch.randn(shape[:3], device=DEVICE)).requires_grad_())
+    doubles = doubled(leaves)
+    q, k, v, c, s, bias = leaves
+    m = mask if shape[0] > 1 else None
+    out = triton_linear_attention(q, k, v, form, (c, s), m, bias)
+    compare(out, definition(case, phi.double(), *doubles, mask=m), leaves, doubles, 1e-5)
 
 
 @pytest.mark.parametrize("case", [MAPS[1], MAPS[3]], ids=str)
@@ -123,7 +137,7 @@ def test_sixteen_bits(case, dtype):
     out = triton_linear_attention(q, k, v, form, (c, s))
     assert out.dtype == dtype
     tolerance = 3e-2 if dtype == torch.bfloat16 else 4e-3
-    compare(out, definition(case, phi.double(), *doubles, None), leaves, doubles, tolerance)
+    compare(out, definition(case, phi.double(), *doubles), leaves, doubles, tolerance)
 
 
 @pytest.mark.parametrize("case", [MAPS[0], MAPS[4]], ids=str)
@@ -202,6 +216,8 @@ def test_reasons():
         ("B, H, N, d", (q, k[:, :, :3], v, form)),
         ("planes", (q, k, v, form, (c[:, :3], s[:, :3]))),
         ("mask", (q, k, v, form, None, mask.float())),
+        ("a bias of exponential", (q, k, v, form, None, None, q[..., 0, 0])),
+        ("a bias of exponential", (q, k, v, FeatureForm("power", form.weight.detach()), None, None, q[..., 0])),
     ]:
         with torch.enable_grad() if "learned" in reason else torch.no_grad(), pytest.raises(ValueError, match=reason):
             triton_linear_attention(*arguments)
@@ -214,4 +230,4 @@ def test_block_sizes_chosen_by_timing(case):
     doubles = doubled(leaves)
     q, k, v, c, s = leaves
     out = triton_linear_attention(q, k, v, form, (c, s))
-    compare(out, definition(case, phi.double(), *doubles, None), leaves, doubles, 3e-2)
+    compare(out, definition(case, phi.double(), *doubles), leaves, doubles, 3e-2)

@@ -28,6 +28,7 @@ def fused_attention(
     form: FeatureForm,
     planes: tuple[Tensor, Tensor] | None = None,
     key_mask: Tensor | None = None,
+    key_bias: Tensor | None = None,
 ) -> Tensor:
     """Linear attention by the fastest kernel for these inputs; the arguments are those of `chunked_attention`.
 
@@ -41,8 +42,8 @@ def fused_attention(
             tell(f"triton cannot be imported ({error}).")
         else:
             q, k = q.to(v.dtype), k.to(v.dtype)  # under autocast a norm of queries and keys leaves them in float32
-            reason = supports(q, k, v, form, planes, key_mask)
+            reason = supports(q, k, v, form, planes, key_mask, key_bias)
             if reason is None:
-                return triton_linear_attention(q, k, v, form, planes, key_mask)
+                return triton_linear_attention(q, k, v, form, planes, key_mask, key_bias)
             tell(reason)
-    return chunked_attention(q, k, v, form, planes, key_mask)
+    return chunked_attention(q, k, v, form, planes, key_mask, key_bias)

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from performer_string.features import FeatureForm
-from performer_string.kernels.sums import ExponentialSums, PowerSums
+from performer_string.kernels.sums import ExponentialSums, Keys, PowerSums
 
 CACHE = 2**19  # features held at a time on a CPU: 2 MiB of float32, the fastest of the sizes tried
 DEVICE = 2**26  # the same on other devices, where a launch costs more than memory
@@ -56,6 +56,7 @@ class Walk:
         weight: W of the feature map, [H, m, d].
         planes: cosines and sines of the rotation, [1 or H, 1 or B, N, P], or None.
         hidden: masked keys, [1, B, N, 1], or None.
+        bias: of each key, [B, H, N], or None.
         form: of the feature map.
     """
 
@@ -67,6 +68,7 @@ class Walk:
         weight: Tensor,
         planes: tuple[Tensor, Tensor] | None,
         hidden: Tensor | None,
+        bias: Tensor | None,
         form: FeatureForm,
     ):
         self.q, self.k, self.v = (x.transpose(0, 1) for x in (q, k, v))
@@ -74,6 +76,7 @@ class Walk:
         self.low = torch.bfloat16 if v.dtype == torch.bfloat16 and has_bf16_products(v.device) else self.dtype
         self.weight, self.hidden, self.form = weight.to(self.dtype), hidden, form
         self.planes = None if planes is None else (planes[0].to(self.dtype), planes[1].to(self.dtype))
+        self.bias = None if bias is None else bias.to(self.dtype).transpose(0, 1)[..., None]  # [H, B, N, 1]
         heads, batch, tokens, _ = self.k.shape
         budget = max(1, (CACHE if q.device.type == "cpu" else DEVICE) // (heads * weight.shape[1]))
         size = max(1, min(max(tokens, self.q.shape[2]), max(64, budget // 64 * 64)))  # of a chunk of tokens
@@ -108,6 +111,10 @@ class Walk:
     def mask(self, samples: slice, tokens: slice) -> Tensor | None:
         return None if self.hidden is None else part(self.hidden, samples, tokens)
 
+    def keys(self, samples: slice, tokens: slice, v: Tensor) -> Keys:
+        bias = None if self.bias is None else part(self.bias, samples, tokens)
+        return Keys(self.turned(self.k, samples, tokens), v, self.mask(samples, tokens), bias)
+
     def forward(self) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
         """Outputs [B, H, N, d_v] in the type of the values, and what the backward pass needs of each group."""
         heads, batch, tokens, _ = self.q.shape
@@ -118,7 +125,7 @@ class Walk:
             everything = slice(None)
             sums.begin(part(self.k, s, everything), self.v.shape[-1], self.mask(s, everything))
             for t in self.key_tokens:
-                sums.add_keys(self.turned(self.k, s, t), part(self.v, s, t), self.mask(s, t))
+                sums.add_keys(self.keys(s, t, part(self.v, s, t)))
             states.append(sums.close())
             for t in self.query_tokens:
                 part(out.transpose(0, 1), s, t).copy_(sums.queries(self.turned(self.q, s, t)))
@@ -126,11 +133,12 @@ class Walk:
 
     def backward(
         self, out: Tensor, gradient: Tensor, states: list[tuple[Tensor, ...]], learned: tuple[bool, bool]
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:
-        """Gradients of q, k, v, and where they are learned of the weight and of the cosines and sines."""
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
+        """Gradients of q, k, v, where there is one of the bias, and where learned of the weight, cosines and sines."""
         out, gradient = out.transpose(0, 1), gradient.transpose(0, 1)
         found = [torch.empty_like(x) for x in (self.q, self.k, self.v)]
         weight = torch.zeros_like(self.weight) if learned[0] else None
+        bias = None if self.bias is None else torch.empty_like(self.bias)
         angles = None
         if learned[1] and self.planes is not None:
             angles = (torch.zeros_like(self.planes[0]), torch.zeros_like(self.planes[1]))
@@ -144,34 +152,45 @@ class Walk:
             sums.close_back()
             for t in self.key_tokens:
                 v = part(self.v, s, t).to(self.dtype)
-                dx, dv = sums.keys_back(self.turned(self.k, s, t), v, self.mask(s, t))
+                dx, dv, db = sums.keys_back(self.keys(s, t, v))
                 part(found[1], s, t).copy_(self.turned_back(dx, self.k, s, t, angles))
                 part(found[2], s, t).copy_(dv)
+                if bias is not None and db is not None:
+                    part(bias, s, t).copy_(db)
             if weight is not None and sums.weight_gradient is not None:
                 weight += sums.weight_gradient
         dq, dk, dv = (x.transpose(0, 1) for x in found)
-        return dq, dk, dv, weight, *(angles or (None, None))
+        return dq, dk, dv, None if bias is None else bias[..., 0].transpose(0, 1), weight, *(angles or (None, None))
 
 
 class _ChunkedAttention(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, q: Tensor, k: Tensor, v: Tensor, weight: Tensor, cos: Any, sin: Any, hidden: Any, form: FeatureForm
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Any,
+        weight: Tensor,
+        cos: Any,
+        sin: Any,
+        hidden: Any,
+        form: FeatureForm,
     ) -> Tensor:
         planes = None if cos is None else (cos, sin)
-        out, states = Walk(q, k, v, weight, planes, hidden, form).forward()
+        out, states = Walk(q, k, v, weight, planes, hidden, bias, form).forward()
         ctx.form, ctx.each = form, len(states[0]) if states else 1
-        ctx.save_for_backward(q, k, v, weight, cos, sin, hidden, out, *(x for state in states for x in state))
+        ctx.save_for_backward(q, k, v, bias, weight, cos, sin, hidden, out, *(x for state in states for x in state))
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, weight, cos, sin, hidden, out, *flat = ctx.saved_tensors
+        q, k, v, bias, weight, cos, sin, hidden, out, *flat = ctx.saved_tensors
         states = [tuple(flat[i : i + ctx.each]) for i in range(0, len(flat), ctx.each)]
         planes = None if cos is None else (cos, sin)
-        learned = (ctx.needs_input_grad[3], ctx.needs_input_grad[4] or ctx.needs_input_grad[5])
-        found = Walk(q, k, v, weight, planes, hidden, ctx.form).backward(out, gradient, states, learned)
+        learned = (ctx.needs_input_grad[4], ctx.needs_input_grad[5] or ctx.needs_input_grad[6])
+        found = Walk(q, k, v, weight, planes, hidden, bias, ctx.form).backward(out, gradient, states, learned)
         return *found, None, None
 
 
@@ -182,6 +201,7 @@ def chunked_attention(
     form: FeatureForm,
     planes: tuple[Tensor, Tensor] | None = None,
     key_mask: Tensor | None = None,
+    key_bias: Tensor | None = None,
 ) -> Tensor:
     """Linear attention of q, k, v [B, H, N, d] under a plane rotation: `linear_attention` without N x m features.
 
@@ -189,15 +209,18 @@ def chunked_attention(
         form: of the feature map.
         planes: cosines and sines, [..., 1 or H, N, P], as `Rotation.planar` gives them; None for no rotation.
         key_mask: [B, N], True where a key takes part.
+        key_bias: [B, H, N], finite, added to the logarithms of a key's features; for exponentials.
 
     Returns:
-        [B, H, N, d_v] in the type of v. Gradients go to q, k, v, the planes and the map's weight, once.
+        [B, H, N, d_v] in the type of v. Gradients go to q, k, v, the bias, the planes and the map's weight, once.
     """
+    if key_bias is not None and form.kind != "exponential":
+        raise ValueError("a key's bias is for exponential features; of powers, multiply the key by exp(bias / order).")
     weight = torch.cat([form.weight, -form.weight], dim=1) if form.mirrored else form.weight
     cos = sin = None
     if planes is not None and planes[0].shape[-1]:
         # [1 or H, N, P] -> [1 or H, 1, N, P]; [1 or B, 1 or H, N, P] -> [1 or H, 1 or B, N, P]
         cos, sin = (x[:, None] if x.ndim == 3 else x.transpose(0, 1) for x in planes)
     hidden = None if key_mask is None else ~key_mask[None, :, :, None]
-    out: Tensor = _ChunkedAttention.apply(q, k, v, weight, cos, sin, hidden, form)
+    out: Tensor = _ChunkedAttention.apply(q, k, v, key_bias, weight, cos, sin, hidden, form)
     return out

@@ -7,6 +7,7 @@ and sums are in float32 or better; products with values may be in bf16, whose re
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -29,6 +30,23 @@ def over_samples(x: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
     if x.shape[1] == 1:
         return torch.baddbmm(bias[:, 0], x[:, 0], matrix[:, 0])[:, None]
     return (x @ matrix).add_(bias)
+
+
+@dataclass(frozen=True)
+class Keys:
+    """A chunk of keys.
+
+    Attributes:
+        x: rotated, in the type of the features, [H, B, C, d].
+        v: their values, [H, B, C, d_v].
+        hidden: which are masked, [1, B, C, 1], or None.
+        bias: of exponentials, added to the logarithm of each feature, [H, B, C, 1], or None.
+    """
+
+    x: Tensor
+    v: Tensor
+    hidden: Tensor | None
+    bias: Tensor | None
 
 
 class Sums:
@@ -77,21 +95,23 @@ class ExponentialSums(Sums):
         """Before the first chunk: keys [H, B, N, d] of the group, the width of the values, the masked keys."""
         self.masked, self.first = hidden is not None, True
 
-    def key_logits(self, x: Tensor, hidden: Tensor | None) -> Tensor:
-        bias = x.square().sum(-1, keepdim=True).mul_(-self.form.square)  # [H, B, C, 1]
-        if hidden is not None:
-            bias.masked_fill_(hidden, -math.inf)
-        return over_heads(x, self.weight.mT, bias)
+    def key_logits(self, keys: Keys) -> Tensor:
+        own = keys.x.square().sum(-1, keepdim=True).mul_(-self.form.square)  # [H, B, C, 1]
+        if keys.bias is not None:
+            own.add_(keys.bias)
+        if keys.hidden is not None:
+            own.masked_fill_(keys.hidden, -math.inf)
+        return over_heads(keys.x, self.weight.mT, own)
 
-    def add_keys(self, x: Tensor, v: Tensor, hidden: Tensor | None) -> None:
-        logits = self.key_logits(x, hidden)
+    def add_keys(self, keys: Keys) -> None:
+        logits = self.key_logits(keys)
         largest = logits.amax(-2)  # [H, B, m]
         if self.masked:
             largest.clamp_(min=torch.finfo(largest.dtype).min / 2)  # where all of a chunk is masked
         if not self.first:
             largest = torch.maximum(self.largest, largest)
         weights = logits.sub_(largest[:, :, None]).exp_()
-        total, landmarks = weights.sum(-2), self.product(weights.mT, v)
+        total, landmarks = weights.sum(-2), self.product(weights.mT, keys.v)
         if not self.first:
             shrink = (self.largest - largest).exp_()
             total.addcmul_(self.total, shrink)
@@ -127,12 +147,13 @@ class ExponentialSums(Sums):
     def close_back(self) -> None:
         self.log_gradient -= (self.landmarks * self.landmarks_gradient).sum(-1)
 
-    def keys_back(self, x: Tensor, v: Tensor, hidden: Tensor | None) -> tuple[Tensor, Tensor]:
-        weights = self.key_logits(x, hidden).sub_(self.log[:, :, None]).exp_()
+    def keys_back(self, keys: Keys) -> tuple[Tensor, Tensor, Tensor]:
+        weights = self.key_logits(keys).sub_(self.log[:, :, None]).exp_()
         values_gradient = self.product(weights, self.landmarks_gradient)
-        logits_gradient = over_samples(v, self.landmarks_gradient.mT, self.log_gradient[:, :, None]).mul_(weights)
-        shrunk = x * logits_gradient.sum(-1, keepdim=True).mul_(2 * self.form.square)
-        return self.through_weight(logits_gradient, x).sub_(shrunk), values_gradient
+        logits_gradient = over_samples(keys.v, self.landmarks_gradient.mT, self.log_gradient[:, :, None]).mul_(weights)
+        bias_gradient = logits_gradient.sum(-1, keepdim=True)  # [H, B, C, 1]
+        shrunk = keys.x * (2 * self.form.square * bias_gradient)
+        return self.through_weight(logits_gradient, keys.x).sub_(shrunk), values_gradient, bias_gradient
 
 
 class PowerSums(Sums):
@@ -159,17 +180,17 @@ class PowerSums(Sums):
     def power(self, x: Tensor) -> Tensor:
         return integer_power(over_heads(x, self.weight.mT).relu_(), self.form.order)
 
-    def scaled_keys(self, x: Tensor, hidden: Tensor | None) -> Tensor:
-        x = x / self.scale
-        return x if hidden is None else x.masked_fill_(hidden, 0.0)
+    def scaled_keys(self, keys: Keys) -> Tensor:
+        x = keys.x / self.scale
+        return x if keys.hidden is None else x.masked_fill_(keys.hidden, 0.0)
 
     def norms(self, x: Tensor) -> Tensor:
         return x.norm(dim=-1, keepdim=True).clamp_min_(least_norm(x.dtype))
 
-    def add_keys(self, x: Tensor, v: Tensor, hidden: Tensor | None) -> None:
-        features = self.power(self.scaled_keys(x, hidden))
+    def add_keys(self, keys: Keys) -> None:
+        features = self.power(self.scaled_keys(keys))
         self.total += features.sum(-2)
-        self.sums += self.product(features.mT, v)
+        self.sums += self.product(features.mT, keys.v)
 
     def close(self) -> tuple[Tensor, ...]:
         return self.sums, self.total, self.scale
@@ -202,9 +223,9 @@ class PowerSums(Sums):
     def close_back(self) -> None:
         pass
 
-    def keys_back(self, x: Tensor, v: Tensor, hidden: Tensor | None) -> tuple[Tensor, Tensor]:
-        x = self.scaled_keys(x, hidden)
+    def keys_back(self, keys: Keys) -> tuple[Tensor, Tensor, None]:
+        x = self.scaled_keys(keys)
         below, features = self.features(x)
-        features_gradient = over_samples(v, self.sums_gradient.mT, self.total_gradient[:, :, None])
+        features_gradient = over_samples(keys.v, self.sums_gradient.mT, self.total_gradient[:, :, None])
         gradient = self.through_weight(features_gradient.mul_(below).mul_(self.form.order), x).div_(self.scale)
-        return gradient, self.product(features, self.sums_gradient)
+        return gradient, self.product(features, self.sums_gradient), None

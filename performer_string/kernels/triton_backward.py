@@ -44,6 +44,7 @@ from performer_string.kernels.triton_common import (
     columns,
     constants,
     dot,
+    dropped,
     load_half,
     load_kept,
     load_rows,
@@ -62,11 +63,11 @@ from performer_string.kernels.triton_common import (
     restore=("dcos", "dsin"),
 )  # fmt: skip
 def key_gradients(
-    k, v, w, c, s, mask, peaks, dvalues, drops, dk, dv, dcos, dsin,
+    k, v, w, c, s, bias, mask, peaks, dvalues, drops, dk, dv, dcos, dsin, dbias,
     kb, kh, kn, vb, vh, vn, cb, ch, cn, mb, xb, xh, xn, yb, yh, yn, H, N, square,
     D: tl.constexpr, HALF: tl.constexpr, DV: tl.constexpr, WIDE: tl.constexpr, M: tl.constexpr, P: tl.constexpr,
-    ORDER: tl.constexpr, HAS_MASK: tl.constexpr, GRAD_PLANES: tl.constexpr, PRECISION: tl.constexpr, BUCKET,
-    BLOCK_F: tl.constexpr, BLOCK_N: tl.constexpr,
+    ORDER: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr, GRAD_PLANES: tl.constexpr,
+    PRECISION: tl.constexpr, BUCKET, BLOCK_F: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """dk and dv; adds the planes' dc and ds by the keys to those by the queries."""
     pid = tl.program_id(0)
@@ -80,7 +81,7 @@ def key_gradients(
     exists, keep = rows < N, load_kept(mask, rows, N, HAS_MASK)
     y1, y2 = load_turned(k, c, s, rows, kn, cn, keep, p, first, second, D, HALF, P)
     value = load_rows(v, rows, vn, keep, DV, WIDE)
-    norm = square * tl.sum(y1.to(tl.float32) * y1.to(tl.float32) + y2.to(tl.float32) * y2.to(tl.float32), 1)
+    fall = dropped(y1, y2, bias + head * N, rows, keep, square, HAS_BIAS)
     g1 = tl.zeros([BLOCK_N, HALF], tl.float32)
     g2 = tl.zeros([BLOCK_N, HALF], tl.float32)
     by_norm = tl.zeros([BLOCK_N], tl.float32)
@@ -95,7 +96,7 @@ def key_gradients(
         peak = tl.load(peaks + f, mask=real, other=1.0)
         x = dot(y1, tl.trans(w1), None, PRECISION)
         x = dot(y2, tl.trans(w2), x, PRECISION)  # [BLOCK_N, BLOCK_F]
-        x = response(x, norm[:, None], keep[:, None], ORDER)
+        x = response(x, fall[:, None], keep[:, None], ORDER)
         by_feature = dot(value, tl.trans(dmeans), None, PRECISION)
         features, slope = relative_slope(x, peak[None, :], 1.0, ORDER)
         total = dot(features.to(value.dtype), dmeans, total, PRECISION)
@@ -108,6 +109,8 @@ def key_gradients(
     store_rows(dv, rows, yn, exists, total, DV, WIDE)
     if ORDER == 0:
         y1, y2 = load_turned(k, c, s, rows, kn, cn, keep, p, first, second, D, HALF, P)  # again, to save registers
+        if HAS_BIAS:
+            tl.store(dbias + head * N + rows, by_norm, mask=exists)
         by_norm = by_norm * 2 * square
         g1 = (g1 - by_norm[:, None] * y1.to(tl.float32)) * LN2
         g2 = (g2 - by_norm[:, None] * y2.to(tl.float32)) * LN2
@@ -120,10 +123,11 @@ def key_gradients(
 
 def backward(
     dout: Tensor, q: Tensor, k: Tensor, v: Tensor, weight: Tensor, c: Tensor | None, s: Tensor | None,
-    mask: Tensor | None, saved: tuple[Tensor, ...], order: int, square: float, precision: str, grad_planes: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:  # fmt: skip
-    """(dq, dk, dv, dc, ds), the last two [B, H, N, P] in float32 or None; `saved` is what `forward` returned, and the
-    other arguments are those of `forward`.
+    bias: Tensor | None, mask: Tensor | None, saved: tuple[Tensor, ...], order: int, square: float, precision: str,
+    grad_planes: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None]:  # fmt: skip
+    """(dq, dk, dv, dc, ds, dbias); dc and ds, [B, H, N, P], and dbias, [B, H, N], in float32 or None. `saved` is what
+    `forward` returned, and the other arguments are those of `forward`.
     """
     out, norms, values, levels, peaks = saved
     (batch, heads, tokens, _), width, m = q.shape, v.shape[-1], weight.shape[1]
@@ -134,6 +138,7 @@ def backward(
     dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
     planes = 0 if c is None else c.shape[-1]
     grad_planes = grad_planes and planes > 0
+    dbias = dots if bias is None else torch.empty_like(bias)
     dc, ds = single(2, batch, heads, tokens, planes).unbind(0) if grad_planes else (dots, dots)
     shape = constants(q, v, weight, c, order, precision)
     c, s = (q, q) if c is None or s is None else (c, s)  # not read without planes
@@ -153,9 +158,10 @@ def backward(
         DV=width, WIDE=shape["WIDE"], M=m, ORDER=order, BLOCK_F=16,
     )  # fmt: skip
     key_gradients[by_tokens](
-        k, v, weight, c, s, q if mask is None else mask, peaks, dvalues, drops, dk, dv, dc, ds,
+        k, v, weight, c, s, q if bias is None else bias, q if mask is None else mask, peaks, dvalues, drops,
+        dk, dv, dc, ds, dbias,
         *k.stride()[:3], *v.stride()[:3], *turns, 0 if mask is None else mask.stride(0), *dk.stride()[:3],
         *dv.stride()[:3], heads, tokens, square,
-        HAS_MASK=mask is not None, GRAD_PLANES=grad_planes, **shape,
+        HAS_BIAS=bias is not None, HAS_MASK=mask is not None, GRAD_PLANES=grad_planes, **shape,
     )  # fmt: skip
-    return (dq, dk, dv, dc, ds) if grad_planes else (dq, dk, dv, None, None)
+    return dq, dk, dv, *((dc, ds) if grad_planes else (None, None)), None if bias is None else dbias

@@ -231,6 +231,15 @@ def answer(u, level, ORDER: tl.constexpr):
 
 
 @triton.jit
-def response(u, norm, keep, ORDER: tl.constexpr):
-    """A key's: u - square |k|^2 in logarithms, or relu(u). A key that does not take part was loaded as 0."""
-    return tl.where(keep, u - norm, float("-inf")) if ORDER == 0 else tl.maximum(u, 0.0)
+def dropped(y1, y2, bias, rows, keep, square, HAS_BIAS: tl.constexpr):
+    """What a key's log-features lose: square |k|^2, less its bias."""
+    drop = square * tl.sum(y1.to(tl.float32) * y1.to(tl.float32) + y2.to(tl.float32) * y2.to(tl.float32), 1)
+    if HAS_BIAS:
+        drop -= tl.load(bias + rows, mask=keep, other=0.0)
+    return drop
+
+
+@triton.jit
+def response(u, drop, keep, ORDER: tl.constexpr):
+    """A key's: u - drop in logarithms, or relu(u). A key that does not take part was loaded as 0."""
+    return tl.where(keep, u - drop, float("-inf")) if ORDER == 0 else tl.maximum(u, 0.0)

@@ -53,6 +53,7 @@ from performer_string.kernels.triton_common import (
     columns,
     constants,
     dot,
+    dropped,
     leveled,
     load_half,
     load_kept,
@@ -73,10 +74,10 @@ from performer_string.kernels.triton_common import (
     (256, 64, 8, 2),
 )  # fmt: skip
 def key_pass(
-    k, v, w, c, s, mask, sums, masses, tops,
+    k, v, w, c, s, bias, mask, sums, masses, tops,
     kb, kh, kn, vb, vh, vn, cb, ch, cn, mb, H, N, SPLITS, square,
     D: tl.constexpr, HALF: tl.constexpr, DV: tl.constexpr, WIDE: tl.constexpr, M: tl.constexpr, P: tl.constexpr,
-    ORDER: tl.constexpr, HAS_MASK: tl.constexpr, PRECISION: tl.constexpr, BUCKET,
+    ORDER: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr, PRECISION: tl.constexpr, BUCKET,
     BLOCK_F: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Sums over one part of the tokens, relative to its own maximum: sums [B H, SPLITS, m, dv], masses and tops
@@ -105,8 +106,8 @@ def key_pass(
         values = load_rows(v, rows, vn, keep, DV, WIDE)
         x = dot(w1, tl.trans(y1), None, PRECISION)
         x = dot(w2, tl.trans(y2), x, PRECISION)  # [BLOCK_F, BLOCK_N]
-        norm = square * tl.sum(y1.to(tl.float32) * y1.to(tl.float32) + y2.to(tl.float32) * y2.to(tl.float32), 1)
-        x = response(x, norm[None, :], keep[None, :], ORDER)
+        drop = dropped(y1, y2, bias + head * N, rows, keep, square, HAS_BIAS)
+        x = response(x, drop[None, :], keep[None, :], ORDER)
         higher = tl.maximum(top, tl.max(x, 1))
         features = relative(x, higher[:, None], ORDER).to(values.dtype)
         shrink = relative(top, higher, ORDER)
@@ -191,8 +192,8 @@ def query_pass(
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, weight: Tensor, c: Tensor | None, s: Tensor | None, mask: Tensor | None,
-    order: int, square: float, precision: str,
+    q: Tensor, k: Tensor, v: Tensor, weight: Tensor, c: Tensor | None, s: Tensor | None, bias: Tensor | None,
+    mask: Tensor | None, order: int, square: float, precision: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """(out [B, H, N, dv], n [B, H, N], U [B, H, m, dv], L [B, H, m], the maxima [B, H, m]).
 
@@ -200,6 +201,7 @@ def forward(
         q, k, v: [B, H, N, d], of one type, last dimension dense.
         weight: [H, m, d] in that type, dense, times log2 e for exponentials.
         c, s: [B, H, N, P], last dimension dense, of the same strides.
+        bias: [B, H, N], float32, dense, times log2 e; of exponentials.
         mask: [B, N], last dimension dense.
         order: of the power; 0 for exponentials.
         square: times log2 e.
@@ -218,9 +220,9 @@ def forward(
     c, s = (q, q) if c is None or s is None else (c, s)  # not read without planes
     turns = c.stride()[:3]
     key_pass[lambda meta: (triton.cdiv(m, meta["BLOCK_F"]) * parts * batch * heads,)](
-        k, v, weight, c, s, q if mask is None else mask, sums, masses, tops,
+        k, v, weight, c, s, q if bias is None else bias, q if mask is None else mask, sums, masses, tops,
         *k.stride()[:3], *v.stride()[:3], *turns, 0 if mask is None else mask.stride(0), heads, tokens, parts, square,
-        HAS_MASK=mask is not None, **shape,
+        HAS_BIAS=bias is not None, HAS_MASK=mask is not None, **shape,
     )  # fmt: skip
     merge_keys[(triton.cdiv(m, 16) * batch * heads,)](
         sums, masses, tops, values, levels, peaks, parts,

@@ -33,6 +33,7 @@ def supports(
     form: FeatureForm,
     planes: tuple[Tensor, Tensor] | None = None,
     key_mask: Tensor | None = None,
+    key_bias: Tensor | None = None,
 ) -> str | None:
     """None where `triton_linear_attention` applies to these arguments, else the reason why not, for a log.
 
@@ -44,11 +45,17 @@ def supports(
         return "the Triton kernels are tested on NVIDIA GPUs only"
     if torch.cuda.get_device_capability(q.device) < (8, 0):
         return "the Triton kernels need compute capability 8.0 (Ampere) or newer"
-    return _shape_reason(q, k, v, form, planes, key_mask)
+    return _shape_reason(q, k, v, form, planes, key_mask, key_bias)
 
 
 def _shape_reason(
-    q: Tensor, k: Tensor, v: Tensor, form: FeatureForm, planes: tuple[Tensor, Tensor] | None, key_mask: Tensor | None
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    form: FeatureForm,
+    planes: tuple[Tensor, Tensor] | None = None,
+    key_mask: Tensor | None = None,
+    key_bias: Tensor | None = None,
 ) -> str | None:
     """What `supports` says apart from the device."""
     if importlib.util.find_spec("triton") is None:
@@ -72,7 +79,9 @@ def _shape_reason(
             return f"planes [1 or B, 1 or H, N, P] with 2P <= d, not {list(c.shape)} and {list(s.shape)}"
     if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != (q.shape[0], q.shape[2])):
         return f"a boolean key mask [B, N], not {key_mask.dtype} {list(key_mask.shape)}"
-    tensors = [k, v, form.weight, *(planes or ()), *([] if key_mask is None else [key_mask])]
+    if key_bias is not None and (form.kind != "exponential" or key_bias.shape != q.shape[:3]):
+        return f"a bias of exponential features, [B, H, N], not of a {form.kind} and {list(key_bias.shape)}"
+    tensors = [k, v, form.weight, *(planes or ()), *(x for x in (key_mask, key_bias) if x is not None)]
     if any(x.device != q.device for x in tensors):
         return f"all tensors on one device, not {sorted({str(x.device) for x in [q, *tensors]})}"
     return None
@@ -93,6 +102,7 @@ def triton_linear_attention(
     form: FeatureForm,
     planes: tuple[Tensor, Tensor] | None = None,
     key_mask: Tensor | None = None,
+    key_bias: Tensor | None = None,
 ) -> Tensor:
     """o_i = sum_j phi(R_i q_i)^T phi(R_j k_j) v_j / sum_j phi(R_i q_i)^T phi(R_j k_j), in one pass over the keys and
     one over the queries. Features live in registers; sums are float32, matrix products of the inputs' type.
@@ -104,6 +114,7 @@ def triton_linear_attention(
         planes: (c, s) of R, as `Rotation.planar` gives them, [..., 1 or H, N, P]; None for the identity. Gradients
             are computed where they are asked for.
         key_mask: [B, N], True where a key takes part; the others are not read.
+        key_bias: [B, H, N], finite, added to the logarithms of a key's features; for exponentials.
 
     Returns:
         [B, H, N, dv] in the type of v, heads side by side in memory. A query that no key answers to gives zero. float32
@@ -116,7 +127,7 @@ def triton_linear_attention(
     maximum as in arXiv:2307.08691 (FlashAttention-2).
     """
     interpreted = q.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
-    reason = (_shape_reason if interpreted else supports)(q, k, v, form, planes, key_mask)
+    reason = (_shape_reason if interpreted else supports)(q, k, v, form, planes, key_mask, key_bias)
     if reason is not None:
         raise ValueError(f"triton_linear_attention takes other arguments: {reason}.")
     weight = form.weight
@@ -129,7 +140,8 @@ def triton_linear_attention(
     if c is not None and s is not None:
         # Broadcast here, so that autograd adds up the gradients of batches and of heads that share their angles.
         c, s = (x.float().expand(*q.shape[:3], -1) for x in (c, s))  # [B, H, N, P]
-    out: Tensor = _LinearAttention.apply(q, k, v, c, s, key_mask, weight.to(q.dtype).contiguous(), order, square)
+    weight = weight.to(q.dtype).contiguous()
+    out: Tensor = _LinearAttention.apply(q, k, v, c, s, key_bias, key_mask, weight, order, square)
     return out
 
 
@@ -146,6 +158,7 @@ class _LinearAttention(torch.autograd.Function):
         v: Tensor,
         c: Tensor | None,
         s: Tensor | None,
+        bias: Tensor | None,
         mask: Tensor | None,
         weight: Tensor,
         order: int,
@@ -157,11 +170,12 @@ class _LinearAttention(torch.autograd.Function):
         if c is not None and s is not None and not (c.stride() == s.stride() and c.stride(-1) == 1):
             c, s = c.contiguous(), s.contiguous()
         mask = None if mask is None else _dense_rows(mask)
+        bias = None if bias is None else (bias.float() * math.log2(math.e)).contiguous()
         exact = q.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
         ctx.settings = order, square, "ieee" if exact else "tf32"
         with torch.cuda.device_of(q):
-            out, *rest = triton_forward.forward(q, k, v, weight, c, s, mask, *ctx.settings)
-        ctx.save_for_backward(q, k, v, weight, c, s, mask, out, *rest)
+            out, *rest = triton_forward.forward(q, k, v, weight, c, s, bias, mask, *ctx.settings)
+        ctx.save_for_backward(q, k, v, weight, c, s, bias, mask, out, *rest)
         return out
 
     @staticmethod
@@ -169,11 +183,11 @@ class _LinearAttention(torch.autograd.Function):
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         from performer_string.kernels import triton_backward
 
-        q, k, v, weight, c, s, mask, *saved = ctx.saved_tensors
+        q, k, v, weight, c, s, bias, mask, *saved = ctx.saved_tensors
         order, square, precision = ctx.settings
         learned = ctx.needs_input_grad[3] or ctx.needs_input_grad[4]
         with torch.cuda.device_of(q):
             grads = triton_backward.backward(
-                _dense_rows(dout), q, k, v, weight, c, s, mask, tuple(saved), order, square, precision, learned
+                _dense_rows(dout), q, k, v, weight, c, s, bias, mask, tuple(saved), order, square, precision, learned
             )
         return *grads, None, None, None, None
