@@ -14,11 +14,11 @@ from performer_string import (
     linear_attention,
     naive,
 )
-from performer_string.focusing_grid import cells_of, grid_sum
+from performer_string.focusing_grid import grid_sum
 from performer_string.focusing_window import window_sum
-from performer_string.lattice import Lattice, find_lattice, from_cells, to_cells
+from performer_string.lattice import Lattice, find_lattice
 from performer_string.slabs import SLAB, Given
-from performer_string.tiles import bands, products, radius_in_tokens, slabs
+from performer_string.tiles import bands, slabs
 
 WINDOW, GRID, GRADIENT = 1e-3, 0.03, 0.05  # bounds on relative errors
 GRIDS = [(80,), (13, 18), (5, 6, 7)]
@@ -267,40 +267,3 @@ def test_off_a_grid_and_with_positions_that_learn_the_sum_is_exact():
     out = locality.numerator(fq, fk, v, learned)
     torch.testing.assert_close(out, naive.attenuated(fq, fk, v, definition(locality, learned.detach())))
     assert torch.autograd.grad(out.sum(), learned)[0].abs().max() > 0
-
-
-@pytest.mark.parametrize("grid", [(1,), (7,), (1, 5), (5, 1), (4, 6), (2, 3, 4), (3, 1, 2), (1, 1, 1)], ids=str)
-@pytest.mark.parametrize("centred", [False, True])
-def test_a_lattice_is_found_whatever_its_spacing_and_origin(grid, centred):
-    steps = (0.3, 2.5, 1.0)[: len(grid)]
-    positions = grid_positions(grid, centred=centred) * torch.tensor(steps) + 11.3
-    lattice = find_lattice(positions)
-    assert lattice.shape == (*grid, 1, 1)[:3]
-    for n, step, found in zip(grid, steps, lattice.steps, strict=False):
-        assert n == 1 or found == pytest.approx(step, rel=1e-4)
-
-
-def test_what_is_no_lattice():
-    positions = grid_positions((4, 6))
-    bent, holed = positions.clone(), positions.clone()
-    bent[7, 1] += 0.01
-    holed[:, 0] = holed[:, 0].square()
-    column_major = grid_positions((6, 4)).flip(-1)
-    none = [bent, holed, column_major, positions.flip(0), positions[:-1], torch.randn(6, 2), torch.zeros(6, 4)]
-    none += [positions[torch.randperm(24)], torch.zeros(5, 2), torch.full((4, 1), torch.nan), torch.zeros(0, 2)]
-    assert [find_lattice(x) for x in none] == [None] * len(none)
-
-
-def test_cells_there_and_back():
-    x = torch.randn(3, 5 * 7 * 4, 2)
-    cells = to_cells(x, (5, 7, 4), (2, 3, 4))
-    assert cells.shape == (3 * 3 * 1, 3, 2 * 3 * 4, 2)
-    assert torch.equal(from_cells(cells, (5, 7, 4), (2, 3, 4)), x)
-
-
-def test_radius_cells_and_products_of_a_lattice():
-    lattice = Lattice((8, 20, 1), (1.0, 0.5, 1.0), 2)
-    assert radius_in_tokens(3.2, lattice) == (4, 7, 0)
-    assert radius_in_tokens(99.0, lattice) == (7, 19, 0)
-    assert cells_of(1.5, lattice) == (1, 3, 1)
-    assert products(lattice, (7, 19, 0)) == 160**2

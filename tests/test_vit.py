@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import pickle
 
 import pytest
 import torch
 from small_vit import POLYNOMIAL, vit
 
-from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, build_encoding, fold, grid_positions
+from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, build_encoding, grid_positions
 from performer_string.encodings import SeparableEncoding
 
 
@@ -65,57 +64,6 @@ def test_one_encoding_of_many_layers_is_one_of_each(name, shared):
         torch.testing.assert_close(seen[layer], one(positions).matrix())
         assert (seen[layer] - seen[layer - 1]).abs().max() > 1e-3
     assert many.generators().shape == (6, 2, 12, 12)
-
-
-@pytest.mark.parametrize("name", ["rope-mixed", "cayley-string", "liere"])
-def test_evaluation_turns_once_a_grid_and_is_never_stale(name, monkeypatch):
-    model = vit(encoding=name).eval()
-    calls = []
-    forward = type(model.encoding).forward
-    monkeypatch.setattr(type(model.encoding), "forward", lambda self, x: calls.append(len(x)) or forward(self, x))
-    wide, high = torch.randn(1, 2, 16, 24), torch.randn(1, 2, 24, 16)
-    with torch.no_grad():
-        first = model(wide)
-        model(high)
-        assert torch.equal(model(wide), first)
-        assert len(calls) == 2  # a grid each
-        for parameter in model.encoding.parameters():
-            parameter.mul_(1.5)
-        changed = model(wide)
-        assert len(calls) == 3
-        assert not torch.equal(changed, first)
-        model.blocks[1].attention.qkv.weight.mul_(2)
-        assert not torch.equal(model(wide), changed)
-        assert not copy.deepcopy(model).kept.results
-    torch.testing.assert_close(model(wide), model.train()(wide))
-    with torch.inference_mode():
-        torch.testing.assert_close(model.eval()(wide), model.eval()(wide))
-
-
-def test_what_evaluation_keeps_is_forgotten_in_time():
-    """After writes through `.data` and a training, in other modes of the positions, and where no version is counted."""
-    wide, high = torch.randn(1, 2, 16, 24), torch.randn(1, 2, 24, 16)
-    with torch.no_grad():
-        model = vit(encoding="rope-mixed", attention="softmax").eval()
-        before = model(wide), model(high)
-        for parameter in model.parameters():
-            parameter.data.add_(0.1)
-        model.train().eval()
-        fresh = copy.deepcopy(model)
-        assert (model(wide) - before[0]).abs().max() > 1e-3
-        assert torch.equal(model(wide), fresh(wide))
-        extrapolated = model(high)
-        model.config.positions = "interpolate"
-        assert not torch.equal(model(high), extrapolated)
-        fixed = vit(encoding="rope").eval()
-        fixed(wide)
-        fixed.encoding.omega.mul_(0.5)
-        assert torch.equal(fixed(wide), copy.deepcopy(fixed)(wide))
-    with torch.inference_mode():
-        one, two = vit(encoding="cayley-string").eval(), vit(encoding="cayley-string").eval()
-        one(wide)
-        one.load_state_dict(two.state_dict())
-        assert torch.equal(one(wide), two(wide))
 
 
 @pytest.mark.parametrize("name", ["cayley-string", "circulant-string", "liere", "pate-so4"])
@@ -192,38 +140,6 @@ def test_parameters_of_deit_tiny():
     assert sum(p.numel() for p in model.parameters()) == 5_717_416 - 192  # the CLS token has no position here
 
 
-@pytest.mark.parametrize("changes", [{}, {"qk_norm": True}, {"share_layers": True}, {"log_scale": True}], ids=str)
-@pytest.mark.parametrize("encoding", ENCODINGS)
-def test_a_folded_model_has_equal_outputs_and_leaves_the_model_alone(encoding, changes):
-    model = vit(encoding=encoding, attention="softmax", **changes).eval()
-    for p in model.parameters():
-        torch.nn.init.normal_(p, std=0.2)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    folded, images = fold(model), torch.randn(2, 2, 16, 24)
-    with torch.no_grad():
-        torch.testing.assert_close(folded(images), model(images), rtol=1e-5, atol=1e-5)
-    positions = folded.grid_positions((4, 3))
-    assert all(rotation.factor()[0] is None for rotation in folded.rotations(positions))
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-@pytest.mark.parametrize("encoding", ["circulant-string", "cayley-string", "pate-so3", "rope-mixed"])
-def test_folding_twice_is_folding_once_and_its_weights_stay_with_it(encoding):
-    model, images = vit(encoding=encoding, attention="softmax").eval(), torch.randn(2, 2, 16, 24)
-    once, other = fold(model), fold(vit(encoding=encoding, attention="softmax"))
-    with torch.no_grad():
-        torch.testing.assert_close(fold(once)(images), model(images), rtol=1e-5, atol=1e-5)
-        other.load_state_dict(once.state_dict())
-        assert torch.equal(other(images), once(images))
-    if encoding == "rope-mixed":  # no basis, nothing folded
-        model.load_state_dict(once.state_dict())
-        return
-    with pytest.raises(RuntimeError, match=r"a model that is folded .*, and this one is not folded"):
-        model.load_state_dict(once.state_dict())
-    with pytest.raises(RuntimeError, match="not folded, and this one is folded"):
-        once.load_state_dict(model.state_dict())
-
-
 @pytest.mark.parametrize("attention", ["linear", "softmax"])
 def test_positions_are_one_for_each_patch_and_of_any_type(attention):
     model, images = vit(attention=attention), torch.randn(2, 2, 16, 24)
@@ -252,20 +168,6 @@ def test_a_black_image_in_half_precision():
     model = vit(qk_norm=True, attention="softmax").half().eval()
     with torch.no_grad():
         assert torch.isfinite(model(torch.zeros(1, 2, 16, 24).half())).all()
-
-
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_bases_are_folded_once_in_evaluation(mode, monkeypatch):
-    model, images, folds = vit(encoding="cayley-string").eval(), torch.randn(1, 2, 16, 24), []
-    for block in model.blocks:
-        fold = block.attention.fold
-        monkeypatch.setattr(block.attention, "fold", lambda basis, fold=fold: folds.append(1) or fold(basis))
-    monkeypatch.setattr(model.encoding, "check_finite", lambda: folds.append(1))  # in the same breath
-    with mode():
-        first = model(images)
-        count = len(folds)
-        assert torch.equal(model(images), first)
-    assert len(folds) == count == len(model.blocks) + 1
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64], ids=str)

@@ -1,0 +1,158 @@
+"""Models with one thing changed: what each intervention stands for, and that it leaves no trace."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from saved import CONFIG, read, save
+from studied import MODELS, model, sparse_images
+
+from eval.__main__ import main
+from eval.interventions import blank_patches, interventions
+from performer_string import ViT, ViTConfig, grid_positions
+from train.probe import probe_attention
+
+
+def trace(vit: ViT) -> tuple:
+    """What an intervention might leave behind."""
+    modules = list(vit.modules())
+    hooks = sum(len(m._forward_pre_hooks) + len(m._forward_hooks) for m in modules)
+    return [id(m) for m in modules], hooks, [getattr(m, "order", None) for m in modules]
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("pool", ["mean", "attention"])
+def test_interventions_change_a_model_and_leave_no_trace(kind, pool):
+    vit, images = model(kind, pool=pool), sparse_images(9)
+    before = trace(vit)
+    with torch.no_grad():
+        plain = vit(images)
+        state = {name: value.clone() for name, value in vit.state_dict().items()}
+        for name, change in interventions(vit).items():
+            with change(vit):
+                assert vit(sparse_images(5)).isfinite().all()
+                assert (vit(images) - plain).abs().max() > 1e-5, name
+            with pytest.raises(ValueError, match="images have to be"), change(vit):
+                vit(torch.zeros(1, 3, 60, 60))
+            assert trace(vit) == before, name
+            assert torch.equal(vit(images), plain), name
+    assert all(torch.equal(value, state[name]) for name, value in vit.state_dict().items())
+
+
+def test_each_kind_of_model_has_the_interventions_that_make_sense():
+    groups = {kind: {name.split(",")[0] for name in interventions(model(kind))} for kind in MODELS}
+    thin = {"keys thinned", "pooling thinned", "keys and pooling thinned"}
+    drawn = {f"draw {i}" for i in range(5)}
+    for found in groups.values():
+        found.remove("near keys")
+    assert groups["softmax"] == {"log N temperature", *thin}
+    assert groups["polynomial"] == {"softmax", "log N temperature", *thin}
+    assert groups["performer-pytorch"] == {"softmax", "log N temperature", "pooling thinned", *drawn}
+    assert groups["relu"] == {
+        "softmax", "expected kernel", "8 times the features", "log N temperature", *drawn, *thin
+    }  # fmt: skip
+    square = model("polynomial", feature_options={})
+    assert not {name for name in interventions(square) if "temperature" in name or "draw" in name}
+    assert "log N temperature" not in interventions(model("softmax", log_scale=True))
+    assert {name.split(",")[0] for name in interventions(model("relu", pool="cls"))} == groups["relu"] - {
+        "pooling thinned", "keys and pooling thinned"
+    } | {"near keys"}  # fmt: skip
+
+
+def same_weights(vit: ViT, config: ViTConfig) -> ViT:
+    other = ViT(config).eval()
+    other.load_state_dict(vit.state_dict(), strict=False)
+    return other
+
+
+@torch.no_grad()
+def test_interventions_are_the_models_that_they_stand_for():
+    images, relu, soft = sparse_images(9), model("relu"), model("softmax")
+    with interventions(relu)["softmax, all layers"](relu):
+        found = relu(images)
+    torch.testing.assert_close(found, same_weights(relu, replace(relu.config, attention="softmax"))(images))
+    with interventions(soft)["log N temperature"](soft):
+        found = soft(images)
+    expected = same_weights(soft, replace(soft.config, log_scale=True))(images)
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    order = round(2 * math.log(82) / math.log(26))
+    sharp = replace(relu.config, feature_options={"order": order, "num_features": 8})
+    assert order == 3
+    with interventions(relu)["log N temperature"](relu):
+        torch.testing.assert_close(relu(images), same_weights(relu, sharp)(images))
+
+
+@torch.no_grad()
+def test_thinning_keeps_every_glyph_and_as_many_tokens_as_in_training():
+    vit, images = model(), sparse_images(9)
+    seen, tokens, pooled = [], [], []
+    vit.norm.register_forward_hook(lambda module, args, out: tokens.append(out))  # before the intervention's own
+    vit.head.register_forward_pre_hook(lambda module, args: pooled.append(args[0]))
+    for name in ("keys and pooling thinned", "keys thinned, layer 1"):
+        with interventions(vit)[name](vit):
+            for attend in vit.attends():
+                attend.register_forward_pre_hook(lambda module, args, kw: seen.append(kw["key_mask"]), with_kwargs=True)
+            vit(images)
+    kept, both, none, alone = seen[0], seen[1], seen[2], seen[-1]
+    assert torch.equal(both, kept)
+    assert none is None
+    assert torch.equal(alone, kept)
+    assert kept[:, 0].all()  # the register
+    assert kept[:, 1:].sum(-1).tolist() == [25, 25]
+    assert (kept[:, 1:] | blank_patches(vit, images)).all()
+    assert blank_patches(vit, images).sum(-1).tolist() == [75, 75]
+    mean = torch.stack([x[1:][mask[1:]].mean(0) for x, mask in zip(tokens[0], kept, strict=True)])
+    torch.testing.assert_close(pooled[0], mean, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("locality", [None, "gaussian"])
+@pytest.mark.parametrize("kind", ["softmax", "relu"])
+def test_near_keys_are_those_with_offsets_of_the_training_grid(kind, locality):
+    """A row of one layer, key by key."""
+    vit, images = model(kind, locality=locality, key_gate=True), sparse_images(9)
+    probe, seen = probe_attention(vit, images)[1], []
+    with interventions(vit)["near keys, layer 1"](vit):
+        attend = vit.attends()[1]
+        attend.register_forward_hook(lambda module, args, out: seen.append((args[2], out)))
+        vit(images)
+    values, out = seen[0]
+    positions, weights = grid_positions((9, 9)), probe.weights()
+    lamb = probe.focus.matrix() if locality else torch.ones(2, 82, 82)
+    for query in (0, 40, 80):
+        near = [i for i in range(81) if (positions[i] - positions[query]).abs().max() <= 4]
+        assert len(near) in (25, 81)
+        keys = torch.tensor([0] + [1 + i for i in near])  # the register, and those
+        row = weights[:, :, 1 + query, keys]
+        row = row / row.sum(-1, keepdim=True) * lamb[:, 1 + query, keys]
+        wanted = torch.einsum("bhk,bhkd->bhd", row, values[:, :, keys])
+        torch.testing.assert_close(out[:, :, 1 + query], wanted, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_nothing_is_thinned_at_the_training_size():
+    vit, images = model(), sparse_images(5)
+    plain = vit(images)
+    for name, change in interventions(vit, ["thinned", "temperature", "near"]).items():
+        with change(vit):
+            torch.testing.assert_close(vit(images), plain, rtol=1e-4, atol=1e-5, msg=name)
+
+
+def test_the_intervention_report(tmp_path, capsys):
+    path = save(tmp_path / "one", replace(CONFIG, **MODELS["relu"]))
+    arguments = ["--checkpoint", str(path), "--resolutions", "60", "84", "--images", "8"]
+    main(["intervene", *arguments, "--groups", "softmax", "thinned"])
+    rows = read(tmp_path / "one" / "results" / "intervene.csv")[1]
+    names = ["as trained", "softmax, layer 0", "softmax, all layers"]
+    names += ["keys thinned, layer 0", "keys thinned, all layers", "pooling thinned", "keys and pooling thinned"]
+    assert [(row["intervention"], row["resolution"]) for row in rows] == [(n, r) for n in names for r in ("60", "84")]
+    found = {(row["intervention"], row["resolution"]): row["accuracy"] for row in rows}
+    assert found["keys and pooling thinned", "60"] == found["as trained", "60"]  # nothing to thin
+    assert "(+0.0)" in capsys.readouterr().out
+    assert (tmp_path / "one" / "results" / "intervene.png").stat().st_size > 5000
+    with pytest.raises(SystemExit):
+        main(["intervene", *arguments, "--groups", "sofmax"])
+    assert "invalid choice: 'sofmax'" in capsys.readouterr().err

@@ -1,0 +1,76 @@
+"""The layer of attention: projections, QK-norm, folding, and the package's attention in it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from performer_string import build_encoding, grid_positions
+from performer_string.attend import ATTENTIONS, build_attention
+from performer_string.layers import SelfAttention
+
+
+class TestLayer:
+    def layer(self, attention="softmax", **options) -> SelfAttention:
+        features = {"feature_map": "favor+", "seed": 0, "feature_options": {"num_features": 32}}
+        return SelfAttention(12, 2, build_attention(attention, head_dim=6, num_heads=2, **features), **options)
+
+    @pytest.mark.parametrize("qk_norm", [False, True])
+    @pytest.mark.parametrize("encoding", ["cayley-string", "circulant-string", "rope-mixed", "none"])
+    def test_folding_the_basis_changes_nothing(self, encoding, qk_norm):
+        """Against a layer that rotates with R itself and folds nothing."""
+        layer = self.layer(qk_norm=qk_norm).double()
+        rotation = build_encoding(encoding, head_dim=6, num_heads=2).double()(torch.rand(7, 2, dtype=torch.float64) * 9)
+
+        class Dense:
+            def rotate(self, x):
+                return torch.einsum("hnij,bhnj->bhni", rotation.matrix().expand(2, -1, -1, -1), x)
+
+            def factor(self):
+                return None, self
+
+        x = torch.randn(3, 7, 12, dtype=torch.float64)
+        torch.testing.assert_close(layer(x, rotation), layer(x, Dense()))
+
+    @pytest.mark.parametrize("attention", ATTENTIONS)
+    def test_weights_are_what_the_layer_does(self, attention):
+        layer = self.layer(attention)
+        q, k, v = torch.randn(3, 2, 2, 9, 6)
+        rotation = build_encoding("rope-mixed", head_dim=6, num_heads=2)(grid_positions((3, 3)))
+        weights = layer.attend.weights(q, k, rotation)
+        torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 9))
+        torch.testing.assert_close(weights @ v, layer.attend(q, k, v, rotation=rotation), rtol=1e-4, atol=1e-5)
+
+    def test_qk_norm_bounds_the_logits_and_learns_its_temperature(self):
+        layer = self.layer(qk_norm=True, max_temperature=8.0)
+        seen = []
+        layer.attend.register_forward_pre_hook(lambda m, args: seen.append(args))
+        out = layer(torch.randn(1, 5, 12) * 100, build_encoding("none", head_dim=6, num_heads=2)(torch.zeros(5, 2)))
+        q, k, _ = seen[0]
+        logits = (q @ k.mT) * 6**-0.5
+        assert logits.abs().max() <= 2.0 + 1e-5  # a quarter of the bound at the start
+        out.square().sum().backward()
+        assert layer.temperature.grad.abs().min() > 0
+
+    def test_performer_pytorch_is_the_package(self):
+        from performer_pytorch import FastAttention
+
+        layer = self.layer("performer-pytorch")
+        assert isinstance(layer.attend.fast, FastAttention)
+        q, k, v = torch.randn(3, 1, 2, 5, 6)
+        torch.testing.assert_close(layer.attend(q, k, v), layer.attend.fast(q, k, v))
+        with pytest.raises(ValueError, match="has no key mask"):
+            layer.attend(q, k, v, key_mask=torch.ones(1, 5, dtype=torch.bool))
+
+    def test_performer_pytorch_redraws_by_seed_and_step(self):
+        attends = [self.layer("performer-pytorch").attend for _ in range(2)]
+        first = attends[0].fast.projection_matrix.clone()
+        assert torch.equal(first, attends[1].fast.projection_matrix)
+        for attend in attends:
+            attend.redraw(5)
+        assert torch.equal(attends[0].fast.projection_matrix, attends[1].fast.projection_matrix)
+        assert not torch.equal(attends[0].fast.projection_matrix, first)
+
+    def test_heads_have_to_divide_the_width(self):
+        with pytest.raises(ValueError, match="width 12 is not divisible by 5 heads"):
+            SelfAttention(12, 5, torch.nn.Identity())
