@@ -70,11 +70,12 @@ class Sums:
         """a b with operands in the low type, as float32 or better."""
         return (a.to(self.low) @ b.to(self.low)).to(self.weight.dtype)
 
-    def through_weight(self, gradient: Tensor, x: Tensor) -> Tensor:
-        """The gradient of x from that of x W^T, [H, B, C, m]; that of W is added up."""
+    def through_weight(self, gradient: Tensor, x: Tensor, factor: int = 1) -> Tensor:
+        """The gradient of x from that of x W^T, `factor` times [H, B, C, m]; that of W is added up."""
         if self.weight_gradient is not None:
-            self.weight_gradient += gradient.flatten(1, 2).mT @ x.flatten(1, 2)  # [H, m, B C] [H, B C, d]
-        return over_heads(gradient, self.weight)
+            own = gradient.flatten(1, 2).mT @ x.flatten(1, 2)  # [H, m, B C] [H, B C, d]
+            self.weight_gradient.add_(own, alpha=factor)
+        return over_heads(gradient, self.weight).mul_(factor)
 
 
 class ExponentialSums(Sums):
@@ -218,7 +219,7 @@ class PowerSums(Sums):
         self.sums_gradient += self.product(features.mT, gradient)
         self.total_gradient -= (features * along).sum(-2)
         features_gradient = (gradient @ self.sums.mT).addcmul_(along, self.total[:, :, None], value=-1)
-        return self.through_weight(features_gradient.mul_(below).mul_(self.form.order), x).div_(norms)
+        return self.through_weight(features_gradient.mul_(below), x, self.form.order).div_(norms)
 
     def close_back(self) -> None:
         pass
@@ -227,5 +228,5 @@ class PowerSums(Sums):
         x = self.scaled_keys(keys)
         below, features = self.features(x)
         features_gradient = over_samples(keys.v, self.sums_gradient.mT, self.total_gradient[:, :, None])
-        gradient = self.through_weight(features_gradient.mul_(below).mul_(self.form.order), x).div_(self.scale)
+        gradient = self.through_weight(features_gradient.mul_(below), x, self.form.order).div_(self.scale)
         return gradient, self.product(features, self.sums_gradient), None
