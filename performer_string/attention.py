@@ -14,8 +14,9 @@ from torch.nn import functional as F
 
 from performer_string.features import FeatureMap
 from performer_string.kernels import fused_attention
+from performer_string.modes import transformed
 from performer_string.offsets import OffsetKernel, divide
-from performer_string.rotation import Rotation
+from performer_string.rotation import Rotation, check_places
 
 NEVER = -1e4  # a bias in place of -inf: exp of it is zero beside any other
 
@@ -63,9 +64,12 @@ def check_decay(decay: OffsetKernel, q: Tensor, normalised: bool) -> None:
 
 def check_positions(positions: Tensor | None, tokens: int) -> Tensor:
     """The positions, which a decay needs."""
-    if positions is None or len(positions) != tokens:
-        given = "none" if positions is None else f"{len(positions)}"
-        raise ValueError(f"a locality or mask needs the positions of all {tokens} tokens, [N, C]; {given} given.")
+    if positions is None or positions.ndim != 2 or len(positions) != tokens:
+        given = "none are" if positions is None else f"{list(positions.shape)} is"
+        raise ValueError(
+            f"a locality or mask needs the positions of all {tokens} tokens, [N, C], alike for all samples; {given} "
+            f"given."
+        )
     return positions
 
 
@@ -101,12 +105,14 @@ def softmax_attention(
     check_key_bias(key_bias, k)
     q, k = rotate_pair(q, k, rotation)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
+    if scale <= 0:
+        raise ValueError(f"the scale of the logits has to be positive, not {scale}.")
     if key_bias is not None:
         key_bias = centred(key_bias, key_mask).clamp(min=NEVER)
     if locality is not None:
         check_decay(locality, q, False)
-        decay = locality.matrix(check_positions(positions, k.shape[-2]), num_prefix)
         dtype = torch.promote_types(q.dtype, torch.float32)
+        decay = locality.matrix(check_positions(positions, k.shape[-2]), num_prefix).to(dtype)
         with torch.autocast(q.device.type, enabled=False):
             logits = (q.to(dtype) * scale) @ k.to(dtype).mT
             if key_bias is not None:
@@ -131,17 +137,17 @@ def with_bias_columns(q: Tensor, k: Tensor, v: Tensor, key_bias: Tensor, scale: 
     """q, k and v with two columns more, so that scale q^T k has the bias [B, H, N] of each key in it.
 
     As a mask it would be N x N where it needs a gradient. The two columns are the bias rounded to bf16 and the rest, so
-    that it is exact to 2^-17 in any type; those of v are zero.
+    that it is exact to 2^-17 in any type; those of v are zero. On a GPU zeros fill up the width to a multiple of 8,
+    without which float32, or 16 bits with a mask, would be left to a kernel that holds N x N weights.
     """
+    width = q.shape[-1] + 2
+    empty = -width % 8 if q.device.type == "cuda" else 0
     factor = 2.0 ** round(-math.log2(scale))  # of the queries' columns: a power of two is exact in any type
     bias = key_bias / (scale * factor)
     high = bias.detach().bfloat16().to(bias.dtype)
     columns = torch.stack([high, bias - high], dim=-1).to(k.dtype)  # [B, H, N, 2]
-    return (
-        torch.cat([q, q.new_full((*q.shape[:-1], 2), factor)], dim=-1),
-        torch.cat([k, columns], dim=-1),
-        F.pad(v, (0, 2)),
-    )
+    q, k = torch.cat([q, q.new_full((*q.shape[:-1], 2), factor)], dim=-1), torch.cat([k, columns], dim=-1)
+    return F.pad(q, (0, empty)), F.pad(k, (0, empty)), F.pad(v, (0, 2 + empty))
 
 
 def linear_attention(
@@ -183,21 +189,18 @@ def linear_attention(
     decay = relative_mask if locality is None else locality
     if decay is not None:
         check_decay(decay, q, locality is None)
-    if not k.shape[-2]:
+    if not k.shape[-2] or not len(v):
         return v.new_zeros(*q.shape[:-1], v.shape[-1])
     if key_bias is not None and phi.degree is not None:
         k = k * key_weights(key_bias, key_mask, phi.degree).to(k.dtype)  # a key's norm is its weight
         key_bias = None
-    form = phi.form() if decay is None else None
+    form = phi.form() if decay is None and not transformed() else None
     if form is not None:
         planes = None if rotation is None else rotation.planar()
         if planes is None:
             q, k = rotate_pair(q, k, rotation)
-        elif {q.shape[-2], k.shape[-2]} != {planes[0].shape[-2]}:
-            raise ValueError(
-                f"the rotation is of {planes[0].shape[-2]} positions, the queries and keys are {q.shape[-2]} and "
-                f"{k.shape[-2]}: each token needs one."
-            )
+        elif planes[0].shape[-1]:
+            check_places(planes[0].shape[-2], q, k)
         bias = None if key_bias is None else centred(key_bias, key_mask).clamp(min=NEVER)
         with torch.autocast(q.device.type, enabled=False):
             return fused_attention(q, k, v, form, planes, key_mask, bias)

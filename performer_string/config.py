@@ -59,7 +59,7 @@ class ViTConfig:
         centred: positions relative to their mean.
         pool: `mean` over the patches, a `cls` token, or `attention` over the patches with learned queries.
         registers: number of register tokens (arXiv:2309.16588).
-        qk_norm: unit queries and keys with a learned temperature.
+        qk_norm: unit queries and keys, with a learned temperature unless the feature map is homogeneous.
         max_temperature: its bound.
         key_gate: a learned weight of each key, by its token. See docs/findings.md.
         log_scale: logits times log N / log N_train for N tokens; not for homogeneous feature maps (`relu`, and
@@ -125,5 +125,7 @@ class ViTConfig:
                 raise ValueError(f"{name} has to be positive, not {getattr(self, name)}.")
         if self.registers < 0:
             raise ValueError(f"registers has to be 0 or more, not {self.registers}.")
+        if self.max_temperature <= 0:
+            raise ValueError(f"max_temperature has to be positive, not {self.max_temperature}.")
         if not 0 <= self.drop_path < 1:
             raise ValueError(f"drop_path has to lie in [0, 1), not {self.drop_path}.")

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 class WithConstants(nn.Module):
     """A module with buffers that are functions of its sizes: not saved, and computed again wherever the module goes.
 
-    So they have values after `to_empty` of a module built on the meta device, they are never rounded to bf16 or fp16
-    (a frequency off by 2^-9 is a quarter of a radian 128 patches away), and they gain digits with `double()`.
+    So they have values after `to_empty`, or `load_state_dict(assign=True)`, of a module built on the meta device, are
+    never rounded to bf16 or fp16 (a frequency off by 2^-9 is a quarter of a radian 128 patches away), and gain digits
+    with `double()`.
     """
 
     def constants(self) -> Mapping[str, Tensor]:
@@ -26,6 +27,19 @@ class WithConstants(nn.Module):
             dtype = torch.get_default_dtype() if value.is_floating_point() else value.dtype
             self.register_buffer(name, value.to(dtype), persistent=False)
 
+    def settle(self, device: torch.device) -> None:
+        """Computes anew what is not on this device."""
+        for name, value in self.constants().items():
+            there = self.get_buffer(name)
+            if there.device != device:
+                self.register_buffer(name, value.to(device, there.dtype), persistent=False)
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        """`load_state_dict(assign=True)` fills a module of the meta device without any move of it."""
+        super()._load_from_state_dict(*arguments)
+        if any(self.get_buffer(name).is_meta for name in self.constants()):
+            self.settle(next((p.device for p in self.parameters() if not p.is_meta), torch.device("cpu")))
+
     def _apply(self, *arguments: Any, **options: Any) -> WithConstants:
         super()._apply(*arguments, **options)
         for name, value in self.constants().items():
@@ -33,3 +47,14 @@ class WithConstants(nn.Module):
             dtype = torch.promote_types(there.dtype, torch.float32) if value.is_floating_point() else value.dtype
             self.register_buffer(name, value.to(there.device, dtype), persistent=False)
         return self
+
+
+def place_constants(module: nn.Module, keys: Any = None) -> None:
+    """After its weights are loaded: the constants of a module and its parts where its weights are.
+
+    A part without weights of its own cannot know. A hook for `register_load_state_dict_post_hook`.
+    """
+    device = next(module.parameters()).device
+    for part in module.modules():
+        if isinstance(part, WithConstants) and device.type != "meta":
+            part.settle(device)

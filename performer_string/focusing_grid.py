@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from performer_string.kernels.chunked import pieces
 from performer_string.lattice import Lattice, Triple, from_cells, to_cells
+from performer_string.modes import without_autocast
 from performer_string.nodes import Blur, Cells, blur_gradients, blurred, slice_across, slice_nodes, splat
 from performer_string.slabs import Again, Source, slab_size
 
@@ -85,6 +86,7 @@ class _GridSum(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @without_autocast
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, hidden, far, *rest = ctx.saved_tensors
         source, cells = ctx.source, ctx.cells

@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from performer_string.lattice import Lattice, Triple
+from performer_string.modes import without_autocast
 from performer_string.slabs import Again, Source, slab_size
 from performer_string.tiles import band_of, bands, slabs, tile_of, together
 
@@ -81,6 +82,7 @@ class _WindowSum(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @without_autocast
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, table, hidden, sums, *learned = ctx.saved_tensors
         source, lattice = ctx.source, ctx.lattice

@@ -33,15 +33,17 @@ class Kept(nn.Module):
         if torch.compiler.is_compiling() or any(x.is_inference() for x in sources):  # which count no changes
             return make()
         stamp = [(x.data_ptr(), x._version, x.dtype) for x in sources]
-        if key in self.results and self.results[key][0] == stamp:
-            return cast(T, self.results[key][2])
-        self.results.pop(key, None)
-        while len(self.results) >= self.size:
-            del self.results[next(iter(self.results))]
-        # The sources are kept as well, so that no other tensor can come to lie where one of them was.
+        found = self.results.get(key)  # once: another thread may replace it
+        if found is not None and found[0] == stamp:
+            return cast(T, found[2])
         with torch.inference_mode(False), torch.no_grad():  # or it could be no source of another result
-            self.results[key] = (stamp, sources, make())
-        return cast(T, self.results[key][2])
+            made = make()
+        self.results.pop(key, None)
+        for oldest in list(self.results)[: len(self.results) + 1 - self.size]:
+            self.results.pop(oldest, None)
+        # The sources are kept as well, so that no other tensor can come to lie where one of them was.
+        self.results[key] = (stamp, sources, made)
+        return made
 
     def train(self, mode: bool = True) -> Kept:
         self.results.clear()

@@ -31,8 +31,9 @@ class SelfAttention(nn.Module):
         num_heads: H, a divisor of D.
         attend: how to attend, an `Attend`.
         qk_norm: normalise queries and keys to unit length, so that the logits are tau cos(q, k) with a learned
-            temperature 0 < tau < max_temperature for each head. There is no learned scale for each channel, since
-            that would not commute with the folded basis.
+            temperature 0 < tau < max_temperature for each head; none with homogeneous features, which see no factor
+            of the logits. There is no learned scale for each channel, since that would not commute with the folded
+            basis.
         max_temperature: the bound of tau, which starts at a quarter of it.
         log_scale: N_0, the number of tokens in training: logits are multiplied by log N / log N_0 for N keys, which
             keeps attention from spreading as they grow in number (Chiang and Cholak, arXiv:2202.12172; with a learned
@@ -77,8 +78,9 @@ class SelfAttention(nn.Module):
         self.attend, self.locality, self.values, self.log_scale = attend, locality, values, log_scale
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
-        start = torch.full((num_heads,), 0.25).logit()
-        self.temperature = nn.Parameter(start) if qk_norm else None
+        self.qk_norm = qk_norm
+        seen = qk_norm and not cast(Attend, attend).homogeneous
+        self.temperature = nn.Parameter(torch.full((num_heads,), 0.25).logit()) if seen else None
         self.kept = Kept(1)
 
     @torch.no_grad()
@@ -91,17 +93,31 @@ class SelfAttention(nn.Module):
         queries, keys, _ = self.qkv.weight.chunk(3)  # [D, D] each
         keys.copy_(queries)
 
-    def fold(self, basis: Tensor | None) -> tuple[Tensor, Tensor]:
+    def fold(self, basis: Tensor) -> tuple[Tensor, Tensor]:
         """Weight [3D, D] and bias [3D] of the projections with B^T applied to the queries' and keys' rows."""
         weight, bias = self.qkv.weight, self.qkv.bias
-        if basis is None:
-            return weight, bias
         turn = basis.mT.to(weight.dtype)
         weight, bias = (part.unflatten(0, (3, self.num_heads, self.head_dim)) for part in (weight, bias))
         with torch.autocast(weight.device.type, enabled=False):  # weight and bias apart: both come out contiguous
             rows = torch.cat([turn @ weight[:2], weight[2:]])  # [3, H, d, D]
             columns = torch.cat([turn @ bias[:2, ..., None], bias[2:, ..., None]])  # [3, H, d, 1]
         return rows.flatten(0, 2), columns.flatten()
+
+    def project(self, x: Tensor, basis: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries and keys in the basis, and values: [B, N, D] -> [B, H, N, d] each."""
+        plain = type(self.qkv) is nn.Linear and not (self.qkv._forward_hooks or self.qkv._forward_pre_hooks)
+        if basis is None or not plain:  # what hooks or stands for the projection (adapters, pruning) has its say
+            qkv = self.qkv(x)
+        elif self.training or torch.is_grad_enabled():
+            qkv = F.linear(x, *self.fold(basis))
+        else:
+            sources = (basis, *self.qkv.parameters())
+            qkv = F.linear(x, *self.kept.get("folded", sources, lambda: self.fold(basis)))
+        qkv = qkv.unflatten(-1, (3, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)  # [3, B, H, N, d]
+        q, k, v = qkv.unbind(0)
+        if basis is not None and not plain:
+            q, k = q @ basis.to(q.dtype), k @ basis.to(k.dtype)
+        return q, k, v
 
     def log_growth(self, x: Tensor, key_mask: Tensor | None) -> float | Tensor:
         """log N / log N_0 for the N keys that take part, [B, 1, 1, 1] under a mask."""
@@ -130,19 +146,14 @@ class SelfAttention(nn.Module):
         if positions is None and not (self.locality is None and self.values is None):
             raise ValueError("a layer with a locality or a structure on the values needs the positions of its tokens.")
         basis, rotation = rotation.factor()
-        if basis is None or self.training or torch.is_grad_enabled():
-            weight, bias = self.fold(basis)
-        else:
-            sources = (basis, *self.qkv.parameters())
-            weight, bias = self.kept.get("folded", sources, lambda: self.fold(basis))
-        qkv = F.linear(x, weight, bias)  # [B, N, 3D]
-        qkv = qkv.unflatten(-1, (3, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)  # [3, B, H, N, d]
-        q, k, v = qkv.unbind(0)
+        q, k, v = self.project(x, basis)
+        if self.qk_norm:
+            least = max(1e-12, torch.finfo(q.dtype).tiny)  # in fp16 1e-12 is zero
+            q, k = F.normalize(q, dim=-1, eps=least), F.normalize(k, dim=-1, eps=least)
         if self.temperature is not None:
             tau = self.max_temperature * self.temperature.sigmoid()  # [H]
             scale = (tau * self.head_dim**0.5).sqrt()[:, None, None]  # logits are d^-1/2 q.k
-            least = max(1e-12, torch.finfo(q.dtype).tiny)  # in fp16 1e-12 is zero
-            q, k = (F.normalize(x, dim=-1, eps=least) * scale for x in (q, k))
+            q, k = q * scale, k * scale
         key_bias = None if self.gate is None else self.gate_logits(x, self.gate)
         if self.log_scale is not None:
             growth = self.log_growth(x, key_mask) ** 0.5  # each of q and k gets the root

@@ -56,6 +56,13 @@ def parts_of(x: Tensor, count: int, dim: int) -> list[Tensor]:
     return [x] * count if x.shape[dim] == 1 else list(x.chunk(count, dim))
 
 
+def check_places(places: int, *tokens: Tensor) -> None:
+    """An error unless each token [B, H, N, d] has a place: one for all would broadcast."""
+    for x in tokens:
+        if x.shape[-2] != places:
+            raise ValueError(f"the rotation is of {places} positions and not of {x.shape[-2]}: each token needs one.")
+
+
 class PlaneRotation:
     """R = B Rot(theta) B^T; plane p is spanned by dimensions p and p + P, and dimensions from 2P up never turn.
 
@@ -83,6 +90,7 @@ class PlaneRotation:
         planes = self.cos.shape[-1]
         if not planes:
             return y.to(x.dtype)
+        check_places(self.cos.shape[-2], x)
         first, second, still = y.split((planes, planes, self.head_dim - 2 * planes), dim=-1)
         turned = (first * self.cos - second * self.sin, first * self.sin + second * self.cos, still)
         return torch.cat(turned, dim=-1).to(x.dtype)
@@ -91,6 +99,8 @@ class PlaneRotation:
         """B Rot(-theta) x for x [B, H, N, d], in float32 or better inside, in the type of x outside."""
         dtype = torch.promote_types(x.dtype, self.cos.dtype)
         planes = self.cos.shape[-1]
+        if planes:
+            check_places(self.cos.shape[-2], x)
         first, second, still = x.to(dtype).split((planes, planes, self.head_dim - 2 * planes), dim=-1)
         y = torch.cat((first * self.cos + second * self.sin, second * self.cos - first * self.sin, still), dim=-1)
         return self.outer(y).to(x.dtype)
@@ -177,6 +187,7 @@ class BlockRotation:
 
     def rotate(self, x: Tensor) -> Tensor:
         """R x for x [B, H, N, d], in the precision of the blocks inside, in the type of x outside."""
+        check_places(self.blocks.shape[-4], x)
         dtype = torch.promote_types(x.dtype, self.blocks.dtype)
         parts = x.to(dtype).unflatten(-1, self.blocks.shape[-3:-1])  # [B, H, N, m, b]
         with torch.autocast(x.device.type, enabled=False):

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from performer_string.attend import Attend, build_attention
 from performer_string.config import ViTConfig, as_pair
+from performer_string.constants import place_constants
 from performer_string.encodings import Encoding, build_encoding
 from performer_string.features import derive_seed
 from performer_string.kept import Kept
@@ -86,6 +87,7 @@ class ViT(nn.Module):
             if isinstance(module, nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=0.02)
                 nn.init.zeros_(module.bias)
+        self.register_load_state_dict_post_hook(place_constants)
         if c.tied_start:
             for block in self.blocks:
                 cast(Block, block).attention.tie()
@@ -102,9 +104,11 @@ class ViT(nn.Module):
 
     def grid_positions(self, grid: tuple[int, int], device: torch.device | None = None) -> Tensor:
         """Positions of the patches of a grid, [N, 2], as the configuration and the encoding want them."""
-        mode = self.config.positions if self.encoding.extrapolates else "interpolate"
+        mode, centred = self.config.positions, self.config.centred
+        if not self.encoding.extrapolates:  # a place is a place of the training grid
+            mode, centred = "interpolate", False
         train_grid = self.train_grid if mode == "interpolate" else None
-        return grid_positions(grid, mode=mode, train_grid=train_grid, centred=self.config.centred, device=device)
+        return grid_positions(grid, mode=mode, train_grid=train_grid, centred=centred, device=device)
 
     def rotations(self, positions: Tensor) -> list[Rotation]:
         """The rotation of each layer at the positions [N, 2] of the patches; prefix tokens stay at the origin."""
@@ -132,8 +136,8 @@ class ViT(nn.Module):
         else:
             if positions.ndim < 2 or positions.shape[-2] != math.prod(grid):
                 raise ValueError(
-                    f"positions have to be [N, 2] with one row for each of the {grid[0]} x {grid[1]} patches, not "
-                    f"{list(positions.shape)}."
+                    f"positions have to be [N, 2], or [B, N, 2] for each image, with one row for each of the "
+                    f"{grid[0]} x {grid[1]} patches, not {list(positions.shape)}."
                 )
             rotations = self.rotations(positions)
         patches = rearrange(images, "b c (h p) (w q) -> b (h w) (c p q)", p=self.patch[0], q=self.patch[1])
@@ -148,7 +152,7 @@ class ViT(nn.Module):
         return cast(Tensor, self.norm(x))
 
     def forward(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Logits [B, classes]; `positions` [N, 2] replace those of the images' grid."""
+        """Logits [B, classes]; `positions` [N, 2], or [B, N, 2], replace those of the images' grid."""
         x = self.tokens(images, positions)
         if self.config.pool == "cls":
             return cast(Tensor, self.head(x[:, 0]))

@@ -218,6 +218,40 @@ def test_exact_attention_with_a_locality_hides_no_nan(masked):
     assert not out[0, 1].isnan().any()
 
 
+@pytest.mark.parametrize("attend", [softmax_attention, linear_attention], ids=["softmax", "linear"])
+def test_positions_of_a_locality(attend):
+    q, k, v = torch.randn(3, 2, 3, 9, 6)
+    locality, positions = build_locality("gaussian", num_heads=3), grid_positions((3, 3))
+    given = {"locality": locality, **({} if attend is softmax_attention else {"phi": make_map(MAPS[0], 3, 6)})}
+    single = attend(q, k, v, positions=positions, **given)
+    torch.testing.assert_close(attend(q, k, v, positions=positions.double(), **given), single)
+    with pytest.raises(ValueError, match=r"of all 9 tokens, \[N, C\], alike for all samples; \[2, 9, 2\] is given"):
+        attend(q, k, v, positions=positions.expand(2, -1, -1), **given)
+
+
+@pytest.mark.parametrize("scale", [0.0, -1.0])
+def test_the_scale_of_softmax_is_positive(scale):
+    q = torch.randn(1, 1, 3, 4)
+    with pytest.raises(ValueError, match=f"scale of the logits has to be positive, not {scale}"):
+        softmax_attention(q, q, q, scale=scale)
+
+
+@pytest.mark.parametrize("encoding", ["rope-mixed", "circulant-string", "liere"])
+def test_a_rotation_of_one_position_is_not_of_all(encoding):
+    q = torch.randn(1, 2, 5, 6)
+    rotation = build_encoding(encoding, head_dim=6, num_heads=2)(torch.ones(1, 2))
+    for attend in (softmax_attention, lambda *x, **given: linear_attention(*x, make_map(MAPS[0], 2, 6), **given)):
+        with pytest.raises(ValueError, match="the rotation is of 1 positions and not of 5"):
+            attend(q, q, q, rotation=rotation)
+
+
+@pytest.mark.parametrize("sigma", [1.0, 20.0])
+def test_no_samples(sigma):
+    q, locality = torch.randn(0, 2, 400, 6), build_locality("gaussian", num_heads=2, sigma=sigma)
+    given = {"locality": locality, "positions": grid_positions((20, 20))}
+    assert linear_attention(q, q, q, make_map(MAPS[0], 2, 6), **given).shape == (0, 2, 400, 6)
+
+
 def test_bad_masks():
     q, k, v = torch.randn(3, 2, 2, 5, 6)
     for mask in (torch.ones(2, 5), torch.ones(2, 2, 5, dtype=torch.bool), torch.ones(1, 5, dtype=torch.bool)):
@@ -244,5 +278,5 @@ def test_no_keys_and_a_rotation_of_other_positions():
         assert torch.equal(linear_attention(q, none, none, phi), torch.zeros(1, 2, 5, 4))
         assert linear_attention(none, none, none, phi).shape == (1, 2, 0, 4)
     phi, rotation = build_feature_map("favor+", head_dim=4, num_heads=2), encoding(torch.rand(9, 2))
-    with pytest.raises(ValueError, match="the rotation is of 9 positions, the queries and keys are 5 and 5"):
+    with pytest.raises(ValueError, match="the rotation is of 9 positions and not of 5"):
         linear_attention(q, q, q, phi, rotation=rotation)

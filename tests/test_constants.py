@@ -15,15 +15,17 @@ def encoding(name, **options):
     return build_encoding(name, head_dim=12, num_heads=2, coord_dim=2, grid=GRID, **options)
 
 
+@pytest.mark.parametrize("assign", [False, True], ids=["to_empty", "assign"])
 @pytest.mark.parametrize("name", ENCODINGS)
-def test_a_model_of_the_meta_device_is_the_same_model(name):
+def test_a_model_of_the_meta_device_is_the_same_model(name, assign):
     sizes = {"image_size": (20, 28), "patch_size": 4, "width": 24, "depth": 2, "num_heads": 2, "num_classes": 3}
     config = ViTConfig(**sizes, encoding=name, feature_map="polynomial")
     model = ViT(config).eval()
     with torch.device("meta"):
         moved = ViT(config).eval()
-    moved.to_empty(device="cpu")
-    moved.load_state_dict(model.state_dict())
+    if not assign:
+        moved.to_empty(device="cpu")
+    moved.load_state_dict(model.state_dict(), assign=assign)
     images = torch.randn(2, 3, 20, 28)
     with torch.no_grad():
         assert torch.equal(moved(images), model(images))
@@ -35,6 +37,14 @@ def test_fixed_frequencies_are_not_rounded(name):
     fixed = encoding(name)
     rounded = copy.deepcopy(fixed).bfloat16().half()
     assert torch.equal(rounded(positions).matrix(), fixed(positions).matrix())
+
+
+def test_strides_of_a_raster_are_not_rounded_with_its_frequencies():
+    raster = build_encoding("pate-so2", head_dim=4, num_heads=1, grid=(14, 14), learn_angles=False).bfloat16()
+    with torch.no_grad():
+        raster.omega.fill_(0.75)  # a number that bf16 has
+    angles = raster(torch.tensor([[30.0, 5.0]])).cos.acos()
+    torch.testing.assert_close(angles, torch.full_like(angles, 0.75 * (30 * 14 + 5)).cos().acos(), rtol=0, atol=1e-3)
 
 
 def test_constants_gain_digits_in_float64():
@@ -49,4 +59,6 @@ def test_features_of_the_meta_device():
     with torch.device("meta"):
         moved = build_feature_map("polynomial", head_dim=6, num_heads=2)
     x = torch.randn(1, 2, 4, 6)
-    assert torch.equal(moved.to_empty(device="cpu").queries(x), phi.queries(x))
+    moved.load_state_dict(phi.state_dict(), assign=True)
+    assert torch.equal(moved.queries(x), phi.queries(x))
+    assert torch.equal(moved.to("meta").to_empty(device="cpu").queries(x), phi.queries(x))

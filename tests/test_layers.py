@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.nn.utils import prune
 
 from performer_string import build_encoding, grid_positions
 from performer_string.attend import ATTENTIONS, build_attention
@@ -70,6 +71,49 @@ class TestLayer:
             attend.redraw(5)
         assert torch.equal(attends[0].fast.projection_matrix, attends[1].fast.projection_matrix)
         assert not torch.equal(attends[0].fast.projection_matrix, first)
+
+    @pytest.mark.parametrize("encoding", ["cayley-string", "pate-so2", "rope-mixed"])
+    @pytest.mark.parametrize("qk_norm", [False, True])
+    def test_what_stands_for_the_projection_has_its_say(self, encoding, qk_norm):
+        """An adapter, or a hook: with a basis it cannot be folded into what is not a plain layer."""
+        options = {"metric": True, "layout": "axes"} if encoding == "pate-so2" else {}
+        layer, x = self.layer(qk_norm=qk_norm), torch.randn(2, 7, 12)
+        with torch.no_grad():
+            rotation = build_encoding(encoding, head_dim=6, num_heads=2, **options)(grid_positions((7, 1)))
+        plain = layer(x, rotation)
+
+        class Adapter(torch.nn.Module):
+            def __init__(self, inner, scale):
+                super().__init__()
+                self.inner, self.scale = inner, scale
+
+            def forward(self, x):
+                return self.inner(x) * self.scale
+
+        inner = layer.qkv
+        layer.qkv = Adapter(inner, 1.0)
+        torch.testing.assert_close(layer(x, rotation), plain, rtol=1e-4, atol=1e-6)
+        layer.qkv = Adapter(inner, 2.0)
+        assert (layer(x, rotation) - plain).abs().max() > 1e-3
+        layer.qkv = inner
+        seen = []
+        handle = inner.register_forward_hook(lambda module, args, out: seen.append(out.shape))
+        torch.testing.assert_close(layer(x, rotation), plain, rtol=1e-4, atol=1e-6)
+        handle.remove()
+        assert seen == [(2, 7, 36)]
+        prune.l1_unstructured(inner, "weight", amount=0.5)
+        for _ in range(2):
+            layer(x, rotation).sum().backward()
+
+    def test_a_homogeneous_map_has_no_temperature(self):
+        features = {"feature_map": "relu", "seed": 0, "feature_options": {"num_features": 8}}
+        attend = build_attention("linear", head_dim=6, num_heads=2, **features)
+        layer, x = SelfAttention(12, 2, attend, qk_norm=True), torch.randn(2, 7, 12)
+        assert layer.temperature is None
+        rotation = build_encoding("none", head_dim=6, num_heads=2)(grid_positions((7, 1)))
+        plain = SelfAttention(12, 2, attend)
+        plain.load_state_dict(layer.state_dict())
+        assert (plain(x, rotation) - layer(x, rotation)).abs().max() > 1e-3  # keys have one length
 
     def test_heads_have_to_divide_the_width(self):
         with pytest.raises(ValueError, match="width 12 is not divisible by 5 heads"):

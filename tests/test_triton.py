@@ -128,6 +128,15 @@ def test_a_bias_of_the_keys(case, shape):
     compare(out, definition(case, phi.double(), *doubles, mask=m), leaves, doubles, 1e-5)
 
 
+def test_a_large_bias_beside_features_that_are_not_there():
+    """m = 24 leaves room in the last block."""
+    _, form, (q, k, v, c, s), _ = draw(MAPS[0], (1, 2, 40, 16, 16, 24, (2, 40, 8)))
+    bias = (100 + 2 * torch.rand(1, 2, 40, device=DEVICE)).requires_grad_()
+    out = triton_linear_attention(q, k, v, form, (c, s), None, bias)
+    found = torch.autograd.grad(out.square().sum(), [q, k, v, c, s, bias])
+    assert all(x.isfinite().all() for x in (out, *found))
+
+
 @pytest.mark.parametrize("case", [MAPS[1], MAPS[3]], ids=str)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_sixteen_bits(case, dtype):

@@ -109,6 +109,13 @@ def test_only_none_is_a_bag_of_patches(encoding):
     assert ((model(images) - model(swapped)).abs().max() < 1e-10) == (encoding == "none")
 
 
+@pytest.mark.parametrize("size", [(16, 24), (32, 8)], ids=str)
+def test_a_table_of_places_is_not_centred(size):
+    model = vit(encoding="absolute", centred=True)
+    positions = model.grid_positions(model.grid(*size))
+    assert len(model.encoding.embedding(positions).unique(dim=0)) == len(positions)
+
+
 def test_positions_keep_their_spacing_unless_interpolated():
     extrapolated = vit(encoding="rope").grid_positions((8, 6))
     assert extrapolated.amax(0).tolist() == [7, 5]

@@ -125,7 +125,8 @@ class PaTESO2(PaTE):
     def frequencies(self) -> Tensor:
         if not self.raster:
             return self.omega  # [H, C, P]
-        return self.omega * self.strides.to(self.omega.dtype)[:, None]  # [H, 1, P] [C, 1]
+        dtype = torch.promote_types(self.omega.dtype, torch.float32)  # a row's stride is large
+        return self.omega.to(dtype) * self.strides.to(dtype)[:, None]  # [H, 1, P] [C, 1]
 
     def generators(self) -> Tensor:
         return self.all_heads(plane_generators(self.frequencies(), self.head_dim))

@@ -15,19 +15,23 @@ from performer_string.features.base import ALL, FeatureForm, Heads, RandomFeatur
 class _RectifiedPower(torch.autograd.Function):
     """relu(x)^p by multiplications, keeping one tensor for the backward pass instead of one for each factor."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, order: int) -> Tensor:
-        positive = x.relu()
-        ctx.save_for_backward(positive)
-        ctx.order = order
-        return integer_power(positive, order)
+    def forward(x: Tensor, order: int) -> Tensor:
+        return integer_power(x.relu(), order)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
+        x, ctx.order = inputs
+        ctx.save_for_backward(x)  # and not relu(x): an input has derivatives of its own, which a second one needs
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        (positive,) = ctx.saved_tensors
+        (x,) = ctx.saved_tensors
         if ctx.order == 1:
-            return grad * (positive > 0), None
-        return grad * integer_power(positive, ctx.order - 1) * ctx.order, None
+            return grad * (x > 0), None
+        return grad * integer_power(x.relu(), ctx.order - 1) * ctx.order, None
 
 
 def least_norm(dtype: torch.dtype) -> float:

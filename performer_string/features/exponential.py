@@ -44,7 +44,7 @@ class PositiveFeatures(RandomFeatures):
         if hidden is not None:
             half_square = half_square.masked_fill(hidden, torch.inf)
         largest = projected.sub_(half_square).amax(dim=-2, keepdim=True)  # [B, H, 1, m]
-        return largest.clamp_(min=torch.finfo(largest.dtype).min)  # where every key is masked
+        return largest.clamp(min=torch.finfo(largest.dtype).min)  # where every key is masked
 
     def scaled_queries(self, q: Tensor, scale: Tensor, heads: Heads = ALL) -> Tensor:
         logits = self.logits(q, heads)[0].add_(scale)  # |q|^2 is a factor of each query

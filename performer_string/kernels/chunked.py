@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from performer_string.features import FeatureForm
 from performer_string.kernels.sums import ExponentialSums, Keys, PowerSums
+from performer_string.modes import without_autocast
 
 CACHE = 2**19  # features held at a time on a CPU: 2 MiB of float32, the fastest of the sizes tried
 DEVICE = 2**26  # the same on other devices, where a launch costs more than memory
@@ -185,6 +186,7 @@ class _ChunkedAttention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
+    @without_autocast
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bias, weight, cos, sin, hidden, out, *flat = ctx.saved_tensors
         states = [tuple(flat[i : i + ctx.each]) for i in range(0, len(flat), ctx.each)]

@@ -198,8 +198,8 @@ class PowerSums(Sums):
 
     def denominator(self, features: Tensor) -> Tensor:
         total = torch.linalg.vecdot(features, self.total[:, :, None])[..., None]  # [H, B, C, 1]
-        # a query that no key answers to gives zero; 1 / x of what is smaller has no gradient, or is infinite
-        return torch.where(total > torch.finfo(total.dtype).tiny, total, math.inf)
+        # a query that no key answers to gives zero; of what is smaller, gradients leave the range of numbers
+        return torch.where(total > torch.finfo(total.dtype).tiny ** 0.7, total, math.inf)
 
     def queries(self, x: Tensor) -> Tensor:
         features = self.power(x / self.norms(x))

@@ -93,7 +93,7 @@ def key_gradients(
         w2 = load_half(w, f, D, real, p, second, D, HALF)
         dmeans = load_rows(dvalues, f, DV, real, DV, WIDE)
         drop = tl.load(drops + f, mask=real, other=0.0)
-        peak = tl.load(peaks + f, mask=real, other=1.0)
+        peak = tl.load(peaks + f, mask=real, other=float("inf"))  # features that are not there are 0
         x = dot(y1, tl.trans(w1), None, PRECISION)
         x = dot(y2, tl.trans(w2), x, PRECISION)  # [BLOCK_N, BLOCK_F]
         x = response(x, fall[:, None], keep[:, None], ORDER)
