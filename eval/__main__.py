@@ -1,6 +1,7 @@
 """`python -m eval NAME ...`: one evaluation, its table on the terminal, its CSV file and its plot.
 
 An evaluation is a module with HELP, add_arguments, rows, summary, plot and result_directory, and a line in EVALUATIONS.
+One that runs on the CPU in any case has ON_CPU = True.
 """
 
 from __future__ import annotations
@@ -51,13 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, module in EVALUATIONS.items():
         command = commands.add_parser(name, help=module.HELP)
         module.add_arguments(command)
-        command.add_argument("--device", default="auto", help="auto, cpu or cuda")
+        if not getattr(module, "ON_CPU", False):
+            command.add_argument("--device", default="auto", help="auto, cpu or cuda")
         command.add_argument("--out", type=Path, help=OUT)
     given = sys.argv[1:] if arguments is None else list(arguments)
     options = parser.parse_args(given)
     evaluation = EVALUATIONS[options.evaluation]
     try:
-        device = choose_device(options.device)
+        device = choose_device(getattr(options, "device", "cpu"))
         rows = list(evaluation.rows(options, device))
     except (ValueError, FileNotFoundError) as error:
         sys.stderr.write(f"error: {error}\n")

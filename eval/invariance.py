@@ -21,6 +21,7 @@ from performer_string.features import RandomFeatures
 from train.checkpoint import load_trained
 
 HELP = "translation invariance of scores, of random-feature estimates and of whole models, in float64"
+ON_CPU = True
 EXACT = 1e-9  # relative to the largest score; what float64 leaves of an exact zero
 VARIANTS: dict[str, list[dict[str, Any]]] = {  # beside each family's defaults
     "cayley-string": [{"generator": g} for g in ("block-diagonal", "banded", "top-k", "random")],

@@ -20,6 +20,7 @@ from eval.report import Row, beside, save_figure
 from eval.seeds import stem
 
 HELP = "when each run's training loss left the plateau of the null answer, and the accuracy it ended with"
+ON_CPU = True
 LOSS = "train/loss"
 
 

@@ -26,6 +26,7 @@ from performer_string.encodings import SeparableEncoding
 from performer_string.encodings.skew import cayley
 
 HELP = "which encodings are the same function class, measured by fitting each to each"
+ON_CPU = True
 SAME = 1e-6
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "rope": ("rope", {}),

@@ -12,7 +12,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eval.report import Row, beside, save_figure, wilson
-from eval.seeds import over_seeds
+from eval.seeds import check_seeds, over_seeds
 from train.checkpoint import Trained, load_trained
 
 HELP = "accuracy per resolution, with 95 %% intervals, beside the null score"
@@ -68,6 +68,7 @@ def load_models(options: argparse.Namespace) -> list[Trained]:
             f"after the other, with an --out for each, or rename the folder of one."
         )
     models = [load_trained(path, **chosen) for path in options.checkpoint]
+    check_seeds({name: trained.settings for name, trained in zip(names, models, strict=True)})
     for trained in models:
         trained.data.root = options.root or trained.data.root
         trained.data.setup()
@@ -154,13 +155,16 @@ def plot(found: Sequence[Row], path: Path) -> None:
     from matplotlib.figure import Figure
 
     found = over_seeds(found)
-    figure = Figure(figsize=(6, 3.8))
+    models = list(dict.fromkeys(row["model"] for row in found))
+    many = len(models) > 5  # then the legend is beside the curves
+    figure = Figure(figsize=(9.5, 4.8) if many else (6, 3.8), layout="constrained")
     axis = figure.subplots()
-    for model in dict.fromkeys(row["model"] for row in found):
+    for number, model in enumerate(models):
         mine = sorted((row for row in found if row["model"] == model), key=lambda row: row["resolution"])
         x, y = [row["resolution"] for row in mine], [row["accuracy"] for row in mine]
         error = [[r["accuracy"] - r["low"] for r in mine], [r["high"] - r["accuracy"] for r in mine]]
-        axis.errorbar(x, y, yerr=error, marker="o", capsize=3, label=model)
+        turn = number // 10 % 4  # of the ten colours
+        axis.errorbar(x, y, error, capsize=3, label=model, marker="os^D"[turn], ls=("-", "--", "-.", ":")[turn])
     axis.axhline(found[0]["null"], color="grey", linestyle=":", label="null")
     axis.axvline(found[0]["trained at"], color="grey", linewidth=0.8)
     axis.annotate(" trained here", (found[0]["trained at"], 3), fontsize=8, color="grey")
@@ -170,6 +174,8 @@ def plot(found: Sequence[Row], path: Path) -> None:
         ylim=(0, 102),
         xticks=sorted({r["resolution"] for r in found}),
     )
-    axis.legend(fontsize=8)
-    figure.tight_layout()
+    if many:
+        figure.legend(loc="outside right upper", fontsize=8)
+    else:
+        axis.legend(fontsize=8)
     save_figure(figure, path)

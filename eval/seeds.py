@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from scipy.stats import t
 
@@ -14,6 +15,22 @@ from eval.report import Row
 def stem(model: str) -> str:
     """The name of a run without its seed: `linear-seed3` is `linear`."""
     return re.sub(r"-seed\d+$", "", model)
+
+
+OWN = {"seed", "root", "workers", "download", "resolutions"}  # what seeds of one model may differ in
+
+
+def check_seeds(settings: Mapping[str, Mapping[str, Any]]) -> None:
+    """An error where runs that their names make seeds of one model were trained otherwise than each other."""
+    first: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    for run, own in settings.items():
+        other, others = first.setdefault(stem(run), (run, own))
+        differ = sorted(k for k in (own.keys() | others.keys()) - OWN if own.get(k) != others.get(k))
+        if differ:
+            raise ValueError(
+                f"{run} and {other} would pass for seeds of one model, but differ in {', '.join(differ)}: rename the "
+                f"folder of one, or evaluate them one after the other."
+            )
 
 
 def over_seeds(found: Sequence[Row]) -> list[Row]:

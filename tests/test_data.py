@@ -14,8 +14,9 @@ from torch.utils.data import Dataset
 from torchvision.datasets import MNIST
 from training import REPOSITORY
 
+from train.data.images import AUGMENTATIONS
 from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader
-from train.data.module import AUGMENTATIONS, ImageData
+from train.data.module import ImageData
 from train.data.sources import SOURCES
 
 

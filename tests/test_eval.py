@@ -45,6 +45,23 @@ def test_seeds_of_one_model_are_one_row_with_their_interval():
     assert [(r["resolution"], r["accuracy"]) for r in apart] == [(60, 85.0), (84, 60.0)]
 
 
+def test_other_models_are_no_seeds(tmp_path, capsys):
+    """By their names they would be, and their mean would be nobody's."""
+    paths = [save(tmp_path / "one" / "m-seed0"), save(tmp_path / "two" / "m-seed1", replace(CONFIG, depth=2, seed=1))]
+    with pytest.raises(SystemExit):
+        main(["resolution", "--checkpoint", *map(str, paths), "--resolutions", "60"])
+    assert "m-seed1 and m-seed0 would pass for seeds of one model, but differ in depth" in capsys.readouterr().err
+    paths[1] = save(tmp_path / "three" / "m-seed1", replace(CONFIG, seed=1))
+    main(["resolution", "--checkpoint", *map(str, paths), "--resolutions", "60", "--images", "4"])
+    assert "m, mean of 2 seeds" in capsys.readouterr().out
+
+
+def test_an_evaluation_on_the_cpu_takes_no_device(capsys):
+    with pytest.raises(SystemExit):
+        main(["redundancy", "--device", "cuda"])
+    assert "unrecognized arguments: --device cuda" in capsys.readouterr().err
+
+
 def test_one_model_writes_beside_its_run(tmp_path):
     main(["resolution", "--checkpoint", str(save(tmp_path / "one")), "--resolutions", "60", "--images", "10"])
     assert read(tmp_path / "one" / "results" / "resolution.csv")[1][0]["images"] == "10"

@@ -132,9 +132,9 @@ def test_a_checkpoint_from_before_these_fields(tmp_path):
     images = torch.randn(1, 1, 60, 60)
     loaded = load_trained(tmp_path / "old.ckpt").classifier
     torch.testing.assert_close(loaded(images), classifier.eval()(images))
-    check_same_model(tmp_path / "old.ckpt", asdict(config))
+    check_same_model(tmp_path / "old.ckpt", {"vit": asdict(config)}, False)
     with pytest.raises(ValueError, match="locality: None in the checkpoint, 'gaussian' asked for"):
-        check_same_model(tmp_path / "old.ckpt", asdict(replace(config, locality="gaussian")))
+        check_same_model(tmp_path / "old.ckpt", {"vit": asdict(replace(config, locality="gaussian"))}, False)
 
 
 @pytest.mark.parametrize(

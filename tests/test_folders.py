@@ -46,6 +46,26 @@ def test_a_test_folder_without_classes_is_left_alone(images, tmp_path):
     assert len(data.held_out("test", (8, 8))) == 3
 
 
+def test_a_damaged_image_is_named(images, tmp_path):
+    data = images(train={"a": 3, "b": 3})
+    files = sorted((tmp_path / "here" / "train").rglob("*.png"))
+    for file in files:
+        file.write_bytes(file.read_bytes()[:40])
+    with pytest.raises(ValueError, match=r"\.png cannot be read \(.*\)\. Repair it"):
+        data.held_out("val", (8, 8))[0]
+
+
+def test_mean_and_deviation_of_the_channels(images):
+    data = images(train={"a": 3})
+    white = torch.full((1, 3, 2, 2), 255, dtype=torch.uint8)
+    assert data.normalise(white).eq(1).all()
+    own = ImageData("folder", mean=[0.0, 0.5, 0.75], std=[1.0, 0.5, 0.25])
+    assert own.normalise(white).eq(1).all()
+    assert ImageData.from_checkpoint({"config": own.plain()}).normalise(white // 2).unique().numel() == 3
+    with pytest.raises(ValueError, match=r"mean and std have to be 3 numbers each, std positive, not \[0\.5\] and"):
+        ImageData("folder", mean=[0.5])
+
+
 def test_the_null_score_is_that_of_the_most_frequent_class(images):
     data = images(train={"a": 12, "b": 8}, test={"a": 1, "b": 3})
     assert data.null_accuracy("test") == 0.75

@@ -75,6 +75,12 @@ def test_bad_sweeps(tmp_path, changes, message):
         read_plan(write_sweep(tmp_path, **changes))
 
 
+def test_a_number_that_yaml_reads_as_text(tmp_path):
+    path = write_sweep(tmp_path, models={"a": {"model.vit.drop_path": "2e-1"}})
+    with pytest.raises(ValueError, match=r"a field of the model has a value of another type .* write 0\.2"):
+        read_plan(path)
+
+
 def test_a_sweep_that_is_not_yaml(tmp_path):
     path = write_sweep(tmp_path)
     path.write_text("recipe: [")

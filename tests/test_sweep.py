@@ -227,6 +227,20 @@ def test_a_real_training_that_was_stopped_is_resumed(tmp_path, capsys):
     capsys.readouterr()
     (folder / "metrics.json").unlink()
     cli.run(["resume", str(folder)])
-    assert json.loads((folder / "metrics.json").read_text()) == {"step": 20}
+    assert json.loads((folder / "metrics.json").read_text()) == metrics  # validated again
     assert run(path, "--", *given)[0] == 0
     assert "| shallow" in capsys.readouterr().out
+
+
+def test_each_job_has_a_gpu_of_its_own(tmp_path, monkeypatch):
+    plan = read_plan(write_sweep(tmp_path))
+    one = Sweep(plan, plan.runs, tmp_path / "out", 3, 1, [])
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    command = one.command(plan.runs[0])
+    assert [one.device(slot, command)["CUDA_VISIBLE_DEVICES"] for slot in range(3)] == ["0", "1", "0"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    assert one.device(1, command) == {"CUDA_VISIBLE_DEVICES": "7"}
+    assert one.device(0, [*command, "--trainer.devices", "2"]) == {}
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert one.device(0, command) == {}

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 
 from performer_string import ViTConfig
 from train.data.module import ImageData
@@ -25,6 +26,7 @@ class Trained:
     path: Path
     classifier: ImageClassifier
     data: ImageData
+    settings: dict[str, Any]  # all that it was trained with
 
 
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
@@ -57,17 +59,43 @@ def load_trained(path: str | Path, **overrides: Any) -> Trained:
         data = ImageData.from_checkpoint(content["ImageData"])
     except (KeyError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"the weights in {path} do not match the configuration beside them: {error}") from error
-    return Trained(Path(path), classifier.eval(), data)
+    settings = {**asdict(vit), **content["hyper_parameters"].get("optim", {}), **data.plain()}
+    return Trained(Path(path), classifier.eval(), data, settings)
 
 
-def check_same_model(path: str | Path, wanted: dict[str, Any]) -> None:
-    """An error that lists the differences, unless the checkpoint is of a model of this configuration."""
-    saved = asdict(ViTConfig(**read_checkpoint(path)["hyper_parameters"]["vit"]))  # with what is newer at its default
-    wrong = [
-        f"{k}: {saved.get(k)!r} in the checkpoint, {v!r} asked for" for k, v in wanted.items() if saved.get(k) != v
-    ]
+def differences(saved: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
+    return [f"{k}: {saved.get(k)!r} in the checkpoint, {v!r} asked for" for k, v in wanted.items() if saved.get(k) != v]
+
+
+def check_same_model(path: str | Path, wanted: dict[str, Any], resumed: bool) -> None:
+    """An error that lists the differences, unless the checkpoint is of a model of these hyper-parameters.
+
+    Args:
+        resumed: its optimiser goes on as well, which keeps its own learning rate, decay and betas.
+    """
+    saved = read_checkpoint(path)["hyper_parameters"]
+    vit = asdict(ViTConfig(**saved["vit"]))  # with what is newer at its default
+    wrong = differences(vit, wanted["vit"])
+    if resumed and "optim" in saved:
+        kept = ("lr", "weight_decay", "betas")
+        mine, theirs = ({k: optim[k] for k in kept} for optim in (saved["optim"], wanted["optim"]))
+        wrong += differences({**mine, "betas": tuple(mine["betas"])}, {**theirs, "betas": tuple(theirs["betas"])})
     if wrong:
         raise CheckpointError(
             f"{path} is of another model:\n  " + "\n  ".join(wrong) + "\nResume with the configuration that the run "
             "was started with: it lies beside its checkpoints as config.yaml."
         )
+
+
+def start_from(path: str | Path, classifier: ImageClassifier) -> None:
+    """The weights of a checkpoint in a model that is to be trained anew: all that are of the same name and shape.
+
+    What is not, as a head of other classes or a table of another grid, starts afresh and is listed.
+    """
+    saved, own = read_checkpoint(path)["state_dict"], classifier.state_dict()
+    fitting = {k: v for k, v in saved.items() if k in own and own[k].shape == v.shape}
+    if not fitting:
+        raise CheckpointError(f"{path} has no weight that fits this model.")
+    classifier.load_state_dict(fitting, strict=False)
+    fresh = sorted(own.keys() - fitting.keys())
+    rank_zero_info(f"{len(fitting)} tensors from {path}. Afresh: {', '.join(fresh) or 'none'}.")

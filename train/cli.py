@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import logging
+import os
 import re
 import sys
 import warnings
@@ -16,19 +19,20 @@ from lightning.pytorch.callbacks import (
     Callback,
     EMAWeightAveraging,
     LearningRateMonitor,
-    ModelCheckpoint,
     TQDMProgressBar,
 )
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from performer_string.choices import nearest
 from performer_string.config import as_pair
-from train.callbacks.control import CheckData, CleanStop, StepSeed, ValidateAtEnd
+from train.callbacks.checkpoints import MovableCheckpoint
+from train.callbacks.control import CheckData, CleanStop, StepSeed, ValidateAtEnd, out_of_time
 from train.callbacks.figures import ModelFigures
-from train.callbacks.monitor import GradientNorm, Record, Throughput
-from train.checkpoint import check_same_model
+from train.callbacks.monitor import GradientNorm, Record, Throughput, validated
+from train.checkpoint import check_same_model, start_from
 from train.data.module import ImageData
 from train.files import CHECKPOINTS, LAST, METRICS, latest_checkpoint, write_aside
 from train.module import ImageClassifier, NonFiniteLossError
@@ -84,6 +88,7 @@ class TrainCLI(LightningCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--run_dir", type=str, default="", help="where the run writes; runs/TIME unless given")
         parser.add_argument("--ema", type=float, default=0.0, help="decay of an average of the weights; 0 for none")
+        parser.add_argument("--init_from", type=str, default="", help="a checkpoint to start with the weights of")
         parser.add_argument("--checkpoint_every", type=int, default=500, help="steps between saves of last.ckpt")
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
         parser.link_arguments("seed_everything", "model.vit.seed", compute_fn=int)
@@ -100,11 +105,13 @@ class TrainCLI(LightningCLI):
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
         self.resumed = config.get("ckpt_path") or None
-        run_dir = Path(config.run_dir or f"runs/{datetime.now():%Y%m%d-%H%M%S}")
+        run_dir = Path(config.run_dir) if config.run_dir else None
+        if self.subcommand != "fit" and self.resumed is None:
+            self.resumed = config.ckpt_path = self.trained(run_dir)
         own = None  # the run that is resumed
         if self.resumed is not None and Path(self.resumed).parent.name == CHECKPOINTS:
             own = Path(self.resumed).parents[1]
-            run_dir = run_dir if config.run_dir else own
+        run_dir = run_dir or own or new_folder()
         same = own is not None and own.resolve() == run_dir.resolve()
         if self.subcommand == "fit" and not same and latest_checkpoint(run_dir) is not None:
             raise ValueError(
@@ -115,9 +122,31 @@ class TrainCLI(LightningCLI):
         if self.subcommand != "fit":
             self.save_config_callback = None  # the run's own configuration stays, for `resume`
 
+    def trained(self, run_dir: Path | None) -> str:
+        """What `validate` and `test` take unless told: the run's last checkpoint, and never fresh weights."""
+        latest = None if run_dir is None else latest_checkpoint(run_dir)
+        if latest is None:
+            raise ValueError(
+                f"{self.subcommand} needs a trained model: --ckpt_path FILE, or the configuration of a run that has a "
+                f"checkpoint, --config RUN/config.yaml."
+            )
+        return str(latest)
+
     def after_instantiate_classes(self) -> None:
+        config = self.config[self.subcommand]
         if self.resumed is not None:
-            check_same_model(self.resumed, self.model.hparams["vit"])
+            check_same_model(self.resumed, dict(self.model.hparams), self.subcommand == "fit")
+        elif config.init_from:
+            start_from(config.init_from, self.model)
+
+    def after_fit(self) -> None:
+        """A run that was killed in its last validation has that left."""
+        trainer = self.trainer
+        if trainer.enable_validation and not (validated(trainer) or out_of_time(trainer)):
+            trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
+            for callback in trainer.callbacks:  # type: ignore[attr-defined]
+                if isinstance(callback, Record):
+                    callback.write(trainer, self.model)
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         config = self.config[self.subcommand]
@@ -125,23 +154,39 @@ class TrainCLI(LightningCLI):
         callbacks: list[Callback] = [CheckData(), StepSeed(int(config.seed_everything)), ModelFigures()]
         if self.subcommand == "fit":
             checkpoints: dict[str, Any] = {"dirpath": run_dir / CHECKPOINTS, "enable_version_counter": False}
-            best = ModelCheckpoint(filename="best", monitor="val/accuracy", mode="max", **checkpoints)
-            last = ModelCheckpoint(filename="last", every_n_train_steps=config.checkpoint_every, **checkpoints)
-            at_end = ModelCheckpoint(filename="last", save_on_train_epoch_end=True, **checkpoints)
+            best = MovableCheckpoint(filename="best", monitor="val/accuracy", mode="max", **checkpoints)
+            last = MovableCheckpoint(filename="last", every_n_train_steps=config.checkpoint_every, **checkpoints)
+            at_end = MovableCheckpoint(filename="last", save_on_train_epoch_end=True, **checkpoints)
             callbacks += [ValidateAtEnd(), GradientNorm(), Throughput()]
             callbacks += [EMAWeightAveraging(decay=config.ema, use_buffers=False)] if config.ema else []
             callbacks.append(CleanStop(run_dir / CHECKPOINTS))  # after the average has seen the step
-            callbacks += [Record(self.parser.dump(self.config), run_dir / METRICS), best, last, at_end]
+            callbacks.append(Record(self.parser.dump(self.config), run_dir / METRICS))
         given = {**self._get(self.config_init, "trainer", default={}), **kwargs}
+        if self.subcommand == "fit" and given["enable_checkpointing"] is not False:
+            callbacks += [best, last, at_end]
         given["default_root_dir"] = given["default_root_dir"] or run_dir  # for want of a logger
         if given["enable_progress_bar"] is not False:
             callbacks.append(TQDMProgressBar(refresh_rate=1 if sys.stderr.isatty() else 50, leave=True))
         if self.subcommand == "fit" and given["logger"] is not False:
             callbacks.append(LearningRateMonitor("step"))
-        given["callbacks"] = [*callbacks, *(given["callbacks"] or [])]
+        more = given["callbacks"] or []
+        given["callbacks"] = [*callbacks, *([more] if isinstance(more, Callback) else more)]
         if given["logger"] is None or given["logger"] is True:
             given["logger"] = TensorBoardLogger(run_dir, name="", version="", default_hp_metric=False)
         return self._instantiate_trainer(given, [])
+
+
+def new_folder() -> Path:
+    """runs/TIME, or runs/TIME-1 and so on where runs of the same second have taken that."""
+    name = f"runs/{datetime.now():%Y%m%d-%H%M%S}"
+    for number in itertools.count():
+        path = Path(f"{name}-{number}" if number else name)
+        if rank_zero_only.rank:  # type: ignore[attr-defined]  # which writes nothing
+            return path
+        with contextlib.suppress(FileExistsError):
+            path.mkdir(parents=True)
+            return path
+    raise AssertionError
 
 
 def size_name(size: tuple[int, int]) -> str:
@@ -179,7 +224,9 @@ def run(arguments: Sequence[str] | None = None) -> TrainCLI:
         seed_everything_default=0,
         auto_configure_optimizers=False,
         trainer_defaults={
-            "devices": 1,  # or a recipe's batch size would be another one on each machine
+            # One unless torchrun says more, or a recipe's batch size would be another one on each machine.
+            "devices": int(os.environ.get("LOCAL_WORLD_SIZE", 1)),
+            "num_nodes": int(os.environ.get("GROUP_WORLD_SIZE", 1)),
             "use_distributed_sampler": False,
             "gradient_clip_val": 1.0,
             "num_sanity_val_steps": 0,

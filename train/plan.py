@@ -79,7 +79,13 @@ def check_overrides(where: str, overrides: Any, vit: Mapping[str, Any]) -> None:
     for key in overrides:
         if str(key).startswith(VIT):
             lookup("field", key, known)
-    ViTConfig(**{**vit, **{k.removeprefix(VIT): v for k, v in overrides.items() if k.startswith(VIT)}})
+    try:
+        ViTConfig(**{**vit, **{k.removeprefix(VIT): v for k, v in overrides.items() if k.startswith(VIT)}})
+    except TypeError as error:
+        raise ValueError(
+            f"{where}: a field of the model has a value of another type ({error}). YAML reads a number like 2e-1 as "
+            f"text: write 0.2, or 2.0e-1."
+        ) from error
 
 
 def read_plan(path: Path) -> Plan:

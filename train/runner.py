@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+import torch
 from tqdm import tqdm
 
 from train.files import METRICS, latest_checkpoint, write_aside
@@ -33,6 +34,7 @@ class Job:
     run: Run
     process: subprocess.Popen[bytes]
     lock: IO[str]
+    slot: int  # the least that was free
     started: float = field(default_factory=time.monotonic)
 
 
@@ -114,6 +116,7 @@ class Sweep:
         with write_aside(folder / SETTINGS) as partial:
             partial.write_text(json.dumps(self.settings(run), indent=1) + "\n")
         threads = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        slot = min(set(range(self.jobs)) - {job.slot for job in self.active})
         with (folder / LOG).open("ab") as log:
             log.write(f"\npython {shlex.join(command)}\n".encode())
             log.flush()
@@ -122,12 +125,21 @@ class Sweep:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **threads},
+                env={**os.environ, **threads, **self.device(slot, command)},
                 pass_fds=(lock.fileno(),),
                 start_new_session=True,  # the terminal's Ctrl-C reaches this process only, which passes it on once
             )
         tqdm.write(f"{run.name}: {'resumed' if 'resume' in command else 'started'}")
-        return Job(run, process, lock)
+        return Job(run, process, lock, slot)
+
+    def device(self, slot: int, command: Sequence[str]) -> dict[str, str]:
+        """A GPU for each job in turn, where there are several and the runs do not say which or how many they take."""
+        chosen = "--trainer.devices" in " ".join(command) or "devices" in (self.recipe.get("trainer") or {})
+        count = torch.cuda.device_count()
+        if count < 2 or chosen:
+            return {}
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
+        return {"CUDA_VISIBLE_DEVICES": visible.split(",")[slot % count]}
 
     def end(self, job: Job) -> None:
         job.lock.close()

@@ -10,7 +10,7 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.callbacks import Callback, Timer
 from lightning.pytorch.utilities import rank_zero_info
 
 from performer_string.features import derive_seed
@@ -18,8 +18,32 @@ from train.data.module import ImageData
 from train.files import LAST
 
 
+def at_the_end(trainer: L.Trainer) -> bool:
+    """Whether all epochs or steps are trained."""
+    epochs = trainer.max_epochs is not None and 0 <= trainer.max_epochs <= trainer.current_epoch
+    return epochs or 0 <= trainer.max_steps <= trainer.global_step
+
+
+def out_of_time(trainer: L.Trainer) -> bool:
+    """Whether `max_time` is over, with steps left to train."""
+    left = [c.time_remaining() for c in trainer.callbacks if isinstance(c, Timer)]  # type: ignore[attr-defined]
+    return any(x is not None and x <= 0 for x in left) and not at_the_end(trainer)
+
+
+def validation_due(trainer: L.Trainer, batch_idx: int) -> bool:
+    """Whether Lightning validates after this batch of an epoch."""
+    every, batches = trainer.check_val_every_n_epoch, trainer.val_check_batch or math.inf
+    if at_the_end(trainer):
+        return True
+    if every is None:
+        return (trainer.fit_loop.epoch_loop.total_batch_idx + 1) % batches == 0
+    if (trainer.current_epoch + 1) % every:
+        return False
+    return trainer.is_last_batch or (batch_idx + 1) % batches == 0
+
+
 class ValidateAtEnd(Callback):
-    """Validation as often as asked for, or more often, so that there is one after the last epoch."""
+    """Validation as often as asked for, or more often, so that there is one after the last epoch or step."""
 
     def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         epochs, every = trainer.max_epochs, trainer.check_val_every_n_epoch
@@ -29,6 +53,12 @@ class ValidateAtEnd(Callback):
                 f"Validation every {trainer.check_val_every_n_epoch} epochs and not every {every}, so that there is "
                 f"one after the last of the {epochs}."
             )
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if 0 < trainer.max_steps <= trainer.global_step:
+            trainer.check_val_every_n_epoch, trainer.should_stop = 1, True  # which Lightning validates at
 
 
 class StepSeed(Callback):
@@ -64,9 +94,12 @@ class CheckData(Callback):
 
 
 class CleanStop(Callback):
-    """The first Ctrl-C (or SIGTERM) ends the step at hand, saves the state and stops; a second one stops at once.
+    """The first Ctrl-C (or SIGTERM) ends the step at hand, saves the state and stops; a second one stops at once. The
+    end of `max_time` does the former.
 
-    In a validation it takes effect after the next step, since an average of the weights may be in use until then.
+    In a validation, or before one that is due, it takes effect after the next step: an average of the weights may be
+    in use until then, and a resumed run would not make up for the validation. Gradients being accumulated come first
+    as well, since they are not saved.
     """
 
     def __init__(self, directory: Path):
@@ -91,11 +124,15 @@ class CleanStop(Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        asked = self.signal is not None
-        if trainer.strategy.reduce_boolean_decision(asked, all=False):
+        window = trainer.accumulate_grad_batches
+        whole = (batch_idx + 1) % window == 0 or trainer.is_last_batch
+        asked = self.signal is not None and not validation_due(trainer, batch_idx)
+        late = out_of_time(trainer) and not trainer.is_last_batch  # else Lightning would pass a part for an epoch
+        if trainer.strategy.reduce_boolean_decision(whole and (asked or late), all=False):
             trainer.save_checkpoint(self.path)
             rank_zero_info(
-                f"Stopped at step {trainer.global_step}. Go on with: python -m train resume {self.path.parents[1]}"
+                f"{'Out of time' if late else 'Stopped'} at step {trainer.global_step}. Go on with: python -m train "
+                f"resume {self.path.parents[1]}"
             )
             raise KeyboardInterrupt
 

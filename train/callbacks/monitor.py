@@ -12,8 +12,10 @@ import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_info
 from torch.optim import Optimizer
 
+from train.callbacks.control import out_of_time
 from train.files import write_aside
 
 
@@ -36,7 +38,7 @@ class GradientNorm(Callback):
     """The norm of all gradients, before clipping."""
 
     def on_before_optimizer_step(self, trainer: L.Trainer, module: L.LightningModule, optimizer: Optimizer) -> None:
-        if trainer.global_step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+        if (trainer.global_step + 1) % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
             gradients = [p.grad for p in module.parameters() if p.grad is not None]
             module.log("train/gradient_norm", torch.nn.utils.get_total_norm(gradients))
 
@@ -63,6 +65,10 @@ class Throughput(Callback):
             self.images, self.since = 0, now
 
 
+def validated(trainer: L.Trainer) -> bool:
+    return any(name.startswith("val/") for name in trainer.callback_metrics)
+
+
 class Record(Callback):
     """The configuration as text at the start, and the hyper-parameters with the final metrics at the end.
 
@@ -80,11 +86,17 @@ class Record(Callback):
             writer.add_text("configuration", "\n".join("    " + line for line in self.config.splitlines()))
 
     def on_fit_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if out_of_time(trainer):
+            rank_zero_info(f"Out of time at step {trainer.global_step}: python -m train resume {self.path.parent}")
+        elif validated(trainer) or not trainer.enable_validation:
+            self.write(trainer, module)
+
+    def write(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        """What validation has measured last."""
         metrics = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith("val/")}
         for logger in trainer.loggers:
-            if isinstance(logger, TensorBoardLogger) and metrics:
+            if isinstance(logger, TensorBoardLogger):
                 logger.log_hyperparams(dict(module.hparams), {f"final/{k}": v for k, v in metrics.items()})
-        # A run that was stopped after its last step has nothing to measure when it is resumed.
-        if trainer.is_global_zero and not trainer.fast_dev_run and (metrics or not self.path.is_file()):  # type: ignore[attr-defined]
+        if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             with write_aside(self.path) as partial:
                 partial.write_text(json.dumps({"step": trainer.global_step, **metrics}, indent=1) + "\n")

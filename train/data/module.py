@@ -15,38 +15,11 @@ from torchvision.transforms import v2
 
 from performer_string.choices import lookup
 from train.data.arrow import ArrowDataset, ArrowTask
+from train.data.images import AUGMENTATIONS, Transformed, shuffled
 from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignore_stop_signals
 from train.data.sources import SOURCES, check_same_classes, class_names, null_accuracy, open_source
 
-AUGMENTATIONS = {
-    "pad-crop": lambda size: v2.RandomCrop(size, padding=max(1, size[0] // 8)),
-    "resized-crop": lambda size: v2.RandomResizedCrop(size, scale=(0.35, 1.0), antialias=True),
-    "flip": lambda size: v2.RandomHorizontalFlip(),
-    "rand-augment": lambda size: v2.RandAugment(),
-    "erase": lambda size: v2.RandomErasing(p=0.25),
-}
-
-
 RESUMED = "the checkpoint and the training images"
-
-
-def shuffled(total: int) -> Tensor:
-    """One order for all runs. Folders are sorted by class, so that the first so many images would be of one."""
-    return torch.randperm(total, generator=torch.Generator().manual_seed(0))
-
-
-class Transformed(Dataset[tuple[Tensor, int]]):
-    """Some of a dataset's images, through a transform."""
-
-    def __init__(self, dataset: Any, indices: Tensor, transform: v2.Transform):
-        self.dataset, self.indices, self.transform = dataset, indices, transform
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        image, label = self.dataset[int(self.indices[index])]
-        return self.transform(image), int(label)
 
 
 @dataclass(eq=False)
@@ -64,6 +37,8 @@ class ImageData(L.LightningDataModule):
         resolutions: further image sizes that each validation is repeated at; the training size comes first.
         augment: any of pad-crop, resized-crop, flip, rand-augment, erase; in this order.
         workers: processes that prepare data; 0 for none.
+        mean: of the images' channels, in [0, 1], and
+        std: their standard deviation, in place of the source's; a `folder` has 0.5 for both.
         arrow: the version of the arrow task.
         size: [height, width] to train at, in pixels; the recipe takes it from the model.
         seed: of the order, the augmentations and the arrow stream; held-out sets do not depend on it.
@@ -79,6 +54,8 @@ class ImageData(L.LightningDataModule):
     resolutions: list[int] = field(default_factory=list)
     augment: list[str] = field(default_factory=list)
     workers: int = 1
+    mean: list[float] | None = None
+    std: list[float] | None = None
     arrow: ArrowTask = field(default_factory=ArrowTask)
     size: list[int] = field(default_factory=lambda: [108, 108])
     seed: int = 0
@@ -96,7 +73,13 @@ class ImageData(L.LightningDataModule):
         self.in_channels = ArrowDataset.in_channels if self.files is None else self.files.channels
         self.num_classes = ArrowDataset.num_classes if self.files is None else self.files.classes
         mean, std = ((0.0,), (1.0,)) if self.files is None else (self.files.mean, self.files.std)
-        self.mean, self.std = torch.tensor(mean)[:, None, None], torch.tensor(std)[:, None, None]
+        shift, scale = torch.tensor(self.mean or mean), torch.tensor(self.std or std)
+        if not len(shift) == len(scale) == self.in_channels or not (scale > 0).all():
+            raise ValueError(
+                f"mean and std have to be {self.in_channels} numbers each, std positive, not {shift.tolist()} and "
+                f"{scale.tolist()}."
+            )
+        self.shift, self.scale = shift[:, None, None], scale[:, None, None]  # [C, 1, 1]
         self._train: Any = None
         self._test: Any = None
         self._trained_classes: list[str] | None = None  # of the checkpoint that this comes from
@@ -227,7 +210,7 @@ class ImageData(L.LightningDataModule):
 
     def normalise(self, images: Tensor) -> Tensor:
         """uint8 [B, C, H, W] to floats with the source's mean and deviation."""
-        return (images.float() / 255 - self.mean.to(images.device)) / self.std.to(images.device)
+        return (images.float() / 255 - self.shift.to(images.device)) / self.scale.to(images.device)
 
     def on_after_batch_transfer(self, batch: tuple[Tensor, Tensor], dataloader_idx: int) -> tuple[Tensor, Tensor]:
         images, targets = batch

@@ -1,0 +1,172 @@
+"""Runs beyond the plain one: moved, stopped at a bad moment, ended by steps or time, started from other weights."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, Timer
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from training import last
+
+from train import cli
+from train.callbacks.control import CleanStop
+from train.checkpoint import load_trained, read_checkpoint
+from train.module import ImageClassifier
+
+
+def fit(config: Path, run: Path, *arguments: str) -> cli.TrainCLI:
+    return cli.run(["fit", "--config", str(config), "--run_dir", str(run), *arguments])
+
+
+def metrics(run: Path) -> dict:
+    return json.loads((run / "metrics.json").read_text())
+
+
+def validations(run: Path) -> list[int]:
+    """The steps, counted from 0, after which there was one."""
+    return [event.step for event in EventAccumulator(str(run)).Reload().Scalars("val/accuracy")]
+
+
+def stop_in(monkeypatch, batch: int) -> None:
+    """A signal comes in the batch of this number, of all epochs."""
+
+    def ask(self, trainer, module, data, batch_idx):
+        if trainer.fit_loop.epoch_loop.total_batch_idx == batch:
+            self._asked(signal.SIGTERM, None)
+
+    monkeypatch.setattr(CleanStop, "on_train_batch_start", ask, raising=False)
+
+
+def test_the_best_model_of_a_run_that_was_moved_stays(config, tmp_path, monkeypatch):
+    before, after = tmp_path / "one", tmp_path / "two"
+    fit(config, before, "--trainer.max_epochs", "1")
+    before.rename(after)
+    log = ImageClassifier.log
+    worse = lambda self, name, value, **given: log(self, name, 0.0 if name == "val/accuracy" else value, **given)  # noqa: E731
+    monkeypatch.setattr(ImageClassifier, "log", worse)
+    cli.run(["resume", str(after), "--trainer.max_epochs", "2"])
+    assert read_checkpoint(after / "checkpoints" / "best.ckpt")["global_step"] == 10
+    assert not before.exists()
+
+
+def test_a_stop_comes_after_a_validation_that_is_due(config, whole, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    stop_in(monkeypatch, 9)  # the last of the first epoch
+    with pytest.raises(SystemExit):
+        fit(config, run)
+    assert read_checkpoint(last(run))["global_step"] == 11
+    assert validations(run) == [9]
+    monkeypatch.undo()
+    cli.run(["resume", str(run)])
+    assert metrics(run) == metrics(whole)
+
+
+def test_a_stop_loses_no_gradients_that_are_being_accumulated(config, tmp_path, monkeypatch):
+    given = ("--trainer.accumulate_grad_batches", "4", "--trainer.max_epochs", "1")
+    fit(config, tmp_path / "one", *given)
+    stop_in(monkeypatch, 5)
+    with pytest.raises(SystemExit):
+        fit(config, tmp_path / "two", *given)
+    assert read_checkpoint(last(tmp_path / "two"))["global_step"] == 2
+    monkeypatch.undo()
+    cli.run(["resume", str(tmp_path / "two")])
+    one, two = (read_checkpoint(last(tmp_path / name))["state_dict"] for name in ("one", "two"))
+    for name, value in one.items():
+        assert torch.equal(value, two[name]), name
+
+
+def test_a_run_killed_in_its_last_validation_makes_up_for_it(config, whole, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+
+    class KilledError(Exception):
+        pass
+
+    def die(self, trainer, module):
+        if trainer.global_step == 30:
+            raise KilledError
+
+    monkeypatch.setattr(Callback, "on_validation_start", die)
+    with pytest.raises(KilledError):
+        fit(config, run, "--checkpoint_every", "30")
+    monkeypatch.undo()
+    assert not (run / "metrics.json").exists()
+    assert read_checkpoint(last(run))["global_step"] == 30
+    cli.run(["resume", str(run)])
+    found, wanted = metrics(run), metrics(whole)
+    assert found.keys() == wanted.keys()
+    assert found["val/accuracy"] == wanted["val/accuracy"]
+
+
+def test_a_run_that_ends_by_steps_is_validated_there(config, tmp_path):
+    run = tmp_path / "run"
+    fit(config, run, "--trainer.max_epochs", "-1", "--trainer.max_steps", "15")
+    assert metrics(run)["step"] == 15
+    assert validations(run) == [9, 14]
+
+
+def test_a_run_that_is_out_of_time_goes_on_as_if_it_had_not_been(config, whole, tmp_path, monkeypatch):
+    run, steps = tmp_path / "run", []
+    monkeypatch.setattr(ImageClassifier, "on_train_batch_end", lambda self, *batch: steps.append(1))
+    monkeypatch.setattr(Timer, "time_elapsed", lambda self, stage="train": 7200.0 if len(steps) > 12 else 0.0)
+    with pytest.raises(SystemExit):
+        fit(config, run, "--trainer.max_time", "{hours: 1}")
+    monkeypatch.undo()
+    assert read_checkpoint(last(run))["global_step"] == 14
+    assert not (run / "metrics.json").exists()
+    cli.run(["resume", str(run), "--trainer.max_time", "null"])
+    assert metrics(run) == metrics(whole)
+
+
+def test_a_resumed_optimiser_is_not_said_to_have_changed(config, tmp_path):
+    run = tmp_path / "run"
+    fit(config, run, "--trainer.max_epochs", "1")
+    with pytest.raises(ValueError, match=r"lr: 0\.001 in the checkpoint, 1e-05 asked for"):
+        cli.run(["resume", str(run), "--trainer.max_epochs", "2", "--model.optim.lr", "1e-5"])
+    cli.run(["resume", str(run), "--trainer.max_epochs", "2", "--model.optim.mixup", "0.0"])  # this one does change
+
+
+def test_test_and_validate_take_the_runs_model_and_no_other(config, whole):
+    for command in ("test", "validate"):
+        with pytest.raises(ValueError, match="needs a trained model"):
+            cli.run([command, "--config", str(config)])
+    found = cli.run(["validate", "--config", str(whole / "config.yaml")]).trainer.callback_metrics
+    assert float(found["val/accuracy"]) == pytest.approx(metrics(whole)["val/accuracy"])
+
+
+def test_runs_of_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folders = [cli.new_folder() for _ in range(3)]
+    assert len(set(folders)) == 3
+    assert all(folder.is_dir() for folder in folders)
+
+
+def test_the_gradient_norm_is_of_the_step_it_is_logged_at(config, tmp_path):
+    given = ("--trainer.max_epochs", "1", "--trainer.logger", "true")
+    norms = []
+    for name, every in (("one", "1"), ("five", "5")):
+        fit(config, tmp_path / name, *given, "--trainer.log_every_n_steps", every)
+        events = EventAccumulator(str(tmp_path / name)).Reload().Scalars("train/gradient_norm")
+        norms.append({event.step: event.value for event in events})
+    assert sorted(norms[1]) == [4, 9]
+    assert all(norms[0][step] == value for step, value in norms[1].items())
+
+
+def test_a_model_starts_from_the_weights_of_another(config, whole, tmp_path, caplog):
+    larger = ("--model.vit.encoding", "absolute", "--model.vit.image_size", "84", "--data.resolutions", "[]")
+    plain = ("--model.optim.position_frame", "1.0", "--model.optim.lr", "1e-12", "--model.optim.weight_decay", "0.0")
+    fit(config, tmp_path / "run", "--init_from", str(last(whole)), *larger, *plain, "--trainer.max_epochs", "1")
+    assert "Afresh: vit.encoding.table" in caplog.text
+    one, two = load_trained(last(whole)).classifier.vit, load_trained(last(tmp_path / "run")).classifier.vit
+    torch.testing.assert_close(one.embed.weight, two.embed.weight, rtol=0, atol=1e-6)
+
+
+def test_one_callback_need_not_be_a_list_and_checkpoints_can_be_left_out(config, tmp_path):
+    stopping = "{class_path: EarlyStopping, init_args: {monitor: val/loss_60, patience: 9}}"
+    given = ("--trainer.callbacks", stopping, "--trainer.enable_checkpointing", "false", "--trainer.max_epochs", "1")
+    fit(config, tmp_path / "run", *given)
+    assert metrics(tmp_path / "run")["step"] == 10
+    assert not (tmp_path / "run" / "checkpoints").exists()
