@@ -159,12 +159,17 @@ def plot(found: Sequence[Row], path: Path) -> None:
     many = len(models) > 5  # then the legend is beside the curves
     figure = Figure(figsize=(9.5, 4.8) if many else (6, 3.8), layout="constrained")
     axis = figure.subplots()
+    sizes = sorted({row["resolution"] for row in found})
+    apart = (sizes[-1] - sizes[0]) / 150
     for number, model in enumerate(models):
         mine = sorted((row for row in found if row["model"] == model), key=lambda row: row["resolution"])
-        x, y = [row["resolution"] for row in mine], [row["accuracy"] for row in mine]
+        aside = apart * (number - (len(models) - 1) / 2)  # or the intervals would lie on each other
+        x, y = [row["resolution"] + aside for row in mine], [row["accuracy"] for row in mine]
         error = [[r["accuracy"] - r["low"] for r in mine], [r["high"] - r["accuracy"] for r in mine]]
         turn = number // 10 % 4  # of the ten colours
-        axis.errorbar(x, y, error, capsize=3, label=model, marker="os^D"[turn], ls=("-", "--", "-.", ":")[turn])
+        axis.errorbar(
+            x, y, error, capsize=2, elinewidth=1, label=model, marker="os^D"[turn], ls=("-", "--", "-.", ":")[turn]
+        )
     axis.axhline(found[0]["null"], color="grey", linestyle=":", label="null")
     axis.axvline(found[0]["trained at"], color="grey", linewidth=0.8)
     axis.annotate(" trained here", (found[0]["trained at"], 3), fontsize=8, color="grey")
@@ -172,7 +177,7 @@ def plot(found: Sequence[Row], path: Path) -> None:
         xlabel="resolution in pixels",
         ylabel="accuracy in %",
         ylim=(0, 102),
-        xticks=sorted({r["resolution"] for r in found}),
+        xticks=sizes,
     )
     if many:
         figure.legend(loc="outside right upper", fontsize=8)
