@@ -34,30 +34,21 @@ def supports(
     planes: tuple[Tensor, Tensor] | None = None,
     key_mask: Tensor | None = None,
     key_bias: Tensor | None = None,
+    *,
+    interpreted: bool = False,
 ) -> str | None:
     """None where `triton_linear_attention` applies to these arguments, else the reason why not, for a log.
 
     Any number of tokens and features will do; below 16 features or a head width of 32 the matrix units are padded.
+    In Triton's interpreter (`interpreted`) the device does not matter.
     """
-    if q.device.type != "cuda":
-        return f"the Triton kernels run on NVIDIA GPUs, not on {q.device.type}"
-    if torch.version.hip is not None:
-        return "the Triton kernels are tested on NVIDIA GPUs only"
-    if torch.cuda.get_device_capability(q.device) < (8, 0):
-        return "the Triton kernels need compute capability 8.0 (Ampere) or newer"
-    return _shape_reason(q, k, v, form, planes, key_mask, key_bias)
-
-
-def _shape_reason(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    form: FeatureForm,
-    planes: tuple[Tensor, Tensor] | None = None,
-    key_mask: Tensor | None = None,
-    key_bias: Tensor | None = None,
-) -> str | None:
-    """What `supports` says apart from the device."""
+    if not interpreted:
+        if q.device.type != "cuda":
+            return f"the Triton kernels run on NVIDIA GPUs, not on {q.device.type}"
+        if torch.version.hip is not None:
+            return "the Triton kernels are tested on NVIDIA GPUs only"
+        if torch.cuda.get_device_capability(q.device) < (8, 0):
+            return "the Triton kernels need compute capability 8.0 (Ampere) or newer"
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
     if q.dtype not in DTYPES or not q.dtype == k.dtype == v.dtype:
@@ -127,7 +118,7 @@ def triton_linear_attention(
     maximum as in arXiv:2307.08691 (FlashAttention-2).
     """
     interpreted = q.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
-    reason = (_shape_reason if interpreted else supports)(q, k, v, form, planes, key_mask, key_bias)
+    reason = supports(q, k, v, form, planes, key_mask, key_bias, interpreted=interpreted)
     if reason is not None:
         raise ValueError(f"triton_linear_attention takes other arguments: {reason}.")
     weight = form.weight
