@@ -11,6 +11,8 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 ORDER = [
+    "modes",
+    "constants",
     "choices",
     "positions",
     "rotation",
