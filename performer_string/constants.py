@@ -17,35 +17,42 @@ class WithConstants(nn.Module):
     with `double()`.
     """
 
+    constant_names: tuple[str, ...] = ()
+
     def constants(self) -> Mapping[str, Tensor]:
         """The values by name, on any device, of the best type they can be computed in."""
         return {}
 
     def register_constants(self) -> None:
         """To be called once, at the end of the constructor."""
-        for name, value in self.constants().items():
+        values = self.constants()
+        self.constant_names = tuple(values)
+        for name, value in values.items():
             dtype = torch.get_default_dtype() if value.is_floating_point() else value.dtype
             self.register_buffer(name, value.to(dtype), persistent=False)
 
-    def settle(self, device: torch.device) -> None:
-        """Computes anew what is not on this device."""
+    def compute(self, device: torch.device | None = None) -> None:
+        """The values anew: where they are or on a device, in their type but in float32 at the least."""
         for name, value in self.constants().items():
             there = self.get_buffer(name)
-            if there.device != device:
-                self.register_buffer(name, value.to(device, there.dtype), persistent=False)
+            dtype = torch.promote_types(there.dtype, torch.float32) if value.is_floating_point() else value.dtype
+            self.register_buffer(name, value.to(device or there.device, dtype), persistent=False)
+
+    def settle(self, device: torch.device) -> None:
+        """The values on this device; nothing where they are there."""
+        if any(self.get_buffer(name).device != device for name in self.constant_names):
+            self.compute(device)
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         """`load_state_dict(assign=True)` fills a module of the meta device without any move of it."""
         super()._load_from_state_dict(*arguments)
-        if any(self.get_buffer(name).is_meta for name in self.constants()):
-            self.settle(next((p.device for p in self.parameters() if not p.is_meta), torch.device("cpu")))
+        if any(self.get_buffer(name).is_meta for name in self.constant_names):
+            self.compute(next((p.device for p in self.parameters() if not p.is_meta), torch.device("cpu")))
 
     def _apply(self, *arguments: Any, **options: Any) -> WithConstants:
         super()._apply(*arguments, **options)
-        for name, value in self.constants().items():
-            there = self.get_buffer(name)  # where the move put it, and in which type
-            dtype = torch.promote_types(there.dtype, torch.float32) if value.is_floating_point() else value.dtype
-            self.register_buffer(name, value.to(there.device, dtype), persistent=False)
+        if self.constant_names:
+            self.compute()
         return self
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import logging
 import os
 import re
@@ -151,19 +149,20 @@ class TrainCLI(LightningCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         config = self.config[self.subcommand]
         run_dir = Path(config.run_dir)
+        given = {**self._get(self.config_init, "trainer", default={}), **kwargs}
         callbacks: list[Callback] = [CheckData(), StepSeed(int(config.seed_everything)), ModelFigures()]
         if self.subcommand == "fit":
-            checkpoints: dict[str, Any] = {"dirpath": run_dir / CHECKPOINTS, "enable_version_counter": False}
-            best = MovableCheckpoint(filename="best", monitor="val/accuracy", mode="max", **checkpoints)
-            last = MovableCheckpoint(filename="last", every_n_train_steps=config.checkpoint_every, **checkpoints)
-            at_end = MovableCheckpoint(filename="last", save_on_train_epoch_end=True, **checkpoints)
             callbacks += [ValidateAtEnd(), GradientNorm(), Throughput()]
             callbacks += [EMAWeightAveraging(decay=config.ema, use_buffers=False)] if config.ema else []
             callbacks.append(CleanStop(run_dir / CHECKPOINTS))  # after the average has seen the step
             callbacks.append(Record(self.parser.dump(self.config), run_dir / METRICS))
-        given = {**self._get(self.config_init, "trainer", default={}), **kwargs}
-        if self.subcommand == "fit" and given["enable_checkpointing"] is not False:
-            callbacks += [best, last, at_end]
+            if given["enable_checkpointing"] is not False:
+                checkpoints: dict[str, Any] = {"dirpath": run_dir / CHECKPOINTS, "enable_version_counter": False}
+                callbacks += [
+                    MovableCheckpoint(filename="best", monitor="val/accuracy", mode="max", **checkpoints),
+                    MovableCheckpoint(filename="last", every_n_train_steps=config.checkpoint_every, **checkpoints),
+                    MovableCheckpoint(filename="last", save_on_train_epoch_end=True, **checkpoints),
+                ]
         given["default_root_dir"] = given["default_root_dir"] or run_dir  # for want of a logger
         if given["enable_progress_bar"] is not False:
             callbacks.append(TQDMProgressBar(refresh_rate=1 if sys.stderr.isatty() else 50, leave=True))
@@ -179,14 +178,15 @@ class TrainCLI(LightningCLI):
 def new_folder() -> Path:
     """runs/TIME, or runs/TIME-1 and so on where runs of the same second have taken that."""
     name = f"runs/{datetime.now():%Y%m%d-%H%M%S}"
-    for number in itertools.count():
-        path = Path(f"{name}-{number}" if number else name)
-        if rank_zero_only.rank:  # type: ignore[attr-defined]  # which writes nothing
-            return path
-        with contextlib.suppress(FileExistsError):
+    path, number = Path(name), 0
+    while not rank_zero_only.rank:  # type: ignore[attr-defined]  # the others write nothing
+        try:
             path.mkdir(parents=True)
-            return path
-    raise AssertionError
+            break
+        except FileExistsError:
+            number += 1
+            path = Path(f"{name}-{number}")
+    return path
 
 
 def size_name(size: tuple[int, int]) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, Literal, get_args
 
-import torch
 from torch import Tensor, nn
 
 from performer_string.choices import construct, lookup
@@ -60,7 +59,7 @@ class CayleySTRING(SeparableEncoding):
             omega = mixed_frequencies(self.own_heads, planes, sizes.coord_dim, 10.0 if base is None else base)
         else:
             omega = axial_frequencies(planes, sizes.coord_dim, 100.0 if base is None else base)
-            omega = omega.repeat(self.own_heads, 1, 1).to(torch.get_default_dtype())
+            omega = omega.repeat(self.own_heads, 1, 1)
         self.omega = nn.Parameter(omega, requires_grad=learn_frequencies)
         options = {"bandwidth": bandwidth, "k": k, "fraction": fraction}
         chosen = {name: value for name, value in options.items() if value is not None}

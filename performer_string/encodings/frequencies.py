@@ -18,8 +18,8 @@ def planes_of(head_dim: int, family: str) -> int:
     return head_dim // 2
 
 
-def axial_frequencies(planes: int, coord_dim: int, base: float) -> Tensor:
-    """Each plane turns with one axis: base^(-t / n), t = 0 .. n-1, for the n planes of an axis. [1, C, P], float64
+def axial_frequencies(planes: int, coord_dim: int, base: float, dtype: torch.dtype | None = None) -> Tensor:
+    """Each plane turns with one axis: base^(-t / n), t = 0 .. n-1, for the n planes of an axis. [1, C, P]
 
     Axial RoPE of arXiv:2403.13298 section 3.1, where n = d/4 and base = 100. Planes that cannot be shared out evenly
     go to the first axes.
@@ -33,7 +33,7 @@ def axial_frequencies(planes: int, coord_dim: int, base: float) -> Tensor:
         n = planes // coord_dim + (axis < planes % coord_dim)
         omega[0, axis, start : start + n] = base ** (-torch.arange(n, dtype=torch.float64) / n)
         start += n
-    return omega
+    return omega.to(dtype or torch.get_default_dtype())
 
 
 def mixed_frequencies(heads: int, planes: int, coord_dim: int, base: float) -> Tensor:

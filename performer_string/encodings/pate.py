@@ -108,7 +108,7 @@ class PaTESO2(PaTE):
         super().__init__(sizes, share_heads, conformal_scaling, slow_down, 2, raster=layout == "raster")
         planes = planes_of(sizes.head_dim, self.name)
         omega = axial_frequencies(planes, 1 if self.raster else sizes.coord_dim, base).repeat(self.own_heads, 1, 1)
-        self.omega = nn.Parameter(omega.to(torch.get_default_dtype()), requires_grad=learn_angles)
+        self.omega = nn.Parameter(omega, requires_grad=learn_angles)
         # log L_11, L_21 and log L_22 of each plane
         self.root = nn.Parameter(torch.zeros(self.own_heads, planes, 3)) if metric else None
         if metric:
@@ -231,7 +231,6 @@ class PaTESO4(PaTE):
             )
         blocks = sizes.head_dim // 4
         rates = axial_frequencies(blocks, 1, base).repeat(self.own_heads, sizes.coord_dim, 1)
-        rates = rates.to(torch.get_default_dtype())
         self.rates = nn.Parameter(rates, requires_grad=learn_angles)  # alpha and beta, [H, C, M]
         self.axes = nn.Parameter(torch.randn(sizes.coord_dim, self.own_heads, blocks, 3))  # u and v
 

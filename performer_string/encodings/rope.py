@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from performer_string.encodings.base import SeparableEncoding, Sizes
@@ -27,7 +28,8 @@ class RoPE(SeparableEncoding):
         self.register_constants()
 
     def constants(self) -> dict[str, Tensor]:
-        return {"omega": axial_frequencies(planes_of(self.head_dim, "rope"), self.coord_dim, self.base)}
+        planes = planes_of(self.head_dim, "rope")
+        return {"omega": axial_frequencies(planes, self.coord_dim, self.base, torch.float64)}
 
     def frequencies(self) -> Tensor:
         return self.omega
