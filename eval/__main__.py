@@ -14,11 +14,24 @@ from types import ModuleType
 
 import torch
 
-from eval import estimator, focusing, intervene, invariance, latency, length, locality, plateau, redundancy, resolution
+from eval import (
+    ablation,
+    estimator,
+    focusing,
+    intervene,
+    invariance,
+    latency,
+    length,
+    locality,
+    plateau,
+    redundancy,
+    resolution,
+)
 from eval.report import environment, keep_other, table, write_csv
 
 EVALUATIONS: dict[str, ModuleType] = {
     "resolution": resolution,
+    "ablation": ablation,
     "estimator": estimator,
     "intervene": intervene,
     "invariance": invariance,

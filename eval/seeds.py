@@ -17,6 +17,19 @@ def stem(model: str) -> str:
     return re.sub(r"-seed\d+$", "", model)
 
 
+def seed_of(model: str) -> int | None:
+    """The seed in the name of a run: 3 of `linear-seed3`."""
+    found = re.search(r"-seed(\d+)$", model)
+    return int(found[1]) if found else None
+
+
+def student(values: Sequence[float]) -> tuple[float, float, float]:
+    """Mean and its 95 % interval, mean +- t_(n-1) s / sqrt(n); of a single value the interval is that value."""
+    mean, count = statistics.mean(values), len(values)
+    half = t.ppf(0.975, count - 1) * statistics.stdev(values) / count**0.5 if count > 1 else 0.0
+    return mean, mean - half, mean + half
+
+
 OWN = {"seed", "root", "workers", "download", "resolutions"}  # what seeds of one model may differ in
 
 
@@ -47,16 +60,15 @@ def over_seeds(found: Sequence[Row]) -> list[Row]:
         if len(members) == 1:
             rows.append(members[0])
             continue
-        values, count = [row["accuracy"] for row in members], len(members)
-        mean, half = statistics.mean(values), t.ppf(0.975, count - 1) * statistics.stdev(values) / count**0.5
-        title = f"{model}, mean of {count} seeds"
+        mean, low, high = student([row["accuracy"] for row in members])
+        title = f"{model}, mean of {len(members)} seeds"
         rows.append(
             {
                 **members[0],
                 "model": title,
                 "accuracy": mean,
-                "low": max(0.0, mean - half),
-                "high": min(100.0, mean + half),
+                "low": max(0.0, low),
+                "high": min(100.0, high),
             }
         )
     return rows

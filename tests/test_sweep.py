@@ -100,6 +100,16 @@ def test_bad_arguments(tmp_path, arguments, message, capsys):
     assert not out.exists()
 
 
+@pytest.mark.parametrize(
+    ("asked", "jobs", "expected"), [("3", 2, 3), ("", 1, 6), ("", 4, 1), ("", 9, 1), ("4,2", 2, 3), ("0", 2, 3)]
+)
+def test_threads_of_each_run(asked, jobs, expected, monkeypatch):
+    """Two sweeps side by side would otherwise take all cores each, and wait for each other ten times as long."""
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
+    assert sweep.default_threads(jobs) == expected
+
+
 def test_stopped_and_started_again(tmp_path, faked, capsys):
     """Ctrl-C in the middle: what was begun is resumed where it was, what was finished is skipped."""
     path = write_sweep(tmp_path, seeds=[0])

@@ -49,6 +49,15 @@ def evaluation(sweep: Sweep) -> list[str]:
     return [f"python -m eval {name} {given}" for name in ("resolution", "locality")]
 
 
+def default_threads(jobs: int) -> int:
+    """What the environment asks for, or this process's cores shared out."""
+    asked = os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdecimal() and int(asked):
+        return int(asked)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores // max(1, jobs))
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     split = given.index("--") if "--" in given else len(given)
@@ -61,14 +70,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("sweep", type=Path, help="a file of train/sweeps")
     parser.add_argument("--only", nargs="+", default=[], metavar="AXIS=NAME,NAME", help="a part of it; model, seed too")
     parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
-    parser.add_argument("--threads", type=int, help="of each; all cores shared out by default")
+    parser.add_argument("--threads", type=int, help="of each; default: OMP_NUM_THREADS, or all cores shared out")
     parser.add_argument("--out", type=Path, help="where the runs are; runs/NAME by default")
     parser.add_argument("--list", action="store_true", help="say what there is to do, and do nothing")
     options, unknown = parser.parse_known_args(given[:split])
     if unknown:
         hint = " Arguments of python -m train fit come after --." if any("." in x for x in unknown) else ""
         parser.error(f"unrecognized arguments: {' '.join(unknown)}.{hint}")
-    threads = options.threads or max(1, (os.cpu_count() or 1) // max(1, options.jobs))
+    threads = default_threads(options.jobs) if options.threads is None else options.threads
     try:
         plan = read_plan(options.sweep)
         out = options.out or Path("runs") / options.sweep.stem

@@ -1,0 +1,98 @@
+"""What each part of a recipe is worth: models with one thing changed at a time, beside the recipe itself.
+
+The difference of a changed model to the recipe is taken seed by seed, at the same images, and its interval is Student's
+over the seeds: what the seeds have in common (the images they trained on, the random features) is not in it.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from eval import resolution
+from eval.report import Row, save_figure
+from eval.resolution import result_directory as result_directory
+from eval.seeds import seed_of, stem, student
+
+HELP = "accuracy of models with one thing changed at a time, as differences to the recipe, seed by seed"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    resolution.add_arguments(parser)
+    parser.add_argument(
+        "--reference", default="recipe", help="the model that all others differ from (default: %(default)s)"
+    )
+
+
+def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Those of `eval resolution`, with the difference to the reference of the same seed."""
+    names = [resolution.name_of(path) for path in options.checkpoint]
+    seeds = {seed_of(name) for name in names if stem(name) == options.reference}
+    alone = [name for name in names if seed_of(name) not in seeds]
+    if alone:
+        known = ", ".join(sorted(set(map(stem, names))))
+        raise ValueError(
+            f"no checkpoint of {options.reference!r} has the seed of {alone[0]}: add it, or say with --reference which "
+            f"of {known} the others differ from."
+        )
+    measured = list(resolution.rows(options, device))
+    base = {
+        (seed_of(row["model"]), row["resolution"]): row["accuracy"]
+        for row in measured
+        if stem(row["model"]) == options.reference
+    }
+    for row in measured:
+        difference = row["accuracy"] - base[seed_of(row["model"]), row["resolution"]]
+        yield {**row, "reference": options.reference, "difference": round(difference, 2)}
+
+
+def of(found: Sequence[Row], model: str, size: int, name: str) -> list[float]:
+    """A column's values over the seeds of a model at one resolution."""
+    return [row[name] for row in found if stem(row["model"]) == model and row["resolution"] == size]
+
+
+def models_and_sizes(found: Sequence[Row]) -> tuple[list[str], list[int]]:
+    """The reference first, the others as they came."""
+    names = dict.fromkeys([found[0]["reference"], *(stem(row["model"]) for row in found)])
+    return list(names), sorted({row["resolution"] for row in found})
+
+
+def summary(found: Sequence[Row]) -> list[Row]:
+    """The reference's accuracy, then the others' differences to it: means over seeds, with Student's interval."""
+    models, sizes = models_and_sizes(found)
+
+    def cell(values: Sequence[float], sign: str = "") -> str:
+        mean, low, high = student(values)
+        return f"{mean:{sign}.1f}" + (f" ({low:{sign}.1f} to {high:{sign}.1f})" if len(values) > 1 else "")
+
+    lines: list[Row] = []
+    for model in models:
+        first = model == models[0]
+        name = "accuracy" if first else "difference"
+        line = {f"{size} px": cell(of(found, model, size, name), "" if first else "+") for size in sizes}
+        lines.append({"accuracy in %": model, **line, "seeds": len(of(found, model, sizes[0], name))})
+    return lines
+
+
+def plot(found: Sequence[Row], path: Path) -> None:
+    """A panel for each resolution: every seed a dot, the mean a bar, the reference's mean a line through all."""
+    from matplotlib.figure import Figure
+
+    models, sizes = models_and_sizes(found)
+    figure = Figure(figsize=(2.0 + 2.4 * len(sizes), 1.0 + 0.32 * len(models)), layout="constrained")
+    panels = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
+    for axis, size in zip(panels, sizes, strict=True):
+        for place, model in enumerate(models):
+            values = of(found, model, size, "accuracy")
+            axis.plot(values, [place] * len(values), "o", color="C0", alpha=0.5, markersize=5)
+            axis.plot(student(values)[0], place, "|", color="black", markersize=12, markeredgewidth=2)
+        axis.axvline(student(of(found, models[0], size, "accuracy"))[0], color="grey", linewidth=0.8)
+        axis.axvline(found[0]["null"], color="grey", linestyle=":")
+        axis.set(title=f"{size} px", xlabel="accuracy in %", xlim=(0, 102))
+        axis.grid(axis="y", alpha=0.2)
+    panels[0].set(yticks=range(len(models)), yticklabels=models)
+    panels[0].invert_yaxis()
+    save_figure(figure, path)

@@ -1,0 +1,61 @@
+"""Models with one thing changed, as differences to the recipe."""
+
+from dataclasses import replace
+
+import pytest
+from saved import CONFIG, read, save
+
+from eval.__main__ import main
+from eval.ablation import summary
+from eval.seeds import student
+
+
+def test_differences_are_taken_seed_by_seed():
+    def row(model, accuracy, difference, resolution=60):
+        return {
+            "model": model,
+            "resolution": resolution,
+            "accuracy": accuracy,
+            "reference": "recipe",
+            "difference": difference,
+        }
+
+    rows = [row("no-gate-seed0", 80.0, -10.0), row("no-gate-seed1", 98.0, 1.0), row("order-1-seed1", 60.0, -37.0)]
+    rows += [row("recipe-seed0", 90.0, 0.0), row("recipe-seed1", 97.0, 0.0)]
+    recipe, gate, order = summary(rows)
+    # 12.706 is the 97.5 % point of Student's t with 1 degree of freedom
+    assert recipe["60 px"] == f"93.5 ({93.5 - 12.7062 * 3.5:.1f} to {93.5 + 12.7062 * 3.5:.1f})"
+    assert gate["60 px"] == f"-4.5 ({-4.5 - 12.7062 * 5.5:.1f} to +{-4.5 + 12.7062 * 5.5:.1f})"
+    assert order == {"accuracy in %": "order-1", "60 px": "-37.0", "seeds": 1}
+
+
+def test_interval_of_one_value_is_that_value():
+    assert student([3.0]) == (3.0, 3.0, 3.0)
+    assert student([1.0, 3.0]) == pytest.approx((2.0, 2 - 12.7062, 2 + 12.7062), abs=1e-4)
+
+
+def test_of_checkpoints(tmp_path, capsys):
+    paths = []
+    for seed in (0, 1):
+        paths.append(save(tmp_path / f"order-1-seed{seed}", replace(CONFIG, seed=seed, attention="softmax")))
+        paths.append(save(tmp_path / f"recipe-seed{seed}", replace(CONFIG, seed=seed)))
+    main(["ablation", "--checkpoint", *map(str, paths), "--resolutions", "60", "84", "--images", "16"])
+    out = capsys.readouterr().out
+    assert out.index("| recipe ") < out.index("| order-1 ")
+    _, rows = read(tmp_path / "results" / "ablation.csv")
+    found = {(row["model"], row["resolution"]): row for row in rows}
+    assert len(found) == 8
+    for (model, size), row in found.items():
+        base = found[model.replace("order-1", "recipe"), size]
+        assert float(row["difference"]) == pytest.approx(float(row["accuracy"]) - float(base["accuracy"]), abs=0.01)
+    assert (tmp_path / "results" / "ablation.png").stat().st_size > 5000
+
+
+def test_a_seed_without_its_reference(tmp_path, capsys):
+    paths = [save(tmp_path / "recipe-seed0"), save(tmp_path / "order-1-seed1", replace(CONFIG, seed=1))]
+    with pytest.raises(SystemExit):
+        main(["ablation", "--checkpoint", *map(str, paths), "--resolutions", "60"])
+    assert "no checkpoint of 'recipe' has the seed of order-1-seed1" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["ablation", "--checkpoint", *map(str, paths), "--resolutions", "60", "--reference", "other"])
+    assert "say with --reference which of order-1, recipe the others differ from" in capsys.readouterr().err
