@@ -9,8 +9,10 @@ BIN := .venv/bin
 demo: .venv/installed
 	$(BIN)/python -m eval.demo
 
+# One process for each core, one thread in each: threads of several processes wait for each other.
+test: export OMP_NUM_THREADS = 1
 test: lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
 
 lint: .venv/installed
 	$(BIN)/ruff check .
