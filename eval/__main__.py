@@ -7,8 +7,9 @@ One that runs on the CPU in any case has ON_CPU = True.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -27,7 +28,7 @@ from eval import (
     redundancy,
     resolution,
 )
-from eval.report import environment, keep_other, table, write_csv
+from eval.report import Row, check_writable, environment, keep_other, table, write_csv
 
 EVALUATIONS: dict[str, ModuleType] = {
     "resolution": resolution,
@@ -44,7 +45,7 @@ EVALUATIONS: dict[str, ModuleType] = {
 }
 
 
-OUT = "where the CSV and PNG go; `results` beside a checkpoint's or several runs' folders, else results/NAME"
+OUT = "where the CSV and PNG go; `results` beside a checkpoint's or several runs' folders, else runs/results/NAME"
 
 
 def choose_device(name: str) -> torch.device:
@@ -53,10 +54,24 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if name.startswith("cuda") and not torch.cuda.is_available():
         raise ValueError(f"--device {name}: torch sees no GPU here. Use --device cpu, or auto.")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ValueError(f"--device has to be auto, cpu, cuda or cuda:NUMBER, not {name!r}.")
+    return torch.device(name)
+
+
+def collect(rows: Iterator[Row], path: Path, header: Sequence[str]) -> list[Row]:
+    """All rows; where that is stopped or fails, those that there are go into a file before."""
+    found: list[Row] = []
     try:
-        return torch.device(name)
-    except RuntimeError:
-        raise ValueError(f"--device has to be auto, cpu, cuda or cuda:NUMBER, not {name!r}.") from None
+        for row in rows:
+            found.append(row)
+    except BaseException:
+        if found:
+            write_csv(path, found, header)
+            sys.stderr.write(f"\nnot complete; what was measured is in {path}\n")
+        raise
+    path.unlink(missing_ok=True)
+    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -73,17 +88,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     evaluation = EVALUATIONS[options.evaluation]
     try:
         device = choose_device(getattr(options, "device", "cpu"))
-        rows = list(evaluation.rows(options, device))
+        out = (options.out or evaluation.result_directory(options)).expanduser()
+        check_writable(out)
+        stem, header = out / options.evaluation, environment(given, device)
+        rows = collect(evaluation.rows(options, device), stem.with_suffix(".partial.csv"), header)
     except (ValueError, FileNotFoundError) as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(2) from None
-    out = options.out or evaluation.result_directory(options)
-    stem = out / options.evaluation
-    header = environment(given, device)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+    print(table(evaluation.summary(rows)))
     keep_other(stem, header)
     write_csv(stem.with_suffix(".csv"), rows, header)
     evaluation.plot(rows, stem.with_suffix(".png"))
-    print(table(evaluation.summary(rows)))
     print(f"\n{stem.with_suffix('.csv')}\n{stem.with_suffix('.png')}")
 
 

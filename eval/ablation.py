@@ -38,14 +38,11 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
             f"no checkpoint of {options.reference!r} has the seed of {alone[0]}: add it, or say with --reference which "
             f"of {known} the others differ from."
         )
-    measured = list(resolution.rows(options, device))
-    base = {
-        (seed_of(row["model"]), row["resolution"]): row["accuracy"]
-        for row in measured
-        if stem(row["model"]) == options.reference
-    }
-    for row in measured:
-        difference = row["accuracy"] - base[seed_of(row["model"]), row["resolution"]]
+    options.checkpoint.sort(key=lambda path: stem(resolution.name_of(path)) != options.reference)  # the reference first
+    base: dict[tuple[int | None, int], float] = {}
+    for row in resolution.rows(options, device):
+        own = base.setdefault((seed_of(row["model"]), row["resolution"]), row["accuracy"])
+        difference = row["accuracy"] - own
         yield {**row, "reference": options.reference, "difference": round(difference, 2)}
 
 

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from eval.contestants import feature_options
 from eval.measure import check_rounds, exponent, in_turn, peak_bytes, ratio
 from eval.report import Row, save_figure
 from performer_string import LOCALITIES, build_feature_map, build_locality, grid_positions, linear_attention
@@ -47,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def result_directory(options: argparse.Namespace) -> Path:
-    return Path("results") / "focusing"
+    return Path("runs/results") / "focusing"
 
 
 class Exact(OffsetKernel):
@@ -78,8 +79,10 @@ class Contest:
         shape = (1, options.heads, side * side, options.head_dim)
         self.q, self.k, self.v = (torch.randn(shape, device=device, requires_grad=options.backward) for _ in range(3))
         self.backward = options.backward
-        sizes = {"head_dim": options.head_dim, "num_heads": options.heads, "num_features": options.features}
-        self.phi = build_feature_map(options.feature_map, **sizes).to(device)
+        sizes = {"head_dim": options.head_dim, "num_heads": options.heads}
+        self.phi = build_feature_map(
+            options.feature_map, **feature_options(options.feature_map, options.features), **sizes
+        ).to(device)
         self.positions = grid_positions((side, side), device=device)
         self.calls: dict[str, Callable[[], None]] = {PLAIN: self.attend()}
         self.regimes, self.errors = {PLAIN: ""}, {PLAIN: 0.0}

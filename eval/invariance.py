@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def result_directory(options: argparse.Namespace) -> Path:
-    return resolution.result_directory(options) if options.checkpoint else Path("results") / "invariance"
+    return resolution.result_directory(options) if options.checkpoint else Path("runs/results") / "invariance"
 
 
 def label(name: str, options: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ import torch
 from torch.nn import functional as F
 from tqdm import tqdm
 
+from eval.arguments import positive
 from eval.measure import Call, check_rounds, in_turn, ratio
 from eval.report import Row, save_figure
 from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, fold
@@ -32,16 +33,16 @@ SPARSE: dict[str, dict[str, Any]] = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--encodings", nargs="+", default=["all"], help="names, or all")
     parser.add_argument("--variant", choices=VARIANTS, default="tiny")
-    parser.add_argument("--image-size", type=int, default=224)
-    parser.add_argument("--patch-size", type=int, default=16)
+    parser.add_argument("--image-size", type=positive, default=224)
+    parser.add_argument("--patch-size", type=positive, default=16)
     parser.add_argument("--attention", default="linear")
     parser.add_argument("--features", type=int, default=64, help="random features a head")
-    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--batch-size", type=positive, default=8)
     parser.add_argument("--rounds", type=int, default=7, help="measurements, after one not counted")
 
 
 def result_directory(options: argparse.Namespace) -> Path:
-    return Path("results") / "latency"
+    return Path("runs/results") / "latency"
 
 
 def chosen(names: Sequence[str]) -> dict[str, tuple[str, dict[str, Any]]]:

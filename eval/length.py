@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from eval.arguments import positive
 from eval.contestants import METHODS, Attentions, grid_of, layer_call, model_call
 from eval.measure import check_rounds, exponent, in_turn, peak_bytes, ratio
 from eval.report import Row, save_figure
@@ -29,7 +30,7 @@ REFERENCE = "softmax"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     powers = [2**n for n in range(8, 15)]
-    parser.add_argument("--tokens", type=int, nargs="+", default=powers, help="up to millions")
+    parser.add_argument("--tokens", type=positive, nargs="+", default=powers, help="up to millions")
     parser.add_argument("--levels", nargs="+", default=["attention"], help=", ".join(LEVELS))
     parser.add_argument("--methods", nargs="+", default=["all"], help=", ".join(METHODS))
     parser.add_argument("--heads", type=int, default=4, help="at the level of attention; the others are a ViT-tiny")
@@ -46,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def result_directory(options: argparse.Namespace) -> Path:
-    return Path("results") / "length"
+    return Path("runs/results") / "length"
 
 
 def timed(out: Callable[[], Tensor], backward: bool) -> Callable[[], None]:

@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def result_directory(options: argparse.Namespace) -> Path:
-    return Path("results") / "redundancy"
+    return Path("runs/results") / "redundancy"
 
 
 def make(family: str, head_dim: int) -> SeparableEncoding:

@@ -65,6 +65,13 @@ def beside(run: Path, several: bool) -> Path:
     return (run.parent if several else run) / "results"
 
 
+def check_writable(folder: Path) -> None:
+    """An error where results could not be written, before hours of measuring them."""
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"--out {folder}: {there} is not a folder that can be written to.")
+
+
 def keep_other(stem: Path, header: Sequence[str]) -> None:
     """What another command has left under this name is kept: NAME.1.csv and NAME.1.png, NAME.2.csv, ..."""
     path = stem.with_suffix(".csv")

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from eval.arguments import Once, count, pixels
 from eval.report import Row, beside, save_figure, wilson
 from eval.seeds import check_seeds, over_seeds
 from train.checkpoint import Trained, load_trained
@@ -18,21 +19,11 @@ from train.checkpoint import Trained, load_trained
 HELP = "accuracy per resolution, with 95 %% intervals, beside the null score"
 
 
-def pixels(text: str) -> int:
-    if not text.isdigit() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"a resolution is a number of pixels, like 168, not {text!r}")
-    return int(text)
-
-
-def count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"a number of images is 0 or more, not {text!r}.")
-    return int(text)
-
-
 def add_arguments(parser: argparse.ArgumentParser, split: str = "test", images: int = 0) -> None:
     parser.add_argument("--checkpoint", nargs="+", type=Path, required=True, help="one or more checkpoints")
-    parser.add_argument("--resolutions", nargs="+", type=pixels, required=True, help="sides of the images, in pixels")
+    parser.add_argument(
+        "--resolutions", nargs="+", type=pixels, action=Once, required=True, help="sides of the images, in pixels"
+    )
     parser.add_argument(
         "--positions", choices=("extrapolate", "interpolate"), help="as the model was trained by default"
     )

@@ -12,28 +12,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from performer_string.checks import (
+    check_decay,
+    check_features,
+    check_heads,
+    check_key_bias,
+    check_key_mask,
+    check_positions,
+    check_rotation,
+)
 from performer_string.features import FeatureMap
 from performer_string.kernels import fused_attention
-from performer_string.modes import transformed
+from performer_string.modes import plain
 from performer_string.offsets import OffsetKernel, divide
-from performer_string.rotation import Rotation, check_places
+from performer_string.rotation import Rotation
 
 NEVER = -1e4  # a bias in place of -inf: exp of it is zero beside any other
-
-
-def check_key_mask(key_mask: Tensor | None, k: Tensor) -> None:
-    if key_mask is None:
-        return
-    if key_mask.dtype != torch.bool or key_mask.shape != (k.shape[0], k.shape[-2]):
-        raise ValueError(
-            f"key_mask has to be boolean and of shape [B, N] = [{k.shape[0]}, {k.shape[-2]}], True where a key takes "
-            f"part, not {key_mask.dtype} {list(key_mask.shape)}."
-        )
-
-
-def check_key_bias(key_bias: Tensor | None, k: Tensor) -> None:
-    if key_bias is not None and key_bias.shape != k.shape[:3]:
-        raise ValueError(f"key_bias has to be [B, H, N] = {list(k.shape[:3])}, not {list(key_bias.shape)}.")
 
 
 def centred(key_bias: Tensor, key_mask: Tensor | None) -> Tensor:
@@ -49,28 +43,6 @@ def centred(key_bias: Tensor, key_mask: Tensor | None) -> Tensor:
 def key_weights(key_bias: Tensor, key_mask: Tensor | None, degree: int = 1) -> Tensor:
     """exp(b_j / degree) up to a factor for each head, which makes the largest 1: [B, H, N] -> [B, H, N, 1]."""
     return (centred(key_bias, key_mask) / degree).exp()[..., None]
-
-
-def check_decay(decay: OffsetKernel, q: Tensor, normalised: bool) -> None:
-    kinds = {False: "locality", True: "relative_mask"}
-    if decay.normalised != normalised:
-        raise ValueError(f"a {type(decay).__name__} is a {kinds[decay.normalised]}, not a {kinds[normalised]}.")
-    if decay.num_heads != q.shape[1]:
-        raise ValueError(
-            f"the {kinds[normalised]} has {decay.num_heads} heads, the queries have {q.shape[1]}: build it with "
-            f"num_heads={q.shape[1]}."
-        )
-
-
-def check_positions(positions: Tensor | None, tokens: int) -> Tensor:
-    """The positions, which a decay needs."""
-    if positions is None or positions.ndim != 2 or len(positions) != tokens:
-        given = "none are" if positions is None else f"{list(positions.shape)} is"
-        raise ValueError(
-            f"a locality or mask needs the positions of all {tokens} tokens, [N, C], alike for all samples; {given} "
-            f"given."
-        )
-    return positions
 
 
 def rotate_pair(q: Tensor, k: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
@@ -101,18 +73,20 @@ def softmax_attention(
         key_bias: b, [B, H, N], added to the logits of each key.
         scale: of the logits, d^-1/2 unless given.
     """
+    check_heads(q, k, v)
+    check_rotation(rotation, q, k)
     check_key_mask(key_mask, k)
     check_key_bias(key_bias, k)
     q, k = rotate_pair(q, k, rotation)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    if scale <= 0:
+    if not scale > 0:
         raise ValueError(f"the scale of the logits has to be positive, not {scale}.")
     if key_bias is not None:
         key_bias = centred(key_bias, key_mask).clamp(min=NEVER)
     if locality is not None:
         check_decay(locality, q, False)
         dtype = torch.promote_types(q.dtype, torch.float32)
-        decay = locality.matrix(check_positions(positions, k.shape[-2]), num_prefix).to(dtype)
+        decay = locality.matrix(check_positions(positions, q, k, num_prefix), num_prefix).to(dtype)
         with torch.autocast(q.device.type, enabled=False):
             logits = (q.to(dtype) * scale) @ k.to(dtype).mT
             if key_bias is not None:
@@ -182,6 +156,9 @@ def linear_attention(
     Returns:
         [B, H, N, d]. Source: arXiv:2009.14794 (FAVOR+), arXiv:2502.02562 section 4 (rotations before the features).
     """
+    check_heads(q, k, v)
+    check_features(phi, q)
+    check_rotation(rotation, q, k)
     check_key_mask(key_mask, k)
     check_key_bias(key_bias, k)
     if locality is not None and relative_mask is not None:
@@ -189,18 +166,16 @@ def linear_attention(
     decay = relative_mask if locality is None else locality
     if decay is not None:
         check_decay(decay, q, locality is None)
-    if not k.shape[-2] or not len(v):
+    if not k.shape[-2] or not v.shape[0]:
         return v.new_zeros(*q.shape[:-1], v.shape[-1])
     if key_bias is not None and phi.degree is not None:
         k = k * key_weights(key_bias, key_mask, phi.degree).to(k.dtype)  # a key's norm is its weight
         key_bias = None
-    form = phi.form() if decay is None and not transformed() else None
+    form = phi.form() if decay is None and not plain() else None
     if form is not None:
         planes = None if rotation is None else rotation.planar()
         if planes is None:
             q, k = rotate_pair(q, k, rotation)
-        elif planes[0].shape[-1]:
-            check_places(planes[0].shape[-2], q, k)
         bias = None if key_bias is None else centred(key_bias, key_mask).clamp(min=NEVER)
         with torch.autocast(q.device.type, enabled=False):
             return fused_attention(q, k, v, form, planes, key_mask, bias)
@@ -221,7 +196,7 @@ def linear_attention(
     q, k = rotate_pair(q, k, rotation)
     with torch.autocast(q.device.type, enabled=False):
         if decay is not None:
-            positions = check_positions(positions, k.shape[-2])
+            positions = check_positions(positions, q, k, num_prefix)
             return decay.attend(phi, q, k, v, positions, num_prefix, key_mask).to(v.dtype)
         fq, fk = phi.pair(q, k, key_mask)  # [B, H, N, m]
         numerator = fq @ (fk.mT @ v.to(fk.dtype))  # [B, H, N, m] [B, H, m, d]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import difflib
 import inspect
+import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin
 
 T = TypeVar("T")
 
@@ -23,11 +26,33 @@ def lookup(kind: str, name: str, table: Mapping[str, T]) -> T:
     return table[name]
 
 
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of an annotated type; of a type other than plain values, yes."""
+    origin, members = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return any(fits(value, member) for member in members)
+    if origin is list:  # or a tuple
+        return isinstance(value, list | tuple) and all(fits(item, members[0]) for item in value)
+    if kind in (int, float):
+        return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+    return isinstance(value, kind) if kind in (bool, str, NoneType) else True
+
+
+def check_type(name: str, value: Any, kind: Any) -> None:
+    if not fits(value, kind):
+        wanted = kind.__name__ if isinstance(kind, type) and get_origin(kind) is None else str(kind)
+        text = isinstance(value, str) and re.fullmatch(r"[-+]?\d+e[-+]?\d+", value)
+        hint = " YAML reads a number like 2e-1 as text: write 0.2, or 2.0e-1." if text else ""
+        raise ValueError(f"{name} has to be {wanted}, not {value!r}.{hint}")
+
+
 def construct(kind: str, name: str, build: Callable[..., T], options: Mapping[str, Any], **given: Any) -> T:
-    """`build(**given, **options)`, where an option that `build` does not take is an error that names the nearest."""
-    accepted = [p for p in inspect.signature(build).parameters if p not in given]
-    for option in options:
+    """`build(**given, **options)`; an option that `build` does not take is an error that names the nearest, and so is
+    one of another type than annotated."""
+    accepted = {p.name: p for p in inspect.signature(build, eval_str=True).parameters.values() if p.name not in given}
+    for option, value in options.items():
         if option not in accepted:
             known = f"Its options: {', '.join(accepted)}." if accepted else "It takes no options."
             raise ValueError(f"{kind} {name!r} has no option {option!r}.{nearest(option, accepted)} {known}")
+        check_type(f"{kind} {name!r}: {option}", value, accepted[option].annotation)
     return build(**given, **options)

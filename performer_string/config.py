@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, get_args, get_type_hints
 
 from performer_string.attend import ATTENTIONS
-from performer_string.choices import lookup
+from performer_string.choices import check_type, lookup
 from performer_string.locality import LOCALITIES
 from performer_string.positions import PositionMode
 from performer_string.values import VALUE_MAPS
@@ -102,6 +102,8 @@ class ViTConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        for attribute, annotated in get_type_hints(type(self)).items():
+            check_type(attribute, getattr(self, attribute), annotated)
         sizes = lookup("ViT variant", self.variant, VARIANTS)
         self.width = sizes["width"] if self.width is None else self.width
         self.depth = sizes["depth"] if self.depth is None else self.depth
@@ -125,7 +127,8 @@ class ViTConfig:
                 raise ValueError(f"{name} has to be positive, not {getattr(self, name)}.")
         if self.registers < 0:
             raise ValueError(f"registers has to be 0 or more, not {self.registers}.")
-        if self.max_temperature <= 0:
-            raise ValueError(f"max_temperature has to be positive, not {self.max_temperature}.")
+        for name in ("max_temperature", "mlp_ratio"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} has to be positive, not {getattr(self, name)}.")
         if not 0 <= self.drop_path < 1:
             raise ValueError(f"drop_path has to lie in [0, 1), not {self.drop_path}.")

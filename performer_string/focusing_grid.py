@@ -18,11 +18,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from performer_string.kernels.chunked import pieces
 from performer_string.lattice import Lattice, Triple, from_cells, to_cells
-from performer_string.modes import without_autocast
+from performer_string.modes import first_order
 from performer_string.nodes import Blur, Cells, blur_gradients, blurred, slice_across, slice_nodes, splat
 from performer_string.slabs import Again, Source, slab_size
 
@@ -85,8 +84,7 @@ class _GridSum(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
-    @without_autocast
+    @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, hidden, far, *rest = ctx.saved_tensors
         source, cells = ctx.source, ctx.cells

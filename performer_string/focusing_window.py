@@ -13,10 +13,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from performer_string.lattice import Lattice, Triple
-from performer_string.modes import without_autocast
+from performer_string.modes import first_order
 from performer_string.slabs import Again, Source, slab_size
 from performer_string.tiles import band_of, bands, slabs, tile_of, together
 
@@ -81,8 +80,7 @@ class _WindowSum(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
-    @without_autocast
+    @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, table, hidden, sums, *learned = ctx.saved_tensors
         source, lattice = ctx.source, ctx.lattice

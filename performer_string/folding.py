@@ -20,19 +20,28 @@ def fold(model: ViT) -> ViT:
     The outputs are those of the model; the encoding of the copy has no basis left to compute or to apply. The model
     itself stays as it is, to be trained on. Encodings without a basis (RoPE, LieRE, absolute) are left as they are, as
     is a folded model. The weights of a folded model load into a folded model only.
+
+    Raises:
+        ValueError: a projection that is more than its weight and bias.
     """
+    if not isinstance(model, ViT):
+        raise TypeError(f"fold takes a ViT, not a {type(model).__name__}.")
+    encoding = model.encoding
+    basis = encoding.basis() if isinstance(encoding, SeparableEncoding) and not encoding.folded else None
+    if basis is None:
+        return copy.deepcopy(model).eval()
+    if not all(cast(Block, block).attention.plain() for block in model.blocks):
+        raise ValueError(
+            "fold needs plain projections of queries and keys, and one of this model has an adapter, a "
+            "parametrization, pruning or a hook, or no bias: merge or remove it first."
+        )
     folded = copy.deepcopy(model).eval()
-    encoding = folded.encoding
-    if not isinstance(encoding, SeparableEncoding):
-        return folded
-    basis = None if encoding.folded else encoding.basis()
-    if basis is not None:
-        layers = len(folded.blocks)
-        bases = [basis] * layers if encoding.layers == 1 else parts_of(basis, layers, 0)  # [1 or H, d, d] each
-        for block, own in zip(folded.blocks, bases, strict=True):
-            attention = cast(Block, block).attention
-            weight, bias = attention.fold(own)
-            attention.qkv.weight.copy_(weight)
-            attention.qkv.bias.copy_(bias)
-        encoding.folded = True
+    layers = len(folded.blocks)
+    bases = [basis] * layers if encoding.layers == 1 else parts_of(basis, layers, 0)  # [1 or H, d, d] each
+    for block, own in zip(folded.blocks, bases, strict=True):
+        attention = cast(Block, block).attention
+        weight, bias = attention.fold(own)
+        attention.qkv.weight.copy_(weight)
+        attention.qkv.bias.copy_(bias)
+    cast(SeparableEncoding, folded.encoding).folded = True
     return folded

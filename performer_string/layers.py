@@ -93,6 +93,12 @@ class SelfAttention(nn.Module):
         queries, keys, _ = self.qkv.weight.chunk(3)  # [D, D] each
         keys.copy_(queries)
 
+    def plain(self) -> bool:
+        """Whether the projection is its weight and bias and nothing else: no adapter, pruning, hook or the like."""
+        kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        hooked = any(getattr(self.qkv, kind) for kind in kinds)
+        return type(self.qkv) is nn.Linear and self.qkv.bias is not None and not hooked
+
     def fold(self, basis: Tensor) -> tuple[Tensor, Tensor]:
         """Weight [3D, D] and bias [3D] of the projections with B^T applied to the queries' and keys' rows."""
         weight, bias = self.qkv.weight, self.qkv.bias
@@ -105,7 +111,7 @@ class SelfAttention(nn.Module):
 
     def project(self, x: Tensor, basis: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys in the basis, and values: [B, N, D] -> [B, H, N, d] each."""
-        plain = type(self.qkv) is nn.Linear and not (self.qkv._forward_hooks or self.qkv._forward_pre_hooks)
+        plain = self.plain()
         if basis is None or not plain:  # what hooks or stands for the projection (adapters, pruning) has its say
             qkv = self.qkv(x)
         elif self.training or torch.is_grad_enabled():

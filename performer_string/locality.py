@@ -87,8 +87,12 @@ class Locality(OffsetKernel):
         return self.amplitude().view(view) * self.profile(squares)
 
     def on_lattice(self, fq: Tensor, fk: Tensor, v: Tensor, lattice: Lattice) -> Tensor:
-        """In time and memory linear in N: each head goes through a window (error below 0.1 %) or a grid of nodes (below
-        3 %), whichever is predicted to cost less."""
+        """In time and memory linear in N: each head goes through a window or a grid of nodes, whichever is predicted to
+        cost less.
+
+        The outputs are off by less than 0.1 % through a window, and by some 3 % through nodes; more where attention is
+        sharp and the decay `exponential`, whose weight of a token itself comes out up to 15 % low (7 % seen).
+        """
         return focus(self, Given(fq.shape[-1]), fq, fk, v, lattice)[..., :-1]
 
     def attend(

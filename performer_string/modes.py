@@ -1,4 +1,5 @@
-"""What mode torch works in: autocast, which must not reach backward passes, and function transforms."""
+"""What mode torch works in: autocast and second derivatives, which must not reach backward passes; transforms and
+export, for which kernels have no rule."""
 
 from __future__ import annotations
 
@@ -7,20 +8,47 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import torch
+from torch import Tensor
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def without_autocast(backward: F) -> F:
-    """Of an autograd function: its backward pass in the types it is given.
+ONCE = (
+    "fused linear attention has first derivatives only. For second ones write it out with phi.pair(q, k), or use the "
+    "feature map polynomial."
+)
 
-    A compiled one runs under the autocast of the forward pass, an eager one called within autocast under that.
+
+class _Once(torch.autograd.Function):
+    """The first `count` tensors as functions of all others, with derivatives that are an error."""
+
+    @staticmethod
+    def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(x.view_as(x) for x in tensors[:count])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Any:
+        raise RuntimeError(ONCE)
+
+
+def first_order(backward: F) -> F:
+    """Of an autograd function: its backward pass, in the types it is given, and differentiable no further.
+
+    A compiled one runs under the autocast of the forward pass, an eager one called within autocast under that. Under
+    `create_graph` its results depend on the inputs, also where the incoming gradient is a constant (as that of a sum
+    is, which torch's `once_differentiable` passes by): a derivative of them is an error, and not zero.
     """
 
     @functools.wraps(backward)
-    def exact(ctx: Any, gradient: torch.Tensor) -> Any:
-        with torch.autocast(gradient.device.type, enabled=False):
-            return backward(ctx, gradient)
+    def exact(ctx: Any, gradient: Tensor) -> Any:
+        with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
+            found = backward(ctx, gradient)
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+            return found
+        sources = [x for x in (gradient, *ctx.saved_tensors) if x is not None and x.requires_grad]
+        given = [x for x in found if x is not None]
+        marked = iter(_Once.apply(len(given), *given, *sources))
+        return tuple(None if x is None else next(marked) for x in found)
 
     return cast(F, exact)
 
@@ -30,3 +58,9 @@ def transformed() -> bool:
     if torch.compiler.is_compiling():
         return False
     return torch._C._functorch.maybe_current_level() is not None
+
+
+def plain() -> bool:
+    """Whether attention is to be plain operations on whole tensors: under transforms, and for an exported graph, which
+    is to serve any batch."""
+    return torch.compiler.is_exporting() or transformed()

@@ -38,9 +38,8 @@ def grid_positions(
     Returns:
         [N, C] with N the product of `grid`; unit: one patch of the training grid.
     """
-    grid = tuple(int(n) for n in grid)
-    if not grid or min(grid) < 1:
-        raise ValueError(f"grid has to hold one or more positive sizes, not {grid}.")
+    if not isinstance(grid, Sequence) or not grid or not all(isinstance(n, int | torch.SymInt) and n > 0 for n in grid):
+        raise ValueError(f"grid has to hold one or more positive sizes, like (14, 14), not {grid!r}.")
     if mode not in get_args(PositionMode):
         raise ValueError(f"mode has to be one of {', '.join(get_args(PositionMode))}, not {mode!r}.")
     if (mode == "interpolate") != (train_grid is not None):

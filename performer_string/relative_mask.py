@@ -22,6 +22,7 @@ from torch.utils.checkpoint import checkpoint
 from performer_string.choices import construct, lookup
 from performer_string.features import FeatureMap
 from performer_string.lattice import Lattice
+from performer_string.modes import transformed
 from performer_string.offsets import OffsetKernel, divide
 
 ENTRIES = {"cpu": 4e6, "cuda": 2.5e8}  # numbers that go through one FFT, if that is possible
@@ -49,7 +50,7 @@ def toeplitz_sum(fq: Tensor, fk: Tensor, v: Tensor, kernel: Tensor, shape: Seque
     block = int(min(fq.shape[-1], max(1, ENTRIES.get(fq.device.type, 4e6) // per_feature)))
     out = torch.zeros_like(v)
     for q, k in zip(fq.split(block, dim=-1), fk.split(block, dim=-1), strict=True):
-        if torch.is_grad_enabled() and block < fq.shape[-1]:
+        if torch.is_grad_enabled() and block < fq.shape[-1] and not transformed():
             out = out + checkpoint(_convolve, q, k, v, kernel, shape, use_reentrant=False, preserve_rng_state=False)
         else:
             out = out + _convolve(q, k, v, kernel, shape)

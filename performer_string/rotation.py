@@ -12,6 +12,7 @@ gauge Rot(theta) B^T, and B^T folds into the projections of queries and keys.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from typing import Protocol
 
 import torch
@@ -20,6 +21,10 @@ from torch import Tensor
 
 class Rotation(Protocol):
     """What attention asks of a position encoding, once it has seen the positions."""
+
+    def check(self, x: Tensor) -> None:
+        """An error unless x [B, H, N, d] has a place for each token and the heads that this is for."""
+        ...
 
     def rotate(self, x: Tensor) -> Tensor:
         """Queries or keys [B, H, N, d] turned by their positions, in any gauge that keeps every inner product."""
@@ -56,11 +61,18 @@ def parts_of(x: Tensor, count: int, dim: int) -> list[Tensor]:
     return [x] * count if x.shape[dim] == 1 else list(x.chunk(count, dim))
 
 
-def check_places(places: int, *tokens: Tensor) -> None:
-    """An error unless each token [B, H, N, d] has a place: one for all would broadcast."""
-    for x in tokens:
-        if x.shape[-2] != places:
-            raise ValueError(f"the rotation is of {places} positions and not of {x.shape[-2]}: each token needs one.")
+def check_fit(x: Tensor, lead: Sequence[int], places: int, head_dim: int) -> None:
+    """An error unless x [B, H, N, d] is what a rotation [1 or B, 1 or H, N] of heads of width d is for.
+
+    Where it is not, places would broadcast over tokens, or samples and dimensions be left out.
+    """
+    if x.shape[-1] != head_dim:
+        raise ValueError(f"the rotation is of heads of width {head_dim}, and not of {x.shape[-1]}.")
+    if x.shape[-2] != places:
+        raise ValueError(f"the rotation is of {places} positions and not of {x.shape[-2]}: each token needs one.")
+    have = x.shape[:-2]
+    if len(lead) > len(have) or any(n not in (1, m) for n, m in zip(lead[::-1], have[::-1], strict=False)):
+        raise ValueError(f"the rotation is of (samples, heads) {tuple(lead)}, and not of {tuple(have)}.")
 
 
 class PlaneRotation:
@@ -80,17 +92,21 @@ class PlaneRotation:
             raise ValueError(f"{cos.shape[-1]} planes need a head width of {2 * cos.shape[-1]}, not {head_dim}.")
         self.cos, self.sin, self.head_dim, self.basis = cos, sin, head_dim, basis
 
+    def check(self, x: Tensor) -> None:
+        *lead, places, _ = self.cos.shape
+        check_fit(x, lead, places, self.head_dim)
+
     def rotate(self, x: Tensor) -> Tensor:
         """Rot(theta) B^T x for x [B, H, N, d], in float32 or better inside, in the type of x outside."""
         dtype = torch.promote_types(x.dtype, self.cos.dtype)
         y = x.to(dtype)
+        self.check(x)
         if self.basis is not None:
             with torch.autocast(x.device.type, enabled=False):
                 y = y @ self.basis.to(dtype)  # rows x^T B = (B^T x)^T: [B, H, N, d]
         planes = self.cos.shape[-1]
         if not planes:
             return y.to(x.dtype)
-        check_places(self.cos.shape[-2], x)
         first, second, still = y.split((planes, planes, self.head_dim - 2 * planes), dim=-1)
         turned = (first * self.cos - second * self.sin, first * self.sin + second * self.cos, still)
         return torch.cat(turned, dim=-1).to(x.dtype)
@@ -98,9 +114,8 @@ class PlaneRotation:
     def unrotate(self, x: Tensor) -> Tensor:
         """B Rot(-theta) x for x [B, H, N, d], in float32 or better inside, in the type of x outside."""
         dtype = torch.promote_types(x.dtype, self.cos.dtype)
+        self.check(x)
         planes = self.cos.shape[-1]
-        if planes:
-            check_places(self.cos.shape[-2], x)
         first, second, still = x.to(dtype).split((planes, planes, self.head_dim - 2 * planes), dim=-1)
         y = torch.cat((first * self.cos + second * self.sin, second * self.cos - first * self.sin, still), dim=-1)
         return self.outer(y).to(x.dtype)
@@ -185,9 +200,13 @@ class BlockRotation:
     def __init__(self, blocks: Tensor):
         self.blocks = blocks
 
+    def check(self, x: Tensor) -> None:
+        *lead, places, blocks, size, _ = self.blocks.shape
+        check_fit(x, lead, places, blocks * size)
+
     def rotate(self, x: Tensor) -> Tensor:
         """R x for x [B, H, N, d], in the precision of the blocks inside, in the type of x outside."""
-        check_places(self.blocks.shape[-4], x)
+        self.check(x)
         dtype = torch.promote_types(x.dtype, self.blocks.dtype)
         parts = x.to(dtype).unflatten(-1, self.blocks.shape[-3:-1])  # [B, H, N, m, b]
         with torch.autocast(x.device.type, enabled=False):
@@ -226,6 +245,9 @@ class ScaledRotation:
 
     def __init__(self, rotation: Rotation, scale: Tensor):
         self.rotation, self.scale = rotation, scale
+
+    def check(self, x: Tensor) -> None:
+        self.rotation.check(x)
 
     def rotate(self, x: Tensor) -> Tensor:
         return (self.rotation.rotate(x) * self.scale[..., None]).to(x.dtype)

@@ -28,6 +28,8 @@ class ViT(nn.Module):
 
     def __init__(self, config: ViTConfig):
         super().__init__()
+        if not isinstance(config, ViTConfig):
+            raise TypeError(f"a ViT is built as ViT(ViTConfig(...)), not from a {type(config).__name__}.")
         c = self.config = config
         width, depth, heads = cast(int, c.width), cast(int, c.depth), cast(int, c.num_heads)
         if width % heads:
@@ -134,14 +136,14 @@ class ViT(nn.Module):
             positions = self.grid_positions(grid, images.device)
             rotations = self.grid_rotations(grid, positions)
         else:
-            if positions.ndim < 2 or positions.shape[-2] != math.prod(grid):
+            if tuple(positions.shape[:-1]) not in ((math.prod(grid),), (len(images), math.prod(grid))):
                 raise ValueError(
-                    f"positions have to be [N, 2], or [B, N, 2] for each image, with one row for each of the "
-                    f"{grid[0]} x {grid[1]} patches, not {list(positions.shape)}."
+                    f"positions have to be [N, 2], or [B, N, 2] for each of the {len(images)} images, with one row for "
+                    f"each of the {grid[0]} x {grid[1]} patches, not {list(positions.shape)}."
                 )
             rotations = self.rotations(positions)
         patches = rearrange(images, "b c (h p) (w q) -> b (h w) (c p q)", p=self.patch[0], q=self.patch[1])
-        x = self.embed(patches.to(self.embed.weight.dtype))  # [B, N, D]; not float32 in a model of another type
+        x = self.embed(patches.to(self.norm.weight.dtype))  # [B, N, D]; not float32 in a model of another type
         added = self.encoding.embedding(positions)
         x = x if added is None else x + added.to(x.dtype)
         if self.prefix is not None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from saved import CONFIG, read, save
 
+from eval import resolution
 from eval.__main__ import main
 from eval.report import table, wilson, write_csv
 from eval.resolution import summary
@@ -77,6 +78,41 @@ def test_results_of_another_command_are_kept(tmp_path):
     assert "interpolate" in read(tmp_path / "one" / "results" / "resolution.csv")[0][0]
 
 
+def test_a_resolution_named_twice_is_no_second_seed(tmp_path, capsys):
+    main(["resolution", "--checkpoint", str(save(tmp_path / "one")), "--resolutions", "60", "60", "--images", "4"])
+    assert "seeds" not in capsys.readouterr().out
+    assert len(read(tmp_path / "one" / "results" / "resolution.csv")[1]) == 1
+
+
+@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt(), 130), (ValueError("no such luck"), 2)])
+def test_what_was_measured_before_a_stop_is_kept(error, status, tmp_path, monkeypatch, capsys):
+    given, accuracy = ["resolution", "--checkpoint", str(save(tmp_path / "one")), "--images", "4"], resolution.accuracy
+
+    def fails(trained, size, *rest):
+        if size == 84:
+            raise error
+        return accuracy(trained, size, *rest)
+
+    monkeypatch.setattr(resolution, "accuracy", fails)
+    with pytest.raises(SystemExit) as stop:
+        main([*given, "--resolutions", "60", "84"])
+    assert stop.value.code == status
+    partial = tmp_path / "one" / "results" / "resolution.partial.csv"
+    assert f"what was measured is in {partial}" in capsys.readouterr().err
+    assert [row["resolution"] for row in read(partial)[1]] == ["60"]
+    main([*given, "--resolutions", "60"])
+    assert not partial.exists()
+
+
+def test_a_place_that_cannot_be_written_to(tmp_path, capsys):
+    """Known before anything is measured."""
+    (tmp_path / "file").write_text("")
+    given = ["resolution", "--checkpoint", str(save(tmp_path / "one")), "--resolutions", "60"]
+    with pytest.raises(SystemExit):
+        main([*given, "--out", str(tmp_path / "file" / "in")])
+    assert "file is not a folder that can be written to" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("evaluation", ["resolution", "locality"])
 def test_two_models_of_one_name(evaluation, tmp_path, capsys):
     paths = [str(save(tmp_path / folder / "one")) for folder in ("a", "b")]
@@ -115,6 +151,7 @@ def test_positions_can_be_interpolated(tmp_path):
         (["--resolutions", "36"], "60 pixels or more, not 36"),
         (["--resolutions", "60", "--positions", "stretch"], "invalid choice: 'stretch'"),
         (["--resolutions", "60", "--images", "-4"], "a number of images is 0 or more, not '-4'"),
+        (["--resolutions", "60", "--device", "mps"], "--device has to be auto, cpu, cuda or cuda:NUMBER, not 'mps'"),
         (["--resolutions", "60", "--device", "gpu"], "--device has to be auto, cpu, cuda or cuda:NUMBER, not 'gpu'"),
     ],
 )

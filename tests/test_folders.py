@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -53,6 +54,21 @@ def test_a_damaged_image_is_named(images, tmp_path):
         file.write_bytes(file.read_bytes()[:40])
     with pytest.raises(ValueError, match=r"\.png cannot be read \(.*\)\. Repair it"):
         data.held_out("val", (8, 8))[0]
+
+
+def test_sixteen_bits_a_pixel(images, tmp_path):
+    """Pillow's conversion to RGB would make almost all of them white."""
+    data = images(train={"cat": 6, "dog": 6})
+    ramp = np.linspace(0, 65535, 64).reshape(8, 8).astype(np.uint16)
+    for path in tmp_path.rglob("*.png"):
+        Image.fromarray(ramp).save(path)
+    image, _ = data.held_out("val", (8, 8))[0]
+    torch.testing.assert_close(image[0], torch.from_numpy((ramp / 257).round().astype(np.uint8)))
+
+
+def test_one_class_alone(images):
+    with pytest.raises(ValueError, match="one class only, cat"):
+        images(train={"cat": 6}).setup()
 
 
 def test_mean_and_deviation_of_the_channels(images):

@@ -30,6 +30,7 @@ ORDER = [
     "focusing",
     "locality",
     "relative_mask",
+    "checks",
     "attention",
     "values",
     "attend",

@@ -24,6 +24,9 @@ class TestLayer:
         rotation = build_encoding(encoding, head_dim=6, num_heads=2).double()(torch.rand(7, 2, dtype=torch.float64) * 9)
 
         class Dense:
+            def check(self, x):
+                assert x.shape[1:] == (2, 7, 6)
+
             def rotate(self, x):
                 return torch.einsum("hnij,bhnj->bhni", rotation.matrix().expand(2, -1, -1, -1), x)
 

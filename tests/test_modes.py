@@ -7,7 +7,14 @@ import torch
 from small_vit import vit
 from torch.func import functional_call, grad, stack_module_state, vmap
 
-from performer_string import build_encoding, build_feature_map, grid_positions, linear_attention
+from performer_string import (
+    build_encoding,
+    build_feature_map,
+    build_locality,
+    grid_positions,
+    linear_attention,
+    relative_mask,
+)
 
 MAPS = {"favor+": {}, "favor+hyperbolic": {}, "relu": {"order": 3}, "polynomial": {}}
 
@@ -65,16 +72,27 @@ def test_gradients_of_each_sample(name, biased):
 
 
 @pytest.mark.filterwarnings("ignore:There is a performance drop")  # of softmax on a CPU
-@pytest.mark.parametrize("options", [{"attention": "softmax"}, {"feature_map": "relu"}, {}], ids=str)
-def test_an_ensemble_of_models(options):
-    models = [vit(encoding="circulant-string", **options).eval() for _ in range(3)]
+@pytest.mark.parametrize("learning", [True, False])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"attention": "softmax"},
+        {"feature_map": "relu"},
+        {},
+        {"encoding": "cayley-string", "encoding_options": {"generator": "block-diagonal"}},
+    ],
+    ids=str,
+)
+def test_an_ensemble_of_models(options, learning):
+    models = [vit(**{"encoding": "circulant-string", **options}).eval() for _ in range(3)]
     parameters, buffers = stack_module_state(models)
     images = torch.randn(2, 2, 16, 24)
 
     def run(parameters, buffers):
         return functional_call(models[0], (parameters, buffers), (images,))
 
-    found = vmap(run)(parameters, buffers)
+    with torch.set_grad_enabled(learning):  # without, what evaluation keeps is asked for
+        found = vmap(run)(parameters, buffers)
     torch.testing.assert_close(found, torch.stack([m(images) for m in models]), rtol=1e-4, atol=1e-5)
 
 
@@ -84,3 +102,56 @@ def test_second_derivatives_of_features(order):
     x = torch.randn(1, 1, 3, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(phi.queries, x)
     assert torch.autograd.gradgradcheck(phi.queries, x)
+
+
+@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("mapped", ["q", "k", "v", "key_mask"])
+def test_one_of_the_inputs_mapped(name, mapped):
+    phi = make(name)
+    given = dict(zip("qkv", torch.randn(3, 1, 2, 7, 6), strict=True), key_mask=torch.ones(1, 7, dtype=torch.bool))
+    several = given[mapped].expand(4, *given[mapped].shape).clone()
+    if mapped == "key_mask":
+        several = torch.rand(4, 1, 7) > 0.3
+
+    def run(x):
+        return linear_attention(**{**given, mapped: x}, phi=phi)
+
+    torch.testing.assert_close(vmap(run)(several), torch.stack([run(x) for x in several]), rtol=1e-4, atol=1e-5)
+
+
+def test_gradients_through_a_locality_and_a_relative_mask(monkeypatch):
+    """Walks over a grid have no rule for transforms, and N x N is their definition."""
+    monkeypatch.setattr(relative_mask, "ENTRIES", {"cpu": 100})
+    positions, phi = grid_positions((18, 18)), make("favor+")
+    q, k, v = torch.randn(3, 1, 2, 324, 6)
+    for given in (
+        {"locality": build_locality("gaussian", num_heads=2, sigma=1.0)},
+        {"relative_mask": relative_mask.build_relative_mask("table", num_heads=2, grid=(18, 18))},
+    ):
+
+        def loss(v, given=given):
+            return linear_attention(q, k, v, phi, positions=positions, **given).square().sum()
+
+        leaf = v.clone().requires_grad_()
+        torch.testing.assert_close(grad(loss)(v), torch.autograd.grad(loss(leaf), leaf)[0], rtol=2e-3, atol=1e-3)
+
+
+def test_gradients_through_liere():
+    encoding = build_encoding("liere", head_dim=6, num_heads=2)
+    x, positions = torch.randn(1, 2, 7, 6), torch.randn(7, 2)
+
+    def loss(x):
+        return encoding(positions).rotate(x)[..., 0].square().sum()
+
+    leaf = x.clone().requires_grad_()
+    torch.testing.assert_close(grad(loss)(x), torch.autograd.grad(loss(leaf), leaf)[0])
+
+
+@pytest.mark.parametrize("options", [{"attention": "softmax"}, {}, {"feature_map": "polynomial"}], ids=str)
+def test_exported_for_any_batch(options):
+    options = {**options, "feature_options": {}} if "feature_map" in options else options
+    model = vit(encoding="circulant-string", **options).eval()
+    batch = torch.export.Dim("batch", min=1, max=64)
+    exported = torch.export.export(model, (torch.randn(2, 2, 16, 24),), dynamic_shapes=({0: batch},)).module()
+    images = torch.randn(5, 2, 16, 24)
+    torch.testing.assert_close(exported(images), model(images), rtol=1e-4, atol=1e-5)

@@ -66,6 +66,13 @@ def test_riemannformer_is_its_six_variants(monkeypatch):
         ({"axes": {"encoding": ["rope"]}}, "the axis encoding has to hold names"),
         ({"axes": {"encoding": {"rope": "rope"}}}, "the axis encoding has to hold names"),
         ({"seeds": 3}, "seeds has to be a list of numbers, not 3"),
+        ({"seeds": [0, 1, 0]}, r"seeds has to hold different whole numbers, 0 or more, not \[0, 1, 0\]"),
+        ({"seeds": ["a"]}, "seeds has to hold different whole numbers"),
+        ({"models": {1: {}}}, "YAML reads the name 1 as a int: put it in quotes"),
+        ({"axes": {"gate": {True: {}, False: {}}}}, "YAML reads the name True as a bool"),
+        ({"models": {"a": {"model.optim.lrr": 1.0}}}, r"'model.optim.lrr'. Did you mean 'model.optim.lr'"),
+        ({"models": {"a": {"data.arrow.distanse": "ray"}}}, "Did you mean 'data.arrow.distance'"),
+        ({"models": {"a": {"seed_everything": 3}}}, "seed_everything is what a sweep gives to each of its runs"),
         ({"models": {"a": "rope"}}, "has to hold fields of the recipe"),
         ({"models": {"a/b": {}}}, "the name 'a/b' becomes a folder's"),
         ({"models": {"linear-lf": {}}}, "two models have the name 'linear-lf'"),
@@ -78,7 +85,7 @@ def test_bad_sweeps(tmp_path, changes, message):
 
 def test_a_number_that_yaml_reads_as_text(tmp_path):
     path = write_sweep(tmp_path, models={"a": {"model.vit.drop_path": "2e-1"}})
-    with pytest.raises(ValueError, match=r"a field of the model has a value of another type .* write 0\.2"):
+    with pytest.raises(ValueError, match=r"a: drop_path has to be float, not '2e-1'. YAML reads .* write 0\.2"):
         read_plan(path)
 
 

@@ -160,8 +160,30 @@ def test_a_model_starts_from_the_weights_of_another(config, whole, tmp_path, cap
     plain = ("--model.optim.position_frame", "1.0", "--model.optim.lr", "1e-12", "--model.optim.weight_decay", "0.0")
     fit(config, tmp_path / "run", "--init_from", str(last(whole)), *larger, *plain, "--trainer.max_epochs", "1")
     assert "Afresh: vit.encoding.table" in caplog.text
+    assert "Not used: vit.encoding.coefficients" in caplog.text
     one, two = load_trained(last(whole)).classifier.vit, load_trained(last(tmp_path / "run")).classifier.vit
     torch.testing.assert_close(one.embed.weight, two.embed.weight, rtol=0, atol=1e-6)
+
+
+def test_overfitting_on_the_same_batches(config, tmp_path, monkeypatch):
+    """Of a stream, whose images are others in every epoch."""
+    seen = []
+    monkeypatch.setattr(
+        CleanStop, "on_train_batch_start", lambda self, *given: seen.append(float(given[2][0].float().cumsum(-1).sum()))
+    )
+    fit(config, tmp_path / "run", "--trainer.overfit_batches", "2")
+    assert len(seen) == 6
+    assert seen[:2] == seen[2:4] == seen[4:]
+    assert seen[0] != seen[1]
+
+
+def test_a_home_folder_is_found(config, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    caplog.set_level("INFO")
+    cli.run(["fit", "--config", str(config), "--run_dir=~/run", "--trainer.max_epochs", "1"])
+    found = metrics(tmp_path / "run")
+    said = f"{tmp_path / 'run'}: {100 * found['val/accuracy_60']:.1f} % at 60 px, "
+    assert said in caplog.text
 
 
 def test_one_callback_need_not_be_a_list_and_checkpoints_can_be_left_out(config, tmp_path):

@@ -90,6 +90,8 @@ def summary(out: Path) -> list[dict[str, str]]:
             ["--data.root", "x"],
             "--data.root x. Arguments of python -m train fit come after --.",
         ),
+        (["--", "--data.batch_sise=3"], "unknown field 'data.batch_sise'. Did you mean 'data.batch_size'"),
+        (["--", "--seed_everything", "9"], "seed_everything is what a sweep gives to each of its runs itself"),
         (["--jobs", "0"], "--jobs and --threads have to be positive, not 0"),
     ],
 )

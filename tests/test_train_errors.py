@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
+import sys
 
 import pytest
 import torch
 import yaml
-from training import TINY, last
+from training import REPOSITORY, TINY, last
 
 from performer_string import ViTConfig
 from train import cli
@@ -38,6 +40,9 @@ def fails(arguments: list[str], capsys) -> str:
         (["--data.resolutions", "[90]"], "90 x 90 pixels is not divisible"),
         (["--model.vit.num_classes", "7"], "num_classes=4, the model 7: set --model.vit.num_classes 4"),
         (["--model.optim.lr", "-1"], "lr has to be positive"),
+        (["--trainer.precision", "16-true"], "without a loss scale"),
+        (["--init_from", "a", "--ckpt_path", "b"], "give one of them"),
+        (["--data.augment", "[flip]"], "augment has no meaning for the arrow task"),
         (["--model.optim.position_scale", "0.5"], "position_frame and position_scale have to be 1 or more"),
         (["--model.vit.encoding", "absolute"], "position_frame draws positions beyond the training grid"),
         (["--model.vit.positions", "interpolate"], "position_frame draws positions beyond the training grid"),
@@ -55,6 +60,21 @@ def test_bad_arguments(config, arguments, message, capsys, tmp_path):
 def test_no_gpu_where_one_was_asked_for(config, capsys, tmp_path):
     arguments = ["--trainer.accelerator", "gpu", "--run_dir", str(tmp_path)]
     assert "GPU" in fails(["fit", "--config", str(config), *arguments], capsys)
+
+
+def test_a_callback_that_misses_its_metric(config, capsys, tmp_path):
+    given = ["--trainer.callbacks", "EarlyStopping", "--trainer.callbacks.monitor", "val/acc"]
+    message = fails(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *given], capsys)
+    assert "val/acc` which is not available" in message
+
+
+def test_a_refused_command_leaves_no_folder(config, tmp_path):
+    command = [sys.executable, "-m", "train", "fit", "--config", str(config), "--model.vit.encoding", "rop"]
+    path = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    found = subprocess.run(command, cwd=tmp_path, env=path, capture_output=True, text=True, check=False)
+    assert found.returncode == 2
+    assert "Did you mean 'rope'?" in found.stderr
+    assert not list(tmp_path.glob("runs/*"))
 
 
 def test_a_typo_in_a_recipe_names_the_nearest_field(tmp_path, capsys):

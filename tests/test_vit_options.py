@@ -42,11 +42,12 @@ def test_log_scale_multiplies_the_logits_and_nothing_else(kind, prefix):
 def test_log_scale_counts_the_keys_that_take_part():
     attend = build_attention("softmax", head_dim=6, num_heads=2, feature_map="", seed=0, feature_options={})
     layer = SelfAttention(12, 2, attend, log_scale=5).double()
-    x, rotation = torch.randn(2, 9, 12, dtype=torch.float64), vit(encoding="none").encoding(torch.zeros(9, 2))
+    x, encoding = torch.randn(2, 9, 12, dtype=torch.float64), vit(encoding="none", num_heads=4).encoding
     mask = torch.arange(9)[None] < torch.tensor([[5], [7]])
-    out = layer(x, rotation, mask)
+    out = layer(x, encoding(torch.zeros(9, 2)), mask)
     for image, count in enumerate((5, 7)):
-        torch.testing.assert_close(out[image, :count], layer(x[image : image + 1, :count], rotation)[0])
+        alone = layer(x[image : image + 1, :count], encoding(torch.zeros(count, 2)))[0]
+        torch.testing.assert_close(out[image, :count], alone)
 
 
 def test_attention_pooling_starts_as_the_mean_and_learns_to_look():

@@ -90,7 +90,8 @@ def check_same_model(path: str | Path, wanted: dict[str, Any], resumed: bool) ->
 def start_from(path: str | Path, classifier: ImageClassifier) -> None:
     """The weights of a checkpoint in a model that is to be trained anew: all that are of the same name and shape.
 
-    What is not, as a head of other classes or a table of another grid, starts afresh and is listed.
+    What is not, as a head of other classes or a table of another grid, starts afresh and is listed, as is what the
+    checkpoint has and the model has no place for.
     """
     saved, own = read_checkpoint(path)["state_dict"], classifier.state_dict()
     fitting = {k: v for k, v in saved.items() if k in own and own[k].shape == v.shape}
@@ -98,4 +99,8 @@ def start_from(path: str | Path, classifier: ImageClassifier) -> None:
         raise CheckpointError(f"{path} has no weight that fits this model.")
     classifier.load_state_dict(fitting, strict=False)
     fresh = sorted(own.keys() - fitting.keys())
-    rank_zero_info(f"{len(fitting)} tensors from {path}. Afresh: {', '.join(fresh) or 'none'}.")
+    unused = sorted(saved.keys() - fitting.keys())
+    rank_zero_info(
+        f"{len(fitting)} tensors from {path}. Afresh: {', '.join(fresh) or 'none'}. Not used: "
+        f"{', '.join(unused) or 'none'}."
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import logging
 import os
 import re
@@ -102,7 +104,12 @@ class TrainCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
+        for name in ("run_dir", "init_from", "ckpt_path"):  # which a shell does not after `=`, nor YAML
+            if config.get(name):
+                config[name] = str(Path(config[name]).expanduser())
         self.resumed = config.get("ckpt_path") or None
+        if self.resumed and config.init_from:
+            raise ValueError("--init_from starts a training and --ckpt_path goes on with one: give one of them.")
         run_dir = Path(config.run_dir) if config.run_dir else None
         if self.subcommand != "fit" and self.resumed is None:
             self.resumed = config.ckpt_path = self.trained(run_dir)
@@ -117,6 +124,12 @@ class TrainCLI(LightningCLI):
                 f"--run_dir."
             )
         config.run_dir = str(run_dir)
+        precision = str(config.trainer.precision)
+        if self.subcommand == "fit" and precision in ("16-true", "transformer-engine-float16"):
+            raise ValueError(
+                f"precision {precision} has weights and gradients in fp16 without a loss scale, where they vanish or "
+                f"overflow within some steps: take bf16-mixed, 16-mixed or bf16-true."
+            )
         if self.subcommand != "fit":
             self.save_config_callback = None  # the run's own configuration stays, for `resume`
 
@@ -182,11 +195,17 @@ def new_folder() -> Path:
     while not rank_zero_only.rank:  # type: ignore[attr-defined]  # the others write nothing
         try:
             path.mkdir(parents=True)
+            atexit.register(remove_empty, path)  # a command that was refused leaves nothing
             break
         except FileExistsError:
             number += 1
             path = Path(f"{name}-{number}")
     return path
+
+
+def remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):  # there is something in it
+        folder.rmdir()
 
 
 def size_name(size: tuple[int, int]) -> str:
@@ -200,7 +219,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
         return list(arguments)
     if len(arguments) < 2:
         raise ValueError("resume takes the directory of a run: python -m train resume runs/NAME.")
-    run = Path(arguments[1])
+    run = Path(arguments[1]).expanduser()
     config, latest = run / "config.yaml", latest_checkpoint(run)
     if latest is None or not config.is_file():
         missing = config if latest is not None else run / CHECKPOINTS / LAST
@@ -244,4 +263,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if "No supported gpu backend" in message:
             message = "a GPU was asked for (--trainer.accelerator), but torch sees none here. Use cpu, or auto."
         sys.stderr.write(f"error: {message}\n")
+        raise SystemExit(2) from None
+    except RuntimeError as error:
+        if not str(error).startswith("Early stopping conditioned on metric"):
+            raise
+        sys.stderr.write(f"error: {error}\n")
         raise SystemExit(2) from None

@@ -14,6 +14,7 @@ import yaml
 
 from performer_string import ViTConfig
 from performer_string.choices import lookup
+from train.fields import check_fields
 
 Overrides = Mapping[str, Any]  # {"model.vit.encoding": "rope"}
 FIELDS = {"recipe", "seeds", "axes", "models"}
@@ -79,13 +80,12 @@ def check_overrides(where: str, overrides: Any, vit: Mapping[str, Any]) -> None:
     for key in overrides:
         if str(key).startswith(VIT):
             lookup("field", key, known)
+    check_fields(str(key) for key in overrides if not str(key).startswith(VIT))
+    own = {k.removeprefix(VIT): v for k, v in overrides.items() if k.startswith(VIT)}
     try:
-        ViTConfig(**{**vit, **{k.removeprefix(VIT): v for k, v in overrides.items() if k.startswith(VIT)}})
-    except TypeError as error:
-        raise ValueError(
-            f"{where}: a field of the model has a value of another type ({error}). YAML reads a number like 2e-1 as "
-            f"text: write 0.2, or 2.0e-1."
-        ) from error
+        ViTConfig(**{**vit, **own})
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
 
 
 def read_plan(path: Path) -> Plan:
@@ -118,6 +118,9 @@ def read_plan(path: Path) -> Plan:
     for axis, given in axes.items():
         if not isinstance(given, dict) or not all(isinstance(part or {}, dict) for part in given.values()):
             raise ValueError(f"{path}: the axis {axis} has to hold names, each with what it changes, not {given!r}.")
+    for name in itertools.chain(*axes.values(), content.get("models") or {}):
+        if not isinstance(name, str):
+            raise ValueError(f"{path}: YAML reads the name {name!r} as a {type(name).__name__}: put it in quotes.")
     models: list[tuple[str, dict[str, str], Overrides]] = []
     if axes:
         for names in itertools.product(*axes.values()):
@@ -134,6 +137,8 @@ def read_plan(path: Path) -> Plan:
     if twice:
         raise ValueError(f"{path}: two models have the name {twice[0]!r}.")
     seeds = content.get("seeds", [0])
+    if not all(type(seed) is int and seed >= 0 for seed in seeds) or len(set(seeds)) < len(seeds):
+        raise ValueError(f"{path}: seeds has to hold different whole numbers, 0 or more, not {seeds}.")
     return Plan(recipe, tuple(axes), tuple(Run(name, chosen, s, o) for s in seeds for name, chosen, o in models))
 
 

@@ -21,6 +21,7 @@ from typing import IO, Any
 import torch
 from tqdm import tqdm
 
+from train.fields import check_fields, named
 from train.files import METRICS, latest_checkpoint, write_aside
 from train.plan import Plan, Run, read_yaml
 
@@ -53,6 +54,7 @@ class Sweep:
     def __init__(self, plan: Plan, runs: Sequence[Run], out: Path, jobs: int, threads: int, extra: Sequence[str]):
         if jobs < 1 or threads < 1:
             raise ValueError(f"--jobs and --threads have to be positive, not {jobs} and {threads}.")
+        check_fields(named(extra))
         if not runs:
             raise ValueError("no run meets all conditions of --only.")
         self.plan, self.runs, self.out, self.jobs, self.threads, self.extra = plan, runs, out, jobs, threads, extra

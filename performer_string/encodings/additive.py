@@ -63,6 +63,8 @@ class Sinusoidal(Encoding):
         base: float = 10000.0,
     ):
         super().__init__(sizes)
+        if not base > 0:
+            raise ValueError(f"sinusoidal: the base of the frequencies has to be positive, not {base}.")
         self.width, self.base = sizes.head_dim * sizes.num_heads, base
         if self.width < 2 * sizes.coord_dim:
             raise ValueError(

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from performer_string.modes import transformed
+
 TAYLOR = [1 / math.factorial(k) for k in range(13)]
 RADIUS = {torch.float32: 1.5, torch.float64: 0.33}  # where the remainder of degree 13 is below one rounding error
 CACHE = 2**18  # entries exponentiated at a time on a CPU: a dozen temporaries of 1 MiB in float32
@@ -53,6 +55,8 @@ def combined(coordinates: Tensor, skew: Tensor) -> Tensor:
 
 def exponentials(coordinates: Tensor, skew: Tensor) -> Tensor:
     """`combined`, a few positions at a time and again in the backward pass: only the result is ever held whole."""
+    if transformed():  # which know no checkpoints
+        return combined(coordinates, skew)
     held = CACHE if skew.device.type == "cpu" else DEVICE
     size = max(1, held // max(1, skew[:, 0].numel()))  # positions
     parts = [

@@ -48,7 +48,7 @@ class PaTE(SeparableEncoding):
             raise ValueError(
                 f"{self.name} turns blocks of {block}, so the head width has to be divisible, not {sizes.head_dim}."
             )
-        if conformal_scaling < 0 or slow_down <= 0:
+        if not (conformal_scaling >= 0 and slow_down > 0):
             raise ValueError(
                 f"{self.name}: conformal_scaling has to be 0 or more and slow_down positive, not {conformal_scaling} "
                 f"and {slow_down}."

@@ -153,10 +153,11 @@ class BlockDiagonalGenerator(SkewGenerator):
     def basis(self) -> Tensor:
         s = self.entries.to(torch.promote_types(self.entries.dtype, torch.float32))
         cos, sin = (1 - s * s) / (1 + s * s), 2 * s / (1 + s * s)
-        basis = torch.eye(self.head_dim, dtype=s.dtype, device=s.device).repeat(len(s), 1, 1)
         p = torch.arange(s.shape[1], device=s.device)
+        basis = s.new_zeros(len(s), self.head_dim, self.head_dim)  # and not torch.eye, which `vmap` could not write to
         basis[:, p, p], basis[:, p, p + len(p)] = cos, -sin
         basis[:, p + len(p), p], basis[:, p + len(p), p + len(p)] = sin, cos
+        basis[:, 2 * len(p) :, 2 * len(p) :] = 1
         return basis
 
 

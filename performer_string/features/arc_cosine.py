@@ -63,8 +63,10 @@ def angular_table(order: int) -> Tensor:
 
     I_p vanishes as (pi - t)^(2 p + 1), so that its root is close to linear there and a table of it can be interpolated.
     """
-    rest = math.pi - torch.linspace(0, math.pi, KNOTS + 1, dtype=torch.float64)[:, None]  # pi - t, [knots, 1]
-    nodes = (torch.arange(1024, dtype=torch.float64) + 0.5) / 1024
+    rest = (
+        math.pi - torch.linspace(0, math.pi, KNOTS + 1, dtype=torch.float64, device="cpu")[:, None]
+    )  # pi - t, [knots, 1]
+    nodes = (torch.arange(1024, dtype=torch.float64, device="cpu") + 0.5) / 1024
     s = rest * nodes
     integrand = (((rest + s) / 2).sin() * ((rest - s) / 2).sin()) ** order  # (cos s + cos t) / 2 without cancellation
     return (integrand.mean(-1) * rest[:, 0]).clamp_min(0) ** (1 / (2 * order + 1))
@@ -84,9 +86,9 @@ class ArcCosineFeatures(RandomFeatures):
 
     def __init__(self, head_dim: int, num_heads: int, num_features: int = 256, seed: int = 0, *, order: int = 1):
         super().__init__(head_dim, num_heads, num_features, seed)
-        if order < 1 or order != int(order):
+        if order < 1:
             raise ValueError(f"relu: the order has to be a positive integer, not {order}.")
-        self.order = int(order)
+        self.order = order
 
     @property
     def degree(self) -> int:  # type: ignore[override]

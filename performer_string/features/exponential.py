@@ -22,7 +22,7 @@ class PositiveFeatures(RandomFeatures):
     ):
         super().__init__(head_dim, num_heads, num_features, seed)
         self.scale = head_dim**-0.5 if scale is None else scale
-        if self.scale <= 0:
+        if not self.scale > 0:
             raise ValueError(f"the scale of the logits has to be positive, not {scale}.")
 
     def logits(self, x: Tensor, heads: Heads = ALL) -> tuple[Tensor, Tensor]:
@@ -43,18 +43,18 @@ class PositiveFeatures(RandomFeatures):
         projected, half_square = self.logits(k)
         if hidden is not None:
             half_square = half_square.masked_fill(hidden, torch.inf)
-        largest = projected.sub_(half_square).amax(dim=-2, keepdim=True)  # [B, H, 1, m]
+        largest = (projected - half_square).amax(dim=-2, keepdim=True)  # [B, H, 1, m]
         return largest.clamp(min=torch.finfo(largest.dtype).min)  # where every key is masked
 
     def scaled_queries(self, q: Tensor, scale: Tensor, heads: Heads = ALL) -> Tensor:
-        logits = self.logits(q, heads)[0].add_(scale)  # |q|^2 is a factor of each query
+        logits = self.logits(q, heads)[0] + scale  # |q|^2 is a factor of each query
         return logits.sub_(logits.detach().amax(dim=-1, keepdim=True)).exp_()
 
     def scaled_keys(self, k: Tensor, scale: Tensor, hidden: Tensor | None = None, heads: Heads = ALL) -> Tensor:
         projected, half_square = self.logits(k, heads)
         if hidden is not None:
             half_square = half_square.masked_fill(hidden, torch.inf)
-        return projected.sub_(half_square).sub_(scale).exp_()
+        return (projected - half_square).sub_(scale).exp_()
 
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
         return inner_products(q, k) * self.scale

@@ -11,11 +11,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from performer_string.features import FeatureForm
 from performer_string.kernels.sums import ExponentialSums, Keys, PowerSums
-from performer_string.modes import without_autocast
+from performer_string.modes import first_order
 
 CACHE = 2**19  # features held at a time on a CPU: 2 MiB of float32, the fastest of the sizes tried
 DEVICE = 2**26  # the same on other devices, where a launch costs more than memory
@@ -73,7 +72,7 @@ class Walk:
         form: FeatureForm,
     ):
         self.q, self.k, self.v = (x.transpose(0, 1) for x in (q, k, v))
-        self.dtype = torch.promote_types(torch.promote_types(q.dtype, weight.dtype), torch.float32)
+        self.dtype = functools.reduce(torch.promote_types, (q.dtype, k.dtype, weight.dtype, torch.float32))
         self.low = torch.bfloat16 if v.dtype == torch.bfloat16 and has_bf16_products(v.device) else self.dtype
         self.weight, self.hidden, self.form = weight.to(self.dtype), hidden, form
         self.planes = None if planes is None else (planes[0].to(self.dtype), planes[1].to(self.dtype))
@@ -185,8 +184,7 @@ class _ChunkedAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
-    @without_autocast
+    @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, bias, weight, cos, sin, hidden, out, *flat = ctx.saved_tensors
         states = [tuple(flat[i : i + ctx.each]) for i in range(0, len(flat), ctx.each)]

@@ -84,7 +84,8 @@ class ExponentialSums(Sums):
         U_f = sum_j softmax_j(l_jf) v_j,   e_f = log sum_j exp(l_jf),   l_jf = w_f k_j - square |k_j|^2
         o_i = sum_f softmax_f(w_f q_i + e_f) U_f
 
-    The factors of each query and feature cancel, so that two softmaxes are all that there is, finite at any norm.
+    The factors of each query and feature cancel, so that two softmaxes are all that there is, finite at any norm
+    whose square is (1e19 in float32).
     The sums over j are taken under a running maximum.
     """
 

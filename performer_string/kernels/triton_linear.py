@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from performer_string.features import FeatureForm
+from performer_string.modes import first_order
 
 WIDEST = 128  # heads and values; beyond it the sums of a program leave the registers
 HIGHEST_ORDER = 16
@@ -170,7 +170,7 @@ class _LinearAttention(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_order
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         from performer_string.kernels import triton_backward
 

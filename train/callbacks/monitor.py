@@ -87,7 +87,10 @@ class Record(Callback):
 
     def on_fit_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if out_of_time(trainer):
-            rank_zero_info(f"Out of time at step {trainer.global_step}: python -m train resume {self.path.parent}")
+            again = (
+                f"python -m train resume {self.path.parent}" if trainer.global_step else "begin again, with more of it"
+            )
+            rank_zero_info(f"Out of time at step {trainer.global_step}: {again}")
         elif validated(trainer) or not trainer.enable_validation:
             self.write(trainer, module)
 
@@ -100,3 +103,6 @@ class Record(Callback):
         if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             with write_aside(self.path) as partial:
                 partial.write_text(json.dumps({"step": trainer.global_step, **metrics}, indent=1) + "\n")
+            sizes = {k.rpartition("_")[2]: v for k, v in metrics.items() if k.startswith("val/accuracy_")}
+            at = ", ".join(f"{100 * accuracy:.1f} % at {size} px" for size, accuracy in sizes.items())
+            rank_zero_info(f"{self.path.parent}: {at or 'done'} on validation images, step {trainer.global_step}.")

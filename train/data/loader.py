@@ -22,7 +22,12 @@ class EpochSampler(Sampler[list[Key]]):
 
     The ranks share out each global batch of `batch_size * world`, and the last, incomplete one is dropped, so that
     every rank takes equally many steps.
+
+    Attributes:
+        fixed: every epoch is the first one again, for Lightning's `overfit_batches`.
     """
+
+    fixed = False
 
     def __init__(self, size: int, batch_size: int, seed: int, shuffle: bool, rank: int = 0, world: int = 1):
         if size < batch_size * world:
@@ -48,7 +53,7 @@ class EpochSampler(Sampler[list[Key]]):
         return self.size // self.step
 
     def __iter__(self) -> Iterator[list[Key]]:
-        epoch, start = self.epoch, self.start
+        epoch, start = 0 if self.fixed else self.epoch, self.start
         self.start = 0
         generator = torch.Generator().manual_seed(derive_seed(self.seed, "order", epoch))
         order = torch.randperm(self.size, generator=generator) if self.shuffle else torch.arange(self.size)

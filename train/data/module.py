@@ -65,6 +65,13 @@ class ImageData(L.LightningDataModule):
         lookup("data source", self.source, {"arrow": None, **SOURCES})
         for name in self.augment:
             lookup("augmentation", name, AUGMENTATIONS)
+        if self.augment and self.source == "arrow":
+            raise ValueError(
+                f"augment has no meaning for the arrow task, whose images are drawn anew and whose answer a flip or "
+                f"crop would change; take out {', '.join(self.augment)}."
+            )
+        if {"pad-crop", "resized-crop"} <= set(self.augment):
+            raise ValueError("pad-crop and resized-crop each cut an image to its size: augment takes one of them.")
         if not 0 < self.val_fraction < 1:
             raise ValueError(f"val_fraction has to lie between 0 and 1, not {self.val_fraction}.")
         if self.batch_size < 1 or self.workers < 0 or self.val_size < 1 or self.train_size < 0:
@@ -101,13 +108,13 @@ class ImageData(L.LightningDataModule):
 
     def prepare_data(self) -> None:
         if self.download and self.files is not None:
-            Path(self.root).mkdir(parents=True, exist_ok=True)
+            Path(self.root).expanduser().mkdir(parents=True, exist_ok=True)
             for train in (True, False):
-                open_source(self.source, self.files, Path(self.root), train, True)
+                open_source(self.source, self.files, Path(self.root).expanduser(), train, True)
 
     def _files(self, train: bool) -> Any:
         assert self.files is not None
-        return open_source(self.source, self.files, Path(self.root), train, False)
+        return open_source(self.source, self.files, Path(self.root).expanduser(), train, False)
 
     def setup(self, stage: str | None = None) -> None:
         if self.files is None or self._train is not None:
@@ -116,6 +123,8 @@ class ImageData(L.LightningDataModule):
         if self._trained_classes is not None:
             check_same_classes(self._trained_classes, class_names(self._train), RESUMED)
         self.num_classes = self.num_classes or len(class_names(self._train))
+        if self.num_classes < 2:
+            raise ValueError(f"{self.root} has one class only, {class_names(self._train)[0]}: nothing to tell apart.")
         total = len(self._train)
         order = shuffled(total)
         held_out = max(1, round(total * self.val_fraction))
@@ -170,6 +179,7 @@ class ImageData(L.LightningDataModule):
         stream = self.files is None
         images = KeyedDataset(self.train_dataset(), self.seed, stream)
         sampler = EpochSampler(len(images), self.batch_size, self.seed, not stream, *self._rank())
+        sampler.fixed = bool(self.trainer is not None and self.trainer.overfit_batches)  # type: ignore[attr-defined]
         self._loader = ResumableLoader(images, sampler, **self._workers())
         if self._resume is not None:
             self._loader.load_state_dict(self._resume)

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 from torchvision import datasets
 from torchvision.datasets import VisionDataset
@@ -39,6 +41,15 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CIFAR = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 
 
+def open_image(path: str) -> Image.Image:
+    """An image as RGB; 16 bits a pixel are scaled to 8, where Pillow's own conversion would cut off at 255."""
+    with open(path, "rb") as file:
+        image: Image.Image = Image.open(file)
+        if image.mode.startswith("I"):
+            image = Image.fromarray((np.asarray(image).clip(0, 65535) / 257).round().astype(np.uint8))
+        return image.convert("RGB")
+
+
 def image_folder(root: Path, train: bool, download: bool) -> VisionDataset:
     """`root/train/CLASS/IMAGE` and `root/test/CLASS/IMAGE` (or `root/val`): any images that Pillow reads."""
     if download:
@@ -50,7 +61,7 @@ def image_folder(root: Path, train: bool, download: bool) -> VisionDataset:
     labelled = [folder for folder in found if any(inside.is_dir() for inside in folder.iterdir())]
     chosen = (labelled or found)[0]  # ImageNet's test images have no labels
     try:
-        return datasets.ImageFolder(chosen)
+        return datasets.ImageFolder(chosen, loader=open_image)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{chosen} has to hold a folder of images for each class: {error}") from error
 

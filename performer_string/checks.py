@@ -1,0 +1,83 @@
+"""What attention is given, checked: what does not fit would broadcast, or be cut off, and give other numbers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from performer_string.features import FeatureMap
+from performer_string.offsets import OffsetKernel
+from performer_string.rotation import Rotation
+
+
+def check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:
+    fit = q.ndim == k.ndim == v.ndim == 4
+    if not fit or q.shape[:2] != k.shape[:2] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
+        raise ValueError(
+            f"queries, keys and values have to be [B, H, N, d], [B, H, M, d] and [B, H, M, e], not {list(q.shape)}, "
+            f"{list(k.shape)} and {list(v.shape)}; expand what samples or heads have in common."
+        )
+
+
+def check_rotation(rotation: Rotation | None, q: Tensor, k: Tensor) -> None:
+    if rotation is None:
+        return
+    if not hasattr(rotation, "rotate"):
+        raise TypeError(
+            f"a rotation is what an encoding gives for the positions of the tokens, encoding(positions), not a "
+            f"{type(rotation).__name__}."
+        )
+    rotation.check(q)
+    rotation.check(k)
+
+
+def check_features(phi: FeatureMap, q: Tensor) -> None:
+    if (phi.num_heads, phi.head_dim) != (q.shape[1], q.shape[3]):
+        raise ValueError(
+            f"the feature map is of {phi.num_heads} heads of width {phi.head_dim}, the queries are of {q.shape[1]} of "
+            f"width {q.shape[3]}: build it with num_heads={q.shape[1]}, head_dim={q.shape[3]}."
+        )
+
+
+def check_key_mask(key_mask: Tensor | None, k: Tensor) -> None:
+    if key_mask is None:
+        return
+    if key_mask.dtype != torch.bool or key_mask.shape != (k.shape[0], k.shape[-2]):
+        raise ValueError(
+            f"key_mask has to be boolean and of shape [B, N] = [{k.shape[0]}, {k.shape[-2]}], True where a key takes "
+            f"part, not {key_mask.dtype} {list(key_mask.shape)}."
+        )
+
+
+def check_key_bias(key_bias: Tensor | None, k: Tensor) -> None:
+    if key_bias is not None and key_bias.shape != k.shape[:3]:
+        raise ValueError(f"key_bias has to be [B, H, N] = {list(k.shape[:3])}, not {list(key_bias.shape)}.")
+
+
+def check_decay(decay: OffsetKernel, q: Tensor, normalised: bool) -> None:
+    kinds = {False: "locality", True: "relative_mask"}
+    if decay.normalised != normalised:
+        raise ValueError(f"a {type(decay).__name__} is a {kinds[decay.normalised]}, not a {kinds[normalised]}.")
+    if decay.num_heads != q.shape[1]:
+        raise ValueError(
+            f"the {kinds[normalised]} has {decay.num_heads} heads, the queries have {q.shape[1]}: build it with "
+            f"num_heads={q.shape[1]}."
+        )
+
+
+def check_positions(positions: Tensor | None, q: Tensor, k: Tensor, num_prefix: int) -> Tensor:
+    """The positions, which a decay needs."""
+    tokens = k.shape[-2]
+    if q.shape[-2] != tokens:
+        raise ValueError(
+            f"a locality or mask needs queries and keys of the same tokens, not {q.shape[-2]} queries of {tokens} keys."
+        )
+    if not 0 <= num_prefix <= tokens:
+        raise ValueError(f"num_prefix has to lie between 0 and the number of tokens, {tokens}, not {num_prefix}.")
+    if positions is None or positions.ndim != 2 or len(positions) != tokens:
+        given = "none are" if positions is None else f"{list(positions.shape)} is"
+        raise ValueError(
+            f"a locality or mask needs the positions of all {tokens} tokens, [N, C], alike for all samples; {given} "
+            f"given."
+        )
+    return positions

@@ -1,0 +1,175 @@
+"""What does not fit is an error that says so, and never other numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_vit import vit
+from torch import nn
+from torch.nn.utils import parametrizations, prune
+
+from performer_string import (
+    ViT,
+    build_encoding,
+    build_feature_map,
+    build_locality,
+    fold,
+    grid_positions,
+    linear_attention,
+    softmax_attention,
+)
+
+SHAPES = {
+    "keys of one sample": ((4, 2, 10, 8), (1, 2, 10, 8), (1, 2, 10, 8)),
+    "more samples of values": ((2, 2, 10, 8), (2, 2, 10, 8), (3, 2, 10, 8)),
+    "longer values": ((2, 2, 10, 8), (2, 2, 10, 8), (2, 2, 15, 8)),
+    "longer keys": ((2, 2, 10, 8), (2, 2, 15, 8), (2, 2, 10, 8)),
+    "other heads": ((2, 2, 10, 8), (2, 1, 10, 8), (2, 1, 10, 8)),
+    "wider keys": ((2, 2, 10, 8), (2, 2, 10, 9), (2, 2, 10, 8)),
+    "three dimensions": ((2, 10, 8), (2, 10, 8), (2, 10, 8)),
+}
+
+
+def attend(kind, q, k, v, **given):
+    if kind == "softmax":
+        return softmax_attention(q, k, v, **given)
+    options = {} if kind == "polynomial" else {"num_features": 16}
+    return linear_attention(q, k, v, build_feature_map(kind, head_dim=8, num_heads=2, **options), **given)
+
+
+@pytest.mark.parametrize("kind", ["favor+", "relu", "polynomial", "softmax"])
+class TestAttention:
+    @pytest.mark.parametrize("shapes", SHAPES.values(), ids=list(SHAPES))
+    def test_queries_keys_and_values_that_do_not_fit(self, kind, shapes):
+        """Chunks took the number of samples from one and wrote as many as of another."""
+        with pytest.raises(ValueError, match=r"have to be \[B, H, N, d\], \[B, H, M, d\] and \[B, H, M, e\], not \["):
+            attend(kind, *(torch.randn(shape) for shape in shapes))
+
+    @pytest.mark.parametrize(
+        ("head_dim", "positions", "message"),
+        [
+            (8, (3, 10, 2), r"of \(samples, heads\) \(3, 1\), and not of \(2, 2\)"),
+            (8, (12, 2), "of 12 positions and not of 10"),
+            (6, (10, 2), "of heads of width 6, and not of 8"),
+        ],
+    )
+    def test_rotation_of_another_shape(self, kind, head_dim, positions, message):
+        rotation = build_encoding("rope", head_dim=head_dim, num_heads=2)(torch.randn(positions))
+        with pytest.raises(ValueError, match=message):
+            attend(kind, *torch.randn(3, 2, 2, 10, 8), rotation=rotation)
+
+    def test_encoding_in_place_of_its_rotation(self, kind):
+        encoding = build_encoding("rope", head_dim=8, num_heads=2)
+        with pytest.raises(TypeError, match=r"encoding\(positions\), not a RoPE"):
+            attend(kind, *torch.randn(3, 2, 2, 10, 8), rotation=encoding)
+
+    def test_locality_of_other_tokens(self, kind):
+        given = {"locality": build_locality("gaussian", num_heads=2), "positions": grid_positions((2, 5))}
+        q, k, v = torch.randn(3, 2, 2, 10, 8)
+        with pytest.raises(ValueError, match="queries and keys of the same tokens, not 1 queries of 10 keys"):
+            attend(kind, q[:, :, :1], k, v, **given)
+        for num_prefix in (-1, 11):
+            with pytest.raises(ValueError, match=f"between 0 and the number of tokens, 10, not {num_prefix}"):
+                attend(kind, q, k, v, num_prefix=num_prefix, **given)
+
+    def test_one_place_of_each_is_for_all(self, kind):
+        """What broadcasts by right: positions alike for all samples, and heads that share their angles."""
+        encoding = build_encoding("rope", head_dim=8, num_heads=2)
+        q, k, v = torch.randn(3, 2, 2, 10, 8)
+        positions = torch.randn(10, 2)
+        one = attend(kind, q, k, v, rotation=encoding(positions))
+        torch.testing.assert_close(one, attend(kind, q, k, v, rotation=encoding(positions.expand(2, -1, -1))))
+
+
+@pytest.mark.parametrize("kind", ["favor+", "relu", "polynomial"])
+def test_feature_map_of_other_heads(kind):
+    for heads, width in ((2, 6), (3, 8)):
+        with pytest.raises(ValueError, match=f"of 2 heads of width 8, the queries are of {heads} of width {width}"):
+            attend(kind, *torch.randn(3, 2, heads, 10, width))
+
+
+def test_positions_of_other_images():
+    model, images = vit(encoding="rope-mixed"), torch.randn(2, 2, 16, 24)
+    for shape in ((3, 12, 2), (1, 12, 2), (2, 1, 12, 2), (11, 2)):
+        with pytest.raises(ValueError, match=r"for each of the 2 images"):
+            model(images, torch.randn(shape))
+
+
+class Adapter(nn.Module):
+    def __init__(self, linear: nn.Linear):
+        super().__init__()
+        self.linear, self.more = linear, nn.Linear(linear.in_features, linear.out_features)
+
+    def forward(self, x):
+        return self.linear(x) + self.more(x)
+
+
+STANDS_FOR_IT = {
+    "pruned": lambda attention: prune.l1_unstructured(attention.qkv, "weight", 0.5),
+    "weight norm": lambda attention: parametrizations.weight_norm(attention.qkv),
+    "adapter": lambda attention: setattr(attention, "qkv", Adapter(attention.qkv)),
+    "hook": lambda attention: attention.qkv.register_forward_hook(lambda module, given, out: out * 2),
+    "no bias": lambda attention: setattr(attention, "qkv", nn.Linear(24, 72, bias=False)),
+}
+
+
+@pytest.mark.parametrize("change", STANDS_FOR_IT.values(), ids=list(STANDS_FOR_IT))
+def test_folding_what_is_more_than_a_projection(change):
+    """The model itself has it in, and a copy with the basis in the weights would not."""
+    model = vit(encoding="circulant-string", attention="softmax")
+    change(model.blocks[1].attention)
+    assert model(torch.randn(1, 2, 16, 24)).isfinite().all()
+    with pytest.raises(ValueError, match="fold needs plain projections"):
+        fold(model)
+
+
+def test_backward_hooks_of_the_projection_are_called():
+    model, called = vit(encoding="circulant-string", attention="softmax"), []
+    model.blocks[0].attention.qkv.register_full_backward_hook(lambda *_: called.append(1))
+    model(torch.randn(1, 2, 16, 24)).sum().backward()
+    assert called
+
+
+@pytest.mark.parametrize("locality", [False, True])
+def test_second_derivatives_are_an_error_and_not_zero(locality):
+    """Of a sum too, whose gradient is a constant: torch's own mark is for gradients that are functions."""
+    phi = build_feature_map("favor+", head_dim=8, num_heads=2, num_features=16)
+    q, k, v = (torch.randn(1, 2, 324, 8).requires_grad_() for _ in range(3))
+    given = {"locality": build_locality("gaussian", num_heads=2), "positions": grid_positions((18, 18))}
+    out = linear_attention(q, k, v, phi, **(given if locality else {}))
+    (gradient,) = torch.autograd.grad(out.sum(), v, create_graph=True)
+    plain = torch.autograd.grad(linear_attention(q, k, v, phi, **(given if locality else {})).sum(), v)[0]
+    torch.testing.assert_close(gradient, plain)
+    with pytest.raises(RuntimeError, match="first derivatives only"):
+        torch.autograd.grad(out.square().mean() + gradient.square().sum(), k)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: vit(width="24"), r"width has to be int \| None, not '24'"),
+        (lambda: vit(image_size=32.0), r"image_size has to be int \| list\[int\], not 32.0"),
+        (lambda: vit(key_gate="false"), "key_gate has to be bool, not 'false'"),
+        (lambda: vit(mlp_ratio=0), "mlp_ratio has to be positive, not 0"),
+        (lambda: vit(feature_options={"num_features": "64"}), "favor\\+': num_features has to be int, not '64'"),
+        (lambda: build_encoding("circulant-string", head_dim=8, num_heads=2, block_size=4.0), "block_size has to be"),
+        (lambda: build_encoding("sinusoidal", head_dim=8, num_heads=2, base=-1.0), "base of the frequencies has to be"),
+        (
+            lambda: build_encoding("pate-so2", head_dim=8, num_heads=2, grid=(4, 4), conformal_scaling=float("nan")),
+            "conformal_scaling has to be 0 or more",
+        ),
+        (lambda: build_feature_map("favor+", head_dim=8, num_heads=2, scale=float("nan")), "has to be positive"),
+        (lambda: grid_positions((4.7, 5)), r"positive sizes, like \(14, 14\), not \(4.7, 5\)"),
+        (lambda: grid_positions(5), "not 5"),
+    ],
+)
+def test_values_of_another_kind(build, message):
+    with pytest.raises(ValueError, match=message):
+        build()
+
+
+def test_models_of_another_kind():
+    with pytest.raises(TypeError, match=r"built as ViT\(ViTConfig\(...\)\), not from a dict"):
+        ViT({"width": 24})
+    with pytest.raises(TypeError, match="takes a ViT, not a Linear"):
+        fold(nn.Linear(2, 2))

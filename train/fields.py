@@ -1,0 +1,47 @@
+"""What the fields of a recipe are called, so that a sweep with a typo in it is refused before its first run."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Iterable
+from dataclasses import fields
+from typing import Any
+
+from performer_string import ViTConfig
+from performer_string.choices import lookup
+
+OF_A_RUN = {"seed_everything", "run_dir", "config", "ckpt_path"}  # what the sweep itself gives to each
+
+
+@functools.cache
+def recipe_fields() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Groups of fields and fields of `python -m train fit`, by their full names."""
+    from lightning.pytorch import Trainer  # slow to import, and needed by sweeps that have such fields only
+
+    from train.data.arrow import ArrowTask
+    from train.data.module import ImageData
+    from train.module import OptimConfig
+
+    groups = {"model.vit": ViTConfig, "model.optim": OptimConfig, "data": ImageData, "data.arrow": ArrowTask}
+    names = [f"{group}.{field.name}" for group, kind in groups.items() for field in fields(kind)]
+    names += [f"trainer.{name}" for name in inspect.signature(Trainer).parameters if name != "self"]
+    names += ["ema", "init_from", "checkpoint_every"]
+    return dict(groups), dict.fromkeys(name for name in names if name not in groups)
+
+
+def check_fields(names: Iterable[str]) -> None:
+    """An error for a name that is no field, nor within one (`model.vit.feature_options.order`)."""
+    for name in names:
+        if name in OF_A_RUN:
+            raise ValueError(f"{name} is what a sweep gives to each of its runs itself; take it out.")
+        groups, known = recipe_fields()
+        parts = name.split(".")
+        within = [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
+        if name not in groups and not any(outer in known for outer in within):
+            lookup("field", name, known)
+
+
+def named(arguments: Iterable[str]) -> list[str]:
+    """The fields that arguments of a command line set: `--data.root x` and `--data.root=x` set data.root."""
+    return [argument[2:].partition("=")[0] for argument in arguments if argument.startswith("--")]
