@@ -7,7 +7,10 @@ import argparse
 
 def pixels(text: str) -> int:
     if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"a resolution is a number of pixels, like 168, not {text!r}")
+        raise argparse.ArgumentTypeError(
+            f"a resolution is a number of pixels, like 168, not {text!r} (evaluations take squares; the sizes of the "
+            f"training are those of python -m train test)"
+        )
     return int(text)
 
 

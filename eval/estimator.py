@@ -22,6 +22,7 @@ from eval.report import Row, save_figure
 from performer_string import naive
 from performer_string.attention import rotate_pair
 from train.checkpoint import Trained
+from train.data.module import size_name
 from train.probe import Probe, probe_attention
 
 HELP = "norms, entropy, sharpness and error of each layer's and head's attention, per resolution"
@@ -130,7 +131,7 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
                         "distance of uniform": round(uniform, 4),
                         "share of blanks": round(blanks, 4),
                         "images": images,
-                        "trained at": trained.data.size[0],
+                        "trained at": size_name(trained.data.size),
                     }
 
 
@@ -164,7 +165,7 @@ def plot(found: Sequence[Row], path: Path) -> None:
                 values = [over_heads(found, name, model=model, layer=layer, resolution=size) for size in sizes]
                 style = ("-", "--", ":", "-.")[i % 4]
                 axis.plot(sizes, values, style, marker="o", color=f"C{layer % 10}", label=f"{model}, layer {layer}")
-        axis.axvline(found[0]["trained at"], color="grey", linewidth=0.8)
+        resolution.mark_training(axis, found[0])
         axis.set(title=title, xlabel="resolution in pixels", ylim=(0, None), xticks=sizes)
     uniform = [over_heads(found, "distance of uniform", resolution=size) for size in sizes]
     blanks = [over_heads(found, "share of blanks", resolution=size) for size in sizes]

@@ -15,15 +15,15 @@ from eval.arguments import Once, count, pixels
 from eval.report import Row, beside, save_figure, wilson
 from eval.seeds import check_seeds, over_seeds
 from train.checkpoint import Trained, load_trained
+from train.data.module import size_name
 
 HELP = "accuracy per resolution, with 95 %% intervals, beside the null score"
 
 
 def add_arguments(parser: argparse.ArgumentParser, split: str = "test", images: int = 0) -> None:
     parser.add_argument("--checkpoint", nargs="+", type=Path, required=True, help="one or more checkpoints")
-    parser.add_argument(
-        "--resolutions", nargs="+", type=pixels, action=Once, required=True, help="sides of the images, in pixels"
-    )
+    sides = "sides of the images, which are squares, in pixels"
+    parser.add_argument("--resolutions", nargs="+", type=pixels, action=Once, required=True, help=sides)
     parser.add_argument(
         "--positions", choices=("extrapolate", "interpolate"), help="as the model was trained by default"
     )
@@ -106,7 +106,7 @@ def score(trained: Trained, right: int, total: int, split: str) -> Row:
         "high": round(100 * high, 2),
         "images": total,
         "null": round(100 * trained.data.null_accuracy(split), 2),
-        "trained at": trained.data.size[0],
+        "trained at": size_name(trained.data.size),
     }
 
 
@@ -141,6 +141,14 @@ def summary(found: Sequence[Row]) -> list[Row]:
     return [*lines, {"accuracy in %": "null", **{f"{size} px": f"{null:.1f}" for size in sizes}}]
 
 
+def mark_training(axis: Any, row: Row) -> None:
+    """A line at the training size, where that is a square, as the images of an evaluation are."""
+    size = str(row["trained at"])
+    if size.isdecimal():
+        axis.axvline(int(size), color="grey", linewidth=0.8)
+        axis.annotate(" trained here", (int(size), 0.03), xycoords=("data", "axes fraction"), fontsize=8, color="grey")
+
+
 def plot(found: Sequence[Row], path: Path) -> None:
     """Accuracy over resolution, with intervals, the training resolution marked."""
     from matplotlib.figure import Figure
@@ -162,8 +170,7 @@ def plot(found: Sequence[Row], path: Path) -> None:
             x, y, error, capsize=2, elinewidth=1, label=model, marker="os^D"[turn], ls=("-", "--", "-.", ":")[turn]
         )
     axis.axhline(found[0]["null"], color="grey", linestyle=":", label="null")
-    axis.axvline(found[0]["trained at"], color="grey", linewidth=0.8)
-    axis.annotate(" trained here", (found[0]["trained at"], 3), fontsize=8, color="grey")
+    mark_training(axis, found[0])
     axis.set(
         xlabel="resolution in pixels",
         ylabel="accuracy in %",

@@ -57,6 +57,15 @@ def test_other_models_are_no_seeds(tmp_path, capsys):
     assert "m, mean of 2 seeds" in capsys.readouterr().out
 
 
+def test_a_model_of_rectangles_is_not_said_to_be_one_of_squares(tmp_path, capsys):
+    path = str(save(tmp_path / "one", replace(CONFIG, image_size=[60, 84])))
+    main(["resolution", "--checkpoint", path, "--resolutions", "60", "--images", "4"])
+    assert read(tmp_path / "one" / "results" / "resolution.csv")[1][0]["trained at"] == "60x84"
+    with pytest.raises(SystemExit):
+        main(["resolution", "--checkpoint", path, "--resolutions", "60x84"])
+    assert "evaluations take squares" in capsys.readouterr().err
+
+
 def test_an_evaluation_on_the_cpu_takes_no_device(capsys):
     with pytest.raises(SystemExit):
         main(["redundancy", "--device", "cuda"])

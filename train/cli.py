@@ -33,7 +33,7 @@ from train.callbacks.control import CheckData, CleanStop, StepSeed, ValidateAtEn
 from train.callbacks.figures import ModelFigures
 from train.callbacks.monitor import GradientNorm, Record, Throughput, validated
 from train.checkpoint import check_same_model, start_from
-from train.data.module import ImageData
+from train.data.module import ImageData, size_name
 from train.files import CHECKPOINTS, LAST, METRICS, latest_checkpoint, write_aside
 from train.module import ImageClassifier, NonFiniteLossError
 
@@ -206,11 +206,6 @@ def new_folder() -> Path:
 def remove_empty(folder: Path) -> None:
     with contextlib.suppress(OSError):  # there is something in it
         folder.rmdir()
-
-
-def size_name(size: tuple[int, int]) -> str:
-    """What a size is called in metrics: `108`, or `96x128` where the sides differ."""
-    return str(size[0]) if size[0] == size[1] else f"{size[0]}x{size[1]}"
 
 
 def expand(arguments: Sequence[str]) -> list[str]:

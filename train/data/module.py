@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,11 @@ from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignor
 from train.data.sources import SOURCES, check_same_classes, class_names, null_accuracy, open_source
 
 RESUMED = "the checkpoint and the training images"
+
+
+def size_name(size: Sequence[int]) -> str:
+    """What a size (height, width) is called in metrics: `108`, or `96x128` where the sides differ."""
+    return str(size[0]) if size[0] == size[1] else f"{size[0]}x{size[1]}"
 
 
 @dataclass(eq=False)
