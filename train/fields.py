@@ -6,16 +6,15 @@ import functools
 import inspect
 from collections.abc import Iterable
 from dataclasses import fields
-from typing import Any
 
 from performer_string import ViTConfig
-from performer_string.choices import lookup
+from performer_string.choices import nearest
 
 OF_A_RUN = {"seed_everything", "run_dir", "config", "ckpt_path"}  # what the sweep itself gives to each
 
 
 @functools.cache
-def recipe_fields() -> tuple[dict[str, Any], dict[str, Any]]:
+def recipe_fields() -> tuple[set[str], set[str]]:
     """Groups of fields and fields of `python -m train fit`, by their full names."""
     from lightning.pytorch import Trainer  # slow to import, and needed by sweeps that have such fields only
 
@@ -23,11 +22,11 @@ def recipe_fields() -> tuple[dict[str, Any], dict[str, Any]]:
     from train.data.module import ImageData
     from train.module import OptimConfig
 
-    groups = {"model.vit": ViTConfig, "model.optim": OptimConfig, "data": ImageData, "data.arrow": ArrowTask}
-    names = [f"{group}.{field.name}" for group, kind in groups.items() for field in fields(kind)]
-    names += [f"trainer.{name}" for name in inspect.signature(Trainer).parameters if name != "self"]
-    names += ["ema", "init_from", "checkpoint_every"]
-    return dict(groups), dict.fromkeys(name for name in names if name not in groups)
+    kinds = {"model.vit": ViTConfig, "model.optim": OptimConfig, "data": ImageData, "data.arrow": ArrowTask}
+    groups = {*kinds, "model", "trainer"}
+    names = {f"{group}.{field.name}" for group, kind in kinds.items() for field in fields(kind)}
+    names |= {f"trainer.{name}" for name in inspect.signature(Trainer).parameters}
+    return groups, (names | {"ema", "init_from", "checkpoint_every"}) - groups
 
 
 def check_fields(names: Iterable[str]) -> None:
@@ -39,9 +38,9 @@ def check_fields(names: Iterable[str]) -> None:
         parts = name.split(".")
         within = [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
         if name not in groups and not any(outer in known for outer in within):
-            lookup("field", name, known)
+            raise ValueError(f"unknown field {name!r}.{nearest(name, known)} All: python -m train fit --help.")
 
 
 def named(arguments: Iterable[str]) -> list[str]:
-    """The fields that arguments of a command line set: `--data.root x` and `--data.root=x` set data.root."""
-    return [argument[2:].partition("=")[0] for argument in arguments if argument.startswith("--")]
+    """The fields that arguments of a command line set: `--data.root x`, `--data.root=x`, `--trainer.callbacks+=x`."""
+    return [argument[2:].partition("=")[0].rstrip("+") for argument in arguments if argument.startswith("--")]
