@@ -40,6 +40,11 @@ def centred(key_bias: Tensor, key_mask: Tensor | None) -> Tensor:
     return bias - largest.clamp(min=least)  # all of them -inf: not NaN
 
 
+def key_logits(key_bias: Tensor, key_mask: Tensor | None) -> Tensor:
+    """b less its largest, [B, H, N], and finite, for kernels that add it to logits."""
+    return centred(key_bias, key_mask).clamp(min=NEVER)
+
+
 def key_weights(key_bias: Tensor, key_mask: Tensor | None, degree: int = 1) -> Tensor:
     """exp(b_j / degree) up to a factor for each head, which makes the largest 1: [B, H, N] -> [B, H, N, 1]."""
     return (centred(key_bias, key_mask) / degree).exp()[..., None]
@@ -82,7 +87,7 @@ def softmax_attention(
     if not scale > 0:
         raise ValueError(f"the scale of the logits has to be positive, not {scale}.")
     if key_bias is not None:
-        key_bias = centred(key_bias, key_mask).clamp(min=NEVER)
+        key_bias = key_logits(key_bias, key_mask)
     if locality is not None:
         check_decay(locality, q, False)
         dtype = torch.promote_types(q.dtype, torch.float32)
@@ -176,7 +181,7 @@ def linear_attention(
         planes = None if rotation is None else rotation.planar()
         if planes is None:
             q, k = rotate_pair(q, k, rotation)
-        bias = None if key_bias is None else centred(key_bias, key_mask).clamp(min=NEVER)
+        bias = None if key_bias is None else key_logits(key_bias, key_mask)
         with torch.autocast(q.device.type, enabled=False):
             return fused_attention(q, k, v, form, planes, key_mask, bias)
     if key_bias is not None:
