@@ -63,6 +63,8 @@ def summary(found: Sequence[Row]) -> list[Row]:
 
     def cell(values: Sequence[float], sign: str = "") -> str:
         mean, low, high = student(values)
+        if not sign:  # an accuracy
+            low, high = max(0.0, low), min(100.0, high)
         return f"{mean:{sign}.1f}" + (f" ({low:{sign}.1f} to {high:{sign}.1f})" if len(values) > 1 else "")
 
     lines: list[Row] = []
@@ -80,6 +82,7 @@ def plot(found: Sequence[Row], path: Path) -> None:
 
     models, sizes = models_and_sizes(found)
     figure = Figure(figsize=(2.0 + 2.4 * len(sizes), 1.0 + 0.32 * len(models)), layout="constrained")
+    lowest = min(row["accuracy"] for row in found)
     panels = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
     for axis, size in zip(panels, sizes, strict=True):
         for place, model in enumerate(models):
@@ -88,7 +91,7 @@ def plot(found: Sequence[Row], path: Path) -> None:
             axis.plot(student(values)[0], place, "|", color="black", markersize=12, markeredgewidth=2)
         axis.axvline(student(of(found, models[0], size, "accuracy"))[0], color="grey", linewidth=0.8)
         axis.axvline(found[0]["null"], color="grey", linestyle=":")
-        axis.set(title=f"{size} px", xlabel="accuracy in %", xlim=(0, 102))
+        axis.set(title=f"{size} px", xlabel="accuracy in %", xlim=(lowest - 1, 101))
         axis.grid(axis="y", alpha=0.2)
     panels[0].set(yticks=range(len(models)), yticklabels=models)
     panels[0].invert_yaxis()

@@ -24,7 +24,7 @@ def test_differences_are_taken_seed_by_seed():
     rows += [row("recipe-seed0", 90.0, 0.0), row("recipe-seed1", 97.0, 0.0)]
     recipe, gate, order = summary(rows)
     # 12.706 is the 97.5 % point of Student's t with 1 degree of freedom
-    assert recipe["60 px"] == f"93.5 ({93.5 - 12.7062 * 3.5:.1f} to {93.5 + 12.7062 * 3.5:.1f})"
+    assert recipe["60 px"] == f"93.5 ({93.5 - 12.7062 * 3.5:.1f} to 100.0)"
     assert gate["60 px"] == f"-4.5 ({-4.5 - 12.7062 * 5.5:.1f} to +{-4.5 + 12.7062 * 5.5:.1f})"
     assert order == {"accuracy in %": "order-1", "60 px": "-37.0", "seeds": 1}
 
