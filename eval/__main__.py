@@ -1,7 +1,7 @@
 """`python -m eval NAME ...`: one evaluation, its table on the terminal, its CSV file and its plot.
 
-An evaluation is a module with HELP, add_arguments, rows, summary, plot and result_directory, and a line in EVALUATIONS.
-One that runs on the CPU in any case has ON_CPU = True.
+An evaluation is a module with HELP, add_arguments, rows, summary and plot, and a line in EVALUATIONS. One of runs or
+checkpoints has a result_directory beside them, one that runs on the CPU in any case ON_CPU = True.
 """
 
 from __future__ import annotations
@@ -88,7 +88,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     evaluation = EVALUATIONS[options.evaluation]
     try:
         device = choose_device(getattr(options, "device", "cpu"))
-        out = (options.out or evaluation.result_directory(options)).expanduser()
+        beside = getattr(evaluation, "result_directory", lambda options: None)(options)
+        out = (options.out or beside or Path("runs/results") / options.evaluation).expanduser()
         check_writable(out)
         stem, header = out / options.evaluation, environment(given, device)
         rows = collect(evaluation.rows(options, device), stem.with_suffix(".partial.csv"), header)

@@ -25,7 +25,7 @@ from performer_string import (
 from performer_string.attend import build_attention
 from performer_string.attention import rotate_pair
 from performer_string.choices import lookup
-from performer_string.features import FEATURE_MAPS, RandomFeatures
+from performer_string.features import FEATURE_MAPS, FeatureMap, RandomFeatures
 from performer_string.layers import Block
 from performer_string.rotation import Rotation
 
@@ -48,15 +48,19 @@ def feature_options(feature_map: str, features: int) -> dict[str, int]:
     return {"num_features": features} if issubclass(kind, RandomFeatures) else {}
 
 
+def feature_map(options: argparse.Namespace) -> FeatureMap:
+    """`--feature-map` with `--features`, for `--heads` of width `--head-dim`."""
+    sizes = {"head_dim": options.head_dim, "num_heads": options.heads}
+    return build_feature_map(options.feature_map, **feature_options(options.feature_map, options.features), **sizes)
+
+
 class Attentions:
     """The methods at the level of attention: queries, keys and values [1, H, N, d]."""
 
     def __init__(self, options: argparse.Namespace, device: torch.device):
         self.options, self.device, self.dtype = options, device, getattr(torch, options.dtype)
         sizes = {"head_dim": options.head_dim, "num_heads": options.heads}
-        self.phi = build_feature_map(
-            options.feature_map, **feature_options(options.feature_map, options.features), **sizes
-        ).to(device)
+        self.phi = feature_map(options).to(device)
         high = max(64.0, 2 * options.sigma)
         self.locality = build_locality(
             "gaussian", num_heads=options.heads, sigma=options.sigma, sigma_bounds=(min(0.25, options.sigma / 2), high)
@@ -135,14 +139,14 @@ def vit_tiny(method: str, options: argparse.Namespace, grid: tuple[int, int], de
     """A ViT-tiny in evaluation mode, whose attention is this method."""
     torch.manual_seed(0)
     focused = method == "linear+lf"
-    feature_map = "favor+" if method == "performer-pytorch" else options.feature_map
+    features = "favor+" if method == "performer-pytorch" else options.feature_map
     config = ViTConfig(
         image_size=[PATCH * n for n in grid],
         patch_size=PATCH,
         variant="tiny",
         attention=method.split("+")[0],
-        feature_map=feature_map,
-        feature_options=feature_options(feature_map, options.features),
+        feature_map=features,
+        feature_options=feature_options(features, options.features),
         locality="gaussian" if focused else None,
         locality_options={"sigma": options.sigma} if focused else {},
     )

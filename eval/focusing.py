@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from eval.contestants import feature_options
+from eval.contestants import feature_map
 from eval.measure import check_rounds, exponent, in_turn, peak_bytes, ratio
 from eval.report import Row, save_figure
-from performer_string import LOCALITIES, build_feature_map, build_locality, grid_positions, linear_attention
+from performer_string import LOCALITIES, build_locality, grid_positions, linear_attention
 from performer_string.choices import lookup
 from performer_string.features import FeatureMap
 from performer_string.focusing import choose
@@ -45,10 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--exact-up-to", type=int, default=4096, help="tokens up to which exact LF is timed as well")
     parser.add_argument("--backward", action="store_true", help="time the backward pass too")
     parser.add_argument("--rounds", type=int, default=5, help="measurements, after one not counted")
-
-
-def result_directory(options: argparse.Namespace) -> Path:
-    return Path("runs/results") / "focusing"
 
 
 class Exact(OffsetKernel):
@@ -79,10 +75,7 @@ class Contest:
         shape = (1, options.heads, side * side, options.head_dim)
         self.q, self.k, self.v = (torch.randn(shape, device=device, requires_grad=options.backward) for _ in range(3))
         self.backward = options.backward
-        sizes = {"head_dim": options.head_dim, "num_heads": options.heads}
-        self.phi = build_feature_map(
-            options.feature_map, **feature_options(options.feature_map, options.features), **sizes
-        ).to(device)
+        self.phi = feature_map(options).to(device)
         self.positions = grid_positions((side, side), device=device)
         self.calls: dict[str, Callable[[], None]] = {PLAIN: self.attend()}
         self.regimes, self.errors = {PLAIN: ""}, {PLAIN: 0.0}

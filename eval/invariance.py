@@ -44,8 +44,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
 
 
-def result_directory(options: argparse.Namespace) -> Path:
-    return resolution.result_directory(options) if options.checkpoint else Path("runs/results") / "invariance"
+def result_directory(options: argparse.Namespace) -> Path | None:
+    return resolution.result_directory(options) if options.checkpoint else None
 
 
 def label(name: str, options: dict[str, Any]) -> str:

@@ -41,10 +41,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=7, help="measurements, after one not counted")
 
 
-def result_directory(options: argparse.Namespace) -> Path:
-    return Path("runs/results") / "latency"
-
-
 def chosen(names: Sequence[str]) -> dict[str, tuple[str, dict[str, Any]]]:
     """{title: (name, options)}, the reference first."""
     known: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in ENCODINGS}

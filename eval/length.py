@@ -46,10 +46,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--longest", type=float, default=10.0, help="leave out what would take more seconds a call")
 
 
-def result_directory(options: argparse.Namespace) -> Path:
-    return Path("runs/results") / "length"
-
-
 def timed(out: Callable[[], Tensor], backward: bool) -> Callable[[], None]:
     def call() -> None:
         if backward:

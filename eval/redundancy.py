@@ -49,10 +49,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
 
 
-def result_directory(options: argparse.Namespace) -> Path:
-    return Path("runs/results") / "redundancy"
-
-
 def make(family: str, head_dim: int) -> SeparableEncoding:
     name, options = FAMILIES[family]
     encoding = build_encoding(name, head_dim=head_dim, num_heads=1, coord_dim=2, grid=(6, 6), **options)

@@ -21,6 +21,7 @@ from performer_string.checks import (
     check_positions,
     check_rotation,
 )
+from performer_string.choices import check_positive
 from performer_string.features import FeatureMap
 from performer_string.kernels import fused_attention
 from performer_string.modes import plain
@@ -84,8 +85,7 @@ def softmax_attention(
     check_key_bias(key_bias, k)
     q, k = rotate_pair(q, k, rotation)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    if not scale > 0:
-        raise ValueError(f"the scale of the logits has to be positive, not {scale}.")
+    check_positive("the scale of the logits", scale)
     if key_bias is not None:
         key_bias = key_logits(key_bias, key_mask)
     if locality is not None:

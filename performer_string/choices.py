@@ -46,6 +46,11 @@ def check_type(name: str, value: Any, kind: Any) -> None:
         raise ValueError(f"{name} has to be {wanted}, not {value!r}.{hint}")
 
 
+def check_positive(name: str, value: float) -> None:
+    if not value > 0:  # nor is NaN
+        raise ValueError(f"{name} has to be positive, not {value}.")
+
+
 def construct(kind: str, name: str, build: Callable[..., T], options: Mapping[str, Any], **given: Any) -> T:
     """`build(**given, **options)`; an option that `build` does not take is an error that names the nearest, and so is
     one of another type than annotated."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_type_hints
 
 from performer_string.attend import ATTENTIONS
-from performer_string.choices import check_type, lookup
+from performer_string.choices import check_positive, check_type, lookup
 from performer_string.locality import LOCALITIES
 from performer_string.positions import PositionMode
 from performer_string.values import VALUE_MAPS
@@ -122,13 +122,9 @@ class ViTConfig:
             missing = "locality" if self.locality is not None else "key_gate"
             raise ValueError(f'attention "performer-pytorch" has no {missing}; use "linear" or "softmax".')
         lookup("position mode", self.positions, dict.fromkeys(get_args(PositionMode)))
-        for name in ("width", "depth", "num_heads", "in_channels", "num_classes"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} has to be positive, not {getattr(self, name)}.")
+        for name in ("width", "depth", "num_heads", "in_channels", "num_classes", "max_temperature", "mlp_ratio"):
+            check_positive(name, getattr(self, name))
         if self.registers < 0:
             raise ValueError(f"registers has to be 0 or more, not {self.registers}.")
-        for name in ("max_temperature", "mlp_ratio"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} has to be positive, not {getattr(self, name)}.")
         if not 0 <= self.drop_path < 1:
             raise ValueError(f"drop_path has to lie in [0, 1), not {self.drop_path}.")

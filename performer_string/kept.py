@@ -32,8 +32,9 @@ class Kept(nn.Module):
     def get(self, key: Hashable, sources: Iterable[Tensor], make: Callable[[], T]) -> T:
         """The result kept under `key`, or `make()` where there is none or one of `sources` has changed since."""
         sources = tuple(sources)
-        uncounted = any(x.is_inference() for x in sources)  # no changes are
-        if uncounted or torch.compiler.is_compiling() or transformed():
+        if torch.compiler.is_compiling() or transformed():
+            return make()
+        if any(x.is_inference() for x in sources):  # which count no changes
             return make()
         stamp = [(x.data_ptr(), x._version, x.dtype) for x in sources]
         found = self.results.get(key)  # once: another thread may replace it

@@ -91,7 +91,8 @@ class Locality(OffsetKernel):
         cost less.
 
         The outputs are off by less than 0.1 % through a window, and by some 3 % through nodes; more where attention is
-        sharp and the decay `exponential`, whose weight of a token itself comes out up to 15 % low (7 % seen).
+        sharp and the decay `exponential`, whose weight of a token itself comes out up to 16 % low, and outputs 2 to 4 %
+        off.
         """
         return focus(self, Given(fq.shape[-1]), fq, fk, v, lattice)[..., :-1]
 

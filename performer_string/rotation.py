@@ -98,9 +98,9 @@ class PlaneRotation:
 
     def rotate(self, x: Tensor) -> Tensor:
         """Rot(theta) B^T x for x [B, H, N, d], in float32 or better inside, in the type of x outside."""
+        self.check(x)
         dtype = torch.promote_types(x.dtype, self.cos.dtype)
         y = x.to(dtype)
-        self.check(x)
         if self.basis is not None:
             with torch.autocast(x.device.type, enabled=False):
                 y = y @ self.basis.to(dtype)  # rows x^T B = (B^T x)^T: [B, H, N, d]
@@ -113,8 +113,8 @@ class PlaneRotation:
 
     def unrotate(self, x: Tensor) -> Tensor:
         """B Rot(-theta) x for x [B, H, N, d], in float32 or better inside, in the type of x outside."""
-        dtype = torch.promote_types(x.dtype, self.cos.dtype)
         self.check(x)
+        dtype = torch.promote_types(x.dtype, self.cos.dtype)
         planes = self.cos.shape[-1]
         first, second, still = x.to(dtype).split((planes, planes, self.head_dim - 2 * planes), dim=-1)
         y = torch.cat((first * self.cos + second * self.sin, second * self.cos - first * self.sin, still), dim=-1)

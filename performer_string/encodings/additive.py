@@ -7,6 +7,7 @@ import itertools
 import torch
 from torch import Tensor, nn
 
+from performer_string.choices import check_positive
 from performer_string.encodings.base import Encoding, Sizes
 
 
@@ -63,8 +64,7 @@ class Sinusoidal(Encoding):
         base: float = 10000.0,
     ):
         super().__init__(sizes)
-        if not base > 0:
-            raise ValueError(f"sinusoidal: the base of the frequencies has to be positive, not {base}.")
+        check_positive("sinusoidal: the base of the frequencies", base)
         self.width, self.base = sizes.head_dim * sizes.num_heads, base
         if self.width < 2 * sizes.coord_dim:
             raise ValueError(

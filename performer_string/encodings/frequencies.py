@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor
 
+from performer_string.choices import check_positive
+
 
 def planes_of(head_dim: int, family: str) -> int:
     """d / 2; an odd width is an error, since one dimension would stay unturned unnoticed."""
@@ -26,8 +28,7 @@ def axial_frequencies(planes: int, coord_dim: int, base: float, dtype: torch.dty
     """
     if planes < coord_dim:
         raise ValueError(f"{coord_dim} axes need at least as many planes (head width {2 * coord_dim}), not {planes}.")
-    if base <= 0:
-        raise ValueError(f"the base of the frequencies has to be positive, not {base}.")
+    check_positive("the base of the frequencies", base)
     omega, start = torch.zeros(1, coord_dim, planes, dtype=torch.float64), 0
     for axis in range(coord_dim):
         n = planes // coord_dim + (axis < planes % coord_dim)
@@ -42,8 +43,7 @@ def mixed_frequencies(heads: int, planes: int, coord_dim: int, base: float) -> T
     RoPE-Mixed of arXiv:2403.13298 section 3.2 and its released code: for each head one random orthogonal frame, whose
     C directions share each of the magnitudes base^(-t / n), n = planes / C. The draw is torch's global generator's.
     """
-    if base <= 0:
-        raise ValueError(f"the base of the frequencies has to be positive, not {base}.")
+    check_positive("the base of the frequencies", base)
     frame, upper = torch.linalg.qr(torch.randn(heads, coord_dim, coord_dim, dtype=torch.float32))
     frame = frame * upper.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # Haar, [heads, C, C]
     n = math.ceil(planes / coord_dim)

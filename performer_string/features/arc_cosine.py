@@ -63,10 +63,9 @@ def angular_table(order: int) -> Tensor:
 
     I_p vanishes as (pi - t)^(2 p + 1), so that its root is close to linear there and a table of it can be interpolated.
     """
-    rest = (
-        math.pi - torch.linspace(0, math.pi, KNOTS + 1, dtype=torch.float64, device="cpu")[:, None]
-    )  # pi - t, [knots, 1]
-    nodes = (torch.arange(1024, dtype=torch.float64, device="cpu") + 0.5) / 1024
+    on_cpu: Any = {"dtype": torch.float64, "device": "cpu"}  # whatever the default device is when it is first asked for
+    rest = math.pi - torch.linspace(0, math.pi, KNOTS + 1, **on_cpu)[:, None]  # pi - t, [knots, 1]
+    nodes = (torch.arange(1024, **on_cpu) + 0.5) / 1024
     s = rest * nodes
     integrand = (((rest + s) / 2).sin() * ((rest - s) / 2).sin()) ** order  # (cos s + cos t) / 2 without cancellation
     return (integrand.mean(-1) * rest[:, 0]).clamp_min(0) ** (1 / (2 * order + 1))

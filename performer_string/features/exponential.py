@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from performer_string.choices import check_positive
 from performer_string.features.base import ALL, FeatureForm, Heads, RandomFeatures, inner_products
 
 
@@ -22,8 +23,7 @@ class PositiveFeatures(RandomFeatures):
     ):
         super().__init__(head_dim, num_heads, num_features, seed)
         self.scale = head_dim**-0.5 if scale is None else scale
-        if not self.scale > 0:
-            raise ValueError(f"the scale of the logits has to be positive, not {scale}.")
+        check_positive("the scale of the logits", self.scale)
 
     def logits(self, x: Tensor, heads: Heads = ALL) -> tuple[Tensor, Tensor]:
         """W x' and |x'|^2 / 2, [.., m] and [.., 1]."""

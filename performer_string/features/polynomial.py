@@ -7,6 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from performer_string.choices import check_positive
 from performer_string.features.base import ALL, FeatureMap, Heads, inner_products
 
 
@@ -32,8 +33,7 @@ class PolynomialFeatures(FeatureMap):
     def __init__(self, head_dim: int, num_heads: int, *, scale: float | None = None, lower: bool = False):
         super().__init__(head_dim, num_heads, head_dim * (head_dim + 1) // 2 + lower * (1 + head_dim))
         self.scale = head_dim**-0.5 if scale is None else scale
-        if self.scale <= 0:
-            raise ValueError(f"the scale of the logits has to be positive, not {scale}.")
+        check_positive("the scale of the logits", self.scale)
         self.lower, self.degree = lower, None if lower else 2
         self.register_constants()
 

@@ -116,11 +116,11 @@ class ImageData(L.LightningDataModule):
         if self.download and self.files is not None:
             Path(self.root).expanduser().mkdir(parents=True, exist_ok=True)
             for train in (True, False):
-                open_source(self.source, self.files, Path(self.root).expanduser(), train, True)
+                self._files(train, download=True)
 
-    def _files(self, train: bool) -> Any:
+    def _files(self, train: bool, download: bool = False) -> Any:
         assert self.files is not None
-        return open_source(self.source, self.files, Path(self.root).expanduser(), train, False)
+        return open_source(self.source, self.files, Path(self.root).expanduser(), train, download)
 
     def setup(self, stage: str | None = None) -> None:
         if self.files is None or self._train is not None:
