@@ -23,9 +23,9 @@ from eval.report import Row, save_figure
 from performer_string import LOCALITIES, build_locality, grid_positions, linear_attention
 from performer_string.choices import lookup
 from performer_string.features import FeatureMap
-from performer_string.focusing import choose
 from performer_string.locality import Locality
-from performer_string.offsets import OffsetKernel, divide
+from performer_string.locality.focusing import choose
+from performer_string.locality.offsets import OffsetKernel, divide
 
 HELP = "time, memory and error of locality focusing, by length and sigma, beside plain and exact attention"
 EXACT = "exact"  # N x N, which few tokens have in any case

@@ -5,9 +5,8 @@ from performer_string.config import VARIANTS, ViTConfig
 from performer_string.encodings import ENCODINGS, build_encoding
 from performer_string.features import FEATURE_MAPS, build_feature_map
 from performer_string.folding import fold
-from performer_string.locality import LOCALITIES, build_locality
+from performer_string.locality import LOCALITIES, RELATIVE_MASKS, build_locality, build_relative_mask
 from performer_string.positions import grid_positions
-from performer_string.relative_mask import RELATIVE_MASKS, build_relative_mask
 from performer_string.values import VALUE_MAPS, build_value_map
 from performer_string.vit import ViT
 

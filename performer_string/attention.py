@@ -24,8 +24,8 @@ from performer_string.checks import (
 from performer_string.choices import check_positive
 from performer_string.features import FeatureMap
 from performer_string.kernels import fused_attention
+from performer_string.locality.offsets import OffsetKernel, divide
 from performer_string.modes import plain
-from performer_string.offsets import OffsetKernel, divide
 from performer_string.rotation import Rotation
 
 NEVER = -1e4  # a bias in place of -inf: exp of it is zero beside any other

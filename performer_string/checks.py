@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from performer_string.features import FeatureMap
-from performer_string.offsets import OffsetKernel
+from performer_string.locality.offsets import OffsetKernel
 from performer_string.rotation import Rotation
 
 

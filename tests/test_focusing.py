@@ -8,17 +8,16 @@ import torch
 from performer_string import (
     build_feature_map,
     build_locality,
-    focusing,
-    focusing_grid,
     grid_positions,
     linear_attention,
     naive,
 )
-from performer_string.focusing_grid import grid_sum
-from performer_string.focusing_window import window_sum
-from performer_string.lattice import Lattice, find_lattice
-from performer_string.slabs import SLAB, Given
-from performer_string.tiles import bands, slabs
+from performer_string.locality import focusing
+from performer_string.locality.grid import grid_sum
+from performer_string.locality.lattice import Lattice, find_lattice
+from performer_string.locality.slabs import SLAB, Given
+from performer_string.locality.tiles import bands, slabs
+from performer_string.locality.window import window_sum
 
 WINDOW, GRID, GRADIENT = 1e-3, 0.03, 0.05  # bounds on relative errors
 GRIDS = [(80,), (13, 18), (5, 6, 7)]
@@ -182,7 +181,7 @@ def test_blocks_of_values_change_nothing(monkeypatch):
     lattice, leaves = find_lattice(positions), [fq, fk, v, *locality.parameters()]
     weight, found = torch.randn(1, 3, 204, 40, dtype=torch.float64), []
     for sums in (1e9, 1.0):
-        monkeypatch.setattr(focusing_grid, "SUMS", {"cpu": sums})
+        monkeypatch.setattr("performer_string.locality.grid.SUMS", {"cpu": sums})
         out = grid_sum(Given(6), fq, fk, v, *locality.components(), lattice, (3, 3, 1))[..., :-1]
         found.append([out, *torch.autograd.grad((out * weight).sum(), leaves)])
     for a, b in zip(*found, strict=True):

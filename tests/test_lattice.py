@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from performer_string import grid_positions
-from performer_string.focusing_grid import cells_of
-from performer_string.lattice import Lattice, find_lattice, from_cells, to_cells
-from performer_string.tiles import products, radius_in_tokens
+from performer_string.locality.grid import cells_of
+from performer_string.locality.lattice import Lattice, find_lattice, from_cells, to_cells
+from performer_string.locality.tiles import products, radius_in_tokens
 
 
 @pytest.mark.parametrize("grid", [(1,), (7,), (1, 5), (5, 1), (4, 6), (2, 3, 4), (3, 1, 2), (1, 1, 1)], ids=str)

@@ -17,9 +17,9 @@ from performer_string import (
     grid_positions,
     linear_attention,
     naive,
-    offsets,
     softmax_attention,
 )
+from performer_string.locality import offsets
 
 PROFILES = {
     "gaussian": lambda r, shares: math.exp(-r * r / 2),

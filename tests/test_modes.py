@@ -11,9 +11,9 @@ from performer_string import (
     build_encoding,
     build_feature_map,
     build_locality,
+    build_relative_mask,
     grid_positions,
     linear_attention,
-    relative_mask,
 )
 
 MAPS = {"favor+": {}, "favor+hyperbolic": {}, "relu": {"order": 3}, "polynomial": {}}
@@ -121,12 +121,12 @@ def test_one_of_the_inputs_mapped(name, mapped):
 
 def test_gradients_through_a_locality_and_a_relative_mask(monkeypatch):
     """Walks over a grid have no rule for transforms, and N x N is their definition."""
-    monkeypatch.setattr(relative_mask, "ENTRIES", {"cpu": 100})
+    monkeypatch.setattr("performer_string.locality.relative_mask.ENTRIES", {"cpu": 100})
     positions, phi = grid_positions((18, 18)), make("favor+")
     q, k, v = torch.randn(3, 1, 2, 324, 6)
     for given in (
         {"locality": build_locality("gaussian", num_heads=2, sigma=1.0)},
-        {"relative_mask": relative_mask.build_relative_mask("table", num_heads=2, grid=(18, 18))},
+        {"relative_mask": build_relative_mask("table", num_heads=2, grid=(18, 18))},
     ):
 
         def loss(v, given=given):

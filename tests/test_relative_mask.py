@@ -12,9 +12,9 @@ from performer_string import (
     grid_positions,
     linear_attention,
     naive,
-    relative_mask,
 )
-from performer_string.relative_mask import toeplitz_sum
+from performer_string.locality import relative_mask
+from performer_string.locality.relative_mask import toeplitz_sum
 
 TRAINED = {1: (5,), 2: (5, 3), 3: (3, 4, 2)}
 

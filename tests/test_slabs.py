@@ -7,8 +7,9 @@ import torch
 from test_focusing import GRADIENT, GRID, WINDOW, compare, decay, definition, take
 
 from eval.measure import peak_bytes
-from performer_string import build_feature_map, build_locality, grid_positions, linear_attention, naive, slabs
+from performer_string import build_feature_map, build_locality, grid_positions, linear_attention, naive
 from performer_string.features import FEATURE_MAPS
+from performer_string.locality import slabs
 
 MAPS = {"favor+": {"num_features": 8}, "favor+hyperbolic": {"num_features": 8}, "relu": {"num_features": 8, "order": 3}}
 GRIDS = [(97,), (13, 18), (1, 61), (5, 6, 7), (19, 3)]

@@ -15,8 +15,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from performer_string.lattice import Lattice, Triple
-from performer_string.tiles import spans
+from performer_string.locality.lattice import Lattice, Triple
+from performer_string.locality.tiles import spans
 
 BLOCK = 32  # nodes that a blur computes together, where there are many more
 

@@ -1,7 +1,7 @@
 """Locality focusing in linear time: which of two ways a head goes, by what each is predicted to cost.
 
 A decay is exact as a function of distance and, to sufficient accuracy, a mixture of Gaussians. Its wide components can
-go through a grid of nodes (`focusing_grid`), the rest through a window (`focusing_window`), which then takes the decay
+go through a grid of nodes (`grid`), the rest through a window (`window`), which then takes the decay
 less what the grid has given. A `Split` says how; a decay lists those that keep its error within bounds.
 """
 
@@ -16,12 +16,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from performer_string.features import FeatureMap
-from performer_string.focusing_grid import LEAST_BLOCK, cells_behind, cells_of, grid_sum
-from performer_string.focusing_window import window_sum
-from performer_string.lattice import Lattice, Triple
-from performer_string.offsets import divide
-from performer_string.slabs import Made, Source, key_sums, largest_scale, slab_size
-from performer_string.tiles import products, radius_in_tokens
+from performer_string.locality.grid import LEAST_BLOCK, cells_behind, cells_of, grid_sum
+from performer_string.locality.lattice import Lattice, Triple
+from performer_string.locality.offsets import divide
+from performer_string.locality.slabs import Made, Source, key_sums, largest_scale, slab_size
+from performer_string.locality.tiles import products, radius_in_tokens
+from performer_string.locality.window import window_sum
 
 # Of the predicted cost, in multiplications: moving a number to or from memory is worth this many, measured on a CPU.
 MEMORY = 30.0

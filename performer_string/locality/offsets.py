@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from performer_string.features import FeatureMap
-from performer_string.lattice import Lattice, find_lattice
+from performer_string.locality.lattice import Lattice, find_lattice
 from performer_string.modes import transformed
 
 DENSE = 256  # tokens up to which N x N is faster than any walk over a grid, forward and backward on a CPU; and exact

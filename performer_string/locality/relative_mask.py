@@ -19,11 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from performer_string.choices import construct, lookup
 from performer_string.features import FeatureMap
-from performer_string.lattice import Lattice
+from performer_string.locality.lattice import Lattice
+from performer_string.locality.offsets import OffsetKernel, divide
 from performer_string.modes import transformed
-from performer_string.offsets import OffsetKernel, divide
 
 ENTRIES = {"cpu": 4e6, "cuda": 2.5e8}  # numbers that go through one FFT, if that is possible
 
@@ -143,15 +142,3 @@ class RelativeMask(OffsetKernel):
     def on_lattice(self, fq: Tensor, fk: Tensor, v: Tensor, lattice: Lattice) -> Tensor:
         """In time N log N and memory linear in N."""
         return toeplitz_sum(fq, fk, v, self.kernel(lattice, fq), lattice.shape[: lattice.dim])
-
-
-RELATIVE_MASKS: dict[str, type[RelativeMask]] = {"table": RelativeMask}
-
-
-def build_relative_mask(name: str, *, num_heads: int, **options: Any) -> RelativeMask:
-    """A relative mask by its name in `RELATIVE_MASKS`; `options` are those of `RelativeMask`.
-
-    Raises:
-        ValueError: an unknown name or option, with the nearest known one; or a value out of its range.
-    """
-    return construct("relative mask", name, lookup("relative mask", name, RELATIVE_MASKS), options, num_heads=num_heads)

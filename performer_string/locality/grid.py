@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from performer_string.kernels.chunked import pieces
-from performer_string.lattice import Lattice, Triple, from_cells, to_cells
+from performer_string.locality.lattice import Lattice, Triple, from_cells, to_cells
+from performer_string.locality.nodes import Blur, Cells, blur_gradients, blurred, slice_across, slice_nodes, splat
+from performer_string.locality.slabs import Again, Source, slab_size
 from performer_string.modes import first_order
-from performer_string.nodes import Blur, Cells, blur_gradients, blurred, slice_across, slice_nodes, splat
-from performer_string.slabs import Again, Source, slab_size
 
 REACH = 3.5  # of the blur, in standard deviations
 LEAST_BLOCK = 16  # values at a time, or matrix products get slow

@@ -10,17 +10,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from performer_string.choices import construct, lookup
 from performer_string.features import FeatureMap
-from performer_string.focusing import Split, focus, focused_attention
-from performer_string.lattice import Lattice
-from performer_string.offsets import OffsetKernel, divide
-from performer_string.slabs import Given, slab_size
+from performer_string.locality.focusing import Split, focus, focused_attention
+from performer_string.locality.lattice import Lattice
+from performer_string.locality.offsets import OffsetKernel, divide
+from performer_string.locality.slabs import Given, slab_size
 
 REACH = 3.5  # of a window on a Gaussian, in standard deviations: what lies outside is below 0.1 % of the sum
 
@@ -227,19 +225,3 @@ class RadialLocality(Locality):
             Split(REACH * widths[g - 1] if g else None, node_spacing(widths[g], dim) if g < count else None, g)
             for g in range(count + 1)
         ]
-
-
-LOCALITIES: dict[str, type[Locality]] = {
-    "gaussian": GaussianLocality,
-    "exponential": ExponentialLocality,
-    "radial": RadialLocality,
-}
-
-
-def build_locality(name: str, *, num_heads: int, **options: Any) -> Locality:
-    """A decay by its name in `LOCALITIES`; `options` are those of `Locality`, and `num_scales` for `radial`.
-
-    Raises:
-        ValueError: an unknown name or option, with the nearest known one; or a value out of its range.
-    """
-    return construct("locality", name, lookup("locality", name, LOCALITIES), options, num_heads=num_heads)

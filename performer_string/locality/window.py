@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from performer_string.lattice import Lattice, Triple
+from performer_string.locality.lattice import Lattice, Triple
+from performer_string.locality.slabs import Again, Source, slab_size
+from performer_string.locality.tiles import band_of, bands, slabs, tile_of, together
 from performer_string.modes import first_order
-from performer_string.slabs import Again, Source, slab_size
-from performer_string.tiles import band_of, bands, slabs, tile_of, together
 
 Kernel = Callable[[Tensor], Tensor]  # offsets [..., 3] in patches -> lambda, [H, ...]
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from performer_string.lattice import Lattice, Triple
+from performer_string.locality.lattice import Lattice, Triple
 
 TILE_TOKENS = 64  # enough rows for a matrix product to run at full speed; more would only widen the window
 
