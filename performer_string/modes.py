@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -54,10 +55,10 @@ def first_order(backward: F) -> F:
 
 
 def transformed() -> bool:
-    """Whether a transform of `torch.func` is at work, for which the kernels have no rule."""
+    """Whether a transform of `torch.func` or forward differentiation is at work, for which the kernels have no rule."""
     if torch.compiler.is_compiling():
         return False
-    return torch._C._functorch.maybe_current_level() is not None
+    return torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0
 
 
 def plain() -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_vit import vit
-from torch.func import functional_call, grad, stack_module_state, vmap
+from small_vit import large, vit
+from torch.func import functional_call, grad, jvp, stack_module_state, vmap
 
 from performer_string import (
     build_encoding,
@@ -94,6 +94,32 @@ def test_an_ensemble_of_models(options, learning):
     with torch.set_grad_enabled(learning):  # without, what evaluation keeps is asked for
         found = vmap(run)(parameters, buffers)
     torch.testing.assert_close(found, torch.stack([m(images) for m in models]), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"feature_map": "relu", "feature_options": {"num_features": 16, "order": 3}},
+        {"locality": "gaussian", "key_gate": True},
+        {"encoding": "liere"},
+    ],
+    ids=str,
+)
+def test_forward_differentiation_agrees_with_backward(options):
+    """Of a whole model, over its images and every weight. (torch's fused softmax has no such rule on a CPU.)"""
+    model, images = large(vit(**{"encoding": "circulant-string", **options})), torch.randn(2, 2, 16, 24).double()
+    leaves = {"images": images, **model.state_dict(keep_vars=True)}
+    leaves = {name: x.detach().requires_grad_() for name, x in leaves.items() if x.is_floating_point()}
+    tangents = {name: torch.randn_like(x) for name, x in leaves.items()}
+
+    def loss(leaves):
+        return functional_call(model, {n: x for n, x in leaves.items() if n != "images"}, leaves["images"]).sin().sum()
+
+    gradients = torch.autograd.grad(loss(leaves), list(leaves.values()), allow_unused=True)
+    along = sum((g * t).sum() for g, t in zip(gradients, tangents.values(), strict=True) if g is not None)
+    given = {name: x.detach() for name, x in leaves.items()}
+    torch.testing.assert_close(jvp(loss, (given,), (tangents,))[1], along)
 
 
 @pytest.mark.parametrize("order", [1, 2, 3, 8])

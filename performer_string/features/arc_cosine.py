@@ -10,21 +10,17 @@ import torch
 from torch import Tensor
 
 from performer_string.features.base import ALL, FeatureForm, Heads, RandomFeatures, inner_products
+from performer_string.modes import plain
 
 
 class _RectifiedPower(torch.autograd.Function):
     """relu(x)^p by multiplications, keeping one tensor for the backward pass instead of one for each factor."""
 
-    generate_vmap_rule = True
-
     @staticmethod
-    def forward(x: Tensor, order: int) -> Tensor:
-        return integer_power(x.relu(), order)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, int], output: Tensor) -> None:
-        x, ctx.order = inputs
+    def forward(ctx: Any, x: Tensor, order: int) -> Tensor:
+        ctx.order = order
         ctx.save_for_backward(x)  # and not relu(x): an input has derivatives of its own, which a second one needs
+        return integer_power(x.relu(), order)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
@@ -97,7 +93,8 @@ class ArcCosineFeatures(RandomFeatures):
         return self.powers(q, ALL)
 
     def powers(self, x: Tensor, heads: Heads) -> Tensor:
-        features: Tensor = _RectifiedPower.apply(self.project(x, heads), self.order)
+        x = self.project(x, heads)
+        features: Tensor = integer_power(x.relu(), self.order) if plain() else _RectifiedPower.apply(x, self.order)
         return features * (2 / self.num_features) ** 0.5
 
     # Scale before the power: each query to unit norm, all keys of a head by their largest norm. phi is homogeneous, so
