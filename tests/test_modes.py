@@ -80,6 +80,7 @@ def test_gradients_of_each_sample(name, biased):
         {"feature_map": "relu"},
         {},
         {"encoding": "cayley-string", "encoding_options": {"generator": "block-diagonal"}},
+        {"encoding": "liere"},
     ],
     ids=str,
 )

@@ -47,15 +47,21 @@ def exponential(x: Tensor) -> Tensor:
     return 1.5 * r - 0.5 * (r @ (r.mT @ r))
 
 
+def unseen() -> bool:
+    """Whether norms cannot be looked at: under a compiler or a transform, which leave it to torch's exponential."""
+    return torch.compiler.is_compiling() or transformed()
+
+
 def combined(coordinates: Tensor, skew: Tensor) -> Tensor:
     """exp(sum_k r_k A_k) for r [M, C] and A [H, C, n, b, b]: [H, M, n, b, b], in their precision under autocast too."""
     with torch.autocast(skew.device.type, enabled=False):
-        return exponential(torch.einsum("mc,hcnij->hmnij", coordinates, skew))
+        x = torch.einsum("mc,hcnij->hmnij", coordinates, skew)
+        return torch.matrix_exp(x.contiguous()) if unseen() else exponential(x)  # a compiler takes its result for that
 
 
 def exponentials(coordinates: Tensor, skew: Tensor) -> Tensor:
     """`combined`, a few positions at a time and again in the backward pass: only the result is ever held whole."""
-    if transformed():  # which know no checkpoints
+    if unseen():  # nor are there checkpoints
         return combined(coordinates, skew)
     held = CACHE if skew.device.type == "cpu" else DEVICE
     size = max(1, held // max(1, skew[:, 0].numel()))  # positions
