@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from eval.arguments import Once, count, pixels
 from eval.report import Row, beside, save_figure, wilson
-from eval.seeds import check_seeds, over_seeds
+from eval.seeds import check_seeds, over_seeds, stem
 from train.checkpoint import Trained, load_trained
 from train.data.module import size_name
 
@@ -150,33 +150,41 @@ def mark_training(axis: Any, row: Row) -> None:
 
 
 def plot(found: Sequence[Row], path: Path) -> None:
-    """Accuracy over resolution, with intervals, the training resolution marked."""
+    """Accuracy over resolution, the training resolution marked: of several seeds each, thin, and their mean; of one its
+    interval."""
     from matplotlib.figure import Figure
 
-    found = over_seeds(found)
-    models = list(dict.fromkeys(row["model"] for row in found))
+    models: dict[str, list[Row]] = {}
+    for row in sorted(found, key=lambda row: row["resolution"]):
+        models.setdefault(stem(row["model"]), []).append(row)
     many = len(models) > 5  # then the legend is beside the curves
     figure = Figure(figsize=(9.5, 4.8) if many else (6, 3.8), layout="constrained")
     axis = figure.subplots()
-    sizes = sorted({row["resolution"] for row in found})
-    apart = (sizes[-1] - sizes[0]) / 150
-    for number, model in enumerate(models):
-        mine = sorted((row for row in found if row["model"] == model), key=lambda row: row["resolution"])
-        aside = apart * (number - (len(models) - 1) / 2)  # or the intervals would lie on each other
-        x, y = [row["resolution"] + aside for row in mine], [row["accuracy"] for row in mine]
-        error = [[r["accuracy"] - r["low"] for r in mine], [r["high"] - r["accuracy"] for r in mine]]
-        turn = number // 10 % 4  # of the ten colours
+    axis.set_xscale("log", base=2)
+    for number, rows in enumerate(models.values()):
+        turn, aside = number // 10 % 4, 1.006 ** (number - (len(models) - 1) / 2)  # or they would lie on each other
+        look: dict[str, Any] = {"color": f"C{number % 10}", "ls": ("-", "--", "-.", ":")[turn]}
+        seeds, mean = list(dict.fromkeys(row["model"] for row in rows)), over_seeds(rows)
+        for seed in seeds if len(seeds) > 1 else []:
+            own = [row for row in rows if row["model"] == seed]
+            axis.plot([r["resolution"] * aside for r in own], [r["accuracy"] for r in own], lw=0.8, alpha=0.5, **look)
+        error = [[r["accuracy"] - r["low"] for r in mean], [r["high"] - r["accuracy"] for r in mean]]
         axis.errorbar(
-            x, y, error, capsize=2, elinewidth=1, label=model, marker="os^D"[turn], ls=("-", "--", "-.", ":")[turn]
+            [r["resolution"] * aside for r in mean],
+            [r["accuracy"] for r in mean],
+            error if len(seeds) == 1 else None,
+            capsize=2,
+            elinewidth=1,
+            label=mean[0]["model"],
+            marker="os^D"[turn],
+            **look,
         )
     axis.axhline(found[0]["null"], color="grey", linestyle=":", label="null")
     mark_training(axis, found[0])
-    axis.set(
-        xlabel="resolution in pixels",
-        ylabel="accuracy in %",
-        ylim=(0, 102),
-        xticks=sizes,
-    )
+    sizes = sorted({row["resolution"] for row in found})
+    axis.set(xlabel="resolution in pixels", ylabel="accuracy in %")
+    axis.set_xticks(sizes, [str(size) for size in sizes])
+    axis.set_ylim(bottom=10 * (min(found[0]["null"], *(row["accuracy"] for row in found)) // 10))
     if many:
         figure.legend(loc="outside right upper", fontsize=8)
     else:
