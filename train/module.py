@@ -18,6 +18,7 @@ from torchvision.transforms import v2
 
 from performer_string import ViT, ViTConfig
 from train.positions import jitter_positions
+from train.rounded import rounded_products
 
 
 class NonFiniteLossError(RuntimeError):
@@ -133,7 +134,8 @@ class ImageClassifier(L.LightningModule):
             self.mixes.append(v2.CutMix(alpha=self.optim.cutmix, num_classes=classes))
 
     def forward(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
-        return cast(Tensor, self.vit(images, positions))
+        with rounded_products(images.device):
+            return cast(Tensor, self.vit(images, positions))
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         every = self.optim.redraw_every
