@@ -74,7 +74,7 @@ def collect(rows: Iterator[Row], path: Path, header: Sequence[str]) -> list[Row]
     return found
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m eval", description=__doc__)
     commands = parser.add_subparsers(dest="evaluation", required=True)
     for name, module in EVALUATIONS.items():
@@ -83,8 +83,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not getattr(module, "ON_CPU", False):
             command.add_argument("--device", default="auto", help="auto, cpu or cuda")
         command.add_argument("--out", type=Path, help=OUT)
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else list(arguments)
-    options = parser.parse_args(given)
+    options = build_parser().parse_args(given)
     evaluation = EVALUATIONS[options.evaluation]
     try:
         device = choose_device(getattr(options, "device", "cpu"))
