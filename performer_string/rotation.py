@@ -11,7 +11,6 @@ gauge Rot(theta) B^T, and B^T folds into the projections of queries and keys.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -152,9 +151,7 @@ class PlaneRotation:
     def factor(self) -> tuple[Tensor | None, Rotation]:
         if self.basis is None:
             return None, self
-        rest = copy.copy(self)  # shares the cosines
-        rest.basis = None
-        return self.basis, rest
+        return self.basis, type(self)(self.cos, self.sin, self.head_dim)
 
     def split(self, count: int) -> list[Rotation]:
         cos, sin = parts_of(self.cos, count, -3), parts_of(self.sin, count, -3)
