@@ -61,6 +61,11 @@ def transformed() -> bool:
     return torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0
 
 
+def unseen() -> bool:
+    """Whether values cannot be looked at, nor results kept: under a compiler or a transform."""
+    return torch.compiler.is_compiling() or transformed()
+
+
 def plain() -> bool:
     """Whether attention is to be plain operations on whole tensors: under transforms, and for an exported graph, which
     is to serve any batch."""

@@ -205,12 +205,3 @@ def test_bf16_with_and_without_products_of_its_own(name, native, monkeypatch):
     assert fast.dtype == torch.bfloat16
     for a, b in zip((fast, *found), (slow, *expected), strict=True):
         assert float(((a - b).norm() / b.norm()).detach()) < 0.02  # a few roundings to 8 bits
-
-
-@pytest.mark.parametrize("order", [1, 2, 3, 4, 6, 7, 8, 13])
-def test_raised_to_a_power_in_place_where_x_is_not_kept(order):
-    x = torch.rand(5, dtype=torch.float64) + 0.5
-    for keep in (False, True):
-        given = x.clone()
-        torch.testing.assert_close(sums.raised(given, order, keep), x**order)
-        assert torch.equal(given, x) or not keep

@@ -192,10 +192,13 @@ def test_hyperbolic_pairs_have_less_variance_than_draws():
     assert spread["favor+hyperbolic"] < 0.8 * spread["favor+"]
 
 
-@pytest.mark.parametrize("order", [1, 2, 3, 5, 8, 16])
+@pytest.mark.parametrize("order", [1, 2, 3, 4, 5, 6, 7, 8, 13, 16])
 def test_integer_power(order):
-    x = torch.rand(5, dtype=torch.float64)
-    torch.testing.assert_close(integer_power(x, order), x**order)
+    x = torch.rand(5, dtype=torch.float64) + 0.5
+    for in_place, keep in ((False, False), (True, False), (True, True)):
+        given = x.clone()
+        torch.testing.assert_close(integer_power(given, order, in_place, keep), x**order)
+        assert torch.equal(given, x) or (in_place and not keep)
 
 
 def test_seeds_of_different_tuples_differ():

@@ -28,13 +28,22 @@ class _RoundedProducts(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
-        if func is F.linear:
-            autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
-            if autocast or args[0].dtype == torch.bfloat16:
-                return rounded_linear(*args, **(kwargs or {}))
-        return func(*args, **(kwargs or {}))
+        own = func is F.linear and in_bf16(args[0])
+        return (rounded_linear if own else func)(*args, **(kwargs or {}))
 
 
-def rounded_products(device: torch.device) -> AbstractContextManager[Any]:
-    """While it lasts, `rounded_linear` in place of linear layers that would be emulated; elsewhere nothing."""
-    return nullcontext() if has_bf16_products(device) else _RoundedProducts()
+def in_bf16(x: Tensor) -> bool:
+    """Whether a CPU's linear layer of x would be in bf16."""
+    autocast = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu") == torch.bfloat16
+    return autocast or x.dtype == torch.bfloat16
+
+
+def rounded_products(weight: Tensor) -> AbstractContextManager[Any]:
+    """While it lasts, `rounded_linear` in place of linear layers that would be emulated; elsewhere nothing.
+
+    Args:
+        weight: one of the model's, for its device and type. A model in float32 is left alone: the exchange goes through
+            every function that torch is asked for.
+    """
+    emulated = in_bf16(weight) and not has_bf16_products(weight.device)
+    return _RoundedProducts() if emulated else nullcontext()

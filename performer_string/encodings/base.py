@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from performer_string.constants import WithConstants
-from performer_string.modes import transformed
+from performer_string.modes import unseen
 from performer_string.rotation import PlaneRotation, Rotation
 
 
@@ -77,7 +77,7 @@ class Encoding(WithConstants):
                 f"{self.coord_dim}), but was given {list(positions.shape)}. Build it with another coord_dim, or pass "
                 f"positions with one column an axis."
             )
-        if torch.compiler.is_compiling() or transformed():  # which cannot look at values
+        if unseen():
             return positions
         # On other devices than the CPU looking at a value makes the program wait: only where that costs little.
         if positions.device.type == "cpu" or not self.training:

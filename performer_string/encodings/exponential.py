@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from performer_string.modes import transformed
+from performer_string.modes import unseen
 
 TAYLOR = [1 / math.factorial(k) for k in range(13)]
 RADIUS = {torch.float32: 1.5, torch.float64: 0.33}  # where the remainder of degree 13 is below one rounding error
@@ -45,11 +45,6 @@ def exponential(x: Tensor) -> Tensor:
     for _ in range(squarings):
         r = r @ r
     return 1.5 * r - 0.5 * (r @ (r.mT @ r))
-
-
-def unseen() -> bool:
-    """Whether norms cannot be looked at: under a compiler or a transform, which leave it to torch's exponential."""
-    return torch.compiler.is_compiling() or transformed()
 
 
 def combined(coordinates: Tensor, skew: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from performer_string.features import FeatureForm
-from performer_string.features.arc_cosine import least_norm
+from performer_string.features.arc_cosine import integer_power, least_norm
 
 
 def over_heads(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -30,17 +30,6 @@ def over_samples(x: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
     if x.shape[1] == 1:
         return torch.baddbmm(bias[:, 0], x[:, 0], matrix[:, 0])[:, None]
     return (x @ matrix).add_(bias)
-
-
-def raised(x: Tensor, order: int, keep: bool) -> Tensor:
-    """x^order by repeated squaring, in place of x itself unless that is to be kept: chunks fill the cache."""
-    bits, power = bin(order)[3:], x
-    keep = keep or "1" in bits  # which multiply by x
-    for bit in bits:
-        power = power * power if keep and power is x else power.mul_(power)
-        if bit == "1":
-            power.mul_(x)
-    return power
 
 
 @dataclass(frozen=True)
@@ -187,11 +176,11 @@ class PowerSums(Sums):
         positive = over_heads(x, self.weight.mT).relu_()
         if self.form.order == 1:
             return (positive > 0).to(positive.dtype), positive
-        below = raised(positive, self.form.order - 1, keep=True)
+        below = integer_power(positive, self.form.order - 1, in_place=True, keep=True)
         return below, below * positive if below is positive else positive.mul_(below)
 
     def power(self, x: Tensor) -> Tensor:
-        return raised(over_heads(x, self.weight.mT).relu_(), self.form.order, keep=False)
+        return integer_power(over_heads(x, self.weight.mT).relu_(), self.form.order, in_place=True)
 
     def scaled_keys(self, keys: Keys) -> Tensor:
         x = keys.x / self.scale
