@@ -9,6 +9,7 @@ from torch import Tensor
 from performer_string import build_encoding, build_feature_map, grid_positions, linear_attention, naive
 from performer_string.features import FeatureForm
 from performer_string.kernels import chunked, sums
+from performer_string.kernels import flash as flash_sums
 from performer_string.kernels.chunked import chunked_attention
 
 FORMS = ["exponential", "mirrored", "power 1", "power 2", "power 5"]
@@ -48,22 +49,38 @@ def definition(q, k, v, form, angles=None, mask=None, bias=None) -> Tensor:
 def _cache(request, monkeypatch) -> None:
     """The least chunks there are (64 tokens, one sample), something between, and all in one."""
     monkeypatch.setattr(chunked, "CACHE", request.param)
+    monkeypatch.setattr(chunked, "FLASH", request.param)
 
 
-@pytest.mark.parametrize("name", FORMS)
+@pytest.fixture(params=[True, False], ids=["flash", "chunks"])
+def flash(request, monkeypatch) -> bool:
+    """With and without torch's flash attention; not asked for as many heads as there are threads."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
+    if not request.param:
+        monkeypatch.setattr(chunked, "can_flash", lambda *_: False)
+    return request.param
+
+
+@pytest.fixture
+def flashed(monkeypatch) -> list[int]:
+    """Has an entry for each call of torch's flash attention."""
+    calls: list[int] = []
+    attend = flash_sums.attend
+    monkeypatch.setattr(flash_sums, "attend", lambda *args: (calls.append(1), attend(*args))[1])
+    return calls
+
+
+@pytest.mark.parametrize(("name", "width"), [*((name, 5) for name in FORMS), ("exponential", 6), ("mirrored", 6)])
 @pytest.mark.usefixtures("_cache")
 @pytest.mark.parametrize(
     ("angle_shape", "masked"),
     [(None, False), ((1, 150, 2), True), ((2, 150, 3), False), ((3, 1, 150, 2), False), ((3, 2, 150, 3), True)],
     ids=str,
 )
-def test_values_and_every_gradient(name, angle_shape, masked):
+def test_values_and_every_gradient(name, angle_shape, masked, width, flashed, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 1)
     double = {"dtype": torch.float64, "requires_grad": True}
-    q, k, v = (
-        torch.randn(3, 2, 150, 6, **double),
-        torch.randn(3, 2, 150, 6, **double),
-        torch.randn(3, 2, 150, 5, **double),
-    )
+    q, k, v = (torch.randn(3, 2, 150, d, **double) for d in (6, 6, width))
     weight = torch.randn(2, 7, 6, **double)
     angles = None if angle_shape is None else torch.randn(angle_shape, **double)
     mask = None
@@ -74,6 +91,7 @@ def test_values_and_every_gradient(name, angle_shape, masked):
     form = make_form(name, weight)
     planes = None if angles is None else (angles.cos(), angles.sin())
     fast = chunked_attention(q, k, v, form, planes, mask)
+    assert bool(flashed) == (width == 6)  # torch's flash attention wants values as wide as the keys
     slow = definition(q, k, v, form, angles, mask)
     torch.testing.assert_close(fast, slow)
     leaves = [q, k, v, weight, *([] if angles is None else [angles])]
@@ -86,7 +104,7 @@ def test_values_and_every_gradient(name, angle_shape, masked):
 
 @pytest.mark.parametrize("masked", [False, True], ids=["all", "masked"])
 @pytest.mark.parametrize("name", FORMS[:2])
-@pytest.mark.usefixtures("_cache")
+@pytest.mark.usefixtures("_cache", "flash")
 def test_a_bias_of_the_keys(name, masked):
     double = {"dtype": torch.float64, "requires_grad": True}
     q, k, v = (torch.randn(3, 2, 150, 6, **double) for _ in range(3))
@@ -111,6 +129,7 @@ def test_a_bias_is_of_exponentials():
 
 
 @pytest.mark.parametrize("name", FORMS)
+@pytest.mark.usefixtures("flash")
 def test_more_queries_than_keys_and_fewer(name):
     weight = torch.randn(2, 7, 6, dtype=torch.float64)
     for queries, keys in ((5, 80), (80, 5), (1, 1)):
@@ -120,8 +139,10 @@ def test_more_queries_than_keys_and_fewer(name):
 
 
 @pytest.mark.parametrize("name", FORMS)
+@pytest.mark.usefixtures("flash")
 def test_samples_without_keys_are_zero_and_have_no_gradient(name, monkeypatch):
     monkeypatch.setattr(chunked, "CACHE", 1)
+    monkeypatch.setattr(chunked, "FLASH", 1)
     q, k, v = (torch.randn(2, 2, 130, 6, requires_grad=True) for _ in range(3))
     mask = torch.ones(2, 130, dtype=torch.bool)
     mask[0] = False
@@ -134,6 +155,7 @@ def test_samples_without_keys_are_zero_and_have_no_gradient(name, monkeypatch):
 
 
 @pytest.mark.parametrize("name", FORMS)
+@pytest.mark.usefixtures("flash")
 def test_the_size_of_the_chunks_changes_nothing_but_rounding(name, monkeypatch):
     """Keys that grow along the sequence move the running maximum from chunk to chunk."""
     q, v = torch.randn(2, 1, 2, 300, 6)
@@ -141,6 +163,7 @@ def test_the_size_of_the_chunks_changes_nothing_but_rounding(name, monkeypatch):
     form = make_form(name, torch.randn(2, 7, 6))
     whole = chunked_attention(q, k, v, form)
     monkeypatch.setattr(chunked, "CACHE", 1)
+    monkeypatch.setattr(chunked, "FLASH", 1)
     torch.testing.assert_close(chunked_attention(q, k, v, form), whole, rtol=1e-4, atol=1e-5)
 
 
@@ -166,6 +189,24 @@ def test_the_rotation_inside_is_the_rotation_outside(encoding):
             torch.testing.assert_close(a, b)
 
 
+@pytest.mark.usefixtures("flash")
+def test_any_strides():
+    """Of what a projection of all heads at once gives, and with the last axis far apart."""
+    form = make_form("exponential", torch.randn(2, 7, 6))
+    packed = torch.randn(3, 80, 3, 2, 6).permute(2, 0, 3, 1, 4)  # [3, B, H, N, d]
+    spread = torch.randn(3, 3, 2, 6, 80).mT
+    for q, k, v in (packed, spread, torch.randn(3, 1, 2, 80, 6).expand(3, 3, 2, 80, 6)):
+        torch.testing.assert_close(chunked_attention(q, k, v, form), definition(q, k, v, form), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("threads", "used"), [(6, True), (7, False)])
+def test_flash_attention_where_it_keeps_the_threads_busy(threads, used, flashed, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    q = torch.randn(1, 2, 70, 6)
+    chunked_attention(q, q, q, make_form("exponential", torch.randn(2, 129, 6)))  # 2 heads of 64, 64 and 1 features
+    assert bool(flashed) == used
+
+
 def test_nothing_of_the_size_of_the_features_is_kept():
     """What the backward pass holds is of the size of the inputs and of the sums over the keys."""
     kept: list[int] = []
@@ -186,7 +227,7 @@ def test_nothing_of_the_size_of_the_features_is_kept():
 @pytest.mark.parametrize("native", [True, False], ids=["bf16-products", "float32-products"])
 @pytest.mark.parametrize("name", FORMS)
 def test_bf16_with_and_without_products_of_its_own(name, native, monkeypatch):
-    monkeypatch.setattr(chunked, "has_bf16_products", lambda device: native)
+    monkeypatch.setattr(chunked, "has_bf16_tiles", lambda device: native)
     seen = []
     kinds = (sums.ExponentialSums, sums.PowerSums)
     for kind in kinds:

@@ -13,19 +13,28 @@ import torch
 from torch import Tensor
 
 from performer_string.features import FeatureForm
+from performer_string.kernels.flash import FlashSums, can_flash
 from performer_string.kernels.sums import ExponentialSums, Keys, PowerSums
 from performer_string.modes import first_order
 
 CACHE = 2**19  # features held at a time on a CPU: 2 MiB of float32, the fastest of the sizes tried
-DEVICE = 2**26  # the same on other devices, where a launch costs more than memory
+FLASH = 2**21  # tokens times features that torch's flash attention takes at a time, which holds none of them
+DEVICE = 2**26  # the first on other devices, where a launch costs more than memory
 
 
 @functools.cache
 def has_bf16_products(device: torch.device) -> bool:
-    """Whether products in bf16 are worth it: a CPU that only emulates them takes ten times as long as in float32."""
+    """Whether a device multiplies in bf16: a CPU that only emulates it takes ten times as long as in float32."""
     if device.type != "cpu":
         return True
     return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+
+
+@functools.cache
+def has_bf16_tiles(device: torch.device) -> bool:
+    """Whether it does so fast enough to round features for it; with AVX-512 and without AMX rounding costs the gain."""
+    without_tiles = torch.cpu._is_avx512_bf16_supported() and not torch.cpu._is_amx_tile_supported()
+    return has_bf16_products(device) and not (device.type == "cpu" and without_tiles)
 
 
 def pieces(total: int, size: int) -> list[slice]:
@@ -73,18 +82,22 @@ class Walk:
     ):
         self.q, self.k, self.v = (x.transpose(0, 1) for x in (q, k, v))
         self.dtype = functools.reduce(torch.promote_types, (q.dtype, k.dtype, weight.dtype, torch.float32))
-        self.low = torch.bfloat16 if v.dtype == torch.bfloat16 and has_bf16_products(v.device) else self.dtype
+        self.low = torch.bfloat16 if v.dtype == torch.bfloat16 and has_bf16_tiles(v.device) else self.dtype
         self.weight, self.hidden, self.form = weight.to(self.dtype), hidden, form
         self.planes = None if planes is None else (planes[0].to(self.dtype), planes[1].to(self.dtype))
         self.bias = None if bias is None else bias.to(self.dtype).transpose(0, 1)[..., None]  # [H, B, N, 1]
+
+    def split(self, flash: bool = False) -> None:
+        """Choose the chunks of samples and of tokens."""
         heads, batch, tokens, _ = self.k.shape
-        budget = max(1, (CACHE if q.device.type == "cpu" else DEVICE) // (heads * weight.shape[1]))
+        features = FLASH if flash else CACHE if self.q.device.type == "cpu" else DEVICE
+        budget = max(1, features // (heads * self.weight.shape[1]))
         size = max(1, min(max(tokens, self.q.shape[2]), max(64, budget // 64 * 64)))  # of a chunk of tokens
         self.samples = pieces(batch, max(1, budget // size))
         self.query_tokens, self.key_tokens = pieces(self.q.shape[2], size), pieces(tokens, size)
 
-    def sums(self, learned: bool) -> ExponentialSums | PowerSums:
-        kind = ExponentialSums if self.form.kind == "exponential" else PowerSums
+    def sums(self, learned: bool = False, flash: bool = False) -> ExponentialSums | PowerSums:
+        kind = FlashSums if flash else ExponentialSums if self.form.kind == "exponential" else PowerSums
         return kind(self.form, self.weight, self.low, learned)
 
     def turned(self, x: Tensor, samples: slice, tokens: slice) -> Tensor:
@@ -115,24 +128,25 @@ class Walk:
         bias = None if self.bias is None else part(self.bias, samples, tokens)
         return Keys(self.turned(self.k, samples, tokens), v, self.mask(samples, tokens), bias)
 
-    def forward(self) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
-        """Outputs [B, H, N, d_v] in the type of the values, and what the backward pass needs of each group."""
+    def forward(self) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """Outputs [B, H, N, d_v] in the type of the values, and what the backward pass needs of the sums."""
         heads, batch, tokens, _ = self.q.shape
         out = torch.empty(batch, heads, tokens, self.v.shape[-1], dtype=self.v.dtype, device=self.v.device)
-        states = []
+        states, everything = [], slice(None)
+        flash = self.form.kind == "exponential" and self.low == self.dtype and can_flash(self.q, self.v, self.weight)
+        self.split(flash)
         for s in self.samples:
-            sums = self.sums(False)
-            everything = slice(None)
+            sums = self.sums(flash=flash)
             sums.begin(part(self.k, s, everything), self.v.shape[-1], self.mask(s, everything))
             for t in self.key_tokens:
                 sums.add_keys(self.keys(s, t, part(self.v, s, t)))
             states.append(sums.close())
             for t in self.query_tokens:
                 part(out.transpose(0, 1), s, t).copy_(sums.queries(self.turned(self.q, s, t)))
-        return out, states
+        return out, tuple(torch.cat(state, dim=1) for state in zip(*states, strict=True))
 
     def backward(
-        self, out: Tensor, gradient: Tensor, states: list[tuple[Tensor, ...]], learned: tuple[bool, bool]
+        self, out: Tensor, gradient: Tensor, state: tuple[Tensor, ...], learned: tuple[bool, bool]
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]:
         """Gradients of q, k, v, where there is one of the bias, and where learned of the weight, cosines and sines."""
         out, gradient = out.transpose(0, 1), gradient.transpose(0, 1)
@@ -142,9 +156,10 @@ class Walk:
         angles = None
         if learned[1] and self.planes is not None:
             angles = (torch.zeros_like(self.planes[0]), torch.zeros_like(self.planes[1]))
-        for s, state in zip(self.samples, states, strict=True):
+        self.split()
+        for s in self.samples:
             sums = self.sums(learned[0])
-            sums.restore(state)
+            sums.restore(tuple(x[:, s] for x in state))
             for t in self.query_tokens:
                 o, g = (part(x, s, t).to(self.dtype) for x in (out, gradient))
                 dx = sums.queries_back(self.turned(self.q, s, t), o, g)
@@ -178,19 +193,18 @@ class _ChunkedAttention(torch.autograd.Function):
         form: FeatureForm,
     ) -> Tensor:
         planes = None if cos is None else (cos, sin)
-        out, states = Walk(q, k, v, weight, planes, hidden, bias, form).forward()
-        ctx.form, ctx.each = form, len(states[0]) if states else 1
-        ctx.save_for_backward(q, k, v, bias, weight, cos, sin, hidden, out, *(x for state in states for x in state))
+        out, state = Walk(q, k, v, weight, planes, hidden, bias, form).forward()
+        ctx.form = form
+        ctx.save_for_backward(q, k, v, bias, weight, cos, sin, hidden, out, *state)
         return out
 
     @staticmethod
     @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, bias, weight, cos, sin, hidden, out, *flat = ctx.saved_tensors
-        states = [tuple(flat[i : i + ctx.each]) for i in range(0, len(flat), ctx.each)]
+        q, k, v, bias, weight, cos, sin, hidden, out, *state = ctx.saved_tensors
         planes = None if cos is None else (cos, sin)
         learned = (ctx.needs_input_grad[4], ctx.needs_input_grad[5] or ctx.needs_input_grad[6])
-        found = Walk(q, k, v, weight, planes, hidden, bias, ctx.form).backward(out, gradient, states, learned)
+        found = Walk(q, k, v, weight, planes, hidden, bias, ctx.form).backward(out, gradient, tuple(state), learned)
         return *found, None, None
 
 

@@ -97,19 +97,19 @@ class ExponentialSums(Sums):
         """Before the first chunk: keys [H, B, N, d] of the group, the width of the values, the masked keys."""
         self.masked, self.first = hidden is not None, True
 
-    def key_logits(self, keys: Keys) -> Tensor:
-        own = keys.x.square().sum(-1, keepdim=True).mul_(-self.form.square)  # [H, B, C, 1]
+    def own_logits(self, keys: Keys) -> Tensor:
+        """What each key adds to all of its features' logits, [H, B, C, 1]: hardly anything is less where masked."""
+        own = keys.x.square().sum(-1, keepdim=True).mul_(-self.form.square)
         if keys.bias is not None:
             own.add_(keys.bias)
-        if keys.hidden is not None:
-            own.masked_fill_(keys.hidden, -math.inf)
-        return over_heads(keys.x, self.weight.mT, own)
+        return own if keys.hidden is None else own.masked_fill_(keys.hidden, torch.finfo(own.dtype).min / 2)
+
+    def key_logits(self, keys: Keys) -> Tensor:
+        return over_heads(keys.x, self.weight.mT, self.own_logits(keys))
 
     def add_keys(self, keys: Keys) -> None:
         logits = self.key_logits(keys)
         largest = logits.amax(-2)  # [H, B, m]
-        if self.masked:
-            largest.clamp_(min=torch.finfo(largest.dtype).min / 2)  # where all of a chunk is masked
         if not self.first:
             largest = torch.maximum(self.largest, largest)
         weights = logits.sub_(largest[:, :, None]).exp_()
@@ -121,14 +121,15 @@ class ExponentialSums(Sums):
         self.largest, self.total, self.landmarks, self.first = largest, total, landmarks, False
 
     def close(self) -> tuple[Tensor, ...]:
+        return self.seen(self.landmarks.div_(self.total[..., None]), self.total.log_().add_(self.largest))
+
+    def seen(self, landmarks: Tensor, log: Tensor) -> tuple[Tensor, Tensor]:
+        """What `close` gives: zero where every key is masked."""
         if self.masked:
-            seen = self.total > 0  # not where every key is masked
-            self.landmarks.div_(torch.where(seen, self.total, 1.0)[..., None])
-            self.log = torch.where(seen, self.largest + self.total.log(), 0.0)
-        else:
-            self.landmarks.div_(self.total[..., None])
-            self.log = self.total.log_().add_(self.largest)
-        return self.landmarks, self.log
+            nothing = log < torch.finfo(log.dtype).min / 4  # [H, B, m]
+            landmarks, log = landmarks.masked_fill(nothing[..., None], 0.0), log.masked_fill(nothing, 0.0)
+        self.landmarks, self.log = landmarks, log
+        return landmarks, log
 
     def queries(self, x: Tensor) -> Tensor:
         logits = over_heads(x, self.weight.mT, self.log[:, :, None])
