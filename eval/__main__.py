@@ -29,6 +29,7 @@ from eval import (
     resolution,
 )
 from eval.report import Row, check_writable, environment, keep_other, table, write_csv
+from train.files import UNUSABLE
 
 EVALUATIONS: dict[str, ModuleType] = {
     "resolution": resolution,
@@ -78,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m eval", description=__doc__)
     commands = parser.add_subparsers(dest="evaluation", required=True)
     for name, module in EVALUATIONS.items():
-        command = commands.add_parser(name, help=module.HELP)
+        command = commands.add_parser(name, help=module.HELP, description=f"{module.__doc__}")
         module.add_arguments(command)
         if not getattr(module, "ON_CPU", False):
             command.add_argument("--device", default="auto", help="auto, cpu or cuda")
@@ -97,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         check_writable(out)
         stem, header = out / options.evaluation, environment(given, device)
         rows = collect(evaluation.rows(options, device), stem.with_suffix(".partial.csv"), header)
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, *UNUSABLE) as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(2) from None
     except KeyboardInterrupt:

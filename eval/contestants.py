@@ -119,6 +119,11 @@ class Attentions:
             wanted = naive.attend(definitions[name].double(), exact[2])
             error = float((got[name]().double() - wanted).norm() / wanted.norm())
             bound = TOLERANCE[self.dtype] + (FOCUSED if name == "linear+lf" else 0.0)
+            if not torch.isfinite(wanted).all():
+                raise ValueError(
+                    f"the definition of {name} overflows with these queries and keys, so that it proves nothing: take "
+                    f"a smaller --std."
+                )
             if not error <= bound:
                 raise ValueError(
                     f"{name} is {error:.2e} from its definition at {tokens} tokens, above {bound:.0e}: no speed is "

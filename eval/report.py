@@ -8,6 +8,7 @@ import math
 import os
 import platform
 import shlex
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,8 +69,11 @@ def beside(run: Path, several: bool) -> Path:
 def check_writable(folder: Path) -> None:
     """An error where results could not be written, before hours of measuring them."""
     there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        raise ValueError(f"--out {folder}: {there} is not a folder that can be written to.")
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise ValueError(f"--out {folder}: {there} is not a folder that can be written to ({error}).") from error
 
 
 def keep_other(stem: Path, header: Sequence[str]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,27 @@ def load_models(options: argparse.Namespace) -> list[Trained]:
         for size in options.resolutions:
             trained.classifier.vit.grid(size, size)
             trained.data.held_out(options.split, (size, size))
+    check_same_images(models, options)
     return models
+
+
+def check_same_images(models: Sequence[Trained], options: argparse.Namespace) -> None:
+    """An error where models would be tested on different images, in one table and beside one null score."""
+    size = options.resolutions[0]
+    tests = []
+    for trained in models:
+        held_out: Any = trained.data.held_out(options.split, (size, size))
+        count = min(options.images or len(held_out), len(held_out))
+        tests.append({**trained.data.drawn_from(options.split), "images": count})
+        differ = sorted(key for key in tests[0].keys() | tests[-1].keys() if tests[0].get(key) != tests[-1].get(key))
+        if differ:
+            raise ValueError(
+                f"{name_of(models[0].path)} and {name_of(trained.path)} would be tested on different images ("
+                + "; ".join(f"{key}: {tests[0].get(key)} and {tests[-1].get(key)}" for key in differ)
+                + "): evaluate them one after the other, with an --out for each."
+            )
+    if options.images > tests[0]["images"]:
+        sys.stderr.write(f"There are {tests[0]['images']} images, not {options.images}: all of them are taken.\n")
 
 
 def batches(

@@ -45,9 +45,11 @@ class Attend(Protocol):
     Attributes:
         homogeneous: no weight changes with a common factor of the queries and keys, so that a temperature has no
             effect.
+        logit_scale: s of the logits s q.k that it sees; None for d^-1/2, or where there are none.
     """
 
     homogeneous: bool
+    logit_scale: float | None
 
     def __call__(
         self,
@@ -73,7 +75,7 @@ class Attend(Protocol):
 class SoftmaxAttention(nn.Module):
     """`softmax_attention` as a module."""
 
-    homogeneous = False
+    homogeneous, logit_scale = False, None
 
     def forward(
         self,
@@ -103,6 +105,7 @@ class LinearAttention(nn.Module):
         super().__init__()
         self.phi = build_feature_map(feature_map, head_dim=head_dim, num_heads=num_heads, seed=seed, **options)
         self.homogeneous = self.phi.homogeneous
+        self.logit_scale: float | None = getattr(self.phi, "scale", None)
 
     def forward(
         self,
@@ -141,6 +144,7 @@ class PerformerPytorchAttention(nn.Module):
             raise ValueError(f"performer-pytorch with {feature_map!r} has no option {option!r}.")
         order = options.get("order", 1)
         self.seed, self.homogeneous = seed, feature_map == "relu"  # up to its epsilon
+        self.logit_scale: float | None = None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(seed, 0))
             self.fast = FastAttention(

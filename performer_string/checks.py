@@ -11,6 +11,8 @@ from performer_string.rotation import Rotation
 
 
 def check_heads(q: Tensor, k: Tensor, v: Tensor) -> None:
+    if not (q.is_floating_point() and k.is_floating_point() and v.is_floating_point()):
+        raise TypeError(f"queries, keys and values have to be floating-point, not {q.dtype}, {k.dtype} and {v.dtype}.")
     fit = q.ndim == k.ndim == v.ndim == 4
     if not fit or q.shape[:2] != k.shape[:2] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
         raise ValueError(
@@ -32,6 +34,8 @@ def check_rotation(rotation: Rotation | None, q: Tensor, k: Tensor) -> None:
 
 
 def check_features(phi: FeatureMap, q: Tensor) -> None:
+    if not isinstance(phi, FeatureMap):
+        raise TypeError(f"phi is what build_feature_map gives, not a {type(phi).__name__}.")
     if (phi.num_heads, phi.head_dim) != (q.shape[1], q.shape[3]):
         raise ValueError(
             f"the feature map is of {phi.num_heads} heads of width {phi.head_dim}, the queries are of {q.shape[1]} of "

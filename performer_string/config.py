@@ -38,7 +38,8 @@ class ViTConfig:
         patch_size: a number or [height, width].
         in_channels: of the images.
         num_classes: of the head.
-        variant: width, depth and num_heads together, by name: micro, tiny, small or base.
+        variant: width, depth and num_heads together, by name: micro, tiny, small or base. It fills in those of the
+            three that are not given, at once: a copy with another variant (`dataclasses.replace`) keeps its sizes.
         width: D; overrides the variant, as do `depth` and `num_heads`.
         depth: number of blocks.
         num_heads: H.
@@ -56,7 +57,8 @@ class ViTConfig:
         value_options: of that structure.
         share_layers: one set of generators for all layers instead of one for each.
         positions: `extrapolate` (spacing preserved), `interpolate` (squeezed into the training grid) or `unit`.
-        centred: positions relative to their mean.
+        centred: positions relative to their mean. (`absolute` has a place for each patch of the training grid, and is
+            interpolated in any case and never centred.)
         pool: `mean` over the patches, a `cls` token, or `attention` over the patches with learned queries.
         registers: number of register tokens (arXiv:2309.16588).
         qk_norm: unit queries and keys, with a learned temperature unless the feature map is homogeneous.

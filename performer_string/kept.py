@@ -7,18 +7,29 @@ from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from performer_string.modes import unseen
 
 T = TypeVar("T")
+_steps = 0  # of all optimizers
+
+
+def _stepped(*_: Any) -> None:
+    global _steps
+    _steps += 1
+
+
+register_optimizer_step_post_hook(_stepped)
 
 
 class Kept(nn.Module):
     """The latest few results, each with the tensors that it depends on.
 
     A part of the module that uses it, so that all are forgotten when that goes into training or back, or loads
-    weights; a copy or a saved module starts without any. Writing to a source in place is seen, except through its
-    `.data`, after which `model.eval()` is to be called again.
+    weights, and at a step of any optimizer (fused ones count no changes); a copy or a saved module starts without any,
+    and a replica of `nn.DataParallel` keeps none. Writing to a source in place is seen, except through its `.data` or a
+    NumPy view, after which `model.eval()` is to be called again.
 
     Args:
         size: how many.
@@ -32,11 +43,11 @@ class Kept(nn.Module):
     def get(self, key: Hashable, sources: Iterable[Tensor], make: Callable[[], T]) -> T:
         """The result kept under `key`, or `make()` where there is none or one of `sources` has changed since."""
         sources = tuple(sources)
-        if unseen():
+        if unseen() or getattr(self, "_is_replica", False):  # whose sources are no parameters
             return make()
         if any(x.is_inference() for x in sources):  # which count no changes
             return make()
-        stamp = [(x.data_ptr(), x._version, x.dtype) for x in sources]
+        stamp = [_steps, *((x.data_ptr(), x._version, x.dtype) for x in sources)]
         found = self.results.get(key)  # once: another thread may replace it
         if found is not None and found[0] == stamp:
             return cast(T, found[2])

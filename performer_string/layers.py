@@ -158,7 +158,8 @@ class SelfAttention(nn.Module):
             q, k = F.normalize(q, dim=-1, eps=least), F.normalize(k, dim=-1, eps=least)
         if self.temperature is not None:
             tau = self.max_temperature * self.temperature.sigmoid()  # [H]
-            scale = (tau * self.head_dim**0.5).sqrt()[:, None, None]  # logits are d^-1/2 q.k
+            seen = cast(Attend, self.attend).logit_scale or self.head_dim**-0.5  # logits are seen times q.k
+            scale = (tau / seen).sqrt()[:, None, None]
             q, k = q * scale, k * scale
         key_bias = None if self.gate is None else self.gate_logits(x, self.gate)
         if self.log_scale is not None:

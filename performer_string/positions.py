@@ -7,6 +7,7 @@ closer together ("spacing preserved", which LieRE, arXiv:2406.10322 section 5.6,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Literal, get_args
 
 import torch
@@ -38,8 +39,10 @@ def grid_positions(
     Returns:
         [N, C] with N the product of `grid`; unit: one patch of the training grid.
     """
-    if not isinstance(grid, Sequence) or not grid or not all(isinstance(n, int | torch.SymInt) and n > 0 for n in grid):
-        raise ValueError(f"grid has to hold one or more positive sizes, like (14, 14), not {grid!r}.")
+    for name, sizes in (("grid", grid), ("train_grid", grid if train_grid is None else train_grid)):
+        whole = isinstance(sizes, Sequence) and all(isinstance(n, Integral | torch.SymInt) and n > 0 for n in sizes)
+        if not whole or not sizes:
+            raise ValueError(f"{name} has to hold one or more positive sizes, like (14, 14), not {sizes!r}.")
     if mode not in get_args(PositionMode):
         raise ValueError(f"mode has to be one of {', '.join(get_args(PositionMode))}, not {mode!r}.")
     if (mode == "interpolate") != (train_grid is not None):

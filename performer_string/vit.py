@@ -147,7 +147,7 @@ class ViT(nn.Module):
         added = self.encoding.embedding(positions)
         x = x if added is None else x + added.to(x.dtype)
         if self.prefix is not None:
-            x = torch.cat([self.prefix.expand(len(x), -1, -1).to(x.dtype), x], dim=1)  # [B, P + N, D]
+            x = torch.cat([self.prefix.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)  # [B, P + N, D]
         placed = with_prefix(positions, self.num_prefix)
         for block, rotation in zip(self.blocks, rotations, strict=True):
             x = block(x, rotation, placed, self.num_prefix)

@@ -45,6 +45,12 @@ class TestAttention:
         with pytest.raises(ValueError, match=r"have to be \[B, H, N, d\], \[B, H, M, d\] and \[B, H, M, e\], not \["):
             attend(kind, *(torch.randn(shape) for shape in shapes))
 
+    def test_whole_numbers(self, kind):
+        """They were cut off in the output."""
+        q = torch.ones(1, 2, 5, 8, dtype=torch.int64)
+        with pytest.raises(TypeError, match=r"have to be floating-point, not torch.int64"):
+            attend(kind, q, q, q)
+
     @pytest.mark.parametrize(
         ("head_dim", "positions", "message"),
         [
@@ -86,6 +92,12 @@ def test_feature_map_of_other_heads(kind):
     for heads, width in ((2, 6), (3, 8)):
         with pytest.raises(ValueError, match=f"of 2 heads of width 8, the queries are of {heads} of width {width}"):
             attend(kind, *torch.randn(3, 2, heads, 10, width))
+
+
+def test_the_name_of_a_feature_map_in_place_of_it():
+    q = torch.randn(1, 2, 5, 8)
+    with pytest.raises(TypeError, match="phi is what build_feature_map gives, not a str"):
+        linear_attention(q, q, q, "favor+")
 
 
 def test_positions_of_other_images():

@@ -8,6 +8,7 @@ from conftest import CASES, FIXED, SEPARABLE, make, random_positions, scores, wi
 from torch import Tensor
 
 from performer_string import ENCODINGS, build_encoding, naive
+from performer_string.encodings.base import SeparableEncoding, Sizes
 
 LEARNED = [case for case in CASES if case not in FIXED and ENCODINGS[case[0]].additive is False]
 
@@ -290,3 +291,18 @@ def test_odd_width_is_an_error(name):
 def test_zero_is_an_error(name, option):
     with pytest.raises(ValueError, match=f"{option} has to be positive, not 0"):
         build_encoding(name, **{"head_dim": 12, "num_heads": 2, "grid": (4, 4), option: 0})
+
+
+def test_frequencies_of_other_shapes():
+    """Of an encoding of one's own: those of all layers' heads, or one for all."""
+
+    class Mine(SeparableEncoding):
+        def frequencies(self):
+            return torch.ones(self.shape)
+
+    mine = Mine(Sizes(12, 2, 2, layers=3))
+    for mine.shape in ((1, 2, 6), (6, 2, 6), (6, 2, 4)):
+        assert len(mine.by_layer(torch.rand(5, 2))) == 3
+    for mine.shape in ((2, 2, 6), (3, 2, 6), (6, 3, 6), (6, 2, 7), (2, 6)):
+        with pytest.raises(ValueError, match=r"\[1 or 6, 2, at most 6\] for 3 layers of 2 heads of width 12"):
+            mine(torch.rand(5, 2))

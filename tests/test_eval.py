@@ -122,6 +122,23 @@ def test_a_place_that_cannot_be_written_to(tmp_path, capsys):
     assert "file is not a folder that can be written to" in capsys.readouterr().err
 
 
+def test_models_of_other_tasks_are_not_in_one_table(tmp_path, capsys):
+    """They would stand beside one null score."""
+    one, two, few = (str(save(tmp_path / name)) for name in ("one", "two", "few"))
+    for path, name, value in ((two, "arrow", {"distance": "ray", "cell": 12}), (few, "val_size", 16)):
+        content = torch.load(path, weights_only=True)
+        own = content["ImageData"]["config"]
+        own[name] = {**own[name], **value} if isinstance(value, dict) else value
+        torch.save(content, path)
+    for path, message in ((two, "distance: adjacent and ray"), (few, "images: 32 and 16")):
+        with pytest.raises(SystemExit):
+            main(["resolution", "--checkpoint", one, path, "--resolutions", "60"])
+        assert f"would be tested on different images ({message})" in capsys.readouterr().err
+    main(["resolution", "--checkpoint", one, few, "--resolutions", "60", "--images", "16"])
+    main(["resolution", "--checkpoint", one, "--resolutions", "60", "--images", "500"])
+    assert "There are 32 images, not 500: all of them are taken." in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("evaluation", ["resolution", "locality"])
 def test_two_models_of_one_name(evaluation, tmp_path, capsys):
     paths = [str(save(tmp_path / folder / "one")) for folder in ("a", "b")]

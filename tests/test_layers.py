@@ -121,3 +121,18 @@ class TestLayer:
     def test_heads_have_to_divide_the_width(self):
         with pytest.raises(ValueError, match="width 12 is not divisible by 5 heads"):
             SelfAttention(12, 5, torch.nn.Identity())
+
+
+def test_a_temperature_bounds_the_logits_at_any_scale_of_the_feature_map():
+    """What the map sees is tau cos(q, k), with tau a quarter of its bound at the start."""
+    for scale in (None, 0.1, 2.0):
+        options = {"num_features": 8, **({} if scale is None else {"scale": scale})}
+        attend = build_attention(
+            "linear", head_dim=6, num_heads=2, feature_map="favor+", seed=0, feature_options=options
+        )
+        layer, seen = SelfAttention(12, 2, attend, qk_norm=True, max_temperature=8.0), []
+        attend.forward = lambda q, k, v, seen=seen, **_: seen.append(q.norm(dim=-1) * k.norm(dim=-1)) or v
+        rotation = build_encoding("none", head_dim=6, num_heads=2)(torch.zeros(7, 2))
+        layer(torch.randn(1, 7, 12), rotation)
+        largest = (6**-0.5 if scale is None else scale) * seen[0]
+        torch.testing.assert_close(largest, torch.full((1, 2, 7), 2.0))

@@ -175,7 +175,18 @@ def test_gradients_through_liere():
     torch.testing.assert_close(grad(loss)(x), torch.autograd.grad(loss(leaf), leaf)[0])
 
 
-@pytest.mark.parametrize("options", [{"attention": "softmax"}, {}, {"feature_map": "polynomial"}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"attention": "softmax"},
+        {},
+        {"feature_map": "polynomial"},
+        {"pool": "cls"},
+        {"registers": 1},
+        {"locality": "gaussian"},
+    ],
+    ids=str,
+)
 def test_exported_for_any_batch(options):
     options = {**options, "feature_options": {}} if "feature_map" in options else options
     model = vit(encoding="circulant-string", **options).eval()

@@ -59,6 +59,7 @@ def test_riemannformer_is_its_six_variants(monkeypatch):
         ({"recip": "x"}, "unknown field of the sweep .* 'recip'. Did you mean 'recipe'"),
         ({"recipe": "nowhere.yaml"}, "there is no file nowhere.yaml"),
         ({"recipe": None}, "has to name a recipe"),
+        ({"recipe": ["a.yaml"]}, r"recipe has to be the path of a YAML file, not \['a.yaml'\]"),
         ({"axes": None, "models": None}, "axes or models to train"),
         ({"models": {"a": {"model.vit.encodng": "rope"}}}, "'model.vit.encodng'. Did you mean 'model.vit.encoding'"),
         ({"models": {"a": {"model.vit.attention": "linaer"}}}, "unknown attention 'linaer'. Did you mean 'linear'"),
@@ -94,3 +95,17 @@ def test_a_sweep_that_is_not_yaml(tmp_path):
     path.write_text("recipe: [")
     with pytest.raises(ValueError, match=r"some\.yaml is not YAML: (?s:.*)line 1, column"):
         read_plan(path)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [("model: {vit: {widht: 3}}", "unknown field of model.vit in .*'widht'. Did you mean 'width'"), ("model:", None)],
+)
+def test_bad_recipes(tmp_path, recipe, message):
+    sweep = write_sweep(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(recipe)
+    if message is None:  # without a model of its own it is the default's
+        assert read_plan(sweep).runs
+        return
+    with pytest.raises(ValueError, match=message):
+        read_plan(sweep)

@@ -10,12 +10,14 @@ import sys
 import pytest
 import torch
 import yaml
+from filelock import FileLock, Timeout
 from training import REPOSITORY, TINY, last
 
 from performer_string import ViTConfig
 from train import cli
 from train.checkpoint import CheckpointError, load_trained, read_checkpoint
 from train.data.module import ImageData
+from train.files import HELD, LOCK
 from train.module import ImageClassifier, NonFiniteLossError, OptimConfig
 
 
@@ -32,6 +34,8 @@ def fails(arguments: list[str], capsys) -> str:
     ("arguments", "message"),
     [
         (["--model.vit.dpeth", "3"], "Did you mean 'model.vit.depth'?"),
+        (["--trainer.max_epoch", "3"], "Did you mean 'trainer.max_epochs'?"),
+        (["--data.mean", "[127.5]", "--data.std", "[70.0]"], "of images in [0, 1] and not in 0 to 255"),
         (["--data.batchsize", "3"], "Did you mean 'data.batch_size'?"),
         (["--model.vit.encoding", "rop"], "unknown encoding 'rop'. Did you mean 'rope'?"),
         (["--model.vit.feature_map", "relou"], "unknown feature map 'relou'. Did you mean 'relu'?"),
@@ -39,7 +43,7 @@ def fails(arguments: list[str], capsys) -> str:
         (["--model.vit.image_size", "61"], "61 x 61 pixels is not divisible into patches of 12 x 12"),
         (["--data.resolutions", "[90]"], "90 x 90 pixels is not divisible"),
         (["--model.vit.num_classes", "7"], "num_classes=4, the model 7: set --model.vit.num_classes 4"),
-        (["--model.optim.lr", "-1"], "lr has to be positive"),
+        (["--model.optim.lr", "-1"], "error: lr has to be positive and weight_decay 0 or more, not -1.0"),
         (["--trainer.precision", "16-true"], "without a loss scale"),
         (["--init_from", "a", "--ckpt_path", "b"], "give one of them"),
         (["--data.augment", "[flip]"], "augment has no meaning for the arrow task"),
@@ -68,12 +72,16 @@ def test_a_callback_that_misses_its_metric(config, capsys, tmp_path):
     assert "val/acc` which is not available" in message
 
 
-def test_a_refused_command_leaves_no_folder(config, tmp_path):
-    command = [sys.executable, "-m", "train", "fit", "--config", str(config), "--model.vit.encoding", "rop"]
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(["--model.vit.encoding", "rop"], "Did you mean 'rope'?"), (["--model.vit.num_classes", "7"], "the model 7")],
+)
+def test_a_refused_command_leaves_no_folder(config, tmp_path, arguments, message):
+    command = [sys.executable, "-m", "train", "fit", "--config", str(config), *arguments]
     path = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     found = subprocess.run(command, cwd=tmp_path, env=path, capture_output=True, text=True, check=False)
     assert found.returncode == 2
-    assert "Did you mean 'rope'?" in found.stderr
+    assert message in found.stderr
     assert not list(tmp_path.glob("runs/*"))
 
 
@@ -102,6 +110,28 @@ def test_an_unknown_command_names_the_nearest(capsys):
 def test_resume_needs_a_run(tmp_path, capsys):
     assert "is not a run that can be resumed" in fails(["resume", str(tmp_path)], capsys)
     assert "takes the directory of a run" in fails(["resume"], capsys)
+    assert "takes the directory of a run" in fails(["resume", "--help"], capsys)
+
+
+def test_a_place_that_is_no_folder(config, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    assert "file" in fails(["fit", "--config", str(config), "--run_dir", str(tmp_path / "file" / "run")], capsys)
+
+
+def test_a_run_is_trained_by_one_process(config, tmp_path, capsys, monkeypatch):
+    """Unless a sweep holds the lock for the one that it has started."""
+    run = tmp_path / "run"
+    once = ["fit", "--config", str(config), "--trainer.max_epochs", "1", "--run_dir", str(run)]
+    cli.run(once)
+    with FileLock(run / LOCK):
+        assert f"another process trains {run}" in fails(["resume", str(run), "--trainer.max_epochs", "2"], capsys)
+        monkeypatch.setenv(HELD, str(run / LOCK))
+        cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
+    assert read_checkpoint(last(run))["global_step"] == 20
+    monkeypatch.delenv(HELD)
+    cli.run(["resume", str(run), "--trainer.max_epochs", "3"])  # it holds it no longer
+    with pytest.raises(Timeout), FileLock(run / LOCK), FileLock(run / LOCK, timeout=0):
+        pass
 
 
 def test_damaged_checkpoints(whole, tmp_path):

@@ -9,6 +9,7 @@ import torch
 from small_vit import vit
 
 from performer_string import ENCODINGS, fold
+from performer_string.kept import Kept
 
 
 @pytest.mark.parametrize("name", ["rope-mixed", "cayley-string", "liere"])
@@ -106,3 +107,26 @@ def test_bases_are_folded_once_in_evaluation(mode, monkeypatch):
         count = len(folds)
         assert torch.equal(model(images), first)
     assert len(folds) == count == len(model.blocks) + 1
+
+
+def test_steps_of_fused_optimizers_are_seen():
+    """They write to parameters without a count of it."""
+    model, images = vit(encoding="cayley-string").eval(), torch.randn(1, 2, 16, 24)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    model(images).square().sum().backward()
+    with torch.no_grad():
+        before = model(images)
+        optimizer.step()
+        after = model(images)
+        assert (after - before).abs().max() > 1e-2
+        assert torch.equal(after, copy.deepcopy(model)(images))
+
+
+def test_replicas_keep_nothing():
+    """Of `nn.DataParallel`: their weights are no parameters, and what they kept would be the model's."""
+    model, images = vit(encoding="rope-mixed").eval(), torch.randn(1, 2, 16, 24)
+    for module in model.modules():
+        module._is_replica = True
+    with torch.no_grad():
+        model(images)
+    assert not any(module.results for module in model.modules() if isinstance(module, Kept))

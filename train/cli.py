@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import logging
 import os
 import re
 import sys
 import warnings
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +20,25 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import TensorBoardLogger
-from lightning.pytorch.utilities import rank_zero_only
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from performer_string.choices import nearest
 from performer_string.config import as_pair
 from train.callbacks.checkpoints import MovableCheckpoint
-from train.callbacks.control import CheckData, CleanStop, StepSeed, ValidateAtEnd, out_of_time
+from train.callbacks.control import CheckData, CleanStop, HoldRun, StepSeed, ValidateAtEnd, out_of_time
 from train.callbacks.figures import ModelFigures
 from train.callbacks.monitor import GradientNorm, Record, Throughput, validated
 from train.checkpoint import check_same_model, start_from
 from train.data.module import ImageData, size_name
-from train.files import CHECKPOINTS, LAST, METRICS, latest_checkpoint, write_aside
+from train.files import CHECKPOINTS, LAST, METRICS, UNUSABLE, latest_checkpoint, new_folder, write_aside
 from train.module import ImageClassifier, NonFiniteLossError
 
 
 class Parser(LightningArgumentParser):
-    """Errors that name the nearest field, and no page of usage before them."""
+    """Errors that name the nearest field, and no page of usage before them; no abbreviations."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **{"allow_abbrev": False, **options})
 
     def error(self, message: str, ex: Exception | None = None) -> Any:
         fields = [action.dest for action in self._actions]
@@ -163,9 +162,9 @@ class TrainCLI(LightningCLI):
         config = self.config[self.subcommand]
         run_dir = Path(config.run_dir)
         given = {**self._get(self.config_init, "trainer", default={}), **kwargs}
-        callbacks: list[Callback] = [CheckData(), StepSeed(int(config.seed_everything)), ModelFigures()]
+        callbacks: list[Callback] = [CheckData(), StepSeed(int(config.seed_everything))]
         if self.subcommand == "fit":
-            callbacks += [ValidateAtEnd(), GradientNorm(), Throughput()]
+            callbacks += [HoldRun(run_dir), ModelFigures(), ValidateAtEnd(), GradientNorm(), Throughput()]
             callbacks += [EMAWeightAveraging(decay=config.ema, use_buffers=False)] if config.ema else []
             callbacks.append(CleanStop(run_dir / CHECKPOINTS))  # after the average has seen the step
             callbacks.append(Record(self.parser.dump(self.config), run_dir / METRICS))
@@ -183,42 +182,29 @@ class TrainCLI(LightningCLI):
             callbacks.append(LearningRateMonitor("step"))
         more = given["callbacks"] or []
         given["callbacks"] = [*callbacks, *([more] if isinstance(more, Callback) else more)]
-        if given["logger"] is None or given["logger"] is True:
-            given["logger"] = TensorBoardLogger(run_dir, name="", version="", default_hp_metric=False)
+        if given["logger"] is None or given["logger"] is True:  # a test leaves the run's curves as they are
+            fit = self.subcommand == "fit"
+            given["logger"] = fit and TensorBoardLogger(run_dir, name="", version="", default_hp_metric=False)
         return self._instantiate_trainer(given, [])
-
-
-def new_folder() -> Path:
-    """runs/TIME, or runs/TIME-1 and so on where runs of the same second have taken that."""
-    name = f"runs/{datetime.now():%Y%m%d-%H%M%S}"
-    path, number = Path(name), 0
-    while not rank_zero_only.rank:  # type: ignore[attr-defined]  # the others write nothing
-        try:
-            path.mkdir(parents=True)
-            atexit.register(remove_empty, path)  # a command that was refused leaves nothing
-            break
-        except FileExistsError:
-            number += 1
-            path = Path(f"{name}-{number}")
-    return path
-
-
-def remove_empty(folder: Path) -> None:
-    with contextlib.suppress(OSError):  # there is something in it
-        folder.rmdir()
 
 
 def expand(arguments: Sequence[str]) -> list[str]:
     """`resume RUN_DIR ...` stands for `fit` with the run's own configuration and its last checkpoint."""
     if not arguments or arguments[0] != "resume":
         return list(arguments)
-    if len(arguments) < 2:
-        raise ValueError("resume takes the directory of a run: python -m train resume runs/NAME.")
+    if len(arguments) < 2 or arguments[1].startswith("-"):
+        raise ValueError(
+            "resume takes the directory of a run, and then what fit takes: python -m train resume runs/NAME "
+            "[--trainer.max_epochs 20]."
+        )
     run = Path(arguments[1]).expanduser()
     config, latest = run / "config.yaml", latest_checkpoint(run)
     if latest is None or not config.is_file():
         missing = config if latest is not None else run / CHECKPOINTS / LAST
-        raise FileNotFoundError(f"{run} is not a run that can be resumed: there is no {missing}.")
+        raise FileNotFoundError(
+            f"{run} is not a run that can be resumed: there is no {missing}. If it ended before its first checkpoint, "
+            f"start it again with python -m train fit."
+        )
     return ["fit", "--config", str(config), "--ckpt_path", str(latest), "--run_dir", str(run), *arguments[2:]]
 
 
@@ -234,7 +220,7 @@ def run(arguments: Sequence[str] | None = None) -> TrainCLI:
         args=expand(sys.argv[1:] if arguments is None else arguments),
         save_config_callback=SaveRecipe,
         parser_class=Parser,
-        parser_kwargs={"prog": "python -m train"},
+        parser_kwargs={"prog": "python -m train", "epilog": "resume RUN [options of fit]: go on with a run"},
         seed_everything_default=0,
         auto_configure_optimizers=False,
         trainer_defaults={
@@ -253,7 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Runs a command; what a user can mend is one message and exit status 2."""
     try:
         run(arguments)
-    except (ValueError, FileNotFoundError, MisconfigurationException, NonFiniteLossError) as error:
+    except (ValueError, *UNUSABLE, MisconfigurationException, NonFiniteLossError) as error:
         message = str(error)
         if "No supported gpu backend" in message:
             message = "a GPU was asked for (--trainer.accelerator), but torch sees none here. Use cpu, or auto."

@@ -105,11 +105,12 @@ class ImageClassifier(L.LightningModule):
         resolutions: names of the validation sets' sizes, the training size first.
     """
 
-    def __init__(self, vit: ViTConfig, optim: OptimConfig | None = None, resolutions: list[str] | None = None):
+    def __init__(self, vit: ViTConfig, optim: OptimConfig = OptimConfig(), resolutions: list[str] | None = None):  # noqa: B008
         super().__init__()
-        if isinstance(vit, dict):  # from the plain values of a checkpoint, as `load_from_checkpoint` gives them
-            vit, optim = ViTConfig(**vit), OptimConfig(**cast(dict[str, Any], optim or {}))
-        self.vit, self.optim = ViT(vit), optim or OptimConfig()
+        # from the plain values of a checkpoint, as `load_from_checkpoint` gives them
+        vit = ViTConfig(**vit) if isinstance(vit, dict) else vit
+        optim = OptimConfig(**optim) if isinstance(optim, dict) else optim
+        self.vit, self.optim = ViT(vit), optim
         self.resolutions = resolutions or ["train"]
         extrapolates = vit.positions == "extrapolate" and self.vit.encoding.extrapolates
         if self.optim.position_frame > 1 and not extrapolates:

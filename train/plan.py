@@ -108,8 +108,12 @@ def read_plan(path: Path) -> Plan:
         lookup(f"field of the sweep {path}", key, dict.fromkeys(sorted(FIELDS)))
     if "recipe" not in content or not (content.get("axes") or content.get("models")):
         raise ValueError(f"{path} has to name a recipe, and axes or models to train it with.")
+    if not isinstance(content["recipe"], str):
+        raise ValueError(f"{path}: recipe has to be the path of a YAML file, not {content['recipe']!r}.")
     recipe = Path(content["recipe"])
-    vit = read_yaml(recipe).get("model", {}).get("vit", {})
+    vit = (read_yaml(recipe).get("model") or {}).get("vit") or {}
+    for key in vit:
+        lookup(f"field of model.vit in {recipe}", key, {field.name: field for field in fields(ViTConfig)})
     for key, kind in (("axes", dict), ("models", dict), ("seeds", list)):
         if not isinstance(content.get(key) or kind(), kind):
             form = "a list of numbers" if kind is list else "names, each with what it changes"

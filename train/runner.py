@@ -22,10 +22,10 @@ import torch
 from tqdm import tqdm
 
 from train.fields import check_fields, named
-from train.files import METRICS, latest_checkpoint, write_aside
+from train.files import HELD, LOCK, METRICS, latest_checkpoint, write_aside
 from train.plan import Plan, Run, read_yaml
 
-SETTINGS, LOG, LOCK, SUMMARY = "sweep.json", "log.txt", "lock", "summary.csv"
+SETTINGS, LOG, SUMMARY = "sweep.json", "log.txt", "summary.csv"
 
 
 @dataclass
@@ -117,7 +117,8 @@ class Sweep:
         command = self.command(run)
         with write_aside(folder / SETTINGS) as partial:
             partial.write_text(json.dumps(self.settings(run), indent=1) + "\n")
-        threads = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        own = {name: str(self.threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        own[HELD] = str((folder / LOCK).resolve())
         slot = min(set(range(self.jobs)) - {job.slot for job in self.active})
         with (folder / LOG).open("ab") as log:
             log.write(f"\npython {shlex.join(command)}\n".encode())
@@ -127,7 +128,7 @@ class Sweep:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **threads, **self.device(slot, command)},
+                env={**os.environ, **own, **self.device(slot, command)},
                 pass_fds=(lock.fileno(),),
                 start_new_session=True,  # the terminal's Ctrl-C reaches this process only, which passes it on once
             )

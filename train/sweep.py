@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from train.files import CHECKPOINTS, LAST
+from train.files import CHECKPOINTS, LAST, UNUSABLE
 from train.plan import read_plan, read_yaml, select
 from train.runner import SUMMARY, Sweep, metrics_of
 
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         out = options.out or Path("runs") / options.sweep.stem
         runs = select(plan, options.only)
         sweep = Sweep(plan, runs, out, options.jobs, threads, given[split + 1 :])
-    except (ValueError, FileNotFoundError) as error:
+    except (ValueError, *UNUSABLE) as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(2) from None
     if options.list:

@@ -124,7 +124,8 @@ class Encoding(WithConstants):
 class SeparableEncoding(Encoding):
     """R(r) = B Rot(Omega r) B^T, the form of every STRING encoding (arXiv:2502.02562, Theorem 3.2).
 
-    A family gives its plane frequencies Omega and, where it has one, its basis B.
+    A family gives its plane frequencies Omega and, where it has one, its basis B, for the heads of all layers served:
+    `own_heads` of them, layers x H, or one a layer with `share_heads`; or 1 for all. `all_heads` repeats a layer's.
     """
 
     share_heads: bool
@@ -149,17 +150,29 @@ class SeparableEncoding(Encoding):
             rest[-1].append(f"the weights are of a model that is {kinds[folded]}, and this one is {kinds[self.folded]}")
 
     def frequencies(self) -> Tensor:
-        """Omega, [1 or H, C, P], in radians for each patch."""
+        """Omega, [1 or own_heads, C, P] with P <= d / 2 planes, in radians for each patch."""
         raise NotImplementedError
 
     def basis(self) -> Tensor | None:
-        """B, orthogonal, [1 or H, d, d]; None for the identity."""
+        """B, orthogonal, [1 or own_heads, d, d]; None for the identity."""
         return None
+
+    def check_frequencies(self, omega: Tensor) -> None:
+        heads = (1, self.own_heads, self.layers * self.num_heads)
+        planes = self.head_dim // 2
+        fits = omega.ndim == 3 and omega.shape[0] in heads and omega.shape[1] == self.coord_dim
+        if not fits or omega.shape[2] > planes:
+            raise ValueError(
+                f"{type(self).__name__}.frequencies() has to be [{' or '.join(map(str, dict.fromkeys(heads)))}, "
+                f"{self.coord_dim}, at most {planes}] for {self.layers} layers of {self.num_heads} heads of width "
+                f"{self.head_dim}, not {list(omega.shape)}."
+            )
 
     def forward(self, positions: Tensor) -> Rotation:
         self.check(positions)
         with torch.autocast(positions.device.type, enabled=False):
             omega, basis = self.frequencies(), None if self.folded else self.basis()
+        self.check_frequencies(omega)
         dtype = torch.promote_types(torch.promote_types(positions.dtype, omega.dtype), torch.float32)
         r = positions.to(dtype)[..., None, :, :, None]  # [..., 1, N, C, 1]
         omega = omega.to(dtype)[:, None]  # [H, 1, C, P]

@@ -51,6 +51,7 @@ def integer_power(x: Tensor, order: int, in_place: bool = False, keep: bool = Fa
 
 
 KNOTS = 2048  # of the table of the angular integral: 3e-6 relative at order 16
+LARGEST = 32  # order: tried at widths up to 256
 
 
 @functools.cache
@@ -78,13 +79,16 @@ class ArcCosineFeatures(RandomFeatures):
     softmax gives it exp(0). p = 1 is the ReLU kernel of arXiv:2009.14794 (Performer-ReLU), without its epsilon.
 
     Args:
-        order: p, a positive integer.
+        order: p, from 1 to 32.
     """
 
     def __init__(self, head_dim: int, num_heads: int, num_features: int = 256, seed: int = 0, *, order: int = 1):
         super().__init__(head_dim, num_heads, num_features, seed)
-        if order < 1:
-            raise ValueError(f"relu: the order has to be a positive integer, not {order}.")
+        if not 1 <= order <= LARGEST:
+            raise ValueError(
+                f"relu: the order has to be a positive integer of at most {LARGEST}, beyond which features leave the "
+                f"range of float32, not {order}."
+            )
         self.order = order
 
     @property

@@ -106,7 +106,7 @@ class Locality(OffsetKernel):
     ) -> Tensor:
         """With lambda in the numerator alone; on a grid, features are held for a slab of tokens at a time."""
         sample = k.shape[1] * k.shape[2] * phi.num_features  # features of one
-        lattice = self.lattice(positions, num_prefix) if len(k) * sample > slab_size(k.device) else None
+        lattice = self.lattice(positions, num_prefix) if k.shape[0] * sample > slab_size(k.device) else None
         if lattice is None:
             fq, fk = phi.pair(q, k, key_mask)  # [B, H, N, m]
             numerator = self.numerator(fq, fk, v.to(fk.dtype), positions, num_prefix)
@@ -114,7 +114,9 @@ class Locality(OffsetKernel):
         dtype = torch.promote_types(k.dtype, torch.float32)
         together = max(1, slab_size(k.device) // sample)
         groups = [x.to(dtype).split(together) for x in (q, k, v)]  # slices would have gradients of all samples
-        masks = [None] * len(k) if key_mask is None else (~key_mask)[:, None, :, None].split(together)  # [B, 1, N, 1]
+        masks = (
+            [None] * k.shape[0] if key_mask is None else (~key_mask)[:, None, :, None].split(together)
+        )  # [B, 1, N, 1]
         outs = []
         for own_q, own_k, own_v, hidden in zip(*groups, masks, strict=False):
             outs.append(focused_attention(self, phi, own_q, own_k, own_v, hidden, lattice, num_prefix))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from performer_string.features import FeatureMap
 from performer_string.locality.lattice import Lattice, find_lattice
-from performer_string.modes import transformed
+from performer_string.modes import plain
 
 DENSE = 256  # tokens up to which N x N is faster than any walk over a grid, forward and backward on a CPU; and exact
 
@@ -93,7 +93,7 @@ class OffsetKernel(nn.Module):
 
     def lattice(self, positions: Tensor, num_prefix: int) -> Lattice | None:
         """The grid of the tokens behind the prefix; None where N x N is to be used: few tokens, no regular grid, or
-        positions that need a gradient; or transforms, which the walks have no rule for."""
-        if positions.requires_grad or len(positions) <= DENSE or transformed():
+        positions that need a gradient; or transforms and export, which the walks have no rule for."""
+        if positions.requires_grad or len(positions) <= DENSE or plain():
             return None
         return find_lattice(positions[num_prefix:])

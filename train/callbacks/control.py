@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import signal
 from pathlib import Path
 from types import FrameType
@@ -10,12 +11,13 @@ from typing import Any
 
 import lightning as L
 import torch
+from filelock import FileLock, Timeout
 from lightning.pytorch.callbacks import Callback, Timer
 from lightning.pytorch.utilities import rank_zero_info
 
 from performer_string.features import derive_seed
 from train.data.module import ImageData
-from train.files import LAST
+from train.files import HELD, LAST, LOCK
 
 
 def at_the_end(trainer: L.Trainer) -> bool:
@@ -91,6 +93,34 @@ class CheckData(Callback):
                 )
         for size in data.sizes():
             module.vit.grid(*size)  # type: ignore[operator,union-attr]
+
+
+class HoldRun(Callback):
+    """One process at a time trains a run: two would write the same checkpoints and curves.
+
+    A sweep holds the lock of each run that it trains, and says so in the environment.
+    """
+
+    def __init__(self, run_dir: Path):
+        self.lock = FileLock((run_dir / LOCK).resolve(), timeout=0)
+
+    def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+        path = Path(self.lock.lock_file)
+        if stage != "fit" or not trainer.is_global_zero or os.environ.get(HELD) == str(path):
+            return
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self.lock.acquire()
+        except Timeout:
+            raise ValueError(
+                f"another process trains {path.parent}: wait until it has ended, or stop it first."
+            ) from None
+
+    def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+        self.lock.release()
+
+    def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
+        self.lock.release()
 
 
 class CleanStop(Callback):

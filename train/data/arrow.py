@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from performer_string.features import derive_seed
-from train.files import write_aside
+from train.files import UNUSABLE, write_aside
 
 GLYPHS = {  # 8 x 8, put in the middle of a cell
     "arrow": "...##... ..####.. .######. ##.##.## ...##... ...##... ...##... ...##...",
@@ -169,10 +169,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--distance", choices=get_args(Distance), default="adjacent")
     parser.add_argument("--out", type=Path, default=Path("arrow.png"))
     options = parser.parse_args(arguments)
+    if not options.out.suffix:
+        parser.error(f"--out needs an ending that says the format, like {options.out}.png")
     task = ArrowTask(distance=options.distance)
     try:
         contact_sheet(task, options.resolution, options.out)
-    except ValueError as error:
+    except (ValueError, *UNUSABLE) as error:
         parser.error(str(error))
     print(f"{options.out}: {DIRECTIONS} by the arrow at the base of the Y; null score {task.null_accuracy():.1%}")
 

@@ -87,10 +87,11 @@ class ImageData(L.LightningDataModule):
         self.num_classes = ArrowDataset.num_classes if self.files is None else self.files.classes
         mean, std = ((0.0,), (1.0,)) if self.files is None else (self.files.mean, self.files.std)
         shift, scale = torch.tensor(self.mean or mean), torch.tensor(self.std or std)
-        if not len(shift) == len(scale) == self.in_channels or not (scale > 0).all():
+        within = ((shift >= 0) & (shift <= 1)).all() and ((scale > 0) & (scale <= 1)).all()
+        if not len(shift) == len(scale) == self.in_channels or not within:
             raise ValueError(
-                f"mean and std have to be {self.in_channels} numbers each, std positive, not {shift.tolist()} and "
-                f"{scale.tolist()}."
+                f"mean and std have to be {self.in_channels} numbers each, of images in [0, 1] and not in 0 to 255, "
+                f"std above 0, not {shift.tolist()} and {scale.tolist()}."
             )
         self.shift, self.scale = shift[:, None, None], scale[:, None, None]  # [C, 1, 1]
         self._train: Any = None
@@ -103,6 +104,14 @@ class ImageData(L.LightningDataModule):
         """The fields as plain values, which a checkpoint loads with `weights_only=True`."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {**values, "arrow": asdict(self.arrow)}
+
+    def drawn_from(self, split: str) -> dict[str, Any]:
+        """What decides which images are held out for a split: `val` or `test`."""
+        if self.files is None:
+            return {"source": self.source, **asdict(self.arrow)}
+        where = {"root": str(self.root)} if self.source == "folder" else {}
+        share = {"val_fraction": self.val_fraction} if split == "val" else {}
+        return {"source": self.source, **where, **share}
 
     @classmethod
     def from_checkpoint(cls, state: dict[str, Any]) -> ImageData:
