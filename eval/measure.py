@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -59,6 +60,7 @@ def peak_bytes(call: Call, device: torch.device) -> int:
         call()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or each profile writes lines of its stages to the terminal
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         call()
     now = peak = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import subprocess
 import sys
 
@@ -201,3 +202,18 @@ def test_more_processes_than_images_to_evaluate_on(monkeypatch):
     monkeypatch.setattr(data, "_rank", lambda: (0, 4))
     with pytest.raises(ValueError, match="3 images to evaluate on are fewer than the 4 processes"):
         data.val_dataloader()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_an_image_that_cannot_be_read(workers, tmp_path, capsys):
+    """One line, also where another process reads it."""
+    for split in ("train", "test"):
+        for name in ("cat", "dog"):
+            (tmp_path / split / name).mkdir(parents=True)
+            for number in range(4):
+                (tmp_path / split / name / f"{number}.png").write_bytes(b"no image")
+    vit = {**TINY["model"]["vit"], "in_channels": 3, "num_classes": 2, "image_size": 24}
+    data = {"source": "folder", "root": str(tmp_path), "batch_size": 2, "workers": workers}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"model": {"vit": vit}, "data": data}))
+    said = fails(["fit", "--config", str(tmp_path / "recipe.yaml"), "--run_dir", str(tmp_path / "run")], capsys)
+    assert re.search(r"^error: \S+\d\.png cannot be read \(.*\)\. Repair it, or take it away\.$", said, re.MULTILINE)

@@ -243,6 +243,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         message = str(error)
         if "No supported gpu backend" in message:
             message = "a GPU was asked for (--trainer.accelerator), but torch sees none here. Use cpu, or auto."
+        if "in DataLoader worker process" in message:  # with its traceback
+            message = message.strip().rpartition("Error: ")[2]
         sys.stderr.write(f"error: {message}\n")
         raise SystemExit(2) from None
     except RuntimeError as error:

@@ -118,7 +118,8 @@ class ImageClassifier(L.LightningModule):
                 f"position_frame draws positions beyond the training grid, which positions={vit.positions!r} with the "
                 f'encoding {vit.encoding!r} never are: use positions "extrapolate" and an encoding that extrapolates.'
             )
-        plain = {"vit": asdict(vit), "optim": asdict(self.optim), "resolutions": self.resolutions}
+        settings = {**asdict(self.optim), "betas": list(self.optim.betas)}  # YAML has no tuples
+        plain = {"vit": asdict(vit), "optim": settings, "resolutions": self.resolutions}
         self.save_hyperparameters(plain)  # plain values only: a checkpoint loads with weights_only=True
         classes = vit.num_classes
 
