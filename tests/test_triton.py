@@ -113,7 +113,8 @@ def test_the_kernels_are_the_definition(case, shape):
     for m in [mask] if shape[0] > 1 else [None]:
         out = triton_linear_attention(q, k, v, form, (c, s), m)
         assert out.dtype == v.dtype
-        compare(out, definition(case, phi.double(), *doubles, mask=m), leaves, doubles, 1e-5)
+        tolerance = 1e-5 * max(1.0, case[1].get("order", 1) / 4)  # a power multiplies the rounding of its base
+        compare(out, definition(case, phi.double(), *doubles, mask=m), leaves, doubles, tolerance)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
