@@ -79,7 +79,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m eval", description=__doc__)
     commands = parser.add_subparsers(dest="evaluation", required=True)
     for name, module in EVALUATIONS.items():
-        command = commands.add_parser(name, help=module.HELP, description=f"{module.__doc__}")
+        command = commands.add_parser(name, help=module.HELP, description=module.__doc__)
         module.add_arguments(command)
         if not getattr(module, "ON_CPU", False):
             command.add_argument("--device", default="auto", help="auto, cpu or cuda")

@@ -14,7 +14,7 @@ from tqdm import tqdm
 
 from eval.arguments import Once, count, pixels
 from eval.report import Row, beside, save_figure, wilson
-from eval.seeds import check_seeds, over_seeds, stem
+from eval.seeds import check_seeds, differing, over_seeds, stem
 from train.checkpoint import Trained, load_trained
 from train.data.module import size_name
 
@@ -74,20 +74,20 @@ def load_models(options: argparse.Namespace) -> list[Trained]:
 def check_same_images(models: Sequence[Trained], options: argparse.Namespace) -> None:
     """An error where models would be tested on different images, in one table and beside one null score."""
     size = options.resolutions[0]
-    tests = []
+    first: dict[str, Any] = {}
     for trained in models:
         held_out: Any = trained.data.held_out(options.split, (size, size))
         count = min(options.images or len(held_out), len(held_out))
-        tests.append({**trained.data.drawn_from(options.split), "images": count})
-        differ = sorted(key for key in tests[0].keys() | tests[-1].keys() if tests[0].get(key) != tests[-1].get(key))
-        if differ:
+        own = {**trained.data.drawn_from(options.split), "images": count}
+        first = first or own
+        if differ := differing(first, own):
             raise ValueError(
                 f"{name_of(models[0].path)} and {name_of(trained.path)} would be tested on different images ("
-                + "; ".join(f"{key}: {tests[0].get(key)} and {tests[-1].get(key)}" for key in differ)
+                + "; ".join(f"{key}: {first.get(key)} and {own.get(key)}" for key in differ)
                 + "): evaluate them one after the other, with an --out for each."
             )
-    if options.images > tests[0]["images"]:
-        sys.stderr.write(f"There are {tests[0]['images']} images, not {options.images}: all of them are taken.\n")
+    if options.images > first["images"]:
+        sys.stderr.write(f"There are {first['images']} images, not {options.images}: all of them are taken.\n")
 
 
 def batches(

@@ -33,12 +33,17 @@ def student(values: Sequence[float]) -> tuple[float, float, float]:
 OWN = {"seed", "root", "workers", "download", "resolutions"}  # what seeds of one model may differ in
 
 
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """The keys whose values differ, or that one of the two lacks."""
+    return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+
+
 def check_seeds(settings: Mapping[str, Mapping[str, Any]]) -> None:
     """An error where runs that their names make seeds of one model were trained otherwise than each other."""
     first: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for run, own in settings.items():
         other, others = first.setdefault(stem(run), (run, own))
-        differ = sorted(k for k in (own.keys() | others.keys()) - OWN if own.get(k) != others.get(k))
+        differ = [key for key in differing(own, others) if key not in OWN]
         if differ:
             raise ValueError(
                 f"{run} and {other} would pass for seeds of one model, but differ in {', '.join(differ)}: rename the "

@@ -39,7 +39,8 @@ def grid_positions(
     Returns:
         [N, C] with N the product of `grid`; unit: one patch of the training grid.
     """
-    for name, sizes in (("grid", grid), ("train_grid", grid if train_grid is None else train_grid)):
+    given = {"grid": grid} if train_grid is None else {"grid": grid, "train_grid": train_grid}
+    for name, sizes in given.items():
         whole = isinstance(sizes, Sequence) and all(isinstance(n, Integral | torch.SymInt) and n > 0 for n in sizes)
         if not whole or not sizes:
             raise ValueError(f"{name} has to hold one or more positive sizes, like (14, 14), not {sizes!r}.")

@@ -8,7 +8,6 @@ from conftest import CASES, FIXED, SEPARABLE, make, random_positions, scores, wi
 from torch import Tensor
 
 from performer_string import ENCODINGS, build_encoding, naive
-from performer_string.encodings.base import SeparableEncoding, Sizes
 
 LEARNED = [case for case in CASES if case not in FIXED and ENCODINGS[case[0]].additive is False]
 
@@ -243,66 +242,3 @@ def test_sinusoidal_is_its_formula():
     omega = 10000.0 ** (-torch.arange(6, dtype=torch.float64) / 6)
     expected = torch.cat([(2 * omega).sin(), (3 * omega).sin(), (2 * omega).cos(), (3 * omega).cos()])
     torch.testing.assert_close(x, expected)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("circulant-strin", {}, "unknown encoding 'circulant-strin'. Did you mean 'circulant-string'"),
-        ("circulant-string", {"blocksize": 4}, "no option 'blocksize'. Did you mean 'block_size'"),
-        ("rope", {"share_heads": True}, "no option 'share_heads'"),
-        ("circulant-string", {"block_size": 5}, "block_size has to divide the head width 12.*Possible: 3, 4, 6, 12"),
-        ("circulant-string", {"block_size": 24}, "between 3 and it, not 24"),
-        ("cayley-string", {"generator": "dens"}, "unknown generator 'dens'. Did you mean 'dense'"),
-        ("cayley-string", {"k": 3}, "generator 'dense' has no option 'k'"),
-        ("cayley-string", {"generator": "banded", "bandwidth": 0}, "between 1 and 11.*not 0"),
-        ("cayley-string", {"generator": "banded", "bandwidth": 12}, "between 1 and 11.*not 12"),
-        ("cayley-string", {"generator": "top-k", "k": 67}, "between 1 and 66.*not 67"),
-        ("cayley-string", {"generator": "top-k", "k": 0}, "between 1 and 66.*not 0"),
-        ("cayley-string", {"generator": "random", "fraction": 0.0}, r"in \(0, 1\], not 0.0"),
-        ("cayley-string", {"generator": "random", "fraction": 1.5}, r"in \(0, 1\], not 1.5"),
-        ("liere", {"block_size": 5}, "block_size has to divide the head width 12.*Possible: 2, 3, 4, 6, 12"),
-        ("liere", {"block_size": 1}, "between 2 and it, not 1"),
-        ("pate-so3", {"head_dim": 16}, "blocks of 3, so the head width has to be divisible, not 16"),
-        ("pate-so4", {"head_dim": 14}, "blocks of 4, so the head width has to be divisible, not 14"),
-        ("pate-so4", {"coord_dim": 3, "grid": None}, "positions have 1 or 2 dimensions, not 3"),
-        ("pate-so2", {"layout": "rows"}, "raster, axes, not 'rows'"),
-        ("pate-so2", {"grid": None}, "a raster index needs the training grid"),
-        ("pate-so2", {"conformal_scaling": -1.0}, "conformal_scaling has to be 0 or more"),
-        ("cayley-string", {"frequencies": "random"}, "frequencies has to be one of"),
-        ("rope", {"base": -1.0}, "base of the frequencies has to be positive, not -1.0"),
-        ("absolute", {"grid": None}, "needs the training grid"),
-        ("rope", {"grid": (4, 4, 4)}, r"\(4, 4, 4\) does not have coord_dim=2 axes"),
-    ],
-)
-def test_bad_options(name, options, message):
-    with pytest.raises(ValueError, match=message):
-        build_encoding(name, **{"head_dim": 12, "num_heads": 2, "grid": (4, 4), **options})
-
-
-@pytest.mark.parametrize("name", ["rope", "rope-mixed", "visionllama", "cayley-string"])
-def test_odd_width_is_an_error(name):
-    with pytest.raises(ValueError, match="head width has to be even, not 13"):
-        build_encoding(name, head_dim=13, num_heads=2)
-
-
-@pytest.mark.parametrize("name", ENCODINGS)
-@pytest.mark.parametrize("option", ["head_dim", "num_heads", "coord_dim"])
-def test_zero_is_an_error(name, option):
-    with pytest.raises(ValueError, match=f"{option} has to be positive, not 0"):
-        build_encoding(name, **{"head_dim": 12, "num_heads": 2, "grid": (4, 4), option: 0})
-
-
-def test_frequencies_of_other_shapes():
-    """Of an encoding of one's own: those of all layers' heads, or one for all."""
-
-    class Mine(SeparableEncoding):
-        def frequencies(self):
-            return torch.ones(self.shape)
-
-    mine = Mine(Sizes(12, 2, 2, layers=3))
-    for mine.shape in ((1, 2, 6), (6, 2, 6), (6, 2, 4)):
-        assert len(mine.by_layer(torch.rand(5, 2))) == 3
-    for mine.shape in ((2, 2, 6), (3, 2, 6), (6, 3, 6), (6, 2, 7), (2, 6)):
-        with pytest.raises(ValueError, match=r"\[1 or 6, 2, at most 6\] for 3 layers of 2 heads of width 12"):
-            mine(torch.rand(5, 2))

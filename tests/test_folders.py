@@ -78,7 +78,8 @@ def test_mean_and_deviation_of_the_channels(images):
     own = ImageData("folder", mean=[0.0, 0.5, 0.75], std=[1.0, 0.5, 0.25])
     assert own.normalise(white).eq(1).all()
     assert ImageData.from_checkpoint({"config": own.plain()}).normalise(white // 2).unique().numel() == 3
-    with pytest.raises(ValueError, match=r"mean and std have to be 3 numbers each, .* std above 0, not \[0\.5\] and"):
+    asked = r"mean and std have to be 3 numbers each, of images in \[0, 1\] and not in 0 to 255, std above 0"
+    with pytest.raises(ValueError, match=rf"{asked}, not \[0\.5\] and"):
         ImageData("folder", mean=[0.5])
 
 

@@ -30,7 +30,8 @@ from train.callbacks.figures import ModelFigures
 from train.callbacks.monitor import GradientNorm, Record, Throughput, validated
 from train.checkpoint import check_same_model, start_from
 from train.data.module import ImageData, size_name
-from train.files import CHECKPOINTS, LAST, METRICS, UNUSABLE, latest_checkpoint, new_folder, write_aside
+from train.files import CHECKPOINTS, LAST, METRICS, UNUSABLE, latest_checkpoint, write_aside
+from train.folders import new_folder
 from train.module import ImageClassifier, NonFiniteLossError
 
 

@@ -150,7 +150,7 @@ class SeparableEncoding(Encoding):
             rest[-1].append(f"the weights are of a model that is {kinds[folded]}, and this one is {kinds[self.folded]}")
 
     def frequencies(self) -> Tensor:
-        """Omega, [1 or own_heads, C, P] with P <= d / 2 planes, in radians for each patch."""
+        """Omega, [1, own_heads or layers H, C, P] with P <= d / 2 planes, in radians for each patch."""
         raise NotImplementedError
 
     def basis(self) -> Tensor | None:

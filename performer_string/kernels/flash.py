@@ -22,14 +22,9 @@ def can_flash(q: Tensor, v: Tensor, weight: Tensor) -> bool:
         q, v: [H, B, N, d], [H, B, N, d_v].
         weight: [H, m, d].
     """
-    # compilers do not see through the number of threads, and take torch's kernel in any case
     tasks = q.shape[0] * q.shape[1] * -(-weight.shape[1] // ROWS)  # those sums have m rows for each head and sample
-    return (
-        _flash is not None
-        and q.device.type == "cpu"
-        and q.shape[-1] == v.shape[-1]
-        and (torch.compiler.is_compiling() or tasks >= torch.get_num_threads())
-    )
+    busy = torch.compiler.is_compiling() or tasks >= torch.get_num_threads()  # which breaks a compiler's graph
+    return _flash is not None and q.device.type == "cpu" and q.shape[-1] == v.shape[-1] and busy
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,7 @@ from performer_string.locality.focusing import Split, focus, focused_attention
 from performer_string.locality.lattice import Lattice
 from performer_string.locality.offsets import OffsetKernel, divide
 from performer_string.locality.slabs import Given, slab_size
+from performer_string.modes import plain
 
 REACH = 3.5  # of a window on a Gaussian, in standard deviations: what lies outside is below 0.1 % of the sum
 
@@ -106,7 +107,8 @@ class Locality(OffsetKernel):
     ) -> Tensor:
         """With lambda in the numerator alone; on a grid, features are held for a slab of tokens at a time."""
         sample = k.shape[1] * k.shape[2] * phi.num_features  # features of one
-        lattice = self.lattice(positions, num_prefix) if k.shape[0] * sample > slab_size(k.device) else None
+        whole = plain() or k.shape[0] * sample <= slab_size(k.device)  # an exported graph is for any batch
+        lattice = None if whole else self.lattice(positions, num_prefix)
         if lattice is None:
             fq, fk = phi.pair(q, k, key_mask)  # [B, H, N, m]
             numerator = self.numerator(fq, fk, v.to(fk.dtype), positions, num_prefix)
@@ -114,9 +116,7 @@ class Locality(OffsetKernel):
         dtype = torch.promote_types(k.dtype, torch.float32)
         together = max(1, slab_size(k.device) // sample)
         groups = [x.to(dtype).split(together) for x in (q, k, v)]  # slices would have gradients of all samples
-        masks = (
-            [None] * k.shape[0] if key_mask is None else (~key_mask)[:, None, :, None].split(together)
-        )  # [B, 1, N, 1]
+        masks = [None] * len(k) if key_mask is None else (~key_mask)[:, None, :, None].split(together)  # [B, 1, N, 1]
         outs = []
         for own_q, own_k, own_v, hidden in zip(*groups, masks, strict=False):
             outs.append(focused_attention(self, phi, own_q, own_k, own_v, hidden, lattice, num_prefix))
