@@ -17,6 +17,7 @@ import torch
 
 from eval import (
     ablation,
+    budget,
     estimator,
     focusing,
     intervene,
@@ -42,6 +43,7 @@ EVALUATIONS: dict[str, ModuleType] = {
     "length": length,
     "locality": locality,
     "focusing": focusing,
+    "budget": budget,
     "plateau": plateau,
 }
 

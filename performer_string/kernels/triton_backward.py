@@ -13,17 +13,10 @@ dU and e are sums over the queries: in parts, merged afterwards, as in the forwa
 same result every time. They are divided by sum_j exp(l_jf - max), so that K is taken relative to its maximum and keeps
 its precision in sixteen bits however many keys there are.
 
-Products: 5 d + 4 dv for each token and feature, against 2 d + 2 dv forward. The budget, as in `triton_forward`, with
-gradients of the planes and m = 256 (nothing in this table spills; at d = 128 some other configurations do, by a few
-hundred bytes a thread, and are there for d = 64):
-
-| kernel, BLOCK_F x BLOCK_N, warps, stages | d | registers a thread | shared memory | programs side by side |
-| --- | --- | --- | --- | --- |
-| query_gradients 64 x 64, 8, 2 | 128 | 174 | 96 KiB | 1 |
-| feature_sums 128 x 64, 8, 2 | 128 | 197 | 128 KiB | 1 |
-| key_gradients 32 x 64, 8, 2 | 128 | 206 | 64 KiB | 1 |
-| key_gradients 64 x 64, 8, 2 | 128 | 244 | 96 KiB | 1 |
-| key_gradients 32 x 64, 8, 2 | 64 | 134 | 32 KiB | 1 |
+Products: 5 d + 4 dv for each token and feature, against 2 d + 2 dv forward. `python -m eval budget` says what each
+block size takes of a GPU's registers: at d = 64 nothing spills; at d = 128 every kernel has block sizes without a spill
+(bf16, sm_90), and the others are there for d = 64. key_gradients is the tightest, with 212 registers a thread at least
+under exponentials.
 """
 
 # mypy: disable-error-code="no-untyped-def,misc"

@@ -14,23 +14,16 @@ Exponentials are in base 2 (the weight comes multiplied by log2 e).
 Matrix products take operands of the inputs' type and sum in float32. Every tl.dot has sides of at least 16, and 64 or
 more where features meet tokens, which Hopper's wgmma needs (64 rows for each group of four warps).
 
-The budget, of 64 K registers and 227 KiB of shared memory for a multiprocessor, as compiled by Triton 3.8 for sm_90a
-(bf16, exponentials, every dimension turning; all products are wgmma and nothing spills):
+The budget is 64 K registers and 227 KiB of shared memory for a multiprocessor; `python -m eval budget` compiles every
+block size and says what it takes of it (results/budget: bf16 on sm_90, where all products are wgmma). A program of
+64 x 64 takes 130 registers a thread at d = 64, and three fit side by side in either pass; at d = 128 two, without a
+spill. This hardly depends on m.
 
-| kernel, BLOCK_F x BLOCK_N, warps, stages | d | registers a thread | shared memory | programs side by side |
-| --- | --- | --- | --- | --- |
-| key_pass 128 x 64, 8, 2 | 128 | 174 | 128 KiB | 1 |
-| key_pass 128 x 64, 8, 2 | 64 | 123 | 64 KiB | 2 |
-| key_pass 256 x 64, 8, 2 | 64 | 192 | 80 KiB | 1 |
-| query_pass 64 x 64, 4, 2 | 128 | 176 | 80 KiB | 2 |
-| query_pass 64 x 128, 8, 2 | 128 | 182 | 96 KiB | 1 |
-| query_pass 64 x 64, 4, 2 | 64 | 130 | 40 KiB | 3 |
-
-This hardly depends on m. In key_pass the sum S and the scores are float32 in registers (64 and 32 a thread at d = 128
-with 128 features), W stays in shared memory, and a stage holds k, v, c and s. Each block of features reads its tokens
-again: 4 BLOCK_F d operations for 8 d bytes (half of them c and s, in float32), hence 64 a byte with 128 features and
-128 with 256, which at d = 64 is all of m = 256. query_pass reads W and U from L2 for each block of tokens: BLOCK_N
-operations a byte.
+In key_pass the sum S and the scores are float32 in registers (64 and 32 a thread at d = 128 with 128 features and
+eight warps), W stays in shared memory, and a stage holds k, v, c and s. Each block of features reads its tokens again:
+4 BLOCK_F d operations for 8 d bytes (half of them c and s, in float32), hence 64 a byte with 128 features and 128 with
+256, which at d = 64 is all of m = 256. query_pass reads W and U from L2 for each block of tokens: BLOCK_N operations a
+byte.
 
 At d = 64 the exponentials (16 a cycle and multiprocessor, one for each 4 d operations) take as long as the products,
 and only programs side by side hide one behind the other. Powers cost a few multiplications instead.
