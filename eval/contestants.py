@@ -54,6 +54,19 @@ def feature_map(options: argparse.Namespace) -> FeatureMap:
     return build_feature_map(options.feature_map, **feature_options(options.feature_map, options.features), **sizes)
 
 
+def operations(method: str, options: argparse.Namespace, tokens: int) -> float:
+    """Of the matrix products that attention cannot do without, two for each multiplication: forward two for softmax,
+    and for linear attention two of the projection and two of the sums; backward one for each factor but the projection.
+    What is computed again is not counted. NaN where features are not made by one product, and with a locality.
+    """
+    size = 2 * options.heads * tokens * options.head_dim
+    if method == "softmax":
+        return size * tokens * (6 if options.backward else 2)
+    if method == "linear+lf" or (method == "linear" and options.feature_map not in ("favor+", "relu")):
+        return math.nan
+    return size * options.features * (10 if options.backward else 4)
+
+
 class Attentions:
     """The methods at the level of attention: queries, keys and values [1, H, N, d]."""
 

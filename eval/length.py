@@ -1,6 +1,7 @@
 """Time, memory and error of attention by the number of tokens, and from how many tokens linear attention is faster.
 
-Methods are measured in turn at each length. Before any speed is printed each method of ours is compared with its
+Methods are measured in turn at each length, at the level of attention with a large matrix product beside them, whose
+speed is the peak that theirs is given a share of. Before any speed is printed each method of ours is compared with its
 definition, and the evaluation stops at one that is off.
 """
 
@@ -18,14 +19,15 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eval.arguments import positive
-from eval.contestants import METHODS, Attentions, grid_of, layer_call, model_call
-from eval.measure import check_rounds, exponent, in_turn, peak_bytes, ratio
+from eval.contestants import METHODS, Attentions, grid_of, layer_call, model_call, operations
+from eval.measure import check_rounds, exponent, in_turn, peak_bytes, ratio, square_product
 from eval.report import Row, save_figure
 from performer_string.choices import lookup
 
 HELP = "time, memory and error by the number of tokens, and where linear attention overtakes softmax"
 LEVELS = {"attention": None, "layer": layer_call, "model": model_call}
 REFERENCE = "softmax"
+PRODUCT = "matrix product"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -127,15 +129,18 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
         lookup("level", level, LEVELS)
     attentions = Attentions(options, device)
     attentions.check(methods)
+    product, product_operations = square_product(attentions.dtype, device)
     for level in options.levels:
         length = Length(level, attentions)
         found: list[dict[str, Any]] = []
         for tokens in tqdm(sorted(set(options.tokens)), desc=level, leave=False, disable=None):
             names = affordable(found, methods, tokens, options.longest)
             calls, errors = length.calls(names, tokens)
-            times = in_turn(calls, options.rounds, device)
+            times = in_turn({**calls, PRODUCT: product}, options.rounds, device)
+            peak = product_operations / statistics.median(times[PRODUCT])  # a second
             for name, call in calls.items():
                 median = statistics.median(times[name])
+                needed = operations(name, options, tokens) if level == "attention" else math.nan
                 found.append(
                     {
                         "level": level,
@@ -146,6 +151,7 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
                         "to softmax": ratio(times[name], times[REFERENCE]) if REFERENCE in times else math.nan,
                         "peak MiB": peak_bytes(call, device) / 2**20,
                         "error to softmax": errors[name],
+                        "of peak": needed / median / peak,
                     }
                 )
         for row in found:
@@ -162,7 +168,7 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
 
 
 def summary(found: Sequence[Row]) -> list[Row]:
-    digits = {"ms": 2, "tokens/s": 0, "to softmax": 3, "peak MiB": 1, "error to softmax": 4}
+    digits = {"ms": 2, "tokens/s": 0, "to softmax": 3, "peak MiB": 1, "error to softmax": 4, "of peak": 3}
     digits |= {"time exponent": 2, "memory exponent": 2}
     return [{k: round(v, digits[k]) if k in digits else v for k, v in row.items()} for row in found]
 

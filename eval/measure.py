@@ -51,6 +51,14 @@ def ratio(times: Sequence[float], reference: Sequence[float]) -> float:
     return statistics.median(a / b for a, b in zip(times, reference, strict=True))
 
 
+def square_product(dtype: torch.dtype, device: torch.device) -> tuple[Call, int]:
+    """A product of two matrices large enough to be as fast as this device multiplies them, and its operations."""
+    side = 8192 if device.type == "cuda" else 1024
+    a, b = torch.randn(2, side, side, device=device, dtype=dtype).unbind(0)
+    out = torch.empty_like(a)
+    return lambda: torch.mm(a, b, out=out), 2 * side**3
+
+
 def peak_bytes(call: Call, device: torch.device) -> int:
     """The most bytes at a time that a call takes from torch's allocator, above what was there."""
     if device.type == "cuda":

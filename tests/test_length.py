@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import csv
+import math
 from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from eval import contestants, length
 from eval.__main__ import main
@@ -33,6 +35,8 @@ def test_attention_of_every_method(extra, tmp_path, capsys):
     for row in found:
         assert float(row["ms"]) > 0
         assert float(row["peak MiB"]) > 0
+        assert math.isnan(share := float(row["of peak"])) == (row["method"] == "linear+lf")
+        assert math.isnan(share) or 0 < share < 1
         if row["method"] == "softmax" and not extra:
             assert float(row["error to softmax"]) < 1e-5
     assert (tmp_path / "length.png").stat().st_size > 0
@@ -87,6 +91,24 @@ def test_grids_and_exponents():
     times = in_turn({n: (lambda n=n: calls.append(n)) for n in "ab"}, 3, CPU)
     assert calls == list("ab" * 4)
     assert [len(t) for t in times.values()] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("method", "backward", "expected"),
+    [("softmax", False, 2), ("softmax", True, 6), ("linear", False, 4), ("performer-pytorch", True, 10)],
+)
+def test_operations_are_those_that_torch_counts(method, backward, expected):
+    """Of the plain products, at as many tokens as features; a product of [N, d] and [d, N] is N N d multiplications."""
+    n, d = 16, 8
+    q, k, v = torch.randn(3, n, d, requires_grad=True).unbind(0)
+    w = torch.randn(n, d)
+    with FlopCounterMode(display=False) as counter:
+        softmax = method == "softmax"
+        out = (q @ k.T).softmax(-1) @ v if softmax else (q @ w.T).exp() @ ((k @ w.T).exp().T @ v)
+        if backward:
+            out.sum().backward()
+    options = argparse.Namespace(heads=1, head_dim=d, features=n, feature_map="favor+", backward=backward)
+    assert contestants.operations(method, options, n) == counter.get_total_flops() == expected * 2 * n * n * d
 
 
 def test_unknown_names(capsys):
