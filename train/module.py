@@ -41,6 +41,8 @@ class OptimConfig:
         redraw_every: new random features every so many steps, 0 for never.
         position_frame: patches get a random increasing subset of the positions of a grid this many times as large
             along each axis, 1 for none (randomized positions, arXiv:2305.16843).
+        position_frame_min: each step draws how many times, uniformly from this to `position_frame`; none for always
+            `position_frame`.
         position_scale: positions times a factor between its inverse and itself, log-uniform, 1 for none.
         position_offset: positions plus a common move of up to so many patches along each axis, 0 for none. No effect
             where the model is exactly invariant; one draw of random features, or an added encoding, sees it.
@@ -56,6 +58,7 @@ class OptimConfig:
     cutmix: float = 0.0
     redraw_every: int = 0
     position_frame: float = 1.0
+    position_frame_min: float | None = None
     position_scale: float = 1.0
     position_offset: float = 0.0
 
@@ -74,6 +77,11 @@ class OptimConfig:
             raise ValueError(
                 f"position_frame and position_scale have to be 1 or more, position_offset 0 or more, not "
                 f"{self.position_frame}, {self.position_scale} and {self.position_offset}."
+            )
+        if self.position_frame_min is not None and not 1 <= self.position_frame_min <= self.position_frame:
+            raise ValueError(
+                f"position_frame_min has to lie between 1 and position_frame, {self.position_frame}, not "
+                f"{self.position_frame_min}."
             )
 
 
@@ -150,7 +158,9 @@ class ImageClassifier(L.LightningModule):
         if (c.position_frame, c.position_scale, c.position_offset) == (1, 1, 0):
             return None
         positions = vit.grid_positions(vit.grid(*images.shape[-2:]))
-        positions = jitter_positions(positions, c.position_frame, c.position_scale, c.position_offset)
+        positions = jitter_positions(
+            positions, c.position_frame, c.position_scale, c.position_offset, c.position_frame_min
+        )
         return (positions - positions.mean(0) if vit.config.centred else positions).to(images.device)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:

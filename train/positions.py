@@ -6,7 +6,9 @@ import torch
 from torch import Tensor
 
 
-def jitter_positions(positions: Tensor, frame: float = 1.0, scale: float = 1.0, offset: float = 0.0) -> Tensor:
+def jitter_positions(
+    positions: Tensor, frame: float = 1.0, scale: float = 1.0, offset: float = 0.0, frame_min: float | None = None
+) -> Tensor:
     """Positions [N, C] of a grid, moved at random as a whole: the order along each axis stays.
 
     Drawn from torch's global generator on the CPU, which training seeds for each step.
@@ -17,10 +19,14 @@ def jitter_positions(positions: Tensor, frame: float = 1.0, scale: float = 1.0, 
             (Ruoss et al., arXiv:2305.16843, there for one axis). It replaces the positions.
         scale: then one factor for all axes, log-uniform in [1 / scale, scale].
         offset: then a move of each axis, uniform in [-offset, offset].
+        frame_min: the frame itself is drawn first, uniform in [frame_min, frame]: with 1, grids as they are, and all
+            between, are among the positions. None for `frame`.
 
     Returns:
         [N, C].
     """
+    if frame_min is not None:
+        frame = float(torch.empty(()).uniform_(frame_min, frame))
     if frame > 1:
         drawn = torch.empty_like(positions)
         for c, axis in enumerate(positions.unbind(-1)):
