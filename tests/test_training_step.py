@@ -36,6 +36,14 @@ class TestPositions:
                 seen |= {(axis, int(r)) for r in line}
         assert seen == {(axis, r) for axis, n in ((0, 5), (1, 7)) for r in range(round(frame * n))}
 
+    def test_a_frame_drawn_anew_has_every_size_between_and_the_grid_as_it_is(self):
+        drawn = [jitter_positions(self.GRID, frame=2.0, frame_min=1.0) for _ in range(2000)]
+        assert 0.05 < sum(torch.equal(x, self.GRID) for x in drawn) / 2000 < 0.2  # about where 7 f rounds to 7
+        widths = torch.stack([x[:, 1].max() - x[:, 1].min() for x in drawn])
+        assert set(widths.int().tolist()) == set(range(6, 14))
+        fixed = [jitter_positions(self.GRID, frame=2.0, frame_min=2.0) for _ in range(200)]
+        assert not any(torch.equal(x, self.GRID) for x in fixed)
+
     def test_a_scale_is_one_factor_log_uniform_and_an_offset_a_common_move(self):
         factors = torch.stack([jitter_positions(self.GRID, scale=2.0)[1:] / self.GRID[1:] for _ in range(400)])
         assert (factors.nan_to_num(-1).amax((1, 2)) - factors.nan_to_num(9).amin((1, 2))).max() < 1e-5
