@@ -35,6 +35,7 @@ CAPABILITIES = {"80": (164, 64), "86": (100, 48), "89": (100, 48), "90": (228, 6
 REGISTERS = 65536
 TYPES = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 BATCH, HEADS, TOKENS = 2, 6, 4096
+SAME = ("capability", "dtype", "triton")  # columns of one value, left out on the terminal
 
 Launch = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
@@ -179,7 +180,7 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
 
 
 def summary(found: Sequence[Row]) -> list[Row]:
-    return [{name: row[name] for name in list(row)[:-3]} for row in found]
+    return [{name: value for name, value in row.items() if name not in SAME} for row in found]
 
 
 def plot(found: Sequence[Row], path: Path) -> None:

@@ -136,11 +136,11 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
         for tokens in tqdm(sorted(set(options.tokens)), desc=level, leave=False, disable=None):
             names = affordable(found, methods, tokens, options.longest)
             calls, errors = length.calls(names, tokens)
-            times = in_turn({**calls, PRODUCT: product}, options.rounds, device)
-            peak = product_operations / statistics.median(times[PRODUCT])  # a second
+            beside = {PRODUCT: product} if level == "attention" else {}
+            times = in_turn({**calls, **beside}, options.rounds, device)
+            peak = product_operations / statistics.median(times[PRODUCT]) if beside else math.nan  # a second
             for name, call in calls.items():
                 median = statistics.median(times[name])
-                needed = operations(name, options, tokens) if level == "attention" else math.nan
                 found.append(
                     {
                         "level": level,
@@ -151,7 +151,7 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
                         "to softmax": ratio(times[name], times[REFERENCE]) if REFERENCE in times else math.nan,
                         "peak MiB": peak_bytes(call, device) / 2**20,
                         "error to softmax": errors[name],
-                        "of peak": needed / median / peak,
+                        "of peak": operations(name, options, tokens) / median / peak,
                     }
                 )
         for row in found:
