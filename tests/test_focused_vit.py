@@ -8,12 +8,13 @@ import pytest
 import torch
 from small_vit import SMALL, vit
 
+from eval.seeds import check_seeds
 from performer_string import LOCALITIES, VALUE_MAPS, ViT, ViTConfig, build_encoding, fold, grid_positions, naive
 from performer_string.attend import build_attention
 from performer_string.layers import SelfAttention
 from train.checkpoint import check_same_model, load_trained
 from train.data.module import ImageData
-from train.module import ImageClassifier
+from train.module import ImageClassifier, OptimConfig
 from train.probe import probe_attention
 
 IMAGES = torch.randn(2, 2, 16, 24, generator=torch.Generator().manual_seed(0))
@@ -126,11 +127,14 @@ def test_a_checkpoint_from_before_these_fields(tmp_path):
     config = replace(SMALL, image_size=60, patch_size=12, in_channels=1, num_classes=4)
     classifier, data = ImageClassifier(config), ImageData("arrow", size=[60, 60], workers=0)
     vit_fields = {k: v for k, v in asdict(config).items() if not k.startswith(("locality", "value"))}
-    hyper = {**classifier.hparams, "vit": vit_fields}
+    optim = {k: v for k, v in classifier.hparams["optim"].items() if not k.startswith(("image", "position"))}
+    hyper = {**classifier.hparams, "vit": vit_fields, "optim": {**optim, "betas": tuple(optim["betas"])}}
     content = {"state_dict": classifier.state_dict(), "hyper_parameters": hyper, "ImageData": data.state_dict()}
     torch.save(content, tmp_path / "old.ckpt")
     images = torch.randn(1, 1, 60, 60)
-    loaded = load_trained(tmp_path / "old.ckpt").classifier
+    trained = load_trained(tmp_path / "old.ckpt")
+    check_seeds({"a-seed0": trained.settings, "a-seed1": {**trained.settings, **asdict(OptimConfig()), "seed": 1}})
+    loaded = trained.classifier
     torch.testing.assert_close(loaded(images), classifier.eval()(images))
     check_same_model(tmp_path / "old.ckpt", {"vit": asdict(config)}, False)
     with pytest.raises(ValueError, match="locality: None in the checkpoint, 'gaussian' asked for"):

@@ -49,6 +49,8 @@ def fails(arguments: list[str], capsys) -> str:
         (["--init_from", "a", "--ckpt_path", "b"], "give one of them"),
         (["--data.augment", "[flip]"], "augment has no meaning for the arrow task"),
         (["--model.optim.position_scale", "0.5"], "position_frame and position_scale have to be 1 or more"),
+        (["--model.optim.image_scale", "0.5"], "image_scale, position_frame and position_scale have to be 1 or more"),
+        (["--model.optim.image_scale", "1.5"], "image_scale has no meaning for the arrow task"),
         (
             ["--model.optim.position_frame_min", "2.5"],
             "position_frame_min has to lie between 1 and position_frame, 1.5",

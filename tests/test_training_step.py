@@ -75,6 +75,49 @@ class TestPositions:
         assert model.draw_positions(torch.zeros(2, 1, 60, 60)).mean(0).abs().max() < 1e-5
 
 
+class TestImageScale:
+    """The size of a step's images, at patches of 12 pixels."""
+
+    def test_sizes_are_log_uniform_whole_patches_and_of_one_factor(self):
+        model = ImageClassifier(ViTConfig(**VIT), OptimConfig(image_scale=2))
+        images = torch.rand(1, 1, 240, 480)
+        sizes = [tuple(model.draw_size(images).shape[-2:]) for _ in range(300)]
+        assert all(height % 12 == 0 and width % 12 == 0 for height, width in sizes)
+        assert all(abs(width - 2 * height) <= 12 for height, width in sizes)
+        heights = torch.tensor([float(height) for height, _ in sizes])
+        assert (heights.min(), heights.max()) == (120, 480)
+        logs = (heights / 240).log() / math.log(2)
+        assert abs(logs.mean()) < 4.5 * (1 / 3 / 300) ** 0.5 + 0.05  # the standard error, and the rounding
+
+    def test_a_resized_image_is_that_image(self):
+        model = ImageClassifier(ViTConfig(**VIT), OptimConfig(image_scale=1.5))
+        ramp = torch.linspace(0, 1, 60).expand(2, 1, 60, 60)
+        for _ in range(10):
+            resized = model.draw_size(ramp)
+            width = resized.shape[-1]
+            expected = ((torch.arange(width) + 0.5) * 60 / width - 0.5) / 59
+            inner = slice(width // 8, -width // 8)
+            torch.testing.assert_close(resized[1, 0, 3, inner], expected[inner], rtol=0, atol=5e-3)
+
+    def test_training_scales_by_the_seed_and_evaluation_does_not(self):
+        model = ImageClassifier(ViTConfig(**{**VIT, "positions": "interpolate"}), OptimConfig(image_scale=3))
+        seen = []
+        model.vit.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[-1]))
+        batch = torch.rand(2, 1, 60, 60), torch.tensor([0, 1])
+        model.log = lambda *args, **kwargs: None
+        for seed in (1, 1, 2, 3):
+            torch.manual_seed(seed)
+            model.training_step(batch, 0)
+        model.validation_step(batch, 0)
+        assert seen[0] == seen[1]
+        assert len(set(seen[1:4])) > 1
+        assert seen[4] == 60
+
+    def test_one_is_none(self):
+        images = torch.rand(1, 1, 60, 60)
+        assert ImageClassifier(ViTConfig(**VIT)).draw_size(images) is images
+
+
 def test_learning_rate_rises_and_falls():
     rates = [learning_rate(step, 100, 0.1, 0.01) for step in range(101)]
     assert rates[0] == pytest.approx(0.1)

@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from performer_string import ViTConfig
 from train.data.module import ImageData
 from train.files import latest_checkpoint
-from train.module import ImageClassifier
+from train.module import ImageClassifier, OptimConfig
 
 
 class CheckpointError(ValueError):
@@ -57,9 +57,10 @@ def load_trained(path: str | Path, **overrides: Any) -> Trained:
         classifier = ImageClassifier(vit, resolutions=content["hyper_parameters"]["resolutions"])
         classifier.load_state_dict(content["state_dict"])
         data = ImageData.from_checkpoint(content["ImageData"])
+        optim = OptimConfig(**content["hyper_parameters"].get("optim", {}))  # with what is newer at its default
     except (KeyError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"the weights in {path} do not match the configuration beside them: {error}") from error
-    settings = {**asdict(vit), **content["hyper_parameters"].get("optim", {}), **data.plain()}
+    settings = {**asdict(vit), **asdict(optim), **data.plain()}
     return Trained(Path(path), classifier.eval(), data, settings)
 
 

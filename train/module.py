@@ -39,6 +39,8 @@ class OptimConfig:
         mixup: alpha of mixup (arXiv:1710.09412), 0 for none.
         cutmix: alpha of cutmix (arXiv:1905.04899), 0 for none. With both, one of them at random for each batch.
         redraw_every: new random features every so many steps, 0 for never.
+        image_scale: each step enlarges or shrinks its images, both sides by one factor between the inverse of this and
+            itself, log-uniform, rounded to whole patches; 1 for none. Not for the arrow task, whose cells are patches.
         position_frame: patches get a random increasing subset of the positions of a grid this many times as large
             along each axis, 1 for none (randomized positions, arXiv:2305.16843).
         position_frame_min: each step draws how many times, uniformly from this to `position_frame`; none for always
@@ -57,6 +59,7 @@ class OptimConfig:
     mixup: float = 0.0
     cutmix: float = 0.0
     redraw_every: int = 0
+    image_scale: float = 1.0
     position_frame: float = 1.0
     position_frame_min: float | None = None
     position_scale: float = 1.0
@@ -73,10 +76,10 @@ class OptimConfig:
                 raise ValueError(f"{name} is a share in [0, 1), not {getattr(self, name)}.")
         if min(self.mixup, self.cutmix, self.redraw_every) < 0:
             raise ValueError("mixup, cutmix and redraw_every have to be 0 or more.")
-        if min(self.position_frame, self.position_scale) < 1 or self.position_offset < 0:
+        if min(self.image_scale, self.position_frame, self.position_scale) < 1 or self.position_offset < 0:
             raise ValueError(
-                f"position_frame and position_scale have to be 1 or more, position_offset 0 or more, not "
-                f"{self.position_frame}, {self.position_scale} and {self.position_offset}."
+                f"image_scale, position_frame and position_scale have to be 1 or more, position_offset 0 or more, not "
+                f"{self.image_scale}, {self.position_frame}, {self.position_scale} and {self.position_offset}."
             )
         if self.position_frame_min is not None and not 1 <= self.position_frame_min <= self.position_frame:
             raise ValueError(
@@ -152,6 +155,16 @@ class ImageClassifier(L.LightningModule):
         if every and self.global_step and self.global_step % every == 0:
             self.vit.redraw(self.global_step)
 
+    def draw_size(self, images: Tensor) -> Tensor:
+        """The images [B, C, H, W] of one step, all resized to [B, C, H', W'] of whole patches."""
+        largest = self.optim.image_scale
+        if largest == 1:
+            return images
+        factor = largest ** float(torch.empty(()).uniform_(-1, 1))
+        sides = zip(images.shape[-2:], self.vit.patch, strict=True)
+        size = [max(1, round(factor * side / patch)) * patch for side, patch in sides]
+        return v2.functional.resize(images, size, antialias=True)
+
     def draw_positions(self, images: Tensor) -> Tensor | None:
         """Positions for one step, the same for all its images; None for those of the grid."""
         c, vit = self.optim, self.vit
@@ -164,7 +177,7 @@ class ImageClassifier(L.LightningModule):
         return (positions - positions.mean(0) if vit.config.centred else positions).to(images.device)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        images, targets = batch
+        images, targets = self.draw_size(batch[0]), batch[1]
         mixed = targets
         if self.mixes:
             mix = self.mixes[int(torch.randint(len(self.mixes), ()))]

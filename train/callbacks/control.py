@@ -91,6 +91,11 @@ class CheckData(Callback):
                 raise ValueError(
                     f"the data ({data.source}) has {name}={wanted}, the model {given}: set --model.vit.{name} {wanted}."
                 )
+        if data.files is None and module.optim.image_scale > 1:  # type: ignore[union-attr,operator]
+            raise ValueError(
+                "image_scale has no meaning for the arrow task, whose cells are one patch each: take it out, or use "
+                "position_frame or position_scale."
+            )
         for size in data.sizes():
             module.vit.grid(*size)  # type: ignore[operator,union-attr]
 
