@@ -66,8 +66,8 @@ def radius(weights: Tensor, positions: Tensor) -> Tensor:
 def of_radius(trained: Trained, options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     vit, data, name = trained.classifier.vit.to(device), trained.data, name_of(trained.path)
     height, width = data.size[0], data.size[1]
-    held_out = data.held_out(options.split, (height, width))
-    images = torch.stack([held_out[i][0] for i in range(min(options.probes, len(held_out)))])  # type: ignore[arg-type]
+    held_out = data.held_out(options.split, (height, width), options.probes)
+    images = torch.stack([held_out[i][0] for i in range(len(held_out))])  # type: ignore[arg-type]
     skip, positions = vit.num_prefix, vit.grid_positions(vit.grid(height, width), device)
     found = {"resolution": height, "tokens": len(positions), "images": len(images)}
     same = torch.ones(1, 1, len(positions), len(positions), device=device)

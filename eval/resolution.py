@@ -31,7 +31,10 @@ def add_arguments(parser: argparse.ArgumentParser, split: str = "test", images: 
     default = "(default: %(default)s)"
     parser.add_argument("--split", choices=("test", "val"), default=split, help=f"choose models on val only {default}")
     parser.add_argument(
-        "--images", type=count, default=images, help=f"how many, the same for each; 0 for all {default}"
+        "--images",
+        type=count,
+        default=images,
+        help=f"how many, the same for each; 0 for all, or of the arrow task as many as in validation {default}",
     )
     parser.add_argument("--root", help="where the images are, if not where they were in training")
 
@@ -76,9 +79,8 @@ def check_same_images(models: Sequence[Trained], options: argparse.Namespace) ->
     size = options.resolutions[0]
     first: dict[str, Any] = {}
     for trained in models:
-        held_out: Any = trained.data.held_out(options.split, (size, size))
-        count = min(options.images or len(held_out), len(held_out))
-        own = {**trained.data.drawn_from(options.split), "images": count}
+        held_out: Any = trained.data.held_out(options.split, (size, size), options.images)
+        own = {**trained.data.drawn_from(options.split), "images": len(held_out)}
         first = first or own
         if differ := differing(first, own):
             raise ValueError(
@@ -95,9 +97,7 @@ def batches(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Normalised images on the device and their classes, in batches of about as many tokens as in training."""
     vit, data = trained.classifier.vit, trained.data
-    images: Any = data.held_out(options.split, (size, size))
-    if options.images:
-        images = torch.utils.data.Subset(images, range(min(options.images, len(images))))
+    images = data.held_out(options.split, (size, size), options.images)
     tokens, trained_tokens = [h * w for h, w in (vit.grid(size, size), vit.train_grid)]
     batch_size = max(1, data.batch_size * trained_tokens // max(tokens, trained_tokens))
     title = f"{name_of(trained.path)} at {size}{title}"

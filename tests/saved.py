@@ -24,11 +24,11 @@ CONFIG = ViTConfig(
 )
 
 
-def save(run: Path, config: ViTConfig = CONFIG) -> Path:
-    """An untrained model's checkpoint, as training would write it."""
+def save(run: Path, config: ViTConfig = CONFIG, data: ImageData | None = None) -> Path:
+    """An untrained model's checkpoint, as training on `data` (arrows unless given) would write it."""
     torch.manual_seed(1)
     classifier = ImageClassifier(config, resolutions=["60"])
-    data = ImageData("arrow", val_size=32, size=list(as_pair(config.image_size)), workers=0, batch_size=8)
+    data = data or ImageData("arrow", val_size=32, size=list(as_pair(config.image_size)), workers=0, batch_size=8)
     path = run / "checkpoints" / "last.ckpt"
     path.parent.mkdir(parents=True)
     content = {"state_dict": classifier.state_dict(), "hyper_parameters": dict(classifier.hparams)}

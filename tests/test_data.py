@@ -137,6 +137,20 @@ def test_the_first_so_many_images_are_of_all_classes(folder):
     assert set(seen[:5]) == {0, 1}
 
 
+def test_the_first_so_many_are_those_of_all(folder):
+    """Of arrows, which are drawn, there are as many as asked for."""
+    for data, size, more in (
+        (ImageData("folder", root=str(folder)), (8, 8), 10),
+        (ImageData("arrow", val_size=6), (60, 60), 99),
+    ):
+        whole, few = data.held_out("test", size), data.held_out("test", size, 4)
+        assert len(few) == 4
+        assert len(data.held_out("test", size, 99)) == more
+        for i in range(4):
+            assert torch.equal(whole[i][0], few[i][0])
+            assert whole[i][1] == few[i][1]
+
+
 def test_augmentations_are_a_function_of_epoch_and_index(folder):
     data = ImageData("folder", root=str(folder), batch_size=4, size=[16, 16], augment=["resized-crop", "flip"])
     one, two = data.train_dataloader().dataset, data.train_dataloader().dataset

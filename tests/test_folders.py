@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from saved import CONFIG, read, save
 
+from eval.__main__ import main
 from train.data.module import ImageData
 
 
@@ -89,6 +93,16 @@ def test_the_null_score_is_that_of_the_most_frequent_class(images):
     labels = torch.tensor([label for _, label in data.held_out("val", (8, 8))])
     assert data.null_accuracy("val") == float(labels.bincount().max()) / 2
     assert ImageData("arrow").null_accuracy("test") == pytest.approx(0.442, abs=5e-4)
+
+
+def test_more_images_than_there_are(images, tmp_path, capsys):
+    data = images(train={"a": 2, "b": 2}, test={"a": 5, "b": 5})
+    data.setup()
+    config = replace(CONFIG, image_size=8, patch_size=4, in_channels=3, num_classes=2)
+    path = save(tmp_path / "run", config, data)
+    main(["resolution", "--checkpoint", str(path), "--resolutions", "8", "--images", "11"])
+    assert "There are 10 images, not 11: all of them are taken." in capsys.readouterr().err
+    assert [row["images"] for row in read(tmp_path / "run" / "results" / "resolution.csv")[1]] == ["10"]
 
 
 def test_a_checkpoint_knows_its_classes(images):

@@ -158,13 +158,18 @@ class ImageData(L.LightningDataModule):
             return [v2.Resize(size, antialias=True)]
         return [v2.Resize(size[0], antialias=True), v2.CenterCrop(size)]
 
-    def held_out(self, split: str, size: tuple[int, int]) -> Dataset[tuple[Tensor, int]]:
-        """The validation or test set at a size (height, width): larger images, or, for arrows, more cells."""
+    def held_out(self, split: str, size: tuple[int, int], images: int = 0) -> Dataset[tuple[Tensor, int]]:
+        """The validation or test set at a size (height, width): larger images, or, for arrows, more cells.
+
+        Args:
+            images: only the first so many, 0 for all; arrow images are drawn, so that any number of them can be had.
+        """
         if self.files is None:
             if size[0] != size[1]:
                 raise ValueError(f"arrow images are square, not {size[0]} x {size[1]}.")
-            return ArrowDataset(self.arrow, size[0], self.val_size, split)
-        return Transformed(*self._held_out(split), v2.Compose([v2.PILToTensor(), *self._resize(size)]))
+            return ArrowDataset(self.arrow, size[0], images or self.val_size, split)
+        dataset, indices = self._held_out(split)
+        return Transformed(dataset, indices[: images or None], v2.Compose([v2.PILToTensor(), *self._resize(size)]))
 
     def _held_out(self, split: str) -> tuple[Any, Tensor]:
         """A dataset, and which of its images."""
