@@ -76,7 +76,7 @@ def softmax_attention(
         positions: [N, C], for the locality.
         num_prefix: leading tokens without a position, for the locality.
         key_mask: [B, N], True where a key takes part; a row with none is zero.
-        key_bias: b, [B, H, N], added to the logits of each key.
+        key_bias: b, [B, H, N], finite, added to the logits of each key.
         scale: of the logits, d^-1/2 unless given.
     """
     check_heads(q, k, v)
@@ -156,7 +156,7 @@ def linear_attention(
         positions: [N, C], for the two; their cost is linear in N (N log N) where these are a regular grid.
         num_prefix: leading tokens without a position, for the two.
         key_mask: [B, N], True where a key takes part; the others have to be finite too.
-        key_bias: b, [B, H, N]: each product of features times exp(b_j), as if b_j were added to a logit.
+        key_bias: b, [B, H, N], finite: each product of features times exp(b_j), as if b_j were added to a logit.
 
     Returns:
         [B, H, N, d]. Source: arXiv:2009.14794 (FAVOR+), arXiv:2502.02562 section 4 (rotations before the features).
@@ -172,7 +172,8 @@ def linear_attention(
     if decay is not None:
         check_decay(decay, q, locality is None)
     if not k.shape[-2] or not v.shape[0]:
-        return v.new_zeros(*q.shape[:-1], v.shape[-1])
+        nothing = sum((x.sum() for x in (q[..., :0], k[..., :0], v[..., :0])), v.new_zeros(()))  # with a gradient
+        return v.new_zeros(*q.shape[:-1], v.shape[-1]) + nothing.to(v.dtype)
     if key_bias is not None and phi.degree is not None:
         k = k * key_weights(key_bias, key_mask, phi.degree).to(k.dtype)  # a key's norm is its weight
         key_bias = None

@@ -28,8 +28,8 @@ class WithConstants(nn.Module):
         values = self.constants()
         self.constant_names = tuple(values)
         for name, value in values.items():
-            dtype = torch.get_default_dtype() if value.is_floating_point() else value.dtype
-            self.register_buffer(name, value.to(dtype), persistent=False)
+            least = torch.promote_types(torch.get_default_dtype(), torch.float32)
+            self.register_buffer(name, value.to(least if value.is_floating_point() else value.dtype), persistent=False)
 
     def compute(self, device: torch.device | None = None) -> None:
         """The values anew: where they are or on a device, in their type but in float32 at the least."""

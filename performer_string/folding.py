@@ -22,12 +22,12 @@ def fold(model: ViT) -> ViT:
     is a folded model. The weights of a folded model load into a folded model only.
 
     Raises:
-        ValueError: a projection that is more than its weight and bias.
+        ValueError: a projection that is more than its weight and bias, or is shared by layers.
     """
     if not isinstance(model, ViT):
         raise TypeError(f"fold takes a ViT, not a {type(model).__name__}.")
     encoding = model.encoding
-    basis = encoding.basis() if isinstance(encoding, SeparableEncoding) and not encoding.folded else None
+    basis = encoding.basis() if isinstance(encoding, SeparableEncoding) and not encoding.is_folded else None
     if basis is None:
         return copy.deepcopy(model).eval()
     if not all(cast(Block, block).attention.plain() for block in model.blocks):
@@ -35,6 +35,8 @@ def fold(model: ViT) -> ViT:
             "fold needs plain projections of queries and keys, and one of this model has an adapter, a "
             "parametrization, pruning or a hook, or no bias: merge or remove it first."
         )
+    if len({id(cast(Block, block).attention.qkv.weight) for block in model.blocks}) < len(model.blocks):
+        raise ValueError("fold needs projections of its own in each layer, and two layers of this model share theirs.")
     folded = copy.deepcopy(model).eval()
     layers = len(folded.blocks)
     bases = [basis] * layers if encoding.layers == 1 else parts_of(basis, layers, 0)  # [1 or H, d, d] each
@@ -43,5 +45,5 @@ def fold(model: ViT) -> ViT:
         weight, bias = attention.fold(own)
         attention.qkv.weight.copy_(weight)
         attention.qkv.bias.copy_(bias)
-    cast(SeparableEncoding, folded.encoding).folded = True
+    cast(SeparableEncoding, folded.encoding).is_folded = True
     return folded

@@ -27,9 +27,10 @@ class Kept(nn.Module):
     """The latest few results, each with the tensors that it depends on.
 
     A part of the module that uses it, so that all are forgotten when that goes into training or back, or loads
-    weights, and at a step of any optimizer (fused ones count no changes); a copy or a saved module starts without any,
-    and a replica of `nn.DataParallel` keeps none. Writing to a source in place is seen, except through its `.data` or a
-    NumPy view, after which `model.eval()` is to be called again.
+    weights, is converted or moved, and at a step of any optimizer (fused ones count no changes); a copy or a saved
+    module starts without any, and a replica of `nn.DataParallel` keeps none. Writing to a source in place is seen,
+    except through its `.data` or a NumPy view or by a collective of `torch.distributed` (as a broadcast), after which
+    `model.eval()` is to be called again.
 
     Args:
         size: how many.
@@ -63,6 +64,11 @@ class Kept(nn.Module):
     def train(self, mode: bool = True) -> Kept:
         self.results.clear()
         return super().train(mode)
+
+    def _apply(self, *arguments: Any, **options: Any) -> Kept:
+        self.results.clear()  # of another type, on another device
+        super()._apply(*arguments, **options)
+        return self
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         self.results.clear()

@@ -20,6 +20,12 @@ ONCE = (
 )
 
 
+BATCHED = (
+    "fused linear attention takes one gradient at a time: leave out vectorize=True or is_grads_batched=True, or use "
+    "torch.func.jacrev or torch.func.jacfwd."
+)
+
+
 class _Once(torch.autograd.Function):
     """The first `count` tensors as functions of all others, with derivatives that are an error."""
 
@@ -42,6 +48,8 @@ def first_order(backward: F) -> F:
 
     @functools.wraps(backward)
     def exact(ctx: Any, gradient: Tensor) -> Any:
+        if torch._C._functorch.is_legacy_batchedtensor(gradient):
+            raise RuntimeError(BATCHED)
         with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
             found = backward(ctx, gradient)
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():

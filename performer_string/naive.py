@@ -109,7 +109,7 @@ def circulant_rotate(x: Tensor, coefficients: Tensor, block_size: int, positions
     column = coefficients.new_zeros(*coefficients.shape[:-1], block_size)
     column[..., 1 : half + 1] = coefficients
     column[..., block_size - half :] = -coefficients.flip(-1)
-    exponents = torch.einsum("nc,hcmf->hnmf", positions.to(torch.complex128), torch.fft.fft(column))
+    exponents = torch.einsum("nc,hcmf->hnmf", positions.to(torch.fft.fft(column).dtype), torch.fft.fft(column))
     blocks = torch.fft.fft(x.unflatten(-1, (-1, block_size)))  # [B, H, N, d / b, b]
     return torch.fft.ifft(torch.exp(exponents) * blocks).real.flatten(-2)
 

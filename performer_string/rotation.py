@@ -38,7 +38,7 @@ class Rotation(Protocol):
         ...
 
     def matrix(self) -> Tensor:
-        """R(r) itself, [..., H, N, d, d]."""
+        """R(r) itself, [..., H, N, d, d]; under a metric M = L L^T, L^T R(r), whose inner products are the scores."""
         ...
 
     def factor(self) -> tuple[Tensor | None, Rotation]:

@@ -101,7 +101,9 @@ class TurnedValues(ValueMap):
         built = {"head_dim": sizes.head_dim, "num_heads": sizes.num_heads, "coord_dim": sizes.coord_dim}
         self.encoding = build_encoding(encoding, grid=sizes.grid, **built, **(encoding_options or {}))
         if self.encoding.additive:
-            raise ValueError(f"values need an encoding that turns them, and {encoding!r} adds: take 'rope-mixed'.")
+            raise ValueError(
+                f"values need an encoding that turns them, which {encoding!r} does not: take 'rope-mixed'."
+            )
 
 
 class GroupAction(TurnedValues):

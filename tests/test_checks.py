@@ -135,6 +135,18 @@ def test_folding_what_is_more_than_a_projection(change):
         fold(model)
 
 
+@pytest.mark.parametrize("part", ["qkv", "block"])
+def test_folding_what_two_layers_share(part):
+    """It would be folded twice, with the basis of each."""
+    model = vit(encoding="circulant-string", attention="softmax")
+    if part == "block":
+        model.blocks[1] = model.blocks[0]
+    else:
+        model.blocks[1].attention.qkv = model.blocks[0].attention.qkv
+    with pytest.raises(ValueError, match="two layers of this model share theirs"):
+        fold(model)
+
+
 def test_backward_hooks_of_the_projection_are_called():
     model, called = vit(encoding="circulant-string", attention="softmax"), []
     model.blocks[0].attention.qkv.register_full_backward_hook(lambda *_: called.append(1))
@@ -154,6 +166,31 @@ def test_second_derivatives_are_an_error_and_not_zero(locality):
     torch.testing.assert_close(gradient, plain)
     with pytest.raises(RuntimeError, match="first derivatives only"):
         torch.autograd.grad(out.square().mean() + gradient.square().sum(), k)
+
+
+def test_gradients_in_batches_are_an_error_that_says_what_to_do():
+    phi = build_feature_map("favor+", head_dim=8, num_heads=2, num_features=16)
+    q, k, v = torch.randn(3, 1, 2, 5, 8)
+
+    def attend(q):
+        return linear_attention(q, k, v, phi)
+
+    with pytest.raises(RuntimeError, match=r"one gradient at a time: leave out vectorize=True .* torch.func.jacrev"):
+        torch.autograd.functional.jacobian(attend, q, vectorize=True)
+    torch.testing.assert_close(torch.func.jacrev(attend)(q), torch.autograd.functional.jacobian(attend, q))
+
+
+@pytest.mark.parametrize(("samples", "keys"), [(0, 5), (2, 0)])
+@pytest.mark.parametrize("name", ["favor+", "relu", "polynomial"])
+def test_nothing_to_attend_to_has_gradients(name, samples, keys):
+    phi = build_feature_map(name, head_dim=8, num_heads=2)
+    q = torch.randn(samples, 2, 5, 8, requires_grad=True)
+    k, v = (torch.randn(samples, 2, keys, 8, requires_grad=True) for _ in range(2))
+    out = linear_attention(q, k, v, phi)
+    assert out.shape == q.shape
+    assert not out.any()
+    out.sum().backward()
+    assert not any(x.grad.any() for x in (q, k, v))
 
 
 @pytest.mark.parametrize(

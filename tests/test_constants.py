@@ -39,6 +39,17 @@ def test_fixed_frequencies_are_not_rounded(name):
     assert torch.equal(rounded(positions).matrix(), fixed(positions).matrix())
 
 
+@pytest.mark.parametrize("name", ["rope", "circulant-string", "sinusoidal"])
+def test_constants_are_not_rounded_where_bf16_is_the_default(name):
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        built = encoding(name)
+    finally:
+        torch.set_default_dtype(torch.float32)
+    for constant in built.constant_names:
+        assert torch.equal(built.get_buffer(constant), encoding(name).get_buffer(constant))
+
+
 def test_strides_of_a_raster_are_not_rounded_with_its_frequencies():
     raster = build_encoding("pate-so2", head_dim=4, num_heads=1, grid=(14, 14), learn_angles=False).bfloat16()
     with torch.no_grad():

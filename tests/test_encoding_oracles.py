@@ -153,8 +153,7 @@ class TestMetric:
         low = encoding.basis()[:, None]  # L, [H, 1, d, d]
         metric = low @ low.mT
         exponents = torch.einsum("nc,hcij->hnij", positions, encoding.generators())
-        turns = torch.linalg.matrix_exp(exponents.contiguous())
-        transport = torch.linalg.inv(low.mT) @ turns @ low.mT
+        transport = torch.linalg.matrix_exp(exponents.contiguous())
         torch.testing.assert_close(transport.mT @ metric @ transport, metric.expand(-1, 5, -1, -1))  # an isometry of M
         assert torch.linalg.eigvalsh(metric).min() > 0
         q, k = torch.randn(2, 3, 2, 5, 6, dtype=torch.float64)
@@ -164,6 +163,7 @@ class TestMetric:
         torch.testing.assert_close(got, wanted)
         full = rotation.matrix()
         torch.testing.assert_close(torch.einsum("bhia,hixa,hjxc,bhjc->bhij", q, full, full, k), wanted)
+        torch.testing.assert_close(rotation.outer(rotation.rotate(q)), torch.einsum("hixc,bhic->bhix", transport, q))
 
     def test_scores_do_not_see_a_common_move_and_the_basis_folds(self):
         encoding, positions = self.encoding(), random_positions(5, 2)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from performer_string import FEATURE_MAPS, build_feature_map, naive
+from performer_string import FEATURE_MAPS, build_feature_map, build_locality, linear_attention, naive
 from performer_string.features import RandomFeatures, derive_seed
 from performer_string.features.arc_cosine import integer_power
 from performer_string.features.base import orthogonal_projection
@@ -111,6 +111,33 @@ class TestEvery:
             pair = phi.pair(x.bfloat16(), x.bfloat16())
         assert {features.dtype, pair[0].dtype, pair[1].dtype} == {torch.float32}
         torch.testing.assert_close(features, exact, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("dim", "order"), [(16, 32), (64, 24), (256, 24)])
+def test_high_orders_where_all_lies_along_the_longest_projection(dim, order):
+    """There features are largest: to the power of the order |w|, 11 of 64 dimensions and 18 of 256."""
+    phi = build_feature_map("relu", head_dim=dim, num_heads=1, num_features=256, order=order)
+    row = phi.projection[0, phi.projection[0].norm(dim=-1).argmax()]
+    q = k = row.expand(1, 1, 300, dim).clone()
+    fq, fk = phi.pair(q, k)
+    sums = fq @ fk.sum(-2)[..., None]
+    assert sums.isfinite().all()
+    assert (sums > 0).all()
+    v = torch.ones(1, 1, 300, 2)
+    given = {"locality": build_locality("gaussian", num_heads=1, sigma=60.0), "positions": torch.zeros(300, 1)}
+    for options in ({}, given):
+        torch.testing.assert_close(linear_attention(q, k, v, phi, **options), v)
+
+
+@pytest.mark.parametrize(("name", "order"), [("favor+", None), ("favor+hyperbolic", None), ("relu", 4)])
+def test_kernels_do_not_round_what_features_do_not(name, order):
+    """Of a model cast to bf16: its projections are bf16 numbers, and what is made of them is not rounded again."""
+    options = {} if order is None else {"order": order}
+    phi = build_feature_map(name, head_dim=64, num_heads=2, num_features=64, **options).bfloat16()
+    q, k, v = torch.randn(3, 1, 2, 50, 64)
+    fq, fk = phi.pair(q, k)
+    expected = naive.linear_weights(fq, fk) @ v
+    torch.testing.assert_close(linear_attention(q, k, v, phi), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("case", EXACT, ids=str)

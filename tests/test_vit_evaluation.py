@@ -56,6 +56,8 @@ def test_what_evaluation_keeps_is_forgotten_in_time():
         fixed(wide)
         fixed.encoding.omega.mul_(0.5)
         assert torch.equal(fixed(wide), copy.deepcopy(fixed)(wide))
+        fixed.bfloat16()
+        assert not fixed.kept.results  # of the other type
     with torch.inference_mode():
         one, two = vit(encoding="cayley-string").eval(), vit(encoding="cayley-string").eval()
         one(wide)
@@ -86,6 +88,7 @@ def test_folding_twice_is_folding_once_and_its_weights_stay_with_it(encoding):
         torch.testing.assert_close(fold(once)(images), model(images), rtol=1e-5, atol=1e-5)
         other.load_state_dict(once.state_dict())
         assert torch.equal(other(images), once(images))
+        assert torch.equal(torch.func.functional_call(other, once.state_dict(), (images,)), once(images))
     if encoding == "rope-mixed":  # no basis, nothing folded
         model.load_state_dict(once.state_dict())
         return

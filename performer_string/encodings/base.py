@@ -110,8 +110,8 @@ class Encoding(WithConstants):
         return None
 
     def generators(self) -> Tensor:
-        """L_k with R(r) = exp(sum_k r_k L_k), [H, C, d, d], built from their definition and not from B and Omega."""
-        return torch.zeros(self.num_heads, self.coord_dim, self.head_dim, self.head_dim)
+        """L_k with R(r) = exp(sum_k r_k L_k), [layers H, C, d, d], by their definition and not by B and Omega."""
+        return torch.zeros(self.layers * self.num_heads, self.coord_dim, self.head_dim, self.head_dim)
 
     def all_heads(self, x: Tensor) -> Tensor:
         """[own heads, ...] -> [layers H, ...]."""
@@ -129,7 +129,7 @@ class SeparableEncoding(Encoding):
     """
 
     share_heads: bool
-    folded = False  # the basis is in the projections already, and the rotation comes without it
+    is_folded = False  # the basis is in the projections already, and the rotation comes without it
     rotation = PlaneRotation
 
     def __init__(self, sizes: Sizes, *, share_heads: bool = False):
@@ -139,15 +139,17 @@ class SeparableEncoding(Encoding):
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self.folded:
+        if self.is_folded:
             destination[prefix + "folded"] = torch.tensor(True)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         folded = bool(state_dict.pop(prefix + "folded", False))
         super()._load_from_state_dict(state_dict, prefix, *rest)
-        if folded != self.folded:
+        if folded != self.is_folded:
             kinds = {True: "folded (performer_string.fold)", False: "not folded"}
-            rest[-1].append(f"the weights are of a model that is {kinds[folded]}, and this one is {kinds[self.folded]}")
+            rest[-1].append(
+                f"the weights are of a model that is {kinds[folded]}, and this one is {kinds[self.is_folded]}"
+            )
 
     def frequencies(self) -> Tensor:
         """Omega, [1, own_heads or layers H, C, P] with P <= d / 2 planes, in radians for each patch."""
@@ -171,7 +173,7 @@ class SeparableEncoding(Encoding):
     def forward(self, positions: Tensor) -> Rotation:
         self.check(positions)
         with torch.autocast(positions.device.type, enabled=False):
-            omega, basis = self.frequencies(), None if self.folded else self.basis()
+            omega, basis = self.frequencies(), None if self.is_folded else self.basis()
         self.check_frequencies(omega)
         dtype = torch.promote_types(torch.promote_types(positions.dtype, omega.dtype), torch.float32)
         r = positions.to(dtype)[..., None, :, :, None]  # [..., 1, N, C, 1]

@@ -85,7 +85,7 @@ class PaTESO2(PaTE):
     Args:
         layout: `raster` (as in the paper's table 1) or `axes`.
         learn_angles: whether omega is learned, for each head.
-        base: omega_p = base^(-p / P) at the start.
+        base: omega_p = base^(-p / P) at the start; with `axes` P is the number of planes of an axis.
         metric: learn a 2 x 2 metric M = L L^T of each plane, which the rotations keep (the paper's appendix); it
             starts as the Euclidean one. L^T is absorbed by W_Q and W_K, so that under exact attention this is no
             new class of functions.
@@ -129,7 +129,11 @@ class PaTESO2(PaTE):
         return self.omega.to(dtype) * self.strides.to(dtype)[:, None]  # [H, 1, P] [C, 1]
 
     def generators(self) -> Tensor:
-        return self.all_heads(plane_generators(self.frequencies(), self.head_dim))
+        turns, root = self.all_heads(plane_generators(self.frequencies(), self.head_dim)), self.basis()
+        if root is None:
+            return turns
+        root = self.all_heads(root)[:, None].to(turns.dtype)  # L; T = exp(sum_k r_k L^-T G_k L^T)
+        return torch.linalg.solve_triangular(root.mT, turns @ root.mT, upper=True).contiguous()
 
 
 def cross(u: Tensor) -> Tensor:

@@ -15,6 +15,7 @@ class RoPE(SeparableEncoding):
     Source: Heo et al., arXiv:2403.13298, section 3.1 (base 100 for images); Su et al., arXiv:2104.09864.
     """
 
+    name = "rope"
     omega: Tensor
 
     def __init__(
@@ -28,7 +29,7 @@ class RoPE(SeparableEncoding):
         self.register_constants()
 
     def constants(self) -> dict[str, Tensor]:
-        planes = planes_of(self.head_dim, "rope")
+        planes = planes_of(self.head_dim, self.name)
         return {"omega": axial_frequencies(planes, self.coord_dim, self.base, torch.float64)}
 
     def frequencies(self) -> Tensor:
@@ -44,6 +45,8 @@ class VisionLLaMA(RoPE):
     Source: Chu et al., arXiv:2403.00522, section 3. Its rescaling of positions to an anchor resolution is the
     position mode `"interpolate"`, which is chosen at the model and not here.
     """
+
+    name = "visionllama"
 
     def __init__(
         self,

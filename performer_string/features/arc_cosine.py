@@ -51,7 +51,7 @@ def integer_power(x: Tensor, order: int, in_place: bool = False, keep: bool = Fa
 
 
 KNOTS = 2048  # of the table of the angular integral: 3e-6 relative at order 16
-LARGEST = 32  # order: tried at widths up to 256
+LARGEST = 32  # order: tried at widths up to 256 (there up to 24 where queries and keys lie along a row of W)
 
 
 @functools.cache
@@ -103,8 +103,14 @@ class ArcCosineFeatures(RandomFeatures):
         features: Tensor = integer_power(x.relu(), self.order) if plain() else _RectifiedPower.apply(x, self.order)
         return features * (2 / self.num_features) ** 0.5
 
-    # Scale before the power: each query to unit norm, all keys of a head by their largest norm. phi is homogeneous, so
-    # that both cancel.
+    # Scale before the power: each query to unit norm, all keys of a head by their largest norm, and both by the root of
+    # the longest row of W, so that products of features stay in range up to high orders. phi is homogeneous, so that
+    # all of it cancels.
+
+    def reach(self, heads: Heads = ALL) -> Tensor:
+        """The root of the norm of the longest row of W, [H', 1, 1], or [] of one head."""
+        longest = self.exact_projection().detach().norm(dim=-1).amax(-1).sqrt()[heads]
+        return longest[:, None, None] if longest.ndim else longest
 
     @torch.no_grad()
     def key_scale(self, k: Tensor, hidden: Tensor | None = None) -> Tensor:
@@ -116,10 +122,10 @@ class ArcCosineFeatures(RandomFeatures):
     def scaled_queries(self, q: Tensor, scale: Tensor, heads: Heads = ALL) -> Tensor:
         q = q.to(scale.dtype)
         norms = q.detach().norm(dim=-1, keepdim=True).clamp_min(least_norm(q.dtype))
-        return self.powers(q / norms, heads)
+        return self.powers(q / (norms * self.reach(heads)), heads)
 
     def scaled_keys(self, k: Tensor, scale: Tensor, hidden: Tensor | None = None, heads: Heads = ALL) -> Tensor:
-        k = k.to(scale.dtype) / scale
+        k = k.to(scale.dtype) / (scale * self.reach(heads))
         return self.powers(k if hidden is None else k.masked_fill(hidden, 0.0), heads)
 
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
@@ -135,5 +141,4 @@ class ArcCosineFeatures(RandomFeatures):
         return constant + p * (q_norm.log() + k_norm.log()) + (2 * p + 1) * root.log()
 
     def form(self) -> FeatureForm | None:
-        longest = self.projection.detach().norm(dim=-1).amax(-1)  # keeps products of features of order 16 in range
-        return FeatureForm("power", self.projection / longest.sqrt()[:, None, None], order=self.order)
+        return FeatureForm("power", self.exact_projection() / self.reach(), order=self.order)

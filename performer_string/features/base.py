@@ -175,6 +175,10 @@ class RandomFeatures(FeatureMap):
         drawn = orthogonal_projection(self.num_heads, self.draws(), self.head_dim, derive_seed(self.seed, step))
         self.projection.copy_(drawn)
 
+    def exact_projection(self) -> Tensor:
+        """W in float32 or better, also where the module is of a smaller type: [H, draws, d]."""
+        return self.projection.to(torch.promote_types(self.projection.dtype, torch.float32))
+
     def project(self, x: Tensor, heads: Heads = ALL) -> Tensor:
         """W x in float32 or better: [.., H', N, d] of these heads, or [.., d] of one, to [.., draws]."""
         dtype = torch.promote_types(x.dtype, torch.float32)

@@ -60,7 +60,7 @@ class PositiveFeatures(RandomFeatures):
         return inner_products(q, k) * self.scale
 
     def form(self) -> FeatureForm | None:
-        return FeatureForm("exponential", self.projection * self.scale**0.5, square=self.scale / 2)
+        return FeatureForm("exponential", self.exact_projection() * self.scale**0.5, square=self.scale / 2)
 
 
 class HyperbolicFeatures(PositiveFeatures):
@@ -79,4 +79,5 @@ class HyperbolicFeatures(PositiveFeatures):
         return torch.cat([projected, -projected], dim=-1), half_square
 
     def form(self) -> FeatureForm | None:
-        return FeatureForm("exponential", self.projection * self.scale**0.5, mirrored=True, square=self.scale / 2)
+        weight = self.exact_projection() * self.scale**0.5
+        return FeatureForm("exponential", weight, mirrored=True, square=self.scale / 2)
