@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from numbers import Integral, Real
 from types import NoneType, UnionType
 from typing import Any, TypeVar, Union, get_args, get_origin
@@ -31,8 +31,10 @@ def fits(value: Any, kind: Any) -> bool:
     origin, members = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return any(fits(value, member) for member in members)
-    if origin is list:  # or a tuple
+    if origin in (list, tuple, Sequence):
         return isinstance(value, list | tuple) and all(fits(item, members[0]) for item in value)
+    if origin in (dict, Mapping):
+        return isinstance(value, Mapping)
     if kind in (int, float):
         return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
     return isinstance(value, kind) if kind in (bool, str, NoneType) else True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -23,7 +23,7 @@ Pool = Literal["mean", "cls", "attention"]
 
 
 def as_pair(size: int | Sequence[int]) -> tuple[int, int]:
-    pair = (size, size) if isinstance(size, int) else tuple(size)
+    pair = tuple(size) if isinstance(size, Iterable) else (int(size), int(size))
     if len(pair) != 2 or min(pair) < 1:
         raise ValueError(f"a size is a positive number or two (height, width), not {size}.")
     return pair

@@ -199,6 +199,11 @@ def test_nothing_to_attend_to_has_gradients(name, samples, keys):
         (lambda: vit(width="24"), r"width has to be int \| None, not '24'"),
         (lambda: vit(image_size=32.0), r"image_size has to be int \| list\[int\], not 32.0"),
         (lambda: vit(key_gate="false"), "key_gate has to be bool, not 'false'"),
+        (lambda: vit(feature_options=None), r"feature_options has to be dict\[str, .*Any\], not None"),
+        (
+            lambda: build_locality("gaussian", num_heads=2, sigma_bounds=3.0),
+            r"has to be tuple\[float, float\], not 3.0",
+        ),
         (lambda: vit(mlp_ratio=0), "mlp_ratio has to be positive, not 0"),
         (lambda: vit(feature_options={"num_features": "64"}), "favor\\+': num_features has to be int, not '64'"),
         (lambda: build_encoding("circulant-string", head_dim=8, num_heads=2, block_size=4.0), "block_size has to be"),

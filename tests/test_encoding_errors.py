@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from performer_string import ENCODINGS, build_encoding
+from performer_string import ENCODINGS, build_encoding, grid_positions
 from performer_string.encodings.base import SeparableEncoding, Sizes
 
 
@@ -70,3 +70,9 @@ def test_frequencies_of_other_shapes():
     for mine.shape in ((2, 2, 6), (3, 2, 6), (6, 3, 6), (6, 2, 7), (2, 6)):
         with pytest.raises(ValueError, match=r"\[1 or 6, 2, at most 6\] for 3 layers of 2 heads of width 12"):
             mine(torch.rand(5, 2))
+
+
+@pytest.mark.parametrize(("head_dim", "generator"), [(2, "banded"), (2, "top-k"), (6, "top-k"), (2, "random")])
+def test_what_is_not_given_fits_small_heads(head_dim, generator):
+    encoding = build_encoding("cayley-string", head_dim=head_dim, num_heads=1, generator=generator)
+    assert encoding(grid_positions((2, 2))).matrix().isfinite().all()

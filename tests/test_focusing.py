@@ -266,3 +266,13 @@ def test_off_a_grid_and_with_positions_that_learn_the_sum_is_exact():
     out = locality.numerator(fq, fk, v, learned)
     torch.testing.assert_close(out, naive.attenuated(fq, fk, v, definition(locality, learned.detach())))
     assert torch.autograd.grad(out.sum(), learned)[0].abs().max() > 0
+
+
+def test_positions_that_are_no_grid_are_told_of(caplog):
+    """As (x, y) instead of (row, column): the same weights in quadratic time."""
+    caplog.set_level("INFO", "performer_string")
+    locality, rows = build_locality("gaussian", num_heads=2), grid_positions((20, 15))
+    assert locality.lattice(rows, 0) is not None
+    assert not caplog.text
+    assert locality.lattice(rows.flip(-1), 0) is None
+    assert "300 positions are no row-major grid" in caplog.text

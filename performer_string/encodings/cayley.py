@@ -27,9 +27,9 @@ class CayleySTRING(SeparableEncoding):
 
     Args:
         generator: which entries of S are learned: `dense`, `block-diagonal`, `banded`, `top-k` or `random`.
-        bandwidth: of `banded`, 1 to d - 1.
-        k: of `top-k`, 1 to d (d-1) / 2.
-        fraction: of `random`, in (0, 1].
+        bandwidth: of `banded`, 1 to d - 1; 2 unless given.
+        k: of `top-k`, 1 to d (d-1) / 2; 24 unless given.
+        fraction: of `random`, in (0, 1]; 0.3 unless given.
         frequencies: `mixed` as RoPE-Mixed, `axial` as axial RoPE.
         learn_frequencies: whether Omega is learned.
         base: of the initial frequencies; 10 for mixed and 100 for axial unless given.

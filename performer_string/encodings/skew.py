@@ -92,10 +92,11 @@ class BandedGenerator(SkewGenerator):
     """Entries with j - i at most the bandwidth.
 
     Args:
-        bandwidth: b, from 1 to d - 1.
+        bandwidth: b, from 1 to d - 1; 2 unless given, or 1 where there are no more.
     """
 
-    def __init__(self, heads: int, head_dim: int, init_std: float, *, bandwidth: int = 2):
+    def __init__(self, heads: int, head_dim: int, init_std: float, *, bandwidth: int | None = None):
+        bandwidth = min(2, head_dim - 1) if bandwidth is None else bandwidth
         if not 1 <= bandwidth < head_dim:
             raise ValueError(f"bandwidth has to lie between 1 and {head_dim - 1} (d - 1), not {bandwidth}.")
         rows, columns = upper_triangle(head_dim)
@@ -124,11 +125,12 @@ class TopKGenerator(SkewGenerator):
     """All entries are kept as parameters; the k of largest magnitude of each head enter S and get gradients.
 
     Args:
-        k: from 1 to d (d-1) / 2, counted above the diagonal.
+        k: from 1 to d (d-1) / 2, counted above the diagonal; 24 unless given, or all where there are fewer.
     """
 
-    def __init__(self, heads: int, head_dim: int, init_std: float, *, k: int = 24):
+    def __init__(self, heads: int, head_dim: int, init_std: float, *, k: int | None = None):
         upper = upper_triangle(head_dim)
+        k = min(24, upper.shape[1]) if k is None else k
         if not 1 <= k <= upper.shape[1]:
             raise ValueError(f"k has to lie between 1 and {upper.shape[1]} (d (d-1) / 2), not {k}.")
         super().__init__(heads, head_dim, upper.expand(heads, -1, -1).clone(), init_std)

@@ -3,12 +3,16 @@ mask share."""
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from torch import Tensor, nn
 
 from performer_string.features import FeatureMap
 from performer_string.locality.lattice import Lattice, find_lattice
 from performer_string.modes import plain
+
+log = logging.getLogger(__name__)
 
 DENSE = 256  # tokens up to which N x N is faster than any walk over a grid, forward and backward on a CPU; and exact
 
@@ -96,4 +100,11 @@ class OffsetKernel(nn.Module):
         positions that need a gradient; or transforms and export, which the walks have no rule for."""
         if positions.requires_grad or len(positions) <= DENSE or plain():
             return None
-        return find_lattice(positions[num_prefix:])
+        found = find_lattice(positions[num_prefix:])
+        if found is None:
+            log.info(
+                "%d positions are no row-major grid (the first axis the slowest, each rising in equal steps): weights "
+                "are N x N",
+                len(positions) - num_prefix,
+            )
+        return found
