@@ -88,6 +88,15 @@ def check_same_model(path: str | Path, wanted: dict[str, Any], resumed: bool) ->
         )
 
 
+def check_no_average(path: str | Path) -> None:
+    """An error where a checkpoint's weights are an average, which training does not go on from."""
+    if "current_model_state" in read_checkpoint(path):
+        raise CheckpointError(
+            f"{path} is of a run with an average of the weights: resume it with its --ema, or start another run from "
+            f"the average with fit and --init_from."
+        )
+
+
 def start_from(path: str | Path, classifier: ImageClassifier) -> None:
     """The weights of a checkpoint in a model that is to be trained anew: all that are of the same name and shape.
 

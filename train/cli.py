@@ -8,6 +8,7 @@ import re
 import sys
 import warnings
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,13 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from performer_string.choices import nearest
 from performer_string.config import as_pair
-from train.callbacks.checkpoints import MovableCheckpoint
-from train.callbacks.control import CheckData, CleanStop, HoldRun, StepSeed, ValidateAtEnd, out_of_time
+from train.callbacks.checkpoints import EpochCheckpoint, MovableCheckpoint, StepCheckpoint
+from train.callbacks.control import CheckData, CleanStop, HoldRun, JobTimer, StepSeed, ValidateAtEnd, out_of_time
 from train.callbacks.figures import ModelFigures
 from train.callbacks.monitor import GradientNorm, Record, Throughput, validated
-from train.checkpoint import check_same_model, start_from
+from train.checkpoint import check_no_average, check_same_model, start_from
 from train.data.module import ImageData, size_name
-from train.files import CHECKPOINTS, LAST, METRICS, UNUSABLE, latest_checkpoint, write_aside
+from train.files import CHECKPOINTS, CONFIG, LAST, METRICS, UNUSABLE, latest_checkpoint, write_aside
 from train.folders import new_folder
 from train.module import ImageClassifier, NonFiniteLossError
 
@@ -108,8 +109,6 @@ class TrainCLI(LightningCLI):
             if config.get(name):
                 config[name] = str(Path(config[name]).expanduser())
         self.resumed = config.get("ckpt_path") or None
-        if self.resumed and config.init_from:
-            raise ValueError("--init_from starts a training and --ckpt_path goes on with one: give one of them.")
         run_dir = Path(config.run_dir) if config.run_dir else None
         if self.subcommand != "fit" and self.resumed is None:
             self.resumed = config.ckpt_path = self.trained(run_dir)
@@ -118,6 +117,8 @@ class TrainCLI(LightningCLI):
             own = Path(self.resumed).parents[1]
         run_dir = run_dir or own or new_folder()
         same = own is not None and own.resolve() == run_dir.resolve()
+        if self.resumed and config.init_from and not same:  # a run's own says where it came from
+            raise ValueError("--init_from starts a training and --ckpt_path goes on with one: give one of them.")
         if self.subcommand == "fit" and not same and latest_checkpoint(run_dir) is not None:
             raise ValueError(
                 f"{run_dir} holds a run already. Go on with it: python -m train resume {run_dir}. Or choose another "
@@ -147,6 +148,8 @@ class TrainCLI(LightningCLI):
         config = self.config[self.subcommand]
         if self.resumed is not None:
             check_same_model(self.resumed, dict(self.model.hparams), self.subcommand == "fit")
+            if self.subcommand == "fit" and not config.ema:
+                check_no_average(self.resumed)
         elif config.init_from:
             start_from(config.init_from, self.model)
 
@@ -173,9 +176,11 @@ class TrainCLI(LightningCLI):
                 checkpoints: dict[str, Any] = {"dirpath": run_dir / CHECKPOINTS, "enable_version_counter": False}
                 callbacks += [
                     MovableCheckpoint(filename="best", monitor="val/accuracy", mode="max", **checkpoints),
-                    MovableCheckpoint(filename="last", every_n_train_steps=config.checkpoint_every, **checkpoints),
-                    MovableCheckpoint(filename="last", save_on_train_epoch_end=True, **checkpoints),
+                    StepCheckpoint(filename="last", every_n_train_steps=config.checkpoint_every, **checkpoints),
+                    EpochCheckpoint(filename="last", save_on_train_epoch_end=True, **checkpoints),
                 ]
+        if given["max_time"] is not None:
+            callbacks.append(JobTimer(given.pop("max_time")))
         given["default_root_dir"] = given["default_root_dir"] or run_dir  # for want of a logger
         if given["enable_progress_bar"] is not False:
             callbacks.append(TQDMProgressBar(refresh_rate=1 if sys.stderr.isatty() else 50, leave=True))
@@ -190,16 +195,25 @@ class TrainCLI(LightningCLI):
 
 
 def expand(arguments: Sequence[str]) -> list[str]:
-    """`resume RUN_DIR ...` stands for `fit` with the run's own configuration and its last checkpoint."""
+    """`resume RUN_DIR ...` stands for `fit` with the run's own configuration and its last checkpoint; `test` and
+    `validate` with the configuration of a run are of that run, which may have been moved since."""
+    given = {option.partition("=")[0] for option in arguments}
+    if arguments and arguments[0] in ("test", "validate") and not {"--run_dir", "--ckpt_path"} & given:
+        configs = [Path(value).expanduser() for option, value in pairwise(arguments) if option in ("-c", "--config")]
+        configs += [Path(x.partition("=")[2]).expanduser() for x in arguments if x.startswith("--config=")]
+        if configs and configs[-1].name == CONFIG and latest_checkpoint(configs[-1].parent) is not None:
+            return [*arguments, "--run_dir", str(configs[-1].parent)]
     if not arguments or arguments[0] != "resume":
         return list(arguments)
+    if "--init_from" in given:
+        raise ValueError("--init_from starts a training and resume goes on with one: leave it out, or use fit.")
     if len(arguments) < 2 or arguments[1].startswith("-"):
         raise ValueError(
             "resume takes the directory of a run, and then what fit takes: python -m train resume runs/NAME "
             "[--trainer.max_epochs 20]."
         )
     run = Path(arguments[1]).expanduser()
-    config, latest = run / "config.yaml", latest_checkpoint(run)
+    config, latest = run / CONFIG, latest_checkpoint(run)
     if latest is None or not config.is_file():
         missing = config if latest is not None else run / CHECKPOINTS / LAST
         raise FileNotFoundError(

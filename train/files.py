@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 CHECKPOINTS = "checkpoints"  # a folder
+CONFIG = "config.yaml"
 LAST, BEST = "last.ckpt", "best.ckpt"
 LOCK = "lock"  # held by the process that trains a run
 HELD = "PERFORMER_STRING_LOCK"  # in the environment of a run that a sweep trains: the lock that the sweep holds for it

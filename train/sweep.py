@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from train.files import CHECKPOINTS, LAST, UNUSABLE
+from train.files import CHECKPOINTS, CONFIG, LAST, UNUSABLE
 from train.plan import read_plan, read_yaml, select
 from train.runner import SUMMARY, Sweep, metrics_of
 
@@ -39,7 +39,7 @@ def table(sweep: Sweep) -> str:
 def evaluation(sweep: Sweep) -> list[str]:
     """The commands that evaluate what is finished."""
     runs = sweep.finished()
-    config = read_yaml(sweep.out / runs[0].name / "config.yaml")
+    config = read_yaml(sweep.out / runs[0].name / CONFIG)
     size = config["model"]["vit"]["image_size"]
     sizes = [size if isinstance(size, int) else size[0], *config["data"]["resolutions"]]
     last = f"{CHECKPOINTS}/{LAST}"

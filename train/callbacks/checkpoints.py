@@ -5,7 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 from lightning.pytorch.callbacks import ModelCheckpoint
+
+from train.callbacks.control import validation_due
+from train.files import LAST
 
 
 class MovableCheckpoint(ModelCheckpoint):
@@ -21,3 +25,35 @@ class MovableCheckpoint(ModelCheckpoint):
         moved = {key: here(value) for key, value in state_dict.items() if key.endswith("_model_path") and value}
         best = {here(path): value for path, value in state_dict.get("best_k_models", {}).items()}
         super().load_state_dict({**state_dict, **moved, "best_k_models": best, "dirpath": self.dirpath})
+
+
+class StepCheckpoint(MovableCheckpoint):
+    """One every so many steps, except before a validation: a run resumed from there would leave that validation out."""
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if not validation_due(trainer, batch_idx):
+            super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
+
+
+class EpochCheckpoint(MovableCheckpoint):
+    """One at the end of each epoch; of a training that `max_steps` ends within one, at its last step.
+
+    Lightning counts that epoch as a whole one afterwards, and with more steps would go on with the next.
+    """
+
+    def __init__(self, **options: Any):
+        super().__init__(**options)
+        self.within = False
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self.within = 0 < trainer.max_steps <= trainer.global_step and not trainer.is_last_batch
+        if self.within and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            trainer.save_checkpoint(Path(str(self.dirpath)) / LAST)
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if not self.within:
+            super().on_train_epoch_end(trainer, module)

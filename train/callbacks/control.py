@@ -32,16 +32,24 @@ def out_of_time(trainer: L.Trainer) -> bool:
     return any(x is not None and x <= 0 for x in left) and not at_the_end(trainer)
 
 
+def last_of_all(trainer: L.Trainer) -> bool:
+    """Whether the step that was just taken is the last of the training."""
+    steps, epochs = trainer.max_steps, trainer.max_epochs
+    if 0 < steps <= trainer.global_step:
+        return True
+    return trainer.is_last_batch and epochs is not None and 0 < epochs <= trainer.current_epoch + 1
+
+
 def validation_due(trainer: L.Trainer, batch_idx: int) -> bool:
     """Whether Lightning validates after this batch of an epoch."""
     every, batches = trainer.check_val_every_n_epoch, trainer.val_check_batch or math.inf
-    if at_the_end(trainer):
+    if last_of_all(trainer):
         return True
     if every is None:
         return (trainer.fit_loop.epoch_loop.total_batch_idx + 1) % batches == 0
     if (trainer.current_epoch + 1) % every:
         return False
-    return trainer.is_last_batch or (batch_idx + 1) % batches == 0
+    return (batch_idx + 1) % batches == 0
 
 
 class ValidateAtEnd(Callback):
@@ -59,8 +67,15 @@ class ValidateAtEnd(Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if 0 < trainer.max_steps <= trainer.global_step:
+        if last_of_all(trainer):
             trainer.check_val_every_n_epoch, trainer.should_stop = 1, True  # which Lightning validates at
+
+
+class JobTimer(Timer):
+    """The end of `max_time`, which is the time of one process: a resumed run has all of it again."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        pass
 
 
 class StepSeed(Callback):

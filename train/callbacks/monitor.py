@@ -34,11 +34,17 @@ def peak_memory(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
+def logged(trainer: L.Trainer, step: int) -> bool:
+    """Whether this step is one of those that are logged."""
+    every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
+    return every > 0 and step % every == 0
+
+
 class GradientNorm(Callback):
     """The norm of all gradients, before clipping."""
 
     def on_before_optimizer_step(self, trainer: L.Trainer, module: L.LightningModule, optimizer: Optimizer) -> None:
-        if (trainer.global_step + 1) % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+        if logged(trainer, trainer.global_step + 1):
             gradients = [p.grad for p in module.parameters() if p.grad is not None]
             module.log("train/gradient_norm", torch.nn.utils.get_total_norm(gradients))
 
@@ -56,7 +62,7 @@ class Throughput(Callback):
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self.images += len(batch[0]) * trainer.world_size
-        if trainer.global_step % trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
+        if logged(trainer, trainer.global_step):
             if module.device.type == "cuda":
                 torch.cuda.synchronize(module.device)
             now = time.perf_counter()

@@ -1,0 +1,105 @@
+"""Runs that are resumed, or tested, under other circumstances than they were begun in."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+from lightning.pytorch.callbacks import Callback
+from test_runs import fit, metrics, validations
+from training import last
+
+from train import cli
+from train.checkpoint import read_checkpoint
+
+
+class KilledError(Exception):
+    pass
+
+
+def killed_in_validation(monkeypatch, step: int) -> None:
+    def die(self, trainer, module):
+        if trainer.global_step == step:
+            raise KilledError
+
+    monkeypatch.setattr(Callback, "on_validation_start", die)
+
+
+@pytest.mark.parametrize("step", [20, 30])
+def test_a_validation_that_a_run_is_killed_in_is_made_up_for(config, whole, tmp_path, monkeypatch, step):
+    """Also where a checkpoint is due at that step: from there the resumed run would go on without it."""
+    run = tmp_path / "run"
+    killed_in_validation(monkeypatch, step)
+    with pytest.raises(KilledError):
+        fit(config, run, "--checkpoint_every", "10")
+    monkeypatch.undo()
+    assert not (run / "metrics.json").exists()
+    assert read_checkpoint(last(run))["global_step"] == step - 10
+    cli.run(["resume", str(run)])
+    assert metrics(run) == metrics(whole)
+    assert validations(run) == validations(whole) == [9, 19, 29]
+    steps = [read_checkpoint(folder / "checkpoints" / "best.ckpt")["global_step"] for folder in (run, whole)]
+    assert steps[0] == steps[1]
+
+
+def test_a_run_ended_by_steps_and_killed_in_its_last_validation(config, tmp_path, monkeypatch):
+    run, given = tmp_path / "run", ("--trainer.max_epochs", "-1", "--trainer.max_steps", "15")
+    killed_in_validation(monkeypatch, 15)
+    with pytest.raises(KilledError):
+        fit(config, run, *given)
+    monkeypatch.undo()
+    cli.run(["resume", str(run)])
+    fit(config, tmp_path / "whole", *given)
+    assert metrics(run) == metrics(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("every", [["0.4"], ["7", "--trainer.check_val_every_n_epoch", "null"]], ids=str)
+def test_the_last_validation_is_of_the_last_step(config, tmp_path, every):
+    """Where validations come at other steps than the ends of epochs."""
+    run = tmp_path / "run"
+    fit(config, run, "--trainer.max_epochs", "2", "--trainer.val_check_interval", *every)
+    assert metrics(run)["step"] == 20
+    assert validations(run) == ([3, 7, 13, 17, 19] if every == ["0.4"] else [6, 13, 19])
+
+
+def test_a_part_of_an_epoch_is_not_counted_as_a_whole_one(config, tmp_path):
+    """Of a run that `max_steps` ends, and that is given more of them then."""
+    run = tmp_path / "run"
+    fit(config, run, "--trainer.max_epochs", "2", "--trainer.max_steps", "7")
+    assert read_checkpoint(last(run))["global_step"] == metrics(run)["step"] == 7
+    cli.run(["resume", str(run), "--trainer.max_steps", "13"])
+    assert metrics(run)["step"] == 13
+    cli.run(["resume", str(run), "--trainer.max_steps", "-1"])
+    assert metrics(run)["step"] == 20
+
+
+def test_a_run_that_began_with_other_weights_is_resumed(config, whole, tmp_path):
+    run = tmp_path / "run"
+    fit(config, run, "--init_from", str(last(whole)), "--trainer.max_epochs", "1")
+    cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
+    assert metrics(run)["step"] == 20
+    assert f"init_from: {last(whole)}" in (run / "config.yaml").read_text()
+    with pytest.raises(ValueError, match="resume goes on with one: leave it out"):
+        cli.run(["resume", str(run), "--init_from", str(last(whole))])
+
+
+def test_an_average_is_not_trained_on(config, tmp_path):
+    run = tmp_path / "run"
+    fit(config, run, "--ema", "0.9", "--trainer.max_epochs", "1")
+    with pytest.raises(ValueError, match="an average of the weights: resume it with its --ema"):
+        cli.run(["resume", str(run), "--ema", "0", "--trainer.max_epochs", "2"])
+    cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
+
+
+@pytest.mark.parametrize("form", [["--config", "{}"], ["--config={}"], ["-c", "{}"]], ids=str)
+def test_a_run_that_was_copied_is_tested_itself(whole, tmp_path, form):
+    """And not the one where it was: its configuration still has that folder in it."""
+    shutil.copytree(whole, tmp_path / "copy")
+    given = [part.format(tmp_path / "copy" / "config.yaml") for part in form]
+    assert str(cli.run(["validate", *given]).resumed) == str(last(tmp_path / "copy"))
+    assert str(cli.run(["validate", *given, "--run_dir", str(whole)]).resumed) == str(last(whole))
+
+
+def test_steps_need_not_be_logged(config, tmp_path):
+    fit(config, tmp_path / "run", "--trainer.log_every_n_steps", "0", "--trainer.max_epochs", "1")
+    assert metrics(tmp_path / "run")["step"] == 10
