@@ -29,7 +29,7 @@ from eval import (
     redundancy,
     resolution,
 )
-from eval.report import Row, check_writable, environment, keep_other, table, write_csv
+from eval.report import Row, check_writable, environment, keep_other, of_command, table, write_csv
 from train.files import UNUSABLE
 
 EVALUATIONS: dict[str, ModuleType] = {
@@ -70,10 +70,10 @@ def collect(rows: Iterator[Row], path: Path, header: Sequence[str]) -> list[Row]
             found.append(row)
     except BaseException:
         if found:
+            keep_other(path, header)
             write_csv(path, found, header)
             sys.stderr.write(f"\nnot complete; what was measured is in {path}\n")
         raise
-    path.unlink(missing_ok=True)
     return found
 
 
@@ -98,18 +98,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         beside = getattr(evaluation, "result_directory", lambda options: None)(options)
         out = (options.out or beside or Path("runs/results") / options.evaluation).expanduser()
         check_writable(out)
-        stem, header = out / options.evaluation, environment(given, device)
-        rows = collect(evaluation.rows(options, device), stem.with_suffix(".partial.csv"), header)
+        path, header = out / f"{options.evaluation}.csv", environment(given, device)
+        partial = path.with_suffix(".partial.csv")
+        rows = collect(evaluation.rows(options, device), partial, header)
     except (ValueError, *UNUSABLE) as error:
         sys.stderr.write(f"error: {error}\n")
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    keep_other(path, header)
+    write_csv(path, rows, header)
+    if of_command(partial, header):
+        partial.unlink()
     print(table(evaluation.summary(rows)))
-    keep_other(stem, header)
-    write_csv(stem.with_suffix(".csv"), rows, header)
-    evaluation.plot(rows, stem.with_suffix(".png"))
-    print(f"\n{stem.with_suffix('.csv')}\n{stem.with_suffix('.png')}")
+    evaluation.plot(rows, path.with_suffix(".png"))
+    print(f"\n{path}\n{path.with_suffix('.png')}")
 
 
 if __name__ == "__main__":

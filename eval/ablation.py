@@ -72,7 +72,8 @@ def summary(found: Sequence[Row]) -> list[Row]:
         first = model == models[0]
         name = "accuracy" if first else "difference"
         line = {f"{size} px": cell(of(found, model, size, name), "" if first else "+") for size in sizes}
-        lines.append({"accuracy in %": model, **line, "seeds": len(of(found, model, sizes[0], name))})
+        title = model if first else f"{model} - {models[0]}"
+        lines.append({"accuracy in %": title, **line, "seeds": len(of(found, model, sizes[0], name))})
     return lines
 
 

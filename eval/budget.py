@@ -195,7 +195,7 @@ def plot(found: Sequence[Row], path: Path) -> None:
         asked = [32 * row["warps"] * row["registers"] / 1024 for row in own]
         axis.plot([row["shared KiB"] for row in own], asked, "o", label=kernel, alpha=0.7)
     for programs in (1, 2, 3, 4):
-        x, y = memory / programs, REGISTERS / 1024 / programs
+        x, y = memory / programs - 1, REGISTERS / 1024 / programs  # the system has 1 KiB of each program
         axis.plot([0, x, x], [y, y, 0], color="grey", linewidth=0.8)
         axis.annotate(f"{programs} side by side", (0, y), fontsize=7, color="grey", va="bottom")
     axis.set(xlabel="shared memory of a program, KiB", ylabel="registers of a program, thousands of 1,024")

@@ -165,7 +165,7 @@ def plot(found: Sequence[Row], path: Path) -> None:
                 values = [over_heads(found, name, model=model, layer=layer, resolution=size) for size in sizes]
                 style = ("-", "--", ":", "-.")[i % 4]
                 axis.plot(sizes, values, style, marker="o", color=f"C{layer % 10}", label=f"{model}, layer {layer}")
-        resolution.mark_training(axis, found[0])
+        resolution.mark_training(axis, found)
         axis.set(title=title, xlabel="resolution in pixels", ylim=(0, None), xticks=sizes)
     uniform = [over_heads(found, "distance of uniform", resolution=size) for size in sizes]
     blanks = [over_heads(found, "share of blanks", resolution=size) for size in sizes]

@@ -183,7 +183,7 @@ def of_models(options: argparse.Namespace) -> Iterator[Row]:
         random = vit.config.attention == "performer-pytorch"
         random |= any(isinstance(module, RandomFeatures) for module in vit.modules())
         relative = expectation(vit.config.encoding, vit.encoding) == "exact" and vit.config.values != "group-action"
-        if not random and relative and not vit.num_prefix:
+        if not random and relative and (not vit.num_prefix or vit.config.encoding == "none"):
             expected = "exact"
         else:
             expected = "one draw" if random else "fails by design"

@@ -113,9 +113,9 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
             "parameters (M)": round(sum(p.numel() for p in c.model.parameters()) / 1e6, 4),
             "of the encoding": sum(p.numel() for p in c.model.encoding.parameters()),
             "training step (ms)": round(1000 * statistics.median(step), 1),
-            "to rope": round(ratio(step, times[title, "step", False]), 3),
+            "step to rope": round(ratio(step, times[title, "step", False]), 3),
             "folded inference (ms)": round(1000 * statistics.median(inference), 1),
-            "to rope ": round(ratio(inference, times[title, "infer", False]), 3),
+            "inference to rope": round(ratio(inference, times[title, "infer", False]), 3),
         }
 
 
@@ -130,8 +130,8 @@ def plot(found: Sequence[Row], path: Path) -> None:
     figure = Figure(figsize=(7.5, 5))
     axis = figure.subplots()
     places = range(len(found))
-    axis.barh([p - 0.2 for p in places], [r["to rope"] for r in found], height=0.4, label="training step")
-    axis.barh([p + 0.2 for p in places], [r["to rope "] for r in found], height=0.4, label="folded inference")
+    axis.barh([p - 0.2 for p in places], [r["step to rope"] for r in found], height=0.4, label="training step")
+    axis.barh([p + 0.2 for p in places], [r["inference to rope"] for r in found], height=0.4, label="folded inference")
     axis.set_yticks(places, [r["encoding"] for r in found], fontsize=8)
     axis.axvline(1, color="grey", linewidth=0.8)
     axis.invert_yaxis()

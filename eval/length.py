@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from eval.arguments import positive
+from eval.arguments import Once, positive
 from eval.contestants import METHODS, Attentions, grid_of, layer_call, model_call, operations
 from eval.measure import check_rounds, exponent, in_turn, peak_bytes, ratio, square_product
 from eval.report import Row, save_figure
@@ -32,8 +32,8 @@ PRODUCT = "matrix product"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     powers = [2**n for n in range(8, 15)]
-    parser.add_argument("--tokens", type=positive, nargs="+", default=powers, help="up to millions")
-    parser.add_argument("--levels", nargs="+", default=["attention"], help=", ".join(LEVELS))
+    parser.add_argument("--tokens", type=positive, nargs="+", action=Once, default=powers, help="up to millions")
+    parser.add_argument("--levels", nargs="+", action=Once, default=["attention"], help=", ".join(LEVELS))
     parser.add_argument("--methods", nargs="+", default=["all"], help=", ".join(METHODS))
     parser.add_argument("--heads", type=int, default=4, help="at the level of attention; the others are a ViT-tiny")
     parser.add_argument("--head-dim", type=int, default=64)

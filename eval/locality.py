@@ -21,6 +21,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eval import resolution
+from eval.arguments import Once
 from eval.measure import in_turn, peak_bytes
 from eval.report import Row, save_figure
 from eval.resolution import name_of, result_directory
@@ -43,7 +44,7 @@ def tokens(text: str) -> int:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     resolution.add_arguments(parser)
     parser.add_argument(
-        "--tokens", nargs="+", type=tokens, default=[256, 1024, 4096], help="to measure time and memory at"
+        "--tokens", nargs="+", type=tokens, action=Once, default=[256, 1024, 4096], help="to measure time and memory at"
     )
     parser.add_argument("--rounds", type=int, default=5, help="measurements of time, after one not counted")
     parser.add_argument("--probes", type=int, default=8, help="images that the radius is measured on")

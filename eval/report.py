@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import platform
+import re
 import shlex
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -76,15 +77,19 @@ def check_writable(folder: Path) -> None:
         raise ValueError(f"--out {folder}: {there} is not a folder that can be written to ({error}).") from error
 
 
-def keep_other(stem: Path, header: Sequence[str]) -> None:
-    """What another command has left under this name is kept: NAME.1.csv and NAME.1.png, NAME.2.csv, ..."""
-    path = stem.with_suffix(".csv")
-    if not path.is_file() or path.read_text().partition("\n")[0] == f"# {header[0]}":
+def of_command(path: Path, header: Sequence[str]) -> bool:
+    """Whether this file is there, and from the command of this header."""
+    return path.is_file() and path.read_text().partition("\n")[0] == f"# {header[0]}"
+
+
+def keep_other(path: Path, header: Sequence[str]) -> None:
+    """What another command has left at NAME.csv is kept: NAME.1.csv and NAME.1.png, NAME.2.csv, ..."""
+    if not path.is_file() or of_command(path, header):
         return
-    number = next(n for n in itertools.count(1) if not stem.with_name(f"{stem.name}.{n}.csv").exists())
-    for old in (path, stem.with_suffix(".png")):
+    number = next(n for n in itertools.count(1) if not path.with_name(f"{path.stem}.{n}.csv").exists())
+    for old in (path, path.with_suffix(".png")):
         if old.is_file():
-            os.replace(old, stem.with_name(f"{stem.name}.{number}{old.suffix}"))
+            os.replace(old, old.with_name(f"{old.stem}.{number}{old.suffix}"))
 
 
 def save_figure(figure: Any, path: Path) -> None:
@@ -95,4 +100,8 @@ def save_figure(figure: Any, path: Path) -> None:
 
 def table(rows: Sequence[Row]) -> str:
     """Rows as a Markdown table, which reads as well on a terminal."""
-    return tabulate([list(row.values()) for row in rows], headers=list(rows[0]), tablefmt="github")
+    cells = [[f"{value:g}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows]
+    number = re.compile(r"([-+]?\d[\d.]*(e[-+]\d+)?|nan|inf)?")
+    aligned = ["right" if all(map(number.fullmatch, column)) else "left" for column in zip(*cells, strict=True)]
+    # Cells as they are: tabulate would read +18.3, a difference, as the number 18.3.
+    return tabulate(cells, headers=list(rows[0]), tablefmt="github", disable_numparse=True, colalign=aligned)

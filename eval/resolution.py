@@ -162,10 +162,11 @@ def summary(found: Sequence[Row]) -> list[Row]:
     return [*lines, {"accuracy in %": "null", **{f"{size} px": f"{null:.1f}" for size in sizes}}]
 
 
-def mark_training(axis: Any, row: Row) -> None:
-    """A line at the training size, where that is a square, as the images of an evaluation are."""
-    size = str(row["trained at"])
-    if size.isdecimal():
+def mark_training(axis: Any, found: Sequence[Row]) -> None:
+    """A line at each training size that is a square, as the images of an evaluation are."""
+    for size in dict.fromkeys(str(row["trained at"]) for row in found):
+        if not size.isdecimal():
+            continue
         axis.axvline(int(size), color="grey", linewidth=0.8)
         axis.annotate(" trained here", (int(size), 0.03), xycoords=("data", "axes fraction"), fontsize=8, color="grey")
 
@@ -201,11 +202,12 @@ def plot(found: Sequence[Row], path: Path) -> None:
             **look,
         )
     axis.axhline(found[0]["null"], color="grey", linestyle=":", label="null")
-    mark_training(axis, found[0])
+    mark_training(axis, found)
     sizes = sorted({row["resolution"] for row in found})
     axis.set(xlabel="resolution in pixels", ylabel="accuracy in %")
     axis.set_xticks(sizes, [str(size) for size in sizes])
-    axis.set_ylim(bottom=10 * (min(found[0]["null"], *(row["accuracy"] for row in found)) // 10))
+    lowest = [row["low"] for row in over_seeds(found)] + [row["accuracy"] for row in found]
+    axis.set_ylim(bottom=10 * (min(found[0]["null"], *lowest) // 10))
     if many:
         figure.legend(loc="outside right upper", fontsize=8)
     else:

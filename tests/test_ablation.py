@@ -26,7 +26,7 @@ def test_differences_are_taken_seed_by_seed():
     # 12.706 is the 97.5 % point of Student's t with 1 degree of freedom
     assert recipe["60 px"] == f"93.5 ({93.5 - 12.7062 * 3.5:.1f} to 100.0)"
     assert gate["60 px"] == f"-4.5 ({-4.5 - 12.7062 * 5.5:.1f} to +{-4.5 + 12.7062 * 5.5:.1f})"
-    assert order == {"accuracy in %": "order-1", "60 px": "-37.0", "seeds": 1}
+    assert order == {"accuracy in %": "order-1 - recipe", "60 px": "-37.0", "seeds": 1}
 
 
 def test_interval_of_one_value_is_that_value():

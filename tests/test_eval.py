@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from saved import CONFIG, read, save
 
 from eval import resolution
@@ -53,6 +55,13 @@ def test_other_models_are_no_seeds(tmp_path, capsys):
         main(["resolution", "--checkpoint", *map(str, paths), "--resolutions", "60"])
     assert "m-seed1 and m-seed0 would pass for seeds of one model, but differ in depth" in capsys.readouterr().err
     paths[1] = save(tmp_path / "three" / "m-seed1", replace(CONFIG, seed=1))
+    longer = torch.load(paths[1], weights_only=True)
+    torch.save({**longer, "global_step": 7}, paths[1].with_name("longer.ckpt"))
+    paths[1].with_name("longer.ckpt").rename(paths[1])
+    with pytest.raises(SystemExit):
+        main(["resolution", "--checkpoint", *map(str, paths), "--resolutions", "60"])
+    assert "but differ in steps" in capsys.readouterr().err
+    paths[1] = save(tmp_path / "four" / "m-seed1", replace(CONFIG, seed=1))
     main(["resolution", "--checkpoint", *map(str, paths), "--resolutions", "60", "--images", "4"])
     assert "m, mean of 2 seeds" in capsys.readouterr().out
 
@@ -87,6 +96,23 @@ def test_results_of_another_command_are_kept(tmp_path):
     assert "interpolate" in read(tmp_path / "one" / "results" / "resolution.csv")[0][0]
 
 
+def test_what_another_command_measured_before_it_was_stopped_is_kept(tmp_path, monkeypatch):
+    given, accuracy = ["resolution", "--checkpoint", str(save(tmp_path / "one")), "--images", "4"], resolution.accuracy
+
+    def stopped(trained, size, *rest):
+        if size == 108:
+            raise KeyboardInterrupt
+        return accuracy(trained, size, *rest)
+
+    monkeypatch.setattr(resolution, "accuracy", stopped)
+    for first in ("60", "84"):
+        with pytest.raises(SystemExit):
+            main([*given, "--resolutions", first, "108"])
+    results = tmp_path / "one" / "results"
+    kept = {path.name: read(path)[1][0]["resolution"] for path in results.iterdir()}
+    assert kept == {"resolution.partial.1.csv": "60", "resolution.partial.csv": "84"}
+
+
 def test_a_resolution_named_twice_is_no_second_seed(tmp_path, capsys):
     main(["resolution", "--checkpoint", str(save(tmp_path / "one")), "--resolutions", "60", "60", "--images", "4"])
     assert "seeds" not in capsys.readouterr().out
@@ -110,6 +136,9 @@ def test_what_was_measured_before_a_stop_is_kept(error, status, tmp_path, monkey
     assert f"what was measured is in {partial}" in capsys.readouterr().err
     assert [row["resolution"] for row in read(partial)[1]] == ["60"]
     main([*given, "--resolutions", "60"])
+    assert partial.exists()  # of another command
+    monkeypatch.undo()
+    main([*given, "--resolutions", "60", "84"])
     assert not partial.exists()
 
 
@@ -233,3 +262,18 @@ def test_tables():
     assert [cell.strip() for cell in lines[0].split("|")[1:4]] == ["accuracy in %", "60 px", "84 px"]
     assert [cell.strip() for cell in lines[2].split("|")[1:4]] == ["m", "50.0 (40.0-60.0)", "50.0 (40.0-60.0)"]
     assert [cell.strip() for cell in lines[3].split("|")[1:4]] == ["null", "25.0", "25.0"]
+
+
+def test_cells_of_a_table_are_as_they_are_given():
+    """Differences keep their sign, and numbers stand on the right."""
+    rows = [{"model": "a", "x": "+18.3", "y": 0.1 + 0.2, "z": "1.5 (1.2-1.8)"}]
+    rows += [{"model": "b", "x": "-4.0", "y": math.nan, "z": ""}]
+    lines = table(rows).splitlines()
+    assert lines[2] == "| a       | +18.3 | 0.3 | 1.5 (1.2-1.8) |"
+    assert lines[3] == "| b       |  -4.0 | nan |               |"
+
+
+def test_models_trained_at_other_sizes_are_marked_each(tmp_path):
+    axis = Figure().subplots()
+    resolution.mark_training(axis, [{"trained at": size} for size in ("60", "84", "60", "96x128")])
+    assert [line.get_xdata()[0] for line in axis.lines] == [60, 84]

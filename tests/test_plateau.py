@@ -22,7 +22,7 @@ def logged(run, losses, accuracy):
         writer.add_scalar("train/loss", loss, 10 * index + 9)
     for size, value in accuracy.items():
         writer.add_scalar(f"val/accuracy_{size}", 0.3, 9)
-        writer.add_scalar(f"val/accuracy_{size}", value, 10 * len(losses) - 1)
+        writer.add_scalar(f"val/accuracy_{size}", value, 10 * len(losses) + 3)
     writer.close()
     return str(run)
 
@@ -34,7 +34,7 @@ def test_of_runs(tmp_path, capsys):
     assert "left the plateau" in capsys.readouterr().out
     _, rows = read(tmp_path / "plateau.csv")
     found = [(row["run"], row["steps"], row["left the plateau at step"], row["lowest accuracy"]) for row in rows]
-    assert found == [("early", "60", "39", "99.0"), ("never", "60", "", "44.0")]
+    assert found == [("early", "64", "39", "99.0"), ("never", "64", "", "44.0")]
     assert rows[0]["losses"].startswith("9:1.3 19:1.2 29:0.2")
     assert (tmp_path / "plateau.png").stat().st_size > 5000
 

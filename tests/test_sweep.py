@@ -35,7 +35,8 @@ while done < 12:
     if stop: sys.exit(1)
     time.sleep(0.05)
 (folder / "metrics.json").write_text(json.dumps({"step": done, "val/accuracy": 0.5, "val/accuracy_60": 0.5}))
-(folder / "config.yaml").write_text("{model: {vit: {image_size: 60}}, data: {resolutions: [84]}}")
+data = "source: arrow, root: data, arrow: {distance: adjacent}, resolutions: [84]"
+(folder / "config.yaml").write_text("{model: {vit: {image_size: 60}}, data: {" + data + "}}")
 """
 
 
@@ -142,6 +143,24 @@ def test_stopped_and_started_again(tmp_path, faked, capsys):
     assert f"python -m eval locality --checkpoint {out}/*/checkpoints/last.ckpt --resolutions 60 84" in said
     assert run(path)[0] == 0  # nothing to do
     assert ": started" not in capsys.readouterr().out
+
+
+def test_models_of_other_tasks_are_evaluated_apart(tmp_path):
+    """In one table, beside one null score, `eval` refuses them."""
+    plan = read_plan(write_sweep(tmp_path, seeds=[0], axes=None, models={"recipe": {}, "ray": {}, "other": {}}))
+    whole = Sweep(plan, plan.runs, tmp_path / "out", 1, 1, [])
+    for run in plan.runs:
+        folder = whole.out / run.name
+        folder.mkdir(parents=True)
+        (folder / "metrics.json").write_text("{}")
+        task = {"distance": "ray" if run.model == "ray" else "adjacent"}
+        data = {"source": "arrow", "root": "data", "arrow": task, "resolutions": [84]}
+        (folder / "config.yaml").write_text(yaml.safe_dump({"model": {"vit": {"image_size": 60}}, "data": data}))
+    recipe, ray, other = (f"{whole.out}/{run.name}/checkpoints/last.ckpt" for run in plan.runs)
+    resolutions = [command for command in sweep.evaluation(whole) if "eval resolution" in command]
+    assert resolutions == [
+        f"python -m eval resolution --checkpoint {given} --resolutions 60 84" for given in (f"{recipe} {other}", ray)
+    ]
 
 
 def test_a_second_signal_kills(tmp_path, faked, monkeypatch):

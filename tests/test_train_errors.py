@@ -53,7 +53,7 @@ def fails(arguments: list[str], capsys) -> str:
         (["--model.optim.image_scale", "1.5"], "image_scale has no meaning for the arrow task"),
         (
             ["--model.optim.position_frame_min", "2.5"],
-            "position_frame_min has to lie between 1 and position_frame, 1.5",
+            "position_frame_min has to be 1 or more and below position_frame, 1.5",
         ),
         (["--model.vit.encoding", "absolute"], "position_frame draws positions beyond the training grid"),
         (["--model.vit.positions", "interpolate"], "position_frame draws positions beyond the training grid"),

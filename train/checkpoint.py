@@ -11,7 +11,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from performer_string import ViTConfig
 from train.data.module import ImageData
-from train.files import latest_checkpoint
+from train.files import BEST, latest_checkpoint
 from train.module import ImageClassifier, OptimConfig
 
 
@@ -60,7 +60,8 @@ def load_trained(path: str | Path, **overrides: Any) -> Trained:
         optim = OptimConfig(**content["hyper_parameters"].get("optim", {}))  # with what is newer at its default
     except (KeyError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"the weights in {path} do not match the configuration beside them: {error}") from error
-    settings = {**asdict(vit), **asdict(optim), **data.plain()}
+    taken = "best" if Path(path).name == BEST else content.get("global_step")  # the best may be of any step
+    settings = {**asdict(vit), **asdict(optim), **data.plain(), "steps": taken}
     return Trained(Path(path), classifier.eval(), data, settings)
 
 

@@ -81,9 +81,9 @@ class OptimConfig:
                 f"image_scale, position_frame and position_scale have to be 1 or more, position_offset 0 or more, not "
                 f"{self.image_scale}, {self.position_frame}, {self.position_scale} and {self.position_offset}."
             )
-        if self.position_frame_min is not None and not 1 <= self.position_frame_min <= self.position_frame:
+        if self.position_frame_min is not None and not 1 <= self.position_frame_min < self.position_frame:
             raise ValueError(
-                f"position_frame_min has to lie between 1 and position_frame, {self.position_frame}, not "
+                f"position_frame_min has to be 1 or more and below position_frame, {self.position_frame}, not "
                 f"{self.position_frame_min}."
             )
 

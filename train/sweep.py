@@ -8,6 +8,7 @@ one sweep. Each run has a folder with its log; metrics of validation at the end 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shlex
 import statistics
@@ -37,16 +38,22 @@ def table(sweep: Sweep) -> str:
 
 
 def evaluation(sweep: Sweep) -> list[str]:
-    """The commands that evaluate what is finished."""
-    runs = sweep.finished()
-    config = read_yaml(sweep.out / runs[0].name / CONFIG)
-    size = config["model"]["vit"]["image_size"]
-    sizes = [size if isinstance(size, int) else size[0], *config["data"]["resolutions"]]
+    """The commands that evaluate what is finished: those of one task in one."""
+    tasks: dict[str, list[str]] = {}
     last = f"{CHECKPOINTS}/{LAST}"
-    whole = len(runs) == len(sweep.plan.runs)
-    paths = [f"{sweep.out}/*/{last}"] if whole else [shlex.quote(str(sweep.out / run.name / last)) for run in runs]
-    given = f"--checkpoint {' '.join(paths)} --resolutions {' '.join(map(str, sizes))}"
-    return [f"python -m eval {name} {given}" for name in ("resolution", "locality")]
+    for run in sweep.finished():
+        config = read_yaml(sweep.out / run.name / CONFIG)
+        size, data = config["model"]["vit"]["image_size"], config["data"]
+        sizes = [size if isinstance(size, int) else size[0], *data["resolutions"]]
+        task = json.dumps([sizes, data["source"], data["root"], data["arrow"]])
+        tasks.setdefault(task, []).append(shlex.quote(str(sweep.out / run.name / last)))
+    commands = []
+    for task, paths in tasks.items():
+        if len(paths) == len(sweep.plan.runs):
+            paths = [f"{sweep.out}/*/{last}"]
+        given = f"--checkpoint {' '.join(paths)} --resolutions {' '.join(map(str, json.loads(task)[0]))}"
+        commands += [f"python -m eval {name} {given}" for name in ("resolution", "locality")]
+    return commands
 
 
 def default_threads(jobs: int) -> int:
