@@ -1,0 +1,70 @@
+"""What the command line takes: errors that name the nearest field, and commands that stand for longer ones."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.cli import LightningArgumentParser
+
+from performer_string.choices import nearest
+from train.files import CHECKPOINTS, CONFIG, LAST, latest_checkpoint
+
+
+class Parser(LightningArgumentParser):
+    """Errors that name the nearest field, and no page of usage before them; no abbreviations."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **{"allow_abbrev": False, **options})
+
+    def error(self, message: str, ex: Exception | None = None) -> Any:
+        fields = [action.dest for action in self._actions]
+        fields += [f"{name}.{action.dest}" for name, sub in self._subcommands().items() for action in sub._actions]
+        unknown = re.search(r"(?:[Kk]ey|[Gg]roup|[Oo]ption|arguments:|argument)\s+'?(?:--)?([\w.]+)'?", message)
+        names = {field.removeprefix("fit.") for field in fields}
+        choice = re.search(r"argument subcommand: invalid choice: '(\w+)'", message)
+        if choice:
+            hint = nearest(choice[1], [*self._subcommands(), "resume"])
+        else:
+            hint = nearest(unknown[1].removeprefix("fit."), names) if unknown else ""
+        sys.stderr.write(f"error: {message.strip()}{hint}\n")
+        raise SystemExit(2)
+
+    def _subcommands(self) -> dict[str, Any]:
+        for action in self._actions:
+            if isinstance(action.choices, dict):
+                return action.choices
+        return {}
+
+
+def expand(arguments: Sequence[str]) -> list[str]:
+    """`resume RUN_DIR ...` stands for `fit` with the run's own configuration and its last checkpoint; `test` and
+    `validate` with the configuration of a run are of that run, which may have been moved since."""
+    given = {option.partition("=")[0] for option in arguments}
+    if arguments and arguments[0] in ("test", "validate") and not {"--run_dir", "--ckpt_path"} & given:
+        configs = [Path(value).expanduser() for option, value in pairwise(arguments) if option in ("-c", "--config")]
+        configs += [Path(x.partition("=")[2]).expanduser() for x in arguments if x.startswith("--config=")]
+        if configs and configs[-1].name == CONFIG and latest_checkpoint(configs[-1].parent) is not None:
+            return [*arguments, "--run_dir", str(configs[-1].parent)]
+    if not arguments or arguments[0] != "resume":
+        return list(arguments)
+    if "--init_from" in given:
+        raise ValueError("--init_from starts a training and resume goes on with one: leave it out, or use fit.")
+    if len(arguments) < 2 or arguments[1].startswith("-"):
+        raise ValueError(
+            "resume takes the directory of a run, and then what fit takes: python -m train resume runs/NAME "
+            "[--trainer.max_epochs 20]."
+        )
+    run = Path(arguments[1]).expanduser()
+    config, latest = run / CONFIG, latest_checkpoint(run)
+    if latest is None or not config.is_file():
+        missing = config if latest is not None else run / CHECKPOINTS / LAST
+        raise FileNotFoundError(
+            f"{run} is not a run that can be resumed: there is no {missing}. If it ended before its first checkpoint, "
+            f"start it again with python -m train fit."
+        )
+    return ["fit", "--config", str(config), "--ckpt_path", str(latest), "--run_dir", str(run), *arguments[2:]]
