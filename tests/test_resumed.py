@@ -34,12 +34,28 @@ def test_a_validation_that_a_run_is_killed_in_is_made_up_for(config, whole, tmp_
         fit(config, run, "--checkpoint_every", "10")
     monkeypatch.undo()
     assert not (run / "metrics.json").exists()
-    assert read_checkpoint(last(run))["global_step"] == step - 10
+    assert read_checkpoint(last(run))["global_step"] == step - 9  # put off from the validation before
     cli.run(["resume", str(run)])
     assert metrics(run) == metrics(whole)
     assert validations(run) == validations(whole) == [9, 19, 29]
     steps = [read_checkpoint(folder / "checkpoints" / "best.ckpt")["global_step"] for folder in (run, whole)]
     assert steps[0] == steps[1]
+
+
+def test_checkpoints_that_validations_come_between_are_put_off_by_a_step(config, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+
+    def die(self, trainer, module, batch, batch_idx):
+        if trainer.global_step == 9:
+            raise KilledError
+
+    monkeypatch.setattr(Callback, "on_train_batch_start", die)
+    with pytest.raises(KilledError):
+        fit(config, run, "--checkpoint_every", "5", "--trainer.val_check_interval", "0.5")
+    monkeypatch.undo()
+    assert read_checkpoint(last(run))["global_step"] == 6
+    cli.run(["resume", str(run)])
+    assert validations(run) == [4, 9, 14, 19, 24, 29]
 
 
 def test_a_run_ended_by_steps_and_killed_in_its_last_validation(config, tmp_path, monkeypatch):

@@ -28,12 +28,23 @@ class MovableCheckpoint(ModelCheckpoint):
 
 
 class StepCheckpoint(MovableCheckpoint):
-    """One every so many steps, except before a validation: a run resumed from there would leave that validation out."""
+    """One every so many steps; instead of right before a validation, which a run resumed from there would leave out,
+    one step after it."""
+
+    def __init__(self, every_n_train_steps: int, **options: Any):
+        super().__init__(every_n_train_steps=every_n_train_steps, **options)
+        self.every, self.missed = every_n_train_steps, 0
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if not validation_due(trainer, batch_idx):
+        step = trainer.global_step
+        if validation_due(trainer, batch_idx):
+            self.missed = step if step % self.every == 0 else self.missed
+        elif 0 < self.missed < step:
+            self.missed = 0
+            trainer.save_checkpoint(Path(str(self.dirpath)) / LAST)
+        else:
             super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
 
 
