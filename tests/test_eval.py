@@ -96,15 +96,20 @@ def test_results_of_another_command_are_kept(tmp_path):
     assert "interpolate" in read(tmp_path / "one" / "results" / "resolution.csv")[0][0]
 
 
+def stop_at(monkeypatch, size: int, error: BaseException) -> None:
+    accuracy = resolution.accuracy
+
+    def fails(trained, at, *rest):
+        if at == size:
+            raise error
+        return accuracy(trained, at, *rest)
+
+    monkeypatch.setattr(resolution, "accuracy", fails)
+
+
 def test_what_another_command_measured_before_it_was_stopped_is_kept(tmp_path, monkeypatch):
-    given, accuracy = ["resolution", "--checkpoint", str(save(tmp_path / "one")), "--images", "4"], resolution.accuracy
-
-    def stopped(trained, size, *rest):
-        if size == 108:
-            raise KeyboardInterrupt
-        return accuracy(trained, size, *rest)
-
-    monkeypatch.setattr(resolution, "accuracy", stopped)
+    given = ["resolution", "--checkpoint", str(save(tmp_path / "one")), "--images", "4"]
+    stop_at(monkeypatch, 108, KeyboardInterrupt())
     for first in ("60", "84"):
         with pytest.raises(SystemExit):
             main([*given, "--resolutions", first, "108"])
@@ -121,14 +126,8 @@ def test_a_resolution_named_twice_is_no_second_seed(tmp_path, capsys):
 
 @pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt(), 130), (ValueError("no such luck"), 2)])
 def test_what_was_measured_before_a_stop_is_kept(error, status, tmp_path, monkeypatch, capsys):
-    given, accuracy = ["resolution", "--checkpoint", str(save(tmp_path / "one")), "--images", "4"], resolution.accuracy
-
-    def fails(trained, size, *rest):
-        if size == 84:
-            raise error
-        return accuracy(trained, size, *rest)
-
-    monkeypatch.setattr(resolution, "accuracy", fails)
+    given = ["resolution", "--checkpoint", str(save(tmp_path / "one")), "--images", "4"]
+    stop_at(monkeypatch, 84, error)
     with pytest.raises(SystemExit) as stop:
         main([*given, "--resolutions", "60", "84"])
     assert stop.value.code == status
