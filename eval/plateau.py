@@ -66,7 +66,7 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
         left = left_at(steps, losses, options.threshold, options.window)
         yield {
             "run": run.name,
-            "steps": max(at[-1] for at, _ in logged.values()) + 1,  # a validation is logged after the last
+            "steps": max(at[-1] for tag, (at, _) in logged.items() if tag == LOSS or tag.startswith("val/")) + 1,
             "left the plateau at step": "" if left is None else left,
             "lowest accuracy": round(100 * min(accuracies), 2) if accuracies else "",
             "window": options.window,

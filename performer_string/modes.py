@@ -48,7 +48,7 @@ def first_order(backward: F) -> F:
 
     @functools.wraps(backward)
     def exact(ctx: Any, gradient: Tensor) -> Any:
-        if torch._C._functorch.is_legacy_batchedtensor(gradient):
+        if not torch.compiler.is_compiling() and torch._C._functorch.is_legacy_batchedtensor(gradient):
             raise RuntimeError(BATCHED)
         with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
             found = backward(ctx, gradient)

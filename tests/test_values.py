@@ -148,7 +148,7 @@ def test_the_defaults_turn_and_what_is_wrong_is_said():
         ("gating", {"sources": "query"}, "no option 'sources'. Did you mean 'source'"),
         ("gating", {"source": "querry"}, "unknown source of the gate 'querry'. Did you mean 'query'"),
         ("connection", {"encoding": "roep"}, "unknown encoding 'roep'. Did you mean 'rope'"),
-        ("connection", {"encoding": "sinusoidal"}, "'sinusoidal' adds: take 'rope-mixed'"),
+        ("connection", {"encoding": "sinusoidal"}, "which 'sinusoidal' does not: take 'rope-mixed'"),
         ("group-action", {"encoding_options": {"bas": 3}}, "no option 'bas'. Did you mean 'base'"),
     ):
         with pytest.raises(ValueError, match=message):
