@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from eval.arguments import Once
 from eval.contestants import feature_map
 from eval.measure import check_rounds, exponent, in_turn, peak_bytes, ratio
 from eval.report import Row, save_figure
@@ -35,7 +36,8 @@ PLAIN = "plain"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--sides", type=int, nargs="+", default=[32, 64, 128, 256], help="tokens along a square grid")
+    lengths = [32, 64, 128, 256]
+    parser.add_argument("--sides", type=int, nargs="+", action=Once, default=lengths, help="tokens along a square grid")
     parser.add_argument("--sigmas", type=float, nargs="+", default=[2.0, 16.0], help="in patches")
     parser.add_argument("--locality", default="gaussian", help=", ".join(LOCALITIES))
     parser.add_argument("--features", type=int, default=256, help="random features a head")
@@ -135,7 +137,7 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
         raise ValueError(f"--sigmas have to be positive, not {min(options.sigmas):g}.")
     lookup("locality", options.locality, LOCALITIES)
     found: list[dict[str, Any]] = []
-    for side in tqdm(sorted(set(options.sides)), desc="lengths", leave=False, disable=None):
+    for side in tqdm(sorted(options.sides), desc="lengths", leave=False, disable=None):
         contest = Contest(options, side, device)
         times = in_turn(contest.calls, options.rounds, device)
         for name, call in contest.calls.items():

@@ -133,7 +133,7 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     for level in options.levels:
         length = Length(level, attentions)
         found: list[dict[str, Any]] = []
-        for tokens in tqdm(sorted(set(options.tokens)), desc=level, leave=False, disable=None):
+        for tokens in tqdm(sorted(options.tokens), desc=level, leave=False, disable=None):
             names = affordable(found, methods, tokens, options.longest)
             calls, errors = length.calls(names, tokens)
             beside = {PRODUCT: product} if level == "attention" else {}

@@ -39,19 +39,19 @@ def table(sweep: Sweep) -> str:
 
 def evaluation(sweep: Sweep) -> list[str]:
     """The commands that evaluate what is finished: those of one task in one."""
-    tasks: dict[str, list[str]] = {}
+    tasks: dict[str, tuple[list[int], list[str]]] = {}
     last = f"{CHECKPOINTS}/{LAST}"
     for run in sweep.finished():
         config = read_yaml(sweep.out / run.name / CONFIG)
         size, data = config["model"]["vit"]["image_size"], config["data"]
         sizes = [size if isinstance(size, int) else size[0], *data["resolutions"]]
         task = json.dumps([sizes, data["source"], data["root"], data["arrow"]])
-        tasks.setdefault(task, []).append(shlex.quote(str(sweep.out / run.name / last)))
+        tasks.setdefault(task, (sizes, []))[1].append(shlex.quote(str(sweep.out / run.name / last)))
     commands = []
-    for task, paths in tasks.items():
+    for sizes, paths in tasks.values():
         if len(paths) == len(sweep.plan.runs):
             paths = [f"{sweep.out}/*/{last}"]
-        given = f"--checkpoint {' '.join(paths)} --resolutions {' '.join(map(str, json.loads(task)[0]))}"
+        given = f"--checkpoint {' '.join(paths)} --resolutions {' '.join(map(str, sizes))}"
         commands += [f"python -m eval {name} {given}" for name in ("resolution", "locality")]
     return commands
 

@@ -26,6 +26,9 @@ class MovableCheckpoint(ModelCheckpoint):
         best = {here(path): value for path, value in state_dict.get("best_k_models", {}).items()}
         super().load_state_dict({**state_dict, **moved, "best_k_models": best, "dirpath": self.dirpath})
 
+    def write_last(self, trainer: L.Trainer) -> None:
+        trainer.save_checkpoint(Path(str(self.dirpath)) / LAST)
+
 
 class StepCheckpoint(MovableCheckpoint):
     """One every so many steps; instead of right before a validation, which a run resumed from there would leave out,
@@ -43,7 +46,7 @@ class StepCheckpoint(MovableCheckpoint):
             self.missed = step if step % self.every == 0 else self.missed
         elif 0 < self.missed < step:
             self.missed = 0
-            trainer.save_checkpoint(Path(str(self.dirpath)) / LAST)
+            self.write_last(trainer)
         else:
             super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
 
@@ -63,7 +66,7 @@ class EpochCheckpoint(MovableCheckpoint):
     ) -> None:
         self.within = 0 < trainer.max_steps <= trainer.global_step and not trainer.is_last_batch
         if self.within and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            trainer.save_checkpoint(Path(str(self.dirpath)) / LAST)
+            self.write_last(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if not self.within:
