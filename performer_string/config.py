@@ -47,7 +47,7 @@ class ViTConfig:
         attention: `linear`, `softmax` or `performer-pytorch`.
         feature_map: `favor+`, `favor+hyperbolic`, `relu` or `polynomial`; softmax has none, and leaves this and
             the next unused.
-        feature_options: of the feature map: `num_features`, `order`, `scale`, `lower`.
+        feature_options: of the feature map: `num_features`, `learned`, `order`, `scale`, `lower`.
         encoding: a name in `ENCODINGS`.
         encoding_options: of the encoding.
         locality: a name in `LOCALITIES`: values are attenuated by distance, with a sigma for each layer and head.

@@ -188,6 +188,21 @@ class TestRandom:
     def test_the_draw_is_in_the_state(self, case):
         assert "projection" in make(case).state_dict()
 
+    def test_a_learned_projection_starts_as_the_draw_and_has_the_gradient_of_the_definition(self, case):
+        phi, drawn = make((case[0], {**case[1], "learned": True})), make(case)
+        assert torch.equal(phi.projection, drawn.projection)
+        assert [name for name, _ in phi.named_parameters()] == ["projection"]
+        q, k, v, upstream = torch.randn(4, 2, 2, 9, 6, dtype=torch.float64)
+        fast = linear_attention(q, k, v, phi)
+        weights = naive.linear_weights(definition(case, phi, q), definition(case, phi, k))
+        for out in (fast, linear_attention(q, k, v, drawn)):
+            torch.testing.assert_close(out, naive.attend(weights, v))
+        torch.testing.assert_close(
+            *(torch.autograd.grad((out * upstream).sum(), phi.projection) for out in (fast, naive.attend(weights, v)))
+        )
+        with pytest.raises(ValueError, match="learned projections are not redrawn"):
+            phi.redraw(1)
+
     def test_heads_have_draws_of_their_own(self, case):
         projection = make(case).projection
         assert not torch.allclose(projection[0], projection[1])

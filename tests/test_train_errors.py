@@ -44,6 +44,10 @@ def fails(arguments: list[str], capsys) -> str:
         (["--model.vit.image_size", "61"], "61 x 61 pixels is not divisible into patches of 12 x 12"),
         (["--data.resolutions", "[90]"], "90 x 90 pixels is not divisible"),
         (["--model.vit.num_classes", "7"], "num_classes=4, the model 7: set --model.vit.num_classes 4"),
+        (
+            ["--model.vit.feature_options", "{num_features: 8, learned: true}", "--model.optim.redraw_every", "2"],
+            "redraw_every draws new random features, and learned ones are kept",
+        ),
         (["--model.optim.lr", "-1"], "error: lr has to be positive and weight_decay 0 or more, not -1.0"),
         (["--trainer.precision", "16-true"], "without a loss scale"),
         (["--init_from", "a", "--ckpt_path", "b"], "give one of them"),

@@ -129,6 +129,8 @@ class ImageClassifier(L.LightningModule):
                 f"position_frame draws positions beyond the training grid, which positions={vit.positions!r} with the "
                 f'encoding {vit.encoding!r} never are: use positions "extrapolate" and an encoding that extrapolates.'
             )
+        if self.optim.redraw_every and vit.feature_options.get("learned"):
+            raise ValueError("redraw_every draws new random features, and learned ones are kept: give one of the two.")
         settings = {**asdict(self.optim), "betas": list(self.optim.betas)}  # YAML has no tuples
         plain = {"vit": asdict(vit), "optim": settings, "resolutions": self.resolutions}
         self.save_hyperparameters(plain)  # plain values only: a checkpoint loads with weights_only=True

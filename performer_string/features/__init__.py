@@ -32,7 +32,7 @@ def build_feature_map(name: str, *, head_dim: int, num_heads: int, seed: int = 0
         head_dim: d.
         num_heads: H.
         seed: of the draw; a map without one leaves it unused.
-        options: the map's own: `num_features` (256 by default), `scale`, `order`, `lower`.
+        options: the map's own: `num_features` (256 by default), `learned`, `scale`, `order`, `lower`.
 
     Raises:
         ValueError: an unknown name or option, with the nearest known one; or a value out of its range.

@@ -82,8 +82,17 @@ class ArcCosineFeatures(RandomFeatures):
         order: p, from 1 to 32.
     """
 
-    def __init__(self, head_dim: int, num_heads: int, num_features: int = 256, seed: int = 0, *, order: int = 1):
-        super().__init__(head_dim, num_heads, num_features, seed)
+    def __init__(
+        self,
+        head_dim: int,
+        num_heads: int,
+        num_features: int = 256,
+        seed: int = 0,
+        *,
+        learned: bool = False,
+        order: int = 1,
+    ):
+        super().__init__(head_dim, num_heads, num_features, seed, learned=learned)
         if not 1 <= order <= LARGEST:
             raise ValueError(
                 f"relu: the order has to be a positive integer of at most {LARGEST}, beyond which features leave the "

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from performer_string.constants import WithConstants
 
@@ -152,28 +152,44 @@ class RandomFeatures(FeatureMap):
         num_heads: H; each head has a draw of its own.
         num_features: m, the width of phi.
         seed: of the draw.
+        learned: the projection is a parameter that starts as the draw. What it learns is no longer isotropic, so that
+            attention is translation invariant in expectation at the start only.
 
-    The projection is a buffer, saved with a checkpoint. `redraw(step)` replaces it by the draw of (seed, step), so
-    that every rank and every resumed run draws the same.
+    The projection is a buffer unless it is learned, saved with a checkpoint either way. `redraw(step)` replaces it by
+    the draw of (seed, step), so that every rank and every resumed run draws the same.
     """
 
     projection: Tensor
 
-    def __init__(self, head_dim: int, num_heads: int, num_features: int = 256, seed: int = 0):
+    def __init__(
+        self, head_dim: int, num_heads: int, num_features: int = 256, seed: int = 0, *, learned: bool = False
+    ):
         super().__init__(head_dim, num_heads, num_features)
-        self.seed = seed
-        self.register_buffer("projection", torch.empty(num_heads, self.draws(), head_dim))
-        self.redraw(0)
+        self.seed, self.learned = seed, learned
+        drawn = self.draw(0)
+        if learned:
+            self.projection = nn.Parameter(drawn)
+        else:
+            self.register_buffer("projection", drawn)
 
     def draws(self) -> int:
         """How many projections the features are made of."""
         return self.num_features
 
+    def draw(self, step: int) -> Tensor:
+        """The projections of (seed, step), [H, draws, d]."""
+        return orthogonal_projection(self.num_heads, self.draws(), self.head_dim, derive_seed(self.seed, step))
+
     @torch.no_grad()
     def redraw(self, step: int) -> None:
-        """The projections of (seed, step)."""
-        drawn = orthogonal_projection(self.num_heads, self.draws(), self.head_dim, derive_seed(self.seed, step))
-        self.projection.copy_(drawn)
+        """The projections of (seed, step), in place.
+
+        Raises:
+            ValueError: they are learned.
+        """
+        if self.learned:
+            raise ValueError("learned projections are not redrawn: leave out redraw_every, or the option learned.")
+        self.projection.copy_(self.draw(step))
 
     def exact_projection(self) -> Tensor:
         """W in float32 or better, also where the module is of a smaller type: [H, draws, d]."""
@@ -186,7 +202,8 @@ class RandomFeatures(FeatureMap):
             return x.to(dtype) @ self.projection[heads].to(dtype).mT
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, seed={self.seed}"
+        learned = ", learned=True" if self.learned else ""
+        return f"{super().extra_repr()}, seed={self.seed}{learned}"
 
 
 def inner_products(q: Tensor, k: Tensor) -> Tensor:

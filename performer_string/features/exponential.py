@@ -19,9 +19,16 @@ class PositiveFeatures(RandomFeatures):
     """
 
     def __init__(
-        self, head_dim: int, num_heads: int, num_features: int = 256, seed: int = 0, *, scale: float | None = None
+        self,
+        head_dim: int,
+        num_heads: int,
+        num_features: int = 256,
+        seed: int = 0,
+        *,
+        learned: bool = False,
+        scale: float | None = None,
     ):
-        super().__init__(head_dim, num_heads, num_features, seed)
+        super().__init__(head_dim, num_heads, num_features, seed, learned=learned)
         self.scale = head_dim**-0.5 if scale is None else scale
         check_positive("the scale of the logits", self.scale)
 
