@@ -161,9 +161,7 @@ class RandomFeatures(FeatureMap):
 
     projection: Tensor
 
-    def __init__(
-        self, head_dim: int, num_heads: int, num_features: int = 256, seed: int = 0, *, learned: bool = False
-    ):
+    def __init__(self, head_dim: int, num_heads: int, num_features: int = 256, seed: int = 0, *, learned: bool = False):
         super().__init__(head_dim, num_heads, num_features)
         self.seed, self.learned = seed, learned
         drawn = self.draw(0)
