@@ -71,7 +71,9 @@ def softmax_attention(
     """o_i = sum_j softmax_j(scale <R_i q_i, R_j k_j>) v_j, exact, through torch's fused kernels. [B, H, N, d]
 
     Args:
-        rotation: R, from an encoding; None for the identity.
+        q, k, v: each token attends to all others; there is no causal form.
+        rotation: R, from an encoding; None for the identity, or where queries and keys at positions of their own (cross
+            attention) have been turned already, by `rotate` of a rotation each.
         locality: lambda, which attenuates the values by distance after the softmax; it needs the weights in full.
         positions: [N, C], for the locality.
         num_prefix: leading tokens without a position, for the locality.
@@ -102,14 +104,18 @@ def softmax_attention(
             logits = logits.masked_fill(~(key_mask | ~answered)[:, None, None], -torch.inf)
             out = (logits.softmax(-1) * decay) @ v.to(dtype)
             return out.masked_fill(~answered[..., None, None], 0.0).to(v.dtype)
-    width = v.shape[-1]
+    width, out_dtype = v.shape[-1], v.dtype
+    mixed = not q.dtype == k.dtype == v.dtype  # which torch's kernels do not take
+    if mixed:
+        dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
     if key_bias is not None:
         q, k, v = with_bias_columns(q, k, v, key_bias, scale)
-    if key_mask is None:
-        return F.scaled_dot_product_attention(q, k, v, scale=scale)[..., :width]
-    mask = key_mask[:, None, None, :]
+    mask = None if key_mask is None else key_mask[:, None, None, :]
     out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)[..., :width]
-    return out.masked_fill(~mask.any(-1, keepdim=True), 0.0)  # kernels differ on a row without keys: 0 or NaN
+    if mask is not None:
+        out = out.masked_fill(~mask.any(-1, keepdim=True), 0.0)  # kernels differ on a row without keys: 0 or NaN
+    return out.to(out_dtype) if mixed else out
 
 
 def with_bias_columns(q: Tensor, k: Tensor, v: Tensor, key_bias: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -121,7 +127,7 @@ def with_bias_columns(q: Tensor, k: Tensor, v: Tensor, key_bias: Tensor, scale: 
     """
     width = q.shape[-1] + 2
     empty = -width % 8 if q.device.type == "cuda" else 0
-    factor = 2.0 ** round(-math.log2(scale))  # of the queries' columns: a power of two is exact in any type
+    factor = 2.0 ** min(15, round(-math.log2(scale)))  # of the queries' columns: a power of two is exact, also in fp16
     bias = key_bias / (scale * factor)
     high = bias.detach().bfloat16().to(bias.dtype)
     columns = torch.stack([high, bias - high], dim=-1).to(k.dtype)  # [B, H, N, 2]
@@ -149,8 +155,9 @@ def linear_attention(
     of v. A query that no key answers to (every key masked, or every product of features zero) gives zero.
 
     Args:
+        q, k, v: each token attends to all others; there is no causal form.
         phi: the feature map; the logit scale is its own.
-        rotation: R, from an encoding; None for the identity.
+        rotation: as in `softmax_attention`.
         locality: lambda, which attenuates the values by distance and not the denominator.
         relative_mask: c, which multiplies every product of features, in the denominator too; not with a locality.
         positions: [N, C], for the two; their cost is linear in N (N log N) where these are a regular grid.

@@ -31,6 +31,8 @@ def fits(value: Any, kind: Any) -> bool:
     origin, members = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return any(fits(value, member) for member in members)
+    if origin is tuple and Ellipsis not in members:
+        return isinstance(value, list | tuple) and len(value) == len(members) and all(map(fits, value, members))
     if origin in (list, tuple, Sequence):
         return isinstance(value, list | tuple) and all(fits(item, members[0]) for item in value)
     if origin in (dict, Mapping):

@@ -35,7 +35,8 @@ def fold(model: ViT) -> ViT:
             "fold needs plain projections of queries and keys, and one of this model has an adapter, a "
             "parametrization, pruning or a hook, or no bias: merge or remove it first."
         )
-    if len({id(cast(Block, block).attention.qkv.weight) for block in model.blocks}) < len(model.blocks):
+    projections = [x for block in model.blocks for x in cast(Block, block).attention.qkv.parameters()]
+    if len(set(map(id, projections))) < len(projections):
         raise ValueError("fold needs projections of its own in each layer, and two layers of this model share theirs.")
     folded = copy.deepcopy(model).eval()
     layers = len(folded.blocks)

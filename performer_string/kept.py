@@ -55,7 +55,7 @@ class Kept(nn.Module):
         with torch.inference_mode(False), torch.no_grad():  # or it could be no source of another result
             made = make()
         self.results.pop(key, None)
-        for oldest in list(self.results)[: len(self.results) + 1 - self.size]:
+        for oldest in list(self.results)[: max(0, len(self.results) + 1 - self.size)]:
             self.results.pop(oldest, None)
         # The sources are kept as well, so that no other tensor can come to lie where one of them was.
         self.results[key] = (stamp, sources, made)

@@ -45,6 +45,8 @@ def linear_weights(fq: Tensor, fk: Tensor, key_mask: Tensor | None = None, key_b
     """A_ij = phi(q_i)^T phi(k_j) exp(b_j) / its sum over the keys j that take part: b [B, H, N] -> [B, H, N, N]."""
     weights = torch.einsum("bhim,bhjm->bhij", fq, fk)
     if key_bias is not None:
+        if key_mask is not None:  # a masked key has no say in the largest
+            key_bias = key_bias.masked_fill(~key_mask[:, None], torch.finfo(key_bias.dtype).min)
         weights = weights * torch.exp(key_bias - key_bias.amax(-1, keepdim=True)).unsqueeze(-2)
     if key_mask is not None:
         weights = weights * key_mask[:, None, None, :]
@@ -65,7 +67,10 @@ def softmax_weights(
         logits = logits + key_bias.unsqueeze(-2)
     if key_mask is not None:
         logits = logits.masked_fill(~key_mask[:, None, None, :], float("-inf"))
-    return torch.softmax(logits, dim=-1).nan_to_num(0.0)  # a row without keys is zero
+    weights = torch.softmax(logits, dim=-1)
+    if key_mask is not None:
+        weights = weights.masked_fill(~key_mask.any(-1)[:, None, None, None], 0.0)  # a row without keys is zero
+    return weights
 
 
 def attend(weights: Tensor, v: Tensor) -> Tensor:

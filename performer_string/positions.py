@@ -51,6 +51,8 @@ def grid_positions(
     if train_grid is not None and len(train_grid) != len(grid):
         raise ValueError(f"train_grid {tuple(train_grid)} and grid {grid} differ in dimension.")
 
+    if dtype in (torch.bfloat16, torch.float16):
+        raise ValueError(f"{dtype} rounds positions, to whole patches or worse: use float32 or float64.")
     axes = []
     for c, n in enumerate(grid):
         axis = torch.arange(n, device=device, dtype=dtype)  # [n]

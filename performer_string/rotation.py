@@ -68,10 +68,16 @@ def check_fit(x: Tensor, lead: Sequence[int], places: int, head_dim: int) -> Non
     if x.shape[-1] != head_dim:
         raise ValueError(f"the rotation is of heads of width {head_dim}, and not of {x.shape[-1]}.")
     if x.shape[-2] != places:
-        raise ValueError(f"the rotation is of {places} positions and not of {x.shape[-2]}: each token needs one.")
+        raise ValueError(
+            f"the rotation is of {places} positions and not of {x.shape[-2]}: each token needs one. Queries and keys "
+            f"at positions of their own are turned before attention: rotation_q.rotate(q), rotation_k.rotate(k)."
+        )
     have = x.shape[:-2]
     if len(lead) > len(have) or any(n not in (1, m) for n, m in zip(lead[::-1], have[::-1], strict=False)):
-        raise ValueError(f"the rotation is of (samples, heads) {tuple(lead)}, and not of {tuple(have)}.")
+        raise ValueError(
+            f"the rotation is of (samples, heads) {tuple(lead)}, and not of {tuple(have)}: build the encoding with "
+            f"num_heads={have[-1]}, and take by_layer(positions) of one that serves several layers."
+        )
 
 
 class PlaneRotation:

@@ -58,7 +58,7 @@ class ViT(nn.Module):
         learned = any(p.requires_grad for p in self.encoding.parameters())
         if learned and not (c.share_layers or self.encoding.additive):  # else it would be the same in every layer
             self.encoding = encoding(depth)
-        self.kept = Kept(4)
+        self.kept = Kept(2)  # a rotation of every layer, which LieRE has N x d x d of
 
         self.blocks = nn.ModuleList()
         for layer in range(depth):
@@ -118,7 +118,7 @@ class ViT(nn.Module):
         return rotations * len(self.blocks) if len(rotations) == 1 else rotations
 
     def grid_rotations(self, grid: tuple[int, int], positions: Tensor) -> list[Rotation]:
-        """Those of a grid, which are kept in evaluation for the latest few."""
+        """Those of a grid, which are kept in evaluation for the latest two."""
         if self.training or torch.is_grad_enabled():
             return self.rotations(positions)
         key = (grid, positions.device, positions.dtype, self.config.positions, self.config.centred)
@@ -131,6 +131,8 @@ class ViT(nn.Module):
             raise ValueError(
                 f"images have to be [B, {self.config.in_channels}, height, width], not {list(images.shape)}."
             )
+        if not images.is_floating_point():
+            raise TypeError(f"images have to be floating-point, normalised as in training, not {images.dtype}.")
         grid = self.grid(*images.shape[-2:])
         if positions is None:
             positions = self.grid_positions(grid, images.device)
@@ -141,6 +143,8 @@ class ViT(nn.Module):
                     f"positions have to be [N, 2], or [B, N, 2] for each of the {len(images)} images, with one row for "
                     f"each of the {grid[0]} x {grid[1]} patches, not {list(positions.shape)}."
                 )
+            if self.config.centred and self.encoding.extrapolates:
+                positions = positions - positions.mean(dim=-2, keepdim=True)
             rotations = self.rotations(positions)
         patches = rearrange(images, "b c (h p) (w q) -> b (h w) (c p q)", p=self.patch[0], q=self.patch[1])
         x = self.embed(patches.to(self.norm.weight.dtype))  # [B, N, D]; not float32 in a model of another type
@@ -154,7 +158,8 @@ class ViT(nn.Module):
         return cast(Tensor, self.norm(x))
 
     def forward(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Logits [B, classes]; `positions` [N, 2], or [B, N, 2], replace those of the images' grid."""
+        """Logits [B, classes]; `positions` [N, 2], or [B, N, 2], replace those of the images' grid, centred as those
+        are where the configuration says so."""
         x = self.tokens(images, positions)
         if self.config.pool == "cls":
             return cast(Tensor, self.head(x[:, 0]))
@@ -170,6 +175,11 @@ class ViT(nn.Module):
         """The locality of each layer; an empty list where there is none."""
         found = (cast(Block, block).attention.locality for block in self.blocks)
         return [locality for locality in found if locality is not None]
+
+    def no_weight_decay(self) -> set[str]:
+        """Names of the parameters that weight decay would pull off their meaning: all but weights of linear layers."""
+        decayed = {f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.Linear)}
+        return {name for name, _ in self.named_parameters() if name not in decayed}
 
     def redraw(self, step: int) -> None:
         """New random features in every layer, a function of (seed, step) alone."""

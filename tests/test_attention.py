@@ -55,6 +55,17 @@ def masks(shape) -> list[Tensor | None]:
     return [None, mask]
 
 
+def test_softmax_takes_mixed_types_as_linear_attention_does():
+    q, k, v = (x.detach() for x in inputs((2, 3, 7, 6), torch.float32))
+    mask, phi = masks((2, 3, 7, 6))[1], make_map(("favor+", {}), 3, 6)
+    for types in ((torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16), (torch.float64, torch.float32)):
+        mixed = q.to(types[0]), k.to(types[0]), v.to(types[1])
+        for key_mask in (None, mask):
+            out = softmax_attention(*mixed, key_mask=key_mask)
+            assert out.dtype == types[1] == linear_attention(*mixed, phi, key_mask=key_mask).dtype
+            torch.testing.assert_close(out.float(), softmax_attention(q, k, v, key_mask=key_mask), rtol=0, atol=0.03)
+
+
 def compare(fast: Tensor, slow: Tensor, leaves: list[Tensor], rtol=1e-7, atol=1e-9) -> None:
     torch.testing.assert_close(fast, slow, rtol=rtol, atol=atol)
     weight = torch.randn_like(slow)

@@ -70,6 +70,44 @@ def test_frequencies_of_other_shapes():
     for mine.shape in ((2, 2, 6), (3, 2, 6), (6, 3, 6), (6, 2, 7), (2, 6)):
         with pytest.raises(ValueError, match=r"\[1 or 6, 2, at most 6\] for 3 layers of 2 heads of width 12"):
             mine(torch.rand(5, 2))
+    with pytest.raises(NotImplementedError, match=r"Mine turns queries and keys, but has no generators\(\)"):
+        mine.generators()
+
+
+def test_bases_of_other_shapes():
+    class Mine(SeparableEncoding):
+        def frequencies(self):
+            return torch.ones(1, 2, 6)
+
+        def basis(self):
+            return torch.eye(12).expand(self.shape)
+
+    mine = Mine(Sizes(12, 2, 2, layers=3))
+    for mine.shape in ((1, 12, 12), (6, 12, 12)):
+        assert len(mine.by_layer(torch.rand(5, 2))) == 3
+    for mine.shape in ((12, 12), (2, 12, 12), (3, 12, 12)):
+        with pytest.raises(ValueError, match=r"basis\(\) has to be \[1 or 6, 12, 12\] for 3 layers of 2 heads"):
+            mine(torch.rand(5, 2))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounded_positions(dtype):
+    """1,024 places in bf16 are 513, and their angles off by radians."""
+    for name in ("rope", "liere", "sinusoidal"):
+        encoding = build_encoding(name, head_dim=12, num_heads=2, coord_dim=1)
+        with pytest.raises(ValueError, match="are rounded, to whole patches or worse: keep them in float32"):
+            encoding.by_layer(grid_positions((1024,)).to(dtype))
+    with pytest.raises(ValueError, match="rounds positions"):
+        grid_positions((1024,), dtype=dtype)
+
+
+def test_a_rotation_of_other_heads_or_tokens_says_what_to_do():
+    x, positions = torch.randn(2, 4, 5, 12), torch.rand(5, 2)
+    several = build_encoding("rope-mixed", head_dim=12, num_heads=4, layers=3)
+    with pytest.raises(ValueError, match=r"num_heads=4, and take by_layer\(positions\)"):
+        several(positions).rotate(x)
+    with pytest.raises(ValueError, match=r"rotation_q.rotate\(q\)"):
+        several.by_layer(torch.rand(6, 2))[0].rotate(x)
 
 
 @pytest.mark.parametrize(("head_dim", "generator"), [(2, "banded"), (2, "top-k"), (6, "top-k"), (2, "random")])

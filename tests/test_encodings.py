@@ -103,12 +103,15 @@ class TestSeparable:
         assert turned.dtype == torch.bfloat16
         torch.testing.assert_close(turned.double(), exact, rtol=2**-7, atol=0.05)
 
-    def test_autocast_changes_nothing(self, case, coord_dim):
+    def test_autocast_changes_nothing(self, case, coord_dim, qk):
         encoding, positions = make(case, coord_dim=coord_dim).float(), random_positions(7, coord_dim).float()
-        exact = encoding(positions).matrix()
+        still, x = encoding(positions), qk[0].float()
         with torch.autocast("cpu", torch.bfloat16):
             rotation = encoding(positions)
-        torch.testing.assert_close(rotation.matrix(), exact, rtol=0, atol=0)
+            turned = rotation.rotate(x), rotation.unrotate(x), rotation.outer(x)
+        for found, exact in zip(turned, (still.rotate(x), still.unrotate(x), still.outer(x)), strict=True):
+            torch.testing.assert_close(found, exact, rtol=0, atol=0)
+        torch.testing.assert_close(rotation.matrix(), still.matrix(), rtol=0, atol=0)
 
     def test_positions_may_be_integers(self, case, coord_dim, qk):
         encoding, positions = make(case, coord_dim=coord_dim), torch.randint(-9, 9, (7, coord_dim))

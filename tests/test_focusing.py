@@ -10,6 +10,7 @@ from performer_string import (
     build_locality,
     grid_positions,
     linear_attention,
+    logs,
     naive,
 )
 from performer_string.locality import focusing
@@ -268,11 +269,13 @@ def test_off_a_grid_and_with_positions_that_learn_the_sum_is_exact():
     assert torch.autograd.grad(out.sum(), learned)[0].abs().max() > 0
 
 
-def test_positions_that_are_no_grid_are_told_of(caplog):
-    """As (x, y) instead of (row, column): the same weights in quadratic time."""
-    caplog.set_level("INFO", "performer_string")
+def test_positions_that_are_no_grid_are_told_of_once(caplog):
+    """As (x, y) instead of (row, column): the same weights in quadratic time. A warning, which is seen by default."""
+    logs.said.clear()
     locality, rows = build_locality("gaussian", num_heads=2), grid_positions((20, 15))
     assert locality.lattice(rows, 0) is not None
     assert not caplog.text
     assert locality.lattice(rows.flip(-1), 0) is None
-    assert "300 positions are no row-major grid" in caplog.text
+    assert locality.lattice(rows.flip(-1), 0) is None
+    assert caplog.text.count("300 positions are no row-major grid") == 1
+    assert caplog.records[0].levelname == "WARNING"

@@ -110,7 +110,7 @@ def test_a_checkpoint_knows_its_classes(images):
     data = images(train={"a": 3, "b": 3})
     data.setup()
     state = data.state_dict()
-    moved, other = images("there", train={"a": 2, "b": 2}), images("elsewhere", train={"b": 2, "c": 2})
+    moved, other = images("there", train={"a": 3, "b": 3}), images("elsewhere", train={"b": 2, "c": 2})
     again = ImageData.from_checkpoint(state)
     again.root = moved.root
     again.setup()
@@ -121,4 +121,32 @@ def test_a_checkpoint_knows_its_classes(images):
         again.setup()
     other.setup()
     with pytest.raises(ValueError, match="a, c are in one of the two only"):
+        other.load_state_dict(state)
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3])
+def test_what_is_held_out_is_never_what_was_trained_on(images, share):
+    """One image more is another split: to resume, or to validate, on it would be on images of the training."""
+    data = images(train={"a": 20, "b": 20}, test={"a": 2, "b": 2})
+    data.val_fraction = share
+    data.setup()
+    state = data.state_dict()
+    held, trained = set(data._val_indices.tolist()), set(data._train_indices.tolist())
+    assert len(held) == round(40 * share)
+    assert held | trained == set(range(40))
+    assert not held & trained
+    more = images("more", train={"a": 21, "b": 20}, test={"a": 2, "b": 2})
+    again = ImageData.from_checkpoint(state)
+    again.root = more.root
+    with pytest.raises(ValueError, match="41 training images and had 40 when the model was trained"):
+        again.held_out("val", (8, 8))
+    assert len(again.held_out("test", (8, 8))) == 4  # is not of them
+    more.val_fraction = share
+    more.setup()
+    with pytest.raises(ValueError, match="41 training images and had 40 when the model was trained"):
+        more.load_state_dict(state)
+    other = images("other", train={"a": 20, "b": 20})
+    other.val_fraction = 0.2
+    other.setup()
+    with pytest.raises(ValueError, match=f"val_fraction was {share} when the model was trained, and is 0.2"):
         other.load_state_dict(state)

@@ -14,6 +14,7 @@ ORDER = [
     "modes",
     "constants",
     "choices",
+    "logs",
     "positions",
     "rotation",
     "encodings",

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
+import torch
 from lightning.pytorch.callbacks import Callback
 from test_runs import fit, metrics, validations
 from training import last
 
 from train import cli
+from train.callbacks.checkpoints import WholeFiles
+from train.callbacks.control import StepSeed
 from train.checkpoint import read_checkpoint
 
 
@@ -34,7 +38,7 @@ def test_a_validation_that_a_run_is_killed_in_is_made_up_for(config, whole, tmp_
         fit(config, run, "--checkpoint_every", "10")
     monkeypatch.undo()
     assert not (run / "metrics.json").exists()
-    assert read_checkpoint(last(run))["global_step"] == step - 9  # put off from the validation before
+    assert read_checkpoint(last(run))["global_step"] == step - 10  # the end of the epoch before
     cli.run(["resume", str(run)])
     assert metrics(run) == metrics(whole)
     assert validations(run) == validations(whole) == [9, 19, 29]
@@ -67,6 +71,70 @@ def test_a_run_ended_by_steps_and_killed_in_its_last_validation(config, tmp_path
     cli.run(["resume", str(run)])
     fit(config, tmp_path / "whole", *given)
     assert metrics(run) == metrics(tmp_path / "whole")
+    names = [sorted(p.name for p in (r / "checkpoints").iterdir()) for r in (run, tmp_path / "whole")]
+    assert names[0] == names[1] == ["best.ckpt", "last.ckpt"]
+
+
+def test_accumulated_gradients_are_not_cut_by_checkpoints(config, tmp_path, monkeypatch):
+    """Killed twice, the second time soon after the first resume."""
+    given = ("--trainer.accumulate_grad_batches", "4", "--checkpoint_every", "2", "--trainer.max_epochs", "2")
+    fit(config, tmp_path / "whole", *given)
+    run, start = tmp_path / "run", ["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *given]
+    for batch in (9, 2):  # of the epoch, and then of the one resumed
+
+        def die(self, trainer, module, outputs, images, batch_idx, batch=batch):
+            if batch_idx == batch:
+                raise KilledError
+
+        monkeypatch.setattr(StepSeed, "on_train_batch_end", die)
+        with pytest.raises(KilledError):
+            cli.run(start)
+        monkeypatch.undo()
+        start = ["resume", str(run)]
+    cli.run(start)
+    ours, theirs = (read_checkpoint(last(r))["state_dict"] for r in (run, tmp_path / "whole"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_a_checkpoint_is_whole_or_the_one_before(tmp_path, monkeypatch):
+    path, files = tmp_path / "last.ckpt", WholeFiles()
+    files.save_checkpoint({"step": 1}, path)
+
+    def die(content, place):
+        Path(place).write_bytes(b"half of it")
+        raise KilledError
+
+    monkeypatch.setattr(torch, "save", die)
+    with pytest.raises(KilledError):
+        files.save_checkpoint({"step": 2}, path)
+    monkeypatch.undo()
+    assert torch.load(path) == {"step": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_checkpoints_at_ends_only(config, tmp_path, capsys):
+    run = fit(config, tmp_path / "run", "--checkpoint_every", "0", "--trainer.max_epochs", "1")
+    assert isinstance(run.trainer.strategy.checkpoint_io, WholeFiles)
+    assert read_checkpoint(last(tmp_path / "run"))["global_step"] == 10
+    with pytest.raises(ValueError, match="checkpoint_every has to be 0 or more steps, not -1"):
+        fit(config, tmp_path / "other", "--checkpoint_every", "-1")
+
+
+def test_metrics_are_of_the_last_step_whoever_ended_the_training(config, tmp_path):
+    """Another callback, at the end of an epoch without a validation."""
+    run, stop = tmp_path / "run", "--trainer.callbacks=EarlyStopping"
+    options = {
+        "monitor": "train/loss",
+        "patience": "1",
+        "stopping_threshold": "100",
+        "check_on_train_epoch_end": "true",
+    }
+    more = [x for name, value in options.items() for x in (f"--trainer.callbacks.{name}", value)]
+    fit(config, run, "--trainer.check_val_every_n_epoch", "2", stop, *more)
+    found = metrics(run)
+    assert found["step"] == 10
+    again = cli.run(["validate", "--config", str(run / "config.yaml")]).trainer.callback_metrics
+    assert found["val/loss_60"] == pytest.approx(float(again["val/loss_60"]))
 
 
 @pytest.mark.parametrize("every", [["0.4"], ["7", "--trainer.check_val_every_n_epoch", "null"]], ids=str)

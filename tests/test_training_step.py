@@ -71,8 +71,12 @@ class TestPositions:
         assert seen[3] is None
 
     def test_centred_positions_stay_centred(self):
+        seen = []
         model = ImageClassifier(ViTConfig(**{**VIT, "centred": True}), OptimConfig(position_frame=2, position_offset=3))
-        assert model.draw_positions(torch.zeros(2, 1, 60, 60)).mean(0).abs().max() < 1e-5
+        model.vit.encoding.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+        images = torch.zeros(2, 1, 60, 60)
+        model(images, model.draw_positions(images))
+        assert seen[0].mean(0).abs().max() < 1e-5
 
 
 class TestImageScale:

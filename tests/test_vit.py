@@ -48,14 +48,19 @@ def test_layers_have_generators_of_their_own_unless_shared(encoding):
     assert vit(encoding=encoding, share_layers=True).encoding.layers == 1
 
 
+LEARNED = [(n, {}) for n in ENCODINGS if n.startswith(("cayley", "circ", "refl", "pate", "liere"))]
+LEARNED += [("pate-so2", {"metric": True, "layout": "axes"})]
+LEARNED += [(name, {"conformal_scaling": 0.5, "slow_down": 8.0}) for name in ("pate-so2", "pate-so3", "pate-so4")]
+
+
 @pytest.mark.parametrize("shared", [False, True], ids=["each head", "share_heads"])
-@pytest.mark.parametrize("name", [n for n in ENCODINGS if n.startswith(("cayley", "circ", "refl", "pate", "liere"))])
-def test_one_encoding_of_many_layers_is_one_of_each(name, shared):
+@pytest.mark.parametrize(("name", "more"), LEARNED)
+def test_one_encoding_of_many_layers_is_one_of_each(name, more, shared):
     """The parts of the parameters, put into encodings of one layer, turn as the layers do."""
-    options = {"head_dim": 12, "num_heads": 2, "grid": (4, 5), "share_heads": shared}
+    options = {"head_dim": 12, "num_heads": 2, "grid": (4, 5), "share_heads": shared, **more}
     many, positions = build_encoding(name, layers=3, **options), torch.randn(7, 2)
-    for parameter in many.parameters():
-        torch.nn.init.normal_(parameter, std=0.1)  # the layers of some start alike
+    for parameter in many.parameters():  # the layers of some start alike
+        parameter.data += torch.randn_like(parameter) * 0.1
     seen = [rotation.matrix() for rotation in many.by_layer(positions)]
     heads = 3 if shared else 6
     for layer in range(3):
@@ -84,10 +89,24 @@ def test_a_common_move_of_all_positions(name, attention):
     images, positions = torch.randn(2, 2, 16, 24, dtype=torch.float64), grid_positions((4, 3), dtype=torch.float64)
     with torch.no_grad():
         still, moved = model(images, positions), model(images, positions + torch.tensor([0.37, -2.41]))
-        centred = [model(images, p - p.mean(0)) for p in (positions, positions + 1.3)]
     change = (still - moved).abs().max()
     assert change > 1e-7 if attention == "linear" else change < 1e-10
-    torch.testing.assert_close(*centred, rtol=0, atol=1e-10)  # centred positions make any model invariant
+
+
+@pytest.mark.parametrize("name", ["circulant-string", "liere", "sinusoidal"])
+@pytest.mark.parametrize("centred", [True, False])
+def test_centred_positions_make_any_model_invariant(name, centred):
+    model = vit(encoding=name, centred=centred).double().eval()
+    for p in model.parameters():  # large enough weights for the positions to reach the logits
+        torch.nn.init.normal_(p, std=0.3)
+    images, positions = torch.randn(2, 2, 16, 24, dtype=torch.float64), grid_positions((4, 3), dtype=torch.float64)
+    each = positions + torch.tensor([[[1.3, 0.2]], [[-7.1, 0.4]]])  # a move for each image
+    with torch.no_grad():
+        still, moved = model(images, positions), [model(images, p) for p in (positions + 1.3, each)]
+    change = max(float((still - m).abs().max()) for m in moved)
+    assert change < 1e-9 if centred else change > 1e-6
+    if centred:
+        torch.testing.assert_close(model(images), still)
 
 
 @pytest.mark.parametrize("control", [{"encoding": "absolute"}, {"encoding": "sinusoidal"}, {"pool": "cls"}])

@@ -37,6 +37,16 @@ def test_evaluation_turns_once_a_grid_and_is_never_stale(name, monkeypatch):
         torch.testing.assert_close(model.eval()(wide), model.eval()(wide))
 
 
+def test_the_latest_results_are_kept():
+    kept, one = Kept(3), torch.zeros(1)
+    for key in range(6):
+        kept.get(key, [one], lambda key=key: key)
+        assert list(kept.results) == list(range(max(0, key - 2), key + 1))
+    kept.get(3, [one], lambda: None)  # found
+    kept.get(4, [one.clone()], lambda: None)  # of another source: made anew, and the latest
+    assert list(kept.results) == [3, 5, 4]
+
+
 def test_what_evaluation_keeps_is_forgotten_in_time():
     """After writes through `.data` and a training, in other modes of the positions, and where no version is counted."""
     wide, high = torch.randn(1, 2, 16, 24), torch.randn(1, 2, 24, 16)

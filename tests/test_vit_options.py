@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -14,6 +15,21 @@ from performer_string.layers import DropPath, SelfAttention
 from performer_string.pooling import AttentionPool
 
 TAYLOR = {"feature_map": "polynomial", "feature_options": {"lower": True}}
+
+
+def test_fields_reach_what_they_are_for():
+    model = vit(drop_path=0.3, mlp_ratio=2.5, max_temperature=7.0, qk_norm=True, seed=5, centred=True, registers=3)
+    assert [block.drop_path.rate for block in model.blocks] == pytest.approx([0.0, 0.15, 0.3])
+    assert {block.mlp[0].out_features for block in model.blocks} == {60}
+    assert {block.attention.max_temperature for block in model.blocks} == {7.0}
+    assert model.grid_positions((4, 3)).mean(0).abs().max() < 1e-6
+    assert vit().grid_positions((4, 3)).mean(0).tolist() == [1.5, 1.0]
+    drawn = [attend.phi.projection for attend in model.attends()]
+    assert not any(torch.equal(a, b) for a, b in itertools.combinations(drawn, 2))  # each layer has its own draw
+    for other, same in ((vit(qk_norm=True, seed=5), True), (vit(qk_norm=True), False)):
+        assert all(torch.equal(a.phi.projection, b) == same for a, b in zip(other.attends(), drawn, strict=True))
+    assert vit(share_layers=True).encoding.layers == 1
+    assert vit(values="connection", value_options={"encoding": "rope"}).blocks[2].attention.values.encoding.omega.ndim
 
 
 @pytest.mark.parametrize("prefix", [{}, {"registers": 2}], ids=str)

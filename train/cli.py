@@ -23,10 +23,10 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from performer_string.config import as_pair
 from train.arguments import Parser, expand
-from train.callbacks.checkpoints import EpochCheckpoint, MovableCheckpoint, StepCheckpoint
+from train.callbacks.checkpoints import LastCheckpoint, MovableCheckpoint, WholeFiles
 from train.callbacks.control import CheckData, CleanStop, HoldRun, JobTimer, StepSeed, ValidateAtEnd, out_of_time
 from train.callbacks.figures import ModelFigures
-from train.callbacks.monitor import GradientNorm, Record, Throughput, validated
+from train.callbacks.monitor import GradientNorm, Record, Throughput
 from train.checkpoint import check_no_average, check_same_model, start_from
 from train.data.module import ImageData, size_name
 from train.files import CHECKPOINTS, METRICS, UNUSABLE, latest_checkpoint, write_aside
@@ -126,13 +126,12 @@ class TrainCLI(LightningCLI):
             start_from(config.init_from, self.model)
 
     def after_fit(self) -> None:
-        """A run that was killed in its last validation has that left."""
+        """A run that another callback stopped, or that was killed in its last validation, has that left."""
         trainer = self.trainer
-        if trainer.enable_validation and not (validated(trainer) or out_of_time(trainer)):
-            trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
-            for callback in trainer.callbacks:  # type: ignore[attr-defined]
-                if isinstance(callback, Record):
-                    callback.write(trainer, self.model)
+        for record in [c for c in trainer.callbacks if isinstance(c, Record)]:  # type: ignore[attr-defined]
+            if not (record.complete(trainer) or out_of_time(trainer)):
+                trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
+                record.write(trainer, self.model)
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         config = self.config[self.subcommand]
@@ -145,12 +144,9 @@ class TrainCLI(LightningCLI):
             callbacks.append(CleanStop(run_dir / CHECKPOINTS))  # after the average has seen the step
             callbacks.append(Record(self.parser.dump(self.config), run_dir / METRICS))
             if given["enable_checkpointing"] is not False:
-                checkpoints: dict[str, Any] = {"dirpath": run_dir / CHECKPOINTS, "enable_version_counter": False}
-                callbacks += [
-                    MovableCheckpoint(filename="best", monitor="val/accuracy", mode="max", **checkpoints),
-                    StepCheckpoint(filename="last", every_n_train_steps=config.checkpoint_every, **checkpoints),
-                    EpochCheckpoint(filename="last", save_on_train_epoch_end=True, **checkpoints),
-                ]
+                best: dict[str, Any] = {"filename": "best", "monitor": "val/accuracy", "mode": "max"}
+                callbacks.append(MovableCheckpoint(run_dir / CHECKPOINTS, enable_version_counter=False, **best))
+                callbacks.append(LastCheckpoint(run_dir / CHECKPOINTS, config.checkpoint_every))
         if given["max_time"] is not None:
             callbacks.append(JobTimer(given.pop("max_time")))
         given["default_root_dir"] = given["default_root_dir"] or run_dir  # for want of a logger
@@ -158,8 +154,9 @@ class TrainCLI(LightningCLI):
             callbacks.append(TQDMProgressBar(refresh_rate=1 if sys.stderr.isatty() else 50, leave=True))
         if self.subcommand == "fit" and given["logger"] is not False:
             callbacks.append(LearningRateMonitor("step"))
-        more = given["callbacks"] or []
-        given["callbacks"] = [*callbacks, *([more] if isinstance(more, Callback) else more)]
+        for name, own in (("callbacks", callbacks), ("plugins", [WholeFiles()])):
+            more = given[name] or []
+            given[name] = [*own, *(more if isinstance(more, list) else [more])]
         if given["logger"] is None or given["logger"] is True:  # a test leaves the run's curves as they are
             fit = self.subcommand == "fit"
             given["logger"] = fit and TensorBoardLogger(run_dir, name="", version="", default_hp_metric=False)

@@ -97,13 +97,13 @@ def learning_rate(step: int, steps: float, warmup: float, minimum: float) -> flo
     return minimum + (1 - minimum) * (1 + math.cos(math.pi * done)) / 2
 
 
-def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+def parameter_groups(model: ViT, weight_decay: float) -> list[dict[str, Any]]:
     """Weights of linear layers with decay; everything else (norms, biases, embeddings, generators) without."""
-    decayed = {id(m.weight) for m in model.modules() if isinstance(m, nn.Linear)}
-    learned = [p for p in model.parameters() if p.requires_grad]
+    spared = model.no_weight_decay()
+    learned = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     return [
-        {"params": [p for p in learned if id(p) in decayed], "weight_decay": weight_decay},
-        {"params": [p for p in learned if id(p) not in decayed], "weight_decay": 0.0},
+        {"params": [p for name, p in learned if name not in spared], "weight_decay": weight_decay},
+        {"params": [p for name, p in learned if name in spared], "weight_decay": 0.0},
     ]
 
 
@@ -173,10 +173,9 @@ class ImageClassifier(L.LightningModule):
         if (c.position_frame, c.position_scale, c.position_offset) == (1, 1, 0):
             return None
         positions = vit.grid_positions(vit.grid(*images.shape[-2:]))
-        positions = jitter_positions(
+        return jitter_positions(
             positions, c.position_frame, c.position_scale, c.position_offset, c.position_frame_min
-        )
-        return (positions - positions.mean(0) if vit.config.centred else positions).to(images.device)
+        ).to(images.device)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         images, targets = self.draw_size(batch[0]), batch[1]

@@ -154,6 +154,9 @@ class Sweep:
         elif not self.signals:
             folder = self.out / job.run.name
             tail = (folder / LOG).read_bytes()[-2000:].decode(errors="replace").strip().splitlines()
+            if any(line.startswith("Out of time at step") for line in tail):
+                tqdm.write(f"{job.run.name}: out of time; the same command goes on with it")
+                return
             tqdm.write(f"{job.run.name}: FAILED (status {job.process.returncode}), see {folder / LOG}")
             tqdm.write("\n".join("    " + line for line in tail[-3:]))
 
@@ -202,10 +205,12 @@ class Sweep:
         """The final metrics of every finished run of the whole sweep as CSV."""
         rows = []
         for run in (run for run in self.plan.runs if self.state(run) == "finished"):
+            settings = self.out / run.name / SETTINGS
             named = {
                 "run": run.name,
                 "model": run.model,
                 **{axis: run.choices.get(axis, "") for axis in self.plan.axes},
+                "arguments": shlex.join(json.loads(settings.read_text())["arguments"] if settings.is_file() else []),
             }
             rows.append({**named, "seed": run.seed, **metrics_of(self.out / run.name)})
         if not rows:

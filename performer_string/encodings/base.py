@@ -77,6 +77,11 @@ class Encoding(WithConstants):
                 f"{self.coord_dim}), but was given {list(positions.shape)}. Build it with another coord_dim, or pass "
                 f"positions with one column an axis."
             )
+        if positions.dtype in (torch.bfloat16, torch.float16):
+            raise ValueError(
+                f"positions in {positions.dtype} are rounded, to whole patches or worse: keep them in float32, in no "
+                f"buffer that .bfloat16() or .half() reaches."
+            )
         if unseen():
             return positions
         # On other devices than the CPU looking at a value makes the program wait: only where that costs little.
@@ -96,7 +101,8 @@ class Encoding(WithConstants):
                 )
 
     def forward(self, positions: Tensor) -> Rotation:
-        """The rotation at `positions` [..., N, C]; the identity unless the encoding says otherwise."""
+        """The rotation at `positions` [..., N, C]; the identity unless the encoding says otherwise: an additive one is
+        all in `embedding`."""
         none = self.check(positions).new_zeros(*positions.shape[:-2], 1, positions.shape[-2], 0)
         return PlaneRotation(none, none, self.head_dim)
 
@@ -111,6 +117,8 @@ class Encoding(WithConstants):
 
     def generators(self) -> Tensor:
         """L_k with R(r) = exp(sum_k r_k L_k), [layers H, C, d, d], by their definition and not by B and Omega."""
+        if not self.additive:
+            raise NotImplementedError(f"{type(self).__name__} turns queries and keys, but has no generators().")
         return torch.zeros(self.layers * self.num_heads, self.coord_dim, self.head_dim, self.head_dim)
 
     def all_heads(self, x: Tensor) -> Tensor:
@@ -170,11 +178,22 @@ class SeparableEncoding(Encoding):
                 f"{self.head_dim}, not {list(omega.shape)}."
             )
 
+    def check_basis(self, basis: Tensor) -> None:
+        heads = (1, self.own_heads, self.layers * self.num_heads)
+        if basis.ndim != 3 or basis.shape[0] not in heads or basis.shape[1:] != (self.head_dim, self.head_dim):
+            raise ValueError(
+                f"{type(self).__name__}.basis() has to be [{' or '.join(map(str, dict.fromkeys(heads)))}, "
+                f"{self.head_dim}, {self.head_dim}] for {self.layers} layers of {self.num_heads} heads of width "
+                f"{self.head_dim}, not {list(basis.shape)}."
+            )
+
     def forward(self, positions: Tensor) -> Rotation:
         self.check(positions)
         with torch.autocast(positions.device.type, enabled=False):
             omega, basis = self.frequencies(), None if self.is_folded else self.basis()
         self.check_frequencies(omega)
+        if basis is not None:
+            self.check_basis(basis)
         dtype = torch.promote_types(torch.promote_types(positions.dtype, omega.dtype), torch.float32)
         r = positions.to(dtype)[..., None, :, :, None]  # [..., 1, N, C, 1]
         omega = omega.to(dtype)[:, None]  # [H, 1, C, P]

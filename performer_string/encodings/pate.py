@@ -83,7 +83,8 @@ class PaTESO2(PaTE):
     Both are separable: the raster index is linear in the coordinates, hence Omega = omega (W, 1).
 
     Args:
-        layout: `raster` (as in the paper's table 1) or `axes`.
+        layout: `raster` (as in the paper's table 1) or `axes`. The raster's stride is the width of the training grid,
+            so that on a wider one the end of a row lies on the beginning of the next: `axes` for larger images.
         learn_angles: whether omega is learned, for each head.
         base: omega_p = base^(-p / P) at the start; with `axes` P is the number of planes of an axis.
         metric: learn a 2 x 2 metric M = L L^T of each plane, which the rotations keep (the paper's appendix); it

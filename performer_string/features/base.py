@@ -91,7 +91,7 @@ class FeatureMap(WithConstants):
 
     def queries(self, q: Tensor) -> Tensor:
         """phi(q), [B, H, N, m]: the definition, which may overflow where `pair` does not."""
-        raise NotImplementedError
+        raise self.lacks("queries")
 
     def keys(self, k: Tensor) -> Tensor:
         """phi(k), [B, H, N, m]."""
@@ -116,22 +116,27 @@ class FeatureMap(WithConstants):
         Args:
             hidden: masked keys, [B, 1, N, 1], True where a key takes no part.
         """
-        raise NotImplementedError
+        raise self.lacks("key_scale")
 
     def scaled_queries(self, q: Tensor, scale: Tensor, heads: Heads = ALL) -> Tensor:
         """`pair`'s phi(q), token by token: [.., H', N, d] of these heads, or [.., d] of one, to [.., m]."""
-        raise NotImplementedError
+        raise self.lacks("scaled_queries")
 
     def scaled_keys(self, k: Tensor, scale: Tensor, hidden: Tensor | None = None, heads: Heads = ALL) -> Tensor:
         """`pair`'s phi(k), token by token; zero where hidden, which broadcasts over [.., m]."""
-        raise NotImplementedError
+        raise self.lacks("scaled_keys")
 
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
         """log E phi(q_i)^T phi(k_j) over draws, in float32 or better: [B, H, Nq, d], [B, H, Nk, d] -> [B, H, Nq, Nk].
 
         For study: its softmax over j is the attention of the map in the limit of many features.
         """
-        raise NotImplementedError
+        raise self.lacks("log_kernel")
+
+    def lacks(self, method: str) -> NotImplementedError:
+        return NotImplementedError(
+            f"{type(self).__name__} has no {method}, needed here: CONTRIBUTING.md says what a feature map gives."
+        )
 
     def redraw(self, step: int) -> None:
         """New random features, a function of (seed, step) alone; nothing where there are none."""

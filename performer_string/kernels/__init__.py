@@ -8,17 +8,15 @@ from torch import Tensor
 
 from performer_string.features import FeatureForm
 from performer_string.kernels.chunked import chunked_attention
+from performer_string.logs import warn_once
 
 __all__ = ["fused_attention"]
 
 log = logging.getLogger(__name__)
-told: set[str] = set()  # reasons are logged once
 
 
 def tell(reason: str) -> None:
-    if reason not in told:
-        told.add(reason)
-        log.info("linear attention runs in chunks of plain torch operations; the Triton kernel: %s", reason)
+    warn_once(log, reason, f"linear attention runs in chunks of plain torch operations; the Triton kernel: {reason}")
 
 
 def fused_attention(
@@ -32,8 +30,9 @@ def fused_attention(
 ) -> Tensor:
     """Linear attention by the fastest kernel for these inputs; the arguments are those of `chunked_attention`.
 
-    On an NVIDIA GPU the Triton kernel, where it supports the types and shapes; else chunks. Which, and why, is logged
-    once at the level INFO. Outputs are the same up to rounding.
+    On an NVIDIA GPU the Triton kernel, where it supports the types and shapes; else chunks. Where it does not, a
+    warning says once why. Outputs are the same up to rounding, except where keys of one head differ so much in length
+    that powers of the shorter leave float32: chunks scale all keys by the longest, Triton each feature by its largest.
     """
     if q.device.type == "cuda":
         try:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from performer_string.features import FeatureMap
 from performer_string.locality.lattice import Lattice, find_lattice
+from performer_string.logs import warn_once
 from performer_string.modes import plain
 
 log = logging.getLogger(__name__)
@@ -102,9 +103,10 @@ class OffsetKernel(nn.Module):
             return None
         found = find_lattice(positions[num_prefix:])
         if found is None:
-            log.info(
-                "%d positions are no row-major grid (the first axis the slowest, each rising in equal steps): weights "
-                "are N x N",
-                len(positions) - num_prefix,
+            warn_once(
+                log,
+                "grid",
+                f"{len(positions) - num_prefix} positions are no row-major grid (the first axis the slowest, each "
+                f"rising in equal steps): weights are N x N",
             )
         return found

@@ -1,4 +1,4 @@
-"""Checkpoints of a run that may have been moved."""
+"""Checkpoints of a run: the best, wherever its folder is moved to, and the last, from which it goes on as itself."""
 
 from __future__ import annotations
 
@@ -6,10 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import ModelCheckpoint
+import torch
+from lightning.fabric.plugins import TorchCheckpointIO
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.trainer.states import TrainerFn
 
-from train.callbacks.control import validation_due
-from train.files import LAST
+from train.callbacks.control import validation_due, whole_window
+from train.files import LAST, write_aside
+
+
+class WholeFiles(TorchCheckpointIO):
+    """Checkpoints written beside their place and renamed. Lightning's go through the folder for temporary files, and
+    are copied from there over the one before where that is another file system."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
+        if storage_options is not None:
+            raise TypeError("checkpoints are local files here, which have no storage_options.")
+        with write_aside(Path(path)) as partial:
+            torch.save(checkpoint, partial)
 
 
 class MovableCheckpoint(ModelCheckpoint):
@@ -26,48 +40,52 @@ class MovableCheckpoint(ModelCheckpoint):
         best = {here(path): value for path, value in state_dict.get("best_k_models", {}).items()}
         super().load_state_dict({**state_dict, **moved, "best_k_models": best, "dirpath": self.dirpath})
 
-    def write_last(self, trainer: L.Trainer) -> None:
-        trainer.save_checkpoint(Path(str(self.dirpath)) / LAST)
+
+def ends_within(trainer: L.Trainer) -> bool:
+    """Whether `max_steps` ended the training within an epoch."""
+    return 0 < trainer.max_steps <= trainer.global_step and not trainer.is_last_batch
 
 
-class StepCheckpoint(MovableCheckpoint):
-    """One every so many steps; instead of right before a validation, which a run resumed from there would leave out,
-    one step after it."""
+class LastCheckpoint(Checkpoint):
+    """`last.ckpt`: every so many steps, at the end of each epoch, and at the end of the training.
 
-    def __init__(self, every_n_train_steps: int, **options: Any):
-        super().__init__(every_n_train_steps=every_n_train_steps, **options)
-        self.every, self.missed = every_n_train_steps, 0
+    Where a resumed run goes on as this one would: between whole windows of accumulated gradients, which are not saved;
+    instead of right before a validation, which would be left out, one step after it; and still within the epoch that
+    `max_steps` ends, after its validation, since Lightning counts that epoch as a whole one afterwards.
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        step = trainer.global_step
-        if validation_due(trainer, batch_idx):
-            self.missed = step if step % self.every == 0 else self.missed
-        elif 0 < self.missed < step:
-            self.missed = 0
-            self.write_last(trainer)
-        else:
-            super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
-
-
-class EpochCheckpoint(MovableCheckpoint):
-    """One at the end of each epoch; of a training that `max_steps` ends within one, at its last step.
-
-    Lightning counts that epoch as a whole one afterwards, and with more steps would go on with the next.
+    Args:
+        directory: of the file.
+        every: steps, 0 for none but those at ends.
     """
 
-    def __init__(self, **options: Any):
-        super().__init__(**options)
-        self.within = False
+    def __init__(self, directory: Path, every: int):
+        if every < 0:
+            raise ValueError(f"--checkpoint_every has to be 0 or more steps, not {every}.")
+        self.path, self.every, self.saved = directory / LAST, every, 0
+
+    def save(self, trainer: L.Trainer) -> None:
+        if not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            self.saved = trainer.global_step
+            trainer.save_checkpoint(self.path)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        self.within = 0 < trainer.max_steps <= trainer.global_step and not trainer.is_last_batch
-        if self.within and not trainer.fast_dev_run:  # type: ignore[attr-defined]
-            self.write_last(trainer)
+        due = self.every > 0 and trainer.global_step // self.every > self.saved // self.every
+        validated_next = bool(trainer.enable_validation) and validation_due(trainer, batch_idx)
+        if (due or ends_within(trainer)) and whole_window(trainer, batch_idx) and not validated_next:
+            self.save(trainer)
+
+    def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if trainer.state.fn == TrainerFn.FITTING and ends_within(trainer):
+            self.save(trainer)
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        if not self.within:
-            super().on_train_epoch_end(trainer, module)
+        if not ends_within(trainer):
+            self.save(trainer)
+
+    def state_dict(self) -> dict[str, int]:
+        return {"saved": self.saved}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self.saved = state_dict["saved"]

@@ -52,17 +52,13 @@ def validation_due(trainer: L.Trainer, batch_idx: int) -> bool:
     return (batch_idx + 1) % batches == 0
 
 
-class ValidateAtEnd(Callback):
-    """Validation as often as asked for, or more often, so that there is one after the last epoch or step."""
+def whole_window(trainer: L.Trainer, batch_idx: int) -> bool:
+    """Whether no gradients are being accumulated after this batch of an epoch."""
+    return (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch
 
-    def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        epochs, every = trainer.max_epochs, trainer.check_val_every_n_epoch
-        if every and epochs and epochs > 0 and epochs % every:
-            trainer.check_val_every_n_epoch = math.gcd(epochs, every)
-            rank_zero_info(
-                f"Validation every {trainer.check_val_every_n_epoch} epochs and not every {every}, so that there is "
-                f"one after the last of the {epochs}."
-            )
+
+class ValidateAtEnd(Callback):
+    """A validation after the last epoch or step, beside those asked for."""
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -174,11 +170,9 @@ class CleanStop(Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        window = trainer.accumulate_grad_batches
-        whole = (batch_idx + 1) % window == 0 or trainer.is_last_batch
         asked = self.signal is not None and not validation_due(trainer, batch_idx)
         late = out_of_time(trainer) and not trainer.is_last_batch  # else Lightning would pass a part for an epoch
-        if trainer.strategy.reduce_boolean_decision(whole and (asked or late), all=False):
+        if trainer.strategy.reduce_boolean_decision(whole_window(trainer, batch_idx) and (asked or late), all=False):
             trainer.save_checkpoint(self.path)
             rank_zero_info(
                 f"{'Out of time' if late else 'Stopped'} at step {trainer.global_step}. Go on with: python -m train "

@@ -71,10 +71,6 @@ class Throughput(Callback):
             self.images, self.since = 0, now
 
 
-def validated(trainer: L.Trainer) -> bool:
-    return any(name.startswith("val/") for name in trainer.callback_metrics)
-
-
 class Record(Callback):
     """The configuration as text at the start, and the hyper-parameters with the final metrics at the end.
 
@@ -85,6 +81,14 @@ class Record(Callback):
 
     def __init__(self, config: str, path: Path):
         self.config, self.path = config, path
+        self.validated_at: int | None = None  # step
+
+    def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.validated_at = trainer.global_step
+
+    def complete(self, trainer: L.Trainer) -> bool:
+        """Whether the metrics are of the last step, or there are none."""
+        return self.validated_at == trainer.global_step or not trainer.enable_validation
 
     def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         writer = tensorboard(trainer)
@@ -97,7 +101,7 @@ class Record(Callback):
                 f"python -m train resume {self.path.parent}" if trainer.global_step else "begin again, with more of it"
             )
             rank_zero_info(f"Out of time at step {trainer.global_step}: {again}")
-        elif validated(trainer) or not trainer.enable_validation:
+        elif self.complete(trainer):
             self.write(trainer, module)
 
     def write(self, trainer: L.Trainer, module: L.LightningModule) -> None:

@@ -96,7 +96,7 @@ class ImageData(L.LightningDataModule):
         self.shift, self.scale = shift[:, None, None], scale[:, None, None]  # [C, 1, 1]
         self._train: Any = None
         self._test: Any = None
-        self._trained_classes: list[str] | None = None  # of the checkpoint that this comes from
+        self._trained: Any = None  # the state in the checkpoint that this comes from
         self._loader: ResumableLoader | None = None
         self._resume: dict[str, int] | None = None
 
@@ -118,7 +118,7 @@ class ImageData(L.LightningDataModule):
         """What a checkpoint's `state_dict` says was trained on."""
         values = state["config"]
         data = cls(**{**values, "arrow": ArrowTask(**values["arrow"])})
-        data._trained_classes = state.get("classes")
+        data._trained = state
         return data
 
     def prepare_data(self) -> None:
@@ -135,8 +135,7 @@ class ImageData(L.LightningDataModule):
         if self.files is None or self._train is not None:
             return
         self._train = self._files(train=True)
-        if self._trained_classes is not None:
-            check_same_classes(self._trained_classes, class_names(self._train), RESUMED)
+        self._check_classes()
         self.num_classes = self.num_classes or len(class_names(self._train))
         if self.num_classes < 2:
             raise ValueError(f"{self.root} has one class only, {class_names(self._train)[0]}: nothing to tell apart.")
@@ -175,6 +174,7 @@ class ImageData(L.LightningDataModule):
         """A dataset, and which of its images."""
         self.setup()
         if split == "val":
+            self._check_split()
             return self._train, self._val_indices
         if self._test is None:
             self._test = self._files(train=False)
@@ -208,13 +208,41 @@ class ImageData(L.LightningDataModule):
     def state_dict(self) -> dict[str, Any]:
         """For checkpoints: what the data are, and how far the epoch is."""
         position = self._loader.state_dict() if self._loader else None
-        return {"config": self.plain(), "position": position, "classes": class_names(self._train)}
+        return {"config": self.plain(), "position": position, **self._trained_files()}
+
+    def _trained_files(self) -> dict[str, Any]:
+        return {"classes": class_names(self._train), "files": None if self._train is None else len(self._train)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         # Lightning asks for the loader, to count its steps, before it would restore a loader's state by itself.
         self._resume = state["position"]
-        if "classes" in state and self._train is not None:  # not in those of old checkpoints
-            check_same_classes(state["classes"], class_names(self._train), RESUMED)
+        self._trained = state
+        if self._train is not None:
+            self._check_classes()
+            self._check_split()
+
+    def _check_classes(self) -> None:
+        if self._trained is not None and "classes" in self._trained:  # not in those of old checkpoints
+            check_same_classes(self._trained["classes"], class_names(self._train), RESUMED)
+
+    def _check_split(self) -> None:
+        """An error unless the training images are as many as those of the checkpoint, and split alike: else what is
+        validated on would be what was trained on."""
+        if self._trained is None or self.files is None:
+            return
+        now, then = self._trained_files(), self._trained
+        if then.get("files", now["files"]) != now["files"]:
+            raise ValueError(
+                f"{self.root} has {now['files']} training images and had {then['files']} when the model was trained on "
+                f"it: the images held out for validation would be others, which it was trained on. Take the folder as "
+                f"it was then."
+            )
+        share = then["config"]["val_fraction"]
+        if share != self.val_fraction:
+            raise ValueError(
+                f"val_fraction was {share} when the model was trained, and is {self.val_fraction}: the images held out "
+                f"for validation would be others, which it was trained on."
+            )
 
     def loader(self, dataset: Dataset[tuple[Tensor, int]], batch_size: int | None = None) -> DataLoader[Any]:
         """A dataset in order, each rank its share."""
