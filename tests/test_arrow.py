@@ -55,6 +55,18 @@ def test_classes_are_balanced_and_distances_vary():
     task = ArrowTask(distance="ray")
     labels = Counter(task.draw(9, seed)[1] for seed in range(800))
     assert all(abs(labels[c] - 200) < 5 * (800 * 0.25 * 0.75) ** 0.5 for c in range(4))
+    for kind in ("adjacent", "ray"):
+        distances = Counter(distance(ArrowTask(distance=kind), seed) for seed in range(200))
+        assert set(distances) == ({1} if kind == "adjacent" else set(range(1, 9)))
+
+
+def distance(task: ArrowTask, seed: int) -> int:
+    """From the Y to the arrow at its base, in cells, of an image of 9 x 9."""
+    found = read(task.draw(9, seed)[0], task)
+    (place, (_, side)) = next((c, g) for c, g in found.items() if g[0] == "Y")
+    return next(
+        n for n in range(1, 9) if found.get(tuple(np.array(place) + n * STEPS[(side + 2) % 4]), ("",))[0] == "arrow"
+    )
 
 
 def test_the_null_score_is_that_of_the_mode():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,8 +13,11 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset
 from torchvision.datasets import MNIST
+from torchvision.models import MobileNet_V3_Small_Weights
 from training import REPOSITORY
 
+from train.callbacks.control import StepSeed
+from train.data.arrow import ArrowDataset, ArrowTask
 from train.data.images import AUGMENTATIONS
 from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader
 from train.data.module import ImageData
@@ -225,3 +229,50 @@ raise RuntimeError("a crash")
     done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=100)
     assert done.returncode == 1
     assert "a crash" in done.stderr
+
+
+def test_training_validation_and_test_are_three_sets_of_arrows():
+    data = ImageData("arrow", train_size=16, val_size=16, size=[60, 60], batch_size=16, workers=0)
+    loaders = (data.train_dataloader(), data.val_dataloader()[0], data.test_dataloader()[0])
+    images = [next(iter(loader))[0] for loader in loaders]
+    for split, found in zip(("val", "test"), images[1:], strict=True):
+        held_out = data.held_out(split, (60, 60))
+        assert torch.equal(found, torch.stack([held_out[i][0] for i in range(16)]))
+        assert torch.equal(found, torch.stack([ArrowDataset(ArrowTask(), 60, 16, split)[i][0] for i in range(16)]))
+    flat = torch.cat(images).flatten(1)
+    assert len(flat.unique(dim=0)) == 48
+
+
+def test_loaders_of_a_folder_are_of_its_splits(folder):
+    data = ImageData("folder", root=str(folder), size=[8, 8], batch_size=100, workers=0)
+    for split, loader in (("val", data.val_dataloader()), ("test", data.test_dataloader())):
+        held_out = data.held_out(split, (8, 8))
+        images = torch.cat([x for x, _ in loader[0]])
+        assert torch.equal(images, torch.stack([held_out[i][0] for i in range(len(held_out))]))
+
+
+def test_augmentations_are_what_they_are_called():
+    image = torch.arange(64, dtype=torch.uint8).reshape(1, 8, 8)
+    flipped = {tuple(AUGMENTATIONS["flip"]((8, 8))(image).flatten().tolist()) for _ in range(50)}
+    assert flipped == {tuple(image.flatten().tolist()), tuple(image.flip(-1).flatten().tolist())}
+    padded = torch.nn.functional.pad(image + 1, (1, 1, 1, 1))  # by an eighth
+    places = {tuple(padded[:, i : i + 8, j : j + 8].flatten().tolist()) for i in range(3) for j in range(3)}
+    cropped = {tuple(AUGMENTATIONS["pad-crop"]((8, 8))(image + 1).flatten().tolist()) for _ in range(300)}
+    assert cropped == places
+
+
+def test_constants_of_the_sources():
+    """ImageNet's are those of torchvision's weights; the others are of the images themselves."""
+    expected = MobileNet_V3_Small_Weights.IMAGENET1K_V1.transforms()
+    for name in ("imagenet", "imagenette"):
+        assert (SOURCES[name].mean, SOURCES[name].std) == (tuple(expected.mean), tuple(expected.std))
+
+
+def test_steps_draw_other_numbers_on_each_rank():
+    drawn = []
+    for step, rank in ((0, 0), (0, 1), (1, 0), (0, 0)):
+        loop = SimpleNamespace(epoch_loop=SimpleNamespace(total_batch_idx=step))
+        StepSeed(5).on_train_batch_start(SimpleNamespace(fit_loop=loop, global_rank=rank), None, None, 0)
+        drawn.append(float(torch.rand(())))
+    assert len(set(drawn)) == 3
+    assert drawn[0] == drawn[3]
