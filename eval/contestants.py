@@ -112,36 +112,45 @@ class Attentions:
             "performer-pytorch": lambda: self.package(q, k, v, rotation=rotation),
         }
 
-    @torch.no_grad()
     def check(self, methods: Sequence[str], tokens: int = 1024) -> None:
-        """Each method of ours against its definition in float64, at a length where a locality goes its linear way;
-        performer-pytorch is whatever it is."""
-        q, k, v = self.inputs(tokens)
-        got = self.outputs(tokens, q, k, v)
+        """Each method of ours against its definition in float64, at a length where a locality goes its linear way, and
+        with `--backward` its gradients too; performer-pytorch is whatever it is."""
+        backward = self.options.backward
+        inputs = self.inputs(tokens)
+        got = self.outputs(tokens, *inputs)
         positions, rotation = self.places(tokens)
-        exact = [x.double() for x in (q, k, v)]
-        exact[:2] = rotate_pair(exact[0], exact[1], rotation)
+        exact = [x.detach().double().requires_grad_(backward) for x in inputs]
         phi = copy.deepcopy(self.phi).double()
-        weights = naive.linear_weights(phi.queries(exact[0]), phi.keys(exact[1]))
-        definitions = {
-            "linear": weights,
-            "linear+lf": weights * self.locality.matrix(positions),
-            "softmax": naive.softmax_weights(exact[0], exact[1]),
-        }
-        for name in set(methods) & definitions.keys():
-            wanted = naive.attend(definitions[name].double(), exact[2])
-            error = float((got[name]().double() - wanted).norm() / wanted.norm())
-            bound = TOLERANCE[self.dtype] + (FOCUSED if name == "linear+lf" else 0.0)
-            if not torch.isfinite(wanted).all():
-                raise ValueError(
-                    f"the definition of {name} overflows with these queries and keys, so that it proves nothing: take "
-                    f"a smaller --std."
-                )
-            if not error <= bound:
-                raise ValueError(
-                    f"{name} is {error:.2e} from its definition at {tokens} tokens, above {bound:.0e}: no speed is "
-                    f"given for it."
-                )
+        with torch.set_grad_enabled(backward):
+            q, k = rotate_pair(exact[0], exact[1], rotation)
+            weights = naive.linear_weights(phi.queries(q), phi.keys(k))
+            definitions = {
+                "linear": weights,
+                "linear+lf": weights * self.locality.matrix(positions).detach(),
+                "softmax": naive.softmax_weights(q, k),
+            }
+            for name in [name for name in methods if name in definitions]:
+                wanted, out = naive.attend(definitions[name].double(), exact[2]), got[name]().double()
+                self.compare(name, f"at {tokens} tokens", out, wanted)
+                if backward:
+                    upstream = torch.randn_like(wanted)
+                    slow = torch.autograd.grad((wanted * upstream).sum(), exact, retain_graph=True)
+                    fast = torch.autograd.grad((out * upstream).sum(), inputs)
+                    for x, *pair in zip("qkv", fast, slow, strict=True):
+                        self.compare(name, f"in the gradient of {x} at {tokens} tokens", *pair)
+
+    def compare(self, name: str, where: str, out: Tensor, wanted: Tensor) -> None:
+        error = float((out.detach().double() - wanted.detach()).norm() / wanted.detach().norm())
+        bound = TOLERANCE[self.dtype] + (FOCUSED if name == "linear+lf" else 0.0)
+        if not torch.isfinite(wanted).all():
+            raise ValueError(
+                f"the definition of {name} overflows with these queries and keys, so that it proves nothing: take a "
+                f"smaller --std."
+            )
+        if not error <= bound:
+            raise ValueError(
+                f"{name} is {error:.2e} from its definition {where}, above {bound:.0e}: no speed is given for it."
+            )
 
     @torch.no_grad()
     def error(self, out: Tensor, q: Tensor, k: Tensor, v: Tensor) -> float:

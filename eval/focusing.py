@@ -103,20 +103,26 @@ class Contest:
 
         return call
 
-    @torch.no_grad()
     def check(self, locality: Locality) -> tuple[str, float]:
-        """The regime, and the error at a few queries against N x N weights; refuses a bad one."""
-        fast = linear_attention(self.q, self.k, self.v, self.phi, locality=locality, positions=self.positions)
-        fq, fk = self.phi.pair(self.q, self.k)
-        some = torch.linspace(0, len(self.positions) - 1, QUERIES, device=fq.device).long().unique()
-        decay = locality.of_offsets(self.positions[some, None] - self.positions)  # [H, queries, N]
-        weights = fq[:, :, some] @ fk.mT
-        slow = divide(weights * decay @ self.v, weights.sum(-1, keepdim=True))
-        error = float((fast[:, :, some] - slow).norm() / slow.norm())
+        """The regime, and the error at a few queries against N x N weights, with `--backward` the largest of the
+        gradients' too; refuses a bad one."""
+        some = torch.linspace(0, len(self.positions) - 1, QUERIES, device=self.q.device).long().unique()
+        decay = locality.of_offsets(self.positions[some, None] - self.positions).detach()  # [H, queries, N]
+        with torch.set_grad_enabled(self.backward):
+            fast = linear_attention(self.q, self.k, self.v, self.phi, locality=locality, positions=self.positions)
+            fq, fk = self.phi.pair(self.q, self.k)
+            weights = fq[:, :, some] @ fk.mT
+            slow = divide(weights * decay @ self.v, weights.sum(-1, keepdim=True))
+            pairs = [(fast[:, :, some], slow)]
+            if self.backward:
+                upstream = torch.randn_like(slow)
+                made = [torch.autograd.grad((out * upstream).sum(), (self.q, self.k, self.v)) for out in pairs[0]]
+                pairs += zip(*made, strict=True)
+        error = max(float(((a - b).norm() / b.norm()).detach()) for a, b in pairs)
         regime = self.regime(locality, fq.shape[-1])
         if not error <= BOUNDS[regime]:
             raise ValueError(
-                f"at {len(self.positions)} tokens and sigma {float(locality.sigma()[0]):g} the {regime} is "
+                f"at {len(self.positions)} tokens and sigma {float(locality.sigma()[0].detach()):g} the {regime} is "
                 f"{error:.2%} off, above its bound of {BOUNDS[regime]:.1%}: no speed is given for it."
             )
         return regime, error
@@ -141,22 +147,21 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
         contest = Contest(options, side, device)
         times = in_turn(contest.calls, options.rounds, device)
         for name, call in contest.calls.items():
-            found.append(
-                {
-                    "attention": name,
-                    "tokens": side * side,
-                    "regime": contest.regimes[name],
-                    "error": contest.errors[name],
-                    "ms": 1000 * statistics.median(times[name]),
-                    "to plain": ratio(times[name], times[PLAIN]),
-                    "peak MiB": peak_bytes(call, device) / 2**20,
-                }
-            )
-    for row in found:
+            row = {
+                "attention": name,
+                "tokens": side * side,
+                "regime": contest.regimes[name],
+                "error": contest.errors[name],
+                "ms": 1000 * statistics.median(times[name]),
+                "to plain": ratio(times[name], times[PLAIN]),
+                "peak MiB": peak_bytes(call, device) / 2**20,
+            }
+            found.append(row)
+            yield row
+    for row in found:  # at the end: of all lengths
         same = [other for other in found if other["attention"] == row["attention"]]
         for title, column in (("time exponent", "ms"), ("memory exponent", "peak MiB")):
             row[title] = exponent([other["tokens"] for other in same], [other[column] for other in same])
-        yield row
 
 
 def summary(found: Sequence[Row]) -> list[Row]:

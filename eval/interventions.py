@@ -61,9 +61,14 @@ def softmax(vit: ViT) -> dict[str, Intervention]:
     return by_layer(vit, "softmax", lambda layer: SoftmaxAttention())
 
 
+def drawn(vit: ViT) -> list[RandomFeatures]:
+    """The maps with a draw, which learned features are not."""
+    return [module for module in vit.modules() if isinstance(module, RandomFeatures) and not module.learned]
+
+
 def expected_kernel(vit: ViT) -> dict[str, Intervention]:
     """The map's own kernel without the variance of a draw."""
-    if not any(isinstance(module, RandomFeatures) for module in vit.modules()):
+    if not drawn(vit):
         return {}
     found = [expected(cast(nn.Module, attend)) for attend in vit.attends()]
     return by_layer(vit, "expected kernel", lambda layer: cast(nn.Module, found[layer]))
@@ -71,8 +76,7 @@ def expected_kernel(vit: ViT) -> dict[str, Intervention]:
 
 def more_features(vit: ViT, times: int = 8) -> dict[str, Intervention]:
     """A fresh draw of so many times the features."""
-    c = vit.config
-    phis = [module for module in vit.modules() if isinstance(module, RandomFeatures)]
+    c, phis = vit.config, drawn(vit)
     if not phis:
         return {}
     options = {**c.feature_options, "num_features": times * phis[0].num_features}
@@ -219,6 +223,32 @@ def near_keys(vit: ViT) -> dict[str, Intervention]:
     return {title: partial(near, layers=some) for title, some in each_and_all(vit, "near keys").items()}
 
 
+@contextmanager
+def shuffled(vit: ViT) -> Iterator[None]:
+    """The patches of each image in an order of its own."""
+    generator = torch.Generator().manual_seed(0)
+
+    def permute(module: nn.Module, args: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        if args[0].shape[1] != vit.config.in_channels:
+            return args  # which the model refuses
+        sizes = dict(zip("hw", vit.grid(*args[0].shape[-2:]), strict=True), p=vit.patch[0], q=vit.patch[1])
+        patches = rearrange(args[0], "b c (h p) (w q) -> b (h w) c p q", **sizes)
+        order = torch.rand(patches.shape[:2], generator=generator).argsort(-1).to(patches.device)
+        patches = patches.gather(1, order[..., None, None, None].expand_as(patches))
+        return (rearrange(patches, "b (h w) c p q -> b c (h p) (w q)", **sizes), *args[1:])
+
+    handle = vit.register_forward_pre_hook(permute)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def shuffled_patches(vit: ViT) -> dict[str, Intervention]:
+    """What the order of the patches is worth: a model without positions sees none of it."""
+    return {"patches shuffled": shuffled}
+
+
 GROUPS: dict[str, Callable[[ViT], dict[str, Intervention]]] = {
     "softmax": softmax,
     "expected": expected_kernel,
@@ -227,6 +257,7 @@ GROUPS: dict[str, Callable[[ViT], dict[str, Intervention]]] = {
     "temperature": temperature,
     "thinned": fewer_tokens,
     "near": near_keys,
+    "shuffled": shuffled_patches,
 }
 
 

@@ -141,20 +141,20 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
             peak = product_operations / statistics.median(times[PRODUCT]) if beside else math.nan  # a second
             for name, call in calls.items():
                 median = statistics.median(times[name])
-                found.append(
-                    {
-                        "level": level,
-                        "method": name,
-                        "tokens": tokens,
-                        "ms": 1000 * median,
-                        "tokens/s": tokens / median,
-                        "to softmax": ratio(times[name], times[REFERENCE]) if REFERENCE in times else math.nan,
-                        "peak MiB": peak_bytes(call, device) / 2**20,
-                        "error to softmax": errors[name],
-                        "of peak": operations(name, options, tokens) / median / peak,
-                    }
-                )
-        for row in found:
+                row = {
+                    "level": level,
+                    "method": name,
+                    "tokens": tokens,
+                    "ms": 1000 * median,
+                    "tokens/s": tokens / median,
+                    "to softmax": ratio(times[name], times[REFERENCE]) if REFERENCE in times else math.nan,
+                    "peak MiB": peak_bytes(call, device) / 2**20,
+                    "error to softmax": errors[name],
+                    "of peak": operations(name, options, tokens) / median / peak,
+                }
+                found.append(row)
+                yield row
+        for row in found:  # at the end: of all lengths
             own = [other for other in found if other["method"] == row["method"]]
             tokens_of = [other["tokens"] for other in own]
             row["time exponent"] = exponent(tokens_of, [other["ms"] for other in own])
@@ -164,7 +164,6 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
             for row in found:
                 if row["method"] == name:
                     row["faster than softmax from"] = "" if where is None else where
-        yield from found
 
 
 def summary(found: Sequence[Row]) -> list[Row]:

@@ -55,7 +55,7 @@ def over_seeds(found: Sequence[Row]) -> list[Row]:
     """Rows of runs that differ by their seed alone as one row a resolution: the mean and its 95 % interval.
 
     Student's, mean +- t_(n-1) s / sqrt(n) over n seeds, cut off at 0 and 100 %: of the training, on these images; with
-    three seeds t is 4.3. A model with one seed keeps its row, and the interval over its images.
+    three seeds t is 4.3. A model with one seed, or whose seeds are all alike, has the interval over its images.
     """
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in found:
@@ -66,6 +66,8 @@ def over_seeds(found: Sequence[Row]) -> list[Row]:
             rows.append(members[0])
             continue
         mean, low, high = student([row["accuracy"] for row in members])
+        if low == high:  # all seeds alike: not more certain than one of them
+            low, high = members[0]["low"], members[0]["high"]
         title = f"{model}, mean of {len(members)} seeds"
         rows.append(
             {

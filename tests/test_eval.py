@@ -11,10 +11,12 @@ from matplotlib.figure import Figure
 from saved import CONFIG, read, save
 
 from eval import resolution
-from eval.__main__ import main
+from eval.__main__ import build_parser, main
 from eval.report import table, wilson, write_csv
 from eval.resolution import summary
 from eval.seeds import over_seeds
+from train.checkpoint import load_trained
+from train.data.arrow import ArrowDataset, ArrowTask
 
 
 def test_several_models_at_several_resolutions(tmp_path, capsys):
@@ -43,6 +45,8 @@ def test_seeds_of_one_model_are_one_row_with_their_interval():
     # 4.3027 is the 97.5 % point of Student's t with 2 degrees of freedom, the standard deviation 4
     assert line == {"accuracy in %": "a, mean of 3 seeds", "60 px": f"94.0 ({94 - 4.3027 * 4 / 3**0.5:.1f}-100.0)"}
     assert single == {"accuracy in %": "b-seed0", "60 px": "50.0 (1.0-2.0)"}
+    alike = [{**row(f"a-seed{i}", 100.0), "low": 99.2, "high": 100.0} for i in range(3)]
+    assert summary(alike)[0]["60 px"] == "100.0 (99.2-100.0)"  # no more certain than one of them
     assert null["60 px"] == "44.0"
     apart = over_seeds([row("a-seed0", 90.0), row("a-seed1", 80.0), row("a-seed0", 70.0, 84), row("a-seed1", 50.0, 84)])
     assert [(r["resolution"], r["accuracy"]) for r in apart] == [(60, 85.0), (84, 60.0)]
@@ -175,16 +179,23 @@ def test_two_models_of_one_name(evaluation, tmp_path, capsys):
     assert "two checkpoints have the same name, so that their rows would mix: one" in capsys.readouterr().err
 
 
-def test_accuracy_is_that_of_the_model(tmp_path):
-    """Against a plain loop over the same images."""
-    path = save(tmp_path / "one")
-    main(["resolution", "--checkpoint", str(path), "--resolutions", "84", "--out", str(tmp_path)])
-    from train.checkpoint import load_trained
-
+def test_accuracy_is_that_of_the_model_on_the_images_asked_for(tmp_path):
+    """Against a plain loop over them; models are studied on those of validation."""
+    path, found = save(tmp_path / "one"), {}
     trained = load_trained(path)
-    data = trained.data.held_out("test", (84, 84))
-    right = sum(int(trained.classifier(trained.data.normalise(x[None])).argmax()) == y for x, y in data)
-    assert float(read(tmp_path / "resolution.csv")[1][0]["accuracy"]) == pytest.approx(100 * right / 32, abs=0.01)
+    for split in ("test", "val"):
+        main(["resolution", "--checkpoint", str(path), "--resolutions", "84", "--out", str(tmp_path), "--split", split])
+        data = ArrowDataset(ArrowTask(), 84, 32, split)
+        right = sum(int(trained.classifier(x[None] / 255).argmax()) == y for x, y in data)
+        found[split] = float(read(tmp_path / "resolution.csv")[1][0]["accuracy"])
+        assert found[split] == pytest.approx(100 * right / 32, abs=0.01)
+    assert found["test"] != found["val"]
+    main(["resolution", "--checkpoint", str(path), "--resolutions", "84", "--out", str(tmp_path / "more")])
+    assert float(read(tmp_path / "more" / "resolution.csv")[1][0]["accuracy"]) == found["test"]
+    parser = build_parser()
+    given = ["--checkpoint", str(path), "--resolutions", "84"]
+    splits = {name: parser.parse_args([name, *given]).split for name in ("resolution", "intervene", "estimator")}
+    assert splits == {"resolution": "test", "intervene": "val", "estimator": "val"}
 
 
 def test_positions_can_be_interpolated(tmp_path):

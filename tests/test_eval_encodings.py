@@ -51,12 +51,18 @@ def test_the_invariance_report_sees_a_broken_encoding(tmp_path, monkeypatch, cap
         ({"encoding": "pate-so2", "encoding_options": {"conformal_scaling": 1.0}}, "fails by design"),
         ({"encoding": "rope-mixed", "values": "group-action"}, "fails by design"),
         ({"encoding": "liere", "encoding_options": {"block_size": 2}}, "exact"),
+        ({"encoding": "liere", "centred": True, "registers": 1, "attention": "linear"}, "exact"),
+        ({"encoding": "absolute", "centred": True}, "fails by design"),  # which is never centred
+        ({"encoding": "rope", "values": "connection"}, "exact"),
+        ({"encoding": "rope", "values": "connection", "value_options": {"encoding": "liere"}}, "fails by design"),
+        ({"encoding": "none", "attention": "linear"}, "exact"),
+        ({"encoding": "liere", "attention": "linear"}, "fails by design"),
     ],
     ids=str,
 )
 def test_the_invariance_report_of_a_checkpoint(tmp_path, monkeypatch, capsys, changes, expected):
     monkeypatch.setattr(invariance, "DRAWS", (1, 4))
-    path = save(tmp_path / "one", replace(CONFIG, attention="softmax", **changes))
+    path = save(tmp_path / "one", replace(CONFIG, **{"attention": "softmax", **changes}))
     main(["invariance", "--checkpoint", str(path), "--out", str(tmp_path)])
     models = [row for row in read(tmp_path / "invariance.csv")[1] if row["part"] == "models"]
     assert [(row["name"], row["expected"], row["holds"]) for row in models] == [(str(path), expected, "True")]

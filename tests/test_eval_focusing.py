@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+
 import pytest
+import torch
 from saved import read
 
 from eval import focusing
@@ -31,6 +34,31 @@ def test_no_speed_for_a_focusing_that_is_off(tmp_path, monkeypatch, capsys):
         main(["focusing", *FOCUSING, "--sides", "12", "--out", str(tmp_path)])
     assert "above its bound of" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_no_speed_for_a_focusing_whose_gradient_is_off(tmp_path, monkeypatch, capsys):
+    right = focusing.Locality.numerator
+
+    def steeper(*args):
+        out = right(*args)
+        return out.detach() + 1.1 * (out - out.detach())
+
+    monkeypatch.setattr(focusing.Locality, "numerator", steeper)
+    arguments = ["focusing", *FOCUSING, "--sides", "12", "--exact-up-to", "0", "--out", str(tmp_path)]
+    main(arguments)
+    with pytest.raises(SystemExit):
+        main([*arguments, "--backward"])
+    assert "above its bound of" in capsys.readouterr().err
+
+
+def test_what_is_timed_with_backward_has_a_backward_pass():
+    parser = argparse.ArgumentParser()
+    focusing.add_arguments(parser)
+    contest = focusing.Contest(parser.parse_args([*FOCUSING, "--backward"]), 6, torch.device("cpu"))
+    for call in contest.calls.values():
+        contest.q.grad = None
+        call()
+        assert contest.q.grad.abs().max() > 0
 
 
 def test_the_exponent_of_a_power_law():

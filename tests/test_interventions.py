@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -47,19 +48,22 @@ def test_each_kind_of_model_has_the_interventions_that_make_sense():
     thin = {"keys thinned", "pooling thinned", "keys and pooling thinned"}
     drawn = {f"draw {i}" for i in range(5)}
     for found in groups.values():
-        found.remove("near keys")
+        found -= {"near keys", "patches shuffled"}
     assert groups["softmax"] == {"log N temperature", *thin}
     assert groups["polynomial"] == {"softmax", "log N temperature", *thin}
     assert groups["performer-pytorch"] == {"softmax", "log N temperature", "pooling thinned", *drawn}
     assert groups["relu"] == {
         "softmax", "expected kernel", "8 times the features", "log N temperature", *drawn, *thin
     }  # fmt: skip
+    learned = model("relu", feature_options={**MODELS["relu"]["feature_options"], "learned": True})
+    groups["learned"] = {name.split(",")[0] for name in interventions(learned)} - {"near keys", "patches shuffled"}
+    assert groups["learned"] == {"softmax", "log N temperature", *thin}  # no draw has made it
     square = model("polynomial", feature_options={})
     assert not {name for name in interventions(square) if "temperature" in name or "draw" in name}
     assert "log N temperature" not in interventions(model("softmax", log_scale=True))
     assert {name.split(",")[0] for name in interventions(model("relu", pool="cls"))} == groups["relu"] - {
         "pooling thinned", "keys and pooling thinned"
-    } | {"near keys"}  # fmt: skip
+    } | {"near keys", "patches shuffled"}  # fmt: skip
 
 
 def same_weights(vit: ViT, config: ViTConfig) -> ViT:
@@ -83,6 +87,35 @@ def test_interventions_are_the_models_that_they_stand_for():
     assert order == 3
     with interventions(relu)["log N temperature"](relu):
         torch.testing.assert_close(relu(images), same_weights(relu, sharp)(images))
+
+
+@torch.no_grad()
+def test_shuffled_patches_are_those_of_the_image_and_matter_to_positions_only():
+    images = torch.arange(2 * 60 * 60, dtype=torch.float32).reshape(2, 1, 60, 60)
+    vit, seen = model("softmax"), []
+    with interventions(vit)["patches shuffled"](vit):
+        vit.embed.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+        vit(images)
+    vit(images)
+    patches, plain = (x.reshape(2, 25, -1).tolist() for x in seen)
+    for image in range(2):
+        assert patches[image] != plain[image]
+        assert sorted(patches[image]) == sorted(plain[image])
+    assert [plain[0].index(p) for p in patches[0]] != [plain[1].index(p) for p in patches[1]]
+    bag, images = model("softmax", encoding="none"), sparse_images(5)
+    with interventions(bag)["patches shuffled"](bag):
+        shuffled = bag(images)
+    torch.testing.assert_close(shuffled, bag(images), rtol=1e-4, atol=1e-4)
+
+
+@torch.no_grad()
+def test_draws_are_different_ones():
+    vit, images = model("favor+"), sparse_images(5)
+    outs = []
+    for draw in range(5):
+        with interventions(vit)[f"draw {draw}"](vit):
+            outs.append(vit(images))
+    assert all((a - b).abs().max() > 1e-4 for a, b in itertools.combinations(outs, 2))
 
 
 @torch.no_grad()

@@ -57,6 +57,44 @@ def test_no_speed_for_a_path_that_is_wrong(monkeypatch, capsys):
     assert "from its definition at 1024 tokens" in capsys.readouterr().err
 
 
+def steeper(out):
+    """The same values, and gradients that are 5 % too large."""
+    return out.detach() + 1.05 * (out - out.detach())
+
+
+def test_no_speed_for_a_gradient_that_is_wrong(tmp_path, monkeypatch, capsys):
+    right = contestants.linear_attention
+    monkeypatch.setattr(contestants, "linear_attention", lambda *a, **k: steeper(right(*a, **k)))
+    arguments = ["length", "--tokens", "48", *SMALL, "--device", "cpu", "--out", str(tmp_path)]
+    main([*arguments, "--methods", "linear"])  # nothing is wrong with the values
+    with pytest.raises(SystemExit):
+        main([*arguments, "--backward"])
+    assert "linear is 5.00e-02 from its definition in the gradient of q at 1024" in capsys.readouterr().err
+
+
+def test_what_is_timed_with_backward_has_a_backward_pass():
+    x = torch.ones(3, requires_grad=True)
+    length.timed(lambda: x * 2, False)()
+    assert x.grad is None
+    length.timed(lambda: x * 2, True)()
+    assert x.grad.tolist() == [2.0] * 3
+
+
+def test_lengths_measured_before_a_stop_are_kept(tmp_path, monkeypatch, capsys):
+    calls = []
+
+    def stop(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return in_turn(*arguments)
+
+    monkeypatch.setattr(length, "in_turn", stop)
+    with pytest.raises(SystemExit):
+        main(["length", "--tokens", "48", "96", "144", *SMALL, "--out", str(tmp_path), "--device", "cpu"])
+    assert {row["tokens"] for row in read(tmp_path / "length.partial.csv")} == {"48", "96"}
+
+
 def test_what_would_take_too_long_is_left_out():
     found = [{"method": m, "tokens": 100, "ms": 1000.0} for m in ("linear", "softmax")]
     assert length.affordable(found, ["linear", "softmax"], 200, 3.0) == ["linear"]
