@@ -22,7 +22,8 @@ MODELS = {
 def model(kind: str = "relu", **changes) -> ViT:
     """With weights that are large enough for attention to reach the logits."""
     torch.manual_seed(0)
-    vit = ViT(replace(CONFIG, depth=2, encoding="rope-mixed", registers=1, **{**MODELS[kind], **changes})).eval()
+    fields = {"depth": 2, "encoding": "rope-mixed", "registers": 1, **MODELS[kind], **changes}
+    vit = ViT(replace(CONFIG, **fields)).eval()
     for p in vit.parameters():
         torch.nn.init.normal_(p, std=0.4)
     return vit

@@ -214,16 +214,6 @@ def test_the_default_model_holds_nothing_in_float64_until_it_is_asked_to():
     torch.testing.assert_close(basis @ basis.mT, torch.eye(12).double(), rtol=0, atol=1e-14)
 
 
-@pytest.mark.parametrize("attention", ["softmax", "linear"])
-@pytest.mark.parametrize("encoding", ["circulant-string", "cayley-string", "rope-mixed", "reflection-string", "liere"])
-def test_one_graph_of_the_whole_model(encoding, attention):
-    """`torch.compile(fullgraph=True)`, without generating code."""
-    torch._dynamo.reset()  # there is a limit to how often one function is compiled anew
-    model, images = vit(encoding=encoding, attention=attention), torch.randn(2, 2, 16, 24)
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    torch.testing.assert_close(compiled(images), model(images))
-
-
 def test_a_pickled_model_with_the_packages_attention():
     model = vit(attention="performer-pytorch", feature_map="relu").eval()
     images = torch.randn(1, 2, 16, 24)

@@ -7,6 +7,7 @@ import logging
 from torch import Tensor
 
 from performer_string.features import FeatureForm
+from performer_string.kernels import compiled as compiled  # registers its operations
 from performer_string.kernels.chunked import chunked_attention
 from performer_string.logs import warn_once
 
