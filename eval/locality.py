@@ -22,7 +22,7 @@ from tqdm import tqdm
 
 from eval import resolution
 from eval.arguments import Once
-from eval.measure import in_turn, peak_bytes
+from eval.measure import check_rounds, in_turn, peak_bytes
 from eval.report import Row, save_figure
 from eval.resolution import name_of, result_directory
 from performer_string import ViT, fold
@@ -103,8 +103,9 @@ def random_image(vit: ViT, count: int, device: torch.device) -> Tensor:
 
 
 def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
-    if options.rounds < 3 or options.probes < 1:
-        raise ValueError(f"a median needs 3 rounds and a radius 1 image, not {options.rounds} and {options.probes}.")
+    check_rounds(options.rounds)
+    if options.probes < 1:
+        raise ValueError(f"a radius needs at least 1 image, not {options.probes}.")
     models = resolution.load_models(options)
     for row in resolution.accuracies(models, options, device):
         kept = ("resolution", "tokens", "low", "high", "images", "null")

@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args, get_type_hints
 
 from performer_string.attend import ATTENTIONS
 from performer_string.choices import check_positive, check_type, lookup
+from performer_string.features import FEATURE_MAPS
 from performer_string.locality import LOCALITIES
 from performer_string.positions import PositionMode
 from performer_string.values import VALUE_MAPS
@@ -111,6 +112,7 @@ class ViTConfig:
         self.depth = sizes["depth"] if self.depth is None else self.depth
         self.num_heads = sizes["num_heads"] if self.num_heads is None else self.num_heads
         lookup("attention", self.attention, ATTENTIONS)
+        lookup("feature map", self.feature_map, FEATURE_MAPS)
         lookup("pooling", self.pool, dict.fromkeys(get_args(Pool)))
         for kind, name, options, table in (
             ("locality", self.locality, self.locality_options, LOCALITIES),

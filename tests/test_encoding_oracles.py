@@ -186,3 +186,25 @@ class TestMetric:
         rotation = encoding(random_positions(7, 2))
         (rotation.rotate(q) @ rotation.rotate(q.flip(-1)).mT).square().sum().backward()
         assert (encoding.root.grad != 0).all()
+
+
+@pytest.mark.parametrize(("name", "base"), [("rope", 100.0), ("visionllama", 10000.0)])
+def test_axial_frequencies_are_those_of_their_papers(name, base):
+    """arXiv:2403.13298 section 3.2 and arXiv:2403.00522: half of the planes for each axis, base^(-t / planes)."""
+    encoding = build_encoding(name, head_dim=16, num_heads=1)
+    expected = [base ** (-t / 4) for t in range(4)]
+    angles = encoding(torch.tensor([[1.0, 0.0], [0.0, 1.0]], dtype=torch.float64)).sin.asin().flatten(0, 1)  # [2, 8]
+    for axis in range(2):
+        found = sorted((float(x) for x in angles[axis] if x.abs() > 1e-12), reverse=True)
+        assert found == pytest.approx(expected, rel=1e-6)
+
+
+def test_liere_with_blocks_of_two_is_rope_mixed(qk):
+    """arXiv:2406.10322: planes commute."""
+    liere, mixed = make(("liere", {"block_size": 2})), make(("rope-mixed", {}))
+    positions, planes = random_positions(7, 2), qk[0].shape[-1] // 2
+    blocks = liere.generators().detach()  # [H, C, d, d]
+    at = torch.arange(0, 2 * planes, 2)
+    mixed.omega.data.copy_(blocks[:, :, at + 1, at])
+    halves = [x.unflatten(-1, (planes, 2)).transpose(-1, -2).flatten(-2) for x in qk]  # planes of p and p + P
+    torch.testing.assert_close(scores(liere, *qk, positions), scores(mixed, *halves, positions))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from small_vit import POLYNOMIAL, vit
 
-from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, build_encoding, grid_positions
+from performer_string import ENCODINGS, ViT, ViTConfig, build_encoding, grid_positions
 from performer_string.encodings import SeparableEncoding
 
 
@@ -152,11 +152,14 @@ def test_patches_are_cut_in_row_major_order():
     torch.testing.assert_close(seen[0][0, 4], images[0, :, 4:8, 8:16].flatten())  # row 1, column 1 of 4 x 3
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_variants(variant):
+@pytest.mark.parametrize(("variant", "millions"), [("micro", 0.0), ("tiny", 5.68), ("small", 21.97), ("base", 86.42)])
+def test_variants_are_those_of_their_papers(variant, millions):
+    """Parameters of DeiT-Ti, DeiT-S and ViT-B without their position tables."""
     with torch.device("meta"):
-        sizes = VARIANTS[variant]
-        assert ViTConfig(variant=variant).width == sizes["width"]
+        model = ViT(ViTConfig(variant=variant, encoding="none", registers=1))
+    assert {block.attention.head_dim for block in model.blocks} == {12 if variant == "micro" else 64}
+    if variant != "micro":
+        assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.01)
     assert ViTConfig(variant=variant, depth=1).depth == 1
 
 
