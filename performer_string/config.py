@@ -125,6 +125,8 @@ class ViTConfig:
         if self.attention == "performer-pytorch" and (self.locality is not None or self.key_gate):
             missing = "locality" if self.locality is not None else "key_gate"
             raise ValueError(f'attention "performer-pytorch" has no {missing}; use "linear" or "softmax".')
+        if self.num_classes == 0:
+            raise ValueError("num_classes has to be positive; features without a head are those of ViT.tokens(images).")
         lookup("position mode", self.positions, dict.fromkeys(get_args(PositionMode)))
         for name in ("width", "depth", "num_heads", "in_channels", "num_classes", "max_temperature", "mlp_ratio"):
             check_positive(name, getattr(self, name))

@@ -60,6 +60,8 @@ def expand(arguments: Sequence[str]) -> list[str]:
             "[--trainer.max_epochs 20]."
         )
     run = Path(arguments[1]).expanduser()
+    if run.is_file() and run.parent.name == CHECKPOINTS:
+        raise ValueError(f"resume takes the folder of a run: python -m train resume {run.parents[1]}.")
     config, latest = run / CONFIG, latest_checkpoint(run)
     if latest is None or not config.is_file():
         missing = config if latest is not None else run / CHECKPOINTS / LAST

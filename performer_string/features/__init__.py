@@ -31,7 +31,8 @@ def build_feature_map(name: str, *, head_dim: int, num_heads: int, seed: int = 0
     Args:
         head_dim: d.
         num_heads: H.
-        seed: of the draw; a map without one leaves it unused.
+        seed: of the draw, on which torch's own seed has no effect: give each layer another, as
+            `derive_seed(seed, layer)`. A map without a draw leaves it unused.
         options: the map's own: `num_features` (256 by default), `learned`, `scale`, `order`, `lower`.
 
     Raises:

@@ -100,7 +100,8 @@ class CheckData(Callback):
             given, wanted = getattr(config, name), getattr(data, name)
             if given != wanted:
                 raise ValueError(
-                    f"the data ({data.source}) has {name}={wanted}, the model {given}: set --model.vit.{name} {wanted}."
+                    f"the data ({data.source}) has {name}={wanted}, the model {given}: set --model.vit.{name} "
+                    f"{wanted}, or begin with a recipe, --config train/configs/NAME.yaml."
                 )
         if data.files is None and module.optim.image_scale > 1:  # type: ignore[union-attr,operator]
             raise ValueError(
