@@ -19,7 +19,8 @@ def fold(model: ViT) -> ViT:
 
     The outputs are those of the model; the encoding of the copy has no basis left to compute or to apply. The model
     itself stays as it is, to be trained on. Encodings without a basis (RoPE, LieRE, absolute) are left as they are, as
-    is a folded model. The weights of a folded model load into a folded model only.
+    is a folded model, and a structure on the values keeps the basis of its own encoding. The weights of a folded model
+    load into a folded model only.
 
     Raises:
         ValueError: a projection that is more than its weight and bias, or is shared by layers.
