@@ -64,6 +64,8 @@ def fails(arguments: list[str], capsys) -> str:
         (["--data.source", "folder", "--data.root", "nowhere"], "no usable training set under nowhere"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
         (["--ckpt_path", "nowhere.ckpt"], "there is no checkpoint nowhere.ckpt"),
+        (["--trainer.limit_val_batches", "1"], "limit_val_batches 1 would be read as 1.0, which is all batches"),
+        (["--trainer.limit_test_batches=1"], "limit_test_batches 1 would be read as 1.0, which is all batches"),
     ],
 )
 def test_bad_arguments(config, arguments, message, capsys, tmp_path):
@@ -100,6 +102,12 @@ def test_a_typo_in_a_recipe_names_the_nearest_field(tmp_path, capsys):
     wrong = {**TINY, "model": {"vit": {**TINY["model"]["vit"], "encodng": "rope"}}}
     (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(wrong))
     assert "Did you mean 'model.vit.encoding'?" in fails(["fit", "--config", str(tmp_path / "wrong.yaml")], capsys)
+
+
+def test_resume_of_a_checkpoint_names_its_run(whole, capsys):
+    assert f"resume takes the folder of a run: python -m train resume {whole}." in fails(
+        ["resume", str(last(whole))], capsys
+    )
 
 
 def test_a_run_is_not_overwritten(config, whole, capsys):

@@ -45,6 +45,12 @@ def expand(arguments: Sequence[str]) -> list[str]:
     """`resume RUN_DIR ...` stands for `fit` with the run's own configuration and its last checkpoint; `test` and
     `validate` with the configuration of a run are of that run, which may have been moved since."""
     given = {option.partition("=")[0] for option in arguments}
+    for option, value in [*pairwise(arguments), *(x.split("=", 1) for x in arguments if "=" in x)]:
+        if re.fullmatch(r"--trainer\.limit_\w+_batches", option) and value == "1":
+            raise ValueError(
+                f"{option} 1 would be read as 1.0, which is all batches: write 1.0 for that, or 2 and more. "
+                f"One batch of each is --trainer.fast_dev_run true."
+            )
     if arguments and arguments[0] in ("test", "validate") and not {"--run_dir", "--ckpt_path"} & given:
         configs = [Path(value).expanduser() for option, value in pairwise(arguments) if option in ("-c", "--config")]
         configs += [Path(x.partition("=")[2]).expanduser() for x in arguments if x.startswith("--config=")]
