@@ -236,9 +236,10 @@ def chunked_attention(
         # [1 or H, N, P] -> [1 or H, 1, N, P]; [1 or B, 1 or H, N, P] -> [1 or H, 1 or B, N, P]
         cos, sin = (x[:, None] if x.ndim == 3 else x.transpose(0, 1) for x in planes)
     hidden = None if key_mask is None else ~key_mask[None, :, :, None]
+    inputs = (q, k, v, key_bias, weight, cos, sin, hidden)
     if torch.compiler.is_compiling():
         from performer_string.kernels.compiled import compiled_attention
 
-        return compiled_attention(q, k, v, key_bias, weight, cos, sin, hidden, form)
-    out: Tensor = _ChunkedAttention.apply(q, k, v, key_bias, weight, cos, sin, hidden, form)
+        return compiled_attention(inputs, form)
+    out: Tensor = _ChunkedAttention.apply(*inputs, form)
     return out

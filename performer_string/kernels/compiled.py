@@ -97,17 +97,7 @@ def back(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
 attention.register_autograd(back, setup_context=keep)
 
 
-def compiled_attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    weight: Tensor,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    hidden: Tensor | None,
-    form: FeatureForm,
-) -> Tensor:
-    """What `chunked_attention` does, as an operation that a compiler does not look into."""
-    out: Tensor = attention(q, k, v, bias, weight, cos, sin, hidden, form.kind, float(form.square), form.order)[0]
+def compiled_attention(inputs: tuple[Tensor | None, ...], form: FeatureForm) -> Tensor:
+    """What `chunked_attention` does with the inputs of `walk`, as an operation that a compiler does not look into."""
+    out: Tensor = attention(*inputs, form.kind, float(form.square), form.order)[0]
     return out
