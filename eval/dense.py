@@ -80,7 +80,7 @@ def expected(attend: nn.Module) -> nn.Module | None:
     """The same attention in the limit of many features; None where it is not known (performer-pytorch) or there is
     none (learned features)."""
     if isinstance(attend, LinearAttention):
-        return None if getattr(attend.phi, "learned", False) else ExpectedKernel(attend.phi)
+        return None if attend.phi.learned else ExpectedKernel(attend.phi)
     return attend if isinstance(attend, SoftmaxAttention) else None
 
 

@@ -74,9 +74,11 @@ class FeatureMap(WithConstants):
         degree: p where phi(c x) = c^p phi(x) for c > 0, so that no attention weight changes with the norm of a query
             or with a common factor of the keys (a temperature has no effect), and a key's norm is its weight; None for
             a map that is not homogeneous.
+        learned: whether the features have parameters, and are no draw nor exact.
     """
 
     degree: int | None = None
+    learned = False
 
     def __init__(self, head_dim: int, num_heads: int, num_features: int):
         super().__init__()
