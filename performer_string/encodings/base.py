@@ -167,33 +167,24 @@ class SeparableEncoding(Encoding):
         """B, orthogonal, [1 or own_heads, d, d]; None for the identity."""
         return None
 
-    def check_frequencies(self, omega: Tensor) -> None:
+    def check_shape(self, method: str, x: Tensor, fits: bool, rest: str) -> None:
+        """An error unless x is [heads, *rest], with the own heads or those of all layers; `fits` says of the rest."""
         heads = (1, self.own_heads, self.layers * self.num_heads)
-        planes = self.head_dim // 2
-        fits = omega.ndim == 3 and omega.shape[0] in heads and omega.shape[1] == self.coord_dim
-        if not fits or omega.shape[2] > planes:
+        if not fits or x.shape[0] not in heads:
             raise ValueError(
-                f"{type(self).__name__}.frequencies() has to be [{' or '.join(map(str, dict.fromkeys(heads)))}, "
-                f"{self.coord_dim}, at most {planes}] for {self.layers} layers of {self.num_heads} heads of width "
-                f"{self.head_dim}, not {list(omega.shape)}."
-            )
-
-    def check_basis(self, basis: Tensor) -> None:
-        heads = (1, self.own_heads, self.layers * self.num_heads)
-        if basis.ndim != 3 or basis.shape[0] not in heads or basis.shape[1:] != (self.head_dim, self.head_dim):
-            raise ValueError(
-                f"{type(self).__name__}.basis() has to be [{' or '.join(map(str, dict.fromkeys(heads)))}, "
-                f"{self.head_dim}, {self.head_dim}] for {self.layers} layers of {self.num_heads} heads of width "
-                f"{self.head_dim}, not {list(basis.shape)}."
+                f"{type(self).__name__}.{method}() has to be [{' or '.join(map(str, dict.fromkeys(heads)))}, {rest}] "
+                f"for {self.layers} layers of {self.num_heads} heads of width {self.head_dim}, not {list(x.shape)}."
             )
 
     def forward(self, positions: Tensor) -> Rotation:
         self.check(positions)
         with torch.autocast(positions.device.type, enabled=False):
             omega, basis = self.frequencies(), None if self.is_folded else self.basis()
-        self.check_frequencies(omega)
+        planes, d = self.head_dim // 2, self.head_dim
+        fits = omega.ndim == 3 and omega.shape[1] == self.coord_dim and omega.shape[2] <= planes
+        self.check_shape("frequencies", omega, fits, f"{self.coord_dim}, at most {planes}")
         if basis is not None:
-            self.check_basis(basis)
+            self.check_shape("basis", basis, basis.ndim == 3 and basis.shape[1:] == (d, d), f"{d}, {d}")
         dtype = torch.promote_types(torch.promote_types(positions.dtype, omega.dtype), torch.float32)
         r = positions.to(dtype)[..., None, :, :, None]  # [..., 1, N, C, 1]
         omega = omega.to(dtype)[:, None]  # [H, 1, C, P]
