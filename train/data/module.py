@@ -230,10 +230,10 @@ class ImageData(L.LightningDataModule):
         validated on would be what was trained on."""
         if self._trained is None or self.files is None:
             return
-        now, then = self._trained_files(), self._trained
-        if then.get("files", now["files"]) != now["files"]:
+        count, then = len(self._train), self._trained
+        if then.get("files", count) != count:  # not in old checkpoints
             raise ValueError(
-                f"{self.root} has {now['files']} training images and had {then['files']} when the model was trained on "
+                f"{self.root} has {count} training images and had {then['files']} when the model was trained on "
                 f"it: the images held out for validation would be others, which it was trained on. Take the folder as "
                 f"it was then."
             )
