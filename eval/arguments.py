@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 
+from train.data.sizes import Size
 
-def pixels(text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(
-            f"a resolution is a number of pixels, like 168, not {text!r} (evaluations take squares; the sizes of the "
-            f"training are those of python -m train test)"
-        )
-    return int(text)
+
+def pixels(text: str) -> Size:
+    try:
+        return Size.of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def count(text: str) -> int:

@@ -8,6 +8,7 @@ first it does not explain is another kernel.
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import cast
@@ -22,7 +23,7 @@ from eval.report import Row, save_figure
 from performer_string import naive
 from performer_string.attention import rotate_pair
 from train.checkpoint import Trained
-from train.data.module import size_name
+from train.data.sizes import Size
 from train.probe import Probe, probe_attention
 
 HELP = "norms, entropy, sharpness and error of each layer's and head's attention, per resolution"
@@ -90,11 +91,11 @@ def statistics(probe: Probe, rows: Tensor, positions: Tensor, blank: Tensor) -> 
 
 @torch.inference_mode()
 def measure(
-    trained: Trained, size: int, options: argparse.Namespace, device: torch.device
+    trained: Trained, size: Size, options: argparse.Namespace, device: torch.device
 ) -> tuple[list[dict[str, Tensor]], float, float, int]:
     """(statistics of each layer [H], share of blank patches, mean distance of uniform attention, images)."""
     vit = trained.classifier.vit.to(device)
-    positions = vit.grid_positions(vit.grid(size, size), device)
+    positions = vit.grid_positions(vit.grid(*size), device)
     generator = torch.Generator().manual_seed(options.seed)
     rows = torch.randperm(len(positions), generator=generator)[: options.queries].to(device)
     found: list[list[dict[str, Tensor]]] = []
@@ -124,14 +125,14 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
                     yield {
                         "model": resolution.name_of(trained.path),
                         "resolution": size,
-                        "tokens": vit.grid(size, size)[0] * vit.grid(size, size)[1],
+                        "tokens": math.prod(vit.grid(*size)),
                         "layer": layer,
                         "head": head,
                         **{name: round(float(value[head]), 6) for name, value in values.items()},
                         "distance of uniform": round(uniform, 4),
                         "share of blanks": round(blanks, 4),
                         "images": images,
-                        "trained at": size_name(trained.data.size),
+                        "trained at": Size.of(trained.data.size),
                     }
 
 
@@ -158,22 +159,24 @@ def plot(found: Sequence[Row], path: Path) -> None:
     figure = Figure(figsize=(15, 6.4))
     axes = figure.subplots(2, (len(DRAWN) + 1) // 2).flat
     sizes = sorted({row["resolution"] for row in found})
+    sides = [size.side for size in sizes]
     models = list(dict.fromkeys(row["model"] for row in found))
     for axis, (name, title) in zip(axes, DRAWN.items(), strict=False):
         for i, model in enumerate(models):
             for layer in sorted({row["layer"] for row in found if row["model"] == model}):
                 values = [over_heads(found, name, model=model, layer=layer, resolution=size) for size in sizes]
                 style = ("-", "--", ":", "-.")[i % 4]
-                axis.plot(sizes, values, style, marker="o", color=f"C{layer % 10}", label=f"{model}, layer {layer}")
+                axis.plot(sides, values, style, marker="o", color=f"C{layer % 10}", label=f"{model}, layer {layer}")
         resolution.mark_training(axis, found)
-        axis.set(title=title, xlabel="resolution in pixels", ylim=(0, None), xticks=sizes)
+        axis.set(title=title, xlabel="resolution in pixels", ylim=(0, None))
+        axis.set_xticks(sides, sizes)
     uniform = [over_heads(found, "distance of uniform", resolution=size) for size in sizes]
     blanks = [over_heads(found, "share of blanks", resolution=size) for size in sizes]
     for name, values, label in (
         ("distance", uniform, "of uniform weights"),
         ("weight on blanks", blanks, "their share"),
     ):
-        figure.axes[list(DRAWN).index(name)].plot(sizes, values, color="grey", linewidth=0.8, label=label)
+        figure.axes[list(DRAWN).index(name)].plot(sides, values, color="grey", linewidth=0.8, label=label)
     for axis in figure.axes[len(DRAWN) :]:
         axis.axis("off")
     figure.legend(

@@ -27,6 +27,7 @@ from eval.report import Row, save_figure
 from eval.resolution import name_of, result_directory
 from performer_string import ViT, fold
 from train.checkpoint import Trained
+from train.data.sizes import Size
 from train.probe import probe_attention
 
 __all__ = ["HELP", "add_arguments", "plot", "result_directory", "rows", "summary"]
@@ -66,11 +67,11 @@ def radius(weights: Tensor, positions: Tensor) -> Tensor:
 @torch.no_grad()
 def of_radius(trained: Trained, options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     vit, data, name = trained.classifier.vit.to(device), trained.data, name_of(trained.path)
-    height, width = data.size[0], data.size[1]
-    held_out = data.held_out(options.split, (height, width), options.probes)
+    size = Size.of(data.size)
+    held_out = data.held_out(options.split, size, options.probes)
     images = torch.stack([held_out[i][0] for i in range(len(held_out))])  # type: ignore[arg-type]
-    skip, positions = vit.num_prefix, vit.grid_positions(vit.grid(height, width), device)
-    found = {"resolution": height, "tokens": len(positions), "images": len(images)}
+    skip, positions = vit.num_prefix, vit.grid_positions(vit.grid(*size), device)
+    found = {"resolution": size, "tokens": len(positions), "images": len(images)}
     same = torch.ones(1, 1, len(positions), len(positions), device=device)
     yield line("radius", name, "uniform", float(radius(same, positions)), **found)
     for layer, probe in enumerate(probe_attention(vit, data.normalise(images.to(device)))):
@@ -149,7 +150,7 @@ def plot(found: Sequence[Row], path: Path) -> None:
         mine, colour = pick(found, model=model), f"C{number % 10}"
         a = sorted(pick(mine, part="accuracy"), key=lambda row: row["resolution"])
         error = [[r["value"] - r["low"] for r in a], [r["high"] - r["value"] for r in a]]
-        x = [r["resolution"] for r in a]
+        x = [r["resolution"].side for r in a]
         accuracy.errorbar(x, [r["value"] for r in a], error, marker="o", capsize=3, color=colour, label=model)
         for axis, quantity in ((time, "milliseconds"), (memory, "peak MiB")):
             c = pick(mine, quantity=quantity)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,15 +17,15 @@ from eval.arguments import Once, count, pixels
 from eval.report import Row, beside, save_figure, wilson
 from eval.seeds import check_seeds, differing, over_seeds, stem
 from train.checkpoint import Trained, load_trained
-from train.data.module import size_name
+from train.data.sizes import Size
 
 HELP = "accuracy per resolution, with 95 %% intervals, beside the null score"
 
 
 def add_arguments(parser: argparse.ArgumentParser, split: str = "test", images: int = 0) -> None:
     parser.add_argument("--checkpoint", nargs="+", type=Path, required=True, help="one or more checkpoints")
-    sides = "sides of the images, which are squares, in pixels"
-    parser.add_argument("--resolutions", nargs="+", type=pixels, action=Once, required=True, help=sides)
+    sizes = "of the images in pixels: 168, or 96x128 (height x width)"
+    parser.add_argument("--resolutions", nargs="+", type=pixels, action=Once, required=True, help=sizes)
     parser.add_argument(
         "--positions", choices=("extrapolate", "interpolate"), help="as the model was trained by default"
     )
@@ -68,8 +69,8 @@ def load_models(options: argparse.Namespace) -> list[Trained]:
         trained.data.root = options.root or trained.data.root
         trained.data.setup()
         for size in options.resolutions:
-            trained.classifier.vit.grid(size, size)
-            trained.data.held_out(options.split, (size, size))
+            trained.classifier.vit.grid(*size)
+            trained.data.held_out(options.split, size)
     check_same_images(models, options)
     return models
 
@@ -79,7 +80,7 @@ def check_same_images(models: Sequence[Trained], options: argparse.Namespace) ->
     size = options.resolutions[0]
     first: dict[str, Any] = {}
     for trained in models:
-        held_out: Any = trained.data.held_out(options.split, (size, size), options.images)
+        held_out: Any = trained.data.held_out(options.split, size, options.images)
         own = {**trained.data.drawn_from(options.split), "images": len(held_out)}
         first = first or own
         if differ := differing(first, own):
@@ -93,12 +94,12 @@ def check_same_images(models: Sequence[Trained], options: argparse.Namespace) ->
 
 
 def batches(
-    trained: Trained, size: int, options: argparse.Namespace, device: torch.device, title: str = ""
+    trained: Trained, size: Size, options: argparse.Namespace, device: torch.device, title: str = ""
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Normalised images on the device and their classes, in batches of about as many tokens as in training."""
     vit, data = trained.classifier.vit, trained.data
-    images = data.held_out(options.split, (size, size), options.images)
-    tokens, trained_tokens = [h * w for h, w in (vit.grid(size, size), vit.train_grid)]
+    images = data.held_out(options.split, size, options.images)
+    tokens, trained_tokens = [h * w for h, w in (vit.grid(*size), vit.train_grid)]
     batch_size = max(1, data.batch_size * trained_tokens // max(tokens, trained_tokens))
     title = f"{name_of(trained.path)} at {size}{title}"
     for batch, targets in tqdm(data.loader(images, batch_size), desc=title, leave=False, disable=None):
@@ -107,7 +108,7 @@ def batches(
 
 @torch.inference_mode()
 def accuracy(
-    trained: Trained, size: int, options: argparse.Namespace, device: torch.device, title: str = ""
+    trained: Trained, size: Size, options: argparse.Namespace, device: torch.device, title: str = ""
 ) -> tuple[int, int]:
     """(right, total) at one size."""
     vit = trained.classifier.vit.to(device)
@@ -127,7 +128,7 @@ def score(trained: Trained, right: int, total: int, split: str) -> Row:
         "high": round(100 * high, 2),
         "images": total,
         "null": round(100 * trained.data.null_accuracy(split), 2),
-        "trained at": size_name(trained.data.size),
+        "trained at": Size.of(trained.data.size),
     }
 
 
@@ -140,7 +141,7 @@ def accuracies(models: Sequence[Trained], options: argparse.Namespace, device: t
             yield {
                 "model": name_of(trained.path),
                 "resolution": size,
-                "tokens": vit.grid(size, size)[0] * vit.grid(size, size)[1],
+                "tokens": math.prod(vit.grid(*size)),
                 **score(trained, right, total, options.split),
             }
 
@@ -163,12 +164,10 @@ def summary(found: Sequence[Row]) -> list[Row]:
 
 
 def mark_training(axis: Any, found: Sequence[Row]) -> None:
-    """A line at each training size that is a square, as the images of an evaluation are."""
-    for size in dict.fromkeys(str(row["trained at"]) for row in found):
-        if not size.isdecimal():
-            continue
-        axis.axvline(int(size), color="grey", linewidth=0.8)
-        axis.annotate(" trained here", (int(size), 0.03), xycoords=("data", "axes fraction"), fontsize=8, color="grey")
+    """A line at each training size."""
+    for size in dict.fromkeys(row["trained at"] for row in found):
+        axis.axvline(size.side, color="grey", linewidth=0.8)
+        axis.annotate(" trained here", (size.side, 0.03), xycoords=("data", "axes fraction"), fontsize=8, color="grey")
 
 
 def plot(found: Sequence[Row], path: Path) -> None:
@@ -189,10 +188,12 @@ def plot(found: Sequence[Row], path: Path) -> None:
         seeds, mean = list(dict.fromkeys(row["model"] for row in rows)), over_seeds(rows)
         for seed in seeds if len(seeds) > 1 else []:
             own = [row for row in rows if row["model"] == seed]
-            axis.plot([r["resolution"] * aside for r in own], [r["accuracy"] for r in own], lw=0.8, alpha=0.5, **look)
+            axis.plot(
+                [r["resolution"].side * aside for r in own], [r["accuracy"] for r in own], lw=0.8, alpha=0.5, **look
+            )
         error = [[r["accuracy"] - r["low"] for r in mean], [r["high"] - r["accuracy"] for r in mean]]
         axis.errorbar(
-            [r["resolution"] * aside for r in mean],
+            [r["resolution"].side * aside for r in mean],
             [r["accuracy"] for r in mean],
             error if len(seeds) == 1 else None,
             capsize=2,
@@ -205,7 +206,7 @@ def plot(found: Sequence[Row], path: Path) -> None:
     mark_training(axis, found)
     sizes = sorted({row["resolution"] for row in found})
     axis.set(xlabel="resolution in pixels", ylabel="accuracy in %")
-    axis.set_xticks(sizes, [str(size) for size in sizes])
+    axis.set_xticks([size.side for size in sizes], sizes)
     lowest = [row["low"] for row in over_seeds(found)] + [row["accuracy"] for row in found]
     axis.set_ylim(bottom=10 * (min(found[0]["null"], *lowest) // 10))
     if many:

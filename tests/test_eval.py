@@ -17,6 +17,7 @@ from eval.resolution import summary
 from eval.seeds import over_seeds
 from train.checkpoint import load_trained
 from train.data.arrow import ArrowDataset, ArrowTask
+from train.data.sizes import Size
 
 
 def test_several_models_at_several_resolutions(tmp_path, capsys):
@@ -38,7 +39,8 @@ def test_several_models_at_several_resolutions(tmp_path, capsys):
 
 def test_seeds_of_one_model_are_one_row_with_their_interval():
     def row(model, accuracy, resolution=60):
-        return {"model": model, "resolution": resolution, "accuracy": accuracy, "low": 1.0, "high": 2.0, "null": 44.0}
+        size = Size.of(resolution)
+        return {"model": model, "resolution": size, "accuracy": accuracy, "low": 1.0, "high": 2.0, "null": 44.0}
 
     rows = [row("a-seed0", 90.0), row("a-seed1", 94.0), row("a-seed2", 98.0), row("b-seed0", 50.0)]
     line, single, null = summary(rows)
@@ -49,7 +51,7 @@ def test_seeds_of_one_model_are_one_row_with_their_interval():
     assert summary(alike)[0]["60 px"] == "100.0 (99.2-100.0)"  # no more certain than one of them
     assert null["60 px"] == "44.0"
     apart = over_seeds([row("a-seed0", 90.0), row("a-seed1", 80.0), row("a-seed0", 70.0, 84), row("a-seed1", 50.0, 84)])
-    assert [(r["resolution"], r["accuracy"]) for r in apart] == [(60, 85.0), (84, 60.0)]
+    assert [(r["resolution"], r["accuracy"]) for r in apart] == [((60, 60), 85.0), ((84, 84), 60.0)]
 
 
 def test_other_models_are_no_seeds(tmp_path, capsys):
@@ -76,7 +78,7 @@ def test_a_model_of_rectangles_is_not_said_to_be_one_of_squares(tmp_path, capsys
     assert read(tmp_path / "one" / "results" / "resolution.csv")[1][0]["trained at"] == "60x84"
     with pytest.raises(SystemExit):
         main(["resolution", "--checkpoint", path, "--resolutions", "60x84"])
-    assert "evaluations take squares" in capsys.readouterr().err
+    assert "arrow images are square, not 60 x 84" in capsys.readouterr().err
 
 
 def test_an_evaluation_on_the_cpu_takes_no_device(capsys):
@@ -104,7 +106,7 @@ def stop_at(monkeypatch, size: int, error: BaseException) -> None:
     accuracy = resolution.accuracy
 
     def fails(trained, at, *rest):
-        if at == size:
+        if at == (size, size):
             raise error
         return accuracy(trained, at, *rest)
 
@@ -210,7 +212,10 @@ def test_positions_can_be_interpolated(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--resolutions", "sixty"], "a resolution is a number of pixels, like 168, not 'sixty'"),
+        (
+            ["--resolutions", "sixty"],
+            "like 168, or height x width, like 96x128, not 'sixty'",
+        ),
         (["--resolutions", "0"], "not '0'"),
         (["--resolutions", "90"], "90 x 90 pixels is not divisible into patches of 12 x 12"),
         (["--resolutions", "36"], "60 pixels or more, not 36"),
@@ -268,7 +273,7 @@ def test_a_csv_replaces_its_file_only_when_it_is_whole(tmp_path):
 
 def test_tables():
     result = {"model": "m", "accuracy": 50.0, "low": 40.0, "high": 60.0, "null": 25.0}
-    lines = table(summary([{**result, "resolution": size} for size in (60, 84)])).splitlines()
+    lines = table(summary([{**result, "resolution": Size.of(size)} for size in (60, 84)])).splitlines()
     assert [cell.strip() for cell in lines[0].split("|")[1:4]] == ["accuracy in %", "60 px", "84 px"]
     assert [cell.strip() for cell in lines[2].split("|")[1:4]] == ["m", "50.0 (40.0-60.0)", "50.0 (40.0-60.0)"]
     assert [cell.strip() for cell in lines[3].split("|")[1:4]] == ["null", "25.0", "25.0"]
@@ -285,5 +290,5 @@ def test_cells_of_a_table_are_as_they_are_given():
 
 def test_models_trained_at_other_sizes_are_marked_each(tmp_path):
     axis = Figure().subplots()
-    resolution.mark_training(axis, [{"trained at": size} for size in ("60", "84", "60", "96x128")])
-    assert [line.get_xdata()[0] for line in axis.lines] == [60, 84]
+    resolution.mark_training(axis, [{"trained at": Size.of(size)} for size in (60, 84, 60, [90, 160])])
+    assert [line.get_xdata()[0] for line in axis.lines] == [60, 84, 120]

@@ -11,6 +11,7 @@ from PIL import Image
 from saved import CONFIG, read, save
 
 from eval.__main__ import main
+from train.checkpoint import load_trained
 from train.data.module import ImageData
 
 
@@ -103,6 +104,40 @@ def test_more_images_than_there_are(images, tmp_path, capsys):
     main(["resolution", "--checkpoint", str(path), "--resolutions", "8", "--images", "11"])
     assert "There are 10 images, not 11: all of them are taken." in capsys.readouterr().err
     assert [row["images"] for row in read(tmp_path / "run" / "results" / "resolution.csv")[1]] == ["10"]
+
+
+def test_sizes_that_are_no_squares(images, tmp_path, capsys):
+    """Images are resized to them as they are, on all of their patches, in every evaluation that takes sizes."""
+    data = images(train={"a": 6, "b": 6})
+    for path in (tmp_path / "here").rglob("*.png"):
+        Image.fromarray(np.random.default_rng(len(path.stem)).integers(0, 256, (9, 14, 3), np.uint8)).save(path)
+    data.size = [8, 12]
+    data.setup()
+    config = replace(CONFIG, image_size=[8, 12], patch_size=4, in_channels=3, num_classes=2)
+    path = save(tmp_path / "run", config, data)
+    given = ["--checkpoint", str(path), "--resolutions", "8", "8x12", "20x8", "--split", "val"]
+    main(["resolution", *given])
+    _, rows = read(tmp_path / "run" / "results" / "resolution.csv")
+    sizes = {row["resolution"]: (row["tokens"], row["trained at"]) for row in rows}
+    assert sizes == {"8": ("4", "8x12"), "8x12": ("6", "8x12"), "20x8": ("10", "8x12")}
+    assert "20x8 px" in capsys.readouterr().out
+    trained = load_trained(path)
+    trained.data.setup()
+    held_out = trained.data.held_out("val", (20, 8))
+    batch = torch.stack([held_out[i][0] for i in range(len(held_out))])
+    assert batch.shape[2:] == (20, 8)
+    with torch.inference_mode():
+        found = trained.classifier.vit(trained.data.normalise(batch)).argmax(-1)
+    right = sum(int(found[i]) == held_out[i][1] for i in range(len(held_out)))
+    assert float(rows[2]["accuracy"]) == pytest.approx(100 * right / len(held_out), abs=0.01)
+    for more in (
+        ["estimator"],
+        ["intervene", "--groups", "temperature"],
+        ["locality", "--tokens", "4", "--rounds", "5"],
+    ):
+        main([more[0], *given, *more[1:]])
+        _, rows = read(tmp_path / "run" / "results" / f"{more[0]}.csv")
+        assert {row["resolution"] for row in rows} >= {"8", "8x12", "20x8"}
 
 
 def test_a_checkpoint_knows_its_classes(images):

@@ -21,14 +21,14 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
-from performer_string.config import as_pair
 from train.arguments import Parser, expand
 from train.callbacks.checkpoints import LastCheckpoint, MovableCheckpoint, WholeFiles
 from train.callbacks.control import CheckData, CleanStop, HoldRun, JobTimer, StepSeed, ValidateAtEnd, out_of_time
 from train.callbacks.figures import ModelFigures
 from train.callbacks.monitor import GradientNorm, Record, Throughput
 from train.checkpoint import check_no_average, check_same_model, start_from
-from train.data.module import ImageData, size_name
+from train.data.module import ImageData
+from train.data.sizes import Size
 from train.files import CHECKPOINTS, METRICS, UNUSABLE, latest_checkpoint, write_aside
 from train.folders import new_folder
 from train.module import ImageClassifier, NonFiniteLossError
@@ -65,11 +65,11 @@ class TrainCLI(LightningCLI):
         parser.add_argument("--checkpoint_every", type=int, default=500, help="steps between saves of last.ckpt")
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
         parser.link_arguments("seed_everything", "model.vit.seed", compute_fn=int)
-        parser.link_arguments("model.vit.image_size", "data.size", compute_fn=lambda size: list(as_pair(size)))
+        parser.link_arguments("model.vit.image_size", "data.size", compute_fn=lambda size: list(Size.of(size)))
         parser.link_arguments(
             ("model.vit.image_size", "data.resolutions"),
             "model.resolutions",
-            compute_fn=lambda size, more: list(dict.fromkeys([size_name(as_pair(size)), *map(str, more)])),
+            compute_fn=lambda size, more: list(dict.fromkeys(str(Size.of(each)) for each in [size, *more])),
         )
 
     def _parse_ckpt_path(self) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
+from train.data.sizes import Size
 from train.files import CHECKPOINTS, CONFIG, LAST, UNUSABLE
 from train.plan import read_plan, read_yaml, select
 from train.runner import SUMMARY, Sweep, metrics_of
@@ -39,19 +40,19 @@ def table(sweep: Sweep) -> str:
 
 def evaluation(sweep: Sweep) -> list[str]:
     """The commands that evaluate what is finished: those of one task in one."""
-    tasks: dict[str, tuple[list[int], list[str]]] = {}
+    tasks: dict[str, tuple[list[str], list[str]]] = {}
     last = f"{CHECKPOINTS}/{LAST}"
     for run in sweep.finished():
         config = read_yaml(sweep.out / run.name / CONFIG)
         size, data = config["model"]["vit"]["image_size"], config["data"]
-        sizes = [size if isinstance(size, int) else size[0], *data["resolutions"]]
+        sizes = [str(Size.of(given)) for given in (size, *data["resolutions"])]
         task = json.dumps([sizes, data["source"], data["root"], data["arrow"]])
         tasks.setdefault(task, (sizes, []))[1].append(shlex.quote(str(sweep.out / run.name / last)))
     commands = []
     for sizes, paths in tasks.values():
         if len(paths) == len(sweep.plan.runs):
             paths = [f"{sweep.out}/*/{last}"]
-        given = f"--checkpoint {' '.join(paths)} --resolutions {' '.join(map(str, sizes))}"
+        given = f"--checkpoint {' '.join(paths)} --resolutions {' '.join(sizes)}"
         commands += [f"python -m eval {name} {given}" for name in ("resolution", "locality")]
     return commands
 

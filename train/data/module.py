@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,10 @@ from performer_string.choices import lookup
 from train.data.arrow import ArrowDataset, ArrowTask
 from train.data.images import AUGMENTATIONS, Transformed, shuffled
 from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignore_stop_signals
+from train.data.sizes import Size
 from train.data.sources import SOURCES, check_same_classes, class_names, null_accuracy, open_source
 
 RESUMED = "the checkpoint and the training images"
-
-
-def size_name(size: Sequence[int]) -> str:
-    """What a size (height, width) is called in metrics: `108`, or `96x128` where the sides differ."""
-    return str(size[0]) if size[0] == size[1] else f"{size[0]}x{size[1]}"
 
 
 @dataclass(eq=False)
@@ -40,7 +35,7 @@ class ImageData(L.LightningDataModule):
         train_size: images an epoch of the endless arrow stream; for other sources the first so many, 0 for all.
         val_size: images of the arrow validation and test sets.
         val_fraction: share of the training set held out for validation; the test set is for `test` and `eval` only.
-        resolutions: further image sizes that each validation is repeated at; the training size comes first.
+        resolutions: further sizes that each validation is repeated at, like 168 or 96x128 (height x width).
         augment: any of pad-crop, resized-crop, flip, rand-augment, erase; in this order.
         workers: processes that prepare data; 0 for none.
         mean: of the images' channels, in [0, 1], and
@@ -57,7 +52,7 @@ class ImageData(L.LightningDataModule):
     train_size: int = 0
     val_size: int = 1000
     val_fraction: float = 0.1
-    resolutions: list[int] = field(default_factory=list)
+    resolutions: list[int | str] = field(default_factory=list)
     augment: list[str] = field(default_factory=list)
     workers: int = 1
     mean: list[float] | None = None
@@ -80,6 +75,7 @@ class ImageData(L.LightningDataModule):
             raise ValueError("pad-crop and resized-crop each cut an image to its size: augment takes one of them.")
         if not 0 < self.val_fraction < 1:
             raise ValueError(f"val_fraction has to lie between 0 and 1, not {self.val_fraction}.")
+        self.sizes()  # an error where one is none
         if self.batch_size < 1 or self.workers < 0 or self.val_size < 1 or self.train_size < 0:
             raise ValueError("batch_size and val_size have to be positive, workers and train_size 0 or more.")
         self.files = None if self.source == "arrow" else SOURCES[self.source]
@@ -256,9 +252,9 @@ class ImageData(L.LightningDataModule):
         options = {**self._workers(), "persistent_workers": False}
         return DataLoader(dataset, batch_size or self.batch_size, sampler=mine, **options)
 
-    def sizes(self) -> list[tuple[int, int]]:
+    def sizes(self) -> list[Size]:
         """Sizes to validate and test at: the training size first."""
-        return list(dict.fromkeys([(self.size[0], self.size[1]), *((size, size) for size in self.resolutions)]))
+        return list(dict.fromkeys(map(Size.of, [self.size, *self.resolutions])))
 
     def val_dataloader(self) -> list[DataLoader[Any]]:
         return [self.loader(self.held_out("val", size)) for size in self.sizes()]

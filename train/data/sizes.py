@@ -1,0 +1,42 @@
+"""Sizes of images in pixels, as they are given and named."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from performer_string.config import as_pair
+
+
+class Size(NamedTuple):
+    """Height and width of images in pixels: `168` where they are equal, else `96x128`. In order of their areas."""
+
+    height: int
+    width: int
+
+    @classmethod
+    def of(cls, given: int | str | Sequence[int]) -> Size:
+        """From 168, "168", "96x128" (height x width) or [96, 128].
+
+        Raises:
+            ValueError: anything else, or a side of 0.
+        """
+        if not isinstance(given, str):
+            return cls(*as_pair(given))
+        if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)?", given):
+            raise ValueError(f"a size is a number of pixels, like 168, or height x width, like 96x128, not {given!r}.")
+        height, _, width = given.partition("x")
+        return cls(int(height), int(width or height))
+
+    def __str__(self) -> str:
+        return str(self.height) if self.height == self.width else f"{self.height}x{self.width}"
+
+    def __lt__(self, other: tuple[int, ...]) -> bool:
+        return (math.prod(self), *self) < (math.prod(other), *other)
+
+    @property
+    def side(self) -> float:
+        """Of the square of as many pixels."""
+        return math.sqrt(math.prod(self))
