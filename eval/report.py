@@ -6,7 +6,6 @@ import csv
 import itertools
 import math
 import os
-import platform
 import re
 import shlex
 import tempfile
@@ -18,6 +17,7 @@ import torch
 from tabulate import tabulate
 
 from train.files import write_aside
+from train.provenance import code, machine, versions
 
 Row = Mapping[str, Any]
 
@@ -32,24 +32,12 @@ def wilson(right: int, total: int, z: float = 1.96) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def processor() -> str:
-    """The CPU's model, as the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    capability = torch.backends.cpu.get_cpu_capability()
-    return f"{names[0] if names else platform.processor() or 'CPU'} ({capability})"
-
-
 def environment(arguments: Sequence[str], device: torch.device) -> list[str]:
-    """The command, machine and versions behind a result."""
-    on_cpu = f"{processor()}, {torch.get_num_threads()} threads"
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else on_cpu
+    """The command, machine, versions and code behind a result."""
     return [
         f"command: python -m eval {shlex.join(arguments)}",
-        f"device: {name}; torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}",
+        f"device: {machine(device)}; {versions()}",
+        f"code: {code()}",
     ]
 
 

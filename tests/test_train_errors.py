@@ -193,6 +193,22 @@ def test_a_loss_that_is_not_finite_stops_with_advice():
         classifier.training_step((torch.rand(2, 1, 60, 60), torch.tensor([0, 1])), 0)
 
 
+def test_an_error_amid_training_shows_where_it_comes_from(config, tmp_path, capsys, monkeypatch):
+    training_step = ImageClassifier.training_step
+
+    def fails_late(self, batch, batch_idx):
+        if batch_idx == 2:
+            raise ValueError("no such luck")
+        return training_step(self, batch, batch_idx)
+
+    monkeypatch.setattr(ImageClassifier, "training_step", fails_late)
+    with pytest.raises(SystemExit):
+        cli.main(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run")])
+    message = capsys.readouterr().err
+    assert re.search(r"Traceback.*in fails_late\n.*ValueError: no such luck", message, re.DOTALL)
+    assert message.endswith("error: no such luck\n")
+
+
 def test_a_training_without_an_end(config, tmp_path, capsys):
     endless = ["--trainer.max_epochs", "-1", "--trainer.max_time", "00:00:01:00"]
     said = fails(["fit", "--config", str(config), *endless, "--run_dir", str(tmp_path / "run")], capsys)

@@ -23,13 +23,22 @@ from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
 from train.arguments import Parser, expand
 from train.callbacks.checkpoints import LastCheckpoint, MovableCheckpoint, WholeFiles
-from train.callbacks.control import CheckData, CleanStop, HoldRun, JobTimer, StepSeed, ValidateAtEnd, out_of_time
+from train.callbacks.control import (
+    CheckData,
+    CleanStop,
+    HoldRun,
+    JobTimer,
+    ShowTraceback,
+    StepSeed,
+    ValidateAtEnd,
+    out_of_time,
+)
 from train.callbacks.figures import ModelFigures
-from train.callbacks.monitor import GradientNorm, Record, Throughput
+from train.callbacks.monitor import GradientNorm, History, Record, Throughput
 from train.checkpoint import check_no_average, check_same_model, start_from
 from train.data.module import ImageData
 from train.data.sizes import Size
-from train.files import CHECKPOINTS, METRICS, UNUSABLE, latest_checkpoint, write_aside
+from train.files import CHECKPOINTS, HISTORY, METRICS, UNUSABLE, latest_checkpoint, write_aside
 from train.folders import new_folder
 from train.module import ImageClassifier, NonFiniteLossError
 
@@ -71,6 +80,10 @@ class TrainCLI(LightningCLI):
             "model.resolutions",
             compute_fn=lambda size, more: list(dict.fromkeys(str(Size.of(each)) for each in [size, *more])),
         )
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        self.arguments: list[str] = args
+        super().parse_arguments(parser, args)
 
     def _parse_ckpt_path(self) -> None:
         """Lightning would let the checkpoint's hyper-parameters replace those asked for; here they have to agree."""
@@ -139,10 +152,18 @@ class TrainCLI(LightningCLI):
         given = {**self._get(self.config_init, "trainer", default={}), **kwargs}
         callbacks: list[Callback] = [CheckData(), StepSeed(int(config.seed_everything))]
         if self.subcommand == "fit":
-            callbacks += [HoldRun(run_dir), ModelFigures(), ValidateAtEnd(), GradientNorm(), Throughput()]
+            callbacks += [
+                HoldRun(run_dir),
+                ShowTraceback(),
+                ModelFigures(),
+                ValidateAtEnd(),
+                GradientNorm(),
+                Throughput(),
+            ]
             callbacks += [EMAWeightAveraging(decay=config.ema, use_buffers=False)] if config.ema else []
             callbacks.append(CleanStop(run_dir / CHECKPOINTS))  # after the average has seen the step
             callbacks.append(Record(self.parser.dump(self.config), run_dir / METRICS))
+            callbacks.append(History(run_dir / HISTORY, self.arguments))
             if given["enable_checkpointing"] is not False:
                 best: dict[str, Any] = {"filename": "best", "monitor": "val/accuracy", "mode": "max"}
                 callbacks.append(MovableCheckpoint(run_dir / CHECKPOINTS, enable_version_counter=False, **best))

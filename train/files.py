@@ -12,6 +12,7 @@ CONFIG = "config.yaml"
 LAST, BEST = "last.ckpt", "best.ckpt"
 LOCK = "lock"  # held by the process that trains a run
 HELD = "PERFORMER_STRING_LOCK"  # in the environment of a run that a sweep trains: the lock that the sweep holds for it
+HISTORY = "history.jsonl"  # of the processes that have trained a run
 METRICS = "metrics.json"  # of validation at the end; without it a run is not finished
 
 # Errors of paths that a user can mend.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import traceback
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -138,6 +139,20 @@ class HoldRun(Callback):
 
     def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
         self.lock.release()
+
+
+class ShowTraceback(Callback):
+    """Where a ValueError amid training comes from, before the command line makes one line of it."""
+
+    def __init__(self) -> None:
+        self.begun = False
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        self.begun = True
+
+    def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
+        if self.begun and isinstance(exception, ValueError):
+            traceback.print_exception(exception)
 
 
 class CleanStop(Callback):

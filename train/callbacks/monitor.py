@@ -1,10 +1,13 @@
-"""What is measured while training: gradient norm, throughput, memory, and the run's configuration and result."""
+"""What is measured while training: gradient norm, throughput, memory, and the run's configuration, history, result."""
 
 from __future__ import annotations
 
 import json
 import resource
+import shlex
 import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from torch.optim import Optimizer
 
 from train.callbacks.control import out_of_time
 from train.files import write_aside
+from train.provenance import code, machine, versions
 
 
 def tensorboard(trainer: L.Trainer) -> Any:
@@ -116,3 +120,30 @@ class Record(Callback):
             sizes = {k.rpartition("_")[2]: v for k, v in metrics.items() if k.startswith("val/accuracy_")}
             at = ", ".join(f"{100 * accuracy:.1f} % at {size} px" for size, accuracy in sizes.items())
             rank_zero_info(f"{self.path.parent}: {at or 'done'} on validation images, step {trainer.global_step}.")
+
+
+class History(Callback):
+    """A line of JSON for each process that has trained a run: when, from which step, by which command, with what.
+
+    Args:
+        path: of the file, which grows.
+        arguments: of `python -m train`.
+    """
+
+    def __init__(self, path: Path, arguments: Sequence[str]):
+        self.path, self.arguments = path, list(arguments)
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
+        line = {
+            "began": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "from_step": trainer.global_step,
+            "command": shlex.join(["python", "-m", "train", *self.arguments]),
+            "code": code(),
+            "device": machine(module.device),
+            "processes": trainer.world_size,
+            "versions": f"{versions()}, lightning {L.__version__}",
+        }
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")
