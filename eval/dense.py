@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from performer_string.attend import Attend, Focus, LinearAttention, SoftmaxAttention
 from performer_string.attention import rotate_pair
@@ -16,10 +16,8 @@ from performer_string.rotation import Rotation
 ROWS = 256  # queries at a time
 
 
-class Dense(nn.Module):
+class Dense(Attend):
     """Attention by its weights in full, so many queries at a time."""
-
-    homogeneous: bool
 
     def rows(self, some: slice, q: Tensor, k: Tensor, key_bias: Tensor | None, key_mask: Tensor | None) -> Tensor:
         """The weights of some of the queries, which are those given: q [B, H, n, d], k [B, H, N, d] -> [B, H, n, N]."""
@@ -46,16 +44,13 @@ class Dense(nn.Module):
         parts = [part(slice(start, start + ROWS)) for start in range(0, q.shape[-2], ROWS)]
         return torch.cat(parts, dim=-2).to(v.dtype)  # [B, H, N, d]
 
-    def redraw(self, step: int) -> None:
-        pass
-
 
 class ExpectedKernel(Dense):
     """Attention with the kernel that a feature map estimates, E phi(q)^T phi(k), in full: no variance of a draw."""
 
     def __init__(self, phi: FeatureMap):
         super().__init__()
-        self.phi, self.homogeneous = phi, phi.homogeneous
+        self.phi, self.homogeneous, self.logit_scale = phi, phi.homogeneous, phi.scale
 
     def weights(
         self,
@@ -76,7 +71,7 @@ class ExpectedKernel(Dense):
         return self.weights(q, k, None, key_bias, key_mask)
 
 
-def expected(attend: nn.Module) -> nn.Module | None:
+def expected(attend: Attend) -> Attend | None:
     """The same attention in the limit of many features; None where it is not known (performer-pytorch) or there is
     none (learned features)."""
     if isinstance(attend, LinearAttention):
@@ -93,7 +88,8 @@ class NearKeys(Dense):
 
     def __init__(self, attend: Attend, extent: Sequence[float]):
         super().__init__()
-        self.attend, self.homogeneous, self.extent = attend, attend.homogeneous, extent
+        self.attend, self.extent = attend, extent
+        self.homogeneous, self.logit_scale = attend.homogeneous, attend.logit_scale
         self.near = torch.zeros(0, 0)
 
     def place(self, positions: Tensor, num_prefix: int) -> None:

@@ -11,10 +11,9 @@ import argparse
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from eval import resolution
 from eval.dense import expected
@@ -65,10 +64,10 @@ def statistics(probe: Probe, rows: Tensor, positions: Tensor, blank: Tensor) -> 
     chosen = q[:, :, prefix + rows]
     weights = probe.attend.weights(chosen, k, key_bias=probe.key_bias).float()  # [B, H, R, P + N]
     softmax = naive.softmax_weights(chosen, k, key_bias=probe.key_bias)
-    limit = expected(cast(nn.Module, probe.attend))
+    limit = expected(probe.attend)
     kernel = torch.full_like(weights, torch.nan)
     if limit is not None:
-        kernel = limit.weights(chosen, k, key_bias=probe.key_bias)  # type: ignore[operator]
+        kernel = limit.weights(chosen, k, key_bias=probe.key_bias)
 
     norms, blanks = k.norm(dim=-1), blank[:, None].to(k)  # [B, H, P + N], [B, 1, N]
     entropy = -torch.special.xlogy(weights, weights.clamp_min(0)).sum(-1).mean(-1)

@@ -19,29 +19,24 @@ from torch import Tensor, nn
 
 from eval.dense import NearKeys, expected
 from performer_string import ViT
-from performer_string.attend import SoftmaxAttention, build_attention
+from performer_string.attend import Attend, SoftmaxAttention, build_attention
 from performer_string.features import RandomFeatures, derive_seed
 from performer_string.features.arc_cosine import ArcCosineFeatures
-from performer_string.layers import Block
 
 Intervention = Callable[[ViT], AbstractContextManager[None]]
 
 
-def blocks(vit: ViT) -> list[Block]:
-    return [cast(Block, block) for block in vit.blocks]
-
-
 @contextmanager
-def swapped(vit: ViT, layers: Sequence[int], make: Callable[[int], nn.Module]) -> Iterator[None]:
+def swapped(vit: ViT, layers: Sequence[int], make: Callable[[int], Attend]) -> Iterator[None]:
     """`make(layer)` in place of how these layers attend."""
-    before = [block.attention.attend for block in blocks(vit)]
+    before = vit.attends()
     try:
         for layer in layers:
-            blocks(vit)[layer].attention.attend = make(layer)
+            vit.attentions()[layer].attend = make(layer)
         yield
     finally:
-        for block, attend in zip(blocks(vit), before, strict=True):
-            block.attention.attend = attend
+        for attention, attend in zip(vit.attentions(), before, strict=True):
+            attention.attend = attend
 
 
 def each_and_all(vit: ViT, name: str) -> dict[str, list[int]]:
@@ -50,7 +45,7 @@ def each_and_all(vit: ViT, name: str) -> dict[str, list[int]]:
     return {**{f"{name}, layer {i}": [i] for i in layers}, f"{name}, all layers": layers}
 
 
-def by_layer(vit: ViT, name: str, make: Callable[[int], nn.Module]) -> dict[str, Intervention]:
+def by_layer(vit: ViT, name: str, make: Callable[[int], Attend]) -> dict[str, Intervention]:
     return {title: partial(swapped, layers=some, make=make) for title, some in each_and_all(vit, name).items()}
 
 
@@ -70,8 +65,8 @@ def expected_kernel(vit: ViT) -> dict[str, Intervention]:
     """The map's own kernel without the variance of a draw."""
     if not drawn(vit):
         return {}
-    found = [expected(cast(nn.Module, attend)) for attend in vit.attends()]
-    return by_layer(vit, "expected kernel", lambda layer: cast(nn.Module, found[layer]))
+    found = [expected(attend) for attend in vit.attends()]
+    return by_layer(vit, "expected kernel", lambda layer: cast(Attend, found[layer]))
 
 
 def more_features(vit: ViT, times: int = 8) -> dict[str, Intervention]:
@@ -81,7 +76,7 @@ def more_features(vit: ViT, times: int = 8) -> dict[str, Intervention]:
         return {}
     options = {**c.feature_options, "num_features": times * phis[0].num_features}
 
-    def wider(layer: int) -> nn.Module:
+    def wider(layer: int) -> Attend:
         sizes = {"head_dim": phis[0].head_dim, "num_heads": phis[0].num_heads}
         seed = derive_seed(c.seed, "more features", layer)
         attend = build_attention(c.attention, feature_map=c.feature_map, feature_options=options, seed=seed, **sizes)
@@ -93,18 +88,18 @@ def more_features(vit: ViT, times: int = 8) -> dict[str, Intervention]:
 @contextmanager
 def redrawn(vit: ViT, draw: int) -> Iterator[None]:
     """New random features that no training had: those of a negative step."""
-    before = [copy.deepcopy(cast(nn.Module, attend).state_dict()) for attend in vit.attends()]
+    before = [copy.deepcopy(attend.state_dict()) for attend in vit.attends()]
     try:
         vit.redraw(-1 - draw)
         yield
     finally:
         for attend, state in zip(vit.attends(), before, strict=True):
-            cast(nn.Module, attend).load_state_dict(state)
+            attend.load_state_dict(state)
 
 
 def draws(vit: ViT, count: int = 5) -> dict[str, Intervention]:
     """Other draws of the features: their spread is what the draw decides."""
-    if not any("projection" in name for name, _ in vit.named_buffers()):
+    if vit.config.attention != "performer-pytorch" and not drawn(vit):
         return {}
     return {f"draw {draw}": partial(redrawn, draw=draw) for draw in range(count)}
 
@@ -115,7 +110,7 @@ def hooked(vit: ViT, hook: Callable[..., Any], layers: Sequence[int] | None = No
     attends = vit.attends()
     with ExitStack() as stack:
         for layer in range(len(attends)) if layers is None else layers:
-            handle = cast(nn.Module, attends[layer]).register_forward_pre_hook(hook, with_kwargs=True)
+            handle = attends[layer].register_forward_pre_hook(hook, with_kwargs=True)
             stack.callback(handle.remove)
         yield
 
@@ -213,7 +208,7 @@ def near(vit: ViT, layers: Sequence[int]) -> Iterator[None]:
 
     with swapped(vit, layers, lambda i: NearKeys(attends[i], extent)), ExitStack() as stack:
         for i in layers:
-            handle = blocks(vit)[i].attention.register_forward_pre_hook(place, with_kwargs=True)
+            handle = vit.attentions()[i].register_forward_pre_hook(place, with_kwargs=True)
             stack.callback(handle.remove)
         yield
 

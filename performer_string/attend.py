@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from performer_string.rotation import Rotation
 
 @dataclass(frozen=True)
 class Focus:
-    """A locality with the places of the tokens that it is to see; its fields are arguments of attention."""
+    """A locality with the places of the tokens that it is to see; and the prefix before them."""
 
     locality: Locality
     positions: Tensor
@@ -36,10 +36,12 @@ def relu_power(x: Tensor, order: int) -> Tensor:
 
 
 def arguments(focus: Focus | None) -> dict[str, Any]:
-    return {} if focus is None else vars(focus)
+    if focus is None:
+        return {}
+    return {"locality": focus.locality, "positions": focus.positions, "num_prefix": focus.num_prefix}
 
 
-class Attend(Protocol):
+class Attend(nn.Module):
     """A way to attend: what the layer, the trainer's diagnostics and the evaluations ask of it.
 
     Attributes:
@@ -48,10 +50,10 @@ class Attend(Protocol):
         logit_scale: s of the logits s q.k that it sees; None for d^-1/2, or where there are none.
     """
 
-    homogeneous: bool
-    logit_scale: float | None
+    homogeneous: bool = False
+    logit_scale: float | None = None
 
-    def __call__(
+    def forward(
         self,
         q: Tensor,
         k: Tensor,
@@ -61,21 +63,20 @@ class Attend(Protocol):
         focus: Focus | None = None,
         key_mask: Tensor | None = None,
         key_bias: Tensor | None = None,
-    ) -> Tensor: ...
+    ) -> Tensor:
+        """[B, H, N, d] each, to [B, H, N, d]."""
+        raise NotImplementedError
 
     def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
         """The attention matrix that it implies, dense and before any locality, [B, H, N, N]: for study."""
-        ...
+        raise NotImplementedError
 
     def redraw(self, step: int) -> None:
         """New random features, a function of (seed, step) alone; nothing where there are none."""
-        ...
 
 
-class SoftmaxAttention(nn.Module):
+class SoftmaxAttention(Attend):
     """`softmax_attention` as a module."""
-
-    homogeneous, logit_scale = False, None
 
     def forward(
         self,
@@ -94,18 +95,14 @@ class SoftmaxAttention(nn.Module):
     def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
         return naive.softmax_weights(*rotate_pair(q, k, rotation), key_bias=key_bias)
 
-    def redraw(self, step: int) -> None:
-        pass
 
-
-class LinearAttention(nn.Module):
+class LinearAttention(Attend):
     """`linear_attention` with its feature map."""
 
     def __init__(self, head_dim: int, num_heads: int, feature_map: str, seed: int, **options: Any):
         super().__init__()
         self.phi = build_feature_map(feature_map, head_dim=head_dim, num_heads=num_heads, seed=seed, **options)
-        self.homogeneous = self.phi.homogeneous
-        self.logit_scale: float | None = getattr(self.phi, "scale", None)
+        self.homogeneous, self.logit_scale = self.phi.homogeneous, self.phi.scale
 
     def forward(
         self,
@@ -128,7 +125,7 @@ class LinearAttention(nn.Module):
         self.phi.redraw(step)
 
 
-class PerformerPytorchAttention(nn.Module):
+class PerformerPytorchAttention(Attend):
     """FastAttention of the package performer-pytorch, as it stands, behind our rotations: for comparison.
 
     Its epsilons (1e-4 in the softmax kernel, 1e-3 in the generalised one), its one draw for all heads and its
@@ -144,7 +141,6 @@ class PerformerPytorchAttention(nn.Module):
             raise ValueError(f"performer-pytorch with {feature_map!r} has no option {option!r}.")
         order = options.get("order", 1)
         self.seed, self.homogeneous = seed, feature_map == "relu"  # up to its epsilon
-        self.logit_scale: float | None = None
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(derive_seed(seed, 0))
             self.fast = FastAttention(
@@ -184,7 +180,7 @@ class PerformerPytorchAttention(nn.Module):
             self.fast.redraw_projection_matrix(torch.device("cpu"))
 
 
-ATTENTIONS: dict[str, type[nn.Module]] = {
+ATTENTIONS: dict[str, type[Attend]] = {
     "linear": LinearAttention,
     "softmax": SoftmaxAttention,
     "performer-pytorch": PerformerPytorchAttention,
@@ -193,7 +189,7 @@ ATTENTIONS: dict[str, type[nn.Module]] = {
 
 def build_attention(
     name: str, *, head_dim: int, num_heads: int, feature_map: str, seed: int, feature_options: Mapping[str, Any]
-) -> nn.Module:
+) -> Attend:
     """A way to attend by its name in `ATTENTIONS`. Softmax has no features: it leaves the last three unused."""
     kind = lookup("attention", name, ATTENTIONS)
     if kind is SoftmaxAttention:

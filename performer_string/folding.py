@@ -8,7 +8,6 @@ from typing import cast
 import torch
 
 from performer_string.encodings import SeparableEncoding
-from performer_string.layers import Block
 from performer_string.rotation import parts_of
 from performer_string.vit import ViT
 
@@ -31,19 +30,18 @@ def fold(model: ViT) -> ViT:
     basis = encoding.basis() if isinstance(encoding, SeparableEncoding) and not encoding.is_folded else None
     if basis is None:
         return copy.deepcopy(model).eval()
-    if not all(cast(Block, block).attention.plain() for block in model.blocks):
+    if not all(attention.plain() for attention in model.attentions()):
         raise ValueError(
             "fold needs plain projections of queries and keys, and one of this model has an adapter, a "
             "parametrization, pruning or a hook, or no bias: merge or remove it first."
         )
-    projections = [x for block in model.blocks for x in cast(Block, block).attention.qkv.parameters()]
+    projections = [x for attention in model.attentions() for x in attention.qkv.parameters()]
     if len(set(map(id, projections))) < len(projections):
         raise ValueError("fold needs projections of its own in each layer, and two layers of this model share theirs.")
     folded = copy.deepcopy(model).eval()
     layers = len(folded.blocks)
     bases = [basis] * layers if encoding.layers == 1 else parts_of(basis, layers, 0)  # [1 or H, d, d] each
-    for block, own in zip(folded.blocks, bases, strict=True):
-        attention = cast(Block, block).attention
+    for attention, own in zip(folded.attentions(), bases, strict=True):
         weight, bias = attention.fold(own)
         attention.qkv.weight.copy_(weight)
         attention.qkv.bias.copy_(bias)

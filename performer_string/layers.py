@@ -29,7 +29,7 @@ class SelfAttention(nn.Module):
     Args:
         width: D.
         num_heads: H, a divisor of D.
-        attend: how to attend, an `Attend`.
+        attend: how to attend.
         qk_norm: normalise queries and keys to unit length, so that the logits are tau cos(q, k) with a learned
             temperature 0 < tau < max_temperature for each head; none with homogeneous features, which see no factor
             of the logits. There is no learned scale for each channel, since that would not commute with the folded
@@ -49,11 +49,13 @@ class SelfAttention(nn.Module):
             features, which no factor of the logits reaches.
     """
 
+    attend: Attend
+
     def __init__(
         self,
         width: int,
         num_heads: int,
-        attend: nn.Module,
+        attend: Attend,
         *,
         qk_norm: bool = False,
         max_temperature: float = 16.0,
@@ -68,7 +70,7 @@ class SelfAttention(nn.Module):
         self.num_heads, self.head_dim, self.max_temperature = num_heads, width // num_heads, max_temperature
         if log_scale is not None and log_scale < 2:
             raise ValueError(f"log_scale needs at least 2 tokens in training, for log N / log N_0, not {log_scale}.")
-        if log_scale is not None and cast(Attend, attend).homogeneous:
+        if log_scale is not None and attend.homogeneous:
             raise ValueError(
                 "log_scale multiplies the logits, which has no effect with a homogeneous feature map (relu, or "
                 "polynomial without lower): leave it off, or use softmax, favor+, favor+hyperbolic or polynomial with "
@@ -79,7 +81,7 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
         self.qk_norm = qk_norm
-        seen = qk_norm and not cast(Attend, attend).homogeneous
+        seen = qk_norm and not attend.homogeneous
         self.temperature = nn.Parameter(torch.full((num_heads,), 0.25).logit()) if seen else None
         self.kept = Kept(1)
 
@@ -158,7 +160,7 @@ class SelfAttention(nn.Module):
             q, k = F.normalize(q, dim=-1, eps=least), F.normalize(k, dim=-1, eps=least)
         if self.temperature is not None:
             tau = self.max_temperature * self.temperature.sigmoid()  # [H]
-            seen = cast(Attend, self.attend).logit_scale or self.head_dim**-0.5  # logits are seen times q.k
+            seen = self.attend.logit_scale or self.head_dim**-0.5  # logits are seen times q.k
             scale = (tau / seen).sqrt()[:, None, None]
             q, k = q * scale, k * scale
         key_bias = None if self.gate is None else self.gate_logits(x, self.gate)

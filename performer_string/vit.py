@@ -91,8 +91,8 @@ class ViT(nn.Module):
                 nn.init.zeros_(module.bias)
         self.register_load_state_dict_post_hook(place_constants)
         if c.tied_start:
-            for block in self.blocks:
-                cast(Block, block).attention.tie()
+            for attention in self.attentions():
+                attention.tie()
 
     def grid(self, height: int, width: int) -> tuple[int, int]:
         """Patches along each axis of an image."""
@@ -167,13 +167,17 @@ class ViT(nn.Module):
         pooled = patches.mean(dim=1) if self.pool is None else self.pool(patches)
         return cast(Tensor, self.head(pooled))
 
+    def attentions(self) -> list[SelfAttention]:
+        """The attention of each layer."""
+        return [cast(Block, block).attention for block in self.blocks]
+
     def attends(self) -> list[Attend]:
         """How each layer attends."""
-        return [cast(Attend, cast(Block, block).attention.attend) for block in self.blocks]
+        return [attention.attend for attention in self.attentions()]
 
     def localities(self) -> list[Locality]:
         """The locality of each layer; an empty list where there is none."""
-        found = (cast(Block, block).attention.locality for block in self.blocks)
+        found = (attention.locality for attention in self.attentions())
         return [locality for locality in found if locality is not None]
 
     def no_weight_decay(self) -> set[str]:

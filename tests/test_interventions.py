@@ -166,6 +166,22 @@ def test_near_keys_are_those_with_offsets_of_the_training_grid(kind, locality):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("scale", [None, 0.3])
+def test_interventions_keep_the_temperature_of_qk_norm(scale):
+    """Logits are tau cos(q, k) whatever scale a map has, so that the limit of FAVOR+ is softmax."""
+    vit = model("favor+", qk_norm=True, feature_options={"num_features": 8, "scale": scale})
+    changes, at_home = interventions(vit), sparse_images(5)
+    plain = vit(at_home)
+    with changes["near keys, all layers"](vit):  # where all keys are near
+        torch.testing.assert_close(vit(at_home), plain, rtol=1e-4, atol=1e-5)
+    with changes["softmax, all layers"](vit):
+        wanted = vit(at_home)
+    with changes["expected kernel, all layers"](vit):
+        torch.testing.assert_close(vit(at_home), wanted, rtol=1e-4, atol=1e-5)
+    assert (wanted - plain).abs().max() > 1e-3
+
+
+@torch.no_grad()
 def test_nothing_is_thinned_at_the_training_size():
     vit, images = model(), sparse_images(5)
     plain = vit(images)

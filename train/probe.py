@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from performer_string import ViT, naive
 from performer_string.attend import Attend, Focus
@@ -49,11 +49,11 @@ def probe_attention(vit: ViT, images: Tensor) -> list[Probe]:
     """Runs the model on images and returns what each layer's attention was given, in float32."""
     probes: list[Probe] = []
 
-    def keep(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
+    def keep(module: Attend, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
         q, k = args[0].float(), args[1].float()
-        probes.append(Probe(module, q, k, kwargs["rotation"], kwargs["focus"], kwargs["key_bias"]))  # type: ignore[arg-type]
+        probes.append(Probe(module, q, k, kwargs["rotation"], kwargs["focus"], kwargs["key_bias"]))
 
-    handles = [attend.register_forward_pre_hook(keep, with_kwargs=True) for attend in vit.attends()]  # type: ignore[attr-defined]
+    handles = [attend.register_forward_pre_hook(keep, with_kwargs=True) for attend in vit.attends()]
     training = vit.training
     try:
         with torch.no_grad():

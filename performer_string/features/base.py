@@ -75,10 +75,12 @@ class FeatureMap(WithConstants):
             or with a common factor of the keys (a temperature has no effect), and a key's norm is its weight; None for
             a map that is not homogeneous.
         learned: whether the features have parameters, and are no draw nor exact.
+        scale: s where the kernel is a function of s q.k; None for one that sees no scale of the logits.
     """
 
     degree: int | None = None
     learned = False
+    scale: float | None = None
 
     def __init__(self, head_dim: int, num_heads: int, num_features: int):
         super().__init__()

@@ -18,6 +18,8 @@ class PositiveFeatures(RandomFeatures):
         scale: of the logits, d^-1/2 unless given.
     """
 
+    scale: float
+
     def __init__(
         self,
         head_dim: int,

@@ -28,6 +28,7 @@ class PolynomialFeatures(FeatureMap):
         lower: with the lower orders, the Taylor polynomial of exp(s q.k).
     """
 
+    scale: float
     upper: Tensor
 
     def __init__(self, head_dim: int, num_heads: int, *, scale: float | None = None, lower: bool = False):
