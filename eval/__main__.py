@@ -48,7 +48,7 @@ EVALUATIONS: dict[str, ModuleType] = {
 }
 
 
-OUT = "where the CSV and PNG go; `results` beside a checkpoint's or several runs' folders, else runs/results/NAME"
+OUT = "folder of CSV and PNG; default: `results` in the run's folder or beside several, else runs/results/NAME"
 
 
 def choose_device(name: str) -> torch.device:

@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser, split: str = "test", images: 
         "--images",
         type=count,
         default=images,
-        help=f"how many, the same for each; 0 for all, or of the arrow task as many as in validation {default}",
+        help=f"how many, the same for every model; 0 for all (arrow task: as in validation) {default}",
     )
     parser.add_argument("--root", help="where the images are, if not where they were in training")
 

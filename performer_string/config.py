@@ -35,12 +35,12 @@ class ViTConfig:
     """Everything that defines a ViT.
 
     Attributes:
-        image_size: training size in pixels, a number or [height, width]; other sizes are welcome later.
+        image_size: training size in pixels, a number or [height, width]; other sizes work later.
         patch_size: a number or [height, width].
         in_channels: of the images.
         num_classes: of the head.
-        variant: width, depth and num_heads together, by name: micro, tiny, small or base. It fills in those of the
-            three that are not given, at once: a copy with another variant (`dataclasses.replace`) keeps its sizes.
+        variant: width, depth and num_heads together, by name: micro, tiny, small or base. Fills in those not given
+            when built, so `dataclasses.replace(config, variant=...)` keeps the old sizes.
         width: D; overrides the variant, as do `depth` and `num_heads`.
         depth: number of blocks.
         num_heads: H.

@@ -163,7 +163,7 @@ def test_a_run_that_began_with_other_weights_is_resumed(config, whole, tmp_path)
     cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
     assert metrics(run)["step"] == 20
     assert f"init_from: {last(whole)}" in (run / "config.yaml").read_text()
-    with pytest.raises(ValueError, match="resume goes on with one: leave it out"):
+    with pytest.raises(ValueError, match="resume continues one: leave it out"):
         cli.run(["resume", str(run), "--init_from", str(last(whole))])
 
 

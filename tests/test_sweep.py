@@ -120,7 +120,7 @@ def test_stopped_and_started_again(tmp_path, faked, capsys):
     when(out / "linear-lf-seed0" / "checkpoints" / "last.ckpt", lambda: os.kill(os.getpid(), signal.SIGINT))
     status, _ = run(path, "--jobs", "2")
     assert status == 130
-    assert f"Go on with: python -m train.sweep {path}" in capsys.readouterr().out
+    assert f"Continue with: python -m train.sweep {path}" in capsys.readouterr().out
     begun = [int(p.read_text()) for p in out.glob("*/checkpoints/last.ckpt")]
     assert begun  # its children ended a step and were not killed, and no further one was started
     assert max(begun) < 12

@@ -67,7 +67,7 @@ def test_ctrl_c_saves_the_last_step_and_resumes(config, whole, tmp_path, number)
     os.killpg(process.pid, number)  # all processes at once, as a terminal does
     output, _ = process.communicate(timeout=60)
     step = read_checkpoint(last(run))["global_step"]
-    assert f"Stopped at step {step}. Go on with: python -m train resume {run}" in output
+    assert f"Stopped at step {step}. Continue with: python -m train resume {run}" in output
     assert "Traceback" not in output
     cli.run(["resume", str(run)])
     assert_same_end(whole, run)

@@ -59,7 +59,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
     if not arguments or arguments[0] != "resume":
         return list(arguments)
     if "--init_from" in given:
-        raise ValueError("--init_from starts a training and resume goes on with one: leave it out, or use fit.")
+        raise ValueError("--init_from starts a training and resume continues one: leave it out, or use fit.")
     if len(arguments) < 2 or arguments[1].startswith("-"):
         raise ValueError(
             "resume takes the directory of a run, and then what fit takes: python -m train resume runs/NAME "

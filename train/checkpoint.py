@@ -90,7 +90,7 @@ def check_same_model(path: str | Path, wanted: dict[str, Any], resumed: bool) ->
 
 
 def check_no_average(path: str | Path) -> None:
-    """An error where a checkpoint's weights are an average, which training does not go on from."""
+    """An error where a checkpoint's weights are an average: training cannot continue from it."""
     if "current_model_state" in read_checkpoint(path):
         raise CheckpointError(
             f"{path} is of a run with an average of the weights: resume it with its --ema, or start another run from "

@@ -103,10 +103,10 @@ class TrainCLI(LightningCLI):
         run_dir = run_dir or own or new_folder()
         same = own is not None and own.resolve() == run_dir.resolve()
         if self.resumed and config.init_from and not same:  # a run's own says where it came from
-            raise ValueError("--init_from starts a training and --ckpt_path goes on with one: give one of them.")
+            raise ValueError("--init_from starts a training and --ckpt_path continues one: give one of them.")
         if self.subcommand == "fit" and not same and latest_checkpoint(run_dir) is not None:
             raise ValueError(
-                f"{run_dir} holds a run already. Go on with it: python -m train resume {run_dir}. Or choose another "
+                f"{run_dir} holds a run already. Continue it: python -m train resume {run_dir}. Or choose another "
                 f"--run_dir."
             )
         config.run_dir = str(run_dir)
@@ -196,7 +196,7 @@ def run(arguments: Sequence[str] | None = None) -> TrainCLI:
         args=expand(sys.argv[1:] if arguments is None else arguments),
         save_config_callback=SaveRecipe,
         parser_class=Parser,
-        parser_kwargs={"prog": "python -m train", "epilog": "resume RUN [options of fit]: go on with a run"},
+        parser_kwargs={"prog": "python -m train", "epilog": "resume RUN [options of fit]: continue a run"},
         seed_everything_default=0,
         auto_configure_optimizers=False,
         trainer_defaults={
@@ -212,7 +212,7 @@ def run(arguments: Sequence[str] | None = None) -> TrainCLI:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs a command; what a user can mend is one message and exit status 2."""
+    """Runs a command; what a user can fix is one message and exit status 2."""
     try:
         run(arguments)
     except (ValueError, *UNUSABLE, MisconfigurationException, NonFiniteLossError) as error:

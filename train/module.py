@@ -30,7 +30,7 @@ class OptimConfig:
     """How a model is trained.
 
     Attributes:
-        lr: peak learning rate of AdamW, in the hundreds of a millionth to a few thousandths.
+        lr: peak learning rate of AdamW, typically 1e-4 to a few 1e-3.
         weight_decay: of the weights of linear layers; norms, biases, embeddings and generators have none.
         betas: of AdamW.
         warmup: share of the training that the learning rate rises in, linearly from zero.

@@ -155,7 +155,7 @@ class Sweep:
             folder = self.out / job.run.name
             tail = (folder / LOG).read_bytes()[-2000:].decode(errors="replace").strip().splitlines()
             if any(line.startswith("Out of time at step") for line in tail):
-                tqdm.write(f"{job.run.name}: out of time; the same command goes on with it")
+                tqdm.write(f"{job.run.name}: out of time; the same command continues it")
                 return
             tqdm.write(f"{job.run.name}: FAILED (status {job.process.returncode}), see {folder / LOG}")
             tqdm.write("\n".join("    " + line for line in tail[-3:]))

@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(f"\n{table(sweep)}\n\n{out / SUMMARY}\n\nEvaluate with:")
         print("\n".join(f"    {command}" for command in evaluation(sweep)))
     if sweep.signals:
-        print(f"\nGo on with: python -m train.sweep {shlex.join(given)}")
+        print(f"\nContinue with: python -m train.sweep {shlex.join(given)}")
         raise SystemExit(130)
     if done < len(runs):
         raise SystemExit(1)

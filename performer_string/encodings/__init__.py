@@ -46,8 +46,8 @@ def build_encoding(
 ) -> Encoding:
     """A position encoding by its name in `ENCODINGS`.
 
-    `encoding(positions)` is the rotation of queries and keys. `absolute`, `sinusoidal` and `none` (`additive`) turn
-    nothing: what they know is in `encoding.embedding(positions)`, to be added to the tokens; None of the others.
+    `encoding(positions)` is the rotation of queries and keys. `absolute`, `sinusoidal` and `none` (`additive`) do not
+    rotate. `encoding.embedding(positions)` is what the first two add to the tokens, and None for all others.
 
     Args:
         head_dim, num_heads: the attention it serves; learned generators are for each head.

@@ -191,7 +191,7 @@ class CleanStop(Callback):
         if trainer.strategy.reduce_boolean_decision(whole_window(trainer, batch_idx) and (asked or late), all=False):
             trainer.save_checkpoint(self.path)
             rank_zero_info(
-                f"{'Out of time' if late else 'Stopped'} at step {trainer.global_step}. Go on with: python -m train "
+                f"{'Out of time' if late else 'Stopped'} at step {trainer.global_step}. Continue with: python -m train "
                 f"resume {self.path.parents[1]}"
             )
             raise KeyboardInterrupt

@@ -72,7 +72,7 @@ class ArrowTask:
         }
 
     def cells(self, pixels: int) -> int:
-        """Cells along a side of an image; at least as many cells as glyphs are needed twice over."""
+        """Cells along a side of an image, which needs 1.5 times as many cells as glyphs."""
         cells, least = pixels // self.cell, math.ceil(math.sqrt(1.5 * (self.arrows + len(self.letters) + 1)))
         if pixels % self.cell or cells < least:
             raise ValueError(

@@ -38,8 +38,8 @@ class ImageData(L.LightningDataModule):
         resolutions: further sizes that each validation is repeated at, like 168 or 96x128 (height x width).
         augment: any of pad-crop, resized-crop, flip, rand-augment, erase; in this order.
         workers: processes that prepare data; 0 for none.
-        mean: of the images' channels, in [0, 1], and
-        std: their standard deviation, in place of the source's; a `folder` has 0.5 for both.
+        mean: of each channel, in [0, 1]; the source's unless given, 0.5 for a `folder`.
+        std: standard deviation of each channel, likewise.
         arrow: the version of the arrow task.
         size: [height, width] to train at, in pixels; the recipe takes it from the model.
         seed: of the order, the augmentations and the arrow stream; held-out sets do not depend on it.
