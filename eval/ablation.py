@@ -16,6 +16,7 @@ from eval import resolution
 from eval.report import Row, save_figure
 from eval.resolution import result_directory as result_directory
 from eval.seeds import seed_of, stem, student
+from train.data.sizes import Size, ascending
 
 HELP = "accuracy of models with one thing changed at a time, as differences to the recipe, seed by seed"
 
@@ -46,15 +47,15 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
         yield {**row, "reference": options.reference, "difference": round(difference, 2)}
 
 
-def of(found: Sequence[Row], model: str, size: int, name: str) -> list[float]:
+def of(found: Sequence[Row], model: str, size: Size, name: str) -> list[float]:
     """A column's values over the seeds of a model at one resolution."""
     return [row[name] for row in found if stem(row["model"]) == model and row["resolution"] == size]
 
 
-def models_and_sizes(found: Sequence[Row]) -> tuple[list[str], list[int]]:
+def models_and_sizes(found: Sequence[Row]) -> tuple[list[str], list[Size]]:
     """The reference first, the others as they came."""
     names = dict.fromkeys([found[0]["reference"], *(stem(row["model"]) for row in found)])
-    return list(names), sorted({row["resolution"] for row in found})
+    return list(names), ascending(row["resolution"] for row in found)
 
 
 def summary(found: Sequence[Row]) -> list[Row]:

@@ -22,7 +22,7 @@ from eval.report import Row, save_figure
 from performer_string import naive
 from performer_string.attention import rotate_pair
 from train.checkpoint import Trained
-from train.data.sizes import Size
+from train.data.sizes import Size, ascending
 from train.probe import Probe, probe_attention
 
 HELP = "norms, entropy, sharpness and error of each layer's and head's attention, per resolution"
@@ -157,7 +157,7 @@ def plot(found: Sequence[Row], path: Path) -> None:
 
     figure = Figure(figsize=(15, 6.4))
     axes = figure.subplots(2, (len(DRAWN) + 1) // 2).flat
-    sizes = sorted({row["resolution"] for row in found})
+    sizes = ascending(row["resolution"] for row in found)
     sides = [size.side for size in sizes]
     models = list(dict.fromkeys(row["model"] for row in found))
     for axis, (name, title) in zip(axes, DRAWN.items(), strict=False):
@@ -168,7 +168,7 @@ def plot(found: Sequence[Row], path: Path) -> None:
                 axis.plot(sides, values, style, marker="o", color=f"C{layer % 10}", label=f"{model}, layer {layer}")
         resolution.mark_training(axis, found)
         axis.set(title=title, xlabel="resolution in pixels", ylim=(0, None))
-        axis.set_xticks(sides, sizes)
+        axis.set_xticks(sides, [str(size) for size in sizes])
     uniform = [over_heads(found, "distance of uniform", resolution=size) for size in sizes]
     blanks = [over_heads(found, "share of blanks", resolution=size) for size in sizes]
     for name, values, label in (

@@ -12,6 +12,7 @@ import torch
 from eval import resolution
 from eval.interventions import GROUPS, Intervention, interventions
 from eval.report import Row, save_figure
+from train.data.sizes import ascending
 
 HELP = "accuracy per resolution under interventions on trained models, without training"
 UNTOUCHED = "as trained"
@@ -42,7 +43,7 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
 
 def summary(found: Sequence[Row]) -> list[Row]:
     """A row for each model and intervention, a column a resolution: accuracy, and what changed by it."""
-    sizes = sorted({row["resolution"] for row in found})
+    sizes = ascending(row["resolution"] for row in found)
     cells = {(r["model"], r["intervention"], r["resolution"]): r["accuracy"] for r in found}
     lines: list[Row] = []
     for model, name in dict.fromkeys((r["model"], r["intervention"]) for r in found):
@@ -58,7 +59,7 @@ def plot(found: Sequence[Row], path: Path) -> None:
     """Bars of the accuracy under each intervention, a panel a resolution; the line is the model as trained."""
     from matplotlib.figure import Figure
 
-    sizes = sorted({row["resolution"] for row in found})
+    sizes = ascending(row["resolution"] for row in found)
     names = list(dict.fromkeys(row["intervention"] for row in found))
     models = list(dict.fromkeys(row["model"] for row in found))
     figure = Figure(figsize=(2.2 + 2.6 * len(sizes), 1.2 + 0.22 * len(names) * len(models)))

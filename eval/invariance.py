@@ -13,6 +13,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eval import resolution
+from eval.arguments import checkpoint
 from eval.report import Row, save_figure
 from performer_string import ENCODINGS, FEATURE_MAPS, ViT, ViTConfig, build_encoding, build_feature_map, grid_positions
 from performer_string.encodings import Encoding, SeparableEncoding
@@ -40,7 +41,9 @@ DRAWS = (1, 4, 16, 64, 256, 1024)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoint", nargs="+", type=Path, default=[], help="trained models; fresh ones by default")
+    parser.add_argument(
+        "--checkpoint", nargs="+", type=checkpoint, default=[], help="trained models; fresh ones by default"
+    )
     parser.add_argument("--head-dim", type=int, default=24, help="width of a head, divisible by 12")
     parser.add_argument("--seed", type=int, default=0)
 

@@ -148,7 +148,7 @@ def plot(found: Sequence[Row], path: Path) -> None:
     models = list(dict.fromkeys(row["model"] for row in found))
     for number, model in enumerate(models):
         mine, colour = pick(found, model=model), f"C{number % 10}"
-        a = sorted(pick(mine, part="accuracy"), key=lambda row: row["resolution"])
+        a = sorted(pick(mine, part="accuracy"), key=lambda row: row["resolution"].side)
         error = [[r["value"] - r["low"] for r in a], [r["high"] - r["value"] for r in a]]
         x = [r["resolution"].side for r in a]
         accuracy.errorbar(x, [r["value"] for r in a], error, marker="o", capsize=3, color=colour, label=model)

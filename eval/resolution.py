@@ -13,19 +13,20 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from eval.arguments import Once, count, pixels
+from eval.arguments import Once, checkpoint, count, pixels
 from eval.report import Row, beside, save_figure, wilson
 from eval.seeds import check_seeds, differing, over_seeds, stem
 from train.checkpoint import Trained, load_trained
-from train.data.sizes import Size
+from train.data.sizes import Size, ascending
 
 HELP = "accuracy per resolution, with 95 %% intervals, beside the null score"
 
 
 def add_arguments(parser: argparse.ArgumentParser, split: str = "test", images: int = 0) -> None:
-    parser.add_argument("--checkpoint", nargs="+", type=Path, required=True, help="one or more checkpoints")
-    sizes = "of the images in pixels: 168, or 96x128 (height x width)"
-    parser.add_argument("--resolutions", nargs="+", type=pixels, action=Once, required=True, help=sizes)
+    models = "one or more checkpoints, or folders of runs, for the last checkpoint of each"
+    parser.add_argument("--checkpoint", nargs="+", type=checkpoint, required=True, help=models)
+    sizes = "of the images in pixels: 168, or 96x128 (height x width); those of the training's validation by default"
+    parser.add_argument("--resolutions", nargs="+", type=pixels, action=Once, help=sizes)
     parser.add_argument(
         "--positions", choices=("extrapolate", "interpolate"), help="as the model was trained by default"
     )
@@ -68,6 +69,8 @@ def load_models(options: argparse.Namespace) -> list[Trained]:
     for trained in models:
         trained.data.root = options.root or trained.data.root
         trained.data.setup()
+    options.resolutions = options.resolutions or ascending(size for each in models for size in each.data.sizes())
+    for trained in models:
         for size in options.resolutions:
             trained.classifier.vit.grid(*size)
             trained.data.held_out(options.split, size)
@@ -153,7 +156,7 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
 def summary(found: Sequence[Row]) -> list[Row]:
     """One row a model, all its seeds together; one column a resolution; the null score last."""
     found = over_seeds(found)
-    sizes = sorted({row["resolution"] for row in found})
+    sizes = ascending(row["resolution"] for row in found)
     models = list(dict.fromkeys(row["model"] for row in found))
     cells = {(r["model"], r["resolution"]): f"{r['accuracy']:.1f} ({r['low']:.1f}-{r['high']:.1f})" for r in found}
     lines: list[Row] = [
@@ -176,7 +179,7 @@ def plot(found: Sequence[Row], path: Path) -> None:
     from matplotlib.figure import Figure
 
     models: dict[str, list[Row]] = {}
-    for row in sorted(found, key=lambda row: row["resolution"]):
+    for row in sorted(found, key=lambda row: row["resolution"].side):
         models.setdefault(stem(row["model"]), []).append(row)
     many = len(models) > 5  # then the legend is beside the curves
     figure = Figure(figsize=(9.5, 4.8) if many else (6, 3.8), layout="constrained")
@@ -204,9 +207,9 @@ def plot(found: Sequence[Row], path: Path) -> None:
         )
     axis.axhline(found[0]["null"], color="grey", linestyle=":", label="null")
     mark_training(axis, found)
-    sizes = sorted({row["resolution"] for row in found})
+    sizes = ascending(row["resolution"] for row in found)
     axis.set(xlabel="resolution in pixels", ylabel="accuracy in %")
-    axis.set_xticks([size.side for size in sizes], sizes)
+    axis.set_xticks([size.side for size in sizes], [str(size) for size in sizes])
     lowest = [row["low"] for row in over_seeds(found)] + [row["accuracy"] for row in found]
     axis.set_ylim(bottom=10 * (min(found[0]["null"], *lowest) // 10))
     if many:

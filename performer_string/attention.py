@@ -6,11 +6,13 @@ Shapes: queries, keys and values [B, H, N, d]; a key mask [B, N] of booleans, Tr
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from performer_string.checks import (
     check_decay,
@@ -25,7 +27,7 @@ from performer_string.choices import check_positive
 from performer_string.features import FeatureMap
 from performer_string.kernels import fused_attention
 from performer_string.locality.offsets import OffsetKernel, divide
-from performer_string.modes import plain
+from performer_string.modes import plain, transformed
 from performer_string.rotation import Rotation
 
 NEVER = -1e4  # a bias in place of -inf: exp of it is zero beside any other
@@ -112,7 +114,8 @@ def softmax_attention(
     if key_bias is not None:
         q, k, v = with_bias_columns(q, k, v, key_bias, scale)
     mask = None if key_mask is None else key_mask[:, None, None, :]
-    out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)[..., :width]
+    with sdpa_kernel(SDPBackend.MATH) if transformed() else nullcontext():  # fused ones have no forward differentiation
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)[..., :width]
     if mask is not None:
         out = out.masked_fill(~mask.any(-1, keepdim=True), 0.0)  # kernels differ on a row without keys: 0 or NaN
     return out.to(out_dtype) if mixed else out
@@ -209,6 +212,7 @@ def linear_attention(
     q, k = rotate_pair(q, k, rotation)
     with torch.autocast(q.device.type, enabled=False):
         if decay is not None:
+            q, k = (x.to(torch.promote_types(q.dtype, k.dtype)) for x in (q, k))
             positions = check_positions(positions, q, k, num_prefix)
             return decay.attend(phi, q, k, v, positions, num_prefix, key_mask).to(v.dtype)
         fq, fk = phi.pair(q, k, key_mask)  # [B, H, N, m]

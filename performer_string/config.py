@@ -39,9 +39,9 @@ class ViTConfig:
         patch_size: a number or [height, width].
         in_channels: of the images.
         num_classes: of the head.
-        variant: width, depth and num_heads together, by name: micro, tiny, small or base. Fills in those not given
-            when built, so `dataclasses.replace(config, variant=...)` keeps the old sizes.
-        width: D; overrides the variant, as do `depth` and `num_heads`.
+        variant: micro, tiny, small or base, for those of width, depth and num_heads that are not given; tiny unless
+            given. Once it has filled them in it is None.
+        width: D.
         depth: number of blocks.
         num_heads: H.
         mlp_ratio: hidden width of the MLP over D.
@@ -77,7 +77,7 @@ class ViTConfig:
     patch_size: int | list[int] = 16
     in_channels: int = 3
     num_classes: int = 1000
-    variant: str = "tiny"
+    variant: str | None = None
     width: int | None = None
     depth: int | None = None
     num_heads: int | None = None
@@ -107,10 +107,16 @@ class ViTConfig:
     def __post_init__(self) -> None:
         for attribute, annotated in get_type_hints(type(self)).items():
             check_type(attribute, getattr(self, attribute), annotated)
-        sizes = lookup("ViT variant", self.variant, VARIANTS)
-        self.width = sizes["width"] if self.width is None else self.width
-        self.depth = sizes["depth"] if self.depth is None else self.depth
-        self.num_heads = sizes["num_heads"] if self.num_heads is None else self.num_heads
+        sizes = lookup("ViT variant", self.variant or "tiny", VARIANTS)
+        given = {name: getattr(self, name) for name in sizes}
+        if self.variant is not None and None not in given.values():
+            raise ValueError(
+                f"the variant {self.variant!r} has no effect, since width, depth and num_heads are all given ("
+                f"{', '.join(map(str, given.values()))}): leave it out, or make one of them null."
+            )
+        for attribute, size in sizes.items():
+            setattr(self, attribute, size if given[attribute] is None else given[attribute])
+        self.variant = None
         lookup("attention", self.attention, ATTENTIONS)
         lookup("feature map", self.feature_map, FEATURE_MAPS)
         lookup("pooling", self.pool, dict.fromkeys(get_args(Pool)))

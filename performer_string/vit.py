@@ -105,12 +105,14 @@ class ViT(nn.Module):
         return height // self.patch[0], width // self.patch[1]
 
     def grid_positions(self, grid: tuple[int, int], device: torch.device | None = None) -> Tensor:
-        """Positions of the patches of a grid, [N, 2], as the configuration and the encoding want them."""
+        """Positions of the patches of a grid, [N, 2], as the configuration and the encoding want them; float32, or
+        float64 in a model of it."""
         mode, centred = self.config.positions, self.config.centred
         if not self.encoding.extrapolates:  # a place is a place of the training grid
             mode, centred = "interpolate", False
         train_grid = self.train_grid if mode == "interpolate" else None
-        return grid_positions(grid, mode=mode, train_grid=train_grid, centred=centred, device=device)
+        dtype = torch.promote_types(self.norm.weight.dtype, torch.float32)
+        return grid_positions(grid, mode=mode, train_grid=train_grid, centred=centred, device=device, dtype=dtype)
 
     def rotations(self, positions: Tensor) -> list[Rotation]:
         """The rotation of each layer at the positions [N, 2] of the patches; prefix tokens stay at the origin."""

@@ -8,13 +8,14 @@ from saved import CONFIG, read, save
 from eval.__main__ import main
 from eval.ablation import summary
 from eval.seeds import student
+from train.data.sizes import Size
 
 
 def test_differences_are_taken_seed_by_seed():
     def row(model, accuracy, difference, resolution=60):
         return {
             "model": model,
-            "resolution": resolution,
+            "resolution": Size.of(resolution),
             "accuracy": accuracy,
             "reference": "recipe",
             "difference": difference,

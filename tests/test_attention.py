@@ -55,6 +55,15 @@ def masks(shape) -> list[Tensor | None]:
     return [None, mask]
 
 
+def test_queries_of_another_type_than_keys_under_a_locality():
+    q, k, v = torch.randn(3, 1, 2, 12, 4)
+    phi, positions = build_feature_map("relu", head_dim=4, num_heads=2, num_features=8), grid_positions((3, 4))
+    given = {"locality": build_locality("gaussian", num_heads=2), "positions": positions}
+    out = linear_attention(q.double(), k, v, phi, **given)
+    assert out.dtype == torch.float32
+    torch.testing.assert_close(out, linear_attention(q, k, v, phi, **given))
+
+
 def test_softmax_takes_mixed_types_as_linear_attention_does():
     q, k, v = (x.detach() for x in inputs((2, 3, 7, 6), torch.float32))
     mask, phi = masks((2, 3, 7, 6))[1], make_map(("favor+", {}), 3, 6)

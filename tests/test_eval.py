@@ -17,6 +17,7 @@ from eval.resolution import summary
 from eval.seeds import over_seeds
 from train.checkpoint import load_trained
 from train.data.arrow import ArrowDataset, ArrowTask
+from train.data.module import ImageData
 from train.data.sizes import Size
 
 
@@ -237,10 +238,22 @@ def test_a_checkpoint_that_is_not_there(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["resolution", "--checkpoint", str(tmp_path / "no.ckpt"), "--resolutions", "60"])
     assert "there is no checkpoint" in capsys.readouterr().err
-    path = save(tmp_path / "one")
+    (tmp_path / "no").mkdir()
     with pytest.raises(SystemExit):
-        main(["resolution", "--checkpoint", str(tmp_path / "one"), "--resolutions", "60"])
-    assert f"It is the folder of a run: give {path}" in capsys.readouterr().err
+        main(["resolution", "--checkpoint", str(tmp_path / "no"), "--resolutions", "60"])
+    assert "there is no checkpoint" in capsys.readouterr().err
+
+
+def test_folders_of_runs_at_the_sizes_of_their_training(tmp_path):
+    """The last checkpoint of each, at the sizes that each of them was validated at."""
+    for name, sizes in (("one", [84]), ("two", [108, 60])):
+        data = ImageData("arrow", val_size=8, size=[60, 60], resolutions=sizes, workers=0, batch_size=8)
+        save(tmp_path / name, data=data)
+    main(["resolution", "--checkpoint", str(tmp_path / "one"), str(tmp_path / "two"), "--images", "4"])
+    _, rows = read(tmp_path / "results" / "resolution.csv")
+    assert [(r["model"], r["resolution"]) for r in rows] == [
+        (m, r) for m in ("one", "two") for r in ("60", "84", "108")
+    ]
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

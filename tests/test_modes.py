@@ -105,11 +105,12 @@ def test_an_ensemble_of_models(options, learning):
         {"feature_map": "relu", "feature_options": {"num_features": 16, "order": 3}},
         {"locality": "gaussian", "key_gate": True},
         {"encoding": "liere"},
+        {"attention": "softmax", "key_gate": True},
     ],
     ids=str,
 )
 def test_forward_differentiation_agrees_with_backward(options):
-    """Of a whole model, over its images and every weight. (torch's fused softmax has no such rule on a CPU.)"""
+    """Of a whole model, over its images and every weight."""
     model, images = large(vit(**{"encoding": "circulant-string", **options})), torch.randn(2, 2, 16, 24).double()
     leaves = {"images": images, **model.state_dict(keep_vars=True)}
     leaves = {name: x.detach().requires_grad_() for name, x in leaves.items() if x.is_floating_point()}

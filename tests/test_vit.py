@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import asdict, replace
 
 import pytest
 import torch
@@ -160,7 +161,10 @@ def test_variants_are_those_of_their_papers(variant, millions):
     assert {block.attention.head_dim for block in model.blocks} == {12 if variant == "micro" else 64}
     if variant != "micro":
         assert sum(p.numel() for p in model.parameters()) / 1e6 == pytest.approx(millions, abs=0.01)
-    assert ViTConfig(variant=variant, depth=1).depth == 1
+    config = ViTConfig(variant=variant, depth=1)
+    assert (config.width, config.depth) == (model.config.width, 1)
+    assert ViTConfig(**asdict(config)) == config  # as in a checkpoint
+    assert replace(config, width=None, variant="base").width == 768
 
 
 def test_parameters_of_deit_tiny():

@@ -98,6 +98,14 @@ def test_attention_pooling_keeps_the_invariance():
     torch.testing.assert_close(model(images, positions), model(images, positions + 0.37), rtol=0, atol=1e-9)
 
 
+def test_positions_have_the_precision_of_the_model():
+    """Squeezed ones are fractions, which float32 rounds."""
+    model = vit(positions="interpolate")
+    assert model.grid_positions((3, 7)).dtype == model.bfloat16().grid_positions((3, 7)).dtype == torch.float32
+    wanted = grid_positions((3, 7), mode="interpolate", train_grid=model.train_grid, dtype=torch.float64)
+    assert torch.equal(model.double().grid_positions((3, 7)), wanted)
+
+
 def test_drop_path_keeps_the_mean_and_is_off_in_evaluation():
     drop, x = DropPath(0.4), torch.ones(20000, 1, 1)
     out = drop(x)
@@ -119,6 +127,7 @@ def test_drop_path_keeps_the_mean_and_is_off_in_evaluation():
         ({"feature_options": {"orders": 3}, "feature_map": "relu"}, "no option 'orders'. Did you mean 'order'"),
         ({"attention": "linera"}, "unknown attention 'linera'. Did you mean 'linear'"),
         ({"variant": "tny"}, "unknown ViT variant 'tny'. Did you mean 'tiny'"),
+        ({"variant": "base"}, "the variant 'base' has no effect, since width, depth and num_heads are all given"),
         ({"pool": "max"}, r"unknown pooling 'max'. Did you mean 'mean'\? Known: mean, cls, attention"),
         ({"log_scale": True, "feature_map": "relu"}, "no effect with a homogeneous feature map"),
         ({"log_scale": True, **POLYNOMIAL}, "no effect with a homogeneous feature map"),

@@ -49,11 +49,16 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     return content
 
 
+def config_of(content: dict[str, Any], **overrides: Any) -> ViTConfig:
+    """The model's configuration in a checkpoint, whose sizes stand in it whatever variant they come from."""
+    return ViTConfig(**{**content["hyper_parameters"]["vit"], "variant": None, **overrides})
+
+
 def load_trained(path: str | Path, **overrides: Any) -> Trained:
     """The model of a checkpoint, in evaluation mode; `overrides` replace fields of its ViTConfig."""
     content = read_checkpoint(path)
     try:
-        vit = ViTConfig(**{**content["hyper_parameters"]["vit"], **overrides})
+        vit = config_of(content, **overrides)
         classifier = ImageClassifier(vit, resolutions=content["hyper_parameters"]["resolutions"])
         classifier.load_state_dict(content["state_dict"])
         data = ImageData.from_checkpoint(content["ImageData"])
@@ -75,8 +80,8 @@ def check_same_model(path: str | Path, wanted: dict[str, Any], resumed: bool) ->
     Args:
         resumed: its optimiser goes on as well, which keeps its own learning rate, decay and betas.
     """
-    saved = read_checkpoint(path)["hyper_parameters"]
-    vit = asdict(ViTConfig(**saved["vit"]))  # with what is newer at its default
+    content = read_checkpoint(path)
+    saved, vit = content["hyper_parameters"], asdict(config_of(content))  # with what is newer at its default
     wrong = differences(vit, wanted["vit"])
     if resumed and "optim" in saved:
         kept = ("lr", "weight_decay", "betas")

@@ -17,7 +17,8 @@ ALL = slice(None)
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A seed of 63 bits for this tuple of numbers and words: the same everywhere, unrelated for different tuples."""
+    """A seed of 63 bits for this tuple of numbers and words: the same everywhere, unrelated for tuples that are written
+    differently (1 and "1" are not)."""
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 

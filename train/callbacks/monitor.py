@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import resource
 import shlex
+import sys
 import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
@@ -35,7 +36,8 @@ def peak_memory(device: torch.device) -> float:
     """Largest memory in use so far in MiB: allocated on a GPU, resident in the process on a CPU."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return resident / (2**20 if sys.platform == "darwin" else 2**10)  # bytes there, KiB elsewhere
 
 
 def logged(trainer: L.Trainer, step: int) -> bool:
@@ -57,10 +59,16 @@ class Throughput(Callback):
     """Images a second over all processes, and the peak memory, at each logged step."""
 
     def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
         self.images, self.since = 0, time.perf_counter()
 
     def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self.images, self.since = 0, time.perf_counter()  # validation does not count
+        self.begin()
+
+    def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.begin()  # or its time would count
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from performer_string.config import as_pair
 
 
 class Size(NamedTuple):
-    """Height and width of images in pixels: `168` where they are equal, else `96x128`. In order of their areas."""
+    """Height and width of images in pixels: `168` where they are equal, else `96x128`."""
 
     height: int
     width: int
@@ -33,10 +33,12 @@ class Size(NamedTuple):
     def __str__(self) -> str:
         return str(self.height) if self.height == self.width else f"{self.height}x{self.width}"
 
-    def __lt__(self, other: tuple[int, ...]) -> bool:
-        return (math.prod(self), *self) < (math.prod(other), *other)
-
     @property
     def side(self) -> float:
         """Of the square of as many pixels."""
         return math.sqrt(math.prod(self))
+
+
+def ascending(sizes: Iterable[Size]) -> list[Size]:
+    """Each size once, in the order of their areas."""
+    return sorted(set(sizes), key=lambda size: (math.prod(size), size))
