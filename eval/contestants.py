@@ -186,7 +186,7 @@ def layer_call(
 ) -> Callable[[], Tensor]:
     """One block, attention and MLP, of a ViT-tiny."""
     vit = vit_tiny(method, options, grid, device)
-    x = torch.randn(1, math.prod(grid), vit.head.in_features, device=device, dtype=vit.head.weight.dtype)
+    x = torch.randn(1, math.prod(grid), vit.norm.weight.numel(), device=device, dtype=vit.norm.weight.dtype)
     x.requires_grad_(options.backward)
     positions = vit.grid_positions(grid, device)
     block = cast(Block, vit.blocks[0])
@@ -198,5 +198,5 @@ def model_call(
 ) -> Callable[[], Tensor]:
     """A whole ViT-tiny on one image."""
     vit = vit_tiny(method, options, grid, device)
-    image = torch.randn(1, 3, *(PATCH * n for n in grid), device=device, dtype=vit.head.weight.dtype)
+    image = torch.randn(1, 3, *(PATCH * n for n in grid), device=device, dtype=vit.norm.weight.dtype)
     return lambda: vit(image)

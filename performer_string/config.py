@@ -30,15 +30,27 @@ def as_pair(size: int | Sequence[int]) -> tuple[int, int]:
     return pair
 
 
+def patch_and_image(patch: int | Sequence[int], image: int | Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Both along each axis: a single number stands for as many as the other has, or for two."""
+    axes = {len(size) for size in (patch, image) if isinstance(size, Sequence)} or {2}
+    if len(axes) > 1:
+        raise ValueError(f"patch_size {patch} and image_size {image} differ in the number of axes.")
+    sizes = [tuple(size) if isinstance(size, Sequence) else (size,) * max(axes) for size in (patch, image)]
+    if not max(axes) or min(map(min, sizes)) < 1:
+        raise ValueError(f"patch_size and image_size have to be positive, not {patch} and {image}.")
+    return sizes[0], sizes[1]
+
+
 @dataclass
 class ViTConfig:
     """Everything that defines a ViT.
 
     Attributes:
-        image_size: training size in pixels, a number or [height, width]; other sizes work later.
-        patch_size: a number or [height, width].
+        image_size: training size in pixels, a number or [height, width], or one for each axis of sequences, volumes or
+            videos; other sizes work later.
+        patch_size: a number or one for each axis.
         in_channels: of the images.
-        num_classes: of the head.
+        num_classes: of the head; 0 for none, which leaves the pooled features.
         variant: micro, tiny, small or base, for those of width, depth and num_heads that are not given; tiny unless
             given. Once it has filled them in it is None.
         width: D.
@@ -58,6 +70,8 @@ class ViTConfig:
         value_options: of that structure.
         share_layers: one set of generators for all layers instead of one for each.
         positions: `extrapolate` (spacing preserved), `interpolate` (squeezed into the training grid) or `unit`.
+        position_grid: the training grid, in patches along each axis: that of `image_size` unless given, as it has to be
+            for a model that is trained on at another size with the positions and log N of its weights.
         centred: positions relative to their mean. (`absolute` has a place for each patch of the training grid, and is
             interpolated in any case and never centred.)
         pool: `mean` over the patches, a `cls` token, or `attention` over the patches with learned queries.
@@ -93,6 +107,7 @@ class ViTConfig:
     value_options: dict[str, Any] = field(default_factory=dict)
     share_layers: bool = False
     positions: PositionMode = "extrapolate"
+    position_grid: list[int] | None = None
     centred: bool = False
     pool: Pool = "mean"
     registers: int = 0
@@ -131,12 +146,14 @@ class ViTConfig:
         if self.attention == "performer-pytorch" and (self.locality is not None or self.key_gate):
             missing = "locality" if self.locality is not None else "key_gate"
             raise ValueError(f'attention "performer-pytorch" has no {missing}; use "linear" or "softmax".')
-        if self.num_classes == 0:
-            raise ValueError("num_classes has to be positive; features without a head are those of ViT.tokens(images).")
         lookup("position mode", self.positions, dict.fromkeys(get_args(PositionMode)))
-        for name in ("width", "depth", "num_heads", "in_channels", "num_classes", "max_temperature", "mlp_ratio"):
+        for name in ("width", "depth", "num_heads", "in_channels", "max_temperature", "mlp_ratio"):
             check_positive(name, getattr(self, name))
-        if self.registers < 0:
-            raise ValueError(f"registers has to be 0 or more, not {self.registers}.")
+        for name in ("registers", "num_classes"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} has to be 0 or more, not {getattr(self, name)}.")
+        axes, grid = len(patch_and_image(self.patch_size, self.image_size)[0]), self.position_grid
+        if grid is not None and (len(grid) != axes or min(grid) < 1):
+            raise ValueError(f"position_grid has to hold {axes} positive numbers of patches, not {grid}.")
         if not 0 <= self.drop_path < 1:
             raise ValueError(f"drop_path has to lie in [0, 1), not {self.drop_path}.")

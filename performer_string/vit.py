@@ -1,16 +1,19 @@
-"""A pre-norm Vision Transformer with any encoding, any attention and any input size that its patches divide."""
+"""A pre-norm Vision Transformer with any encoding, any attention and any input size that its patches divide, of images,
+sequences, volumes or videos."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import cast
 
 import torch
 from einops import rearrange
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from performer_string.attend import Attend, build_attention
-from performer_string.config import ViTConfig, as_pair
+from performer_string.config import ViTConfig, patch_and_image
 from performer_string.constants import place_constants
 from performer_string.encodings import Encoding, build_encoding
 from performer_string.features import derive_seed
@@ -24,7 +27,8 @@ from performer_string.values import ValueMap, build_value_map
 
 
 class ViT(nn.Module):
-    """Images [B, channels, height, width] to logits [B, classes]; `ViTConfig` says what can be chosen."""
+    """Images [B, channels, height, width], or [B, channels, *sizes] of other dimensions, to logits [B, classes];
+    `ViTConfig` says what can be chosen."""
 
     def __init__(self, config: ViTConfig):
         super().__init__()
@@ -34,14 +38,16 @@ class ViT(nn.Module):
         width, depth, heads = cast(int, c.width), cast(int, c.depth), cast(int, c.num_heads)
         if width % heads:
             raise ValueError(f"the width {width} is not divisible by {heads} heads.")
-        self.patch = as_pair(c.patch_size)
-        self.train_grid = self.grid(*as_pair(c.image_size))
+        self.patch, image_size = patch_and_image(c.patch_size, c.image_size)
+        self.train_grid = self.grid(*image_size)
+        if c.position_grid is not None:
+            self.train_grid = tuple(c.position_grid)
         self.num_prefix = c.registers + (c.pool == "cls")
 
-        self.embed = nn.Linear(c.in_channels * self.patch[0] * self.patch[1], width)
+        self.embed = nn.Linear(c.in_channels * math.prod(self.patch), width)
         self.prefix = nn.Parameter(torch.randn(self.num_prefix, width) * 0.02) if self.num_prefix else None
 
-        sizes = {"head_dim": width // heads, "num_heads": heads, "coord_dim": 2}
+        sizes = {"head_dim": width // heads, "num_heads": heads, "coord_dim": len(self.patch)}
 
         def encoding(layers: int) -> Encoding:
             return build_encoding(c.encoding, grid=self.train_grid, layers=layers, **sizes, **c.encoding_options)
@@ -84,7 +90,8 @@ class ViT(nn.Module):
             self.blocks.append(Block(attention, width, c.mlp_ratio, c.drop_path * layer / max(depth - 1, 1)))
         self.norm = nn.LayerNorm(width)
         self.pool = AttentionPool(width, heads) if c.pool == "attention" else None
-        self.head = nn.Linear(width, c.num_classes)
+        self.head = nn.Linear(width, c.num_classes) if c.num_classes else nn.Identity()
+        self.grad_checkpointing = False
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.trunc_normal_(module.weight, std=0.02)
@@ -94,18 +101,21 @@ class ViT(nn.Module):
             for attention in self.attentions():
                 attention.tie()
 
-    def grid(self, height: int, width: int) -> tuple[int, int]:
-        """Patches along each axis of an image."""
-        if height % self.patch[0] or width % self.patch[1]:
+    def grid(self, *sizes: int) -> tuple[int, ...]:
+        """Patches along each axis of an image of these sizes: height and width."""
+        if len(sizes) != len(self.patch):
+            raise ValueError(f"this model takes images of {len(self.patch)} axes, not {len(sizes)}: {sizes}.")
+        if any(size % patch for size, patch in zip(sizes, self.patch, strict=True)):
+            near = [max(size // patch, 1) * patch for size, patch in zip(sizes, self.patch, strict=True)]
+            given, patches, better = (" x ".join(map(str, each)) for each in (sizes, self.patch, near))
             raise ValueError(
-                f"an image of {height} x {width} pixels is not divisible into patches of {self.patch[0]} x "
-                f"{self.patch[1]}. Resize it, for example to {max(height // self.patch[0], 1) * self.patch[0]} x "
-                f"{max(width // self.patch[1], 1) * self.patch[1]}."
+                f"an image of {given} pixels is not divisible into patches of {patches}. Resize it, for example to "
+                f"{better}."
             )
-        return height // self.patch[0], width // self.patch[1]
+        return tuple(size // patch for size, patch in zip(sizes, self.patch, strict=True))
 
-    def grid_positions(self, grid: tuple[int, int], device: torch.device | None = None) -> Tensor:
-        """Positions of the patches of a grid, [N, 2], as the configuration and the encoding want them; float32, or
+    def grid_positions(self, grid: Sequence[int], device: torch.device | None = None) -> Tensor:
+        """Positions of the patches of a grid, [N, C], as the configuration and the encoding want them; float32, or
         float64 in a model of it."""
         mode, centred = self.config.positions, self.config.centred
         if not self.encoding.extrapolates:  # a place is a place of the training grid
@@ -115,11 +125,11 @@ class ViT(nn.Module):
         return grid_positions(grid, mode=mode, train_grid=train_grid, centred=centred, device=device, dtype=dtype)
 
     def rotations(self, positions: Tensor) -> list[Rotation]:
-        """The rotation of each layer at the positions [N, 2] of the patches; prefix tokens stay at the origin."""
+        """The rotation of each layer at the positions [N, C] of the patches; prefix tokens stay at the origin."""
         rotations = self.encoding.by_layer(with_prefix(positions, self.num_prefix))
         return rotations * len(self.blocks) if len(rotations) == 1 else rotations
 
-    def grid_rotations(self, grid: tuple[int, int], positions: Tensor) -> list[Rotation]:
+    def grid_rotations(self, grid: tuple[int, ...], positions: Tensor) -> list[Rotation]:
         """Those of a grid, which are kept in evaluation for the latest two."""
         if self.training or torch.is_grad_enabled():
             return self.rotations(positions)
@@ -127,47 +137,73 @@ class ViT(nn.Module):
         sources = (*self.encoding.parameters(), *self.encoding.buffers())
         return self.kept.get(key, sources, lambda: self.rotations(positions))
 
-    def tokens(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
-        """What the last norm puts out, prefix tokens first: [B, P + N, D]."""
-        if images.ndim != 4 or images.shape[1] != self.config.in_channels:
-            raise ValueError(
-                f"images have to be [B, {self.config.in_channels}, height, width], not {list(images.shape)}."
-            )
+    def patches(self, images: Tensor) -> Tensor:
+        """The pixels of each patch: [B, channels, height, width] -> [B, N, channels p q], in any dimension."""
+        axes = range(len(self.patch))
+        whole, cells, pixels = (" ".join(form.format(i) for i in axes) for form in ("(n{0} p{0})", "n{0}", "p{0}"))
+        sizes = {f"p{i}": self.patch[i] for i in axes}
+        return rearrange(images, f"b c {whole} -> b ({cells}) (c {pixels})", **sizes)
+
+    def forward_features(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
+        """What the last norm puts out, prefix tokens first: [B, P + N, D]. Arguments as of `forward`."""
+        if images.ndim != 2 + len(self.patch) or images.shape[1] != self.config.in_channels:
+            axes = "height, width" if len(self.patch) == 2 else f"and {len(self.patch)} sizes"
+            raise ValueError(f"images have to be [B, {self.config.in_channels}, {axes}], not {list(images.shape)}.")
         if not images.is_floating_point():
             raise TypeError(f"images have to be floating-point, normalised as in training, not {images.dtype}.")
-        grid = self.grid(*images.shape[-2:])
+        grid = self.grid(*images.shape[2:])
         if positions is None:
             positions = self.grid_positions(grid, images.device)
             rotations = self.grid_rotations(grid, positions)
         else:
             if tuple(positions.shape[:-1]) not in ((math.prod(grid),), (len(images), math.prod(grid))):
                 raise ValueError(
-                    f"positions have to be [N, 2], or [B, N, 2] for each of the {len(images)} images, with one row for "
-                    f"each of the {grid[0]} x {grid[1]} patches, not {list(positions.shape)}."
+                    f"positions have to be [N, C], or [B, N, C] for each of the {len(images)} images, with one row for "
+                    f"each of the {' x '.join(map(str, grid))} patches, not {list(positions.shape)}."
                 )
             if self.config.centred and self.encoding.extrapolates:
                 positions = positions - positions.mean(dim=-2, keepdim=True)
             rotations = self.rotations(positions)
-        patches = rearrange(images, "b c (h p) (w q) -> b (h w) (c p q)", p=self.patch[0], q=self.patch[1])
-        x = self.embed(patches.to(self.norm.weight.dtype))  # [B, N, D]; not float32 in a model of another type
+        x = self.embed(self.patches(images).to(self.norm.weight.dtype))  # [B, N, D]; not float32 in another's model
         added = self.encoding.embedding(positions)
         x = x if added is None else x + added.to(x.dtype)
         if self.prefix is not None:
             x = torch.cat([self.prefix.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)  # [B, P + N, D]
         placed = with_prefix(positions, self.num_prefix)
         for block, rotation in zip(self.blocks, rotations, strict=True):
-            x = block(x, rotation, placed, self.num_prefix)
+            if self.grad_checkpointing and torch.is_grad_enabled():
+                x = checkpoint(block, x, rotation, placed, self.num_prefix, use_reentrant=False)
+            else:
+                x = block(x, rotation, placed, self.num_prefix)
         return cast(Tensor, self.norm(x))
 
-    def forward(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Logits [B, classes]; `positions` [N, 2], or [B, N, 2], replace those of the images' grid, centred as those
-        are where the configuration says so."""
-        x = self.tokens(images, positions)
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """Logits [B, classes] of `forward_features`' tokens, or, before the head, what is pooled of them: [B, D]."""
         if self.config.pool == "cls":
-            return cast(Tensor, self.head(x[:, 0]))
-        patches = x[:, self.num_prefix :]
-        pooled = patches.mean(dim=1) if self.pool is None else self.pool(patches)
-        return cast(Tensor, self.head(pooled))
+            pooled = x[:, 0]
+        else:
+            patches = x[:, self.num_prefix :]
+            pooled = patches.mean(dim=1) if self.pool is None else self.pool(patches)
+        return cast(Tensor, pooled if pre_logits else self.head(pooled))
+
+    def forward(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Logits [B, classes], or pooled features [B, D] where there are no classes.
+
+        Args:
+            images: [B, channels, height, width], floats, normalised as in training.
+            positions: [N, C], or [B, N, C] for each image, in place of those of the grid; centred as those are where
+                the configuration says so.
+        """
+        return self.forward_head(self.forward_features(images, positions))
+
+    def patch_features(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
+        """`forward_features` of the patches in their places, for dense prediction: [B, D, h, w]."""
+        x = self.forward_features(images, positions)[:, self.num_prefix :]
+        return x.transpose(1, 2).unflatten(2, self.grid(*images.shape[2:]))
+
+    def set_grad_checkpointing(self, enable: bool = True) -> None:
+        """Compute each block again in the backward pass instead of keeping what it computed (arXiv:1604.06174)."""
+        self.grad_checkpointing = enable
 
     def attentions(self) -> list[SelfAttention]:
         """The attention of each layer."""

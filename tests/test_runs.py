@@ -143,6 +143,25 @@ def test_a_model_starts_from_the_weights_of_another(config, whole, tmp_path, cap
     torch.testing.assert_close(one.embed.weight, two.embed.weight, rtol=0, atol=1e-6)
 
 
+def test_a_model_that_is_fine_tuned_at_another_size_starts_as_it_was(config, tmp_path, caplog):
+    """Its squeezed positions and log N are those of the grid that its weights are of, also in what comes of it."""
+    caplog.set_level("INFO")
+    kind = ("--model.vit.positions", "interpolate", "--model.vit.attention", "softmax", "--model.vit.log_scale", "true")
+    given = ("--model.optim.position_frame", "1.0", "--trainer.max_epochs", "1", *kind)
+    fit(config, tmp_path / "first", *given)
+    still = ("--model.optim.lr", "1e-12", "--model.optim.weight_decay", "0.0", "--ema", "0")
+    larger = ("--model.vit.image_size", "84", "--data.resolutions", "[]", *still)
+    fit(config, tmp_path / "second", *given, *larger, "--init_from", str(last(tmp_path / "first")))
+    assert "refer to the 5 x 5 patches that" in caplog.text
+    fit(config, tmp_path / "third", *given, *larger, "--init_from", str(last(tmp_path / "second")))
+    cli.run(["resume", str(tmp_path / "third"), "--trainer.max_epochs", "2"])
+    models = [load_trained(last(tmp_path / name)).classifier.vit for name in ("first", "second", "third")]
+    assert [model.config.image_size for model in models] == [60, 84, 84]
+    for model in models[1:]:
+        assert torch.equal(model.grid_positions((7, 7)), models[0].grid_positions((7, 7)))
+        assert model.attentions()[0].log_scale == models[0].attentions()[0].log_scale == 25
+
+
 def test_overfitting_on_the_same_batches(config, tmp_path, monkeypatch):
     """Of a stream, whose images are others in every epoch."""
     seen = []

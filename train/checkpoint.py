@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch.utilities import rank_zero_info
 
 from performer_string import ViTConfig
+from performer_string.config import patch_and_image
 from train.data.module import ImageData
 from train.files import BEST, latest_checkpoint
 from train.module import ImageClassifier, OptimConfig
@@ -101,6 +102,12 @@ def check_no_average(path: str | Path) -> None:
             f"{path} is of a run with an average of the weights: resume it with its --ema, or start another run from "
             f"the average with fit and --init_from."
         )
+
+
+def grid_of(config: ViTConfig) -> list[int]:
+    """The grid that positions and log N of a model refer to."""
+    patch, image = patch_and_image(config.patch_size, config.image_size)
+    return config.position_grid or [size // p for size, p in zip(image, patch, strict=True)]
 
 
 def start_from(path: str | Path, classifier: ImageClassifier) -> None:

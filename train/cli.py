@@ -19,8 +19,10 @@ from lightning.pytorch.callbacks import (
 )
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
+from performer_string import ViTConfig
 from train.arguments import Parser, expand
 from train.callbacks.checkpoints import LastCheckpoint, MovableCheckpoint, WholeFiles
 from train.callbacks.control import (
@@ -35,7 +37,7 @@ from train.callbacks.control import (
 )
 from train.callbacks.figures import ModelFigures
 from train.callbacks.monitor import GradientNorm, History, Record, Throughput
-from train.checkpoint import check_no_average, check_same_model, start_from
+from train.checkpoint import check_no_average, check_same_model, config_of, grid_of, read_checkpoint, start_from
 from train.data.module import ImageData
 from train.data.sizes import Size
 from train.files import CHECKPOINTS, HISTORY, METRICS, UNUSABLE, latest_checkpoint, write_aside
@@ -110,6 +112,8 @@ class TrainCLI(LightningCLI):
                 f"--run_dir."
             )
         config.run_dir = str(run_dir)
+        if self.subcommand == "fit" and config.init_from and not self.resumed:
+            self.keep_grid(config.init_from, config.model.vit)
         precision = str(config.trainer.precision)
         if self.subcommand == "fit" and precision in ("16-true", "transformer-engine-float16"):
             raise ValueError(
@@ -118,6 +122,14 @@ class TrainCLI(LightningCLI):
             )
         if self.subcommand != "fit":
             self.save_config_callback = None  # the run's own configuration stays, for `resume`
+
+    def keep_grid(self, path: str, vit: Any) -> None:
+        """Weights trained at another size bring the grid that their positions and log N refer to."""
+        theirs = grid_of(config_of(read_checkpoint(path)))
+        if vit.position_grid is None and theirs != grid_of(ViTConfig(**vit.as_dict())):
+            vit.position_grid = theirs
+            size = " x ".join(map(str, theirs))
+            rank_zero_info(f"Positions and log N refer to the {size} patches that {path} was trained on.")
 
     def trained(self, run_dir: Path | None) -> str:
         """What `validate` and `test` take unless told: the run's last checkpoint, and never fresh weights."""

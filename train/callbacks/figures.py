@@ -76,7 +76,7 @@ def locality_scalars(vit: ViT) -> Iterator[tuple[str, float]]:
                 yield f"locality_{name}/layer_{layer}_head_{head}", value
 
 
-def attention_figure(vit: ViT, image: Tensor, probes: list[Probe], grid: tuple[int, int]) -> Any:
+def attention_figure(vit: ViT, image: Tensor, probes: list[Probe], grid: tuple[int, ...]) -> Any:
     """For the token that the last layer attends to most: where it looks itself, by layer (rows) and head (columns)."""
     from matplotlib.figure import Figure
 

@@ -1,0 +1,120 @@
+"""A ViT as a backbone: in other dimensions, without a head, with patches in their places, with less memory."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from small_vit import SMALL, large, vit
+
+from performer_string import ENCODINGS, ViT, fold, grid_positions
+
+SHAPES = {1: ([30], [3]), 3: ([4, 6, 8], [2, 3, 2])}  # image and patch
+
+
+def solid(dim: int, **changes) -> ViT:
+    image, patch = SHAPES[dim]
+    return ViT(replace(SMALL, image_size=image, patch_size=patch, **changes))
+
+
+@pytest.mark.parametrize(
+    ("encoding", "dim"), [(name, dim) for name in ENCODINGS for dim in SHAPES if (name, dim) != ("pate-so4", 3)]
+)
+def test_sequences_and_volumes(encoding, dim):
+    """Invariant to a move along every axis, under softmax; any size that the patches divide; all generators learned."""
+    model = large(solid(dim, encoding=encoding, attention="softmax"))
+    image, patch = SHAPES[dim]
+    longer = [size + 2 * p for size, p in zip(image, patch, strict=True)]
+    images = torch.randn(2, 2, *longer).double()
+    logits = model(images)
+    logits.sum().backward()
+    assert all(p.grad.abs().sum() > 0 for p in model.encoding.parameters())
+    positions = model.grid_positions(model.grid(*longer))
+    assert torch.equal(model(images, positions), logits)
+    if encoding not in ("absolute", "sinusoidal", "liere"):
+        moved = positions + torch.linspace(0.7, 3.3, dim).double()
+        torch.testing.assert_close(model(images, moved), logits, rtol=0, atol=1e-9)
+    with torch.no_grad():
+        torch.testing.assert_close(fold(model)(images), logits, rtol=0, atol=1e-9)
+
+
+def test_a_volume_with_locality_and_prefix_in_linear_attention():
+    model = solid(3, locality="gaussian", registers=2, key_gate=True, values="gating").eval()
+    assert model(torch.randn(1, 2, 8, 6, 12)).shape == (1, 5)
+    assert model.patch_features(torch.randn(1, 2, 8, 6, 12)).shape == (1, 24, 4, 2, 6)
+
+
+def test_patches_are_those_of_their_places():
+    """The first axis is the slowest, as in positions; within a patch the channel is."""
+    model = solid(3)
+    images = torch.arange(2 * 4 * 6 * 8.0).reshape(1, 2, 4, 6, 8)
+    patches = model.patches(images)
+    for n, (i, j, k) in enumerate(grid_positions((2, 2, 4)).long().tolist()):
+        wanted = images[0, :, 2 * i : 2 * i + 2, 3 * j : 3 * j + 3, 2 * k : 2 * k + 2]
+        assert torch.equal(patches[0, n], wanted.flatten())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"image_size": [16, 24, 8]}, r"patch_size \[4, 8\] and image_size \[16, 24, 8\] differ in the number of axes"),
+        ({"image_size": [16, 0]}, "patch_size and image_size have to be positive, not"),
+        ({"position_grid": [3]}, r"position_grid has to hold 2 positive numbers of patches, not \[3\]"),
+        ({"num_classes": -1}, "num_classes has to be 0 or more, not -1"),
+    ],
+)
+def test_what_is_no_shape(changes, message):
+    with pytest.raises(ValueError, match=message):
+        vit(**changes)
+    with pytest.raises(ValueError, match=r"images have to be \[B, 2, and 3 sizes\], not \[1, 2, 16, 24\]"):
+        solid(3)(torch.zeros(1, 2, 16, 24))
+
+
+@pytest.mark.parametrize("pool", ["mean", "cls", "attention"])
+def test_without_classes_the_pooled_features_are_left(pool):
+    model, images = vit(pool=pool, num_classes=0).eval(), torch.randn(2, 2, 16, 24)
+    features = model(images)
+    assert features.shape == (2, 24)
+    whole = vit(pool=pool).eval()
+    assert whole.load_state_dict(model.state_dict(), strict=False).missing_keys == ["head.weight", "head.bias"]
+    tokens = whole.forward_features(images)
+    torch.testing.assert_close(whole.forward_head(tokens, pre_logits=True), features)
+    torch.testing.assert_close(whole(images), whole.head(features))
+
+
+def test_patch_features_are_in_their_places():
+    model, images = vit(registers=2).eval(), torch.randn(2, 2, 12, 40)
+    features, tokens = model.patch_features(images), model.forward_features(images)
+    assert features.shape == (2, 24, 3, 5)
+    assert torch.equal(features[:, :, 1, 4], tokens[:, 2 + 5 + 4])
+
+
+@pytest.mark.parametrize("options", [{}, {"locality": "gaussian", "values": "connection", "drop_path": 0.3}], ids=str)
+def test_blocks_computed_again_have_the_same_gradients(options):
+    """Under learned rotations, which all blocks share, and with the same branches left out."""
+    model, images = vit(encoding="cayley-string", **options).train(), torch.randn(4, 2, 16, 24)
+    found = []
+    for again in (False, True):
+        model.set_grad_checkpointing(again)
+        model.zero_grad()
+        torch.manual_seed(3)
+        model(images).square().sum().backward()
+        found.append({name: p.grad.clone() for name, p in model.named_parameters()})
+    for name, gradient in found[0].items():
+        torch.testing.assert_close(found[1][name], gradient, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("encoding", ["absolute", "circulant-string", "pate-so2"])
+@pytest.mark.parametrize("kind", [{"attention": "softmax", "log_scale": True}, {"values": "connection"}], ids=str)
+def test_a_model_of_another_size_with_the_grid_of_its_weights_is_the_same(encoding, kind):
+    model = large(vit(encoding=encoding, positions="interpolate", **kind))
+    other = large(vit(encoding=encoding, positions="interpolate", image_size=[32, 80], position_grid=[4, 3], **kind))
+    other.load_state_dict(model.state_dict())
+    images = torch.randn(2, 2, 32, 80).double()
+    with torch.no_grad():
+        assert torch.equal(other(images), model(images))
+        if encoding != "absolute":  # the control, whose table is of another size
+            other = large(vit(encoding=encoding, positions="interpolate", image_size=[32, 80], **kind))
+            other.load_state_dict(model.state_dict())
+            assert (other(images) - model(images)).abs().max() > 1e-3
