@@ -17,8 +17,9 @@ from eval.arguments import checkpoint
 from eval.report import Row, save_figure
 from performer_string import ENCODINGS, FEATURE_MAPS, ViT, ViTConfig, build_encoding, build_feature_map, grid_positions
 from performer_string.encodings import Encoding, SeparableEncoding
+from performer_string.encodings.additive import NoEncoding
 from performer_string.encodings.skew import cayley
-from performer_string.features import RandomFeatures
+from performer_string.features import FeatureMap, RandomFeatures
 from performer_string.values import TurnedValues
 from train.checkpoint import load_trained
 
@@ -42,7 +43,11 @@ DRAWS = (1, 4, 16, 64, 256, 1024)
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--checkpoint", nargs="+", type=checkpoint, default=[], help="trained models; fresh ones by default"
+        "--checkpoint",
+        nargs="+",
+        type=checkpoint,
+        default=[],
+        help="trained models, and these alone; by default fresh ones, and encodings and feature maps by themselves",
     )
     parser.add_argument("--head-dim", type=int, default=24, help="width of a head, divisible by 12")
     parser.add_argument("--seed", type=int, default=0)
@@ -92,8 +97,21 @@ def commutator(encoding: Encoding) -> float:
 def expectation(name: str, encoding: Encoding) -> str:
     if name in ("absolute", "sinusoidal") or getattr(encoding, "log_lambda", None) is not None:
         return "fails by design"
-    commutes = isinstance(encoding, SeparableEncoding) or name == "none" or commutator(encoding) < EXACT
-    return "exact" if commutes else "fails by design"
+    return "exact" if commutes(encoding) else "fails by design"
+
+
+def commutes(encoding: Encoding) -> bool:
+    """By its kind, or by its generators."""
+    return isinstance(encoding, SeparableEncoding | NoEncoding) or commutator(encoding) < EXACT
+
+
+def has_generators(encoding: Encoding) -> bool:
+    """An encoding of one's own may do without: they are there to be studied."""
+    try:
+        encoding.generators()
+    except NotImplementedError:
+        return False
+    return True
 
 
 def of_encodings(head_dim: int) -> Iterator[Row]:
@@ -101,19 +119,21 @@ def of_encodings(head_dim: int) -> Iterator[Row]:
     for coord_dim in (1, 2, 3):
         for name in ENCODINGS:
             for options in ({}, *VARIANTS.get(name, [])):
-                if name == "pate-so4" and coord_dim == 3:
-                    continue
                 grid = (6, 6, 6)[:coord_dim]
                 sizes = {"head_dim": head_dim, "num_heads": 2, "coord_dim": coord_dim}
-                encoding = build_encoding(name, grid=grid, **sizes, **options).double()
+                try:
+                    encoding = build_encoding(name, grid=grid, **sizes, **options).double()
+                except ValueError as error:
+                    tqdm.write(f"{label(name, options)} is left out in {coord_dim}-D: {error}")
+                    continue
                 title, expected = label(name, options), expectation(name, encoding)
                 with torch.no_grad():
                     for axis in range(coord_dim):
                         change = change_of_scores(encoding, axis)
                         yield row("scores", title, f"{coord_dim}-D, move along axis {axis}", change, expected)
-                    if coord_dim > 1:
-                        commutes = "fails by design" if name == "liere" and not options else "exact"
-                        yield row("generators", title, f"{coord_dim}-D, commutator", commutator(encoding), commutes)
+                    if coord_dim > 1 and has_generators(encoding):
+                        exact = "exact" if commutes(encoding) else "fails by design"
+                        yield row("generators", title, f"{coord_dim}-D, commutator", commutator(encoding), exact)
 
 
 def of_a_wide_basis(head_dim: int) -> Row:
@@ -165,7 +185,8 @@ def expected_of(vit: ViT) -> str:
     encodings = [(vit.config.encoding, vit.encoding)]
     encodings += [("", module.encoding) for module in vit.modules() if isinstance(module, TurnedValues)]
     moves = any(expectation(name, encoding) == "fails by design" for name, encoding in encodings)
-    if moves or vit.config.values == "group-action" or (vit.num_prefix and not bag):
+    skewed = any(isinstance(module, FeatureMap) and not module.isotropic for module in vit.modules())
+    if moves or vit.config.values == "group-action" or ((vit.num_prefix or skewed) and not bag):
         return "fails by design"
     random = vit.config.attention == "performer-pytorch"
     random |= any(isinstance(module, RandomFeatures) for module in vit.modules())
@@ -203,9 +224,10 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     if options.head_dim % 12:
         raise ValueError(f"--head-dim has to be divisible by 12, for blocks of 2, 3 and 4, not {options.head_dim}.")
     torch.manual_seed(options.seed)
-    yield from of_encodings(options.head_dim)
-    yield of_a_wide_basis(options.head_dim)
-    yield from of_features(options.head_dim)
+    if not options.checkpoint:
+        yield from of_encodings(options.head_dim)
+        yield of_a_wide_basis(options.head_dim)
+        yield from of_features(options.head_dim)
     yield from of_models(options)
 
 
@@ -232,25 +254,31 @@ def summary(found: Sequence[Row]) -> list[Row]:
 
 
 def plot(found: Sequence[Row], path: Path) -> None:
-    """Left: the worst change of a score for each encoding. Right: spread of the estimates over draws."""
+    """Left: the worst change of a score for each encoding, or of the logits of each checkpoint. Right: spread of the
+    estimates over draws."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 5.2))
-    left, right = figure.subplots(1, 2)
-    scores = [r for r in found if r["part"] == "scores"]
+    draws = [r for r in found if r["expected"] == "1/sqrt(draws)"]
+    figure = Figure(figsize=(11 if draws else 6.5, 5.2))
+    left, *panels = figure.subplots(1, 2 if draws else 1, squeeze=False)[0]
+    scores = [r for r in found if r["part"] == ("scores" if draws else "models")]
     names = list(dict.fromkeys(r["name"] for r in scores))
     worst = [max(max(r["value"] for r in scores if r["name"] == name), 1e-17) for name in names]
     designed = {r["name"]: False for r in scores}
     designed |= {r["name"]: True for r in scores if r["expected"] == "fails by design"}
     left.barh(names, worst, color=["tab:red" if designed[name] else "tab:blue" for name in names])
-    left.set(xscale="log", xlabel="largest relative change of a score (red: fails by design)")
+    left.set(
+        xscale="log", xlabel=f"largest relative change of {'a score' if draws else 'the logits'} (red: fails by design)"
+    )
     left.invert_yaxis()
     left.tick_params(axis="y", labelsize=7)
-    for name in dict.fromkeys(r["name"] for r in found if r["expected"] == "1/sqrt(draws)"):
-        values = [r["value"] for r in found if r["name"] == name and r["expected"] == "1/sqrt(draws)"]
-        right.plot(DRAWS, values, marker="o", label=name)
-    right.plot(DRAWS, [DRAWS[0] / n**0.5 for n in DRAWS], color="grey", linestyle=":", label="1/sqrt(draws)")
-    right.set(xscale="log", yscale="log", xlabel="draws", ylabel="change of the mean estimate under a move, relative")
-    right.legend(fontsize=8)
+    for right in panels:
+        for name in dict.fromkeys(r["name"] for r in draws):
+            values = [r["value"] for r in draws if r["name"] == name]
+            right.plot(DRAWS, values, marker="o", label=name)
+        right.plot(DRAWS, [DRAWS[0] / n**0.5 for n in DRAWS], color="grey", linestyle=":", label="1/sqrt(draws)")
+        label_y = "change of the mean estimate under a move, relative"
+        right.set(xscale="log", yscale="log", xlabel="draws", ylabel=label_y)
+        right.legend(fontsize=8)
     figure.tight_layout()
     save_figure(figure, path)

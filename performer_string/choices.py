@@ -64,4 +64,10 @@ def construct(kind: str, name: str, build: Callable[..., T], options: Mapping[st
             known = f"Its options: {', '.join(accepted)}." if accepted else "It takes no options."
             raise ValueError(f"{kind} {name!r} has no option {option!r}.{nearest(option, accepted)} {known}")
         check_type(f"{kind} {name!r}: {option}", value, accepted[option].annotation)
+    needed = [
+        p.name for p in accepted.values() if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+    ]
+    missing = [option for option in needed if option not in options]
+    if missing:
+        raise ValueError(f"{kind} {name!r} needs the option {missing[0]!r}.")
     return build(**given, **options)

@@ -6,12 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from saved import CONFIG, read, save
 
 from eval import invariance, redundancy
 from eval.__main__ import main
-from performer_string import ENCODINGS
+from performer_string import ENCODINGS, ViT
 from performer_string.encodings import SeparableEncoding
+from performer_string.encodings.liere import LieRE
+from performer_string.features.polynomial import PolynomialFeatures
 
 
 def invariance_rows(tmp_path: Path) -> list[dict[str, str]]:
@@ -64,8 +67,46 @@ def test_the_invariance_report_of_a_checkpoint(tmp_path, monkeypatch, capsys, ch
     monkeypatch.setattr(invariance, "DRAWS", (1, 4))
     path = save(tmp_path / "one", replace(CONFIG, **{"attention": "softmax", **changes}))
     main(["invariance", "--checkpoint", str(path), "--out", str(tmp_path)])
-    models = [row for row in read(tmp_path / "invariance.csv")[1] if row["part"] == "models"]
-    assert [(row["name"], row["expected"], row["holds"]) for row in models] == [(str(path), expected, "True")]
+    rows = read(tmp_path / "invariance.csv")[1]
+    assert [(row["name"], row["expected"], row["holds"]) for row in rows] == [(str(path), expected, "True")]
+
+
+class Golden(SeparableEncoding):
+    """An encoding of one's own with nothing but its frequencies, for images only."""
+
+    def __init__(self, sizes):
+        super().__init__(sizes)
+        if sizes.coord_dim != 2:
+            raise ValueError("golden is for images only.")
+
+    def frequencies(self):
+        angles = 2.4 * torch.arange(self.head_dim // 2)
+        return torch.stack([angles.sin(), angles.cos()]).expand(self.layers * self.num_heads, -1, -1)
+
+
+class Whole(LieRE):
+    """Another one, which does not commute."""
+
+
+def test_the_invariance_report_of_encodings_of_ones_own(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(invariance, "DRAWS", (1, 4))
+    own = {"golden": Golden, "whole": Whole}
+    monkeypatch.setattr(invariance, "ENCODINGS", own)
+    for name, family in own.items():
+        monkeypatch.setitem(ENCODINGS, name, family)
+    found = invariance_rows(tmp_path)
+    assert "golden is left out in 3-D: golden is for images only." in capsys.readouterr().out
+    mine = {(row["part"], row["name"], row["expected"]) for row in found if row["name"] in own}
+    assert mine >= {("scores", "golden", "exact"), ("scores", "whole", "fails by design")}
+    assert ("generators", "whole", "fails by design") in mine
+    assert not [row for row in found if row["holds"] == "False"]
+
+
+def test_a_feature_map_that_sees_more_than_inner_products_is_not_expected_to_be_invariant(monkeypatch):
+    vit = ViT(replace(CONFIG, feature_map="polynomial", feature_options={}))
+    assert invariance.expected_of(vit) == "exact"
+    monkeypatch.setattr(PolynomialFeatures, "isotropic", False)
+    assert invariance.expected_of(vit) == "fails by design"
 
 
 def test_the_invariance_report_names_a_bad_width(capsys):

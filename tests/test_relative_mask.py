@@ -128,3 +128,8 @@ def test_a_strong_mask_in_float32(slope):
         weights = fq @ fk.mT * mask.double().matrix(positions.double())
         wanted = naive.attend(weights / weights.sum(-1, keepdim=True), v.double())
     assert float((out - wanted).norm() / wanted.norm()) < 5e-6
+
+
+def test_an_option_that_has_to_be_given():
+    with pytest.raises(ValueError, match="relative mask 'table' needs the option 'grid'"):
+        build_relative_mask("table", num_heads=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
@@ -132,6 +133,19 @@ def test_a_run_writes_what_it_should(whole):
         p for p in whole.rglob("events*") if "_hparams_" in str(EventAccumulator(str(p)).Reload().summary_metadata)
     ]
     assert hparams
+
+
+def test_another_logger_has_the_same_numbers(config, tmp_path):
+    """A logger that is named takes the place of TensorBoard, which alone has the figures."""
+    own = ["--trainer.logger+=lightning.pytorch.loggers.CSVLogger", f"--trainer.logger.save_dir={tmp_path}"]
+    short = ["--trainer.max_epochs", "1", "--model.vit.locality", "gaussian"]
+    cli.run(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *short, *own])
+    with next(tmp_path.rglob("metrics.csv")).open() as file:
+        rows = list(csv.DictReader(file))
+    for name in ("estimator/total_variation_to_softmax", "estimator/layer_1", "locality_sigma/layer_0_head_1"):
+        (value,) = [float(row[name]) for row in rows if row[name]]
+        assert 0 < value < 10
+    assert not list((tmp_path / "run").glob("events*"))
 
 
 def test_a_checkpoint_gives_the_model_back(whole):

@@ -77,11 +77,14 @@ class FeatureMap(WithConstants):
             a map that is not homogeneous.
         learned: whether the features have parameters, and are no draw nor exact.
         scale: s where the kernel is a function of s q.k; None for one that sees no scale of the logits.
+        isotropic: whether the kernel, or its mean over draws, sees inner products and norms alone, so that a rotation
+            of queries and keys by their positions keeps attention translation invariant (in the mean).
     """
 
     degree: int | None = None
     learned = False
     scale: float | None = None
+    isotropic: bool = True
 
     def __init__(self, head_dim: int, num_heads: int, num_features: int):
         super().__init__()

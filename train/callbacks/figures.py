@@ -48,24 +48,27 @@ class ModelFigures(Callback):
 
     @torch.no_grad()
     def on_validation_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        """Numbers go to every logger, figures to TensorBoard."""
         writer, vit = tensorboard(trainer), module.vit
         assert isinstance(vit, ViT)
-        if writer is None or self.batch is None or trainer.sanity_checking:
+        if not trainer.loggers or not trainer.is_global_zero or self.batch is None or trainer.sanity_checking:
             return
-        step = trainer.global_step
+        step, numbers, figures = trainer.global_step, dict(locality_scalars(vit)), {}
         grid = vit.grid(*self.batch.shape[-2:])
         if grid[0] * grid[1] <= LARGEST:
             probes = probe_attention(vit, self.batch)
             errors = [float(estimator_error(probe)) for probe in probes]
-            writer.add_scalar("estimator/total_variation_to_softmax", sum(errors) / len(errors), step)
-            for layer, error in enumerate(errors):
-                writer.add_scalar(f"estimator/layer_{layer}", error, step)
-            writer.add_figure("attention", attention_figure(vit, self.batch[0], probes, grid), step)
-        for name, value in locality_scalars(vit):
-            writer.add_scalar(name, value, step)
-        figure = frequency_figure(vit)
-        if figure is not None:
-            writer.add_figure("frequencies", figure, step)
+            numbers["estimator/total_variation_to_softmax"] = sum(errors) / len(errors)
+            numbers |= {f"estimator/layer_{layer}": error for layer, error in enumerate(errors)}
+            if writer is not None:
+                figures["attention"] = attention_figure(vit, self.batch[0], probes, grid)
+        for logger in trainer.loggers:
+            logger.log_metrics(numbers, step)
+        if writer is not None:
+            figures["frequencies"] = frequency_figure(vit)
+            for name, figure in figures.items():
+                if figure is not None:
+                    writer.add_figure(name, figure, step)
 
 
 def locality_scalars(vit: ViT) -> Iterator[tuple[str, float]]:

@@ -23,11 +23,33 @@ def shuffled(total: int) -> Tensor:
     return torch.randperm(total, generator=torch.Generator().manual_seed(0))
 
 
-class Transformed(Dataset[tuple[Tensor, int]]):
-    """Some of a dataset's images, through a transform."""
+class Cover(v2.Transform):
+    """Images as large as it takes to cover a size, their middle cut out: no proportion changes."""
 
-    def __init__(self, dataset: Any, indices: Tensor, transform: v2.Transform):
+    def __init__(self, size: tuple[int, int]):
+        super().__init__()
+        self.size = size
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        (height, width), (least_height, least_width) = inpt.shape[-2:], self.size
+        if height * least_width < width * least_height:  # too wide: the height decides, and the width is rounded down
+            size = [least_height, max(least_width, least_height * width // height)]
+        else:
+            size = [max(least_height, least_width * height // width), least_width]
+        return v2.functional.center_crop(v2.functional.resize(inpt, size, antialias=True), list(self.size))
+
+
+class Transformed(Dataset[tuple[Tensor, int]]):
+    """Some of a dataset's images, through a transform.
+
+    Raises:
+        ValueError: an image that cannot be read, an item that is no pair of a uint8 image of so many channels and one
+            of so many classes.
+    """
+
+    def __init__(self, dataset: Any, indices: Tensor, transform: v2.Transform, channels: int, classes: int):
         self.dataset, self.indices, self.transform = dataset, indices, transform
+        self.channels, self.classes = channels, classes
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -35,9 +57,19 @@ class Transformed(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         place = int(self.indices[index])
         try:
-            image, label = self.dataset[place]
+            item = self.dataset[place]
         except OSError as error:
             files = getattr(self.dataset, "samples", None)
             name = f"image {place}" if files is None else files[place][0]
             raise ValueError(f"{name} cannot be read ({error}). Repair it, or take it away.") from error
-        return self.transform(image), int(label)
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise ValueError(f"item {place} of the data has to be a pair (image, class), not a {type(item).__name__}.")
+        image, label = self.transform(item[0]), int(item[1])
+        if image.dtype != torch.uint8 or image.ndim != 3 or len(image) != self.channels:
+            raise ValueError(
+                f"image {place} of the data is {image.dtype} of shape {list(image.shape)}: it has to be a PIL image or "
+                f"a uint8 tensor [C, H, W] of {self.channels} channels, which is scaled to [0, 1] and normalised later."
+            )
+        if not 0 <= label < self.classes:
+            raise ValueError(f"image {place} of the data is of class {label}: {self.classes} are numbered from 0.")
+        return image, label

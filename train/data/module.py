@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 
 from performer_string.choices import lookup
 from train.data.arrow import ArrowDataset, ArrowTask
-from train.data.images import AUGMENTATIONS, Transformed, shuffled
+from train.data.images import AUGMENTATIONS, Cover, Transformed, shuffled
 from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignore_stop_signals
 from train.data.sizes import Size
 from train.data.sources import SOURCES, check_same_classes, class_names, null_accuracy, open_source
@@ -41,7 +41,8 @@ class ImageData(L.LightningDataModule):
         mean: of each channel, in [0, 1]; the source's unless given, 0.5 for a `folder`.
         std: standard deviation of each channel, likewise.
         arrow: the version of the arrow task.
-        size: [height, width] to train at, in pixels; the recipe takes it from the model.
+        size: [height, width] to train at, in pixels; the recipe takes it from the model. Images are made to cover the
+            size that they are wanted at, and their middle is cut out.
         seed: of the order, the augmentations and the arrow stream; held-out sets do not depend on it.
     """
 
@@ -147,11 +148,10 @@ class ImageData(L.LightningDataModule):
             return self.arrow.null_accuracy()
         return null_accuracy(*self._held_out(split), self.num_classes or 1)
 
-    def _resize(self, size: tuple[int, int]) -> list[Any]:
-        """Short side to the size, then the middle; (height, width) as they are where the two differ."""
-        if size[0] != size[1]:
-            return [v2.Resize(size, antialias=True)]
-        return [v2.Resize(size[0], antialias=True), v2.CenterCrop(size)]
+    def _images(self, dataset: Any, indices: Tensor, *transforms: Any) -> Transformed:
+        """Some of a dataset's images, through transforms of uint8 tensors."""
+        whole = v2.Compose([v2.PILToTensor(), *transforms])
+        return Transformed(dataset, indices, whole, self.in_channels, self.num_classes or 0)
 
     def held_out(self, split: str, size: tuple[int, int], images: int = 0) -> Dataset[tuple[Tensor, int]]:
         """The validation or test set at a size (height, width): larger images, or, for arrows, more cells.
@@ -164,7 +164,7 @@ class ImageData(L.LightningDataModule):
                 raise ValueError(f"arrow images are square, not {size[0]} x {size[1]}.")
             return ArrowDataset(self.arrow, size[0], images or self.val_size, split)
         dataset, indices = self._held_out(split)
-        return Transformed(dataset, indices[: images or None], v2.Compose([v2.PILToTensor(), *self._resize(size)]))
+        return self._images(dataset, indices[: images or None], Cover(size))
 
     def _held_out(self, split: str) -> tuple[Any, Tensor]:
         """A dataset, and which of its images."""
@@ -187,9 +187,9 @@ class ImageData(L.LightningDataModule):
                 )
             return ArrowDataset(self.arrow, self.size[0], self.train_size, "train", self.seed)
         self.setup()
-        resize = [] if "resized-crop" in self.augment else self._resize((self.size[0], self.size[1]))
+        resize = [] if "resized-crop" in self.augment else [Cover((self.size[0], self.size[1]))]
         augment = [AUGMENTATIONS[name](tuple(self.size)) for name in self.augment]
-        return Transformed(self._train, self._train_indices, v2.Compose([v2.PILToTensor(), *resize, *augment]))
+        return self._images(self._train, self._train_indices, *resize, *augment)
 
     def train_dataloader(self) -> ResumableLoader:
         stream = self.files is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,10 @@ from PIL import Image
 from torch import Tensor
 from torchvision import datasets
 from torchvision.datasets import VisionDataset
+
+from performer_string.logs import warn_once
+
+log = logging.getLogger(__name__)
 
 Build = Callable[[Path, bool, bool], VisionDataset]  # root, train, download
 
@@ -60,6 +65,8 @@ def image_folder(root: Path, train: bool, download: bool) -> VisionDataset:
         raise FileNotFoundError(f"there is no folder {' or '.join(str(root / name) for name in names)}")
     labelled = [folder for folder in found if any(inside.is_dir() for inside in folder.iterdir())]
     chosen = (labelled or found)[0]  # ImageNet's test images have no labels
+    if len(labelled) > 1:
+        warn_once(log, str(root), f"{labelled[1]} is not used: validation is held out of {root / 'train'}.")
     try:
         return datasets.ImageFolder(chosen, loader=open_image)
     except FileNotFoundError as error:
