@@ -30,6 +30,7 @@ from eval import (
     resolution,
 )
 from eval.report import Row, check_writable, environment, keep_other, of_command, table, write_csv
+from train.extensions import import_modules
 from train.files import UNUSABLE
 
 EVALUATIONS: dict[str, ModuleType] = {
@@ -85,6 +86,7 @@ def build_parser() -> argparse.ArgumentParser:
         module.add_arguments(command)
         if not getattr(module, "ON_CPU", False):
             command.add_argument("--device", default="auto", help="auto, cpu or cuda")
+        command.add_argument("--imports", nargs="+", default=[], help="modules of your own, imported first")
         command.add_argument("--out", type=Path, help=OUT)
     return parser
 
@@ -94,6 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = build_parser().parse_args(given)
     evaluation = EVALUATIONS[options.evaluation]
     try:
+        import_modules(options.imports)
         device = choose_device(getattr(options, "device", "cpu"))
         beside = getattr(evaluation, "result_directory", lambda options: None)(options)
         out = (options.out or beside or Path("runs/results") / options.evaluation).expanduser()

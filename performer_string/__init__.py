@@ -1,12 +1,14 @@
 """Linear-attention Vision Transformers whose queries and keys are rotated by separable position encodings."""
 
+from performer_string.attend import Attend, build_attention
 from performer_string.attention import linear_attention, softmax_attention
 from performer_string.config import VARIANTS, ViTConfig
-from performer_string.encodings import ENCODINGS, build_encoding
-from performer_string.features import FEATURE_MAPS, build_feature_map
+from performer_string.encodings import ENCODINGS, Encoding, SeparableEncoding, Sizes, build_encoding
+from performer_string.features import FEATURE_MAPS, FeatureMap, RandomFeatures, build_feature_map, derive_seed
 from performer_string.folding import fold
+from performer_string.layers import Block, SelfAttention
 from performer_string.locality import LOCALITIES, RELATIVE_MASKS, build_locality, build_relative_mask
-from performer_string.positions import grid_positions
+from performer_string.positions import grid_positions, with_prefix
 from performer_string.values import VALUE_MAPS, build_value_map
 from performer_string.vit import ViT
 
@@ -19,15 +21,26 @@ __all__ = [
     "RELATIVE_MASKS",
     "VALUE_MAPS",
     "VARIANTS",
+    "Attend",
+    "Block",
+    "Encoding",
+    "FeatureMap",
+    "RandomFeatures",
+    "SelfAttention",
+    "SeparableEncoding",
+    "Sizes",
     "ViT",
     "ViTConfig",
+    "build_attention",
     "build_encoding",
     "build_feature_map",
     "build_locality",
     "build_relative_mask",
     "build_value_map",
+    "derive_seed",
     "fold",
     "grid_positions",
     "linear_attention",
     "softmax_attention",
+    "with_prefix",
 ]

@@ -15,30 +15,26 @@ class Elu(FeatureMap):
         return torch.nn.functional.elu(q) + 1
 
 
-def test_a_map_of_ones_own_is_told_what_it_lacks():
-    q = torch.randn(1, 2, 5, 6)
-    with pytest.raises(NotImplementedError, match="Elu has no key_scale"):
-        linear_attention(q, q, q, Elu(6, 2, 6))
-
-    class Whole(Elu):
-        """As CONTRIBUTING.md says."""
-
-        def key_scale(self, k, hidden=None):
-            return k.new_ones(*k.shape[:2], 1, 1)
-
-        def scaled_queries(self, q, scale, heads=slice(None)):
-            return self.queries(q)
-
-        def scaled_keys(self, k, scale, hidden=None, heads=slice(None)):
-            return self.queries(k) if hidden is None else self.queries(k).masked_fill(hidden, 0.0)
-
-    features, mask = Elu(6, 2, 6).queries(q), torch.tensor([[True, True, False, True, False]])
-    locality, positions = build_locality("gaussian", num_heads=2), grid_positions((5,))
+@pytest.mark.parametrize("sigma", [0.7, 9.0])
+def test_a_map_of_ones_own_needs_its_features_only(sigma):
+    """Plain, under a mask, in bf16, and with a locality by a window or through a grid."""
+    phi, q = Elu(6, 2, 6), torch.randn(1, 2, 60, 6)
+    features, mask = phi.queries(q), torch.rand(1, 60) < 0.7
+    locality, positions = build_locality("gaussian", num_heads=2, sigma=sigma), grid_positions((6, 10))
     weights = naive.linear_weights(features, features, mask)
-    torch.testing.assert_close(linear_attention(q, q, q, Whole(6, 2, 6), key_mask=mask), naive.attend(weights, q))
-    out = linear_attention(q, q, q, Whole(6, 2, 6), locality=locality, positions=positions)
-    weights = naive.linear_weights(features, features) * locality.matrix(positions)
-    torch.testing.assert_close(out, naive.attend(weights, q))
+    torch.testing.assert_close(linear_attention(q, q, q, phi, key_mask=mask), naive.attend(weights, q))
+    rounded = q.bfloat16()
+    features = phi.queries(rounded.float())
+    out = linear_attention(rounded, rounded, rounded, phi)
+    wanted = naive.attend(naive.linear_weights(features, features), rounded.float())
+    torch.testing.assert_close(out.float(), wanted, rtol=1e-2, atol=1e-2)
+    out = linear_attention(q, q, q, phi, locality=locality, positions=positions, key_mask=mask)
+    torch.testing.assert_close(out, naive.attend(weights * locality.matrix(positions), q), rtol=2e-2, atol=2e-2)
+
+
+def test_a_map_of_ones_own_is_told_what_it_lacks():
+    with pytest.raises(NotImplementedError, match="Elu has no log_kernel, needed here: "):
+        Elu(6, 2, 6).log_kernel(torch.randn(1, 2, 5, 6), torch.randn(1, 2, 5, 6))
 
 
 ORDERS = "order has to be a positive integer of at most 32, beyond which features leave the range of float32"

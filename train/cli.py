@@ -40,6 +40,7 @@ from train.callbacks.monitor import GradientNorm, History, Record, Throughput
 from train.checkpoint import check_no_average, check_same_model, config_of, grid_of, read_checkpoint, start_from
 from train.data.module import ImageData
 from train.data.sizes import Size
+from train.extensions import import_modules
 from train.files import CHECKPOINTS, HISTORY, METRICS, UNUSABLE, latest_checkpoint, write_aside
 from train.folders import new_folder
 from train.module import ImageClassifier, NonFiniteLossError
@@ -73,6 +74,8 @@ class TrainCLI(LightningCLI):
         parser.add_argument("--run_dir", type=str, default="", help="where the run writes; runs/TIME unless given")
         parser.add_argument("--ema", type=float, default=0.0, help="decay of an average of the weights; 0 for none")
         parser.add_argument("--init_from", type=str, default="", help="a checkpoint to start with the weights of")
+        parser.add_argument("--imports", type=list[str], default=[], help="modules of your own, imported first")
+        parser.add_argument("--compile", type=str, default="", help="a backend of torch.compile, such as inductor")
         parser.add_argument("--checkpoint_every", type=int, default=500, help="steps between saves of last.ckpt")
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
         parser.link_arguments("seed_everything", "model.vit.seed", compute_fn=int)
@@ -92,6 +95,7 @@ class TrainCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
+        import_modules(config.imports)
         for name in ("run_dir", "init_from", "ckpt_path"):  # which a shell does not after `=`, nor YAML
             if config.get(name):
                 config[name] = str(Path(config[name]).expanduser())
@@ -149,6 +153,8 @@ class TrainCLI(LightningCLI):
                 check_no_average(self.resumed)
         elif config.init_from:
             start_from(config.init_from, self.model)
+        if config.compile:
+            self.model.vit.compile(backend=config.compile)
 
     def after_fit(self) -> None:
         """A run that another callback stopped, or that was killed in its last validation, has that left."""
@@ -196,15 +202,24 @@ class TrainCLI(LightningCLI):
         return self._instantiate_trainer(given, [])
 
 
-def run(arguments: Sequence[str] | None = None) -> TrainCLI:
-    """Runs a command; raises what goes wrong."""
+def run(
+    arguments: Sequence[str] | None = None,
+    model: type[ImageClassifier] = ImageClassifier,
+    data: type[ImageData] = ImageData,
+) -> TrainCLI:
+    """Runs a command; raises what goes wrong.
+
+    Args:
+        arguments: of the command line; those of this process unless given.
+        model, data: classes of one's own in place of these.
+    """
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
     warnings.filterwarnings("ignore", message=".*args parameter is intended to run from within Python.*")
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(lambda r: "litlogger" not in r.getMessage())
     return TrainCLI(
-        ImageClassifier,
-        ImageData,
+        model,
+        data,
         args=expand(sys.argv[1:] if arguments is None else arguments),
         save_config_callback=SaveRecipe,
         parser_class=Parser,
@@ -223,10 +238,14 @@ def run(arguments: Sequence[str] | None = None) -> TrainCLI:
     )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs a command; what a user can fix is one message and exit status 2."""
+def main(
+    arguments: Sequence[str] | None = None,
+    model: type[ImageClassifier] = ImageClassifier,
+    data: type[ImageData] = ImageData,
+) -> None:
+    """`run`, where what a user can fix is one message and exit status 2."""
     try:
-        run(arguments)
+        run(arguments, model, data)
     except (ValueError, *UNUSABLE, MisconfigurationException, NonFiniteLossError) as error:
         message = str(error)
         if "No supported gpu backend" in message:

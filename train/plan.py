@@ -14,6 +14,7 @@ import yaml
 
 from performer_string import ViTConfig
 from performer_string.choices import lookup
+from train.extensions import import_modules
 from train.fields import check_fields
 
 Overrides = Mapping[str, Any]  # {"model.vit.encoding": "rope"}
@@ -111,7 +112,9 @@ def read_plan(path: Path) -> Plan:
     if not isinstance(content["recipe"], str):
         raise ValueError(f"{path}: recipe has to be the path of a YAML file, not {content['recipe']!r}.")
     recipe = Path(content["recipe"])
-    vit = (read_yaml(recipe).get("model") or {}).get("vit") or {}
+    content_of_recipe = read_yaml(recipe)
+    import_modules(content_of_recipe.get("imports") or [])
+    vit = (content_of_recipe.get("model") or {}).get("vit") or {}
     for key in vit:
         lookup(f"field of model.vit in {recipe}", key, {field.name: field for field in fields(ViTConfig)})
     for key, kind in (("axes", dict), ("models", dict), ("seeds", list)):

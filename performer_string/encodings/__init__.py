@@ -31,7 +31,7 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "liere": LieRE,
 }
 
-__all__ = ["ENCODINGS", "Encoding", "SeparableEncoding", "build_encoding"]
+__all__ = ["ENCODINGS", "Encoding", "SeparableEncoding", "Sizes", "build_encoding"]
 
 
 def build_encoding(

@@ -98,7 +98,9 @@ class FeatureMap(WithConstants):
         return self.degree is not None
 
     def queries(self, q: Tensor) -> Tensor:
-        """phi(q), [B, H, N, m]: the definition, which may overflow where `pair` does not."""
+        """phi(q), [B, H, N, m]: the definition, which may overflow where `pair` does not. Without parameters of each
+        head it takes any [..., d], which is all that a map has to give.
+        """
         raise self.lacks("queries")
 
     def keys(self, k: Tensor) -> Tensor:
@@ -121,18 +123,21 @@ class FeatureMap(WithConstants):
 
         A maximum over the keys, so that that of all is the maximum over that of parts.
 
+        Nothing unless a map says otherwise, whose features are then used as they are.
+
         Args:
             hidden: masked keys, [B, 1, N, 1], True where a key takes no part.
         """
-        raise self.lacks("key_scale")
+        return k.new_zeros(*k.shape[:2], 1, 1)
 
     def scaled_queries(self, q: Tensor, scale: Tensor, heads: Heads = ALL) -> Tensor:
         """`pair`'s phi(q), token by token: [.., H', N, d] of these heads, or [.., d] of one, to [.., m]."""
-        raise self.lacks("scaled_queries")
+        return self.queries(q.to(torch.promote_types(q.dtype, torch.float32)))
 
     def scaled_keys(self, k: Tensor, scale: Tensor, hidden: Tensor | None = None, heads: Heads = ALL) -> Tensor:
         """`pair`'s phi(k), token by token; zero where hidden, which broadcasts over [.., m]."""
-        raise self.lacks("scaled_keys")
+        features = self.keys(k.to(torch.promote_types(k.dtype, torch.float32)))
+        return features if hidden is None else features.masked_fill(hidden, 0.0)
 
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
         """log E phi(q_i)^T phi(k_j) over draws, in float32 or better: [B, H, Nq, d], [B, H, Nk, d] -> [B, H, Nq, Nk].
@@ -143,7 +148,7 @@ class FeatureMap(WithConstants):
 
     def lacks(self, method: str) -> NotImplementedError:
         return NotImplementedError(
-            f"{type(self).__name__} has no {method}, needed here: CONTRIBUTING.md says what a feature map gives."
+            f"{type(self).__name__} has no {method}, needed here: docs/extending.md says what a feature map gives."
         )
 
     def redraw(self, step: int) -> None:
