@@ -69,8 +69,9 @@ def check_fit(x: Tensor, lead: Sequence[int], places: int, head_dim: int) -> Non
         raise ValueError(f"the rotation is of heads of width {head_dim}, and not of {x.shape[-1]}.")
     if x.shape[-2] != places:
         raise ValueError(
-            f"the rotation is of {places} positions and not of {x.shape[-2]}: each token needs one. Queries and keys "
-            f"at positions of their own are turned before attention: rotation_q.rotate(q), rotation_k.rotate(k)."
+            f"the rotation is of {places} positions and not of {x.shape[-2]}: each token needs one, prefix tokens "
+            f"too (with_prefix). Queries and keys at positions of their own are turned before attention: "
+            f"rotation_q.rotate(q), rotation_k.rotate(k)."
         )
     have = x.shape[:-2]
     if len(lead) > len(have) or any(n not in (1, m) for n, m in zip(lead[::-1], have[::-1], strict=False)):
