@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 
 from train.data.sizes import Size
-from train.files import latest_checkpoint
 
 
 def pixels(text: str) -> Size:
@@ -14,12 +12,6 @@ def pixels(text: str) -> Size:
         return Size.of(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def checkpoint(text: str) -> Path:
-    """A checkpoint, or that of the run whose folder is given."""
-    path = Path(text)
-    return (latest_checkpoint(path) or path) if path.is_dir() else path
 
 
 def count(text: str) -> int:

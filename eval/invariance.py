@@ -13,7 +13,6 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eval import resolution
-from eval.arguments import checkpoint
 from eval.report import Row, save_figure
 from performer_string import ENCODINGS, FEATURE_MAPS, ViT, ViTConfig, build_encoding, build_feature_map, grid_positions
 from performer_string.encodings import Encoding, SeparableEncoding
@@ -22,6 +21,7 @@ from performer_string.encodings.skew import cayley
 from performer_string.features import FeatureMap, RandomFeatures
 from performer_string.values import TurnedValues
 from train.checkpoint import load_trained
+from train.files import checkpoint_of
 
 HELP = "translation invariance of scores, of random-feature estimates and of whole models, in float64"
 ON_CPU = True
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint",
         nargs="+",
-        type=checkpoint,
+        type=checkpoint_of,
         default=[],
         help="trained models, and these alone; by default fresh ones, and encodings and feature maps by themselves",
     )

@@ -13,18 +13,19 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from eval.arguments import Once, checkpoint, count, pixels
+from eval.arguments import Once, count, pixels
 from eval.report import Row, beside, save_figure, wilson
 from eval.seeds import check_seeds, differing, over_seeds, stem
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import Size, ascending
+from train.files import checkpoint_of
 
 HELP = "accuracy per resolution, with 95 %% intervals, beside the null score"
 
 
 def add_arguments(parser: argparse.ArgumentParser, split: str = "test", images: int = 0) -> None:
     models = "one or more checkpoints, or folders of runs, for the last checkpoint of each"
-    parser.add_argument("--checkpoint", nargs="+", type=checkpoint, required=True, help=models)
+    parser.add_argument("--checkpoint", nargs="+", type=checkpoint_of, required=True, help=models)
     sizes = "of the images in pixels: 168, or 96x128 (height x width); those of the training's validation by default"
     parser.add_argument("--resolutions", nargs="+", type=pixels, action=Once, help=sizes)
     parser.add_argument(

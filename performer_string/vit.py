@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from os import PathLike
 from typing import cast
 
 import torch
@@ -100,6 +101,15 @@ class ViT(nn.Module):
         if c.tied_start:
             for attention in self.attentions():
                 attention.tie()
+
+    @classmethod
+    def from_checkpoint(cls, path: str | PathLike[str]) -> ViT:
+        """The model of a checkpoint of `python -m train`, on the CPU and in evaluation mode."""
+        content = torch.load(path, map_location="cpu", weights_only=True)
+        model = cls(ViTConfig(**{**content["hyper_parameters"]["vit"], "variant": None}))  # whose sizes are given
+        weights = {name: value for name, value in content["state_dict"].items() if name.startswith("vit.")}
+        model.load_state_dict({name.removeprefix("vit."): value for name, value in weights.items()})
+        return model.eval()
 
     def grid(self, *sizes: int) -> tuple[int, ...]:
         """Patches along each axis of an image of these sizes: height and width."""

@@ -17,7 +17,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from training import REPOSITORY, last
 
-from performer_string import ViTConfig
+from performer_string import ViT, ViTConfig
 from train import cli
 from train.checkpoint import load_trained, read_checkpoint
 from train.module import ImageClassifier, OptimConfig
@@ -154,6 +154,10 @@ def test_a_checkpoint_gives_the_model_back(whole):
     assert not trained.classifier.training
     weights = read_checkpoint(last(whole))["state_dict"]
     assert torch.equal(trained.classifier.vit.head.weight, weights["vit.head.weight"])
+    images = torch.rand(2, 1, 84, 84)
+    with torch.no_grad():
+        assert torch.equal(ViT.from_checkpoint(last(whole))(images), trained.classifier(images))
+        assert torch.equal(load_trained(whole).classifier(images), trained.classifier(images))  # of a run
     assert load_trained(last(whole), positions="interpolate").classifier.vit.config.positions == "interpolate"
 
 

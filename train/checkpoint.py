@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from performer_string import ViTConfig
 from performer_string.config import patch_and_image
 from train.data.module import ImageData
-from train.files import BEST, latest_checkpoint
+from train.files import BEST, checkpoint_of, latest_checkpoint
 from train.module import ImageClassifier, OptimConfig
 
 
@@ -56,7 +56,9 @@ def config_of(content: dict[str, Any], **overrides: Any) -> ViTConfig:
 
 
 def load_trained(path: str | Path, **overrides: Any) -> Trained:
-    """The model of a checkpoint, in evaluation mode; `overrides` replace fields of its ViTConfig."""
+    """The model of a checkpoint, or of a run's last one, in evaluation mode; `overrides` replace fields of its
+    ViTConfig."""
+    path = checkpoint_of(path)
     content = read_checkpoint(path)
     try:
         vit = config_of(content, **overrides)
@@ -66,9 +68,9 @@ def load_trained(path: str | Path, **overrides: Any) -> Trained:
         optim = OptimConfig(**content["hyper_parameters"].get("optim", {}))  # with what is newer at its default
     except (KeyError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"the weights in {path} do not match the configuration beside them: {error}") from error
-    taken = "best" if Path(path).name == BEST else content.get("global_step")  # the best may be of any step
+    taken = "best" if path.name == BEST else content.get("global_step")  # the best may be of any step
     settings = {**asdict(vit), **asdict(optim), **data.plain(), "steps": taken}
-    return Trained(Path(path), classifier.eval(), data, settings)
+    return Trained(path, classifier.eval(), data, settings)
 
 
 def differences(saved: dict[str, Any], wanted: dict[str, Any]) -> list[str]:

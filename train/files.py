@@ -25,6 +25,12 @@ def latest_checkpoint(run: Path) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
+def checkpoint_of(path: str | Path) -> Path:
+    """A checkpoint as it is given, or that of the run whose folder is."""
+    path = Path(path).expanduser()
+    return (latest_checkpoint(path) or path) if path.is_dir() else path
+
+
 @contextmanager
 def write_aside(path: Path) -> Iterator[Path]:
     """A temporary name beside `path`, renamed to it when the block ends without an error, and removed after one."""
