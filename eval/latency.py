@@ -22,6 +22,7 @@ from eval.measure import Call, check_rounds, in_turn, ratio
 from eval.report import Row, save_figure
 from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, fold
 from performer_string.choices import lookup
+from performer_string.encodings.base import HeadWidthError
 
 HELP = "parameters and time of each encoding, in a training step and in folded inference, as ratios to RoPE"
 REFERENCE = "rope"
@@ -94,8 +95,8 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
         )
         try:
             contestants[title] = Contestant(config, options.batch_size, device)
-        except ValueError as error:  # a head width that this family cannot divide
-            if title == REFERENCE or "divisible" not in str(error):
+        except HeadWidthError as error:
+            if title == REFERENCE:
                 raise
             tqdm.write(f"{title} is left out: {error}")
             continue

@@ -43,12 +43,16 @@ class Sizes:
         return self.layers * (1 if share_heads else self.num_heads)
 
 
+class HeadWidthError(ValueError):
+    """A head of a width that an encoding cannot turn."""
+
+
 def block_of(family: str, head_dim: int, block_size: int | None, least: int) -> int:
     """The block size, by default the whole width; an error that lists those that fit unless it divides the width."""
     b = head_dim if block_size is None else block_size
     if not least <= b <= head_dim or head_dim % b:
         fits = [n for n in range(least, head_dim + 1) if head_dim % n == 0]
-        raise ValueError(
+        raise HeadWidthError(
             f"{family}: block_size has to divide the head width {head_dim} and lie between {least} and it, not {b}. "
             f"Possible: {', '.join(map(str, fits)) or 'none; use a wider head'}."
         )

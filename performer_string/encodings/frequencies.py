@@ -8,12 +8,13 @@ import torch
 from torch import Tensor
 
 from performer_string.choices import check_positive
+from performer_string.encodings.base import HeadWidthError
 
 
 def planes_of(head_dim: int, family: str) -> int:
     """d / 2; an odd width is an error, since one dimension would stay unturned unnoticed."""
     if head_dim % 2:
-        raise ValueError(
+        raise HeadWidthError(
             f"{family} turns pairs of dimensions, so the head width has to be even, not {head_dim}. Choose a width "
             f"and a number of heads with an even quotient."
         )

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from performer_string.encodings.base import SeparableEncoding, Sizes
+from performer_string.encodings.base import HeadWidthError, SeparableEncoding, Sizes
 from performer_string.encodings.frequencies import axial_frequencies, mixed_frequencies, plane_generators, planes_of
 from performer_string.rotation import MetricRotation, Rotation, ScaledRotation, block_diagonal
 
@@ -45,7 +45,7 @@ class PaTE(SeparableEncoding):
         super().__init__(sizes, share_heads=share_heads)
         self.name = f"pate-so{block}"
         if sizes.head_dim % block:
-            raise ValueError(
+            raise HeadWidthError(
                 f"{self.name} turns blocks of {block}, so the head width has to be divisible, not {sizes.head_dim}."
             )
         if not (conformal_scaling >= 0 and slow_down > 0):
