@@ -1,13 +1,17 @@
 """Models with one thing changed, as differences to the recipe."""
 
+from argparse import Namespace
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 from saved import CONFIG, read, save
 
+from eval import ablation, resolution
 from eval.__main__ import main
 from eval.ablation import summary
-from eval.seeds import student
+from eval.seeds import check_seeds, student
 from train.data.sizes import Size
 
 
@@ -33,6 +37,28 @@ def test_differences_are_taken_seed_by_seed():
 def test_interval_of_one_value_is_that_value():
     assert student([3.0]) == (3.0, 3.0, 3.0)
     assert student([1.0, 3.0]) == pytest.approx((2.0, 2 - 12.7062, 2 + 12.7062), abs=1e-4)
+
+
+def test_seeds_that_were_trained_otherwise_are_none_of_one_model():
+    settings = {f"m-seed{seed}": {"seed": seed, "lr": 1e-3, "workers": seed} for seed in (0, 1)}
+    check_seeds(settings)
+    settings["m-seed1"]["lr"] = 2e-3
+    with pytest.raises(ValueError, match="m-seed1 and m-seed0 would pass for seeds of one model, but differ in lr:"):
+        check_seeds(settings)
+
+
+@pytest.mark.parametrize("names", [("recipe-seed0", "other-seed0"), ("other-seed0", "recipe-seed0")], ids=str)
+def test_differences_are_to_the_reference_wherever_it_comes(names, monkeypatch):
+    accuracy = {"recipe-seed0": 90.0, "other-seed0": 70.0}
+
+    def rows(options, device):
+        for name in map(resolution.name_of, options.checkpoint):
+            yield {"model": name, "resolution": Size.of(60), "accuracy": accuracy[name]}
+
+    monkeypatch.setattr(resolution, "rows", rows)
+    options = Namespace(checkpoint=[Path(f"{name}/checkpoints/last.ckpt") for name in names], reference="recipe")
+    found = {row["model"]: row["difference"] for row in ablation.rows(options, torch.device("cpu"))}
+    assert found == {"recipe-seed0": 0.0, "other-seed0": -20.0}
 
 
 def test_of_checkpoints(tmp_path, capsys):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations, product
+
 import pytest
 import torch
 from torch import Tensor
@@ -65,14 +67,17 @@ def test_queries_of_another_type_than_keys_under_a_locality():
 
 
 def test_softmax_takes_mixed_types_as_linear_attention_does():
-    q, k, v = (x.detach() for x in inputs((2, 3, 7, 6), torch.float32))
+    """Any one of the three may differ. Nothing is rounded but the output, to the type of the values."""
     mask, phi = masks((2, 3, 7, 6))[1], make_map(("favor+", {}), 3, 6)
-    for types in ((torch.bfloat16, torch.float32), (torch.float32, torch.bfloat16), (torch.float64, torch.float32)):
-        mixed = q.to(types[0]), k.to(types[0]), v.to(types[1])
+    for odd, (one, others) in product(range(3), permutations((torch.bfloat16, torch.float32, torch.float64), 2)):
+        types = [one if i == odd else others for i in range(3)]
+        mixed = [x.detach().to(t) for x, t in zip(inputs((2, 3, 7, 6)), types, strict=True)]
         for key_mask in (None, mask):
             out = softmax_attention(*mixed, key_mask=key_mask)
-            assert out.dtype == types[1] == linear_attention(*mixed, phi, key_mask=key_mask).dtype
-            torch.testing.assert_close(out.float(), softmax_attention(q, k, v, key_mask=key_mask), rtol=0, atol=0.03)
+            assert out.dtype == types[2] == linear_attention(*mixed, phi, key_mask=key_mask).dtype
+            exact = softmax_attention(*(x.double() for x in mixed), key_mask=key_mask)
+            rounding = torch.finfo(types[2]).eps
+            torch.testing.assert_close(out.double(), exact, rtol=rounding, atol=1e-5)
 
 
 def compare(fast: Tensor, slow: Tensor, leaves: list[Tensor], rtol=1e-7, atol=1e-9) -> None:

@@ -167,9 +167,16 @@ def test_the_size_of_the_chunks_changes_nothing_but_rounding(name, monkeypatch):
     torch.testing.assert_close(chunked_attention(q, k, v, form), whole, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("encoding", ["rope", "rope-mixed", "cayley-string", "pate-so3", "liere", "none"])
-def test_the_rotation_inside_is_the_rotation_outside(encoding):
-    encoding = build_encoding(encoding, head_dim=12, num_heads=2).double()
+SCALED = {"conformal_scaling": 0.5, "grid": (9, 8)}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [*((n, {}) for n in ("rope", "rope-mixed", "cayley-string", "pate-so3", "liere", "none")), ("pate-so2", SCALED)],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_the_rotation_inside_is_the_rotation_outside(name, options):
+    encoding = build_encoding(name, head_dim=12, num_heads=2, **options).double()
     positions = grid_positions((9, 8), dtype=torch.float64)
     phi = build_feature_map("favor+", head_dim=12, num_heads=2, num_features=16).double()
     q, k, v = (torch.randn(2, 2, 72, 12, dtype=torch.float64, requires_grad=True) for _ in range(3))
@@ -246,3 +253,12 @@ def test_bf16_with_and_without_products_of_its_own(name, native, monkeypatch):
     assert fast.dtype == torch.bfloat16
     for a, b in zip((fast, *found), (slow, *expected), strict=True):
         assert float(((a - b).norm() / b.norm()).detach()) < 0.02  # a few roundings to 8 bits
+
+
+def test_below_1e_27_no_key_answers():
+    phi = build_feature_map("relu", head_dim=2, num_heads=1, num_features=1, order=16)
+    along = torch.nn.functional.normalize(phi.projection[0, 0], dim=0)
+    across, v = torch.stack([-along[1], along[0]]), torch.ones(1, 1, 1, 2)
+    for share, wanted in ((0.1, 1.0), (0.01, 0.0)):
+        out = linear_attention((across + share * along).view(1, 1, 1, 2), along.view(1, 1, 1, 2), v, phi)
+        torch.testing.assert_close(out, wanted * v)

@@ -87,6 +87,14 @@ def test_ranks_share_out_each_global_batch():
         assert sorted(y) == sorted(p + q)  # augmentations do not depend on the rank either
 
 
+def test_every_image_is_evaluated_once_whatever_the_number_of_processes(monkeypatch):
+    data, seen = ImageData("arrow", val_size=7, size=[60, 60], workers=0), []
+    for rank in range(3):
+        monkeypatch.setattr(data, "_rank", lambda rank=rank: (rank, 3))
+        seen += data.loader(data.held_out("val", (60, 60))).sampler
+    assert sorted(seen) == list(range(7))
+
+
 def test_a_stream_has_new_images_every_epoch():
     load = loader(size=8, shuffle=False, stream=True)
     load.order.set_epoch(3)

@@ -108,6 +108,10 @@ def test_a_rotation_of_other_heads_or_tokens_says_what_to_do():
         several(positions).rotate(x)
     with pytest.raises(ValueError, match=r"rotation_q.rotate\(q\)"):
         several.by_layer(torch.rand(6, 2))[0].rotate(x)
+    for name in ("rope", "rope-mixed"):
+        of_three = build_encoding(name, head_dim=12, num_heads=4)(torch.rand(3, 1, 5, 2))
+        with pytest.raises(ValueError, match="the rotation is of"):
+            of_three.rotate(x)
 
 
 @pytest.mark.parametrize(("head_dim", "generator"), [(2, "banded"), (2, "top-k"), (6, "top-k"), (2, "random")])

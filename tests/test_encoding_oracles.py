@@ -41,8 +41,12 @@ def test_reflections_are_two_householder_matrices(qk):
     torch.testing.assert_close(encoding(positions).rotate(qk[0]), expected)
 
 
-def test_so3_is_rodrigues_formula(qk):
+@pytest.mark.parametrize("along", [None, 0, 1, 2])
+def test_so3_is_rodrigues_formula(along, qk):
+    """About axes of any direction, those of the coordinates among them."""
     encoding, positions = make(("pate-so3", {})), random_positions(7, 2)
+    if along is not None:
+        encoding.axis.data[:] = torch.eye(3)[along]
     axis = torch.nn.functional.normalize(encoding.axis, dim=-1)
     q, k = (naive.rodrigues(x, axis, encoding.omega, positions) for x in qk)
     torch.testing.assert_close(scores(encoding, *qk, positions), products(q, k))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from conftest import CASES, FIXED, SEPARABLE, make, random_positions, scores, with_dimensions
 from torch import Tensor
 
-from performer_string import ENCODINGS, build_encoding, naive
+from performer_string import ENCODINGS, build_encoding, grid_positions, naive
+from performer_string.encodings.frequencies import mixed_frequencies
 
 LEARNED = [case for case in CASES if case not in FIXED and ENCODINGS[case[0]].additive is False]
 
@@ -102,6 +105,8 @@ class TestSeparable:
             turned = single(positions.float()).rotate(qk[0].bfloat16())
         assert turned.dtype == torch.bfloat16
         torch.testing.assert_close(turned.double(), exact, rtol=2**-7, atol=0.05)
+        low, rotation = qk[0].bfloat16(), single(positions.float())
+        torch.testing.assert_close(rotation.rotate(low), rotation.rotate(low.float()).bfloat16(), rtol=0, atol=0)
 
     def test_autocast_changes_nothing(self, case, coord_dim, qk):
         encoding, positions = make(case, coord_dim=coord_dim).float(), random_positions(7, coord_dim).float()
@@ -210,10 +215,33 @@ def test_conformal_scaling_is_its_formula_and_absolute(name, qk):
     assert gradient.abs().min() > 0
 
 
+@pytest.mark.parametrize("name", ["pate-so2", "pate-so3", "pate-so4"])
+def test_conformal_scaling_starts_as_a_decay_from_one(name):
+    scale = make((name, {"conformal_scaling": 0.5}))(grid_positions((4, 5))).scale
+    assert (scale[:, 0] == 1).all()
+    assert (scale.diff(dim=-1) < 0).all()
+
+
 def test_rope_mixed_starts_from_the_magnitudes_of_rope():
     omega = build_encoding("rope-mixed", head_dim=16, num_heads=3).frequencies()
     expected = (10.0 ** (-torch.arange(4) / 4)).repeat(2).expand(3, 8)
     torch.testing.assert_close(omega.norm(dim=1), expected)
+
+
+@pytest.mark.parametrize("block_size", [3, 4, 8])
+def test_circulant_starts_from_the_magnitudes_of_rope(block_size):
+    omega = build_encoding("circulant-string", head_dim=24, num_heads=3, block_size=block_size).frequencies()
+    planes = omega.shape[-1]
+    half = math.ceil(planes / 2)
+    expected = (10.0 ** (-torch.arange(half) / half)).repeat(2)[:planes].expand(3, -1)
+    torch.testing.assert_close(omega.norm(dim=1), expected)
+
+
+@pytest.mark.parametrize("coord_dim", [1, 2, 3])
+def test_mixed_frequencies_prefer_no_direction(coord_dim):
+    """In one dimension, as many heads turn one way as the other."""
+    first = mixed_frequencies(4000, coord_dim, coord_dim, 10.0)
+    assert first.mean(0).abs().max() < 4.5 * (1 / coord_dim / 4000) ** 0.5
 
 
 def test_axial_frequencies_are_shared_out():
@@ -221,6 +249,9 @@ def test_axial_frequencies_are_shared_out():
     assert ((omega > 0).sum(0) == 1).all()
     assert (omega > 0).sum(1).tolist() == [3, 2, 2]
     torch.testing.assert_close(omega[0, :3], 100.0 ** (-torch.arange(3) / 3))
+    axes = build_encoding("pate-so2", head_dim=12, num_heads=1, layout="axes").frequencies()[0]
+    assert (axes > 0).sum(1).tolist() == [3, 3]
+    assert ((axes > 0).sum(0) == 1).all()
 
 
 @pytest.mark.parametrize("block_size", [3, 4, 5, 6, 12])

@@ -98,6 +98,19 @@ def test_another_kernel_and_the_variance_of_a_draw_are_told_apart():
     assert exact["to softmax"] > 1e-3
 
 
+@pytest.mark.parametrize("kind", ["softmax", "favor+"])
+def test_attention_its_limit_and_softmax_see_the_bias_of_the_keys(kind):
+    options = MODELS[kind].get("feature_options", {})
+    name = "softmax" if kind == "softmax" else "linear"
+    attend = build_attention(name, head_dim=4, num_heads=3, feature_map=kind, seed=0, feature_options=options)
+    q, k = torch.randn(2, 2, 3, 12, 4)
+    probe = Probe(attend, q, k, None, key_bias=3 * torch.randn(2, 3, 12))
+    found = statistics(probe, torch.arange(12), POSITIONS, torch.zeros(2, 12, dtype=torch.bool))
+    assert found["TV expected to softmax"].max() < 1e-6
+    if kind == "softmax":
+        assert max(found["TV to softmax"].max(), found["TV to expected"].max()) < 1e-6
+
+
 @pytest.mark.parametrize("kind", ["relu", "favor+", "polynomial"])
 def test_the_expected_kernel_is_the_limit_of_many_features(kind, monkeypatch):
     monkeypatch.setattr(dense, "ROWS", 5)  # parts that do not divide the tokens

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from conftest import make
 from saved import CONFIG, read, save
 
-from eval import invariance, redundancy
+from eval import invariance, latency, redundancy
 from eval.__main__ import main
-from performer_string import ENCODINGS, ViT
+from performer_string import ENCODINGS, ViT, ViTConfig
 from performer_string.encodings import SeparableEncoding
 from performer_string.encodings.liere import LieRE
+from performer_string.features.exponential import PositiveFeatures
 from performer_string.features.polynomial import PolynomialFeatures
+
+CPU = torch.device("cpu")
 
 
 def invariance_rows(tmp_path: Path) -> list[dict[str, str]]:
@@ -109,6 +114,33 @@ def test_a_feature_map_that_sees_more_than_inner_products_is_not_expected_to_be_
     assert invariance.expected_of(vit) == "fails by design"
 
 
+@pytest.mark.parametrize(("change", "holds"), [(1e-8, False), (1e-12, True)])
+def test_exact_is_what_float64_leaves_of_zero(change, holds):
+    assert invariance.row("scores", "rope", "move", change, "exact")["holds"] is holds
+
+
+@pytest.mark.parametrize("broken", [0, 1])
+def test_a_move_along_an_axis_is_one_along_that_axis(broken):
+    encoding = make(("rope-mixed", {}))
+    forward = encoding.forward
+    encoding.forward = lambda r: forward(torch.where(torch.arange(2) == broken, r.square(), r))
+    with torch.no_grad():
+        found = [invariance.change_of_scores(encoding, axis) for axis in range(2)]
+    assert found[broken] > 1e-3
+    assert found[1 - broken] < 1e-9
+
+
+def test_a_bias_of_the_draws_shows_as_many_standard_errors(monkeypatch):
+    """Of queries that are 10 % too large after the move."""
+    monkeypatch.setattr(invariance, "DRAWS", (1, 64))
+    monkeypatch.setattr(invariance, "MAPS", {"favor+": ("favor+", {})})
+    queries, factors = PositiveFeatures.queries, iter([1.0, 1.1])
+    monkeypatch.setattr(PositiveFeatures, "keys", queries)
+    monkeypatch.setattr(PositiveFeatures, "queries", lambda self, q: queries(self, q) * next(factors))
+    errors = {row["quantity"]: row["value"] for row in invariance.of_features(12)}
+    assert errors["bias in standard errors"] > 4.5
+
+
 def test_the_invariance_report_names_a_bad_width(capsys):
     with pytest.raises(SystemExit):
         main(["invariance", "--head-dim", "16"])
@@ -128,6 +160,45 @@ def test_the_redundancy_report_finds_what_is_the_same(tmp_path, monkeypatch):
     assert not any(covers[fitted, "rope-mixed"] for fitted in ("circulant-string, block 4", "pate-so3", "pate-so4"))
     assert covers["pate-so3", "circulant-string, block 4"]  # more planes than the target needs
     assert covers["rope-mixed, Cayley after it", "rope-mixed"]
+
+
+def test_a_plane_that_turns_the_other_way_is_the_same_plane():
+    """Seen from behind."""
+    omega = torch.tensor([[1.0, 0.1, 3.0], [0.5, 2.0, 0.2]], dtype=torch.float64)
+    order, sign = redundancy.match(omega, -omega[:, [2, 0, 1]])
+    assert order.tolist() == [1, 2, 0]
+    assert sign.tolist() == [-1.0, -1.0, -1.0]
+
+
+def test_the_best_of_the_starts_counts(monkeypatch):
+    monkeypatch.setattr(redundancy, "FAMILIES", {"rope": redundancy.FAMILIES["rope"]})
+    tries = iter([0.3, 0.0, 0.2, 0.1])
+    monkeypatch.setattr(redundancy, "error_left", lambda *_: next(tries))
+    found = next(redundancy.rows(Namespace(head_dim=12, seed=0), CPU))
+    assert (found["error"], found["covers"]) == (0.0, True)
+
+
+def test_a_ratio_is_to_the_rope_measured_beside_it(monkeypatch):
+    """Not to the one measured for itself: a machine's speed drifts."""
+    seconds = {("rope", True): 1.0, ("rope", False): 1.0, ("liere", True): 6.0, ("liere", False): 2.0}
+
+    def in_turn(calls, rounds, device):
+        return {key: [seconds[key[0], key[2]]] * rounds for key in calls}
+
+    monkeypatch.setattr(latency, "in_turn", in_turn)
+    sizes = {"variant": "micro", "image_size": 8, "patch_size": 4, "features": 8, "batch_size": 1}
+    options = Namespace(encodings=["liere"], attention="linear", rounds=5, **sizes)
+    row = list(latency.rows(options, CPU))[1]
+    assert (row["encoding"], row["step to rope"], row["inference to rope"]) == ("liere", 3.0, 3.0)
+
+
+def test_inference_is_that_of_a_folded_model_and_a_step_that_of_the_model_itself():
+    config = ViTConfig(8, 4, variant="micro", encoding="cayley-string", feature_options={"num_features": 8})
+    one = latency.Contestant(config, 1, CPU)
+    assert one.folded.encoding.is_folded
+    assert not one.model.encoding.is_folded
+    assert one.model.training
+    assert not one.folded.training
 
 
 def test_the_latency_report_counts_parameters_and_names_what_it_leaves_out(tmp_path, capsys):

@@ -57,9 +57,11 @@ def test_a_few_positions_at_a_time(held, positions, monkeypatch):
         torch.testing.assert_close(exponentials(r, generators), results[1][0])
 
 
-def test_a_generator_that_went_bad_goes_through_to_the_loss():
-    x = skew(2, 4, 4)
-    x[1, 0, 1] = float("nan")
+@pytest.mark.parametrize("bad", [float("nan"), 1e12], ids=["nan", "too large to be squared twice"])
+def test_a_generator_that_went_bad_goes_through_to_the_loss(bad):
+    x = skew(2, 4, 4).float()
+    x[1, 0, 1] = bad
+    x[1, 1, 0] = -bad
     assert exponential(x)[1].isnan().any()
 
 

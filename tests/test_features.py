@@ -101,6 +101,14 @@ class TestEvery:
         plain = naive.linear_weights(phi.queries(q), phi.keys(k))
         torch.testing.assert_close(naive.linear_weights(*phi.pair(q, k)), plain)
 
+    def test_pair_does_not_see_masked_keys(self, case):
+        """Not even by a common scale, where they are the largest."""
+        phi, (q, k) = make(case), torch.randn(2, 2, 2, 9, 6, dtype=torch.float64)
+        mask, wild = torch.arange(9).expand(2, 9) < 5, k.clone()
+        wild[:, :, 5:] = 100.0 if case in EXACT else 2 * phi.projection[:, :4]
+        for found, plain in zip(phi.pair(q, wild, mask), phi.pair(q, k, mask), strict=True):
+            assert torch.equal(found, plain)
+
     @pytest.mark.parametrize("size", [1e-3, 1.0, 1e3])
     def test_pairs_stay_finite_at_any_norm(self, case, size):
         phi, (q, k) = make(case).float(), torch.randn(2, 3, 2, 50, 6) * size
@@ -252,3 +260,13 @@ def test_integer_power(order):
 def test_seeds_of_different_tuples_differ():
     seeds = {derive_seed(a, b) for a in range(30) for b in range(30)} | {derive_seed(112), derive_seed(1, 12, 0)}
     assert len(seeds) == 902
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-30])
+def test_the_constant_is_what_is_left_of_lower_orders_where_norms_vanish(size):
+    """It gives the mean of the values."""
+    phi = build_feature_map("polynomial", head_dim=6, num_heads=2, lower=True)
+    q, k, v = torch.randn(3, 1, 2, 5, 6)
+    assert all(torch.isfinite(x).all() for x in phi.pair(size * q, size * k))
+    out = linear_attention(size * q, size * k, v, phi)
+    torch.testing.assert_close(out, v.mean(-2, keepdim=True).expand_as(out))

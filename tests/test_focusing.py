@@ -176,14 +176,16 @@ def test_a_long_line_is_blurred_in_blocks():
     assert max(gradients) < GRADIENT
 
 
-def test_blocks_of_values_change_nothing(monkeypatch):
+@pytest.mark.parametrize("given", [False, True], ids=["own-sums", "given-sums"])
+def test_blocks_of_values_change_nothing(monkeypatch, given):
     positions = grid_positions((12, 17), dtype=torch.float64)
     locality, (fq, fk, v) = decay("gaussian", 6.0, 3), inputs(204, 6, 40, heads=3)
-    lattice, leaves = find_lattice(positions), [fq, fk, v, *locality.parameters()]
-    weight, found = torch.randn(1, 3, 204, 40, dtype=torch.float64), []
+    total = torch.randn(1, 3, 6, 1, dtype=torch.float64, requires_grad=True) if given else None
+    lattice, leaves = find_lattice(positions), [fq, fk, v, *locality.parameters(), *([total] if given else [])]
+    weight, found = torch.randn(1, 3, 204, 41, dtype=torch.float64), []
     for sums in (1e9, 1.0):
         monkeypatch.setattr("performer_string.locality.grid.SUMS", {"cpu": sums})
-        out = grid_sum(Given(6), fq, fk, v, *locality.components(), lattice, (3, 3, 1))[..., :-1]
+        out = grid_sum(Given(6), fq, fk, v, *locality.components(), lattice, (3, 3, 1), sums=total)
         found.append([out, *torch.autograd.grad((out * weight).sum(), leaves)])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b)

@@ -14,6 +14,7 @@ from performer_string.features import derive_seed
 from performer_string.features.base import orthogonal_projection
 from train.data.arrow import ArrowDataset, ArrowTask
 from train.data.images import shuffled
+from train.module import OptimConfig
 
 IMAGES = {  # of seed 0, 9 x 9 cells
     "train": "6c889f3364d72290",
@@ -50,6 +51,10 @@ def test_seeds_projections_and_splits():
     assert derive_seed(3, "step", 7, 0) == SEED
     assert drawn() == pytest.approx(DRAWN, abs=2e-5)
     assert shuffled(10).tolist() == ORDER
+
+
+def test_the_betas_of_recipes_that_give_none():
+    assert OptimConfig().betas == (0.9, 0.98)
 
 
 if __name__ == "__main__":

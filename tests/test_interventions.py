@@ -12,8 +12,10 @@ from saved import CONFIG, read, save
 from studied import MODELS, model, sparse_images
 
 from eval.__main__ import main
+from eval.dense import NearKeys
 from eval.interventions import blank_patches, interventions
 from performer_string import ViT, ViTConfig, grid_positions
+from performer_string.attend import build_attention
 from train.probe import probe_attention
 
 
@@ -163,6 +165,16 @@ def test_near_keys_are_those_with_offsets_of_the_training_grid(kind, locality):
         row = row / row.sum(-1, keepdim=True) * lamb[:, 1 + query, keys]
         wanted = torch.einsum("bhk,bhkd->bhd", row, values[:, :, keys])
         torch.testing.assert_close(out[:, :, 1 + query], wanted, rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_keys_that_are_masked_are_not_near():
+    attend = build_attention("softmax", head_dim=6, num_heads=2, feature_map="", seed=0, feature_options={})
+    near = NearKeys(attend, [9.0, 9.0])
+    near.place(grid_positions((3, 4)), 0)
+    q, k, v = torch.randn(3, 2, 2, 12, 6)
+    mask = torch.arange(12) < torch.tensor([[5], [12]])
+    torch.testing.assert_close(near(q, k, v, key_mask=mask), attend(q, k, v, key_mask=mask))
 
 
 @torch.no_grad()

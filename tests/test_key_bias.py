@@ -176,15 +176,24 @@ def test_softmax_does_not_see_what_all_biases_share(focused):
         torch.testing.assert_close(far[2], far[0])
 
 
-def test_small_weights_have_room_in_half_precision():
+@pytest.mark.parametrize("kind", ["plain", "locality", "relative_mask"])
+def test_small_weights_have_room_in_half_precision(kind):
     """A key of little weight that a query asks for, beside one of much weight that it does not."""
     phi = make_map(("favor+", {}), 1, 8, 16)
     q, k = torch.zeros(2, 1, 1, 2, 8, dtype=torch.float16)
     q[..., 0], k[..., 0, 0], k[..., 1, 0] = -8, 8, -8
-    leaves = [x.requires_grad_() for x in (q, k, torch.randn(1, 1, 2, 8).half(), torch.tensor([[[12.0, 0.0]]]))]
-    out = linear_attention(*leaves[:3], phi, key_bias=leaves[3])
+    decay = {
+        "plain": {},
+        "locality": {"locality": build_locality("gaussian", num_heads=1)},
+        "relative_mask": {"relative_mask": build_relative_mask("table", num_heads=1, grid=(1, 2))},
+    }[kind]
+    given = {**decay, **({"positions": grid_positions((1, 2))} if decay else {})}
+    leaves = [x.requires_grad_() for x in (q, k, torch.randn(1, 1, 2, 8).half(), torch.tensor([[[20.0, 0.0]]]))]
+    out = linear_attention(*leaves[:3], phi, key_bias=leaves[3], **given)
     assert out.dtype == torch.float16
-    for x in (out, *torch.autograd.grad(out.float().sum(), leaves)):
+    exact = linear_attention(*(x.float() for x in leaves[:3]), phi, key_bias=leaves[3], **given)
+    torch.testing.assert_close(out.float(), exact, rtol=0.01, atol=0.01)
+    for x in torch.autograd.grad(out.float().sum(), leaves):
         assert torch.isfinite(x).all()
 
 
@@ -194,3 +203,18 @@ def test_a_bias_of_minus_infinity_takes_a_key_out(focused):
     given = {"locality": locality(), "positions": grid_positions((3, 3), dtype=torch.float64)} if focused else {}
     out = softmax_attention(q, k, v, key_bias=bias.masked_fill(~mask[:, None], -torch.inf), **given)
     torch.testing.assert_close(out, softmax_attention(q, k, v, key_bias=bias, key_mask=mask, **given))
+
+
+def test_biases_that_are_all_minus_infinity_leave_finite_numbers():
+    q, k, v = torch.randn(3, B, H, N, D)
+    bias = torch.full((B, H, N), -torch.inf)
+    assert torch.isfinite(softmax_attention(q, k, v, key_bias=bias)).all()
+    assert torch.isfinite(linear_attention(q, k, v, make_map(("favor+", {}), H, D), key_bias=bias)).all()
+
+
+def test_a_bias_beside_logits_of_a_very_small_scale_in_half_precision():
+    q, k, v, bias, _ = (x.detach().float() for x in inputs())
+    q, k, v = q.half(), k.half(), v.half()
+    out = softmax_attention(q, k, v, key_bias=bias, scale=2.0**-17)
+    weights = naive.softmax_weights(q.float(), k.float(), 2.0**-17, key_bias=bias)
+    torch.testing.assert_close(out.float(), naive.attend(weights, v.float()), rtol=0, atol=0.01)

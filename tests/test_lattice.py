@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from performer_string import grid_positions
+from performer_string.locality.decay import node_spacing
 from performer_string.locality.grid import cells_of
 from performer_string.locality.lattice import Lattice, find_lattice, from_cells, to_cells
 from performer_string.locality.tiles import products, radius_in_tokens
@@ -46,3 +47,9 @@ def test_radius_cells_and_products_of_a_lattice():
     assert radius_in_tokens(99.0, lattice) == (7, 19, 0)
     assert cells_of(1.5, lattice) == (1, 3, 1)
     assert products(lattice, (7, 19, 0)) == 160**2
+
+
+def test_nodes_are_closer_in_three_dimensions_for_the_same_error():
+    """It grows as the square of the spacing times the root of the dimension."""
+    assert node_spacing(4.0, 1) == node_spacing(4.0, 2) == 2.0
+    assert node_spacing(4.0, 3) ** 2 * 3**0.5 == pytest.approx(node_spacing(4.0, 2) ** 2 * 2**0.5)

@@ -108,9 +108,10 @@ class TestLayer:
         for _ in range(2):
             layer(x, rotation).sum().backward()
 
-    def test_a_homogeneous_map_has_no_temperature(self):
+    @pytest.mark.parametrize("attention", ["linear", "performer-pytorch"])
+    def test_a_homogeneous_map_has_no_temperature(self, attention):
         features = {"feature_map": "relu", "seed": 0, "feature_options": {"num_features": 8}}
-        attend = build_attention("linear", head_dim=6, num_heads=2, **features)
+        attend = build_attention(attention, head_dim=6, num_heads=2, **features)
         layer, x = SelfAttention(12, 2, attend, qk_norm=True), torch.randn(2, 7, 12)
         assert layer.temperature is None
         rotation = build_encoding("none", head_dim=6, num_heads=2)(grid_positions((7, 1)))

@@ -137,6 +137,18 @@ def test_metrics_are_of_the_last_step_whoever_ended_the_training(config, tmp_pat
     assert found["val/loss_60"] == pytest.approx(float(again["val/loss_60"]))
 
 
+def test_metrics_are_not_those_of_an_earlier_validation(config, tmp_path):
+    """Where another callback ends the training between two."""
+    run, stop = tmp_path / "run", "--trainer.callbacks=EarlyStopping"
+    options = {"monitor": "train/loss", "patience": "2", "min_delta": "100", "check_on_train_epoch_end": "true"}
+    more = [x for name, value in options.items() for x in (f"--trainer.callbacks.{name}", value)]
+    fit(config, run, "--trainer.max_epochs", "8", "--trainer.check_val_every_n_epoch", "2", stop, *more)
+    found = metrics(run)
+    assert found["step"] == 30
+    again = cli.run(["validate", "--config", str(run / "config.yaml")]).trainer.callback_metrics
+    assert found["val/loss_60"] == pytest.approx(float(again["val/loss_60"]))
+
+
 @pytest.mark.parametrize("every", [["0.4"], ["7", "--trainer.check_val_every_n_epoch", "null"]], ids=str)
 def test_the_last_validation_is_of_the_last_step(config, tmp_path, every):
     """Where validations come at other steps than the ends of epochs."""

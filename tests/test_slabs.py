@@ -113,3 +113,13 @@ def test_the_features_of_every_slab_are_in_range(sigma, monkeypatch):
             found.append(linear_attention(q, k, v, phi, locality=locality, positions=positions))
     assert found[1].abs().max() > 0
     torch.testing.assert_close(*found, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("slab", [64, 2**30])
+def test_the_largest_scale_is_of_the_keys_that_take_part(slab, monkeypatch):
+    monkeypatch.setattr(slabs, "SLAB", {"cpu": slab})
+    phi = build_feature_map("relu", head_dim=6, num_heads=2, num_features=16)
+    k = torch.randn(2, 2, 9, 6)
+    hidden, wild = (torch.arange(9) >= 5).expand(2, 9)[:, None, :, None], k.clone()
+    wild[:, :, 5:] = 1e4
+    assert torch.equal(slabs.largest_scale(phi, wild, hidden), slabs.largest_scale(phi, k[:, :, :5], None))

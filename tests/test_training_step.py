@@ -141,3 +141,15 @@ def test_only_weights_of_linear_layers_decay(encoding):
     assert (decayed["weight_decay"], free["weight_decay"]) == (0.1, 0.0)
     assert len(decayed["params"]) + len(free["params"]) == len(names)
     assert any(names[id(p)].startswith("encoding.") for p in free["params"])
+
+
+def test_images_count_alike_in_the_loss_of_a_validation_whatever_the_size_of_their_batch():
+    module = ImageClassifier(ViTConfig(**VIT), resolutions=["60"]).eval()
+    module.log = lambda *args, **kwargs: None
+    images, targets = torch.randn(5, 1, 60, 60), torch.tensor([0, 1, 2, 3, 0])
+    torch.nn.init.normal_(module.vit.head.weight)
+    with torch.no_grad():
+        for part in (slice(0, 4), slice(4, 5)):
+            module.validation_step((images[part], targets[part]), 0)
+        wanted = torch.nn.functional.cross_entropy(module(images), targets)
+    torch.testing.assert_close(module.val_loss[0].compute(), wanted)

@@ -68,6 +68,7 @@ def test_one_encoding_of_many_layers_is_one_of_each(name, more, shared):
         one, whole = build_encoding(name, **options), many.state_dict().items()
         one.load_state_dict({k: x.chunk(3, x.shape.index(heads))[layer] if heads in x.shape else x for k, x in whole})
         torch.testing.assert_close(seen[layer], one(positions).matrix())
+        torch.testing.assert_close(many.generators()[2 * layer : 2 * layer + 2], one.generators())
         assert (seen[layer] - seen[layer - 1]).abs().max() > 1e-3
     assert many.generators().shape == (6, 2, 12, 12)
 
@@ -196,9 +197,10 @@ def test_positions_of_each_image_with_prefix_tokens():
         torch.testing.assert_close(model(images, positions), each, rtol=1e-4, atol=1e-5)
 
 
-def test_a_black_image_in_half_precision():
+@pytest.mark.parametrize("attention", ["softmax", "linear"])
+def test_a_black_image_in_half_precision(attention):
     """QK-norm of queries that are zero."""
-    model = vit(qk_norm=True, attention="softmax").half().eval()
+    model = vit(qk_norm=True, attention=attention).half().eval()
     with torch.no_grad():
         assert torch.isfinite(model(torch.zeros(1, 2, 16, 24).half())).all()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
@@ -47,6 +49,24 @@ def test_the_latest_results_are_kept():
     assert list(kept.results) == [3, 5, 4]
 
 
+def test_what_a_result_was_made_of_lives_as_long():
+    """Or another tensor could come to lie where it was, and be taken for it."""
+    kept, source = Kept(1), torch.ones(3)
+    alive = weakref.ref(source)
+    kept.get("x", [source], lambda: 1)
+    del source
+    gc.collect()
+    assert alive() is not None
+
+
+def test_generators_get_their_gradient_in_evaluation_mode_too():
+    model, images = vit(encoding="rope-mixed").eval(), torch.randn(1, 2, 16, 24)
+    with torch.no_grad():
+        model(images)
+    model(images).square().sum().backward()
+    assert model.encoding.omega.grad is not None
+
+
 def test_what_evaluation_keeps_is_forgotten_in_time():
     """After writes through `.data` and a training, in other modes of the positions, and where no version is counted."""
     wide, high = torch.randn(1, 2, 16, 24), torch.randn(1, 2, 24, 16)
@@ -65,6 +85,8 @@ def test_what_evaluation_keeps_is_forgotten_in_time():
         fixed = vit(encoding="rope").eval()
         fixed(wide)
         fixed.encoding.omega.mul_(0.5)
+        assert torch.equal(fixed(wide), copy.deepcopy(fixed)(wide))
+        fixed.config.centred = True
         assert torch.equal(fixed(wide), copy.deepcopy(fixed)(wide))
         fixed.bfloat16()
         assert not fixed.kept.results  # of the other type

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import math
 
@@ -66,6 +67,17 @@ def test_log_scale_counts_the_keys_that_take_part():
         torch.testing.assert_close(out[image, :count], alone)
 
 
+def test_log_scale_without_a_key_is_finite():
+    attend = build_attention("softmax", head_dim=6, num_heads=2, feature_map="", seed=0, feature_options={})
+    layer = SelfAttention(12, 2, attend, log_scale=5)
+    x, encoding = torch.randn(2, 9, 12, requires_grad=True), vit(encoding="none", num_heads=4).encoding
+    out = layer(x, encoding(torch.zeros(9, 2)), torch.tensor([[False] * 9, [True] * 9]))
+    (gradient,) = torch.autograd.grad(out.square().sum(), x)
+    assert torch.equal(out[0], layer.out.bias.expand(9, -1))
+    assert torch.isfinite(out).all()
+    assert torch.isfinite(gradient).all()
+
+
 def test_attention_pooling_starts_as_the_mean_and_learns_to_look():
     mean, pooled = vit(), vit(pool="attention")
     pooled.load_state_dict(mean.state_dict(), strict=False)
@@ -90,6 +102,14 @@ def test_attention_pooling_starts_as_the_mean_and_learns_to_look():
         torch.testing.assert_close(a, b)
     assert pool(x.bfloat16()).dtype == torch.bfloat16
     assert not torch.allclose(out, x.mean(1))
+
+
+def test_attention_pooling_in_low_precision_rounds_its_result_alone():
+    pool, x = AttentionPool(12, 3), torch.randn(2, 200, 12).bfloat16()
+    torch.nn.init.normal_(pool.query, std=3.0)
+    assert torch.equal(pool(x), pool(x.float()).bfloat16())
+    low = copy.deepcopy(pool).bfloat16()
+    assert torch.equal(low(x), copy.deepcopy(low).float()(x.float()).bfloat16())
 
 
 def test_attention_pooling_keeps_the_invariance():
@@ -137,7 +157,7 @@ def test_drop_path_keeps_the_mean_and_is_off_in_evaluation():
         ({"drop_path": 1.0}, r"drop_path has to lie in \[0, 1\)"),
         ({"depth": 0}, "depth has to be positive, not 0"),
         ({"width": 26, "num_heads": 2, "encoding": "rope"}, "head width has to be even, not 13"),
-        ({"image_size": [1, 2, 3]}, r"a positive number or two \(height, width\)"),
+        ({"image_size": [1, 2, 3]}, r"patch_size \[4, 8\] and image_size \[1, 2, 3\] differ in the number of axes"),
     ],
 )
 def test_bad_configurations(changes, message):
