@@ -188,7 +188,7 @@ def test_mnist_from_its_files(tmp_path):
     data.setup()
     assert len(data.train_dataset()) == 27
     assert next(iter(data.train_dataloader()))[0].shape == (3, 1, 28, 28)
-    assert isinstance(data._files(train=False), MNIST)
+    assert isinstance(data._open(train=False), MNIST)
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -104,7 +104,7 @@ class CheckData(Callback):
                     f"the data ({data.source}) has {name}={wanted}, the model {given}: set --model.vit.{name} "
                     f"{wanted}, or begin with a recipe, --config train/configs/NAME.yaml."
                 )
-        if data.files is None and module.optim.image_scale > 1:  # type: ignore[union-attr,operator]
+        if data.stored is None and module.optim.image_scale > 1:  # type: ignore[union-attr,operator]
             raise ValueError(
                 "image_scale has no meaning for the arrow task, whose cells are one patch each: take it out, or use "
                 "position_frame or position_scale."

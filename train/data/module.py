@@ -79,10 +79,10 @@ class ImageData(L.LightningDataModule):
         self.sizes()  # an error where one is none
         if self.batch_size < 1 or self.workers < 0 or self.val_size < 1 or self.train_size < 0:
             raise ValueError("batch_size and val_size have to be positive, workers and train_size 0 or more.")
-        self.files = None if self.source == "arrow" else SOURCES[self.source]
-        self.in_channels = ArrowDataset.in_channels if self.files is None else self.files.channels
-        self.num_classes = ArrowDataset.num_classes if self.files is None else self.files.classes
-        mean, std = ((0.0,), (1.0,)) if self.files is None else (self.files.mean, self.files.std)
+        self.stored = None if self.source == "arrow" else SOURCES[self.source]  # arrows are drawn
+        self.in_channels = ArrowDataset.in_channels if self.stored is None else self.stored.channels
+        self.num_classes = ArrowDataset.num_classes if self.stored is None else self.stored.classes
+        mean, std = ((0.0,), (1.0,)) if self.stored is None else (self.stored.mean, self.stored.std)
         shift, scale = torch.tensor(self.mean or mean), torch.tensor(self.std or std)
         within = ((shift >= 0) & (shift <= 1)).all() and ((scale > 0) & (scale <= 1)).all()
         if not len(shift) == len(scale) == self.in_channels or not within:
@@ -104,7 +104,7 @@ class ImageData(L.LightningDataModule):
 
     def drawn_from(self, split: str) -> dict[str, Any]:
         """What decides which images are held out for a split: `val` or `test`."""
-        if self.files is None:
+        if self.stored is None:
             return {"source": self.source, **asdict(self.arrow)}
         where = {"root": str(self.root)} if self.source == "folder" else {}
         share = {"val_fraction": self.val_fraction} if split == "val" else {}
@@ -119,19 +119,19 @@ class ImageData(L.LightningDataModule):
         return data
 
     def prepare_data(self) -> None:
-        if self.download and self.files is not None:
+        if self.download and self.stored is not None:
             Path(self.root).expanduser().mkdir(parents=True, exist_ok=True)
             for train in (True, False):
-                self._files(train, download=True)
+                self._open(train, download=True)
 
-    def _files(self, train: bool, download: bool = False) -> Any:
-        assert self.files is not None
-        return open_source(self.source, self.files, Path(self.root).expanduser(), train, download)
+    def _open(self, train: bool, download: bool = False) -> Any:
+        assert self.stored is not None
+        return open_source(self.source, self.stored, Path(self.root).expanduser(), train, download)
 
     def setup(self, stage: str | None = None) -> None:
-        if self.files is None or self._train is not None:
+        if self.stored is None or self._train is not None:
             return
-        self._train = self._files(train=True)
+        self._train = self._open(train=True)
         self._check_classes()
         self.num_classes = self.num_classes or len(class_names(self._train))
         if self.num_classes < 2:
@@ -144,7 +144,7 @@ class ImageData(L.LightningDataModule):
 
     def null_accuracy(self, split: str) -> float:
         """Accuracy of an answer that ignores the question: the mode of the arrows, or the most frequent class."""
-        if self.files is None:
+        if self.stored is None:
             return self.arrow.null_accuracy()
         return null_accuracy(*self._held_out(split), self.num_classes or 1)
 
@@ -159,7 +159,7 @@ class ImageData(L.LightningDataModule):
         Args:
             images: only the first so many, 0 for all; arrow images are drawn, so that any number of them can be had.
         """
-        if self.files is None:
+        if self.stored is None:
             if size[0] != size[1]:
                 raise ValueError(f"arrow images are square, not {size[0]} x {size[1]}.")
             return ArrowDataset(self.arrow, size[0], images or self.val_size, split)
@@ -173,14 +173,14 @@ class ImageData(L.LightningDataModule):
             self._check_split()
             return self._train, self._val_indices
         if self._test is None:
-            self._test = self._files(train=False)
+            self._test = self._open(train=False)
             classes = class_names(self._train), class_names(self._test)
             check_same_classes(*classes, "the training and the test images")
         return self._test, shuffled(len(self._test))
 
     def train_dataset(self) -> Dataset[tuple[Tensor, int]]:
         """What an epoch of training goes through, augmented."""
-        if self.files is None:
+        if self.stored is None:
             if self.train_size < 1:
                 raise ValueError(
                     "the arrow stream is endless: data.train_size has to say how many images an epoch has."
@@ -192,7 +192,7 @@ class ImageData(L.LightningDataModule):
         return self._images(self._train, self._train_indices, *resize, *augment)
 
     def train_dataloader(self) -> ResumableLoader:
-        stream = self.files is None
+        stream = self.stored is None
         images = KeyedDataset(self.train_dataset(), self.seed, stream)
         sampler = EpochSampler(len(images), self.batch_size, self.seed, not stream, *self._rank())
         sampler.fixed = bool(self.trainer is not None and self.trainer.overfit_batches)  # type: ignore[attr-defined]
@@ -204,9 +204,9 @@ class ImageData(L.LightningDataModule):
     def state_dict(self) -> dict[str, Any]:
         """For checkpoints: what the data are, and how far the epoch is."""
         position = self._loader.state_dict() if self._loader else None
-        return {"config": self.plain(), "position": position, **self._trained_files()}
+        return {"config": self.plain(), "position": position, **self._trained_on()}
 
-    def _trained_files(self) -> dict[str, Any]:
+    def _trained_on(self) -> dict[str, Any]:
         return {"classes": class_names(self._train), "files": None if self._train is None else len(self._train)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -224,7 +224,7 @@ class ImageData(L.LightningDataModule):
     def _check_split(self) -> None:
         """An error unless the training images are as many as those of the checkpoint, and split alike: else what is
         validated on would be what was trained on."""
-        if self._trained is None or self.files is None:
+        if self._trained is None or self.stored is None:
             return
         count, then = len(self._train), self._trained
         if then.get("files", count) != count:  # not in old checkpoints
