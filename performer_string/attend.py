@@ -20,7 +20,7 @@ from performer_string.rotation import Rotation
 
 @dataclass(frozen=True)
 class Focus:
-    """A locality with the places of the tokens that it is to see; and the prefix before them."""
+    """A locality with the places of the tokens that it is to see, the first `num_prefix` of which have none."""
 
     locality: Locality
     positions: Tensor

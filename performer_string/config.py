@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args, get_type_hints
 
@@ -21,13 +21,6 @@ VARIANTS: dict[str, dict[str, int]] = {
 }
 
 Pool = Literal["mean", "cls", "attention"]
-
-
-def as_pair(size: int | Sequence[int]) -> tuple[int, int]:
-    pair = tuple(size) if isinstance(size, Iterable) else (int(size), int(size))
-    if len(pair) != 2 or min(pair) < 1:
-        raise ValueError(f"a size is a positive number or two (height, width), not {size}.")
-    return pair
 
 
 def patch_and_image(patch: int | Sequence[int], image: int | Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -118,6 +111,11 @@ class ViTConfig:
     tied_start: bool = False
     drop_path: float = 0.0
     seed: int = 0
+
+    @classmethod
+    def of_checkpoint(cls, saved: Mapping[str, Any], **overrides: Any) -> ViTConfig:
+        """From the fields in a checkpoint, whose sizes stand in it whatever variant they come from."""
+        return cls(**{**saved, "variant": None, **overrides})
 
     def __post_init__(self) -> None:
         for attribute, annotated in get_type_hints(type(self)).items():

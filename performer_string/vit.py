@@ -106,7 +106,7 @@ class ViT(nn.Module):
     def from_checkpoint(cls, path: str | PathLike[str]) -> ViT:
         """The model of a checkpoint of `python -m train`, on the CPU and in evaluation mode."""
         content = torch.load(path, map_location="cpu", weights_only=True)
-        model = cls(ViTConfig(**{**content["hyper_parameters"]["vit"], "variant": None}))  # whose sizes are given
+        model = cls(ViTConfig.of_checkpoint(content["hyper_parameters"]["vit"]))
         weights = {name: value for name, value in content["state_dict"].items() if name.startswith("vit.")}
         model.load_state_dict({name.removeprefix("vit."): value for name, value in weights.items()})
         return model.eval()

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from performer_string import ViTConfig
-from performer_string.config import as_pair
 from train.data.module import ImageData
+from train.data.sizes import Size
 from train.module import ImageClassifier
 
 CONFIG = ViTConfig(
@@ -28,7 +28,7 @@ def save(run: Path, config: ViTConfig = CONFIG, data: ImageData | None = None) -
     """An untrained model's checkpoint, as training on `data` (arrows unless given) would write it."""
     torch.manual_seed(1)
     classifier = ImageClassifier(config, resolutions=["60"])
-    data = data or ImageData("arrow", val_size=32, size=list(as_pair(config.image_size)), workers=0, batch_size=8)
+    data = data or ImageData("arrow", val_size=32, size=list(Size.of(config.image_size)), workers=0, batch_size=8)
     path = run / "checkpoints" / "last.ckpt"
     path.parent.mkdir(parents=True)
     content = {"state_dict": classifier.state_dict(), "hyper_parameters": dict(classifier.hparams)}

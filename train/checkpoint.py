@@ -51,8 +51,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
 
 def config_of(content: dict[str, Any], **overrides: Any) -> ViTConfig:
-    """The model's configuration in a checkpoint, whose sizes stand in it whatever variant they come from."""
-    return ViTConfig(**{**content["hyper_parameters"]["vit"], "variant": None, **overrides})
+    """The model's configuration in a checkpoint."""
+    return ViTConfig.of_checkpoint(content["hyper_parameters"]["vit"], **overrides)
 
 
 def load_trained(path: str | Path, **overrides: Any) -> Trained:

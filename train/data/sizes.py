@@ -7,8 +7,6 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from performer_string.config import as_pair
-
 
 class Size(NamedTuple):
     """Height and width of images in pixels: `168` where they are equal, else `96x128`."""
@@ -24,7 +22,10 @@ class Size(NamedTuple):
             ValueError: anything else, or a side of 0.
         """
         if not isinstance(given, str):
-            return cls(*as_pair(given))
+            pair = tuple(given) if isinstance(given, Iterable) else (given, given)
+            if len(pair) != 2 or min(pair) < 1:
+                raise ValueError(f"a size is a positive number or two (height, width), not {given}.")
+            return cls(*pair)
         if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)?", given):
             raise ValueError(f"a size is a number of pixels, like 168, or height x width, like 96x128, not {given!r}.")
         height, _, width = given.partition("x")
