@@ -35,11 +35,10 @@ class Dense(Attend):
         key_bias: Tensor | None = None,
     ) -> Tensor:
         q, k = rotate_pair(q, k, rotation)
-        decay = None if focus is None else focus.matrix()  # [H, N, N]
 
         def part(some: slice) -> Tensor:
             weights = self.rows(some, q[:, :, some], k, key_bias, key_mask)
-            return (weights if decay is None else weights * decay[:, some]) @ v.to(weights.dtype)
+            return (weights if focus is None else focus.weights(weights, some)) @ v.to(weights.dtype)
 
         parts = [part(slice(start, start + ROWS)) for start in range(0, q.shape[-2], ROWS)]
         return torch.cat(parts, dim=-2).to(v.dtype)  # [B, H, N, d]

@@ -23,10 +23,10 @@ from eval.measure import check_rounds, exponent, in_turn, peak_bytes, ratio
 from eval.report import Row, save_figure
 from performer_string import LOCALITIES, build_locality, grid_positions, linear_attention
 from performer_string.choices import lookup
-from performer_string.features import FeatureMap
-from performer_string.locality import Locality
-from performer_string.locality.focusing import choose
-from performer_string.locality.offsets import OffsetKernel, divide
+from performer_string.locality import Locality, OffsetKernel
+from performer_string.locality.focusing import choose, divide
+
+DECAYS = {name: kind for name, kind in LOCALITIES.items() if issubclass(kind, Locality)}
 
 HELP = "time, memory and error of locality focusing, by length and sigma, beside plain and exact attention"
 EXACT = "exact"  # N x N, which few tokens have in any case
@@ -39,7 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     lengths = [32, 64, 128, 256]
     parser.add_argument("--sides", type=int, nargs="+", action=Once, default=lengths, help="tokens along a square grid")
     parser.add_argument("--sigmas", type=float, nargs="+", default=[2.0, 16.0], help="in patches")
-    parser.add_argument("--locality", default="gaussian", help=", ".join(LOCALITIES))
+    parser.add_argument("--locality", default="gaussian", help=", ".join(DECAYS))
+    parser.add_argument("--normalised", action="store_true", help="the denominator sees the decay too")
     parser.add_argument("--features", type=int, default=256, help="random features a head")
     parser.add_argument("--head-dim", type=int, default=64)
     parser.add_argument("--heads", type=int, default=4)
@@ -52,21 +53,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 class Exact(OffsetKernel):
     """A locality whose sum is taken by N x N weights, whatever the positions."""
 
-    normalised = False
-
-    def __init__(self, locality: Locality):
-        super().__init__()
-        self.locality, self.num_heads = locality, locality.num_heads
+    def __init__(self, locality: OffsetKernel):
+        super().__init__(locality.num_heads, locality.normalised)
+        self.locality = locality
 
     def of_offsets(self, offsets: Tensor) -> Tensor:
         return self.locality.of_offsets(offsets)
 
     def lattice(self, positions: Tensor, num_prefix: int) -> None:
         return None
-
-    def attend(self, phi: FeatureMap, q: Tensor, k: Tensor, v: Tensor, positions: Tensor, *_: Any) -> Tensor:
-        fq, fk = phi.pair(q, k)
-        return divide(self.numerator(fq, fk, v, positions), fq @ fk.sum(-2)[..., None])
 
 
 class Contest:
@@ -83,9 +78,9 @@ class Contest:
         self.regimes, self.errors = {PLAIN: ""}, {PLAIN: 0.0}
         for sigma in options.sigmas:
             bounds = (min(0.25, sigma / 2), max(64.0, 2 * sigma))
-            locality = build_locality(options.locality, num_heads=options.heads, sigma=sigma, sigma_bounds=bounds).to(
-                device
-            )
+            given: dict[str, Any] = {"sigma": sigma, "sigma_bounds": bounds, "normalised": options.normalised}
+            locality = build_locality(options.locality, num_heads=options.heads, **given).to(device)
+            assert isinstance(locality, Locality)
             name = f"sigma {sigma:g}"
             self.calls[name] = self.attend(locality)
             self.regimes[name], self.errors[name] = self.check(locality)
@@ -112,7 +107,8 @@ class Contest:
             fast = linear_attention(self.q, self.k, self.v, self.phi, locality=locality, positions=self.positions)
             fq, fk = self.phi.pair(self.q, self.k)
             weights = fq[:, :, some] @ fk.mT
-            slow = divide(weights * decay @ self.v, weights.sum(-1, keepdim=True))
+            seen = weights * decay if locality.normalised else weights
+            slow = divide(weights * decay @ self.v, seen.sum(-1, keepdim=True))
             pairs = [(fast[:, :, some], slow)]
             if self.backward:
                 upstream = torch.randn_like(slow)
@@ -141,7 +137,7 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
         raise ValueError(f"a grid has 2 tokens or more along a side, not {min(options.sides)}.")
     if min(options.sigmas) <= 0:
         raise ValueError(f"--sigmas have to be positive, not {min(options.sigmas):g}.")
-    lookup("locality", options.locality, LOCALITIES)
+    lookup("decay", options.locality, DECAYS)
     found: list[dict[str, Any]] = []
     for side in tqdm(sorted(options.sides), desc="lengths", leave=False, disable=None):
         contest = Contest(options, side, device)

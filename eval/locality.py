@@ -78,7 +78,7 @@ def of_radius(trained: Trained, options: argparse.Namespace, device: torch.devic
         measured = {"attention radius": probe.weights(), "effective radius": probe.effective_weights()}
         by_name = {quantity: radius(w[..., skip:, skip:], positions) for quantity, w in measured.items()}
         if probe.focus is not None:
-            by_name |= {"sigma": probe.focus.locality.sigma(), "amplitude": probe.focus.locality.amplitude()}
+            by_name |= probe.focus.locality.learned()
         for quantity, values in by_name.items():
             for head, value in enumerate(values.tolist()):
                 yield line("radius", name, quantity, value, layer=layer, head=head, **found)

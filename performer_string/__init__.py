@@ -7,7 +7,7 @@ from performer_string.encodings import ENCODINGS, Encoding, SeparableEncoding, S
 from performer_string.features import FEATURE_MAPS, FeatureMap, RandomFeatures, build_feature_map, derive_seed
 from performer_string.folding import fold
 from performer_string.layers import Block, SelfAttention
-from performer_string.locality import LOCALITIES, RELATIVE_MASKS, build_locality, build_relative_mask
+from performer_string.locality import LOCALITIES, OffsetKernel, build_locality
 from performer_string.positions import grid_positions, with_prefix
 from performer_string.values import VALUE_MAPS, build_value_map
 from performer_string.vit import ViT
@@ -18,13 +18,13 @@ __all__ = [
     "ENCODINGS",
     "FEATURE_MAPS",
     "LOCALITIES",
-    "RELATIVE_MASKS",
     "VALUE_MAPS",
     "VARIANTS",
     "Attend",
     "Block",
     "Encoding",
     "FeatureMap",
+    "OffsetKernel",
     "RandomFeatures",
     "SelfAttention",
     "SeparableEncoding",
@@ -35,7 +35,6 @@ __all__ = [
     "build_encoding",
     "build_feature_map",
     "build_locality",
-    "build_relative_mask",
     "build_value_map",
     "derive_seed",
     "fold",

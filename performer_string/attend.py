@@ -14,7 +14,7 @@ from performer_string import naive
 from performer_string.attention import linear_attention, rotate_pair, softmax_attention
 from performer_string.choices import lookup
 from performer_string.features import build_feature_map, derive_seed
-from performer_string.locality import Locality
+from performer_string.locality import OffsetKernel
 from performer_string.rotation import Rotation
 
 
@@ -22,13 +22,14 @@ from performer_string.rotation import Rotation
 class Focus:
     """A locality with the places of the tokens that it is to see, the first `num_prefix` of which have none."""
 
-    locality: Locality
+    locality: OffsetKernel
     positions: Tensor
     num_prefix: int = 0
 
-    def matrix(self) -> Tensor:
-        """lambda(p_i - p_j), [H, N, N]."""
-        return self.locality.matrix(self.positions, self.num_prefix)
+    def weights(self, weights: Tensor, rows: slice = slice(None)) -> Tensor:
+        """What the values are summed with, of the normalised attention [B, H, n, N] of these rows: for study."""
+        decay = self.locality.matrix(self.positions, self.num_prefix)  # [H, N, N]
+        return naive.focused_weights(weights, decay[:, rows], self.locality.normalised)
 
 
 def relu_power(x: Tensor, order: int) -> Tensor:

@@ -15,18 +15,19 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from performer_string.checks import (
-    check_decay,
     check_features,
     check_heads,
     check_key_bias,
     check_key_mask,
+    check_locality,
     check_positions,
     check_rotation,
 )
 from performer_string.choices import check_positive
 from performer_string.features import FeatureMap
 from performer_string.kernels import fused_attention
-from performer_string.locality.offsets import OffsetKernel, divide
+from performer_string.locality.focusing import divide
+from performer_string.locality.offsets import OffsetKernel
 from performer_string.modes import plain, transformed
 from performer_string.rotation import Rotation
 
@@ -76,7 +77,8 @@ def softmax_attention(
         q, k, v: each token attends to all others; there is no causal form.
         rotation: R, from an encoding; None for the identity, or where queries and keys at positions of their own (cross
             attention) have been turned already, by `rotate` of a rotation each.
-        locality: lambda, which attenuates the values by distance after the softmax; it needs the weights in full.
+        locality: lambda, which attenuates the values by distance after the softmax, or, if normalised, is a bias of the
+            logits; it needs the weights in full.
         positions: [N, C], for the locality.
         num_prefix: leading tokens without a position, for the locality.
         key_mask: [B, N], True where a key takes part; a row with none is zero.
@@ -93,19 +95,23 @@ def softmax_attention(
     if key_bias is not None:
         key_bias = key_logits(key_bias, key_mask)
     if locality is not None:
-        check_decay(locality, q, False)
+        check_locality(locality, q)
         dtype = torch.promote_types(q.dtype, torch.float32)
-        decay = locality.matrix(check_positions(positions, q, k, num_prefix), num_prefix).to(dtype)
+        placed = check_positions(positions, q, k, num_prefix), num_prefix
         with torch.autocast(q.device.type, enabled=False):
             logits = (q.to(dtype) * scale) @ k.to(dtype).mT
+            if locality.normalised:
+                logits = logits + locality.log_matrix(*placed).to(dtype)
             if key_bias is not None:
                 logits = logits + key_bias[:, :, None]
-            if key_mask is None:
-                return ((logits.softmax(-1) * decay) @ v.to(dtype)).to(v.dtype)
-            answered = key_mask.any(-1)[:, None]  # [B, 1]; where no key is, all are taken and the row is set to zero
-            logits = logits.masked_fill(~(key_mask | ~answered)[:, None, None], -torch.inf)
-            out = (logits.softmax(-1) * decay) @ v.to(dtype)
-            return out.masked_fill(~answered[..., None, None], 0.0).to(v.dtype)
+            if key_mask is not None:
+                answered = key_mask.any(-1)[:, None]  # [B, 1]; without any key all are taken, and the row is zeroed
+                logits = logits.masked_fill(~(key_mask | ~answered)[:, None, None], -torch.inf)
+            weights = logits.softmax(-1)
+            if not locality.normalised:
+                weights = weights * locality.matrix(*placed).to(dtype)
+            out = weights @ v.to(dtype)
+            return (out if key_mask is None else out.masked_fill(~answered[..., None, None], 0.0)).to(v.dtype)
     width, out_dtype = v.shape[-1], v.dtype
     mixed = not q.dtype == k.dtype == v.dtype  # which torch's kernels do not take
     if mixed:
@@ -146,7 +152,6 @@ def linear_attention(
     *,
     rotation: Rotation | None = None,
     locality: OffsetKernel | None = None,
-    relative_mask: OffsetKernel | None = None,
     positions: Tensor | None = None,
     num_prefix: int = 0,
     key_mask: Tensor | None = None,
@@ -161,10 +166,9 @@ def linear_attention(
         q, k, v: each token attends to all others; there is no causal form.
         phi: the feature map; the logit scale is its own.
         rotation: as in `softmax_attention`.
-        locality: lambda, which attenuates the values by distance and not the denominator.
-        relative_mask: c, which multiplies every product of features, in the denominator too; not with a locality.
-        positions: [N, C], for the two; their cost is linear in N (N log N) where these are a regular grid.
-        num_prefix: leading tokens without a position, for the two.
+        locality: lambda, which attenuates the values by distance and, if it is normalised, the denominator too.
+        positions: [N, C], for the locality; decays take time linear in N where these are a regular grid.
+        num_prefix: leading tokens without a position, for the locality.
         key_mask: [B, N], True where a key takes part; the others have to be finite too.
         key_bias: b, [B, H, N], finite: each product of features times exp(b_j), as if b_j were added to a logit.
 
@@ -176,18 +180,15 @@ def linear_attention(
     check_rotation(rotation, q, k)
     check_key_mask(key_mask, k)
     check_key_bias(key_bias, k)
-    if locality is not None and relative_mask is not None:
-        raise ValueError("linear_attention takes a locality or a relative_mask, not both.")
-    decay = relative_mask if locality is None else locality
-    if decay is not None:
-        check_decay(decay, q, locality is None)
+    if locality is not None:
+        check_locality(locality, q)
     if not k.shape[-2] or not v.shape[0]:
         nothing = sum((x.sum() for x in (q[..., :0], k[..., :0], v[..., :0])), v.new_zeros(()))  # with a gradient
         return v.new_zeros(*q.shape[:-1], v.shape[-1]) + nothing.to(v.dtype)
     if key_bias is not None and phi.degree is not None:
         k = k * key_weights(key_bias, key_mask, phi.degree).to(k.dtype)  # a key's norm is its weight
         key_bias = None
-    form = phi.form() if decay is None and not plain() else None
+    form = phi.form() if locality is None and not plain() else None
     if form is not None:
         planes = None if rotation is None else rotation.planar()
         if planes is None:
@@ -196,25 +197,25 @@ def linear_attention(
         with torch.autocast(q.device.type, enabled=False):
             return fused_attention(q, k, v, form, planes, key_mask, bias)
     if key_bias is not None:
-        # sum_j A_ij w_j v_j / sum_j A_ij w_j, the denominator as one more column of the values; not under a locality,
-        # which it does not see.
+        # sum_j A_ij w_j v_j / sum_j A_ij w_j, the denominator as one more column of the values; but under a locality
+        # that it does not see.
         weights, out_dtype = key_weights(key_bias, key_mask), v.dtype
         if v.dtype == torch.float16:  # has no room for small weights
             v = v.float()
         given = partial(
             linear_attention, rotation=rotation, positions=positions, num_prefix=num_prefix, key_mask=key_mask
         )
-        if locality is None:
-            both = given(q, k, torch.cat([v * weights, weights], dim=-1).to(v.dtype), phi, relative_mask=relative_mask)
+        if locality is None or locality.normalised:
+            both = given(q, k, torch.cat([v * weights, weights], dim=-1).to(v.dtype), phi, locality=locality)
             return divide(*both.split((v.shape[-1], 1), dim=-1)).to(out_dtype)
         numerator = given(q, k, (v * weights).to(v.dtype), phi, locality=locality)
         return divide(numerator, given(q, k, weights.to(v.dtype), phi)).to(out_dtype)
     q, k = rotate_pair(q, k, rotation)
     with torch.autocast(q.device.type, enabled=False):
-        if decay is not None:
+        if locality is not None:
             q, k = (x.to(torch.promote_types(q.dtype, k.dtype)) for x in (q, k))
             positions = check_positions(positions, q, k, num_prefix)
-            return decay.attend(phi, q, k, v, positions, num_prefix, key_mask).to(v.dtype)
+            return locality.attend(phi, q, k, v, positions, num_prefix, key_mask).to(v.dtype)
         fq, fk = phi.pair(q, k, key_mask)  # [B, H, N, m]
         numerator = fq @ (fk.mT @ v.to(fk.dtype))  # [B, H, N, m] [B, H, m, d]
         return divide(numerator, fq @ fk.sum(dim=-2)[..., None]).to(v.dtype)

@@ -58,30 +58,28 @@ def check_key_bias(key_bias: Tensor | None, k: Tensor) -> None:
         raise ValueError(f"key_bias has to be [B, H, N] = {list(k.shape[:3])}, not {list(key_bias.shape)}.")
 
 
-def check_decay(decay: OffsetKernel, q: Tensor, normalised: bool) -> None:
-    kinds = {False: "locality", True: "relative_mask"}
-    if decay.normalised != normalised:
-        raise ValueError(f"a {type(decay).__name__} is a {kinds[decay.normalised]}, not a {kinds[normalised]}.")
-    if decay.num_heads != q.shape[1]:
+def check_locality(locality: OffsetKernel, q: Tensor) -> None:
+    if not isinstance(locality, OffsetKernel):
+        raise TypeError(f"a locality is what build_locality gives, not a {type(locality).__name__}.")
+    if locality.num_heads != q.shape[1]:
         raise ValueError(
-            f"the {kinds[normalised]} has {decay.num_heads} heads, the queries have {q.shape[1]}: build it with "
+            f"the locality has {locality.num_heads} heads, the queries have {q.shape[1]}: build it with "
             f"num_heads={q.shape[1]}."
         )
 
 
 def check_positions(positions: Tensor | None, q: Tensor, k: Tensor, num_prefix: int) -> Tensor:
-    """The positions, which a decay needs."""
+    """The positions, which a locality needs."""
     tokens = k.shape[-2]
     if q.shape[-2] != tokens:
         raise ValueError(
-            f"a locality or mask needs queries and keys of the same tokens, not {q.shape[-2]} queries of {tokens} keys."
+            f"a locality needs queries and keys of the same tokens, not {q.shape[-2]} queries of {tokens} keys."
         )
     if not 0 <= num_prefix <= tokens:
         raise ValueError(f"num_prefix has to lie between 0 and the number of tokens, {tokens}, not {num_prefix}.")
     if positions is None or positions.ndim != 2 or len(positions) != tokens:
         given = "none are" if positions is None else f"{list(positions.shape)} is"
         raise ValueError(
-            f"a locality or mask needs the positions of all {tokens} tokens, [N, C], alike for all samples; {given} "
-            f"given."
+            f"a locality needs the positions of all {tokens} tokens, [N, C], alike for all samples; {given} given."
         )
     return positions

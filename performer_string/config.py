@@ -56,9 +56,9 @@ class ViTConfig:
         feature_options: of the feature map: `num_features`, `learned`, `order`, `scale`, `lower`.
         encoding: a name in `ENCODINGS`.
         encoding_options: of the encoding.
-        locality: a name in `LOCALITIES`: values are attenuated by distance, with a sigma for each layer and head.
-            Prefix tokens have no place, so that with pool `cls` the last layer's has no effect.
-        locality_options: of the locality.
+        locality: a name in `LOCALITIES`: values are attenuated by distance, with a sigma for each layer and head, or
+            each offset has a bias. Prefix tokens have no place, so that with pool `cls` the last layer's has no effect.
+        locality_options: of the locality; with `normalised` the attention's denominator sees it too.
         values: a name in `VALUE_MAPS`: a structure on the values, one for each layer.
         value_options: of that structure.
         share_layers: one set of generators for all layers instead of one for each.

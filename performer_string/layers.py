@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from performer_string.attend import Attend, Focus
 from performer_string.kept import Kept
-from performer_string.locality import Locality
+from performer_string.locality import OffsetKernel
 from performer_string.rotation import Rotation
 from performer_string.values import ValueMap
 
@@ -41,7 +41,7 @@ class SelfAttention(nn.Module):
         key_gate: weigh each key by exp(4 u_h x), u learned for each head from zero, so that a layer can do without some
             tokens whatever their direction and number. RiemannFormer (arXiv:2506.07405v3) scales tokens likewise, by a
             sigmoid.
-        locality: attenuates the values by distance.
+        locality: attenuates the values by distance, or is a bias of the logits.
         values: a structure on the values, around all else.
 
     Raises:
@@ -61,7 +61,7 @@ class SelfAttention(nn.Module):
         max_temperature: float = 16.0,
         log_scale: int | None = None,
         key_gate: bool = False,
-        locality: Locality | None = None,
+        locality: OffsetKernel | None = None,
         values: ValueMap | None = None,
     ):
         super().__init__()

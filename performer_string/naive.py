@@ -73,6 +73,15 @@ def softmax_weights(
     return weights
 
 
+def focused_weights(weights: Tensor, decay: Tensor, normalised: bool) -> Tensor:
+    """A_ij lambda_ij, and if normalised over its sum over the keys: A [B, H, N, N], lambda [H, N, N]."""
+    weights = weights * decay
+    if not normalised:
+        return weights
+    total = weights.sum(dim=-1, keepdim=True)
+    return weights / torch.where(total == 0, torch.ones_like(total), total)
+
+
 def attend(weights: Tensor, v: Tensor) -> Tensor:
     """o_i = sum_j A_ij v_j."""
     return torch.einsum("bhij,bhjd->bhid", weights, v)

@@ -20,7 +20,7 @@ from performer_string.encodings import Encoding, build_encoding
 from performer_string.features import derive_seed
 from performer_string.kept import Kept
 from performer_string.layers import Block, SelfAttention
-from performer_string.locality import Locality, build_locality
+from performer_string.locality import OffsetKernel, build_locality
 from performer_string.pooling import AttentionPool
 from performer_string.positions import grid_positions, with_prefix
 from performer_string.rotation import Rotation
@@ -53,8 +53,10 @@ class ViT(nn.Module):
         def encoding(layers: int) -> Encoding:
             return build_encoding(c.encoding, grid=self.train_grid, layers=layers, **sizes, **c.encoding_options)
 
-        def locality() -> Locality | None:
-            return None if c.locality is None else build_locality(c.locality, num_heads=heads, **c.locality_options)
+        def locality() -> OffsetKernel | None:
+            if c.locality is None:
+                return None
+            return build_locality(c.locality, num_heads=heads, grid=self.train_grid, **c.locality_options)
 
         def values() -> ValueMap | None:
             if c.values is None:
@@ -223,7 +225,7 @@ class ViT(nn.Module):
         """How each layer attends."""
         return [attention.attend for attention in self.attentions()]
 
-    def localities(self) -> list[Locality]:
+    def localities(self) -> list[OffsetKernel]:
         """The locality of each layer; an empty list where there is none."""
         found = (attention.locality for attention in self.attentions())
         return [locality for locality in found if locality is not None]

@@ -12,6 +12,7 @@ from eval.seeds import check_seeds
 from performer_string import LOCALITIES, VALUE_MAPS, ViT, ViTConfig, build_encoding, fold, grid_positions, naive
 from performer_string.attend import build_attention
 from performer_string.layers import SelfAttention
+from train.callbacks.figures import locality_figure
 from train.checkpoint import check_same_model, load_trained
 from train.data.module import ImageData
 from train.module import ImageClassifier, OptimConfig
@@ -24,20 +25,23 @@ FOCUSED = {"locality": "gaussian", "locality_options": {"sigma": 1.5, "amplitude
 @pytest.mark.parametrize("attention", ["linear", "softmax"])
 @pytest.mark.parametrize("prefix", [{}, {"pool": "cls", "registers": 2}], ids=["mean", "cls"])
 @pytest.mark.parametrize("values", [None, *VALUE_MAPS])
+@pytest.mark.parametrize("normalised", [False, True])
 @pytest.mark.parametrize("locality", [None, *LOCALITIES])
-def test_a_gradient_reaches_every_parameter(locality, values, prefix, attention):
-    """Among them sigma and amplitude of every layer and head, and every layer's R_V.
+def test_a_gradient_reaches_every_parameter(locality, normalised, values, prefix, attention):
+    """Among them sigma and amplitude of every layer and head, every layer's R_V, and every head's table.
 
     A CLS token has no place, so that where it is all that is read the last layer's locality cannot matter.
     """
-    model = vit(encoding="circulant-string", attention=attention, locality=locality, values=values, **prefix)
+    options = {"locality": locality, "locality_options": {"normalised": normalised}} if locality else {}
+    model = vit(encoding="circulant-string", attention=attention, values=values, **options, **prefix)
     model(IMAGES).square().sum().backward()
     silent = [name for name, p in model.named_parameters() if p.grad is None or p.grad.abs().max() == 0]
     last = [name for name, _ in model.named_parameters() if name.startswith("blocks.2.attention.locality.")]
     assert silent == (last if prefix else [])
     assert len(model.localities()) == (0 if locality is None else 3)
     for decay in model.localities()[: 2 if prefix else 3]:
-        assert (decay.raw_sigma.grad != 0).all()
+        for parameter in decay.parameters():
+            assert (parameter.grad.flatten(1).abs().amax(-1) > 0 if parameter.ndim > 1 else parameter.grad != 0).all()
     assert len({id(decay) for decay in model.localities()}) == len(model.localities())
 
 
@@ -61,6 +65,24 @@ def test_layers_attend_with_their_lambda_and_prefix_tokens_undimmed(attention, p
                 decay[h, count:, count:] = amplitude * (-squares / (2 * sigma**2)).exp()
             torch.testing.assert_close(probe.effective_weights(), probe.weights() * decay)
             torch.testing.assert_close(naive.attend(probe.weights() * decay, values), out, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
+@pytest.mark.parametrize("name", LOCALITIES)
+def test_a_normalised_locality_is_a_bias_of_the_logits(name, attention):
+    """Each layer's outputs are those of its dense weights, with lambda in them, which sum to one."""
+    model = vit(attention=attention, locality=name, locality_options={"normalised": True}, registers=1)
+    seen = []
+    for block in model.blocks:
+        for parameter in block.attention.locality.parameters():
+            torch.nn.init.normal_(parameter)
+        block.attention.attend.register_forward_hook(lambda m, args, out: seen.append((args[2], out)))
+    with torch.no_grad():
+        for probe, (values, out) in zip(probe_attention(model, IMAGES), seen, strict=True):
+            weights = probe.effective_weights()
+            torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
+            assert (weights - probe.weights()).abs().max() > 0.01
+            torch.testing.assert_close(naive.attend(weights, values), out, rtol=1e-4, atol=1e-5)
 
 
 def test_without_a_locality_the_effective_weights_are_the_attention():
@@ -169,3 +191,19 @@ def test_the_layer_itself_says_what_it_needs():
         layer = SelfAttention(16, 4, attend, locality=focused)
         with pytest.raises(ValueError, match=message):
             layer(torch.randn(1, 5, 16), rotation, **given)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", LOCALITIES)
+def test_the_figure_shows_each_heads_kernel_over_the_offsets(name):
+    model = vit(locality=name)
+    torch.nn.init.normal_(next(model.localities()[1].parameters()))
+    figure = locality_figure(model)
+    panels = [axes.images[0].get_array() for axes in figure.axes]
+    assert len(panels) == 3 * 2
+    h, w = model.train_grid
+    assert panels[0].shape == (2 * h - 1, 2 * w - 1)
+    offset = torch.tensor([1.0, -2.0])
+    wanted = model.localities()[1].of_offsets(offset).log()
+    assert [float(panel[h, w - 3]) for panel in panels[2:4]] == pytest.approx(wanted.tolist(), rel=1e-4)
+    assert locality_figure(vit()) is None

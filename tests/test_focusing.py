@@ -13,7 +13,8 @@ from performer_string import (
     logs,
     naive,
 )
-from performer_string.locality import focusing
+from performer_string.locality import Locality, focusing
+from performer_string.locality.decay import REACH
 from performer_string.locality.grid import grid_sum
 from performer_string.locality.lattice import Lattice, find_lattice
 from performer_string.locality.slabs import SLAB, Given
@@ -211,6 +212,36 @@ def test_attention_with_masks_and_prefix_tokens(map_name, sigma):
     assert max(gradients) < GRADIENT
     bare = linear_attention(q, k, v, phi, key_mask=mask)
     assert (bare - slow).norm() > 2 * GRID * slow.norm()  # the test would see lambda left out
+
+
+@pytest.mark.parametrize("slab", [2**21, 2**9], ids=["whole", "slabs"])
+@pytest.mark.parametrize("prefix", [0, 1])
+@pytest.mark.parametrize("sigma", [0.6, 1.3, 20.0])
+@pytest.mark.parametrize("name", ["gaussian", "exponential", "radial"])
+def test_a_normalised_decay_where_what_is_near_weighs_next_to_nothing(name, sigma, prefix, slab, monkeypatch):
+    """Half of the keys weigh 1e-5 of the others, so that five sigma on, others still decide: a window that ends where
+    it may for an attention that has been normalised would leave them out."""
+    monkeypatch.setitem(SLAB, "cpu", slab)
+    grid, locality = (18, 13), build_locality(name, num_heads=2, sigma=sigma, normalised=True).double()
+    positions = torch.cat([torch.zeros(prefix, 2), grid_positions(grid)]).double()
+    q, k, v = (torch.randn(2, 2, len(positions), 6, dtype=torch.float64) for _ in range(3))
+    k[:, :, 118:] *= 1e-5 ** (1 / 3)
+    leaves = [x.requires_grad_() for x in (q, k, v + 1)]
+    phi = build_feature_map("relu", head_dim=6, num_heads=2, num_features=16, order=3).double()
+    mask = torch.rand(2, len(positions)) > 0.2
+
+    def error():
+        given = {"positions": positions, "num_prefix": prefix, "key_mask": mask}
+        fast = linear_attention(*leaves, phi, locality=locality, **given)
+        weights = naive.linear_weights(phi.queries(q), phi.keys(k), mask)
+        slow = naive.attend(naive.focused_weights(weights, locality.matrix(positions, prefix), True), leaves[2])
+        value, gradients = compare(fast, slow, [*leaves, *locality.parameters()])
+        return max(value, *gradients)
+
+    assert error() < WINDOW
+    if (name, sigma, prefix) == ("gaussian", 1.3, 0):
+        monkeypatch.setattr(Locality, "FAR", REACH)
+        assert error() > 10 * WINDOW
 
 
 def test_the_regimes_are_chosen_by_cost_and_heads_go_their_own_ways():

@@ -144,11 +144,13 @@ def test_thinning_keeps_every_glyph_and_as_many_tokens_as_in_training():
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("normalised", [False, True])
 @pytest.mark.parametrize("locality", [None, "gaussian"])
 @pytest.mark.parametrize("kind", ["softmax", "relu"])
-def test_near_keys_are_those_with_offsets_of_the_training_grid(kind, locality):
+def test_near_keys_are_those_with_offsets_of_the_training_grid(kind, locality, normalised):
     """A row of one layer, key by key."""
-    vit, images = model(kind, locality=locality, key_gate=True), sparse_images(9)
+    focused = {"locality": locality, "locality_options": {"normalised": normalised}} if locality else {}
+    vit, images = model(kind, **focused, key_gate=True), sparse_images(9)
     probe, seen = probe_attention(vit, images)[1], []
     with interventions(vit)["near keys, layer 1"](vit):
         attend = vit.attends()[1]
@@ -156,13 +158,15 @@ def test_near_keys_are_those_with_offsets_of_the_training_grid(kind, locality):
         vit(images)
     values, out = seen[0]
     positions, weights = grid_positions((9, 9)), probe.weights()
-    lamb = probe.focus.matrix() if locality else torch.ones(2, 82, 82)
+    lamb = probe.focus.locality.matrix(probe.focus.positions, 1) if locality else torch.ones(2, 82, 82)
     for query in (0, 40, 80):
         near = [i for i in range(81) if (positions[i] - positions[query]).abs().max() <= 4]
         assert len(near) in (25, 81)
         keys = torch.tensor([0] + [1 + i for i in near])  # the register, and those
         row = weights[:, :, 1 + query, keys]
         row = row / row.sum(-1, keepdim=True) * lamb[:, 1 + query, keys]
+        if normalised:
+            row = row / row.sum(-1, keepdim=True)
         wanted = torch.einsum("bhk,bhkd->bhd", row, values[:, :, keys])
         torch.testing.assert_close(out[:, :, 1 + query], wanted, rtol=1e-4, atol=1e-5)
 

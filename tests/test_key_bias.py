@@ -10,7 +10,6 @@ from performer_string import (
     ViT,
     ViTConfig,
     build_locality,
-    build_relative_mask,
     grid_positions,
     linear_attention,
     naive,
@@ -133,16 +132,15 @@ def test_the_package_has_none():
 
 
 @pytest.mark.parametrize("case", MAPS, ids=str)
-def test_a_relative_mask_and_a_bias(case):
+def test_a_normalised_locality_and_a_bias(case):
     q, k, v, bias, mask = inputs()
     phi, positions = make_map(case, H, D).double(), grid_positions((3, 3), dtype=torch.float64)
-    relative = build_relative_mask("table", num_heads=H, grid=(3, 3)).double()
-    for parameter in relative.parameters():
-        torch.nn.init.normal_(parameter)
-    out = linear_attention(q, k, v, phi, relative_mask=relative, positions=positions, key_mask=mask, key_bias=bias)
+    table = build_locality("table", num_heads=H, grid=(3, 3)).double()
+    torch.nn.init.normal_(table.bias)
+    out = linear_attention(q, k, v, phi, locality=table, positions=positions, key_mask=mask, key_bias=bias)
     weights = naive.linear_weights(naive_features(case, phi, q), naive_features(case, phi, k), mask, bias)
-    masked = weights * relative.matrix(positions)
-    compare(out, naive.attend(masked / masked.sum(-1, keepdim=True), v), [q, k, v, bias])
+    slow = naive.attend(naive.focused_weights(weights, table.matrix(positions), True), v)
+    compare(out, slow, [q, k, v, bias, table.bias])
 
 
 def test_the_bias_of_softmax_needs_no_square_matrix():
@@ -176,7 +174,7 @@ def test_softmax_does_not_see_what_all_biases_share(focused):
         torch.testing.assert_close(far[2], far[0])
 
 
-@pytest.mark.parametrize("kind", ["plain", "locality", "relative_mask"])
+@pytest.mark.parametrize("kind", ["plain", "gaussian", "table"])
 def test_small_weights_have_room_in_half_precision(kind):
     """A key of little weight that a query asks for, beside one of much weight that it does not."""
     phi = make_map(("favor+", {}), 1, 8, 16)
@@ -184,8 +182,8 @@ def test_small_weights_have_room_in_half_precision(kind):
     q[..., 0], k[..., 0, 0], k[..., 1, 0] = -8, 8, -8
     decay = {
         "plain": {},
-        "locality": {"locality": build_locality("gaussian", num_heads=1)},
-        "relative_mask": {"relative_mask": build_relative_mask("table", num_heads=1, grid=(1, 2))},
+        "gaussian": {"locality": build_locality("gaussian", num_heads=1)},
+        "table": {"locality": build_locality("table", num_heads=1, grid=(1, 2))},
     }[kind]
     given = {**decay, **({"positions": grid_positions((1, 2))} if decay else {})}
     leaves = [x.requires_grad_() for x in (q, k, torch.randn(1, 1, 2, 8).half(), torch.tensor([[[20.0, 0.0]]]))]

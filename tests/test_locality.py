@@ -13,14 +13,14 @@ from performer_string import (
     build_encoding,
     build_feature_map,
     build_locality,
-    build_relative_mask,
     grid_positions,
     linear_attention,
     naive,
     softmax_attention,
 )
-from performer_string.locality import offsets
+from performer_string.locality import Locality, offsets
 
+DECAYS = [name for name, kind in LOCALITIES.items() if issubclass(kind, Locality)]
 PROFILES = {
     "gaussian": lambda r, shares: math.exp(-r * r / 2),
     "exponential": lambda r, shares: math.exp(-r),
@@ -29,16 +29,14 @@ PROFILES = {
 
 
 def make(name, **options):
-    locality = build_locality(name, num_heads=2, **options).double()
-    torch.nn.init.normal_(locality.raw_sigma, std=0.5)
-    torch.nn.init.normal_(locality.raw_amplitude, std=0.5)
-    if name == "radial":
-        torch.nn.init.normal_(locality.raw_shares)
+    locality = build_locality(name, num_heads=2, grid=(3, 4), **options).double()
+    for parameter in locality.parameters():
+        torch.nn.init.normal_(parameter, std=1.0 if name == "table" else 0.5)
     return locality
 
 
 @pytest.mark.parametrize("grid", [(7,), (3, 4), (2, 3, 2)], ids=str)
-@pytest.mark.parametrize("name", LOCALITIES)
+@pytest.mark.parametrize("name", DECAYS)
 def test_matrix_is_its_formula_in_any_dimension(name, grid):
     locality, positions = make(name), grid_positions(grid, dtype=torch.float64) * 1.3
     matrix, sigma, amplitude = (
@@ -63,9 +61,10 @@ def test_prefix_tokens_see_and_are_seen_undimmed(name):
 
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("kind", ["softmax", "favor+", "relu"])
+@pytest.mark.parametrize("normalised", [False, True])
 @pytest.mark.parametrize("name", LOCALITIES)
-def test_attention_dims_the_values_and_not_the_normaliser(name, kind, masked):
-    locality, positions = make(name), grid_positions((3, 4), dtype=torch.float64)
+def test_attention_dims_the_values_and_the_normaliser_only_if_it_is_to_see_it(name, normalised, kind, masked):
+    locality, positions = make(name, normalised=normalised), grid_positions((3, 4), dtype=torch.float64)
     q, k, v = (torch.randn(2, 2, 12, 6, dtype=torch.float64, requires_grad=True) for _ in range(3))
     rotation = build_encoding("rope-mixed", head_dim=6, num_heads=2).double()(positions)
     mask = torch.rand(2, 12) < 0.7 if masked else None
@@ -77,7 +76,7 @@ def test_attention_dims_the_values_and_not_the_normaliser(name, kind, masked):
         phi = build_feature_map(kind, head_dim=6, num_heads=2, num_features=16).double()
         out = linear_attention(q, k, v, phi, **given)
         weights = naive.linear_weights(phi.queries(turned[0]), phi.keys(turned[1]), mask)
-    slow = naive.attend(weights * locality.matrix(positions, 1), v)
+    slow = naive.attend(naive.focused_weights(weights, locality.matrix(positions, 1), normalised), v)
     torch.testing.assert_close(out, slow)
     leaves, weight = [q, k, v, *locality.parameters()], torch.randn_like(slow)
     pairs = [torch.autograd.grad((x * weight).sum(), leaves, retain_graph=True) for x in (out, slow)]
@@ -86,7 +85,19 @@ def test_attention_dims_the_values_and_not_the_normaliser(name, kind, masked):
         torch.testing.assert_close(fast, plain)
 
 
-@pytest.mark.parametrize("name", LOCALITIES)
+def test_a_normalised_exponential_is_alibi():
+    """softmax(s q.k - |i - j| / sigma), arXiv:2108.12409 without its causal mask; far where no weight is a number."""
+    locality, positions = make("exponential", normalised=True, sigma=0.3), grid_positions((60,), dtype=torch.float64)
+    q, k, v = torch.randn(3, 1, 2, 60, 6, dtype=torch.float64)
+    slopes = 1 / locality.sigma()
+    logits = q @ k.mT * 6**-0.5 - slopes[:, None, None] * (positions - positions.T).abs()
+    out = softmax_attention(q, k, v, locality=locality, positions=positions)
+    torch.testing.assert_close(out, logits.softmax(-1) @ v)
+    single = softmax_attention(q.float(), k.float(), v.float(), locality=locality.float(), positions=positions.float())
+    torch.testing.assert_close(single.double(), out, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", DECAYS)
 def test_starts_where_it_was_told_and_stays_in_bounds(name):
     locality = build_locality(name, num_heads=3, sigma=2.0, amplitude=0.5)
     torch.testing.assert_close(locality.sigma(), torch.full((3,), 2.0))
@@ -102,7 +113,8 @@ def test_gradients_are_finite_at_distance_zero(name):
     locality, positions = make(name), torch.zeros(3, 2, dtype=torch.float64, requires_grad=True)
     locality.matrix(positions).sum().backward()
     assert torch.isfinite(positions.grad).all()
-    assert torch.isfinite(locality.raw_sigma.grad).all()
+    for parameter in locality.parameters():
+        assert torch.isfinite(parameter.grad).all()
 
 
 @pytest.mark.parametrize(
@@ -112,6 +124,7 @@ def test_gradients_are_finite_at_distance_zero(name):
         ("gaussian", {"sigmas": 2.0}, "no option 'sigmas'. Did you mean 'sigma'"),
         ("gaussian", {"sigma": 0.0}, "0 < 0.25 < sigma < 64.0, not 0.0"),
         ("gaussian", {"amplitude": 3.0}, "between 0 and max_amplitude=2.0, not 3.0"),
+        ("radial", {"amplitude": 0.5, "normalised": True}, "a normalised decay has no amplitude"),
         ("gaussian", {"num_heads": 0}, "num_heads has to be positive, not 0"),
     ],
 )
@@ -127,20 +140,14 @@ def test_positions_have_to_be_given():
             softmax_attention(q, q, q, locality=build_locality("gaussian", num_heads=2), positions=positions)
 
 
-def test_a_decay_has_the_heads_of_the_queries_and_is_what_it_is_given_as():
-    q, positions, phi = (
-        torch.randn(1, 4, 6, 8),
-        grid_positions((2, 3)),
-        build_feature_map("favor+", head_dim=8, num_heads=4),
-    )
-    one, mask = build_locality("gaussian", num_heads=1), build_relative_mask("table", num_heads=4, grid=(2, 3))
+def test_a_locality_has_the_heads_of_the_queries():
+    phi = build_feature_map("favor+", head_dim=8, num_heads=4)
+    q, positions, one = torch.randn(1, 4, 6, 8), grid_positions((2, 3)), build_locality("gaussian", num_heads=1)
     for attend in (softmax_attention, partial(linear_attention, phi=phi)):
         with pytest.raises(ValueError, match="the locality has 1 heads, the queries have 4: build it with num_heads=4"):
             attend(q, q, q, locality=one, positions=positions)
-        with pytest.raises(ValueError, match="a RelativeMask is a relative_mask, not a locality"):
-            attend(q, q, q, locality=mask, positions=positions)
-    with pytest.raises(ValueError, match=r"a Gaussian.* is a locality, not a relative_mask"):
-        linear_attention(q, q, q, phi, relative_mask=build_locality("gaussian", num_heads=4), positions=positions)
+        with pytest.raises(TypeError, match="a locality is what build_locality gives, not a str"):
+            attend(q, q, q, locality="gaussian", positions=positions)
 
 
 @pytest.mark.parametrize("num_prefix", [0, 2])

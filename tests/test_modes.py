@@ -11,7 +11,6 @@ from performer_string import (
     build_encoding,
     build_feature_map,
     build_locality,
-    build_relative_mask,
     grid_positions,
     linear_attention,
 )
@@ -148,21 +147,26 @@ def test_one_of_the_inputs_mapped(name, mapped):
     torch.testing.assert_close(vmap(run)(several), torch.stack([run(x) for x in several]), rtol=1e-4, atol=1e-5)
 
 
-def test_gradients_through_a_locality_and_a_relative_mask(monkeypatch):
+def test_gradients_through_a_locality(monkeypatch):
     """Walks over a grid have no rule for transforms, and N x N is their definition."""
-    monkeypatch.setattr("performer_string.locality.relative_mask.ENTRIES", {"cpu": 100})
+    monkeypatch.setattr("performer_string.locality.table.ENTRIES", {"cpu": 100})
     positions, phi = grid_positions((18, 18)), make("favor+")
     q, k, v = torch.randn(3, 1, 2, 324, 6)
-    for given in (
-        {"locality": build_locality("gaussian", num_heads=2, sigma=1.0)},
-        {"relative_mask": build_relative_mask("table", num_heads=2, grid=(18, 18))},
-    ):
+    for normalised in (False, True):
+        monkeypatch.setattr("performer_string.locality.table.FFT", 0.0 if normalised else 1e9)
+        for given in (
+            build_locality("gaussian", num_heads=2, sigma=1.0, normalised=normalised),
+            build_locality("table", num_heads=2, grid=(18, 18), normalised=normalised),
+        ):
+            check_gradients(phi, q, k, v, positions, given)
 
-        def loss(v, given=given):
-            return linear_attention(q, k, v, phi, positions=positions, **given).square().sum()
 
-        leaf = v.clone().requires_grad_()
-        torch.testing.assert_close(grad(loss)(v), torch.autograd.grad(loss(leaf), leaf)[0], rtol=2e-3, atol=1e-3)
+def check_gradients(phi, q, k, v, positions, locality):
+    def loss(v):
+        return linear_attention(q, k, v, phi, positions=positions, locality=locality).square().sum()
+
+    leaf = v.clone().requires_grad_()
+    torch.testing.assert_close(grad(loss)(v), torch.autograd.grad(loss(leaf), leaf)[0], rtol=2e-3, atol=1e-3)
 
 
 def test_gradients_through_liere():

@@ -41,8 +41,8 @@ class Probe:
         return naive.softmax_weights(*rotate_pair(self.q, self.k, self.rotation), key_bias=self.key_bias)
 
     def effective_weights(self) -> Tensor:
-        """What the values are summed with: the attention times lambda where there is a locality, [B, H, N, N]."""
-        return self.weights() if self.focus is None else self.weights() * self.focus.matrix()
+        """What the values are summed with: the attention, under the locality where there is one, [B, H, N, N]."""
+        return self.weights() if self.focus is None else self.focus.weights(self.weights())
 
 
 def probe_attention(vit: ViT, images: Tensor) -> list[Probe]:

@@ -1,40 +1,45 @@
-"""Kernels of the offset between two tokens on attention: RiemannFormer's decays, and learned relative masks.
+"""Kernels of the offset between two tokens on attention: decays with the distance, RiemannFormer's, and learned tables.
 
-Both take linear time on a grid. A decay's is `focusing`, over windows (`window`) and coarse nodes (`grid`) of a
-`lattice`; a mask's is an FFT.
+The attention's denominator does not see them, or does (`normalised`), which makes them a relative position bias on the
+logits. On a grid decays take linear time (`focusing`), over windows (`window`) and coarse nodes (`grid`) of a
+`lattice`.
 """
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Sequence
 from typing import Any
 
 from performer_string.choices import construct, lookup
 from performer_string.locality.decay import ExponentialLocality, GaussianLocality, Locality, RadialLocality
-from performer_string.locality.relative_mask import RelativeMask
+from performer_string.locality.offsets import OffsetKernel
+from performer_string.locality.table import OffsetTable
 
-LOCALITIES: dict[str, type[Locality]] = {
+LOCALITIES: dict[str, type[OffsetKernel]] = {
     "gaussian": GaussianLocality,
     "exponential": ExponentialLocality,
     "radial": RadialLocality,
+    "table": OffsetTable,
 }
-RELATIVE_MASKS: dict[str, type[RelativeMask]] = {"table": RelativeMask}
 
-__all__ = ["LOCALITIES", "RELATIVE_MASKS", "Locality", "RelativeMask", "build_locality", "build_relative_mask"]
-
-
-def build_locality(name: str, *, num_heads: int, **options: Any) -> Locality:
-    """A decay by its name in `LOCALITIES`; `options` are those of `Locality`, and `num_scales` for `radial`.
-
-    Raises:
-        ValueError: an unknown name or option, with the nearest known one; or a value out of its range.
-    """
-    return construct("locality", name, lookup("locality", name, LOCALITIES), options, num_heads=num_heads)
+__all__ = ["LOCALITIES", "Locality", "OffsetKernel", "OffsetTable", "build_locality"]
 
 
-def build_relative_mask(name: str, *, num_heads: int, **options: Any) -> RelativeMask:
-    """A relative mask by its name in `RELATIVE_MASKS`; `options` are those of `RelativeMask`.
+def build_locality(name: str, *, num_heads: int, grid: Sequence[int] | None = None, **options: Any) -> OffsetKernel:
+    """A kernel of the offset by its name in `LOCALITIES`.
+
+    Args:
+        num_heads: H.
+        grid: the training grid, which `table` needs.
+        options: `normalised`, whether the attention's denominator sees it too; those of `Locality` for a decay, and
+            `num_scales` for `radial`.
 
     Raises:
         ValueError: an unknown name or option, with the nearest known one; or a value out of its range.
     """
-    return construct("relative mask", name, lookup("relative mask", name, RELATIVE_MASKS), options, num_heads=num_heads)
+    kind = lookup("locality", name, LOCALITIES)
+    given: dict[str, Any] = {"num_heads": num_heads}
+    if "grid" in inspect.signature(kind).parameters:
+        given["grid"] = grid
+    return construct("locality", name, kind, options, **given)

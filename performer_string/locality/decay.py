@@ -1,25 +1,24 @@
-"""Locality focusing: values are attenuated by their distance, and the attention's normaliser does not see it.
+"""Decays with the distance: RiemannFormer's locality focusing, or as a bias of the logits.
 
     o_i = sum_j A_ij lambda(p_i - p_j) v_j
 
 with A the normalised attention (softmax or linear) and lambda a decay for each head. Source: RiemannFormer,
-arXiv:2506.07405. `matrix` is lambda in full, N x N; `numerator` is linear attention's sum, in linear time on a grid.
+arXiv:2506.07405. With `normalised` the denominator sees it too, as in ALiBi (arXiv:2108.12409), whose -|i - j| / s
+`exponential` is.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from performer_string.features import FeatureMap
-from performer_string.locality.focusing import Split, focus, focused_attention
-from performer_string.locality.lattice import Lattice
-from performer_string.locality.offsets import OffsetKernel, divide
-from performer_string.locality.slabs import Given, slab_size
-from performer_string.modes import plain
+from performer_string.locality.focusing import Split
+from performer_string.locality.offsets import OffsetKernel
 
 REACH = 3.5  # of a window on a Gaussian, in standard deviations: what lies outside is below 0.1 % of the sum
 
@@ -27,15 +26,23 @@ REACH = 3.5  # of a window on a Gaussian, in standard deviations: what lies outs
 class Locality(OffsetKernel):
     """A decay lambda(r) = amplitude f(|r| / sigma), with sigma and amplitude learned for each head within bounds.
 
+    On a grid each head goes through a window or a grid of nodes, whichever is predicted to cost less: in time and
+    memory linear in N. The outputs are off by less than 0.1 % through a window, and by some 3 % through nodes; more
+    where attention is sharp and the decay `exponential`, whose weight of a token itself comes out up to 16 % low, and
+    outputs 2 to 4 % off.
+
     Args:
         num_heads: H.
         sigma: at the start, in patches of the training grid.
         amplitude: at the start, below `max_amplitude`.
         sigma_bounds: sigma stays between them: sigma = low (high / low)^s with s in (0, 1).
         max_amplitude: the bound of the amplitude.
+        normalised: whether the denominator sees the decay too. Then there is no amplitude, which would cancel; and
+            always a window, up to where lambda is 2e-11, since a query may have weights so small nearby that what is
+            far decides.
     """
 
-    normalised = False
+    FAR = 7.0  # from here on lambda is below 2.5e-11; in widths of the widest component
 
     def __init__(
         self,
@@ -45,82 +52,60 @@ class Locality(OffsetKernel):
         amplitude: float = 1.0,
         sigma_bounds: tuple[float, float] = (0.25, 64.0),
         max_amplitude: float = 2.0,
+        normalised: bool = False,
     ):
-        super().__init__()
-        if num_heads < 1:
-            raise ValueError(f"num_heads has to be positive, not {num_heads}.")
+        super().__init__(num_heads, normalised)
         self.low, self.high = sigma_bounds
         if not 0 < self.low < sigma < self.high:
             raise ValueError(f"sigma has to lie within its bounds, 0 < {self.low} < sigma < {self.high}, not {sigma}.")
         if not 0 < amplitude < max_amplitude:
             raise ValueError(f"amplitude has to lie between 0 and max_amplitude={max_amplitude}, not {amplitude}.")
-        self.num_heads, self.max_amplitude = num_heads, max_amplitude
+        if normalised and (amplitude, max_amplitude) != (1.0, 2.0):
+            raise ValueError("a normalised decay has no amplitude, which would cancel: leave out its options.")
+        self.max_amplitude = max_amplitude
         share = torch.tensor(math.log(sigma / self.low) / math.log(self.high / self.low))
         self.raw_sigma = nn.Parameter(share.logit().repeat(num_heads))
-        self.raw_amplitude = nn.Parameter(torch.tensor(amplitude / max_amplitude).logit().repeat(num_heads))
+        raw = torch.tensor(amplitude / max_amplitude).logit().repeat(num_heads)
+        self.raw_amplitude = None if normalised else nn.Parameter(raw)
 
     def sigma(self) -> Tensor:
         """In patches, [H]."""
         return self.low * (self.high / self.low) ** self.raw_sigma.sigmoid()
 
+    def log_amplitude(self) -> Tensor:
+        """[H]; finite where the amplitude is too small for a number."""
+        if self.raw_amplitude is None:
+            return torch.zeros_like(self.raw_sigma)
+        return math.log(self.max_amplitude) + F.logsigmoid(self.raw_amplitude)
+
     def amplitude(self) -> Tensor:
         """[H]."""
-        return self.max_amplitude * self.raw_amplitude.sigmoid()
+        return self.log_amplitude().exp()
 
-    def profile(self, squares: Tensor) -> Tensor:
-        """f of |r|^2 / sigma^2, [H, ...] -> [H, ...]."""
+    def learned(self) -> dict[str, Tensor]:
+        sigma = {"sigma": self.sigma()}
+        return sigma if self.normalised else {**sigma, "amplitude": self.amplitude()}
+
+    def log_profile(self, squares: Tensor) -> Tensor:
+        """log f of |r|^2 / sigma^2, [H, ...] -> [H, ...]."""
         raise NotImplementedError
 
-    def components(self) -> tuple[Tensor, Tensor]:
-        """Amplitudes and widths [H, G], widths rising, of Gaussians whose sum is lambda, or nearly."""
+    def log_of_offsets(self, offsets: Tensor) -> Tensor:
+        view = (-1, *[1] * (offsets.ndim - 1))
+        squares = offsets.square().sum(-1) / self.sigma().square().view(view)
+        return self.log_amplitude().view(view) + self.log_profile(squares)
+
+    def of_offsets(self, offsets: Tensor) -> Tensor:
+        return self.log_of_offsets(offsets).exp()
+
+    def ways(self, widths: Sequence[float], dim: int) -> list[Split]:
+        """`splits` of a decay that the denominator does not see."""
         raise NotImplementedError
 
     def splits(self, widths: Sequence[float], dim: int) -> list[Split]:
-        """The ways to sum lambda in linear time, for a head of these widths and a grid of `dim` axes."""
-        raise NotImplementedError
-
-    def of_offsets(self, offsets: Tensor) -> Tensor:
-        """lambda(r) of r [..., C] in patches, [H, ...]."""
-        view = (-1, *[1] * (offsets.ndim - 1))
-        squares = offsets.square().sum(-1) / self.sigma().square().view(view)
-        return self.amplitude().view(view) * self.profile(squares)
-
-    def on_lattice(self, fq: Tensor, fk: Tensor, v: Tensor, lattice: Lattice) -> Tensor:
-        """In time and memory linear in N: each head goes through a window or a grid of nodes, whichever is predicted to
-        cost less.
-
-        The outputs are off by less than 0.1 % through a window, and by some 3 % through nodes; more where attention is
-        sharp and the decay `exponential`, whose weight of a token itself comes out up to 16 % low, and outputs 2 to 4 %
-        off.
-        """
-        return focus(self, Given(fq.shape[-1]), fq, fk, v, lattice)[..., :-1]
-
-    def attend(
-        self,
-        phi: FeatureMap,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        positions: Tensor,
-        num_prefix: int = 0,
-        key_mask: Tensor | None = None,
-    ) -> Tensor:
-        """With lambda in the numerator alone; on a grid, features are held for a slab of tokens at a time."""
-        sample = k.shape[1] * k.shape[2] * phi.num_features  # features of one
-        whole = plain() or k.shape[0] * sample <= slab_size(k.device)  # an exported graph is for any batch
-        lattice = None if whole else self.lattice(positions, num_prefix)
-        if lattice is None:
-            fq, fk = phi.pair(q, k, key_mask)  # [B, H, N, m]
-            numerator = self.numerator(fq, fk, v.to(fk.dtype), positions, num_prefix)
-            return divide(numerator, fq @ fk.sum(dim=-2)[..., None])
-        dtype = torch.promote_types(k.dtype, torch.float32)
-        together = max(1, slab_size(k.device) // sample)
-        groups = [x.to(dtype).split(together) for x in (q, k, v)]  # slices would have gradients of all samples
-        masks = [None] * len(k) if key_mask is None else (~key_mask)[:, None, :, None].split(together)  # [B, 1, N, 1]
-        outs = []
-        for own_q, own_k, own_v, hidden in zip(*groups, masks, strict=False):
-            outs.append(focused_attention(self, phi, own_q, own_k, own_v, hidden, lattice, num_prefix))
-        return outs[0] if len(outs) == 1 else torch.cat(outs)
+        if not self.normalised:
+            return self.ways(widths, dim)
+        return [Split(self.FAR * widths[-1], None, len(widths))]
 
 
 def node_spacing(width: float, dim: int) -> float:
@@ -134,13 +119,13 @@ def node_spacing(width: float, dim: int) -> float:
 class GaussianLocality(Locality):
     """lambda(r) = amplitude exp(-|r|^2 / (2 sigma^2))."""
 
-    def profile(self, squares: Tensor) -> Tensor:
-        return (-squares / 2).exp()
+    def log_profile(self, squares: Tensor) -> Tensor:
+        return -squares / 2
 
     def components(self) -> tuple[Tensor, Tensor]:
         return self.amplitude()[:, None], self.sigma()[:, None]
 
-    def splits(self, widths: Sequence[float], dim: int) -> list[Split]:
+    def ways(self, widths: Sequence[float], dim: int) -> list[Split]:
         (sigma,) = widths
         return [Split(REACH * sigma, None, 1), Split(None, node_spacing(sigma, dim), 0)]
 
@@ -156,19 +141,20 @@ class ExponentialLocality(Locality):
     to a quarter off.
     """
 
+    FAR = 24.6 / 2.1
     # weights fitted to exp(-x) on 0.1 <= x <= 8 by non-negative least squares with the weight x
     WIDTHS = (0.25, 0.6, 1.1, 2.1)
     WEIGHTS = (0.2256, 0.2563, 0.3057, 0.1174)
 
-    def profile(self, squares: Tensor) -> Tensor:
+    def log_profile(self, squares: Tensor) -> Tensor:
         here = squares == 0  # the root has no gradient at 0
-        return (-torch.where(here, 1.0, squares).sqrt()).exp().where(~here, torch.ones_like(squares))
+        return torch.where(here, 0.0, -torch.where(here, 1.0, squares).sqrt())
 
     def components(self) -> tuple[Tensor, Tensor]:
         amplitude, sigma = self.amplitude()[:, None], self.sigma()[:, None]
         return amplitude * amplitude.new_tensor(self.WEIGHTS), sigma * sigma.new_tensor(self.WIDTHS)
 
-    def splits(self, widths: Sequence[float], dim: int) -> list[Split]:
+    def ways(self, widths: Sequence[float], dim: int) -> list[Split]:
         sigma = widths[0] / self.WIDTHS[0]
         return [
             Split(9 * sigma, None, len(widths)),
@@ -196,9 +182,15 @@ class RadialLocality(Locality):
         amplitude: float = 1.0,
         sigma_bounds: tuple[float, float] = (0.25, 64.0),
         max_amplitude: float = 2.0,
+        normalised: bool = False,
     ):
         super().__init__(
-            num_heads, sigma=sigma, amplitude=amplitude, sigma_bounds=sigma_bounds, max_amplitude=max_amplitude
+            num_heads,
+            sigma=sigma,
+            amplitude=amplitude,
+            sigma_bounds=sigma_bounds,
+            max_amplitude=max_amplitude,
+            normalised=normalised,
         )
         if num_scales < 1:
             raise ValueError(f"num_scales has to be positive, not {num_scales}.")
@@ -213,17 +205,16 @@ class RadialLocality(Locality):
         """w, [H, G]."""
         return self.raw_shares.softmax(-1)
 
-    def profile(self, squares: Tensor) -> Tensor:
+    def log_profile(self, squares: Tensor) -> Tensor:
         view = (-1, *[1] * (squares.ndim - 1))
-        total = torch.zeros_like(squares)
-        for share, scale in zip(self.shares().unbind(-1), self.scales().unbind(), strict=True):
-            total = total + share.view(view) * (-squares / (2 * scale.square())).exp()
-        return total
+        shares, scales = self.raw_shares.log_softmax(-1).unbind(-1), self.scales().unbind()
+        terms = [share.view(view) - squares / (2 * scale.square()) for share, scale in zip(shares, scales, strict=True)]
+        return functools.reduce(torch.logaddexp, terms)
 
     def components(self) -> tuple[Tensor, Tensor]:
         return self.amplitude()[:, None] * self.shares(), self.sigma()[:, None] * self.scales()
 
-    def splits(self, widths: Sequence[float], dim: int) -> list[Split]:
+    def ways(self, widths: Sequence[float], dim: int) -> list[Split]:
         count = len(widths)  # the narrow ones through the window, the rest through the grid
         return [
             Split(REACH * widths[g - 1] if g else None, node_spacing(widths[g], dim) if g < count else None, g)

@@ -18,10 +18,20 @@ from torch.nn import functional as F
 from performer_string.features import FeatureMap
 from performer_string.locality.grid import LEAST_BLOCK, cells_behind, cells_of, grid_sum
 from performer_string.locality.lattice import Lattice, Triple
-from performer_string.locality.offsets import divide
 from performer_string.locality.slabs import Made, Source, key_sums, largest_scale, slab_size
 from performer_string.locality.tiles import products, radius_in_tokens
 from performer_string.locality.window import window_sum
+
+
+def divide(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """A query that no key answers to gives zero.
+
+    None does below some 1e-27 (of float32): features of high order are large, and in the gradient of those that did
+    not meet, what is large over what is small would leave the range of numbers.
+    """
+    seen = denominator > torch.finfo(denominator.dtype).tiny ** 0.7
+    return numerator / torch.where(seen, denominator, 1.0)
+
 
 # Of the predicted cost, in multiplications: moving a number to or from memory is worth this many, measured on a CPU.
 MEMORY = 30.0
@@ -43,7 +53,13 @@ class Split:
 
 
 class Mixture(Protocol):
-    """What focusing asks of a decay."""
+    """What focusing asks of a kernel of the offset.
+
+    Attributes:
+        normalised: whether the denominator sees it too.
+    """
+
+    normalised: bool
 
     def components(self) -> tuple[Tensor, Tensor]:
         """Amplitudes and widths of its Gaussians, [H, G] each, widths rising."""
@@ -109,7 +125,8 @@ def focused_attention(
     lattice: Lattice,
     num_prefix: int,
 ) -> Tensor:
-    """Linear attention with a decay in its numerator, without the features of all tokens. [B, H, N, d]
+    """Linear attention with a decay in its numerator, and denominator if it is normalised, without the features of
+    all tokens. [B, H, N, d]
 
     Args:
         q, k, v: [B, H, N, d], in the type of the features.
@@ -118,16 +135,22 @@ def focused_attention(
     """
     scale = largest_scale(phi, k, hidden)
     source = Made(phi, scale, list(range(k.shape[1])))
-    width = v.shape[-1]
+    if decay.normalised:
+        v = F.pad(v, (0, 1), value=1.0)
+
+    def divided(out: Tensor) -> Tensor:  # [B, H, N, d + 1], or d + 2 of which the sum without lambda comes last
+        out = out[..., :-1] if decay.normalised else out
+        return divide(out[..., :-1], out[..., -1:])
+
     if not num_prefix:
-        return divide(*focus(decay, source, q, k, v, lattice, hidden).split((width, 1), dim=-1))
+        return divided(focus(decay, source, q, k, v, lattice, hidden))
     sums = key_sums(source, k, F.pad(v, (0, 1), value=1.0), hidden)  # [B, H, m, d + 1]
     sizes = (num_prefix, lattice.tokens)
     (q0, q), (k0, k), (v0, v) = (x.split(sizes, dim=2) for x in (q, k, v))
     hidden0, hidden = (None, None) if hidden is None else hidden.split(sizes, dim=2)
     own = torch.cat([source.keys(k0, hidden0).mT @ v0, sums[..., -1:]], dim=-1)  # what placed tokens get from k0
     out = torch.cat([source.queries(q0) @ sums, focus(decay, source, q, k, v, lattice, hidden, own)], dim=2)
-    return divide(*out.split((width, 1), dim=-1))
+    return divided(out)
 
 
 def focus(
@@ -194,11 +217,11 @@ def _focus(
     sums: Tensor | None,
 ) -> Tensor:
     """`focus` of heads that share a plan."""
-    amplitudes, widths = (x[heads].to(v.dtype) for x in decay.components())
+    amplitudes, widths = (x[heads].to(v) for x in decay.components())
     wide = amplitudes[:, plan.first :], widths[:, plan.first :]  # [H, G'] each
 
     def near(offsets: Tensor) -> Tensor:
-        kernel = decay.of_offsets(offsets)[heads]
+        kernel = decay.of_offsets(offsets[..., : lattice.dim])[heads]
         if plan.cell is not None:
             squares = offsets.square().sum(-1)
             for a, s in zip(wide[0].unbind(-1), wide[1].unbind(-1), strict=True):

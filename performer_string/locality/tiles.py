@@ -49,7 +49,7 @@ def spans(n: int, tile: int, radius: int) -> Iterator[tuple[int, int, int, int]]
 def radius_in_tokens(reach: float, lattice: Lattice) -> Triple:
     """A reach in patches as whole tokens along each axis, no further than the grid."""
     r0, r1, r2 = (
-        min(n - 1, math.ceil(reach / step - 0.01)) for n, step in zip(lattice.shape, lattice.steps, strict=True)
+        math.ceil(min(n - 1, reach / step - 0.01)) for n, step in zip(lattice.shape, lattice.steps, strict=True)
     )
     return r0, r1, r2
 

@@ -24,8 +24,7 @@ def estimator_error(probe: Probe) -> Tensor:
 
 
 class ModelFigures(Callback):
-    """Estimator error against exact softmax, attention maps, learned frequencies, and sigma and amplitude of
-    localities.
+    """Estimator error against exact softmax, attention maps, learned frequencies, and what localities have learned.
 
     What needs images is taken on the first of the first validation batch, in evaluation mode.
     """
@@ -65,16 +64,16 @@ class ModelFigures(Callback):
         for logger in trainer.loggers:
             logger.log_metrics(numbers, step)
         if writer is not None:
-            figures["frequencies"] = frequency_figure(vit)
+            figures["frequencies"], figures["locality"] = frequency_figure(vit), locality_figure(vit)
             for name, figure in figures.items():
                 if figure is not None:
                     writer.add_figure(name, figure, step)
 
 
 def locality_scalars(vit: ViT) -> Iterator[tuple[str, float]]:
-    """sigma in patches and the amplitude, of each layer and head."""
+    """What each locality has learned, by layer and head: of a decay, sigma in patches and the amplitude."""
     for layer, locality in enumerate(vit.localities()):
-        for name, learned in (("sigma", locality.sigma()), ("amplitude", locality.amplitude())):
+        for name, learned in locality.learned().items():
             for head, value in enumerate(learned.tolist()):
                 yield f"locality_{name}/layer_{layer}_head_{head}", value
 
@@ -101,6 +100,29 @@ def attention_figure(vit: ViT, image: Tensor, probes: list[Probe], grid: tuple[i
             axes[layer][head + 1].set_title(f"head {head}, max {looks.max():.2f}", fontsize=7)
     for axis in axes.flat:
         axis.set(xticks=[], yticks=[])
+    figure.tight_layout()
+    return figure
+
+
+def locality_figure(vit: ViT) -> Any:
+    """log lambda over the offsets of the training grid, by layer (rows) and head (columns). None without a locality, or
+    in other than two dimensions."""
+    from matplotlib.figure import Figure
+
+    found = vit.localities()
+    if not found or len(vit.train_grid) != 2:
+        return None
+    (h, w), rows, columns = vit.train_grid, len(found), found[0].num_heads
+    axes = (torch.arange(1 - n, n, dtype=torch.float32) for n in (h, w))
+    offsets = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).to(vit.norm.weight.device)
+    figure = Figure(figsize=(1.6 * columns, 1.7 * rows))
+    panels = figure.subplots(rows, columns, squeeze=False)
+    for layer, locality in enumerate(found):
+        for head, values in enumerate(locality.log_of_offsets(offsets).float().cpu()):  # [2 h - 1, 2 w - 1]
+            panels[layer][head].imshow(values, cmap="viridis", extent=(-w + 0.5, w - 0.5, h - 0.5, -h + 0.5))
+            panels[layer][head].set_title(f"{values.min():.1f} to {values.max():.1f}", fontsize=7)
+            panels[layer][head].set(xticks=[], yticks=[])
+        panels[layer][0].set_ylabel(f"layer {layer}")
     figure.tight_layout()
     return figure
 

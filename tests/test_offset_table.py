@@ -1,38 +1,40 @@
-"""The relative mask by FFT against its N x N form: values, gradients, beyond the training grid, in attention."""
+"""A table over the offsets, by FFT and by a window, against its N x N form: values, gradients, beyond the training
+grid, in attention."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from performer_string import (
-    build_feature_map,
-    build_locality,
-    build_relative_mask,
-    grid_positions,
-    linear_attention,
-    naive,
-)
-from performer_string.locality import relative_mask
-from performer_string.locality.relative_mask import toeplitz_sum
+from performer_string import build_feature_map, build_locality, grid_positions, linear_attention, naive
+from performer_string.locality import table
+from performer_string.locality.slabs import SLAB
+from performer_string.locality.table import toeplitz_sum
 
+WAYS = {"window": 1e9, "fft": 0.0}  # what a transform is taken to cost
 TRAINED = {1: (5,), 2: (5, 3), 3: (3, 4, 2)}
 
 
-def make(grid):
-    mask = build_relative_mask("table", num_heads=2, grid=grid).double()
+def make(grid, **options):
+    mask = build_locality("table", num_heads=2, grid=grid, **options).double()
     torch.nn.init.normal_(mask.bias)
     return mask
+
+
+@pytest.fixture(params=WAYS)
+def way(request, monkeypatch):
+    monkeypatch.setattr(table, "FFT", WAYS[request.param])
+    return request.param
 
 
 def gradients(out, leaves, weight):
     return torch.autograd.grad((out * weight).sum(), leaves)
 
 
-@pytest.mark.parametrize("entries", [1.0, 1e9])
+@pytest.mark.parametrize(("way", "entries"), [("window", 0.0), ("fft", 1.0), ("fft", 1e9)], indirect=["way"])
 @pytest.mark.parametrize("grid", [(9,), (4, 7), (3, 5, 2), (1, 6)], ids=str)
-def test_the_sum_is_its_definition_inside_and_beyond_the_training_grid(grid, entries, monkeypatch):
-    monkeypatch.setattr(relative_mask, "ENTRIES", {"cpu": entries})  # one feature at a time, or all
+def test_the_sum_is_its_definition_inside_and_beyond_the_training_grid(grid, way, entries, monkeypatch):
+    monkeypatch.setattr(table, "ENTRIES", {"cpu": entries})  # one feature at a time, or all
     mask = make(TRAINED[len(grid)])
     positions = torch.cat([torch.zeros(2, len(grid)), grid_positions(grid) - 3.5]).double()
     fq, fk, v = (torch.randn(2, 2, len(positions), c, dtype=torch.float64, requires_grad=True) for c in (5, 5, 3))
@@ -47,8 +49,8 @@ def test_the_sum_is_its_definition_inside_and_beyond_the_training_grid(grid, ent
 
 
 @pytest.mark.parametrize("step", [0.4, 1.0])
-def test_between_whole_offsets_the_bias_is_interpolated(step):
-    """The FFT follows `matrix` at any spacing; `matrix` is linear in b between whole offsets, and held beyond."""
+def test_between_whole_offsets_the_bias_is_interpolated(step, way):
+    """The sum follows `matrix` at any spacing; `matrix` is linear in b between whole offsets, and held beyond."""
     mask, positions = make((4, 5)), grid_positions((5, 6), dtype=torch.float64) * step
     fq, fk, v = (torch.randn(1, 2, 30, c, dtype=torch.float64) for c in (4, 4, 3))
     slow = naive.attenuated(fq, fk, v, mask.matrix(positions))
@@ -64,72 +66,66 @@ def test_between_whole_offsets_the_bias_is_interpolated(step):
     torch.testing.assert_close(far, mask.bias[:, -1, 0])
 
 
+@pytest.mark.parametrize("slab", [2**21, 100], ids=["whole", "slabs"])
 @pytest.mark.parametrize("num_prefix", [0, 2])
+@pytest.mark.parametrize("normalised", [True, False])
 @pytest.mark.parametrize("map_name", ["favor+", "relu"])
-def test_attention_masks_numerator_and_denominator(map_name, num_prefix):
-    mask = make((4, 3))
-    positions = torch.cat([torch.zeros(num_prefix, 2), grid_positions((4, 3))]).double()
+def test_attention_has_it_in_numerator_and_denominator(map_name, normalised, num_prefix, slab, way, monkeypatch):
+    monkeypatch.setitem(SLAB, "cpu", slab)
+    mask = make((4, 3), normalised=normalised)
+    positions = torch.cat([torch.zeros(num_prefix, 2), grid_positions((7, 5))]).double()
     q, k, v = (torch.randn(2, 2, len(positions), 6, dtype=torch.float64, requires_grad=True) for _ in range(3))
     phi = build_feature_map(map_name, head_dim=6, num_heads=2, num_features=8).double()
     keys = torch.rand(2, len(positions)) > 0.3
     given = {"positions": positions, "num_prefix": num_prefix, "key_mask": keys}
-    fast = linear_attention(q, k, v, phi, relative_mask=mask, **given)
-    weights = naive.linear_weights(phi.queries(q), phi.keys(k), keys) * mask.matrix(positions, num_prefix)
-    slow = naive.attend(weights / weights.sum(-1, keepdim=True), v)
+    fast = linear_attention(q, k, v, phi, locality=mask, **given)
+    weights = naive.linear_weights(phi.queries(q), phi.keys(k), keys)
+    slow = naive.attend(naive.focused_weights(weights, mask.matrix(positions, num_prefix), normalised), v)
     torch.testing.assert_close(fast, slow)
     leaves, weight = [q, k, v, mask.bias], torch.randn_like(slow)
     for a, b in zip(*(gradients(x, leaves, weight) for x in (fast, slow)), strict=True):
         torch.testing.assert_close(a, b)
-    numerator_alone = naive.attend(weights, v)
-    assert float((fast - numerator_alone).abs().max()) > 0.1  # the test would see a mask on the numerator alone
 
 
 def test_it_starts_as_no_mask():
-    mask, positions = build_relative_mask("table", num_heads=2, grid=(3, 4)), grid_positions((3, 4))
+    mask, positions = build_locality("table", num_heads=2, grid=(3, 4)), grid_positions((3, 4))
     q, k, v = (torch.randn(1, 2, 12, 6) for _ in range(3))
     phi = build_feature_map("relu", head_dim=6, num_heads=2, num_features=8)
-    out = linear_attention(q, k, v, phi, relative_mask=mask, positions=positions)
+    out = linear_attention(q, k, v, phi, locality=mask, positions=positions)
     torch.testing.assert_close(out, linear_attention(q, k, v, phi))
 
 
 def test_errors():
-    mask, positions = build_relative_mask("table", num_heads=2, grid=(3, 4)), grid_positions((3, 4))
-    q = torch.randn(1, 2, 12, 6)
+    mask, q = build_locality("table", num_heads=2, grid=(3, 4)), torch.randn(1, 2, 12, 6)
     phi = build_feature_map("relu", head_dim=6, num_heads=2, num_features=8)
-    locality = build_locality("gaussian", num_heads=2)
-    with pytest.raises(ValueError, match="a locality or a relative_mask, not both"):
-        linear_attention(q, q, q, phi, relative_mask=mask, locality=locality, positions=positions)
     with pytest.raises(ValueError, match="positions of all 12 tokens"):
-        linear_attention(q, q, q, phi, relative_mask=mask)
+        linear_attention(q, q, q, phi, locality=mask)
     with pytest.raises(ValueError, match="2 coordinates of grid=\\(3, 4\\), not 1"):
         mask.matrix(grid_positions((12,)))
     with pytest.raises(ValueError, match="the kernel has to be \\[2, 5, 7\\], not \\[2, 5, 5\\]"):
         toeplitz_sum(q, q, q, torch.ones(2, 5, 5), (3, 4))
-    with pytest.raises(ValueError, match=r"unknown relative mask 'tabel'. Did you mean 'table'"):
-        build_relative_mask("tabel", num_heads=2, grid=(3, 4))
-    with pytest.raises(ValueError, match=r"no option 'grids'. Did you mean 'grid'"):
-        build_relative_mask("table", num_heads=2, grids=(3, 4))
-    with pytest.raises(ValueError, match="positive sizes, not \\(3, 0\\)"):
-        build_relative_mask("table", num_heads=2, grid=(3, 0))
+    with pytest.raises(ValueError, match=r"unknown locality 'tabel'. Did you mean 'table'"):
+        build_locality("tabel", num_heads=2, grid=(3, 4))
+    with pytest.raises(ValueError, match=r"no option 'normalise'. Did you mean 'normalised'"):
+        build_locality("table", num_heads=2, grid=(3, 4), normalise=True)
+    with pytest.raises(ValueError, match="positive sizes as \\(14, 14\\), not \\(3, 0\\)"):
+        build_locality("table", num_heads=2, grid=(3, 0))
+    with pytest.raises(ValueError, match="needs the training grid"):
+        build_locality("table", num_heads=2)
 
 
 @pytest.mark.parametrize("slope", [1.25, 3.75])
-def test_a_strong_mask_in_float32(slope):
+def test_a_strong_mask_in_float32(slope, way):
     """Sums next to others many decades as large: b = -slope (|dx| + |dy|)."""
     grid = (18, 18)
-    mask, positions = build_relative_mask("table", num_heads=2, grid=grid), grid_positions(grid)
+    mask, positions = build_locality("table", num_heads=2, grid=grid), grid_positions(grid)
     with torch.no_grad():
         steps = torch.arange(-17.0, 18.0).abs()
         mask.bias.copy_((-slope * (steps[:, None] + steps)).expand_as(mask.bias))
         q, k, v = (torch.randn(1, 2, 324, 32) * std for std in (2, 2, 1))
         phi = build_feature_map("favor+", head_dim=32, num_heads=2, num_features=64)
-        out = linear_attention(q, k, v, phi, relative_mask=mask, positions=positions)
+        out = linear_attention(q, k, v, phi, locality=mask, positions=positions)
         fq, fk = (x.double() for x in phi.pair(q, k))
         weights = fq @ fk.mT * mask.double().matrix(positions.double())
         wanted = naive.attend(weights / weights.sum(-1, keepdim=True), v.double())
     assert float((out - wanted).norm() / wanted.norm()) < 5e-6
-
-
-def test_an_option_that_has_to_be_given():
-    with pytest.raises(ValueError, match="relative mask 'table' needs the option 'grid'"):
-        build_relative_mask("table", num_heads=2)

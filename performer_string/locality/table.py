@@ -1,11 +1,10 @@
-"""A learned relative mask on linear attention, by FFT over the grid:
+"""A learned table over the offsets: a relative position bias on the logits of linear attention,
 
     o_i = sum_j c(p_i - p_j) phi(q_i)^T phi(k_j) v_j / sum_j c(p_i - p_j) phi(q_i)^T phi(k_j)
 
-with c = exp(b) > 0 a table for each head over the offsets of the training grid. Unlike a locality it stands in the
-denominator too: it is a relative position bias on the logits. Source: Luo et al. 2021, arXiv:2106.12566.
-
-On a regular grid c(p_i - p_j) is block-Toeplitz, and its product with the columns phi(k_j) [v_j, 1] a convolution.
+with c = exp(b) > 0 for each head. Source: Luo et al. 2021, arXiv:2106.12566, by FFT: on a regular grid c(p_i - p_j) is
+block-Toeplitz, and its product with the columns phi(k_j) [v_j, 1] a convolution. For fewer than some 10^5 tokens a
+window over the whole grid is faster, and in memory linear in N too.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from performer_string.features import FeatureMap
 from performer_string.locality.lattice import Lattice
-from performer_string.locality.offsets import OffsetKernel, divide
+from performer_string.locality.offsets import OffsetKernel
 from performer_string.modes import transformed
 
 ENTRIES = {"cpu": 4e6, "cuda": 2.5e8}  # numbers that go through one FFT, if that is possible
+FFT = 230.0  # what a number and stage of the transforms is worth in multiplications of the window, measured on a CPU
 
 
 def toeplitz_sum(fq: Tensor, fk: Tensor, v: Tensor, kernel: Tensor, shape: Sequence[int]) -> Tensor:
@@ -73,30 +72,26 @@ def _convolve(fq: Tensor, fk: Tensor, v: Tensor, kernel: Tensor, shape: Sequence
     return torch.einsum("bhim,bhmdi->bhid", fq, sums.flatten(-len(shape)).to(fq.dtype))
 
 
-class RelativeMask(OffsetKernel):
+class OffsetTable(OffsetKernel):
     """c(r) = exp(b(r)), b a learned table [H, 2 n_0 - 1, ...] over the offsets of the training grid.
 
     Between whole offsets b is interpolated linearly along each axis; beyond the training grid it keeps the value of
-    the border. At the start b = 0: no mask.
+    the border. At the start b = 0: no bias.
 
     Args:
         num_heads: H.
         grid: the training grid, n_0, ...: cells along each axis.
+        normalised: whether the denominator sees it too, as it does a bias of the logits.
     """
 
-    normalised = True
-
-    def __init__(self, num_heads: int, *, grid: Sequence[int]):
-        super().__init__()
-        if num_heads < 1:
-            raise ValueError(f"num_heads has to be positive, not {num_heads}.")
+    def __init__(self, num_heads: int, *, grid: Sequence[int] | None = None, normalised: bool = True):
+        super().__init__(num_heads, normalised)
         if not grid or min(grid) < 1:
-            raise ValueError(f"grid has to hold one or more positive sizes, not {tuple(grid)}.")
-        self.num_heads, self.grid = num_heads, tuple(grid)
+            raise ValueError(f"table: needs the training grid, one or more positive sizes as (14, 14), not {grid}.")
+        self.grid = tuple(grid)
         self.bias = nn.Parameter(torch.zeros(num_heads, *(2 * n - 1 for n in grid)))
 
-    def of_offsets(self, offsets: Tensor) -> Tensor:
-        """c(r) of r [..., C] in patches, [H, ...]."""
+    def log_of_offsets(self, offsets: Tensor) -> Tensor:
         if offsets.shape[-1] != len(self.grid):
             raise ValueError(
                 f"positions have to have the {len(self.grid)} coordinates of grid={self.grid}, not {offsets.shape[-1]}."
@@ -115,7 +110,10 @@ class RelativeMask(OffsetKernel):
             for up, part in zip(corner, share, strict=True):
                 weight = weight * (part if up else 1 - part)
             total = total + weight * self.bias[tuple(index)]
-        return total.exp()
+        return total
+
+    def of_offsets(self, offsets: Tensor) -> Tensor:
+        return self.log_of_offsets(offsets).exp()
 
     def kernel(self, lattice: Lattice, like: Tensor) -> Tensor:
         """c at the offsets of a grid, [H, 2 n_0 - 1, ...]."""
@@ -124,21 +122,12 @@ class RelativeMask(OffsetKernel):
             axes.append(torch.arange(1 - n, n, device=like.device, dtype=like.dtype) * step)
         return self.of_offsets(torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)).to(like.dtype)
 
-    def attend(
-        self,
-        phi: FeatureMap,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        positions: Tensor,
-        num_prefix: int = 0,
-        key_mask: Tensor | None = None,
-    ) -> Tensor:
-        """With c in numerator and denominator, which is one more column of the values."""
-        fq, fk = phi.pair(q, k, key_mask)  # [B, H, N, m]
-        values = torch.cat([v.to(fk.dtype), fk.new_ones(*v.shape[:-1], 1)], dim=-1)
-        return divide(*self.numerator(fq, fk, values, positions, num_prefix).split((v.shape[-1], 1), dim=-1))
+    def whole(self, lattice: Lattice, features: int, width: int) -> bool:
+        """Whether the FFT is predicted to cost less than a window over the grid."""
+        stages = math.log2(lattice.tokens) + lattice.dim
+        return lattice.tokens * (features + width) > FFT * features * width * stages
 
     def on_lattice(self, fq: Tensor, fk: Tensor, v: Tensor, lattice: Lattice) -> Tensor:
-        """In time N log N and memory linear in N."""
+        if not self.whole(lattice, fq.shape[-1], v.shape[-1]):
+            return super().on_lattice(fq, fk, v, lattice)
         return toeplitz_sum(fq, fk, v, self.kernel(lattice, fq), lattice.shape[: lattice.dim])
