@@ -202,7 +202,9 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
         self.drop_path = DropPath(drop_path)
 
-    def forward(self, x: Tensor, rotation: Rotation, positions: Tensor, num_prefix: int) -> Tensor:
-        attended = self.attention(self.norm1(x), rotation, positions=positions, num_prefix=num_prefix)
+    def forward(
+        self, x: Tensor, rotation: Rotation, positions: Tensor, num_prefix: int, key_mask: Tensor | None = None
+    ) -> Tensor:
+        attended = self.attention(self.norm1(x), rotation, key_mask, positions=positions, num_prefix=num_prefix)
         x = x + self.drop_path(attended)
         return x + self.drop_path(self.mlp(self.norm2(x)))

@@ -1,9 +1,17 @@
-"""Attention pooling: from tokens to one vector by learned queries, in time linear in their number."""
+"""From tokens to one vector: their mean, or attention by learned queries, in time linear in their number."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+
+
+def mean_pool(x: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The mean of the tokens, [B, N, D] -> [B, D]; of those in the mask [B, N]."""
+    if mask is None:
+        return x.mean(dim=1)
+    kept = x.masked_fill(~mask[..., None], 0.0)
+    return kept.sum(dim=1) / mask.sum(dim=1, keepdim=True).to(x.dtype)
 
 
 class AttentionPool(nn.Module):
@@ -22,12 +30,15 @@ class AttentionPool(nn.Module):
         super().__init__()
         self.query = nn.Parameter(torch.zeros(num_heads, width))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, N, D] -> [B, D], in the type of x; logits and softmax in float32 or better."""
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """[B, N, D] -> [B, D], in the type of x; logits and softmax in float32 or better. Of the tokens in the mask
+        [B, N], of which each sample has to have one."""
         dtype = torch.promote_types(x.dtype, torch.float32)
         heads, width = self.query.shape
         with torch.autocast(x.device.type, enabled=False):
             logits = x.to(dtype) @ self.query.to(dtype).mT * width**-0.5  # [B, N, H]
+            if mask is not None:
+                logits = logits.masked_fill(~mask[..., None], -torch.inf)
             weights = logits.softmax(dim=1)
             parts = x.to(dtype).unflatten(-1, (heads, -1))  # [B, N, H, D / H]
             return (weights[..., None] * parts).sum(dim=1).flatten(-2).to(x.dtype)  # [B, H, D / H] -> [B, D]

@@ -11,6 +11,7 @@ from typing import cast
 import torch
 from einops import rearrange
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from performer_string.attend import Attend, build_attention
@@ -21,7 +22,7 @@ from performer_string.features import derive_seed
 from performer_string.kept import Kept
 from performer_string.layers import Block, SelfAttention
 from performer_string.locality import OffsetKernel, build_locality
-from performer_string.pooling import AttentionPool
+from performer_string.pooling import AttentionPool, mean_pool
 from performer_string.positions import grid_positions, with_prefix
 from performer_string.rotation import Rotation
 from performer_string.values import ValueMap, build_value_map
@@ -156,7 +157,9 @@ class ViT(nn.Module):
         sizes = {f"p{i}": self.patch[i] for i in axes}
         return rearrange(images, f"b c {whole} -> b ({cells}) (c {pixels})", **sizes)
 
-    def forward_features(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
+    def forward_features(
+        self, images: Tensor, positions: Tensor | None = None, patch_mask: Tensor | None = None
+    ) -> Tensor:
         """What the last norm puts out, prefix tokens first: [B, P + N, D]. Arguments as of `forward`."""
         if images.ndim != 2 + len(self.patch) or images.shape[1] != self.config.in_channels:
             axes = "height, width" if len(self.patch) == 2 else f"and {len(self.patch)} sizes"
@@ -182,31 +185,43 @@ class ViT(nn.Module):
         if self.prefix is not None:
             x = torch.cat([self.prefix.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)  # [B, P + N, D]
         placed = with_prefix(positions, self.num_prefix)
+        key_mask = None if patch_mask is None else self.key_mask(patch_mask, (len(images), math.prod(grid)))
         for block, rotation in zip(self.blocks, rotations, strict=True):
             if self.grad_checkpointing and torch.is_grad_enabled():
-                x = checkpoint(block, x, rotation, placed, self.num_prefix, use_reentrant=False)
+                x = checkpoint(block, x, rotation, placed, self.num_prefix, key_mask, use_reentrant=False)
             else:
-                x = block(x, rotation, placed, self.num_prefix)
+                x = block(x, rotation, placed, self.num_prefix, key_mask)
         return cast(Tensor, self.norm(x))
 
-    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+    def key_mask(self, patch_mask: Tensor, shape: tuple[int, int]) -> Tensor:
+        """The mask of all tokens, [B, P + N], from that of the patches."""
+        if patch_mask.dtype != torch.bool or patch_mask.shape != shape:
+            raise ValueError(
+                f"patch_mask has to be boolean and of shape [B, N] = {list(shape)}, True where a patch takes part, not "
+                f"{patch_mask.dtype} {list(patch_mask.shape)}."
+            )
+        return F.pad(patch_mask, (self.num_prefix, 0), value=True)
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False, patch_mask: Tensor | None = None) -> Tensor:
         """Logits [B, classes] of `forward_features`' tokens, or, before the head, what is pooled of them: [B, D]."""
         if self.config.pool == "cls":
             pooled = x[:, 0]
         else:
             patches = x[:, self.num_prefix :]
-            pooled = patches.mean(dim=1) if self.pool is None else self.pool(patches)
+            pooled = (self.pool or mean_pool)(patches, patch_mask)
         return cast(Tensor, pooled if pre_logits else self.head(pooled))
 
-    def forward(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
+    def forward(self, images: Tensor, positions: Tensor | None = None, patch_mask: Tensor | None = None) -> Tensor:
         """Logits [B, classes], or pooled features [B, D] where there are no classes.
 
         Args:
             images: [B, channels, height, width], floats, normalised as in training.
             positions: [N, C], or [B, N, C] for each image, in place of those of the grid; centred as those are where
                 the configuration says so.
+            patch_mask: [B, N], True where a patch takes part, one of each image at the least; the others, as the
+                padding of smaller images in a batch, are no keys and are not pooled. None for all.
         """
-        return self.forward_head(self.forward_features(images, positions))
+        return self.forward_head(self.forward_features(images, positions, patch_mask), patch_mask=patch_mask)
 
     def patch_features(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
         """`forward_features` of the patches in their places, for dense prediction: [B, D, h, w]."""

@@ -118,3 +118,38 @@ def test_a_model_of_another_size_with_the_grid_of_its_weights_is_the_same(encodi
             other = large(vit(encoding=encoding, positions="interpolate", image_size=[32, 80], **kind))
             other.load_state_dict(model.state_dict())
             assert (other(images) - model(images)).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("encoding", ["circulant-string", "liere", "sinusoidal"])
+@pytest.mark.parametrize("pool", ["mean", "cls", "attention"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"registers": 1, "key_gate": True},
+        {"feature_map": "relu", "locality": "gaussian", "locality_options": {"normalised": True}},
+        {"attention": "softmax", "log_scale": True, "qk_norm": True, "values": "connection"},
+    ],
+    ids=["favor+", "relu-locality", "softmax-log-n"],
+)
+def test_a_padded_image_in_a_batch_is_what_it_is_alone(options, pool, encoding):
+    """Whatever its padding holds, logits and gradients; and the other image of the batch keeps all of its patches."""
+    model = large(vit(encoding=encoding, pool=pool, **options))
+    small, full = torch.randn(1, 2, 8, 16).double(), torch.randn(1, 2, 16, 24).double()
+    padded = torch.full((1, 2, 16, 24), 7.0).double()
+    padded[:, :, :8, :16] = small
+    mask = torch.ones(2, 4, 3, dtype=torch.bool)
+    mask[0, 2:], mask[0, :, 2:] = False, False
+    both = model(torch.cat([padded, full]), patch_mask=mask.flatten(1))
+    torch.testing.assert_close(both, torch.cat([model(small), model(full)]), rtol=1e-6, atol=1e-9)
+    gradients = [torch.autograd.grad(x.square().sum(), model.embed.weight)[0] for x in (both[:1], model(small))]
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-8)
+    model.set_grad_checkpointing()
+    again = model(torch.cat([padded, full]), patch_mask=mask.flatten(1))
+    torch.testing.assert_close(again, both)
+
+
+def test_a_mask_that_is_none_of_the_patches():
+    model, images = vit(registers=2), torch.randn(2, 2, 16, 24)
+    for mask in (torch.ones(2, 12), torch.ones(12, dtype=torch.bool), torch.ones(2, 14, dtype=torch.bool)):
+        with pytest.raises(ValueError, match=r"patch_mask has to be boolean and of shape \[B, N\] = \[2, 12\]"):
+            model(images, patch_mask=mask)
