@@ -12,9 +12,9 @@ from pathlib import Path
 
 import torch
 
-from eval import resolution
+from eval import checkpoints, resolution
+from eval.checkpoints import result_directory as result_directory
 from eval.report import Row, save_figure
-from eval.resolution import result_directory as result_directory
 from eval.seeds import seed_of, stem, student
 from train.data.sizes import Size, ascending
 
@@ -22,7 +22,7 @@ HELP = "accuracy of models with one thing changed at a time, as differences to t
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    resolution.add_arguments(parser)
+    checkpoints.add_arguments(parser)
     parser.add_argument(
         "--reference", default="recipe", help="the model that all others differ from (default: %(default)s)"
     )
@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Those of `eval resolution`, with the difference to the reference of the same seed."""
-    names = [resolution.name_of(path) for path in options.checkpoint]
+    names = [checkpoints.name_of(path) for path in options.checkpoint]
     seeds = {seed_of(name) for name in names if stem(name) == options.reference}
     alone = [name for name in names if seed_of(name) not in seeds]
     if alone:
@@ -39,7 +39,9 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
             f"no checkpoint of {options.reference!r} has the seed of {alone[0]}: add it, or say with --reference which "
             f"of {known} the others differ from."
         )
-    options.checkpoint.sort(key=lambda path: stem(resolution.name_of(path)) != options.reference)  # the reference first
+    options.checkpoint.sort(
+        key=lambda path: stem(checkpoints.name_of(path)) != options.reference
+    )  # the reference first
     base: dict[tuple[int | None, int], float] = {}
     for row in resolution.rows(options, device):
         own = base.setdefault((seed_of(row["model"]), row["resolution"]), row["accuracy"])

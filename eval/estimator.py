@@ -16,10 +16,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from eval import resolution
+from eval import checkpoints
 from eval.dense import expected
 from eval.interventions import blank_patches
-from eval.report import Row, save_figure
+from eval.report import Row, mark_training, save_figure
 from performer_string import naive
 from performer_string.attention import rotate_pair
 from train.checkpoint import Trained
@@ -37,11 +37,11 @@ DRAWN = {  # in the table and the plot, averaged over heads
     "TV to expected": "total variation to the expected kernel",
     "distance": "mean distance in patches",
 }
-result_directory = resolution.result_directory
+result_directory = checkpoints.result_directory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    resolution.add_arguments(parser, split="val", images=32)
+    checkpoints.add_arguments(parser, split="val", images=32)
     parser.add_argument("--queries", type=int, default=64, help="rows of attention an image (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of queries")
 
@@ -101,7 +101,7 @@ def measure(
     rows = torch.randperm(len(positions), generator=generator)[: options.queries].to(device)
     found: list[list[dict[str, Tensor]]] = []
     blanks, total = 0.0, 0
-    for images, _ in resolution.batches(trained, size, options, device):
+    for images, _ in checkpoints.batches(trained, size, options, device):
         blank = blank_patches(vit, images)
         probes = probe_attention(vit, images)
         found.append([statistics(probe, rows, positions, blank) for probe in probes])
@@ -117,14 +117,14 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """A row for each model, resolution, layer and head."""
     if options.queries < 1:
         raise ValueError(f"--queries has to be 1 or more, not {options.queries}.")
-    for trained in resolution.load_models(options):
+    for trained in checkpoints.load_models(options):
         for size in options.resolutions:
             layers, blanks, uniform, images = measure(trained, size, options, device)
             vit = trained.classifier.vit
             for layer, values in enumerate(layers):
                 for head in range(len(values["entropy"])):
                     yield {
-                        "model": resolution.name_of(trained.path),
+                        "model": checkpoints.name_of(trained.path),
                         "resolution": size,
                         "tokens": math.prod(vit.grid(*size)),
                         "layer": layer,
@@ -168,7 +168,7 @@ def plot(found: Sequence[Row], path: Path) -> None:
                 values = [over_heads(found, name, model=model, layer=layer, resolution=size) for size in sizes]
                 style = ("-", "--", ":", "-.")[i % 4]
                 axis.plot(sides, values, style, marker="o", color=f"C{layer % 10}", label=f"{model}, layer {layer}")
-        resolution.mark_training(axis, found)
+        mark_training(axis, found)
         axis.set(title=title, xlabel="resolution in pixels", ylim=(0, None))
         axis.set_xticks(sides, [str(size) for size in sizes])
     uniform = [over_heads(found, "distance of uniform", resolution=size) for size in sizes]

@@ -9,35 +9,35 @@ from pathlib import Path
 
 import torch
 
-from eval import resolution
+from eval import checkpoints
 from eval.interventions import GROUPS, Intervention, interventions
 from eval.report import Row, save_figure
 from train.data.sizes import ascending
 
 HELP = "accuracy per resolution under interventions on trained models, without training"
 UNTOUCHED = "as trained"
-result_directory = resolution.result_directory
+result_directory = checkpoints.result_directory
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    resolution.add_arguments(parser, split="val", images=200)
+    checkpoints.add_arguments(parser, split="val", images=200)
     parser.add_argument("--groups", nargs="+", choices=tuple(GROUPS), default=list(GROUPS), help="of interventions")
 
 
 def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """A row for each model, intervention and resolution."""
-    for trained in resolution.load_models(options):
+    for trained in checkpoints.load_models(options):
         vit = trained.classifier.vit
         changes: dict[str, Intervention] = {UNTOUCHED: lambda vit: nullcontext()}
         for name, change in {**changes, **interventions(vit, options.groups)}.items():
             for size in options.resolutions:
                 with change(vit):
-                    right, total = resolution.accuracy(trained, size, options, device, f", {name}")
+                    right, total = checkpoints.accuracy(trained, size, options, device, f", {name}")
                 yield {
-                    "model": resolution.name_of(trained.path),
+                    "model": checkpoints.name_of(trained.path),
                     "intervention": name,
                     "resolution": size,
-                    **resolution.score(trained, right, total, options.split),
+                    **checkpoints.score(trained, right, total, options.split),
                 }
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from eval import resolution
+from eval import checkpoints
 from eval.report import Row, save_figure
 from performer_string import ENCODINGS, FEATURE_MAPS, ViT, ViTConfig, build_encoding, build_feature_map, grid_positions
 from performer_string.encodings import Encoding, SeparableEncoding
@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def result_directory(options: argparse.Namespace) -> Path | None:
-    return resolution.result_directory(options) if options.checkpoint else None
+    return checkpoints.result_directory(options) if options.checkpoint else None
 
 
 def label(name: str, options: dict[str, Any]) -> str:

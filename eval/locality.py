@@ -20,11 +20,11 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from eval import resolution
+from eval import checkpoints
 from eval.arguments import Once
+from eval.checkpoints import name_of, result_directory
 from eval.measure import check_rounds, in_turn, peak_bytes
 from eval.report import Row, save_figure
-from eval.resolution import name_of, result_directory
 from performer_string import ViT, fold
 from train.checkpoint import Trained
 from train.data.sizes import Size
@@ -43,7 +43,7 @@ def tokens(text: str) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    resolution.add_arguments(parser)
+    checkpoints.add_arguments(parser)
     parser.add_argument(
         "--tokens", nargs="+", type=tokens, action=Once, default=[256, 1024, 4096], help="to measure time and memory at"
     )
@@ -107,8 +107,8 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     check_rounds(options.rounds)
     if options.probes < 1:
         raise ValueError(f"a radius needs at least 1 image, not {options.probes}.")
-    models = resolution.load_models(options)
-    for row in resolution.accuracies(models, options, device):
+    models = checkpoints.load_models(options)
+    for row in checkpoints.accuracies(models, options, device):
         kept = ("resolution", "tokens", "low", "high", "images", "null")
         yield line("accuracy", row["model"], "accuracy in %", row["accuracy"], **{k: row[k] for k in kept})
     for trained in tqdm(models, desc="radius", leave=False, disable=None):

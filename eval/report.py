@@ -93,3 +93,10 @@ def table(rows: Sequence[Row]) -> str:
     aligned = ["right" if all(map(number.fullmatch, column)) else "left" for column in zip(*cells, strict=True)]
     # Cells as they are: tabulate would read +18.3, a difference, as the number 18.3.
     return tabulate(cells, headers=list(rows[0]), tablefmt="github", disable_numparse=True, colalign=aligned)
+
+
+def mark_training(axis: Any, found: Sequence[Row]) -> None:
+    """A line at each training size."""
+    for size in dict.fromkeys(row["trained at"] for row in found):
+        axis.axvline(size.side, color="grey", linewidth=0.8)
+        axis.annotate(" trained here", (size.side, 0.03), xycoords=("data", "axes fraction"), fontsize=8, color="grey")

@@ -8,7 +8,7 @@ import pytest
 import torch
 from saved import CONFIG, read, save
 
-from eval import ablation, resolution
+from eval import ablation, checkpoints, resolution
 from eval.__main__ import main
 from eval.ablation import summary
 from eval.seeds import check_seeds, student
@@ -52,7 +52,7 @@ def test_differences_are_to_the_reference_wherever_it_comes(names, monkeypatch):
     accuracy = {"recipe-seed0": 90.0, "other-seed0": 70.0}
 
     def rows(options, device):
-        for name in map(resolution.name_of, options.checkpoint):
+        for name in map(checkpoints.name_of, options.checkpoint):
             yield {"model": name, "resolution": Size.of(60), "accuracy": accuracy[name]}
 
     monkeypatch.setattr(resolution, "rows", rows)

@@ -10,7 +10,7 @@ import torch
 from matplotlib.figure import Figure
 from saved import CONFIG, read, save
 
-from eval import resolution
+from eval import checkpoints, report
 from eval.__main__ import build_parser, main
 from eval.report import table, wilson, write_csv
 from eval.resolution import summary
@@ -104,14 +104,14 @@ def test_results_of_another_command_are_kept(tmp_path):
 
 
 def stop_at(monkeypatch, size: int, error: BaseException) -> None:
-    accuracy = resolution.accuracy
+    accuracy = checkpoints.accuracy
 
     def fails(trained, at, *rest):
         if at == (size, size):
             raise error
         return accuracy(trained, at, *rest)
 
-    monkeypatch.setattr(resolution, "accuracy", fails)
+    monkeypatch.setattr(checkpoints, "accuracy", fails)
 
 
 def test_what_another_command_measured_before_it_was_stopped_is_kept(tmp_path, monkeypatch):
@@ -303,5 +303,5 @@ def test_cells_of_a_table_are_as_they_are_given():
 
 def test_models_trained_at_other_sizes_are_marked_each(tmp_path):
     axis = Figure().subplots()
-    resolution.mark_training(axis, [{"trained at": Size.of(size)} for size in (60, 84, 60, [90, 160])])
+    report.mark_training(axis, [{"trained at": Size.of(size)} for size in (60, 84, 60, [90, 160])])
     assert [line.get_xdata()[0] for line in axis.lines] == [60, 84, 120]
