@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, cast
 
 import torch
@@ -26,10 +26,14 @@ class Focus:
     positions: Tensor
     num_prefix: int = 0
 
+    @cached_property
+    def matrix(self) -> Tensor:
+        """lambda(p_i - p_j), [H, N, N]."""
+        return self.locality.matrix(self.positions, self.num_prefix)
+
     def weights(self, weights: Tensor, rows: slice = slice(None)) -> Tensor:
         """What the values are summed with, of the normalised attention [B, H, n, N] of these rows: for study."""
-        decay = self.locality.matrix(self.positions, self.num_prefix)  # [H, N, N]
-        return naive.focused_weights(weights, decay[:, rows], self.locality.normalised)
+        return naive.focused_weights(weights, self.matrix[:, rows], self.locality.normalised)
 
 
 def relu_power(x: Tensor, order: int) -> Tensor:

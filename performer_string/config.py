@@ -141,6 +141,10 @@ class ViTConfig:
                 lookup(kind, name, table)
             elif options:
                 raise ValueError(f"options of a {kind}, {options}, but none is named. Known: {', '.join(table)}.")
+        for name in ("feature_options", "encoding_options", "locality_options", "value_options"):
+            own = sorted({"head_dim", "num_heads", "coord_dim", "grid", "layers", "seed"} & set(getattr(self, name)))
+            if own:
+                raise ValueError(f"{name} cannot have {own[0]!r}, which the model itself gives.")
         if self.attention == "performer-pytorch" and (self.locality is not None or self.key_gate):
             missing = "locality" if self.locality is not None else "key_gate"
             raise ValueError(f'attention "performer-pytorch" has no {missing}; use "linear" or "softmax".')

@@ -193,7 +193,18 @@ def test_the_layer_itself_says_what_it_needs():
             layer(torch.randn(1, 5, 16), rotation, **given)
 
 
-@torch.no_grad()
+@pytest.mark.parametrize("options", [{"num_heads": 3}, {"grid": [2, 2]}], ids=str)
+def test_what_the_model_itself_gives_is_no_option(options):
+    with pytest.raises(ValueError, match=f"locality_options cannot have '{next(iter(options))}', which the model"):
+        vit(locality="table", locality_options=options)
+
+
+def test_what_a_locality_has_to_log():
+    assert set(vit(locality="radial").localities()[0].learned()) == {"sigma", "amplitude"}
+    normalised = {"normalised": True}
+    assert set(vit(locality="radial", locality_options=normalised).localities()[0].learned()) == {"sigma"}
+
+
 @pytest.mark.parametrize("name", LOCALITIES)
 def test_the_figure_shows_each_heads_kernel_over_the_offsets(name):
     model = vit(locality=name)

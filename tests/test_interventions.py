@@ -147,8 +147,9 @@ def test_thinning_keeps_every_glyph_and_as_many_tokens_as_in_training():
 @pytest.mark.parametrize("normalised", [False, True])
 @pytest.mark.parametrize("locality", [None, "gaussian"])
 @pytest.mark.parametrize("kind", ["softmax", "relu"])
-def test_near_keys_are_those_with_offsets_of_the_training_grid(kind, locality, normalised):
+def test_near_keys_are_those_with_offsets_of_the_training_grid(kind, locality, normalised, monkeypatch):
     """A row of one layer, key by key."""
+    monkeypatch.setattr("eval.dense.ROWS", 30)  # of 82
     focused = {"locality": locality, "locality_options": {"normalised": normalised}} if locality else {}
     vit, images = model(kind, **focused, key_gate=True), sparse_images(9)
     probe, seen = probe_attention(vit, images)[1], []

@@ -18,7 +18,7 @@ from performer_string import (
     naive,
     softmax_attention,
 )
-from performer_string.locality import Locality, offsets
+from performer_string.locality import Locality, OffsetKernel, offsets
 
 DECAYS = [name for name, kind in LOCALITIES.items() if issubclass(kind, Locality)]
 PROFILES = {
@@ -125,12 +125,75 @@ def test_gradients_are_finite_at_distance_zero(name):
         ("gaussian", {"sigma": 0.0}, "0 < 0.25 < sigma < 64.0, not 0.0"),
         ("gaussian", {"amplitude": 3.0}, "between 0 and max_amplitude=2.0, not 3.0"),
         ("radial", {"amplitude": 0.5, "normalised": True}, "a normalised decay has no amplitude"),
+        ("radial", {"max_amplitude": 3.0, "normalised": True}, "a normalised decay has no amplitude"),
         ("gaussian", {"num_heads": 0}, "num_heads has to be positive, not 0"),
     ],
 )
 def test_bad_options(name, options, message):
     with pytest.raises(ValueError, match=message):
         build_locality(name, **{"num_heads": 2, **options})
+
+
+@pytest.mark.parametrize("name", DECAYS)
+def test_a_normalised_decay_ends_where_it_is_negligible(name):
+    locality = build_locality(name, num_heads=1, sigma=2.0, normalised=True).double()
+    (widths,) = locality.components()[1].tolist()
+    (split,) = locality.splits(widths, 2)
+    at_its_end = locality.of_offsets(torch.tensor([split.radius], dtype=torch.float64))
+    assert 1e-12 < float(at_its_end.detach()) < 2.5e-11
+
+
+class Own(OffsetKernel):
+    """A kernel of one's own, of `of_offsets` alone: a cone with a learned steepness, zero beyond a distance."""
+
+    def __init__(self, normalised, far=9.0, heads=1):
+        super().__init__(2, normalised)
+        self.far, self.steepness = far, torch.nn.Parameter(torch.rand(heads, dtype=torch.float64) + 0.5)
+
+    def of_offsets(self, offsets):
+        distance = offsets.abs().sum(-1)
+        assert distance.max() <= 23 + 17  # no more than between two tokens of the grid below
+        cone = (1 - distance / self.far).clamp(min=0)
+        steepness = self.steepness.view(-1, *[1] * cone.ndim)
+        return torch.where(cone > 0, torch.where(cone > 0, cone, 1.0) ** steepness, 0.0)
+
+
+@pytest.mark.parametrize("dense", [0, 10**6])
+@pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.parametrize("kind", ["softmax", "relu"])
+@pytest.mark.parametrize("normalised", [False, True])
+def test_a_kernel_of_ones_own_needs_its_offsets_alone(normalised, kind, heads, dense, monkeypatch):
+    """Exact over a grid too; what it takes out has no weight however large its logit."""
+    monkeypatch.setattr(offsets, "DENSE", dense)
+    locality, positions = Own(normalised, heads=heads), grid_positions((24, 18), dtype=torch.float64)
+    q, k, v = torch.randn(3, 1, 2, 432, 6, dtype=torch.float64)
+    q = q * (30 if kind == "softmax" else 1)
+    phi = build_feature_map("relu", head_dim=6, num_heads=2, num_features=16).double()
+    if kind == "softmax":
+        out = softmax_attention(q, k, v, locality=locality, positions=positions)
+        logits = (q @ k.mT * 6**-0.5).detach()
+    else:
+        out = linear_attention(q, k, v, phi, locality=locality, positions=positions)
+        logits = (phi.queries(q) @ phi.keys(k).mT).log()
+    decay = locality.matrix(positions).expand(2, -1, -1)
+    if normalised:
+        weights = (logits + torch.where(decay > 0, torch.where(decay > 0, decay, 1.0).log(), -torch.inf)).softmax(-1)
+    else:
+        weights = logits.softmax(-1) * decay
+    slow, weight = weights @ v, torch.randn_like(v)
+    torch.testing.assert_close(out, slow)
+    gradients = [torch.autograd.grad((x * weight).sum(), locality.steepness, retain_graph=True) for x in (out, slow)]
+    torch.testing.assert_close(*gradients)
+
+
+def test_a_kernel_of_the_wrong_shape_says_so():
+    locality, positions = Own(True, heads=3), grid_positions((4, 3), dtype=torch.float64)
+    q = torch.randn(1, 2, 12, 6, dtype=torch.float64)
+    phi = build_feature_map("relu", head_dim=6, num_heads=2, num_features=16).double()
+    with pytest.raises(
+        ValueError, match=r"Own.of_offsets\(\) has to be \[2, .*or have 1 in place of its 2 heads, not \[3"
+    ):
+        linear_attention(q, q, q, phi, locality=locality, positions=positions)
 
 
 def test_positions_have_to_be_given():

@@ -87,6 +87,17 @@ def test_attention_has_it_in_numerator_and_denominator(map_name, normalised, num
         torch.testing.assert_close(a, b)
 
 
+def test_the_way_is_chosen_by_cost(monkeypatch):
+    """A window over all of a few thousand tokens; the FFT of very many."""
+    taken = []
+    monkeypatch.setattr(table, "toeplitz_sum", lambda fq, fk, v, *_: taken.append(len(fq)) or torch.zeros_like(v))
+    mask, phi = make((4, 3)).float(), build_feature_map("relu", head_dim=2, num_heads=2, num_features=2)
+    for side, ways in ((30, 0), (100, 1)):
+        q = torch.randn(1, 2, side * side, 2)
+        linear_attention(q, q, q, phi, locality=mask, positions=grid_positions((side, side)))
+        assert len(taken) == ways
+
+
 def test_it_starts_as_no_mask():
     mask, positions = build_locality("table", num_heads=2, grid=(3, 4)), grid_positions((3, 4))
     q, k, v = (torch.randn(1, 2, 12, 6) for _ in range(3))

@@ -38,8 +38,9 @@ class Locality(OffsetKernel):
         sigma_bounds: sigma stays between them: sigma = low (high / low)^s with s in (0, 1).
         max_amplitude: the bound of the amplitude.
         normalised: whether the denominator sees the decay too. Then there is no amplitude, which would cancel; and
-            always a window, up to where lambda is 2e-11, since a query may have weights so small nearby that what is
-            far decides.
+            always a window, up to where lambda is 2.5e-11, since a query may have weights so small nearby that what is
+            far decides. It is off by less than 0.1 % where what is near weighs 1e-7 of what is far, or more; a query
+            with no key within the window has the output zero.
     """
 
     FAR = 7.0  # from here on lambda is below 2.5e-11; in widths of the widest component

@@ -65,7 +65,7 @@ class Mixture(Protocol):
         """Amplitudes and widths of its Gaussians, [H, G] each, widths rising."""
         ...
 
-    def of_offsets(self, offsets: Tensor) -> Tensor:
+    def of_heads(self, offsets: Tensor) -> Tensor:
         """lambda(r), exact: [..., C] -> [H, ...]."""
         ...
 
@@ -221,7 +221,7 @@ def _focus(
     wide = amplitudes[:, plan.first :], widths[:, plan.first :]  # [H, G'] each
 
     def near(offsets: Tensor) -> Tensor:
-        kernel = decay.of_offsets(offsets[..., : lattice.dim])[heads]
+        kernel = decay.of_heads(offsets[..., : lattice.dim])[heads]
         if plan.cell is not None:
             squares = offsets.square().sum(-1)
             for a, s in zip(wide[0].unbind(-1), wide[1].unbind(-1), strict=True):

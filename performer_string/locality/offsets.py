@@ -23,7 +23,7 @@ DENSE = 256  # tokens up to which N x N is faster than any walk over a grid, for
 
 
 class OffsetKernel(nn.Module):
-    """lambda(p_i - p_j) > 0 for each head; 1 from and to prefix tokens, which have no place.
+    """lambda(p_i - p_j) for each head; 1 from and to prefix tokens, which have no place.
 
     o_i = sum_j A_ij lambda_ij v_j, with A the normalised attention; or, if `normalised`, divided by
     sum_j A_ij lambda_ij, as if log lambda were added to the logits.
@@ -43,13 +43,24 @@ class OffsetKernel(nn.Module):
         self.num_heads, self.normalised = num_heads, normalised
 
     def of_offsets(self, offsets: Tensor) -> Tensor:
-        """lambda(r) of r [..., C] in patches, [H, ...]."""
+        """lambda(r) of r [..., C] in patches, [H or 1, ...]; 0 or more if normalised."""
         raise NotImplementedError
 
     def log_of_offsets(self, offsets: Tensor) -> Tensor:
-        """log lambda(r), [H, ...]: what softmax adds to its logits."""
+        """log lambda(r), [H or 1, ...]: what softmax adds to its logits."""
         kernel = self.of_offsets(offsets)
-        return kernel.clamp_min(torch.finfo(kernel.dtype).tiny).log()
+        some = kernel > 0
+        return torch.where(some, torch.where(some, kernel, 1.0).log(), -torch.inf)
+
+    def of_heads(self, offsets: Tensor) -> Tensor:
+        """`of_offsets`, [H, ...]."""
+        kernel, shape = self.of_offsets(offsets), (self.num_heads, *offsets.shape[:-1])
+        if kernel.shape not in (shape, (1, *shape[1:])):
+            raise ValueError(
+                f"{type(self).__name__}.of_offsets() has to be {list(shape)} of offsets {list(offsets.shape)}, or have "
+                f"1 in place of its {self.num_heads} heads, not {list(kernel.shape)}."
+            )
+        return kernel.expand(shape)
 
     def components(self) -> tuple[Tensor, Tensor]:
         """Amplitudes and widths [H, G], widths rising, of Gaussians whose sum is lambda, or nearly; none by default."""
@@ -75,7 +86,7 @@ class OffsetKernel(nn.Module):
         Args:
             positions: [N, C].
         """
-        return torch.where(placed(positions, num_prefix), self.of_offsets(between(positions)), 1.0)
+        return torch.where(placed(positions, num_prefix), self.of_heads(between(positions)), 1.0)
 
     def log_matrix(self, positions: Tensor, num_prefix: int = 0) -> Tensor:
         """The logarithm of `matrix`, also where that is too small for a number."""
@@ -121,7 +132,7 @@ class OffsetKernel(nn.Module):
     ) -> Tensor:
         """Linear attention with lambda in it: q, k, v [B, H, N, d] -> [B, H, N, d], in the type of the features.
 
-        On a grid, features are held for a slab of tokens at a time.
+        On a grid, features are held for a slab of tokens at a time, but for those of a `whole` sum.
         """
         sample = k.shape[1] * k.shape[2] * phi.num_features  # features of one
         few = plain() or k.shape[0] * sample <= slab_size(k.device)  # an exported graph is for any batch

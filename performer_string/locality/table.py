@@ -23,7 +23,7 @@ from performer_string.locality.offsets import OffsetKernel
 from performer_string.modes import transformed
 
 ENTRIES = {"cpu": 4e6, "cuda": 2.5e8}  # numbers that go through one FFT, if that is possible
-FFT = 230.0  # what a number and stage of the transforms is worth in multiplications of the window, measured on a CPU
+FFT = 300.0  # what a number and stage of the transforms is worth in multiplications of the window, measured on a CPU
 
 
 def toeplitz_sum(fq: Tensor, fk: Tensor, v: Tensor, kernel: Tensor, shape: Sequence[int]) -> Tensor:

@@ -23,15 +23,19 @@ Kernel = Callable[[Tensor], Tensor]  # offsets [..., 3] in patches -> lambda, [H
 
 
 def window_table(kernel: Kernel, lattice: Lattice, radius: Triple, like: Tensor) -> Tensor:
-    """lambda from each place of a tile to each of its window, [H, a_0, a_1, a_2, w_0, w_1, w_2], w = a + 2 radius."""
-    difference = []
-    for c, (a, r, step) in enumerate(zip(tile_of(lattice), radius, lattice.steps, strict=True)):
-        here = torch.arange(a, device=like.device, dtype=like.dtype)
-        there = torch.arange(-r, a + r, device=like.device, dtype=like.dtype)
-        view = [1] * 6
-        view[c], view[c + 3] = len(here), len(there)
-        difference.append(((here[:, None] - there) * step).view(view))  # [.., a_c, .., w_c, ..]
-    return kernel(torch.stack(torch.broadcast_tensors(*difference), dim=-1)).to(like.dtype)
+    """lambda from each place of a tile to each of its window, [H, a_0, a_1, a_2, w_0, w_1, w_2], w = a + 2 radius.
+
+    Each offset is asked for once, and none that no two tokens of the lattice have.
+    """
+    axes, windows = [], []
+    for n, a, r, step in zip(lattice.shape, tile_of(lattice), radius, lattice.steps, strict=True):
+        offsets = torch.arange(a + r - 1, -a - r, -1, device=like.device, dtype=like.dtype)  # the largest first
+        axes.append(offsets.clamp(1 - n, n - 1) * step)
+        windows.append(a + 2 * r)
+    table = kernel(torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)).to(like.dtype)
+    for c, w in enumerate(windows):
+        table = table.unfold(c + 1, w, 1)  # from the last place of the tile to the first
+    return table.flip(1, 2, 3)
 
 
 class _WindowSum(torch.autograd.Function):

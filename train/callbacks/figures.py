@@ -82,7 +82,7 @@ def attention_figure(vit: ViT, image: Tensor, probes: list[Probe], grid: tuple[i
     """For the token that the last layer attends to most: where it looks itself, by layer (rows) and head (columns)."""
     from matplotlib.figure import Figure
 
-    maps = [p.of_image(0).weights()[0].float() for p in probes]  # of [H, N, N]
+    maps = [p.of_image(0).effective_weights()[0].float() for p in probes]  # of [H, N, N]
     skip = vit.num_prefix
     token = int(maps[-1][:, :, skip:].sum((0, 1)).argmax())
     rows, columns = len(maps), maps[0].shape[0]
@@ -118,7 +118,8 @@ def locality_figure(vit: ViT) -> Any:
     figure = Figure(figsize=(1.6 * columns, 1.7 * rows))
     panels = figure.subplots(rows, columns, squeeze=False)
     for layer, locality in enumerate(found):
-        for head, values in enumerate(locality.log_of_offsets(offsets).float().cpu()):  # [2 h - 1, 2 w - 1]
+        logs = locality.log_of_offsets(offsets).detach().float().cpu()  # [H or 1, 2 h - 1, 2 w - 1]
+        for head, values in enumerate(logs.expand(columns, -1, -1)):
             panels[layer][head].imshow(values, cmap="viridis", extent=(-w + 0.5, w - 0.5, h - 0.5, -h + 0.5))
             panels[layer][head].set_title(f"{values.min():.1f} to {values.max():.1f}", fontsize=7)
             panels[layer][head].set(xticks=[], yticks=[])
