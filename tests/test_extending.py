@@ -1,4 +1,4 @@
-"""What docs/extending.md says: an encoding, a feature map, data and a training of one's own, from outside."""
+"""What docs/extending.md says: an encoding, a feature map, a locality, data and a training of one's own."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 from training import REPOSITORY, last
 
 from eval.__main__ import main
-from performer_string import ENCODINGS, FEATURE_MAPS, build_encoding
+from performer_string import ENCODINGS, FEATURE_MAPS, LOCALITIES, build_encoding
 from train import cli, plan
 from train.checkpoint import read_checkpoint
 from train.data.images import AUGMENTATIONS
@@ -22,14 +22,14 @@ from train.data.sources import SOURCES
 
 PAGE = (REPOSITORY / "docs" / "extending.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-TABLES = (ENCODINGS, FEATURE_MAPS, SOURCES, AUGMENTATIONS)
+TABLES = (ENCODINGS, FEATURE_MAPS, LOCALITIES, SOURCES, AUGMENTATIONS)
 
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
     """The page's module where commands are run; the tables are afterwards as they were."""
     before = [dict(table) for table in TABLES]
-    (tmp_path / "mine.py").write_text("\n\n".join(BLOCKS[:4]))
+    (tmp_path / "mine.py").write_text("\n\n".join(BLOCKS[:5]))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend("")
     yield
@@ -41,11 +41,20 @@ def mine(tmp_path, monkeypatch):
 
 def test_a_module_of_ones_own_from_the_command_line(config, mine, tmp_path):
     """Trained, resumed, evaluated, and in a sweep of a recipe that names it."""
-    own = ["--imports", "[mine]", "--model.vit.encoding", "golden", "--model.vit.feature_map", "elu"]
+    own = [
+        "--imports",
+        "[mine]",
+        "--model.vit.encoding",
+        "golden",
+        "--model.vit.feature_map",
+        "elu",
+        "--model.vit.locality",
+        "city-block",
+    ]
     options = ["--model.vit.feature_options", "{}", "--model.vit.encoding_options", "{speed: 0.7}"]
     run = tmp_path / "run"
     cli.run(["fit", "--config", str(config), "--run_dir", str(run), "--trainer.max_epochs", "1", *own, *options])
-    for table, entry in zip(TABLES, ("golden", "elu", "discs", "blur"), strict=True):
+    for table, entry in zip(TABLES, ("golden", "elu", "city-block", "discs", "blur"), strict=True):
         del table[entry]
     del sys.modules["mine"]  # as in a process of its own
     cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
@@ -94,7 +103,7 @@ def test_a_training_of_ones_own(config, mine, tmp_path):
 
 def test_a_loop_of_ones_own():
     names: dict[str, object] = {"torch": torch}
-    exec("\n".join(BLOCKS[4:]), names)
+    exec("\n".join(BLOCKS[5:]), names)
     assert names["x"].shape == (2, 144, 64)
     assert names["logits"].shape == (1, 10)
     assert names["maps"].shape == (1, 192, 14, 20)
