@@ -164,7 +164,7 @@ class Attentions:
 
 
 def vit_tiny(method: str, options: argparse.Namespace, grid: tuple[int, int], device: torch.device) -> ViT:
-    """A ViT-tiny in evaluation mode, whose attention is this method."""
+    """A ViT-tiny in evaluation mode, whose attention is this method; its weights are those of any other's."""
     torch.manual_seed(0)
     focused = method == "linear+lf"
     features = "favor+" if method == "performer-pytorch" else options.feature_map
@@ -186,6 +186,7 @@ def layer_call(
 ) -> Callable[[], Tensor]:
     """One block, attention and MLP, of a ViT-tiny."""
     vit = vit_tiny(method, options, grid, device)
+    torch.manual_seed(math.prod(grid))
     x = torch.randn(1, math.prod(grid), vit.norm.weight.numel(), device=device, dtype=vit.norm.weight.dtype)
     x.requires_grad_(options.backward)
     positions = vit.grid_positions(grid, device)
@@ -198,5 +199,6 @@ def model_call(
 ) -> Callable[[], Tensor]:
     """A whole ViT-tiny on one image."""
     vit = vit_tiny(method, options, grid, device)
+    torch.manual_seed(math.prod(grid))
     image = torch.randn(1, 3, *(PATCH * n for n in grid), device=device, dtype=vit.norm.weight.dtype)
     return lambda: vit(image)

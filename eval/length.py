@@ -67,19 +67,24 @@ class Length:
         self.options, self.device = attentions.options, attentions.device
 
     def calls(self, methods: Sequence[str], tokens: int) -> tuple[dict[str, Callable[[], None]], dict[str, float]]:
-        """A call for each method, and at the level of attention its error to exact softmax."""
+        """A call for each method, and the relative error of its outputs to those of exact softmax: of layers and models
+        with the same weights, where softmax is among the methods. A locality has none, which is not after softmax."""
         make = LEVELS[self.level]
         outs: dict[str, Callable[[], Tensor]]
         errors = dict.fromkeys(methods, math.nan)
+        compared = [name for name in methods if name != "linear+lf"]
         if make is None:
             inputs = self.attentions.inputs(tokens)
             every = self.attentions.outputs(tokens, *inputs)
             outs = {name: every[name] for name in methods}
             with torch.inference_mode():
-                compared = [name for name in methods if name != "linear+lf"]  # which is not after softmax
                 errors |= {name: self.attentions.error(outs[name](), *inputs) for name in compared}
         else:
             outs = {name: make(name, self.options, grid_of(tokens), self.device) for name in methods}
+            if REFERENCE in methods:
+                with torch.inference_mode():
+                    exact = outs[REFERENCE]().float()
+                    errors |= {name: float((outs[name]().float() - exact).norm() / exact.norm()) for name in compared}
         return {name: timed(out, self.options.backward) for name, out in outs.items()}, errors
 
 

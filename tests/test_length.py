@@ -43,10 +43,32 @@ def test_attention_of_every_method(extra, tmp_path, capsys):
     assert "performer-pytorch" in capsys.readouterr().out
 
 
-def test_layer_and_model(tmp_path):
-    arguments = ["length", "--tokens", "12", "--levels", "layer", "model", "--methods", "linear", "softmax"]
-    main([*arguments, *SMALL, "--out", str(tmp_path), "--device", "cpu"])
-    assert [row["level"] for row in read(tmp_path / "length.csv")] == ["layer"] * 2 + ["model"] * 2
+@pytest.mark.parametrize("extra", [[], ["--backward"]], ids=str)
+def test_layer_and_model(extra, tmp_path):
+    """With their errors to a layer or model of the same weights whose attention is softmax."""
+    main(["length", "--tokens", "12", "--levels", "layer", "model", *SMALL, *extra, "--out", str(tmp_path)])
+    found = read(tmp_path / "length.csv")
+    assert [row["level"] for row in found] == ["layer"] * 4 + ["model"] * 4
+    for row in found:
+        error = float(row["error to softmax"])
+        if row["method"] == "linear+lf":
+            assert math.isnan(error)
+        else:
+            assert error == 0 if row["method"] == "softmax" else 0 < error < 0.1
+
+
+def test_the_models_have_the_same_weights():
+    parser = argparse.ArgumentParser()
+    length.add_arguments(parser)
+    models = [contestants.vit_tiny(name, parser.parse_args([]), (3, 4), CPU) for name in contestants.METHODS]
+    for model in models:
+        for name, weight in dict(models[2].named_parameters()).items():
+            assert torch.equal(model.get_parameter(name), weight)
+
+
+def test_without_softmax_there_is_nothing_to_compare_with(tmp_path):
+    main(["length", "--tokens", "12", "--levels", "layer", "--methods", "linear", *SMALL, "--out", str(tmp_path)])
+    assert math.isnan(float(read(tmp_path / "length.csv")[0]["error to softmax"]))
 
 
 def test_no_speed_for_a_path_that_is_wrong(monkeypatch, capsys):
