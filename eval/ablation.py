@@ -39,9 +39,8 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
             f"no checkpoint of {options.reference!r} has the seed of {alone[0]}: add it, or say with --reference which "
             f"of {known} the others differ from."
         )
-    options.checkpoint.sort(
-        key=lambda path: stem(checkpoints.name_of(path)) != options.reference
-    )  # the reference first
+    # The reference comes first.
+    options.checkpoint.sort(key=lambda path: stem(checkpoints.name_of(path)) != options.reference)
     base: dict[tuple[int | None, int], float] = {}
     for row in resolution.rows(options, device):
         own = base.setdefault((seed_of(row["model"]), row["resolution"]), row["accuracy"])

@@ -11,6 +11,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
+from eval.measure import relative_error
 from performer_string import (
     ViT,
     ViTConfig,
@@ -141,7 +142,7 @@ class Attentions:
 
     def compare(self, name: str, where: str, out: Tensor, wanted: Tensor, times: float = 1) -> None:
         """An error unless they agree within so many times the tolerance."""
-        error = float((out.detach().double() - wanted.detach()).norm() / wanted.detach().norm())
+        error = relative_error(out, wanted)
         bound = times * TOLERANCE[self.dtype] + (FOCUSED if name == "linear+lf" else 0.0)
         if not torch.isfinite(wanted).all():
             raise ValueError(
@@ -160,7 +161,7 @@ class Attentions:
             return math.nan
         some = torch.linspace(0, q.shape[2] - 1, min(QUERIES, q.shape[2]), device=self.device).long()
         wanted = softmax_attention(q[:, :, some].float(), k.float(), v.float())
-        return float((out[:, :, some].float() - wanted).norm() / wanted.norm())
+        return relative_error(out[:, :, some], wanted)
 
 
 def vit_tiny(method: str, options: argparse.Namespace, grid: tuple[int, int], device: torch.device) -> ViT:

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 from eval.arguments import Once, positive
 from eval.contestants import METHODS, Attentions, grid_of, layer_call, model_call, operations
-from eval.measure import check_rounds, exponent, in_turn, peak_bytes, ratio, square_product
+from eval.measure import check_rounds, exponent, in_turn, peak_bytes, ratio, relative_error, square_product
 from eval.report import Row, save_figure
 from performer_string.choices import lookup
 
@@ -83,8 +83,8 @@ class Length:
             outs = {name: make(name, self.options, grid_of(tokens), self.device) for name in methods}
             if REFERENCE in methods:
                 with torch.inference_mode():
-                    exact = outs[REFERENCE]().float()
-                    errors |= {name: float((outs[name]().float() - exact).norm() / exact.norm()) for name in compared}
+                    exact = outs[REFERENCE]()
+                    errors |= {name: relative_error(outs[name](), exact) for name in compared}
         return {name: timed(out, self.options.backward) for name, out in outs.items()}, errors
 
 

@@ -1,4 +1,4 @@
-"""Time and memory of a call, measured in the same way by every evaluation."""
+"""Time, memory and error of a call, measured in the same way by every evaluation."""
 
 from __future__ import annotations
 
@@ -10,11 +10,18 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 from tqdm import tqdm
 
 Call = Callable[[], object]
 K = TypeVar("K", bound=Hashable)
+
+
+def relative_error(out: Tensor, wanted: Tensor) -> float:
+    """|out - wanted| / |wanted|."""
+    out, wanted = out.detach().double(), wanted.detach().double()
+    return float((out - wanted).norm() / wanted.norm())
 
 
 def seconds(call: Call, device: torch.device) -> float:

@@ -20,6 +20,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from tqdm import tqdm
 
+from eval.measure import relative_error
 from eval.report import Row, save_figure
 from performer_string import build_encoding
 from performer_string.encodings import SeparableEncoding
@@ -108,7 +109,7 @@ def after_the_rotation(head_dim: int) -> Row:
     basis, r = cayley(skew - skew.mT), torch.rand(9, 2, dtype=torch.float64) * 5
     q, k = (encoding(r).rotate(x) for x in torch.randn(2, 1, 1, 9, head_dim, dtype=torch.float64))
     plain, turned = q @ k.mT, (q @ basis.mT) @ (k @ basis.mT).mT
-    error = float((plain - turned).norm() / plain.norm())
+    error = relative_error(turned, plain)
     return {"target": "rope-mixed", "fitted": "rope-mixed, Cayley after it", "error": error, "covers": error < SAME}
 
 

@@ -18,8 +18,8 @@ from performer_string.checks import (
     check_features,
     check_heads,
     check_key_bias,
-    check_key_mask,
     check_locality,
+    check_mask,
     check_positions,
     check_rotation,
 )
@@ -87,7 +87,7 @@ def softmax_attention(
     """
     check_heads(q, k, v)
     check_rotation(rotation, q, k)
-    check_key_mask(key_mask, k)
+    check_mask("key", key_mask, k.shape[0], k.shape[2])
     check_key_bias(key_bias, k)
     q, k = rotate_pair(q, k, rotation)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
@@ -178,7 +178,7 @@ def linear_attention(
     check_heads(q, k, v)
     check_features(phi, q)
     check_rotation(rotation, q, k)
-    check_key_mask(key_mask, k)
+    check_mask("key", key_mask, k.shape[0], k.shape[2])
     check_key_bias(key_bias, k)
     if locality is not None:
         check_locality(locality, q)

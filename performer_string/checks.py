@@ -43,13 +43,12 @@ def check_features(phi: FeatureMap, q: Tensor) -> None:
         )
 
 
-def check_key_mask(key_mask: Tensor | None, k: Tensor) -> None:
-    if key_mask is None:
-        return
-    if key_mask.dtype != torch.bool or key_mask.shape != (k.shape[0], k.shape[-2]):
+def check_mask(kind: str, mask: Tensor | None, batch: int, count: int) -> None:
+    """Of keys or patches."""
+    if mask is not None and (mask.dtype != torch.bool or mask.shape != (batch, count)):
         raise ValueError(
-            f"key_mask has to be boolean and of shape [B, N] = [{k.shape[0]}, {k.shape[-2]}], True where a key takes "
-            f"part, not {key_mask.dtype} {list(key_mask.shape)}."
+            f"{kind}_mask has to be boolean and of shape [B, N] = [{batch}, {count}], True where a {kind} takes part, "
+            f"not {mask.dtype} {list(mask.shape)}."
         )
 
 

@@ -55,10 +55,19 @@ def check_positive(name: str, value: float) -> None:
         raise ValueError(f"{name} has to be positive, not {value}.")
 
 
-def construct(kind: str, name: str, build: Callable[..., T], options: Mapping[str, Any], **given: Any) -> T:
-    """`build(**given, **options)`; an option that `build` does not take is an error that names the nearest, and so is
-    one of another type than annotated."""
-    accepted = {p.name: p for p in inspect.signature(build, eval_str=True).parameters.values() if p.name not in given}
+def construct(
+    kind: str,
+    name: str,
+    build: Callable[..., T],
+    options: Mapping[str, Any],
+    offered: Mapping[str, Any] | None = None,
+    **given: Any,
+) -> T:
+    """`build(**given, **options)`, with what is offered where `build` takes it; an option that `build` does not take is
+    an error that names the nearest, and so is one of another type than annotated."""
+    parameters = inspect.signature(build, eval_str=True).parameters
+    given |= {name: value for name, value in (offered or {}).items() if name in parameters}
+    accepted = {p.name: p for p in parameters.values() if p.name not in given}
     for option, value in options.items():
         if option not in accepted:
             known = f"Its options: {', '.join(accepted)}." if accepted else "It takes no options."

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from performer_string.attend import Attend, build_attention
+from performer_string.checks import check_mask
 from performer_string.config import ViTConfig, patch_and_image
 from performer_string.constants import place_constants
 from performer_string.encodings import Encoding, build_encoding
@@ -185,22 +186,14 @@ class ViT(nn.Module):
         if self.prefix is not None:
             x = torch.cat([self.prefix.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)  # [B, P + N, D]
         placed = with_prefix(positions, self.num_prefix)
-        key_mask = None if patch_mask is None else self.key_mask(patch_mask, (len(images), math.prod(grid)))
+        check_mask("patch", patch_mask, len(images), math.prod(grid))
+        key_mask = None if patch_mask is None else F.pad(patch_mask, (self.num_prefix, 0), value=True)
         for block, rotation in zip(self.blocks, rotations, strict=True):
             if self.grad_checkpointing and torch.is_grad_enabled():
                 x = checkpoint(block, x, rotation, placed, self.num_prefix, key_mask, use_reentrant=False)
             else:
                 x = block(x, rotation, placed, self.num_prefix, key_mask)
         return cast(Tensor, self.norm(x))
-
-    def key_mask(self, patch_mask: Tensor, shape: tuple[int, int]) -> Tensor:
-        """The mask of all tokens, [B, P + N], from that of the patches."""
-        if patch_mask.dtype != torch.bool or patch_mask.shape != shape:
-            raise ValueError(
-                f"patch_mask has to be boolean and of shape [B, N] = {list(shape)}, True where a patch takes part, not "
-                f"{patch_mask.dtype} {list(patch_mask.shape)}."
-            )
-        return F.pad(patch_mask, (self.num_prefix, 0), value=True)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False, patch_mask: Tensor | None = None) -> Tensor:
         """Logits [B, classes] of `forward_features`' tokens, or, before the head, what is pooled of them: [B, D]."""

@@ -16,8 +16,8 @@ Frequencies = Literal["mixed", "axial"]
 
 def build_generator(name: str, heads: int, head_dim: int, init_std: float, options: dict[str, Any]) -> SkewGenerator:
     """A learned skew-symmetric matrix by its name in `GENERATORS`."""
-    given = {"heads": heads, "head_dim": head_dim, "init_std": init_std}
-    return construct("generator", name, lookup("generator", name, GENERATORS), options, **given)
+    kind = lookup("generator", name, GENERATORS)
+    return construct("generator", name, kind, options, heads=heads, head_dim=head_dim, init_std=init_std)
 
 
 class CayleySTRING(SeparableEncoding):

@@ -7,7 +7,6 @@ has no draw: there it is kept exactly.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any
 
 from performer_string.choices import construct, lookup
@@ -40,7 +39,4 @@ def build_feature_map(name: str, *, head_dim: int, num_heads: int, seed: int = 0
         ValueError: an unknown name or option, with the nearest known one; or a value out of its range.
     """
     kind = lookup("feature map", name, FEATURE_MAPS)
-    given: dict[str, Any] = {"head_dim": head_dim, "num_heads": num_heads}
-    if "seed" in inspect.signature(kind).parameters:
-        given["seed"] = seed
-    return construct("feature map", name, kind, options, **given)
+    return construct("feature map", name, kind, options, {"seed": seed}, head_dim=head_dim, num_heads=num_heads)

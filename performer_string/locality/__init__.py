@@ -7,7 +7,6 @@ logits. On a grid decays take linear time (`focusing`), over windows (`window`) 
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,7 +38,4 @@ def build_locality(name: str, *, num_heads: int, grid: Sequence[int] | None = No
         ValueError: an unknown name or option, with the nearest known one; or a value out of its range.
     """
     kind = lookup("locality", name, LOCALITIES)
-    given: dict[str, Any] = {"num_heads": num_heads}
-    if "grid" in inspect.signature(kind).parameters:
-        given["grid"] = grid
-    return construct("locality", name, kind, options, **given)
+    return construct("locality", name, kind, options, {"grid": grid}, num_heads=num_heads)
