@@ -186,7 +186,7 @@ class ViT(nn.Module):
         if self.prefix is not None:
             x = torch.cat([self.prefix.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)  # [B, P + N, D]
         placed = with_prefix(positions, self.num_prefix)
-        check_mask("patch", patch_mask, len(images), math.prod(grid))
+        check_mask("patch", patch_mask, images.shape[0], math.prod(grid))  # not len(): an export is of any batch
         key_mask = None if patch_mask is None else F.pad(patch_mask, (self.num_prefix, 0), value=True)
         for block, rotation in zip(self.blocks, rotations, strict=True):
             if self.grad_checkpointing and torch.is_grad_enabled():
