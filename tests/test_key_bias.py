@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_attention import MAPS, compare, make_map, naive_features
+from maps import MAPS, compare, make_map, naive_features
 
 from performer_string import (
     ViT,

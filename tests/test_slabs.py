@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from test_focusing import GRADIENT, GRID, WINDOW, compare, decay, definition, take
+from decays import GRADIENT, GRID, WINDOW, compare, decay, definition, take
 
 from eval.measure import peak_bytes
 from performer_string import build_feature_map, build_locality, grid_positions, linear_attention, naive
