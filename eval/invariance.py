@@ -6,39 +6,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import Tensor
-from tqdm import tqdm
 
-from eval import checkpoints
+from eval import checkpoints, moves
 from eval.report import Row, save_figure
-from performer_string import ENCODINGS, FEATURE_MAPS, ViT, ViTConfig, build_encoding, build_feature_map, grid_positions
-from performer_string.encodings import Encoding, SeparableEncoding
-from performer_string.encodings.additive import NoEncoding
-from performer_string.encodings.skew import cayley
-from performer_string.features import FeatureMap, RandomFeatures
-from performer_string.values import TurnedValues
 from train.checkpoint import load_trained
 from train.files import checkpoint_of
 
 HELP = "translation invariance of scores, of random-feature estimates and of whole models, in float64"
 ON_CPU = True
-EXACT = 1e-9  # relative to the largest score; what float64 leaves of an exact zero
-VARIANTS: dict[str, list[dict[str, Any]]] = {  # beside each family's defaults
-    "cayley-string": [{"generator": g} for g in ("block-diagonal", "banded", "top-k", "random")],
-    "pate-so2": [{"conformal_scaling": 0.5}],
-    "liere": [{"block_size": 2}],
-}
-MAPS: dict[str, tuple[str, dict[str, Any]]] = {
-    "favor+": ("favor+", {}),
-    "favor+hyperbolic": ("favor+hyperbolic", {}),
-    **{f"relu, order {p}": ("relu", {"order": p}) for p in (1, 4, 8)},
-    "polynomial": ("polynomial", {}),
-    "polynomial, lower orders": ("polynomial", {"lower": True}),
-}
-DRAWS = (1, 4, 16, 64, 256, 1024)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,178 +34,16 @@ def result_directory(options: argparse.Namespace) -> Path | None:
     return checkpoints.result_directory(options) if options.checkpoint else None
 
 
-def label(name: str, options: dict[str, Any]) -> str:
-    return " ".join([name, *(f"{key}={value}" for key, value in options.items())])
-
-
-def row(part: str, name: str, quantity: str, value: float, expected: str) -> Row:
-    """One measurement: `expected` is "exact", "fails by design", "one draw" or "1/sqrt(draws)"."""
-    holds = {"exact": value < EXACT, "fails by design": value > 1e-6}.get(expected, "")
-    return {"part": part, "name": name, "quantity": quantity, "value": value, "expected": expected, "holds": holds}
-
-
-def change_of_scores(encoding: Encoding, coord: int, shift: float = 3.37) -> float:
-    """Largest change of a score under a move along one axis, over the largest score; of products of the embeddings
-    where the encoding is added to the tokens."""
-    positions = torch.rand(12, encoding.coord_dim, dtype=torch.float64) * 5
-    moved = positions.clone()
-    moved[:, coord] += shift
-    q, k = torch.randn(2, 1, encoding.num_heads, 12, encoding.head_dim, dtype=torch.float64)
-
-    def scores(r: Tensor) -> Tensor:
-        added = encoding.embedding(r)
-        if added is not None:
-            x = added.unflatten(-1, (encoding.num_heads, encoding.head_dim)).transpose(0, 1)
-            return (q + x) @ (k + x).mT
-        rotation = encoding(r)
-        return rotation.rotate(q) @ rotation.rotate(k).mT
-
-    still = scores(positions)
-    return float((scores(moved) - still).abs().max() / still.abs().max())
-
-
-@torch.no_grad()
-def commutator(encoding: Encoding) -> float:
-    """Largest entry of [L_j, L_k] over all pairs of axes."""
-    parts = encoding.generators().double().unbind(1)
-    return max((float((a @ b - b @ a).abs().max()) for a in parts for b in parts), default=0.0)
-
-
-def expectation(name: str, encoding: Encoding) -> str:
-    if name in ("absolute", "sinusoidal") or getattr(encoding, "log_lambda", None) is not None:
-        return "fails by design"
-    return "exact" if commutes(encoding) else "fails by design"
-
-
-def commutes(encoding: Encoding) -> bool:
-    """By its kind, or by its generators."""
-    return isinstance(encoding, SeparableEncoding | NoEncoding) or commutator(encoding) < EXACT
-
-
-def has_generators(encoding: Encoding) -> bool:
-    """An encoding of one's own may do without: they are there to be studied."""
-    try:
-        encoding.generators()
-    except NotImplementedError:
-        return False
-    return True
-
-
-def of_encodings(head_dim: int) -> Iterator[Row]:
-    """Every encoding with its variants, in one, two and three dimensions."""
-    for coord_dim in (1, 2, 3):
-        for name in ENCODINGS:
-            for options in ({}, *VARIANTS.get(name, [])):
-                grid = (6, 6, 6)[:coord_dim]
-                sizes = {"head_dim": head_dim, "num_heads": 2, "coord_dim": coord_dim}
-                try:
-                    encoding = build_encoding(name, grid=grid, **sizes, **options).double()
-                except ValueError as error:
-                    tqdm.write(f"{label(name, options)} is left out in {coord_dim}-D: {error}")
-                    continue
-                title, expected = label(name, options), expectation(name, encoding)
-                with torch.no_grad():
-                    for axis in range(coord_dim):
-                        change = change_of_scores(encoding, axis)
-                        yield row("scores", title, f"{coord_dim}-D, move along axis {axis}", change, expected)
-                    if coord_dim > 1 and has_generators(encoding):
-                        exact = "exact" if commutes(encoding) else "fails by design"
-                        yield row("generators", title, f"{coord_dim}-D, commutator", commutator(encoding), exact)
-
-
-def of_a_wide_basis(head_dim: int) -> Row:
-    """A Cayley matrix of the whole width, applied after the rotation and before the heads are split."""
-    encoding = build_encoding("rope", head_dim=head_dim, num_heads=2).double()
-    skew = torch.randn(2 * head_dim, 2 * head_dim, dtype=torch.float64)
-    basis = cayley(skew - skew.mT)
-    q, k = torch.randn(2, 1, 2, 12, head_dim, dtype=torch.float64)
-    positions = torch.rand(12, 2, dtype=torch.float64) * 5
-
-    def scores(r: Tensor) -> Tensor:
-        mixed = [encoding(r).rotate(x).transpose(1, 2).flatten(-2) @ basis.mT for x in (q, k)]
-        q_, k_ = (x.unflatten(-1, (2, head_dim)).transpose(1, 2) for x in mixed)
-        return q_ @ k_.mT
-
-    still = scores(positions)
-    change = float((scores(positions + 3.37) - still).abs().max() / still.abs().max())
-    return row("scores", "rope, Cayley of the whole width", "2-D, move along both axes", change, "fails by design")
-
-
-@torch.no_grad()
-def of_features(head_dim: int) -> Iterator[Row]:
-    """Change of the estimated kernel under a move, averaged over draws: bias would stay, spread falls as 1/sqrt."""
-    encoding = build_encoding("rope-mixed", head_dim=head_dim, num_heads=1).double()
-    positions = torch.tensor([[0.3, 1.2], [2.1, 0.4]], dtype=torch.float64)
-    q, k = torch.randn(2, 1, 1, 1, head_dim, dtype=torch.float64) * 0.7
-    turned = [(encoding(r[:1]).rotate(q), encoding(r[1:]).rotate(k)) for r in (positions, positions + 3.37)]
-    for title, (name, options) in tqdm(MAPS.items(), desc="feature maps", leave=False, disable=None):
-        random = issubclass(FEATURE_MAPS[name], RandomFeatures)
-        drawn = {"num_heads": 16 * max(DRAWS), "num_features": 32} if random else {"num_heads": 1}  # a draw a head
-        phi = build_feature_map(name, head_dim=head_dim, seed=1, **drawn, **options).double()
-        still, moved = ((phi.queries(a) * phi.keys(b)).sum(-1).flatten() for a, b in turned)  # [heads]
-        relative = (moved - still) / still.mean()
-        if not random:
-            yield row("features", title, "without a draw", float(relative.abs()), "exact")
-            continue
-        for draws in DRAWS:
-            spread = relative.unflatten(0, (-1, draws)).mean(-1).square().mean().sqrt()
-            yield row("features", title, f"{draws} draws", float(spread), "1/sqrt(draws)")
-        error = float(relative.mean().abs() / (relative.std() / len(relative) ** 0.5))
-        yield row("features", title, "bias in standard errors", error, "")
-
-
-def expected_of(vit: ViT) -> str:
-    """What a common move is to change in a model's logits."""
-    if vit.config.centred and vit.encoding.extrapolates:
-        return "exact"
-    bag = vit.config.encoding == "none"
-    encodings = [(vit.config.encoding, vit.encoding)]
-    encodings += [("", module.encoding) for module in vit.modules() if isinstance(module, TurnedValues)]
-    moves = any(expectation(name, encoding) == "fails by design" for name, encoding in encodings)
-    skewed = any(isinstance(module, FeatureMap) and not module.isotropic for module in vit.modules())
-    if moves or vit.config.values == "group-action" or ((vit.num_prefix or skewed) and not bag):
-        return "fails by design"
-    random = vit.config.attention == "performer-pytorch"
-    random |= any(isinstance(module, RandomFeatures) for module in vit.modules())
-    return "one draw" if random and not bag else "exact"
-
-
-@torch.no_grad()
-def of_models(options: argparse.Namespace) -> Iterator[Row]:
-    """Change of a model's logits when all positions move; with softmax it is exact, with one draw it is not."""
-    models: list[tuple[str, ViT]] = []
-    for path in options.checkpoint:
-        models.append((str(path), load_trained(path).classifier.vit))
-    if not models:
-        for title, attention, phi in (
-            ("softmax", "softmax", "favor+"),
-            ("linear", "linear", "favor+"),
-            ("linear, polynomial", "linear", "polynomial"),
-        ):
-            for name in ("none", "absolute", "rope-mixed", "circulant-string", "cayley-string", "liere"):
-                config = ViTConfig(
-                    16, 4, num_classes=10, variant="micro", attention=attention, feature_map=phi, encoding=name
-                )
-                models.append((f"{title}, {name}", ViT(config)))
-    for title, vit in models:
-        vit = vit.double().eval()
-        height, width = vit.train_grid
-        images = torch.randn(2, vit.config.in_channels, height * vit.patch[0], width * vit.patch[1]).double()
-        still = grid_positions(vit.train_grid, dtype=torch.float64)
-        logits = vit(images, still)
-        change = float((vit(images, still + 3.37) - logits).abs().max() / logits.abs().max())
-        yield row("models", title, "logits, all positions moved", change, expected_of(vit))
-
-
 def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     if options.head_dim % 12:
         raise ValueError(f"--head-dim has to be divisible by 12, for blocks of 2, 3 and 4, not {options.head_dim}.")
     torch.manual_seed(options.seed)
     if not options.checkpoint:
-        yield from of_encodings(options.head_dim)
-        yield of_a_wide_basis(options.head_dim)
-        yield from of_features(options.head_dim)
-    yield from of_models(options)
+        yield from moves.of_encodings(options.head_dim)
+        yield moves.of_a_wide_basis(options.head_dim)
+        yield from moves.of_features(options.head_dim)
+    trained = [(str(path), load_trained(path).classifier.vit) for path in options.checkpoint]
+    yield from moves.of_models(trained)
 
 
 def summary(found: Sequence[Row]) -> list[Row]:
@@ -238,7 +53,7 @@ def summary(found: Sequence[Row]) -> list[Row]:
         mine = [r for r in found if (r["part"], r["name"]) == (part, name)]
         if part == "features" and len(mine) > 1:
             spread = {r["quantity"]: f"{r['value']:.2g}" for r in mine}
-            few, many = f"{DRAWS[0]} draws", f"{DRAWS[-1]} draws"
+            few, many = f"{moves.DRAWS[0]} draws", f"{moves.DRAWS[-1]} draws"
             text = f"{spread[few]} with {few}, {spread[many]} with {many}; bias {spread['bias in standard errors']} se"
             lines.append({"what": part, "name": name, "relative change": text, "expected": "falls as 1/sqrt(draws)"})
             continue
@@ -267,16 +82,16 @@ def plot(found: Sequence[Row], path: Path) -> None:
     designed = {r["name"]: False for r in scores}
     designed |= {r["name"]: True for r in scores if r["expected"] == "fails by design"}
     left.barh(names, worst, color=["tab:red" if designed[name] else "tab:blue" for name in names])
-    left.set(
-        xscale="log", xlabel=f"largest relative change of {'a score' if draws else 'the logits'} (red: fails by design)"
-    )
+    of = "a score" if draws else "the logits"
+    left.set(xscale="log", xlabel=f"largest relative change of {of} (red: fails by design)")
     left.invert_yaxis()
     left.tick_params(axis="y", labelsize=7)
     for right in panels:
         for name in dict.fromkeys(r["name"] for r in draws):
             values = [r["value"] for r in draws if r["name"] == name]
-            right.plot(DRAWS, values, marker="o", label=name)
-        right.plot(DRAWS, [DRAWS[0] / n**0.5 for n in DRAWS], color="grey", linestyle=":", label="1/sqrt(draws)")
+            right.plot(moves.DRAWS, values, marker="o", label=name)
+        fall = [moves.DRAWS[0] / n**0.5 for n in moves.DRAWS]
+        right.plot(moves.DRAWS, fall, color="grey", linestyle=":", label="1/sqrt(draws)")
         label_y = "change of the mean estimate under a move, relative"
         right.set(xscale="log", yscale="log", xlabel="draws", ylabel=label_y)
         right.legend(fontsize=8)

@@ -11,7 +11,7 @@ import torch
 from conftest import make
 from saved import CONFIG, read, save
 
-from eval import invariance, latency, redundancy
+from eval import latency, moves, redundancy
 from eval.__main__ import main
 from performer_string import ENCODINGS, ViT, ViTConfig
 from performer_string.encodings import SeparableEncoding
@@ -28,7 +28,7 @@ def invariance_rows(tmp_path: Path) -> list[dict[str, str]]:
 
 
 def test_the_invariance_report_holds(tmp_path, monkeypatch):
-    monkeypatch.setattr(invariance, "DRAWS", (1, 16, 64))
+    monkeypatch.setattr(moves, "DRAWS", (1, 16, 64))
     found = invariance_rows(tmp_path)
     assert {row["name"].split()[0] for row in found if row["part"] == "scores"} >= set(ENCODINGS)
     assert not [row for row in found if row["holds"] == "False"]
@@ -42,7 +42,7 @@ def test_the_invariance_report_holds(tmp_path, monkeypatch):
 
 def test_the_invariance_report_sees_a_broken_encoding(tmp_path, monkeypatch, capsys):
     """A rotation by the square of the position has to be found out."""
-    monkeypatch.setattr(invariance, "DRAWS", (1, 4))
+    monkeypatch.setattr(moves, "DRAWS", (1, 4))
     forward = SeparableEncoding.forward
     monkeypatch.setattr(SeparableEncoding, "forward", lambda self, positions: forward(self, positions.square()))
     found = invariance_rows(tmp_path)
@@ -69,7 +69,7 @@ def test_the_invariance_report_sees_a_broken_encoding(tmp_path, monkeypatch, cap
     ids=str,
 )
 def test_the_invariance_report_of_a_checkpoint(tmp_path, monkeypatch, capsys, changes, expected):
-    monkeypatch.setattr(invariance, "DRAWS", (1, 4))
+    monkeypatch.setattr(moves, "DRAWS", (1, 4))
     path = save(tmp_path / "one", replace(CONFIG, **{"attention": "softmax", **changes}))
     main(["invariance", "--checkpoint", str(path), "--out", str(tmp_path)])
     rows = read(tmp_path / "invariance.csv")[1]
@@ -94,9 +94,9 @@ class Whole(LieRE):
 
 
 def test_the_invariance_report_of_encodings_of_ones_own(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(invariance, "DRAWS", (1, 4))
+    monkeypatch.setattr(moves, "DRAWS", (1, 4))
     own = {"golden": Golden, "whole": Whole}
-    monkeypatch.setattr(invariance, "ENCODINGS", own)
+    monkeypatch.setattr(moves, "ENCODINGS", own)
     for name, family in own.items():
         monkeypatch.setitem(ENCODINGS, name, family)
     found = invariance_rows(tmp_path)
@@ -109,14 +109,14 @@ def test_the_invariance_report_of_encodings_of_ones_own(tmp_path, monkeypatch, c
 
 def test_a_feature_map_that_sees_more_than_inner_products_is_not_expected_to_be_invariant(monkeypatch):
     vit = ViT(replace(CONFIG, feature_map="polynomial", feature_options={}))
-    assert invariance.expected_of(vit) == "exact"
+    assert moves.expected_of(vit) == "exact"
     monkeypatch.setattr(PolynomialFeatures, "isotropic", False)
-    assert invariance.expected_of(vit) == "fails by design"
+    assert moves.expected_of(vit) == "fails by design"
 
 
 @pytest.mark.parametrize(("change", "holds"), [(1e-8, False), (1e-12, True)])
 def test_exact_is_what_float64_leaves_of_zero(change, holds):
-    assert invariance.row("scores", "rope", "move", change, "exact")["holds"] is holds
+    assert moves.row("scores", "rope", "move", change, "exact")["holds"] is holds
 
 
 @pytest.mark.parametrize("broken", [0, 1])
@@ -125,19 +125,19 @@ def test_a_move_along_an_axis_is_one_along_that_axis(broken):
     forward = encoding.forward
     encoding.forward = lambda r: forward(torch.where(torch.arange(2) == broken, r.square(), r))
     with torch.no_grad():
-        found = [invariance.change_of_scores(encoding, axis) for axis in range(2)]
+        found = [moves.change_of_scores(encoding, axis) for axis in range(2)]
     assert found[broken] > 1e-3
     assert found[1 - broken] < 1e-9
 
 
 def test_a_bias_of_the_draws_shows_as_many_standard_errors(monkeypatch):
     """Of queries that are 10 % too large after the move."""
-    monkeypatch.setattr(invariance, "DRAWS", (1, 64))
-    monkeypatch.setattr(invariance, "MAPS", {"favor+": ("favor+", {})})
+    monkeypatch.setattr(moves, "DRAWS", (1, 64))
+    monkeypatch.setattr(moves, "MAPS", {"favor+": ("favor+", {})})
     queries, factors = PositiveFeatures.queries, iter([1.0, 1.1])
     monkeypatch.setattr(PositiveFeatures, "keys", queries)
     monkeypatch.setattr(PositiveFeatures, "queries", lambda self, q: queries(self, q) * next(factors))
-    errors = {row["quantity"]: row["value"] for row in invariance.of_features(12)}
+    errors = {row["quantity"]: row["value"] for row in moves.of_features(12)}
     assert errors["bias in standard errors"] > 4.5
 
 
