@@ -33,8 +33,8 @@ def grid_positions(
             with cell centres aligned: (i + 1/2) n_train / n - 1/2. `"unit"`: i / (n - 1) in [0, 1]; it destroys the
             scale and is here only to reproduce code that does so.
         train_grid: the training grid; only (and always) for `"interpolate"`.
-        centred: subtract the mean position, which makes every model, with any encoding, exactly invariant to a
-            common move of all tokens.
+        centred: subtract the mean position, which makes a model with any encoding but `absolute`, a table of
+            places, exactly invariant to a common move of all tokens.
 
     Returns:
         [N, C] with N the product of `grid`; unit: one patch of the training grid.
