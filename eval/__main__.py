@@ -28,6 +28,7 @@ from eval import (
     plateau,
     redundancy,
     resolution,
+    variance,
 )
 from eval.report import Row, check_writable, environment, keep_other, of_command, table, write_csv
 from train.extensions import import_modules
@@ -39,6 +40,7 @@ EVALUATIONS: dict[str, ModuleType] = {
     "estimator": estimator,
     "intervene": intervene,
     "invariance": invariance,
+    "variance": variance,
     "redundancy": redundancy,
     "latency": latency,
     "length": length,

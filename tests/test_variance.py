@@ -1,0 +1,60 @@
+"""The report on random features: its closed forms against independent draws, and its weights against their limit."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+import pytest
+import torch
+from saved import read
+
+from eval import variance
+from eval.__main__ import main
+
+SMALL = ["--features", "16", "--head-dim", "4", "--draws", "48", "--others", "5"]
+
+
+def options(*given: str) -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    variance.add_arguments(parser)
+    return parser.parse_args([*SMALL, *given])
+
+
+def test_the_report(tmp_path, capsys):
+    main(["variance", *SMALL, "--out", str(tmp_path)])
+    _, rows = read(tmp_path / "variance.csv")
+    assert [r["angle"] for r in rows if r["map"] == "favor+"] == ["0.0", "30.0", "60.0"]
+    assert {r["map"] for r in rows} == {"favor+", "favor+hyperbolic", *(f"relu, order {p}" for p in (1, 2, 4, 8, 16))}
+    assert all(0 <= float(r["lowest twentieth"]) <= float(r["weight"]) <= 1 for r in rows)
+    sharp = [float(r["weight in the limit"]) for r in rows if r["angle"] == "0.0" and "relu" in r["map"]]
+    assert sharp == sorted(sharp)
+    assert (tmp_path / "variance.png").exists()
+    assert "weight of a key at 0 degrees" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("angle", [0.0, 50.0])
+@pytest.mark.parametrize("title", ["favor+", "favor+hyperbolic", "relu, order 1", "relu, order 2"])
+def test_the_closed_forms_are_those_of_independent_draws(title, angle):
+    """Over rows that are drawn one by one, and not in orthogonal blocks; each head is a draw."""
+    given = options("--logit", "0.3")
+    q, k = variance.vectors(angle, given)
+    phi = variance.make(title, 8, 100_000, 4)
+    rng = torch.Generator().manual_seed(0)
+    phi.projection.copy_(torch.randn(phi.projection.shape, generator=rng, dtype=torch.float64))
+    ratio = (phi.queries(q) * phi.keys(k)).sum(-1).flatten() / math.exp(float(phi.log_kernel(q, k)))
+    assert float(ratio.mean()) == pytest.approx(1, abs=4 * float(ratio.std()) / len(ratio) ** 0.5)
+    assert float(ratio.std()) == pytest.approx(variance.independent(phi, q, k), rel=0.05)
+
+
+def test_orthogonal_draws_are_less_noisy_and_weights_come_near_their_limit():
+    (row,) = measured("relu, order 1", 64, "--angles", "20", "--draws", "512")
+    assert 0.5 < row["relative error"] / row["with independent draws"] < 1
+    assert row["weight"] == pytest.approx(row["weight in the limit"], rel=0.05)
+    (few,) = measured("relu, order 8", 8, "--angles", "20", "--draws", "512")
+    assert few["weight"] < 0.8 * few["weight in the limit"]
+
+
+def measured(title: str, features: int, *given: str) -> list[dict[str, float]]:
+    case = variance.Case(title, features, options(*given))
+    return list(case.rows(case.draw(0, 512)))
