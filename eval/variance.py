@@ -7,7 +7,8 @@ deviation over the kernel falls as 1/sqrt(m) where draws are independent, from a
     hyperbolic FAVOR+                     sqrt((e^s + e^-s - 2) / m)
     arc-cosine of order p                 sqrt((2 k_2p / k_p^2 - 1) / m),  k_p the kernel
 
-The draws here are orthogonal in blocks, which is what is measured. But attention divides by a sum of such estimates
+The draws here are orthogonal in blocks, which is what is measured (at high orders most of the variance is in draws
+rarer than those looked at, so that what is measured lies below). But attention divides by a sum of such estimates
 with the same draw, and what counts is the weight that a key gets among others: the sharper the kernel, the higher its
 limit of many features, and the more features it takes to come near it.
 """
@@ -172,7 +173,9 @@ def plot(found: Sequence[Row], path: Path) -> None:
     angle = f"{near[0]['angle']:g} degrees"
     errors.set_yscale("log")
     errors.set(ylabel="standard deviation over the kernel", title=f"estimate at {angle} (dotted: independent draws)")
-    weights.set(ylabel="weight", title=f"weight of a key at {angle} among others (dotted: the limit)")
+    weights.set(
+        ylabel="mean, down to the lowest twentieth of draws", title=f"weight of a key at {angle} (dotted: the limit)"
+    )
     weights.legend(fontsize=8)
     for axis in (errors, weights):
         axis.set_xscale("log", base=2)
