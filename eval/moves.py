@@ -38,7 +38,7 @@ def label(name: str, options: dict[str, Any]) -> str:
 
 
 def row(part: str, name: str, quantity: str, value: float, expected: str) -> Row:
-    """One measurement: `expected` is "exact", "fails by design", "one draw" or "1/sqrt(draws)"."""
+    """One measurement: `expected` is "exact", "fails by design", "one draw", "1/sqrt(draws)" or "not known"."""
     holds = {"exact": value < EXACT, "fails by design": value > 1e-6}.get(expected, "")
     return {"part": part, "name": name, "quantity": quantity, "value": value, "expected": expected, "holds": holds}
 
@@ -73,12 +73,14 @@ def commutator(encoding: Encoding) -> float:
 def expectation(name: str, encoding: Encoding) -> str:
     if name in ("absolute", "sinusoidal") or getattr(encoding, "log_lambda", None) is not None:
         return "fails by design"
-    return "exact" if commutes(encoding) else "fails by design"
+    if isinstance(encoding, SeparableEncoding | NoEncoding):
+        return "exact"
+    return of_generators(encoding) if has_generators(encoding) else "not known"
 
 
-def commutes(encoding: Encoding) -> bool:
-    """By its kind, or by its generators."""
-    return isinstance(encoding, SeparableEncoding | NoEncoding) or commutator(encoding) < EXACT
+def of_generators(encoding: Encoding) -> str:
+    """What is expected of an encoding that turns by the exponential of its generators."""
+    return "exact" if commutator(encoding) < EXACT else "fails by design"
 
 
 def has_generators(encoding: Encoding) -> bool:
@@ -108,8 +110,9 @@ def of_encodings(head_dim: int) -> Iterator[Row]:
                         change = change_of_scores(encoding, axis)
                         yield row("scores", title, f"{coord_dim}-D, move along axis {axis}", change, expected)
                     if coord_dim > 1 and has_generators(encoding):
-                        exact = "exact" if commutes(encoding) else "fails by design"
-                        yield row("generators", title, f"{coord_dim}-D, commutator", commutator(encoding), exact)
+                        found = commutator(encoding)
+                        exact = "exact" if isinstance(encoding, SeparableEncoding) else of_generators(encoding)
+                        yield row("generators", title, f"{coord_dim}-D, commutator", found, exact)
 
 
 def of_a_wide_basis(head_dim: int) -> Row:
@@ -160,10 +163,12 @@ def expected_of(vit: ViT) -> str:
     bag = vit.config.encoding == "none"
     encodings = [(vit.config.encoding, vit.encoding)]
     encodings += [("", module.encoding) for module in vit.modules() if isinstance(module, TurnedValues)]
-    moves = any(expectation(name, encoding) == "fails by design" for name, encoding in encodings)
+    expected = {expectation(name, encoding) for name, encoding in encodings}
     skewed = any(isinstance(module, FeatureMap) and not module.isotropic for module in vit.modules())
-    if moves or vit.config.values == "group-action" or ((vit.num_prefix or skewed) and not bag):
+    if "fails by design" in expected or vit.config.values == "group-action" or ((vit.num_prefix or skewed) and not bag):
         return "fails by design"
+    if "not known" in expected:
+        return "not known"
     random = vit.config.attention == "performer-pytorch"
     random |= any(isinstance(module, RandomFeatures) for module in vit.modules())
     return "one draw" if random and not bag else "exact"

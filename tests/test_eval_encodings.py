@@ -14,7 +14,7 @@ from saved import CONFIG, read, save
 from eval import latency, moves, redundancy
 from eval.__main__ import main
 from performer_string import ENCODINGS, ViT, ViTConfig
-from performer_string.encodings import SeparableEncoding
+from performer_string.encodings import Encoding, SeparableEncoding
 from performer_string.encodings.liere import LieRE
 from performer_string.features.exponential import PositiveFeatures
 from performer_string.features.polynomial import PolynomialFeatures
@@ -93,17 +93,32 @@ class Whole(LieRE):
     """Another one, which does not commute."""
 
 
+class Bare(Encoding):
+    """One that says nothing of its generators: rope in a wrapping."""
+
+    def __init__(self, sizes):
+        super().__init__(sizes)
+        self.inner = ENCODINGS["rope"](sizes)
+
+    def forward(self, positions):
+        return self.inner(positions)
+
+
 def test_the_invariance_report_of_encodings_of_ones_own(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(moves, "DRAWS", (1, 4))
-    own = {"golden": Golden, "whole": Whole}
+    own = {"golden": Golden, "whole": Whole, "bare": Bare}
     monkeypatch.setattr(moves, "ENCODINGS", own)
     for name, family in own.items():
         monkeypatch.setitem(ENCODINGS, name, family)
-    found = invariance_rows(tmp_path)
-    assert "golden is left out in 3-D: golden is for images only." in capsys.readouterr().out
+    found, printed = invariance_rows(tmp_path), capsys.readouterr().out
+    assert "golden is left out in 3-D: golden is for images only." in printed
+    (line,) = (line for line in printed.splitlines() if "| bare " in line)
+    assert "not known without generators" in line
     mine = {(row["part"], row["name"], row["expected"]) for row in found if row["name"] in own}
     assert mine >= {("scores", "golden", "exact"), ("scores", "whole", "fails by design")}
     assert ("generators", "whole", "fails by design") in mine
+    assert {kind for kind in mine if kind[1] == "bare"} == {("scores", "bare", "not known")}
+    assert moves.expected_of(ViT(replace(CONFIG, encoding="bare", attention="softmax"))) == "not known"
     assert not [row for row in found if row["holds"] == "False"]
 
 
