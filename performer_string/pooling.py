@@ -10,8 +10,9 @@ def mean_pool(x: Tensor, mask: Tensor | None = None) -> Tensor:
     """The mean of the tokens, [B, N, D] -> [B, D]; of those in the mask [B, N]."""
     if mask is None:
         return x.mean(dim=1)
-    kept = x.masked_fill(~mask[..., None], 0.0)
-    return kept.sum(dim=1) / mask.sum(dim=1, keepdim=True).to(x.dtype)
+    dtype = torch.promote_types(x.dtype, torch.float32)  # fp16 has no number for a sum of many
+    total = x.masked_fill(~mask[..., None], 0.0).sum(dim=1, dtype=dtype)
+    return (total / mask.sum(dim=1, keepdim=True)).to(x.dtype)
 
 
 class AttentionPool(nn.Module):

@@ -64,6 +64,15 @@ def grid_positions(
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, len(grid))  # [N, C]
 
 
+def centre(positions: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Positions relative to their mean, [..., N, C]; to the mean of those in the mask [B, N], [B, N, C]."""
+    positions = positions if positions.is_floating_point() else positions.to(torch.get_default_dtype())
+    if mask is None:
+        return positions - positions.mean(dim=-2, keepdim=True)
+    own = mask[..., None].to(positions.dtype)  # [B, N, 1]
+    return positions - (positions * own).sum(dim=-2, keepdim=True) / own.sum(dim=-2, keepdim=True)
+
+
 def with_prefix(positions: Tensor, count: int) -> Tensor:
     """`count` prefix tokens (CLS, registers) put first, at the origin: they carry no position. [..., P + N, C]"""
     if not count:

@@ -24,7 +24,7 @@ from performer_string.kept import Kept
 from performer_string.layers import Block, SelfAttention
 from performer_string.locality import OffsetKernel, build_locality
 from performer_string.pooling import AttentionPool, mean_pool
-from performer_string.positions import grid_positions, with_prefix
+from performer_string.positions import centre, grid_positions, with_prefix
 from performer_string.rotation import Rotation
 from performer_string.values import ValueMap, build_value_map
 
@@ -73,6 +73,7 @@ class ViT(nn.Module):
 
         self.blocks = nn.ModuleList()
         for layer in range(depth):
+            drop_path = c.drop_path * (layer / (depth - 1) if depth > 1 else 1.0)
             attend = build_attention(
                 c.attention,
                 head_dim=width // heads,
@@ -92,7 +93,7 @@ class ViT(nn.Module):
                 locality=locality(),
                 values=values(),
             )
-            self.blocks.append(Block(attention, width, c.mlp_ratio, c.drop_path * layer / max(depth - 1, 1)))
+            self.blocks.append(Block(attention, width, c.mlp_ratio, drop_path))
         self.norm = nn.LayerNorm(width)
         self.pool = AttentionPool(width, heads) if c.pool == "attention" else None
         self.head = nn.Linear(width, c.num_classes) if c.num_classes else nn.Identity()
@@ -168,25 +169,26 @@ class ViT(nn.Module):
         if not images.is_floating_point():
             raise TypeError(f"images have to be floating-point, normalised as in training, not {images.dtype}.")
         grid = self.grid(*images.shape[2:])
+        check_mask("patch", patch_mask, images.shape[0], math.prod(grid))  # not len(): an export is of any batch
+        centred, given = self.config.centred and self.encoding.extrapolates, positions is not None
         if positions is None:
             positions = self.grid_positions(grid, images.device)
-            rotations = self.grid_rotations(grid, positions)
-        else:
-            if tuple(positions.shape[:-1]) not in ((math.prod(grid),), (len(images), math.prod(grid))):
-                raise ValueError(
-                    f"positions have to be [N, C], or [B, N, C] for each of the {len(images)} images, with one row for "
-                    f"each of the {' x '.join(map(str, grid))} patches, not {list(positions.shape)}."
-                )
-            if self.config.centred and self.encoding.extrapolates:
-                positions = positions - positions.mean(dim=-2, keepdim=True)
-            rotations = self.rotations(positions)
+        elif tuple(positions.shape[:-1]) not in ((math.prod(grid),), (len(images), math.prod(grid))):
+            raise ValueError(
+                f"positions have to be [N, C], or [B, N, C] for each of the {len(images)} images, with one row for "
+                f"each of the {' x '.join(map(str, grid))} patches, not {list(positions.shape)}."
+            )
+        own = positions
+        if centred and (given or patch_mask is not None):
+            own = centre(positions, patch_mask)  # [B, N, C] under a mask
+        rotations = self.grid_rotations(grid, own) if own is positions and not given else self.rotations(own)
         x = self.embed(self.patches(images).to(self.norm.weight.dtype))  # [B, N, D]; not float32 in another's model
-        added = self.encoding.embedding(positions)
+        added = self.encoding.embedding(own)
         x = x if added is None else x + added.to(x.dtype)
         if self.prefix is not None:
             x = torch.cat([self.prefix.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)  # [B, P + N, D]
-        placed = with_prefix(positions, self.num_prefix)
-        check_mask("patch", patch_mask, images.shape[0], math.prod(grid))  # not len(): an export is of any batch
+        # A locality sees differences alone, and wants those of all images alike.
+        placed = with_prefix(own if self.config.locality is None else positions, self.num_prefix)
         key_mask = None if patch_mask is None else F.pad(patch_mask, (self.num_prefix, 0), value=True)
         for block, rotation in zip(self.blocks, rotations, strict=True):
             if self.grad_checkpointing and torch.is_grad_enabled():
@@ -210,9 +212,10 @@ class ViT(nn.Module):
         Args:
             images: [B, channels, height, width], floats, normalised as in training.
             positions: [N, C], or [B, N, C] for each image, in place of those of the grid; centred as those are where
-                the configuration says so.
+                the configuration says so, by the mean of the patches that take part.
             patch_mask: [B, N], True where a patch takes part, one of each image at the least; the others, as the
-                padding of smaller images in a batch, are no keys and are not pooled. None for all.
+                padding of smaller images in a batch, are no keys and are not pooled. None for all. (With interpolated
+                positions, or `absolute`, a padded image has the places of its part of the padded grid.)
         """
         return self.forward_head(self.forward_features(images, positions, patch_mask), patch_mask=patch_mask)
 

@@ -139,6 +139,8 @@ def test_a_padded_image_in_a_batch_is_what_it_is_alone(options, pool, encoding):
     padded[:, :, :8, :16] = small
     mask = torch.ones(2, 4, 3, dtype=torch.bool)
     mask[0, 2:], mask[0, :, 2:] = False, False
+    if pool == "attention":
+        model.config.centred = True  # by the patches that take part
     both = model(torch.cat([padded, full]), patch_mask=mask.flatten(1))
     torch.testing.assert_close(both, torch.cat([model(small), model(full)]), rtol=1e-6, atol=1e-9)
     gradients = [torch.autograd.grad(x.square().sum(), model.embed.weight)[0] for x in (both[:1], model(small))]
@@ -146,6 +148,24 @@ def test_a_padded_image_in_a_batch_is_what_it_is_alone(options, pool, encoding):
     model.set_grad_checkpointing()
     again = model(torch.cat([padded, full]), patch_mask=mask.flatten(1))
     torch.testing.assert_close(again, both)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"values": "group-action"}, {"encoding": "sinusoidal", "locality": "gaussian"}]
+)
+def test_positions_are_centred_by_the_patches_that_take_part(options):
+    """A mask moves no patch that it keeps, nor do the places of those that it leaves out."""
+    model = large(vit(**{"encoding": "liere", "centred": True, **options}))
+    images, mask = torch.randn(2, 2, 16, 24).double(), torch.ones(2, 12, dtype=torch.bool)
+    positions = model.grid_positions((4, 3)).round().long()
+    whole = model(images, positions)
+    torch.testing.assert_close(model(images, positions + 5, mask), whole)
+    mask[:, 7:] = False
+    found, moved = model(images, positions, mask), positions.clone()
+    moved[7:] += 3
+    if "locality" not in options:  # which has a grid to be told of
+        torch.testing.assert_close(model(images, moved, mask), found)
+    assert (found - whole).abs().max() > 1e-4
 
 
 def test_a_mask_that_is_none_of_the_patches():

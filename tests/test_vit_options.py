@@ -13,7 +13,7 @@ from small_vit import POLYNOMIAL, large, vit
 from performer_string import grid_positions
 from performer_string.attend import build_attention
 from performer_string.layers import DropPath, SelfAttention
-from performer_string.pooling import AttentionPool
+from performer_string.pooling import AttentionPool, mean_pool
 
 TAYLOR = {"feature_map": "polynomial", "feature_options": {"lower": True}}
 
@@ -112,6 +112,11 @@ def test_attention_pooling_in_low_precision_rounds_its_result_alone():
     assert torch.equal(low(x), copy.deepcopy(low).float()(x.float()).bfloat16())
 
 
+def test_the_mean_of_half_precision_under_a_mask_is_that_without():
+    for x in (torch.full((1, 4096, 4), 20.0).half(), torch.ones(1, 70_000, 1).half()):
+        assert torch.equal(mean_pool(x, torch.ones(x.shape[:2], dtype=torch.bool)), mean_pool(x))
+
+
 def test_attention_pooling_keeps_the_invariance():
     model = large(vit(attention="softmax", encoding="rope-mixed", pool="attention"))
     images, positions = torch.randn(2, 2, 16, 24, dtype=torch.float64), grid_positions((4, 3), dtype=torch.float64)
@@ -124,6 +129,12 @@ def test_positions_have_the_precision_of_the_model():
     assert model.grid_positions((3, 7)).dtype == model.bfloat16().grid_positions((3, 7)).dtype == torch.float32
     wanted = grid_positions((3, 7), mode="interpolate", train_grid=model.train_grid, dtype=torch.float64)
     assert torch.equal(model.double().grid_positions((3, 7)), wanted)
+
+
+def test_the_last_block_has_the_rate_of_drop_path():
+    assert [block.drop_path.rate for block in vit(depth=1, drop_path=0.3).blocks] == [0.3]
+    with pytest.raises(ValueError, match=r"drop_path has to lie in \[0, 1\), not 1.0"):
+        DropPath(1.0)
 
 
 def test_drop_path_keeps_the_mean_and_is_off_in_evaluation():
