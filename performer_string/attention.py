@@ -105,13 +105,12 @@ def softmax_attention(
             if key_bias is not None:
                 logits = logits + key_bias[:, :, None]
             if key_mask is not None:
-                answered = key_mask.any(-1)[:, None]  # [B, 1]; without any key all are taken, and the row is zeroed
-                logits = logits.masked_fill(~(key_mask | ~answered)[:, None, None], -torch.inf)
-            weights = logits.softmax(-1)
+                logits = logits.masked_fill(~key_mask[:, None, None], -torch.inf)
+            silent = (logits == -torch.inf).all(-1, keepdim=True)  # no key, or none that the kernel reaches: zero
+            weights = logits.masked_fill(silent, 0.0).softmax(-1)
             if not locality.normalised:
                 weights = weights * locality.matrix(*placed).to(dtype)
-            out = weights @ v.to(dtype)
-            return (out if key_mask is None else out.masked_fill(~answered[..., None, None], 0.0)).to(v.dtype)
+            return (weights @ v.to(dtype)).masked_fill(silent, 0.0).to(v.dtype)
     width, out_dtype = v.shape[-1], v.dtype
     mixed = not q.dtype == k.dtype == v.dtype  # which torch's kernels do not take
     if mixed:

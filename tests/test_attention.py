@@ -18,6 +18,7 @@ from performer_string import (
     naive,
     softmax_attention,
 )
+from performer_string.locality.offsets import OffsetKernel
 
 SHAPES = [(1, 1, 1, 2), (2, 3, 7, 6), (1, 2, 33, 10)]  # B, H, N, d
 
@@ -123,6 +124,28 @@ def test_exact_attention_with_a_locality_hides_no_nan(masked):
     )
     assert out[0, 0, 2].isnan().all()
     assert not out[0, 1].isnan().any()
+
+
+class Near(OffsetKernel):
+    """Neighbours on a line have a say, and nothing else."""
+
+    def of_offsets(self, offsets):
+        return (1 - offsets.abs().sum(-1) / 1.5).clamp(min=0)[None]
+
+
+def test_a_query_whose_keys_are_out_of_reach_or_masked_has_the_output_zero():
+    """Under exact and linear attention alike, and no gradient is lost."""
+    q, k, v = (x.requires_grad_() for x in torch.randn(3, 1, 2, 6, 4).unbind(0))
+    given = {"locality": Near(2, normalised=True), "positions": grid_positions((6,))}
+    mask = torch.tensor([[True, True, False, False, False, True]])
+    phi = build_feature_map("favor+", head_dim=4, num_heads=2, num_features=8)
+    for out in (
+        softmax_attention(q, k, v, key_mask=mask, **given),
+        linear_attention(q, k, v, phi, key_mask=mask, **given),
+    ):
+        assert (out[:, :, 3] == 0).all()
+        assert (out[:, :, [0, 1, 2, 4, 5]] != 0).all()
+        assert all(x.isfinite().all() for x in torch.autograd.grad(out.sum(), (q, k, v)))
 
 
 @pytest.mark.parametrize("attend", [softmax_attention, linear_attention], ids=["softmax", "linear"])

@@ -255,6 +255,16 @@ def test_bf16_with_and_without_products_of_its_own(name, native, monkeypatch):
         assert float(((a - b).norm() / b.norm()).detach()) < 0.02  # a few roundings to 8 bits
 
 
+@pytest.mark.parametrize("features", [1, 64])
+def test_queries_and_features_of_any_strides(features):
+    """torch's flash attention lays its output out like the queries, which are expanded here."""
+    k, v = torch.randn(2, 2, 1, 64, 8)
+    q = torch.randn(8, 1).T.expand(2, 1, 1, 8)
+    phi = build_feature_map("favor+", head_dim=8, num_heads=1, num_features=features)
+    one_by_one = [linear_attention(*(x[i : i + 1].contiguous() for x in (q, k, v)), phi) for i in range(2)]
+    torch.testing.assert_close(linear_attention(q, k, v, phi), torch.cat(one_by_one))
+
+
 def test_below_1e_27_no_key_answers():
     phi = build_feature_map("relu", head_dim=2, num_heads=1, num_features=1, order=16)
     along = torch.nn.functional.normalize(phi.projection[0, 0], dim=0)

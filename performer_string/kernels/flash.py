@@ -39,6 +39,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> tuple[Tensor, Tenso
     """
     assert _flash is not None
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
+    if 1 in q.shape:
+        q = q.contiguous()  # torch lays the output out like an expanded q, and its kernel then writes into other places
     mask = bias.expand(*bias.shape[:2], q.shape[2], bias.shape[-1])
     out, log = _flash(q, k, v, attn_mask=mask, scale=1.0)
     return out, log
