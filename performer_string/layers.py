@@ -154,6 +154,11 @@ class SelfAttention(nn.Module):
         if positions is None and not (self.locality is None and self.values is None):
             raise ValueError("a layer with a locality or a structure on the values needs the positions of its tokens.")
         basis, rotation = rotation.factor()
+        if basis is not None and len(basis) not in (1, self.num_heads):
+            raise ValueError(
+                f"the rotation is of {len(basis)} heads, and not of {self.num_heads}: take by_layer(positions) of an "
+                f"encoding that serves several layers."
+            )
         q, k, v = self.project(x, basis)
         if self.qk_norm:
             least = max(1e-12, torch.finfo(q.dtype).tiny)  # in fp16 1e-12 is zero
@@ -182,6 +187,8 @@ class DropPath(nn.Module):
 
     def __init__(self, rate: float):
         super().__init__()
+        if not 0 <= rate < 1:
+            raise ValueError(f"drop_path has to lie in [0, 1), not {rate}.")
         self.rate = rate
 
     def forward(self, x: Tensor) -> Tensor:

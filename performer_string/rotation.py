@@ -139,13 +139,11 @@ class PlaneRotation:
 
     def turns(self) -> Tensor:
         """Rot(theta), [..., H, N, d, d]."""
-        eye = torch.eye(self.head_dim, dtype=self.cos.dtype, device=self.cos.device)
         planes = self.cos.shape[-1]
-        p, s = torch.arange(planes, device=eye.device), torch.arange(planes, device=eye.device) + planes
-        rot = eye.expand(*self.cos.shape[:-1], -1, -1).clone()
-        rot[..., p, p], rot[..., p, s] = self.cos, -self.sin
-        rot[..., s, p], rot[..., s, s] = self.sin, self.cos
-        return rot
+        still = self.head_dim - 2 * planes
+        sin = torch.nn.functional.pad(self.sin, (0, still))  # [..., H, N, d - P]
+        cos = torch.nn.functional.pad(torch.cat([self.cos, self.cos], dim=-1), (0, still), value=1.0)
+        return torch.diag_embed(cos) + torch.diag_embed(sin, -planes) - torch.diag_embed(sin, planes)
 
     def matrix(self) -> Tensor:
         """B Rot(theta) B^T, [..., H, N, d, d]."""
@@ -187,10 +185,7 @@ class MetricRotation(PlaneRotation):
 
 def block_diagonal(blocks: Tensor) -> Tensor:
     """diag(R_1, .., R_m): [..., m, b, b] -> [..., m b, m b]."""
-    *lead, m, b, _ = blocks.shape
-    full = blocks.new_zeros(*lead, m, b, m, b)
-    i = torch.arange(m, device=full.device)
-    full[..., i, :, i, :] = blocks.movedim(-3, 0)
+    full = torch.diag_embed(blocks.movedim(-3, -1), dim1=-4, dim2=-2)
     return full.flatten(-2).flatten(-3, -2)  # [..., m, b, m, b] -> [..., m b, m b]
 
 

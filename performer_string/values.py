@@ -98,8 +98,12 @@ class TurnedValues(ValueMap):
         self, sizes: Sizes, *, encoding: str = "rope-mixed", encoding_options: Mapping[str, Any] | None = None
     ):
         super().__init__(sizes)
-        built = {"head_dim": sizes.head_dim, "num_heads": sizes.num_heads, "coord_dim": sizes.coord_dim}
-        self.encoding = build_encoding(encoding, grid=sizes.grid, **built, **(encoding_options or {}))
+        built: dict[str, Any] = {name: getattr(sizes, name) for name in ("head_dim", "num_heads", "coord_dim", "grid")}
+        built["layers"] = 1
+        options = dict(encoding_options or {})
+        if given := [name for name in built if name in options]:
+            raise ValueError(f"encoding_options of values: {given[0]} is the layer's own; leave it out.")
+        self.encoding = build_encoding(encoding, **built, **options)
         if self.encoding.additive:
             raise ValueError(
                 f"values need an encoding that turns them, which {encoding!r} does not: take 'rope-mixed'."

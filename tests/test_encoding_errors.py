@@ -25,6 +25,7 @@ from performer_string.encodings.base import SeparableEncoding, Sizes
         ("cayley-string", {"generator": "top-k", "k": 0}, "between 1 and 66.*not 0"),
         ("cayley-string", {"generator": "random", "fraction": 0.0}, r"in \(0, 1\], not 0.0"),
         ("cayley-string", {"generator": "random", "fraction": 1.5}, r"in \(0, 1\], not 1.5"),
+        ("absolute", {"grid": 14}, r"one size for each axis, like \(14, 14\), not 14"),
         ("liere", {"block_size": 5}, "block_size has to divide the head width 12.*Possible: 2, 3, 4, 6, 12"),
         ("liere", {"block_size": 1}, "between 2 and it, not 1"),
         ("pate-so3", {"head_dim": 16}, "blocks of 3, so the head width has to be divisible, not 16"),

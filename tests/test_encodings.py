@@ -6,7 +6,7 @@ import math
 
 import pytest
 import torch
-from conftest import CASES, FIXED, SEPARABLE, make, random_positions, scores, with_dimensions
+from conftest import CASES, FIXED, SEPARABLE, case_id, make, random_positions, scores, with_dimensions
 from torch import Tensor
 
 from performer_string import ENCODINGS, build_encoding, grid_positions, naive
@@ -276,3 +276,10 @@ def test_sinusoidal_is_its_formula():
     omega = 10000.0 ** (-torch.arange(6, dtype=torch.float64) / 6)
     expected = torch.cat([(2 * omega).sin(), (3 * omega).sin(), (2 * omega).cos(), (3 * omega).cos()])
     torch.testing.assert_close(x, expected)
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_generators_can_be_built_without_memory(case):
+    with torch.device("meta"):
+        encoding = make(case)
+    assert all(p.is_meta for p in encoding.parameters())

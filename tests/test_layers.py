@@ -16,6 +16,11 @@ class TestLayer:
         features = {"feature_map": "favor+", "seed": 0, "feature_options": {"num_features": 32}}
         return SelfAttention(12, 2, build_attention(attention, head_dim=6, num_heads=2, **features), **options)
 
+    def test_a_rotation_of_several_layers_is_not_of_one(self):
+        encoding = build_encoding("cayley-string", head_dim=6, num_heads=2, layers=3)
+        with pytest.raises(ValueError, match=r"of 6 heads, and not of 2: take by_layer\(positions\)"):
+            self.layer()(torch.randn(1, 7, 12), encoding(torch.rand(7, 2)))
+
     @pytest.mark.parametrize("qk_norm", [False, True])
     @pytest.mark.parametrize("encoding", ["cayley-string", "circulant-string", "rope-mixed", "none"])
     def test_folding_the_basis_changes_nothing(self, encoding, qk_norm):

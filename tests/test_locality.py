@@ -196,6 +196,17 @@ def test_a_kernel_of_the_wrong_shape_says_so():
         linear_attention(q, q, q, phi, locality=locality, positions=positions)
 
 
+def test_widths_and_bounds_are_finite():
+    for options in ({"sigma_bounds": (0.25, float("inf"))}, {"max_amplitude": float("inf")}):
+        with pytest.raises(ValueError, match="finite"):
+            build_locality("gaussian", num_heads=2, **options)
+    locality, q = build_locality("gaussian", num_heads=2), torch.randn(1, 2, 400, 6)
+    torch.nn.init.constant_(locality.raw_sigma, torch.nan)
+    phi = build_feature_map("relu", head_dim=6, num_heads=2, num_features=16)
+    with pytest.raises(ValueError, match=r"widths of head 0 have to be finite, and are \[nan\]"):
+        linear_attention(q, q, q, phi, locality=locality, positions=grid_positions((20, 20)))
+
+
 def test_positions_have_to_be_given():
     q = torch.randn(1, 2, 5, 6)
     for positions, given in ((None, "none are"), (torch.zeros(4, 2), r"\[4, 2\] is")):

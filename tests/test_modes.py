@@ -200,3 +200,16 @@ def test_exported_for_any_batch(options, monkeypatch):
     exported = torch.export.export(model, (torch.randn(2, 2, 16, 24),), dynamic_shapes=({0: batch},)).module()
     images = torch.randn(5, 2, 16, 24)
     torch.testing.assert_close(exported(images), model(images), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["rope-mixed", "circulant-string", "cayley-string", "liere"])
+def test_matrices_of_an_ensemble(name):
+    encodings = [build_encoding(name, head_dim=12, num_heads=2).double() for _ in range(3)]
+    parameters, buffers = stack_module_state(encodings)
+    positions = torch.rand(5, 2, dtype=torch.float64) * 9
+
+    def matrix(parameters, buffers):
+        return functional_call(encodings[0], (parameters, buffers), (positions,)).matrix()
+
+    found = vmap(matrix)(parameters, buffers)
+    torch.testing.assert_close(found, torch.stack([encoding(positions).matrix() for encoding in encodings]))

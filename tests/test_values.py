@@ -150,6 +150,8 @@ def test_the_defaults_turn_and_what_is_wrong_is_said():
         ("connection", {"encoding": "roep"}, "unknown encoding 'roep'. Did you mean 'rope'"),
         ("connection", {"encoding": "sinusoidal"}, "which 'sinusoidal' does not: take 'rope-mixed'"),
         ("group-action", {"encoding_options": {"bas": 3}}, "no option 'bas'. Did you mean 'base'"),
+        ("connection", {"encoding_options": {"head_dim": 8}}, "head_dim is the layer's own; leave it out"),
+        ("connection", {"encoding_options": {"layers": 2}}, "layers is the layer's own; leave it out"),
     ):
         with pytest.raises(ValueError, match=message):
             build_value_map(name, head_dim=6, num_heads=2, **options)

@@ -60,5 +60,7 @@ def build_encoding(
         ValueError: an unknown name or option, with the nearest known one; or a value out of its range.
     """
     family = lookup("encoding", name, ENCODINGS)
+    if isinstance(grid, int):
+        raise ValueError(f"grid has to hold one size for each axis, like (14, 14), not {grid}.")
     sizes = Sizes(head_dim, num_heads, coord_dim, None if grid is None else tuple(grid), layers)
     return construct("encoding", name, family, options, sizes=sizes)

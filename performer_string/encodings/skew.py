@@ -99,8 +99,8 @@ class BandedGenerator(SkewGenerator):
         bandwidth = min(2, head_dim - 1) if bandwidth is None else bandwidth
         if not 1 <= bandwidth < head_dim:
             raise ValueError(f"bandwidth has to lie between 1 and {head_dim - 1} (d - 1), not {bandwidth}.")
-        rows, columns = upper_triangle(head_dim)
-        band = torch.stack([rows, columns])[:, columns - rows <= bandwidth]
+        places = [(i, j) for i in range(head_dim) for j in range(i + 1, min(i + bandwidth + 1, head_dim))]
+        band = torch.tensor(places).T  # [2, n]; no boolean mask, which the meta device has not
         super().__init__(heads, head_dim, band.expand(heads, -1, -1).clone(), init_std)
 
 

@@ -57,10 +57,14 @@ class Locality(OffsetKernel):
     ):
         super().__init__(num_heads, normalised)
         self.low, self.high = sigma_bounds
-        if not 0 < self.low < sigma < self.high:
-            raise ValueError(f"sigma has to lie within its bounds, 0 < {self.low} < sigma < {self.high}, not {sigma}.")
-        if not 0 < amplitude < max_amplitude:
-            raise ValueError(f"amplitude has to lie between 0 and max_amplitude={max_amplitude}, not {amplitude}.")
+        if not 0 < self.low < sigma < self.high < math.inf:
+            raise ValueError(
+                f"sigma has to lie within finite bounds, 0 < {self.low} < sigma < {self.high}, not {sigma}."
+            )
+        if not 0 < amplitude < max_amplitude < math.inf:
+            raise ValueError(
+                f"amplitude has to lie between 0 and max_amplitude={max_amplitude}, not {amplitude}; both finite."
+            )
         if normalised and (amplitude, max_amplitude) != (1.0, 2.0):
             raise ValueError("a normalised decay has no amplitude, which would cancel: leave out its options.")
         self.max_amplitude = max_amplitude

@@ -7,6 +7,7 @@ less what the grid has given. A `Split` says how; a decay lists those that keep 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -107,7 +108,12 @@ def plan_of(split: Split, lattice: Lattice) -> Plan:
 def choose(decay: Mixture, lattice: Lattice, features: int, width: int) -> list[Plan]:
     """The cheapest plan for each head."""
     chosen = []
-    for widths in decay.components()[1].tolist():
+    for head, widths in enumerate(decay.components()[1].tolist()):
+        if not all(map(math.isfinite, widths)):
+            raise ValueError(
+                f"{type(decay).__name__}: the widths of head {head} have to be finite, and are {widths}. Weights that "
+                f"went bad in training? Load an earlier checkpoint."
+            )
         plans = [plan_of(split, lattice) for split in decay.splits(widths, lattice.dim)]
         if lattice.tokens == 1:
             plans = [Plan((0, 0, 0), None, len(widths))]

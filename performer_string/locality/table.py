@@ -86,7 +86,7 @@ class OffsetTable(OffsetKernel):
 
     def __init__(self, num_heads: int, *, grid: Sequence[int] | None = None, normalised: bool = True):
         super().__init__(num_heads, normalised)
-        if not grid or min(grid) < 1:
+        if not isinstance(grid, Sequence) or not grid or min(grid) < 1:
             raise ValueError(f"table: needs the training grid, one or more positive sizes as (14, 14), not {grid}.")
         self.grid = tuple(grid)
         self.bias = nn.Parameter(torch.zeros(num_heads, *(2 * n - 1 for n in grid)))
