@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser, split: str = "test", images: 
 
 def name_of(path: Path) -> str:
     """A run's name: `runs/NAME/checkpoints/best.ckpt` is NAME."""
+    path = path.expanduser().absolute()  # the name of a run that is "." too
     return path.parents[1].name if path.parent.name == "checkpoints" else path.stem
 
 
@@ -71,8 +72,11 @@ def load_models(options: argparse.Namespace) -> list[Trained]:
     options.resolutions = options.resolutions or ascending(size for each in models for size in each.data.sizes())
     for trained in models:
         for size in options.resolutions:
-            trained.classifier.vit.grid(*size)
-            trained.data.held_out(options.split, size)
+            try:
+                trained.classifier.vit.grid(*size)
+                trained.data.held_out(options.split, size)
+            except ValueError as error:
+                raise ValueError(f"{name_of(trained.path)}: {error}") from None
     check_same_images(models, options)
     return models
 

@@ -119,6 +119,29 @@ def test_accuracy_is_that_of_the_model_on_the_images_asked_for(tmp_path):
     assert splits == {"resolution": "test", "intervene": "val", "estimator": "val"}
 
 
+def test_a_run_from_within_its_folder_has_its_name(tmp_path, monkeypatch, capsys):
+    path = save(tmp_path / "one")
+    monkeypatch.chdir(tmp_path / "one")
+    for given in (".", str(path.relative_to(tmp_path / "one"))):
+        main(
+            [
+                "resolution",
+                "--checkpoint",
+                given,
+                "--resolutions",
+                "60",
+                "--images",
+                "4",
+                "--out",
+                str(tmp_path / "out"),
+            ]
+        )
+        assert read(tmp_path / "out" / "resolution.csv")[1][0]["model"] == "one"
+    with pytest.raises(SystemExit):
+        main(["resolution", "--checkpoint", ".", "--resolutions", "61"])
+    assert "error: one: an image of 61 x 61 pixels is not divisible" in capsys.readouterr().err
+
+
 def test_positions_can_be_interpolated(tmp_path):
     path = save(tmp_path / "one", replace(CONFIG, encoding="rope"))
     from train.checkpoint import load_trained

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import shlex
 import sys
@@ -16,7 +17,7 @@ from training import REPOSITORY, last
 from eval.__main__ import main
 from performer_string import ENCODINGS, FEATURE_MAPS, LOCALITIES, build_encoding
 from train import cli, plan
-from train.checkpoint import read_checkpoint
+from train.checkpoint import CheckpointError, read_checkpoint
 from train.data.images import AUGMENTATIONS
 from train.data.sources import SOURCES
 
@@ -99,6 +100,21 @@ def test_a_training_of_ones_own(config, mine, tmp_path):
     fit = cli.run(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run")], model=model)
     assert type(fit.model) is model
     assert isinstance(fit.trainer.optimizers[0], torch.optim.SGD)
+
+
+def test_a_training_of_ones_own_goes_on_as_it_began(config, mine, tmp_path, capsys, monkeypatch):
+    """And by another class not at all; what is printed and kept is the command that continues it."""
+    model, run = importlib.import_module("mine").Plain, tmp_path / "run"
+    monkeypatch.setattr(sys, "argv", ["mine.py"])
+    given = ["--trainer.max_epochs", "1", "--ema", "0"]
+    cli.run(["fit", "--config", str(config), "--run_dir", str(run), *given], model=model)
+    assert json.loads((run / "history.jsonl").read_text())["command"].startswith("python mine.py fit --config")
+    with pytest.raises(ValueError, match=f"python mine.py resume {run}"):
+        cli.run(["fit", "--config", str(config), "--run_dir", str(run)], model=model)
+    with pytest.raises(CheckpointError, match="of the class Plain, and ImageClassifier would go on with it"):
+        cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
+    cli.run(["resume", str(run), "--trainer.max_epochs", "2"], model=model)
+    assert read_checkpoint(last(run))["epoch"] == 1
 
 
 def test_a_loop_of_ones_own():

@@ -14,6 +14,7 @@ from saved import CONFIG, read, save
 from eval.__main__ import main
 from train.checkpoint import load_trained
 from train.data.module import ImageData
+from train.data.sources import open_image
 
 
 @pytest.fixture
@@ -67,6 +68,28 @@ def test_a_damaged_image_is_named(images, tmp_path):
         file.write_bytes(file.read_bytes()[:40])
     with pytest.raises(ValueError, match=r"\.png cannot be read \(.*\)\. Repair it"):
         data.held_out("val", (8, 8))[0]
+
+
+def test_any_error_of_pillow_names_the_image(images, tmp_path):
+    """A damaged chunk is a SyntaxError there; numbers without a range of their own would come out black."""
+    data = images(train={"a": 3, "b": 3})
+    files = sorted((tmp_path / "here" / "train").rglob("*.png"))
+    for file in files:
+        content = bytearray(file.read_bytes())
+        content[37] = 255  # of the name of the chunk after the first
+        file.write_bytes(bytes(content))
+    with pytest.raises(ValueError, match=r"\.png cannot be read \(.*\)\. Repair it"):
+        data.held_out("val", (8, 8))[0]
+    Image.fromarray(np.ones((4, 4), np.float32)).save(tmp_path / "float.tiff")
+    with pytest.raises(OSError, match="floating-point pixels have no range"):
+        open_image(str(tmp_path / "float.tiff"))
+
+
+def test_an_image_lies_as_its_camera_says(tmp_path):
+    image, exif = Image.new("RGB", (40, 20)), Image.Exif()
+    exif[0x0112] = 6  # turned by a quarter
+    image.save(tmp_path / "turned.jpg", exif=exif)
+    assert open_image(str(tmp_path / "turned.jpg")).size == (20, 40)
 
 
 def test_sixteen_bits_a_pixel(images, tmp_path):
@@ -168,7 +191,7 @@ def test_a_checkpoint_knows_its_classes(images):
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3])
-def test_what_is_held_out_is_never_what_was_trained_on(images, share):
+def test_what_is_held_out_is_never_what_was_trained_on(images, share, tmp_path):
     """One image more is another split: to resume, or to validate, on it would be on images of the training."""
     data = images(train={"a": 20, "b": 20}, test={"a": 2, "b": 2})
     data.val_fraction = share
@@ -188,6 +211,12 @@ def test_what_is_held_out_is_never_what_was_trained_on(images, share):
     more.setup()
     with pytest.raises(ValueError, match="41 training images and had 40 when the model was trained"):
         more.load_state_dict(state)
+    renamed = images("renamed", train={"a": 20, "b": 20})
+    next((tmp_path / "renamed" / "train" / "a").iterdir()).rename(tmp_path / "renamed" / "train" / "a" / "zzz.png")
+    renamed.val_fraction = share
+    renamed.setup()
+    with pytest.raises(ValueError, match="other training images than when the model was trained"):
+        renamed.load_state_dict(state)
     other = images("other", train={"a": 20, "b": 20})
     other.val_fraction = 0.2
     other.setup()

@@ -53,6 +53,17 @@ def test_the_best_model_of_a_run_that_was_moved_stays(config, tmp_path, monkeypa
     assert not before.exists()
 
 
+def test_a_finished_run_that_is_trained_further_is_not_finished_meanwhile(config, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    fit(config, run, "--trainer.max_epochs", "1")
+    assert metrics(run)["step"] == 10
+    cli.run(["resume", str(run)])  # which has nothing left to do but what its configuration says
+    stop_in(monkeypatch, 12)
+    with pytest.raises(SystemExit):
+        cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
+    assert not (run / "metrics.json").exists()
+
+
 def test_a_stop_comes_after_a_validation_that_is_due(config, whole, tmp_path, monkeypatch):
     run = tmp_path / "run"
     stop_in(monkeypatch, 9)  # the last of the first epoch

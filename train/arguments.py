@@ -66,6 +66,7 @@ def expand(arguments: Sequence[str]) -> list[str]:
             "[--trainer.max_epochs 20]."
         )
     run = Path(arguments[1]).expanduser()
+    run = run if run.name else run.resolve()  # "." would be another folder elsewhere
     if run.is_file() and run.parent.name == CHECKPOINTS:
         raise ValueError(f"resume takes the folder of a run: python -m train resume {run.parents[1]}.")
     config, latest = run / CONFIG, latest_checkpoint(run)

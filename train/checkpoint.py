@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from performer_string import ViTConfig
 from performer_string.config import patch_and_image
 from train.data.module import ImageData
-from train.files import BEST, checkpoint_of, latest_checkpoint
+from train.files import BEST, HISTORY, checkpoint_of, latest_checkpoint
 from train.module import ImageClassifier, OptimConfig
 
 
@@ -52,7 +52,12 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
 
 def config_of(content: dict[str, Any], **overrides: Any) -> ViTConfig:
     """The model's configuration in a checkpoint."""
-    return ViTConfig.of_checkpoint(content["hyper_parameters"]["vit"], **overrides)
+    try:
+        return ViTConfig.of_checkpoint(content["hyper_parameters"]["vit"], **overrides)
+    except ValueError as error:
+        if not str(error).startswith("unknown "):
+            raise
+        raise ValueError(f"{error} One of your own has to be imported first: --imports MODULE.") from None
 
 
 def load_trained(path: str | Path, **overrides: Any) -> Trained:
@@ -94,6 +99,16 @@ def check_same_model(path: str | Path, wanted: dict[str, Any], resumed: bool) ->
         raise CheckpointError(
             f"{path} is of another model:\n  " + "\n  ".join(wrong) + "\nResume with the configuration that the run "
             "was started with: it lies beside its checkpoints as config.yaml."
+        )
+
+
+def check_same_class(path: str | Path, own: str) -> None:
+    """An error where a class of one's own trained a checkpoint that another would go on with, by its own loss."""
+    then = read_checkpoint(path).get("classifier", own)  # not in those of old checkpoints
+    if then != own:
+        raise CheckpointError(
+            f"{path} is of a run of the class {then}, and {own} would go on with it, by a loss or an optimiser of its "
+            f"own. Resume it by what started it (the run's {HISTORY} has the command), as in python mine.py resume RUN."
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Sequence
@@ -37,7 +38,15 @@ from train.callbacks.control import (
 )
 from train.callbacks.figures import ModelFigures
 from train.callbacks.monitor import GradientNorm, History, Record, Throughput
-from train.checkpoint import check_no_average, check_same_model, config_of, grid_of, read_checkpoint, start_from
+from train.checkpoint import (
+    check_no_average,
+    check_same_class,
+    check_same_model,
+    config_of,
+    grid_of,
+    read_checkpoint,
+    start_from,
+)
 from train.data.module import ImageData
 from train.data.sizes import Size
 from train.extensions import import_modules
@@ -112,7 +121,7 @@ class TrainCLI(LightningCLI):
             raise ValueError("--init_from starts a training and --ckpt_path continues one: give one of them.")
         if self.subcommand == "fit" and not same and latest_checkpoint(run_dir) is not None:
             raise ValueError(
-                f"{run_dir} holds a run already. Continue it: python -m train resume {run_dir}. Or choose another "
+                f"{run_dir} holds a run already. Continue it: {self.parser.prog} resume {run_dir}. Or choose another "
                 f"--run_dir."
             )
         config.run_dir = str(run_dir)
@@ -149,6 +158,8 @@ class TrainCLI(LightningCLI):
         config = self.config[self.subcommand]
         if self.resumed is not None:
             check_same_model(self.resumed, dict(self.model.hparams), self.subcommand == "fit")
+            if self.subcommand == "fit":
+                check_same_class(self.resumed, type(self.model).__qualname__)
             if self.subcommand == "fit" and not config.ema:
                 check_no_average(self.resumed)
         elif config.init_from:
@@ -179,9 +190,9 @@ class TrainCLI(LightningCLI):
                 Throughput(),
             ]
             callbacks += [EMAWeightAveraging(decay=config.ema, use_buffers=False)] if config.ema else []
-            callbacks.append(CleanStop(run_dir / CHECKPOINTS))  # after the average has seen the step
-            callbacks.append(Record(self.parser.dump(self.config), run_dir / METRICS))
-            callbacks.append(History(run_dir / HISTORY, self.arguments))
+            callbacks.append(CleanStop(run_dir / CHECKPOINTS, self.parser.prog))  # after the average has seen the step
+            callbacks.append(Record(self.parser.dump(self.config), run_dir / METRICS, self.parser.prog))
+            callbacks.append(History(run_dir / HISTORY, self.arguments, self.parser.prog))
             if given["enable_checkpointing"] is not False:
                 best: dict[str, Any] = {"filename": "best", "monitor": "val/accuracy", "mode": "max"}
                 callbacks.append(MovableCheckpoint(run_dir / CHECKPOINTS, enable_version_counter=False, **best))
@@ -217,13 +228,15 @@ def run(
     warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
     warnings.filterwarnings("ignore", message=".*args parameter is intended to run from within Python.*")
     logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(lambda r: "litlogger" not in r.getMessage())
+    own = (model, data) != (ImageClassifier, ImageData)
+    program = f"python {shlex.quote(sys.argv[0])}" if own else "python -m train"
     return TrainCLI(
         model,
         data,
         args=expand(sys.argv[1:] if arguments is None else arguments),
         save_config_callback=SaveRecipe,
         parser_class=Parser,
-        parser_kwargs={"prog": "python -m train", "epilog": "resume RUN [options of fit]: continue a run"},
+        parser_kwargs={"prog": program, "epilog": "resume RUN [options of fit]: continue a run"},
         seed_everything_default=0,
         auto_configure_optimizers=False,
         trainer_defaults={

@@ -216,6 +216,9 @@ class ImageClassifier(L.LightningModule):
         accuracy(self(images).float(), targets)
         self.log(f"test/accuracy_{self.resolutions[dataloader_idx]}", accuracy, add_dataloader_idx=False)
 
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["classifier"] = type(self).__qualname__
+
     def configure_optimizers(self) -> Any:
         c = self.optim
         optimizer = AdamW(parameter_groups(self.vit, c.weight_decay), lr=c.lr, betas=c.betas)

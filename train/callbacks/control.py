@@ -164,8 +164,8 @@ class CleanStop(Callback):
     as well, since they are not saved.
     """
 
-    def __init__(self, directory: Path):
-        self.path = directory / LAST
+    def __init__(self, directory: Path, program: str):
+        self.path, self.program = directory / LAST, program
         self.signal: int | None = None
         self._before: dict[int, Any] = {}
 
@@ -191,7 +191,7 @@ class CleanStop(Callback):
         if trainer.strategy.reduce_boolean_decision(whole_window(trainer, batch_idx) and (asked or late), all=False):
             trainer.save_checkpoint(self.path)
             rank_zero_info(
-                f"{'Out of time' if late else 'Stopped'} at step {trainer.global_step}. Continue with: python -m train "
+                f"{'Out of time' if late else 'Stopped'} at step {trainer.global_step}. Continue with: {self.program} "
                 f"resume {self.path.parents[1]}"
             )
             raise KeyboardInterrupt

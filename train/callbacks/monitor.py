@@ -89,11 +89,16 @@ class Record(Callback):
     Args:
         config: of the run.
         path: a JSON file of the final metrics of validation, which is there once the run has come to its end.
+        program: what continues a run.
     """
 
-    def __init__(self, config: str, path: Path):
-        self.config, self.path = config, path
+    def __init__(self, config: str, path: Path, program: str):
+        self.config, self.path, self.program = config, path, program
         self.validated_at: int | None = None  # step
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        if trainer.is_global_zero:
+            self.path.unlink(missing_ok=True)  # of fewer steps: the run is not finished any more
 
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.validated_at = trainer.global_step
@@ -110,7 +115,7 @@ class Record(Callback):
     def on_fit_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if out_of_time(trainer):
             again = (
-                f"python -m train resume {self.path.parent}" if trainer.global_step else "begin again, with more of it"
+                f"{self.program} resume {self.path.parent}" if trainer.global_step else "begin again, with more of it"
             )
             rank_zero_info(f"Out of time at step {trainer.global_step}: {again}")
         elif self.complete(trainer):
@@ -135,11 +140,12 @@ class History(Callback):
 
     Args:
         path: of the file, which grows.
-        arguments: of `python -m train`.
+        arguments: of the program.
+        program: `python -m train`, or a script of one's own.
     """
 
-    def __init__(self, path: Path, arguments: Sequence[str]):
-        self.path, self.arguments = path, list(arguments)
+    def __init__(self, path: Path, arguments: Sequence[str], program: str):
+        self.path, self.arguments, self.program = path, list(arguments), program
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if not trainer.is_global_zero:
@@ -147,7 +153,7 @@ class History(Callback):
         line = {
             "began": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "from_step": trainer.global_step,
-            "command": shlex.join(["python", "-m", "train", *self.arguments]),
+            "command": f"{self.program} {shlex.join(self.arguments)}",
             "code": code(),
             "device": machine(module.device),
             "processes": trainer.world_size,

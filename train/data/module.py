@@ -18,7 +18,7 @@ from train.data.arrow import ArrowDataset, ArrowTask
 from train.data.images import AUGMENTATIONS, Cover, Transformed, shuffled
 from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignore_stop_signals
 from train.data.sizes import Size
-from train.data.sources import SOURCES, check_same_classes, class_names, null_accuracy, open_source
+from train.data.sources import SOURCES, check_same_classes, class_names, digest, null_accuracy, open_source
 
 RESUMED = "the checkpoint and the training images"
 
@@ -92,6 +92,7 @@ class ImageData(L.LightningDataModule):
             )
         self.shift, self.scale = shift[:, None, None], scale[:, None, None]  # [C, 1, 1]
         self._train: Any = None
+        self._names: str | None = None
         self._test: Any = None
         self._trained: Any = None  # the state in the checkpoint that this comes from
         self._loader: ResumableLoader | None = None
@@ -132,6 +133,7 @@ class ImageData(L.LightningDataModule):
         if self.stored is None or self._train is not None:
             return
         self._train = self._open(train=True)
+        self._names = digest(self._train)
         self._check_classes()
         self.num_classes = self.num_classes or len(class_names(self._train))
         if self.num_classes < 2:
@@ -207,7 +209,8 @@ class ImageData(L.LightningDataModule):
         return {"config": self.plain(), "position": position, **self._trained_on()}
 
     def _trained_on(self) -> dict[str, Any]:
-        return {"classes": class_names(self._train), "files": None if self._train is None else len(self._train)}
+        count = None if self._train is None else len(self._train)
+        return {"classes": class_names(self._train), "files": count, "names": self._names}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         # Lightning asks for the loader, to count its steps, before it would restore a loader's state by itself.
@@ -232,6 +235,12 @@ class ImageData(L.LightningDataModule):
                 f"{self.root} has {count} training images and had {then['files']} when the model was trained on "
                 f"it: the images held out for validation would be others, which it was trained on. Take the folder as "
                 f"it was then."
+            )
+        if self._names is not None and (then.get("names") or self._names) != self._names:
+            raise ValueError(
+                f"{self.root} has other training images than when the model was trained on it, or other names for "
+                f"them: the images held out for validation would be others, which it was trained on. Take the folder "
+                f"as it was then."
             )
         share = then["config"]["val_fraction"]
         if share != self.val_fraction:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 from torchvision import datasets
 from torchvision.datasets import VisionDataset
@@ -47,12 +49,24 @@ CIFAR = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 
 
 def open_image(path: str) -> Image.Image:
-    """An image as RGB; 16 bits a pixel are scaled to 8, where Pillow's own conversion would cut off at 255."""
-    with open(path, "rb") as file:
-        image: Image.Image = Image.open(file)
-        if image.mode.startswith("I"):
-            image = Image.fromarray((np.asarray(image).clip(0, 65535) / 257).round().astype(np.uint8))
-        return image.convert("RGB")
+    """An image as RGB, upright as its EXIF says; 16 bits a pixel are scaled to 8, where Pillow's own conversion would
+    cut off at 255.
+
+    Raises:
+        OSError: whatever kept it from being read.
+    """
+    try:
+        with open(path, "rb") as file:
+            image: Image.Image = ImageOps.exif_transpose(Image.open(file))
+            if image.mode == "F":
+                raise ValueError("floating-point pixels have no range of their own: save it with 8 or 16 bits")
+            if image.mode.startswith("I"):
+                image = Image.fromarray((np.asarray(image).clip(0, 65535) / 257).round().astype(np.uint8))
+            return image.convert("RGB")
+    except OSError:
+        raise
+    except Exception as error:  # Pillow raises many types: a damaged chunk is a SyntaxError, too large a one its own
+        raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 def image_folder(root: Path, train: bool, download: bool) -> VisionDataset:
@@ -136,6 +150,14 @@ def open_source(name: str, source: Source, root: Path, train: bool, download: bo
             f"Put there: {source.where.format(root=root)}.{offer} Another place: --data.root DIR "
             f"in training, --root DIR in an evaluation."
         ) from error
+
+
+def digest(dataset: Any) -> str | None:
+    """Of the names of a folder's files in their order, which decides what is held out; None for what has no names."""
+    if not isinstance(dataset, datasets.DatasetFolder):
+        return None
+    names = (os.path.relpath(path, dataset.root) for path, _ in dataset.samples)
+    return hashlib.sha256("\n".join(names).encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def class_names(dataset: Any) -> list[str]:
