@@ -42,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser, split: str = "test", images: 
 
 def name_of(path: Path) -> str:
     """A run's name: `runs/NAME/checkpoints/best.ckpt` is NAME."""
-    path = path.expanduser().absolute()  # the name of a run that is "." too
+    path = path.absolute()  # the name of a run that is "." too
     return path.parents[1].name if path.parent.name == "checkpoints" else path.stem
 
 

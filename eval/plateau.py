@@ -65,7 +65,7 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
         accuracies = [values[-1] for tag, (_, values) in logged.items() if tag.startswith("val/accuracy")]
         left = left_at(steps, losses, options.threshold, options.window)
         yield {
-            "run": run.name,
+            "run": run.absolute().name,  # of "." too
             "steps": max(at[-1] for tag, (at, _) in logged.items() if tag == LOSS or tag.startswith("val/")) + 1,
             "left the plateau at step": "" if left is None else left,
             "lowest accuracy": round(100 * min(accuracies), 2) if accuracies else "",

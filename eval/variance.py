@@ -140,14 +140,16 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
 
 
 def least_angle(found: Sequence[Row]) -> list[Row]:
-    return [r for r in found if r["angle"] == min(r["angle"] for r in found)]
+    least = min(r["angle"] for r in found)
+    return [r for r in found if r["angle"] == least]
 
 
 def summary(found: Sequence[Row]) -> list[Row]:
     """The weight of the key nearest to the query, and its lowest twentieth over draws: a line for each map."""
     lines: list[Row] = []
-    for title in dict.fromkeys(r["map"] for r in found):
-        mine = [r for r in least_angle(found) if r["map"] == title]
+    near = least_angle(found)
+    for title in dict.fromkeys(r["map"] for r in near):
+        mine = [r for r in near if r["map"] == title]
         name = {f"weight of a key at {mine[0]['angle']:g} degrees": title}
         weights = {f"m = {r['features']}": f"{r['weight']:.2f} ({r['lowest twentieth']:.2f})" for r in mine}
         lines.append({**name, **weights, "limit": f"{mine[0]['weight in the limit']:.2f}"})

@@ -106,11 +106,15 @@ def softmax_attention(
                 logits = logits + key_bias[:, :, None]
             if key_mask is not None:
                 logits = logits.masked_fill(~key_mask[:, None, None], -torch.inf)
-            silent = (logits == -torch.inf).all(-1, keepdim=True)  # no key, or none that the kernel reaches: zero
-            weights = logits.masked_fill(silent, 0.0).softmax(-1)
+            silent = None
+            if key_mask is not None or locality.normalised:
+                silent = (logits == -torch.inf).all(-1, keepdim=True)  # no key, or none that the kernel reaches: zero
+                logits = logits.masked_fill(silent, 0.0)
+            weights = logits.softmax(-1)
             if not locality.normalised:
                 weights = weights * locality.matrix(*placed).to(dtype)
-            return (weights @ v.to(dtype)).masked_fill(silent, 0.0).to(v.dtype)
+            out = weights @ v.to(dtype)
+            return (out if silent is None else out.masked_fill(silent, 0.0)).to(v.dtype)
     width, out_dtype = v.shape[-1], v.dtype
     mixed = not q.dtype == k.dtype == v.dtype  # which torch's kernels do not take
     if mixed:

@@ -57,7 +57,8 @@ def test_a_finished_run_that_is_trained_further_is_not_finished_meanwhile(config
     run = tmp_path / "run"
     fit(config, run, "--trainer.max_epochs", "1")
     assert metrics(run)["step"] == 10
-    cli.run(["resume", str(run)])  # which has nothing left to do but what its configuration says
+    cli.run(["resume", str(run)])  # which has nothing left to do
+    assert metrics(run)["step"] == 10
     stop_in(monkeypatch, 12)
     with pytest.raises(SystemExit):
         cli.run(["resume", str(run), "--trainer.max_epochs", "2"])

@@ -82,13 +82,13 @@ def differences(saved: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
     return [f"{k}: {saved.get(k)!r} in the checkpoint, {v!r} asked for" for k, v in wanted.items() if saved.get(k) != v]
 
 
-def check_same_model(path: str | Path, wanted: dict[str, Any], resumed: bool) -> None:
+def check_same_model(path: str | Path, content: dict[str, Any], wanted: dict[str, Any], resumed: bool) -> None:
     """An error that lists the differences, unless the checkpoint is of a model of these hyper-parameters.
 
     Args:
+        content: of the checkpoint at `path`.
         resumed: its optimiser goes on as well, which keeps its own learning rate, decay and betas.
     """
-    content = read_checkpoint(path)
     saved, vit = content["hyper_parameters"], asdict(config_of(content))  # with what is newer at its default
     wrong = differences(vit, wanted["vit"])
     if resumed and "optim" in saved:
@@ -102,9 +102,9 @@ def check_same_model(path: str | Path, wanted: dict[str, Any], resumed: bool) ->
         )
 
 
-def check_same_class(path: str | Path, own: str) -> None:
+def check_same_class(path: str | Path, content: dict[str, Any], own: str) -> None:
     """An error where a class of one's own trained a checkpoint that another would go on with, by its own loss."""
-    then = read_checkpoint(path).get("classifier", own)  # not in those of old checkpoints
+    then = content.get("classifier", own)  # not in those of old checkpoints
     if then != own:
         raise CheckpointError(
             f"{path} is of a run of the class {then}, and {own} would go on with it, by a loss or an optimiser of its "
@@ -112,9 +112,9 @@ def check_same_class(path: str | Path, own: str) -> None:
         )
 
 
-def check_no_average(path: str | Path) -> None:
+def check_no_average(path: str | Path, content: dict[str, Any]) -> None:
     """An error where a checkpoint's weights are an average: training cannot continue from it."""
-    if "current_model_state" in read_checkpoint(path):
+    if "current_model_state" in content:
         raise CheckpointError(
             f"{path} is of a run with an average of the weights: resume it with its --ema, or start another run from "
             f"the average with fit and --init_from."

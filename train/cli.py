@@ -157,11 +157,12 @@ class TrainCLI(LightningCLI):
     def after_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
         if self.resumed is not None:
-            check_same_model(self.resumed, dict(self.model.hparams), self.subcommand == "fit")
-            if self.subcommand == "fit":
-                check_same_class(self.resumed, type(self.model).__qualname__)
-            if self.subcommand == "fit" and not config.ema:
-                check_no_average(self.resumed)
+            fit, content = self.subcommand == "fit", read_checkpoint(self.resumed)
+            check_same_model(self.resumed, content, dict(self.model.hparams), fit)
+            if fit:
+                check_same_class(self.resumed, content, type(self.model).__qualname__)
+            if fit and not config.ema:
+                check_no_average(self.resumed, content)
         elif config.init_from:
             start_from(config.init_from, self.model)
         if config.compile:

@@ -96,7 +96,7 @@ class Record(Callback):
         self.config, self.path, self.program = config, path, program
         self.validated_at: int | None = None  # step
 
-    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if trainer.is_global_zero:
             self.path.unlink(missing_ok=True)  # of fewer steps: the run is not finished any more
 

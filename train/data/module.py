@@ -231,23 +231,17 @@ class ImageData(L.LightningDataModule):
             return
         count, then = len(self._train), self._trained
         if then.get("files", count) != count:  # not in old checkpoints
-            raise ValueError(
-                f"{self.root} has {count} training images and had {then['files']} when the model was trained on "
-                f"it: the images held out for validation would be others, which it was trained on. Take the folder as "
-                f"it was then."
-            )
-        if self._names is not None and (then.get("names") or self._names) != self._names:
-            raise ValueError(
-                f"{self.root} has other training images than when the model was trained on it, or other names for "
-                f"them: the images held out for validation would be others, which it was trained on. Take the folder "
-                f"as it was then."
-            )
-        share = then["config"]["val_fraction"]
-        if share != self.val_fraction:
-            raise ValueError(
-                f"val_fraction was {share} when the model was trained, and is {self.val_fraction}: the images held out "
-                f"for validation would be others, which it was trained on."
-            )
+            other = f"{self.root} has {count} training images and had {then['files']} when the model was trained on it"
+        elif self._names is not None and (then.get("names") or self._names) != self._names:
+            other = f"{self.root} has other training images than when the model was trained on it, or under other names"
+        elif (share := then["config"]["val_fraction"]) != self.val_fraction:
+            other = f"val_fraction was {share} when the model was trained, and is {self.val_fraction}"
+        else:
+            return
+        raise ValueError(
+            f"{other}: the images held out for validation would be others, which it was trained on. Take what was "
+            f"taken then."
+        )
 
     def loader(self, dataset: Dataset[tuple[Tensor, int]], batch_size: int | None = None) -> DataLoader[Any]:
         """A dataset in order, each rank its share."""
