@@ -31,8 +31,8 @@ from eval import (
     variance,
 )
 from eval.report import Row, check_writable, environment, keep_other, of_command, table, write_csv
+from train.errors import one_message
 from train.extensions import import_modules
-from train.files import UNUSABLE
 
 EVALUATIONS: dict[str, ModuleType] = {
     "resolution": resolution,
@@ -93,24 +93,16 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    options = build_parser().parse_args(given)
-    evaluation = EVALUATIONS[options.evaluation]
-    try:
-        import_modules(options.imports)
-        device = choose_device(getattr(options, "device", "cpu"))
-        beside = getattr(evaluation, "result_directory", lambda options: None)(options)
-        out = (options.out or beside or Path("runs/results") / options.evaluation).expanduser()
-        check_writable(out)
-        path, header = out / f"{options.evaluation}.csv", environment(given, device)
-        partial = path.with_suffix(".partial.csv")
-        rows = collect(evaluation.rows(options, device), partial, header)
-    except (ValueError, *UNUSABLE) as error:
-        sys.stderr.write(f"error: {error}\n")
-        raise SystemExit(2) from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+def evaluate(evaluation: ModuleType, options: argparse.Namespace, given: Sequence[str]) -> None:
+    """The evaluation of a command line: its CSV file, its table, its plot."""
+    import_modules(options.imports)
+    device = choose_device(getattr(options, "device", "cpu"))
+    beside = getattr(evaluation, "result_directory", lambda options: None)(options)
+    out = (options.out or beside or Path("runs/results") / options.evaluation).expanduser()
+    check_writable(out)
+    path, header = out / f"{options.evaluation}.csv", environment(given, device)
+    partial = path.with_suffix(".partial.csv")
+    rows = collect(evaluation.rows(options, device), partial, header)
     keep_other(path, header)
     write_csv(path, rows, header)
     if of_command(partial, header):
@@ -118,6 +110,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(table(evaluation.summary(rows)))
     evaluation.plot(rows, path.with_suffix(".png"))
     print(f"\n{path}\n{path.with_suffix('.png')}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    options = build_parser().parse_args(given)
+    try:
+        with one_message():
+            evaluate(EVALUATIONS[options.evaluation], options, given)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
 
 
 if __name__ == "__main__":

@@ -6,9 +6,13 @@ import difflib
 import inspect
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import fields
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import Any, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 T = TypeVar("T")
 
@@ -48,6 +52,13 @@ def check_type(name: str, value: Any, kind: Any) -> None:
         text = isinstance(value, str) and re.fullmatch(r"[-+]?\d+e[-+]?\d+", value)
         hint = " YAML reads a number like 2e-1 as text: write 0.2, or 2.0e-1." if text else ""
         raise ValueError(f"{name} has to be {wanted}, not {value!r}.{hint}")
+
+
+def check_types(given: DataclassInstance) -> None:
+    """An error where a field of a dataclass is of another type than annotated."""
+    annotated = get_type_hints(type(given))
+    for each in fields(given):
+        check_type(each.name, getattr(given, each.name), annotated[each.name])
 
 
 def check_positive(name: str, value: float) -> None:

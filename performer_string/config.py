@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args
 
 from performer_string.attend import ATTENTIONS
-from performer_string.choices import check_positive, check_type, lookup
+from performer_string.choices import check_positive, check_types, lookup
 from performer_string.features import FEATURE_MAPS
 from performer_string.locality import LOCALITIES
 from performer_string.positions import PositionMode
@@ -118,8 +118,7 @@ class ViTConfig:
         return cls(**{**saved, "variant": None, **overrides})
 
     def __post_init__(self) -> None:
-        for attribute, annotated in get_type_hints(type(self)).items():
-            check_type(attribute, getattr(self, attribute), annotated)
+        check_types(self)
         sizes = lookup("ViT variant", self.variant or "tiny", VARIANTS)
         given = {name: getattr(self, name) for name in sizes}
         if self.variant is not None and None not in given.values():

@@ -68,6 +68,7 @@ def test_riemannformer_is_its_six_variants(monkeypatch):
         ({"axes": {"encoding": {"rope": "rope"}}}, "the axis encoding has to hold names"),
         ({"seeds": 3}, "seeds has to be a list of numbers, not 3"),
         ({"seeds": [0, 1, 0]}, r"seeds has to hold different whole numbers, 0 or more, not \[0, 1, 0\]"),
+        ({"seeds": []}, r"seeds has to hold different whole numbers, 0 or more, not \[\]"),
         ({"seeds": ["a"]}, "seeds has to hold different whole numbers"),
         ({"models": {1: {}}}, "YAML reads the name 1 as a int: put it in quotes"),
         ({"axes": {"gate": {True: {}, False: {}}}}, "YAML reads the name True as a bool"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 from pathlib import Path
 
@@ -108,6 +109,20 @@ def test_a_checkpoint_is_whole_or_the_one_before(tmp_path, monkeypatch):
     with pytest.raises(KilledError):
         files.save_checkpoint({"step": 2}, path)
     monkeypatch.undo()
+    assert torch.load(path) == {"step": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_checkpoint_that_the_disk_has_no_room_for(tmp_path):
+    path, files = tmp_path / "last.ckpt", WholeFiles()
+    files.save_checkpoint({"step": 1}, path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        with pytest.raises(OSError, match=r"as on a full disk; the checkpoint before it.*last\.ckpt"):
+            files.save_checkpoint({"step": 2, "weights": torch.zeros(100_000)}, path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert torch.load(path) == {"step": 1}
     assert list(tmp_path.iterdir()) == [path]
 

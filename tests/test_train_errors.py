@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 import re
@@ -18,6 +19,7 @@ from performer_string import ViTConfig
 from train import cli
 from train.checkpoint import CheckpointError, load_trained, read_checkpoint
 from train.data.module import ImageData
+from train.errors import one_message
 from train.files import HELD, LOCK
 from train.module import ImageClassifier, NonFiniteLossError, OptimConfig
 
@@ -65,12 +67,49 @@ def fails(arguments: list[str], capsys) -> str:
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
         (["--ckpt_path", "nowhere.ckpt"], "there is no checkpoint nowhere.ckpt"),
         (["--trainer.limit_val_batches", "1"], "limit_val_batches 1 would be read as 1.0, which is all batches"),
+        (["--compile", "inducter"], "unknown backend of torch.compile 'inducter'. Did you mean 'inductor'?"),
+        (["--trainer.accelerator", "tpu"], "error: Requirement 'torch_xla"),
         (["--trainer.limit_test_batches=1"], "limit_test_batches 1 would be read as 1.0, which is all batches"),
     ],
 )
 def test_bad_arguments(config, arguments, message, capsys, tmp_path):
     said = fails(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *arguments], capsys)
     assert message in said
+
+
+@pytest.mark.parametrize(
+    ("section", "message"),
+    [
+        ("model.optim", "model.optim is there with nothing in it: give it fields, or leave it out."),
+        ("data.arrow", "data.arrow is there with nothing in it"),
+        ("model.vit", "image_size is missing: what it belongs to is there, with nothing in it"),
+        ("data", "data.resolutions is missing"),
+        ("model.optim.lr", "lr has to be float, not None"),
+        ("data.augment", "augment has to be list[str], not None"),
+        ("data.arrow.cell", "cell has to be int, not None"),
+    ],
+)
+def test_an_empty_section(config, section, message, capsys, tmp_path):
+    recipe = yaml.safe_load(config.read_text())
+    *groups, name = section.split(".")
+    inner = recipe
+    for group in groups:
+        inner = inner.setdefault(group, {})
+    inner[name] = None
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(recipe))
+    assert message in fails(["fit", "--config", str(path), "--run_dir", str(tmp_path / "run")], capsys)
+
+
+def test_errors_of_disks_and_no_others_are_one_message(capsys):
+    for error in (OSError(errno.ENOSPC, "No space left on device", "a.csv"), OSError(errno.EROFS, "Read-only", "a")):
+        with pytest.raises(SystemExit) as stop, one_message():
+            raise error
+        assert stop.value.code == 2
+        assert str(error) in capsys.readouterr().err
+    for other in (OSError(errno.EIO, "Input/output error"), TypeError("a fault")):
+        with pytest.raises(type(other), match=str(other.args[-1])), one_message():
+            raise other
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -26,6 +26,11 @@ class Parser(LightningArgumentParser):
         fields += [f"{name}.{action.dest}" for name, sub in self._subcommands().items() for action in sub._actions]
         unknown = re.search(r"(?:[Kk]ey|[Gg]roup|[Oo]ption|arguments:|argument)\s+'?(?:--)?([\w.]+)'?", message)
         names = {field.removeprefix("fit.") for field in fields}
+        empty = re.search(r'Key "([\w.]+)" not found in namespace', message)
+        if empty:
+            message = (
+                f"{empty[1]} is missing: what it belongs to is there, with nothing in it."
+            )
         choice = re.search(r"argument subcommand: invalid choice: '(\w+)'", message)
         if choice:
             hint = nearest(choice[1], [*self._subcommands(), "resume"])

@@ -22,8 +22,10 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_info
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from torch.compiler import list_backends
 
 from performer_string import ViTConfig
+from performer_string.choices import lookup
 from train.arguments import Parser, expand
 from train.callbacks.checkpoints import LastCheckpoint, MovableCheckpoint, WholeFiles
 from train.callbacks.control import (
@@ -49,8 +51,9 @@ from train.checkpoint import (
 )
 from train.data.module import ImageData
 from train.data.sizes import Size
+from train.errors import mendable, one_message
 from train.extensions import import_modules
-from train.files import CHECKPOINTS, HISTORY, METRICS, UNUSABLE, latest_checkpoint, write_aside
+from train.files import CHECKPOINTS, HISTORY, METRICS, latest_checkpoint, write_aside
 from train.folders import new_folder
 from train.module import ImageClassifier, NonFiniteLossError
 
@@ -104,7 +107,12 @@ class TrainCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
+        for group in ("model.vit", "model.optim", "data", "data.arrow", "trainer"):
+            if config.get(group) is None:
+                raise ValueError(f"{group} is there with nothing in it: give it fields, or leave it out.")
         import_modules(config.imports)
+        if config.compile:
+            lookup("backend of torch.compile", config.compile, dict.fromkeys([*list_backends(), "aot_eager", "eager"]))
         for name in ("run_dir", "init_from", "ckpt_path"):  # which a shell does not after `=`, nor YAML
             if config.get(name):
                 config[name] = str(Path(config[name]).expanduser())
@@ -252,24 +260,24 @@ def run(
     )
 
 
+def explain(error: Exception) -> str | None:
+    """What to say of an error that a user can mend, in Lightning's command line or in ours; None of any other."""
+    said = str(error)
+    if "No supported gpu backend" in said:
+        return "a GPU was asked for (--trainer.accelerator), but torch sees none here. Use cpu, or auto."
+    if said.startswith(("Early stopping conditioned on metric", "Requirement '")):  # of an accelerator's package
+        return said
+    if mendable(error) is None and not isinstance(error, MisconfigurationException | NonFiniteLossError):
+        return None
+    # Of a worker process there is the traceback too.
+    return said.strip().rpartition("Error: ")[2] if "in DataLoader worker process" in said else said
+
+
 def main(
     arguments: Sequence[str] | None = None,
     model: type[ImageClassifier] = ImageClassifier,
     data: type[ImageData] = ImageData,
 ) -> None:
     """`run`, where what a user can fix is one message and exit status 2."""
-    try:
+    with one_message(explain):
         run(arguments, model, data)
-    except (ValueError, *UNUSABLE, MisconfigurationException, NonFiniteLossError) as error:
-        message = str(error)
-        if "No supported gpu backend" in message:
-            message = "a GPU was asked for (--trainer.accelerator), but torch sees none here. Use cpu, or auto."
-        if "in DataLoader worker process" in message:  # with its traceback
-            message = message.strip().rpartition("Error: ")[2]
-        sys.stderr.write(f"error: {message}\n")
-        raise SystemExit(2) from None
-    except RuntimeError as error:
-        if not str(error).startswith("Early stopping conditioned on metric"):
-            raise
-        sys.stderr.write(f"error: {error}\n")
-        raise SystemExit(2) from None

@@ -15,9 +15,6 @@ HELD = "PERFORMER_STRING_LOCK"  # in the environment of a run that a sweep train
 HISTORY = "history.jsonl"  # of the processes that have trained a run
 METRICS = "metrics.json"  # of validation at the end; without it a run is not finished
 
-# Errors of paths that a user can mend.
-UNUSABLE = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
-
 
 def latest_checkpoint(run: Path) -> Path | None:
     """What a run can be resumed from: `last.ckpt`, or `best.ckpt` of a run killed before its first one; else None."""

@@ -17,6 +17,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from torchvision.transforms import v2
 
 from performer_string import ViT, ViTConfig
+from performer_string.choices import check_types
 from train.positions import jitter_positions
 from train.rounded import rounded_products
 
@@ -66,6 +67,7 @@ class OptimConfig:
     position_offset: float = 0.0
 
     def __post_init__(self) -> None:
+        check_types(self)
         self.betas = (self.betas[0], self.betas[1])
         if self.lr <= 0 or self.weight_decay < 0:
             raise ValueError(

@@ -144,7 +144,7 @@ def read_plan(path: Path) -> Plan:
     if twice:
         raise ValueError(f"{path}: two models have the name {twice[0]!r}.")
     seeds = content.get("seeds", [0])
-    if not all(type(seed) is int and seed >= 0 for seed in seeds) or len(set(seeds)) < len(seeds):
+    if not seeds or not all(type(seed) is int and seed >= 0 for seed in seeds) or len(set(seeds)) < len(seeds):
         raise ValueError(f"{path}: seeds has to hold different whole numbers, 0 or more, not {seeds}.")
     return Plan(recipe, tuple(axes), tuple(Run(name, chosen, s, o) for s in seeds for name, chosen, o in models))
 

@@ -19,7 +19,8 @@ from pathlib import Path
 from tabulate import tabulate
 
 from train.data.sizes import Size
-from train.files import CHECKPOINTS, CONFIG, LAST, UNUSABLE
+from train.errors import one_message
+from train.files import CHECKPOINTS, CONFIG, LAST
 from train.plan import read_plan, read_yaml, select
 from train.runner import SUMMARY, Sweep, metrics_of
 
@@ -86,14 +87,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         hint = " Arguments of python -m train fit come after --." if any("." in x for x in unknown) else ""
         parser.error(f"unrecognized arguments: {' '.join(unknown)}.{hint}")
     threads = default_threads(options.jobs) if options.threads is None else options.threads
-    try:
+    with one_message():
         plan = read_plan(options.sweep)
         out = options.out or Path("runs") / options.sweep.stem
         runs = select(plan, options.only)
         sweep = Sweep(plan, runs, out, options.jobs, threads, given[split + 1 :])
-    except (ValueError, *UNUSABLE) as error:
-        sys.stderr.write(f"error: {error}\n")
-        raise SystemExit(2) from None
     if options.list:
         for run in runs:
             print(f"{run.name}: {sweep.state(run)}; python {shlex.join(sweep.command(run))}")

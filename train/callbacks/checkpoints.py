@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +23,14 @@ class WholeFiles(TorchCheckpointIO):
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         if storage_options is not None:
             raise TypeError("checkpoints are local files here, which have no storage_options.")
-        with write_aside(Path(path)) as partial:
-            torch.save(checkpoint, partial)
+        try:
+            with write_aside(Path(path)) as partial:
+                torch.save(checkpoint, partial)
+        except RuntimeError as error:
+            if "inline_container" not in str(error):
+                raise
+            said = "could not be written, as on a full disk; the checkpoint before it, if there was one, is still there"
+            raise OSError(errno.ENOSPC, said, str(path)) from error  # torch's writer of files says nothing of disks
 
 
 class MovableCheckpoint(ModelCheckpoint):

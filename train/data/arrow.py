@@ -21,8 +21,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from performer_string.choices import check_types
 from performer_string.features import derive_seed
-from train.files import UNUSABLE, write_aside
+from train.errors import one_message
+from train.files import write_aside
 
 GLYPHS = {  # 8 x 8, put in the middle of a cell
     "arrow": "...##... ..####.. .######. ##.##.## ...##... ...##... ...##... ...##...",
@@ -57,6 +59,7 @@ class ArrowTask:
     distance: Distance = "adjacent"
 
     def __post_init__(self) -> None:
+        check_types(self)
         if self.distance not in get_args(Distance):
             raise ValueError(f"distance has to be one of {', '.join(get_args(Distance))}, not {self.distance!r}.")
         unknown = set(self.letters) - (set(GLYPHS) - {"arrow", "Y"})
@@ -172,10 +175,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not options.out.suffix:
         parser.error(f"--out needs an ending that says the format, like {options.out}.png")
     task = ArrowTask(distance=options.distance)
-    try:
+    with one_message():
         contact_sheet(task, options.resolution, options.out)
-    except (ValueError, *UNUSABLE) as error:
-        parser.error(str(error))
     print(f"{options.out}: {DIRECTIONS} by the arrow at the base of the Y; null score {task.null_accuracy():.1%}")
 
 

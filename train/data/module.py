@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 
-from performer_string.choices import lookup
+from performer_string.choices import check_types, lookup
 from train.data.arrow import ArrowDataset, ArrowTask
 from train.data.images import AUGMENTATIONS, Cover, Transformed, shuffled
 from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignore_stop_signals
@@ -64,6 +64,8 @@ class ImageData(L.LightningDataModule):
 
     def __post_init__(self) -> None:
         super().__init__()
+        self.root = str(self.root)
+        check_types(self)
         lookup("data source", self.source, {"arrow": None, **SOURCES})
         for name in self.augment:
             lookup("augmentation", name, AUGMENTATIONS)
