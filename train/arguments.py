@@ -28,9 +28,7 @@ class Parser(LightningArgumentParser):
         names = {field.removeprefix("fit.") for field in fields}
         empty = re.search(r'Key "([\w.]+)" not found in namespace', message)
         if empty:
-            message = (
-                f"{empty[1]} is missing: what it belongs to is there, with nothing in it."
-            )
+            message = f"{empty[1]} is missing: what it belongs to is there, with nothing in it."
         choice = re.search(r"argument subcommand: invalid choice: '(\w+)'", message)
         if choice:
             hint = nearest(choice[1], [*self._subcommands(), "resume"])

@@ -15,12 +15,11 @@ from torchvision.transforms import v2
 
 from performer_string.choices import check_types, lookup
 from train.data.arrow import ArrowDataset, ArrowTask
+from train.data.identity import Identity, check_same_classes, class_names
 from train.data.images import AUGMENTATIONS, Cover, Transformed, shuffled
 from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignore_stop_signals
 from train.data.sizes import Size
-from train.data.sources import SOURCES, check_same_classes, class_names, digest, null_accuracy, open_source
-
-RESUMED = "the checkpoint and the training images"
+from train.data.sources import SOURCES, null_accuracy, open_source
 
 
 @dataclass(eq=False)
@@ -94,7 +93,7 @@ class ImageData(L.LightningDataModule):
             )
         self.shift, self.scale = shift[:, None, None], scale[:, None, None]  # [C, 1, 1]
         self._train: Any = None
-        self._names: str | None = None
+        self._identity = Identity([])
         self._test: Any = None
         self._trained: Any = None  # the state in the checkpoint that this comes from
         self._loader: ResumableLoader | None = None
@@ -135,11 +134,12 @@ class ImageData(L.LightningDataModule):
         if self.stored is None or self._train is not None:
             return
         self._train = self._open(train=True)
-        self._names = digest(self._train)
-        self._check_classes()
-        self.num_classes = self.num_classes or len(class_names(self._train))
+        self._identity = Identity.of(self._train)
+        if self._trained is not None:
+            self._identity.check_classes(self._trained)
+        self.num_classes = self.num_classes or len(self._identity.classes)
         if self.num_classes < 2:
-            raise ValueError(f"{self.root} has one class only, {class_names(self._train)[0]}: nothing to tell apart.")
+            raise ValueError(f"{self.root} has one class only, {self._identity.classes[0]}: nothing to tell apart.")
         total = len(self._train)
         order = shuffled(total)
         held_out = max(1, round(total * self.val_fraction))
@@ -178,8 +178,7 @@ class ImageData(L.LightningDataModule):
             return self._train, self._val_indices
         if self._test is None:
             self._test = self._open(train=False)
-            classes = class_names(self._train), class_names(self._test)
-            check_same_classes(*classes, "the training and the test images")
+            check_same_classes(self._identity.classes, class_names(self._test), "the training and the test images")
         return self._test, shuffled(len(self._test))
 
     def train_dataset(self) -> Dataset[tuple[Tensor, int]]:
@@ -208,42 +207,19 @@ class ImageData(L.LightningDataModule):
     def state_dict(self) -> dict[str, Any]:
         """For checkpoints: what the data are, and how far the epoch is."""
         position = self._loader.state_dict() if self._loader else None
-        return {"config": self.plain(), "position": position, **self._trained_on()}
-
-    def _trained_on(self) -> dict[str, Any]:
-        count = None if self._train is None else len(self._train)
-        return {"classes": class_names(self._train), "files": count, "names": self._names}
+        return {"config": self.plain(), "position": position, **self._identity.state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         # Lightning asks for the loader, to count its steps, before it would restore a loader's state by itself.
         self._resume = state["position"]
         self._trained = state
         if self._train is not None:
-            self._check_classes()
+            self._identity.check_classes(state)
             self._check_split()
 
-    def _check_classes(self) -> None:
-        if self._trained is not None and "classes" in self._trained:  # not in those of old checkpoints
-            check_same_classes(self._trained["classes"], class_names(self._train), RESUMED)
-
     def _check_split(self) -> None:
-        """An error unless the training images are as many as those of the checkpoint, and split alike: else what is
-        validated on would be what was trained on."""
-        if self._trained is None or self.stored is None:
-            return
-        count, then = len(self._train), self._trained
-        if then.get("files", count) != count:  # not in old checkpoints
-            other = f"{self.root} has {count} training images and had {then['files']} when the model was trained on it"
-        elif self._names is not None and (then.get("names") or self._names) != self._names:
-            other = f"{self.root} has other training images than when the model was trained on it, or under other names"
-        elif (share := then["config"]["val_fraction"]) != self.val_fraction:
-            other = f"val_fraction was {share} when the model was trained, and is {self.val_fraction}"
-        else:
-            return
-        raise ValueError(
-            f"{other}: the images held out for validation would be others, which it was trained on. Take what was "
-            f"taken then."
-        )
+        if self._trained is not None and self.stored is not None:
+            self._identity.check_split(self.root, self.val_fraction, self._trained)
 
     def loader(self, dataset: Dataset[tuple[Tensor, int]], batch_size: int | None = None) -> DataLoader[Any]:
         """A dataset in order, each rank its share."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,30 +148,6 @@ def open_source(name: str, source: Source, root: Path, train: bool, download: bo
             f"Put there: {source.where.format(root=root)}.{offer} Another place: --data.root DIR "
             f"in training, --root DIR in an evaluation."
         ) from error
-
-
-def digest(dataset: Any) -> str | None:
-    """Of the names of a folder's files in their order, which decides what is held out; None for what has no names."""
-    if not isinstance(dataset, datasets.DatasetFolder):
-        return None
-    names = (os.path.relpath(path, dataset.root) for path, _ in dataset.samples)
-    return hashlib.sha256("\n".join(names).encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def class_names(dataset: Any) -> list[str]:
-    """In the order of their labels; a folder of images numbers its classes in the order of their names."""
-    return [str(name) for name in getattr(dataset, "classes", ())]
-
-
-def check_same_classes(ours: list[str], theirs: list[str], who: str) -> None:
-    """An error where two sets of images number other classes."""
-    if ours != theirs:
-        only = sorted(set(ours) ^ set(theirs))
-        raise ValueError(
-            f"{who} have other classes, so that their labels would not agree: "
-            f"{', '.join(only[:8])} {'is' if len(only) == 1 else 'are'} in one of the two only. Give both the same "
-            f"folders; an empty one cannot stand for a class."
-        )
 
 
 def null_accuracy(dataset: Any, indices: Tensor, classes: int) -> float:
