@@ -72,7 +72,10 @@ def plot(found: Sequence[Row], path: Path) -> None:
     mark_training(axis, found)
     sizes = ascending(row["resolution"] for row in found)
     axis.set(xlabel="resolution in pixels", ylabel="accuracy in %")
-    axis.set_xticks([size.side for size in sizes], [str(size) for size in sizes])
+    labels: dict[float, str] = {}  # of rectangles with one area, which share a place, one above the other
+    for size in sizes:
+        labels[size.side] = f"{labels[size.side]}\n{size}" if size.side in labels else str(size)
+    axis.set_xticks(list(labels), list(labels.values()))
     lowest = [row["low"] for row in over_seeds(found)] + [row["accuracy"] for row in found]
     axis.set_ylim(bottom=10 * (min(found[0]["null"], *lowest) // 10))
     if many:

@@ -8,10 +8,12 @@ import pytest
 import torch
 from saved import CONFIG, read, save
 
+from eval import resolution
 from eval.__main__ import build_parser, main
 from train.checkpoint import load_trained
 from train.data.arrow import ArrowDataset, ArrowTask
 from train.data.module import ImageData
+from train.data.sizes import Size
 
 
 def test_several_models_at_several_resolutions(tmp_path, capsys):
@@ -56,6 +58,16 @@ def test_a_model_of_rectangles_is_not_said_to_be_one_of_squares(tmp_path, capsys
     with pytest.raises(SystemExit):
         main(["resolution", "--checkpoint", path, "--resolutions", "60x84"])
     assert "arrow images are square, not 60 x 84" in capsys.readouterr().err
+
+
+def test_rectangles_of_one_area_share_a_tick_and_not_its_label(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(resolution, "save_figure", lambda figure, path: figures.append(figure))
+    same = {"model": "a", "tokens": 48, "accuracy": 50.0, "low": 40.0, "high": 60.0, "images": 9, "null": 10.0}
+    sizes = [Size.of(given) for given in ("64x48", "48x64", "32")]
+    resolution.plot([{**same, "resolution": size, "trained at": sizes[2]} for size in sizes], tmp_path / "a.png")
+    labels = [label.get_text() for label in figures[0].axes[0].get_xticklabels()]
+    assert sorted(map(sorted, (label.split("\n") for label in labels))) == [["32"], ["48x64", "64x48"]]
 
 
 def test_an_evaluation_on_the_cpu_takes_no_device(capsys):
