@@ -83,7 +83,8 @@ class Contestant:
 def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     check_rounds(options.rounds)
     contestants: dict[str, Contestant] = {}
-    for title, (name, extra) in chosen(options.encodings).items():
+    encodings = chosen(options.encodings).items()
+    for title, (name, extra) in tqdm(encodings, desc="building", leave=False, disable=None):
         config = ViTConfig(
             image_size=options.image_size,
             patch_size=options.patch_size,
