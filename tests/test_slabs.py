@@ -8,7 +8,7 @@ from decays import GRADIENT, GRID, WINDOW, compare, decay, definition, take
 
 from eval.measure import peak_bytes
 from performer_string import build_feature_map, build_locality, grid_positions, linear_attention, naive
-from performer_string.features import FEATURE_MAPS
+from performer_string.features import FEATURE_MAPS, FeatureMap, RandomFeatures
 from performer_string.locality import slabs
 
 MAPS = {"favor+": {"num_features": 8}, "favor+hyperbolic": {"num_features": 8}, "relu": {"num_features": 8, "order": 3}}
@@ -40,6 +40,49 @@ def test_slabs_are_the_definition_with_every_gradient(name, regime, grid, slab, 
     fast = linear_attention(q, k, v, phi, locality=locality, positions=positions, num_prefix=num_prefix, key_mask=mask)
     slow = dense(locality, phi, q, k, v, positions, num_prefix, mask)
     value, gradients = compare(fast, slow, [q, k, v, *locality.parameters()])
+    assert value < (WINDOW if regime == "window" else GRID)
+    assert max(gradients) < (10 * WINDOW if regime == "window" else GRADIENT)
+
+
+class OwnDraw(RandomFeatures):
+    """By queries alone, which docs/extending.md says is enough."""
+
+    def queries(self, q):
+        return self.project(q).sigmoid()
+
+
+class OwnWeights(FeatureMap):
+    """One that takes four axes only, and has other features of keys."""
+
+    def __init__(self, head_dim, num_heads, num_features):
+        super().__init__(head_dim, num_heads, num_features)
+        self.weights = torch.nn.Parameter(torch.randn(num_heads, num_features, head_dim))
+
+    def queries(self, q):
+        return torch.einsum("bhnd,hmd->bhnm", q, self.weights).sigmoid()
+
+    def keys(self, k):
+        return self.queries(k) + 0.1
+
+
+class OwnShape(FeatureMap):
+    def queries(self, q):
+        return q.sigmoid()
+
+
+@pytest.mark.parametrize("slab", [400, 18_000])  # the latter holds three samples, as many as there are heads
+@pytest.mark.parametrize("kind", [OwnDraw, OwnWeights, OwnShape])
+@pytest.mark.parametrize("regime", ["window", "grid"])
+def test_a_map_by_its_definition_alone_is_that_of_each_head(regime, kind, slab, monkeypatch):
+    take(monkeypatch, regime)
+    monkeypatch.setattr(slabs, "SLAB", {"cpu": slab})
+    locality, positions = decay("gaussian", 4.0 if regime == "window" else 9.0, heads=3), grid_positions((9, 37))
+    q, k, v = (torch.randn(4, 3, 333, 6, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    v = (v.detach() + 1).requires_grad_()
+    phi = kind(6, 3, 6).double()
+    fast = linear_attention(q, k, v, phi, locality=locality, positions=positions.double())
+    slow = dense(locality, phi, q, k, v, positions.double(), 0, None)
+    value, gradients = compare(fast, slow, [q, k, v, *locality.parameters(), *phi.parameters()])
     assert value < (WINDOW if regime == "window" else GRID)
     assert max(gradients) < (10 * WINDOW if regime == "window" else GRADIENT)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -98,8 +100,8 @@ class FeatureMap(WithConstants):
         return self.degree is not None
 
     def queries(self, q: Tensor) -> Tensor:
-        """phi(q), [B, H, N, m]: the definition, which may overflow where `pair` does not. Without parameters of each
-        head it takes any [..., d], which is all that a map has to give.
+        """phi(q), [B, H, N, m]: the definition, which may overflow where `pair` does not, and all that a map has to
+        give. Without parameters and buffers it takes any [..., d].
         """
         raise self.lacks("queries")
 
@@ -131,13 +133,30 @@ class FeatureMap(WithConstants):
         return k.new_zeros(*k.shape[:2], 1, 1)
 
     def scaled_queries(self, q: Tensor, scale: Tensor, heads: Heads = ALL) -> Tensor:
-        """`pair`'s phi(q), token by token: [.., H', N, d] of these heads, or [.., d] of one, to [.., m]."""
-        return self.queries(q.to(torch.promote_types(q.dtype, torch.float32)))
+        """`pair`'s phi(q), token by token: [.., H', N, d] of these heads, or [.., N, d] of one, to [.., m]."""
+        return self.of_heads(self.queries, q, heads)
 
     def scaled_keys(self, k: Tensor, scale: Tensor, hidden: Tensor | None = None, heads: Heads = ALL) -> Tensor:
         """`pair`'s phi(k), token by token; zero where hidden, which broadcasts over [.., m]."""
-        features = self.keys(k.to(torch.promote_types(k.dtype, torch.float32)))
+        features = self.of_heads(self.keys, k, heads)
         return features if hidden is None else features.masked_fill(hidden, 0.0)
+
+    def of_heads(self, features: Callable[[Tensor], Tensor], x: Tensor, heads: Heads) -> Tensor:
+        """`queries` or `keys`, which are of all heads, of some: [.., H', N, d], or [.., N, d] of one, to [.., m].
+
+        Others may have weights of their own, so that a map with any is asked for all and the wanted ones are taken, at
+        that many times the cost. One that overrides `scaled_queries` and `scaled_keys` need not pay it.
+        """
+        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        alike = next(itertools.chain(self.parameters(), self.buffers()), None) is None
+        if alike or heads == ALL or heads == list(range(self.num_heads)):
+            return features(x)
+        if isinstance(heads, int):
+            whole = x.flatten(0, -3)[:, None].expand(-1, self.num_heads, -1, -1)  # [.. , H, N, d]
+            return features(whole)[:, heads].unflatten(0, x.shape[:-2])
+        place = torch.as_tensor(heads, device=x.device)
+        whole = x.new_zeros(*x.shape[:-3], self.num_heads, *x.shape[-2:]).index_copy(-3, place, x)
+        return features(whole).index_select(-3, place)
 
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
         """log E phi(q_i)^T phi(k_j) over draws, in float32 or better: [B, H, Nq, d], [B, H, Nk, d] -> [B, H, Nq, Nk].
