@@ -149,8 +149,11 @@ class SelfAttention(nn.Module):
         *,
         positions: Tensor | None = None,
         num_prefix: int = 0,
+        places: Tensor | None = None,
     ) -> Tensor:
-        """Tokens to tokens, [B, N, D]; a locality and a structure on the values need the `positions` [N, C] too."""
+        """Tokens to tokens, [B, N, D]; a locality and a structure on the values need the `positions` [N, C] too, of
+        which the latter sees `places` [B, N, C] instead, where samples differ by a move that the former does not see.
+        """
         if positions is None and not (self.locality is None and self.values is None):
             raise ValueError("a layer with a locality or a structure on the values needs the positions of its tokens.")
         basis, rotation = rotation.factor()
@@ -178,7 +181,11 @@ class SelfAttention(nn.Module):
             given = {"rotation": rotation, "focus": focus, "key_mask": key_mask, "key_bias": key_bias}
             return cast(Tensor, self.attend(q, k, values, **given))
 
-        out = attend(v) if self.values is None else self.values(attend, v, tokens=x, queries=q, positions=positions)
+        if self.values is None:
+            out = attend(v)
+        else:
+            own = positions if places is None else places
+            out = self.values(attend, v, tokens=x, queries=q, positions=own)
         return cast(Tensor, self.out(out.transpose(1, 2).flatten(-2)))  # [B, N, D]
 
 
@@ -210,8 +217,14 @@ class Block(nn.Module):
         self.drop_path = DropPath(drop_path)
 
     def forward(
-        self, x: Tensor, rotation: Rotation, positions: Tensor, num_prefix: int, key_mask: Tensor | None = None
+        self,
+        x: Tensor,
+        rotation: Rotation,
+        positions: Tensor,
+        num_prefix: int,
+        key_mask: Tensor | None = None,
+        places: Tensor | None = None,
     ) -> Tensor:
-        attended = self.attention(self.norm1(x), rotation, key_mask, positions=positions, num_prefix=num_prefix)
-        x = x + self.drop_path(attended)
+        given = {"positions": positions, "num_prefix": num_prefix, "places": places}
+        x = x + self.drop_path(self.attention(self.norm1(x), rotation, key_mask, **given))
         return x + self.drop_path(self.mlp(self.norm2(x)))

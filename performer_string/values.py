@@ -41,7 +41,7 @@ class ValueMap(nn.Module):
             v: values, [B, H, N, d].
             tokens: what queries, keys and values were projected from, [B, N, H d].
             queries: as attention gets them, before their rotation, [B, H, N, d].
-            positions: of the tokens, [N, C].
+            positions: of the tokens, [N, C], or [B, N, C] for each sample.
         """
         raise NotImplementedError
 

@@ -148,7 +148,7 @@ class ViT(nn.Module):
         """Those of a grid, which are kept in evaluation for the latest two."""
         if self.training or torch.is_grad_enabled():
             return self.rotations(positions)
-        key = (grid, positions.device, positions.dtype, self.config.positions, self.config.centred)
+        key = (grid, self.train_grid, positions.device, positions.dtype, self.config.positions, self.config.centred)
         sources = (*self.encoding.parameters(), *self.encoding.buffers())
         return self.kept.get(key, sources, lambda: self.rotations(positions))
 
@@ -187,14 +187,15 @@ class ViT(nn.Module):
         x = x if added is None else x + added.to(x.dtype)
         if self.prefix is not None:
             x = torch.cat([self.prefix.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)  # [B, P + N, D]
-        # A locality sees differences alone, and wants those of all images alike.
-        placed = with_prefix(own if self.config.locality is None else positions, self.num_prefix)
+        placed = places = with_prefix(own, self.num_prefix)
+        if own.ndim > positions.ndim:  # a locality sees differences alone, and wants those of all images alike
+            placed = with_prefix(positions, self.num_prefix)
         key_mask = None if patch_mask is None else F.pad(patch_mask, (self.num_prefix, 0), value=True)
         for block, rotation in zip(self.blocks, rotations, strict=True):
             if self.grad_checkpointing and torch.is_grad_enabled():
-                x = checkpoint(block, x, rotation, placed, self.num_prefix, key_mask, use_reentrant=False)
+                x = checkpoint(block, x, rotation, placed, self.num_prefix, key_mask, places, use_reentrant=False)
             else:
-                x = block(x, rotation, placed, self.num_prefix, key_mask)
+                x = block(x, rotation, placed, self.num_prefix, key_mask, places)
         return cast(Tensor, self.norm(x))
 
     def forward_head(self, x: Tensor, pre_logits: bool = False, patch_mask: Tensor | None = None) -> Tensor:

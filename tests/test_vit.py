@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 from small_vit import POLYNOMIAL, vit
+from torch.nn import functional as F
 
 from performer_string import ENCODINGS, ViT, ViTConfig, build_encoding, grid_positions
 from performer_string.encodings import SeparableEncoding
@@ -109,6 +110,22 @@ def test_centred_positions_make_any_model_invariant(name, centred):
     assert change < 1e-9 if centred else change > 1e-6
     if centred:
         torch.testing.assert_close(model(images), still)
+
+
+@pytest.mark.parametrize("locality", [None, "gaussian"])
+@pytest.mark.parametrize("values", [("group-action", "rope-mixed"), ("connection", "liere")], ids=lambda v: v[0])
+def test_centred_positions_reach_the_values(values, locality):
+    """Beside a locality, which sees no move, and in a padded image, whose mean is that of its own patches."""
+    own = {"encoding": values[1], "values": values[0], "value_options": {"encoding": values[1]}}
+    model = vit(**own, locality=locality, centred=True).double().eval()
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=0.3)
+    images, positions = torch.randn(2, 2, 16, 24, dtype=torch.float64), grid_positions((4, 3), dtype=torch.float64)
+    padded, mask = F.pad(images, (0, 16, 0, 8)), F.pad(torch.ones(2, 4, 3, dtype=torch.bool), (0, 2, 0, 2))
+    with torch.no_grad():
+        still = model(images)
+        for other in (model(images, positions), model(images, positions + 3.7), model(padded, None, mask.flatten(1))):
+            torch.testing.assert_close(other, still, rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("control", [{"encoding": "absolute"}, {"encoding": "sinusoidal"}, {"pool": "cls"}])
