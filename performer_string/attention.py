@@ -29,6 +29,7 @@ from performer_string.kernels import fused_attention
 from performer_string.locality.focusing import divide
 from performer_string.locality.offsets import OffsetKernel
 from performer_string.modes import plain, transformed
+from performer_string.precision import full_precision
 from performer_string.rotation import Rotation
 
 NEVER = -1e4  # a bias in place of -inf: exp of it is zero beside any other
@@ -36,7 +37,7 @@ NEVER = -1e4  # a bias in place of -inf: exp of it is zero beside any other
 
 def centred(key_bias: Tensor, key_mask: Tensor | None) -> Tensor:
     """b less its largest, [B, H, N], in float32 or better; masked keys have no say, however large."""
-    bias = key_bias.to(torch.promote_types(key_bias.dtype, torch.float32))
+    bias = full_precision(key_bias)
     least = torch.finfo(bias.dtype).min
     if key_mask is not None:
         bias = bias.masked_fill(~key_mask[:, None], least)

@@ -27,7 +27,8 @@ def fold(model: ViT) -> ViT:
     if not isinstance(model, ViT):
         raise TypeError(f"fold takes a ViT, not a {type(model).__name__}.")
     encoding = model.encoding
-    basis = encoding.basis() if isinstance(encoding, SeparableEncoding) and not encoding.is_folded else None
+    with torch.autocast(model.norm.weight.device.type, enabled=False):  # the copy may serve others than this context
+        basis = encoding.basis() if isinstance(encoding, SeparableEncoding) and not encoding.is_folded else None
     if basis is None:
         return copy.deepcopy(model).eval()
     if not all(attention.plain() for attention in model.attentions()):

@@ -151,7 +151,8 @@ class PlaneRotation:
         if self.basis is None:
             return rot
         basis = self.basis.to(rot.dtype)[:, None]  # [H, 1, d, d]
-        return basis @ rot @ basis.mT
+        with torch.autocast(rot.device.type, enabled=False):
+            return basis @ rot @ basis.mT
 
     def factor(self) -> tuple[Tensor | None, Rotation]:
         if self.basis is None:
@@ -180,7 +181,10 @@ class MetricRotation(PlaneRotation):
 
     def matrix(self) -> Tensor:
         """Rot(theta) L^T, whose inner products are the scores, [..., H, N, d, d]."""
-        return self.turns() if self.basis is None else self.turns() @ self.basis.to(self.cos.dtype)[:, None].mT
+        if self.basis is None:
+            return self.turns()
+        with torch.autocast(self.cos.device.type, enabled=False):
+            return self.turns() @ self.basis.to(self.cos.dtype)[:, None].mT
 
 
 def block_diagonal(blocks: Tensor) -> Tensor:

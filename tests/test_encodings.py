@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 
 import pytest
@@ -113,10 +114,26 @@ class TestSeparable:
         still, x = encoding(positions), qk[0].float()
         with torch.autocast("cpu", torch.bfloat16):
             rotation = encoding(positions)
-            turned = rotation.rotate(x), rotation.unrotate(x), rotation.outer(x)
-        for found, exact in zip(turned, (still.rotate(x), still.unrotate(x), still.outer(x)), strict=True):
-            torch.testing.assert_close(found, exact, rtol=0, atol=0)
-        torch.testing.assert_close(rotation.matrix(), still.matrix(), rtol=0, atol=0)
+            found = (
+                rotation.rotate(x),
+                rotation.unrotate(x),
+                rotation.outer(x),
+                rotation.matrix(),
+                encoding.generators(),
+            )
+        exact = still.rotate(x), still.unrotate(x), still.outer(x), still.matrix(), encoding.generators()
+        for one, other in zip(found, exact, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0)
+
+    def test_a_module_in_bf16_rounds_its_parameters_and_nothing_else(self, case, coord_dim, qk):
+        low, positions = make(case, coord_dim=coord_dim), random_positions(7, coord_dim)
+        with torch.no_grad():
+            for parameter in low.parameters():
+                parameter += 0.1 * torch.randn_like(parameter)
+        low = low.bfloat16()
+        exact = copy.deepcopy(low).double()(positions).rotate(qk[0])
+        found = low(positions.float()).rotate(qk[0].float())
+        torch.testing.assert_close(found.double(), exact, rtol=0, atol=1e-4)
 
     def test_positions_may_be_integers(self, case, coord_dim, qk):
         encoding, positions = make(case, coord_dim=coord_dim), torch.randint(-9, 9, (7, coord_dim))

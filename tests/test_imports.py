@@ -11,6 +11,7 @@ import pytest
 
 REPOSITORY = Path(__file__).parents[1]
 ORDER = [
+    "precision",
     "modes",
     "constants",
     "choices",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from functools import partial
 
@@ -205,6 +206,19 @@ def test_widths_and_bounds_are_finite():
     phi = build_feature_map("relu", head_dim=6, num_heads=2, num_features=16)
     with pytest.raises(ValueError, match=r"widths of head 0 have to be finite, and are \[nan\]"):
         linear_attention(q, q, q, phi, locality=locality, positions=grid_positions((20, 20)))
+
+
+@pytest.mark.parametrize("name", LOCALITIES)
+def test_a_module_in_bf16_rounds_its_parameters_and_nothing_else(name):
+    grid = {"grid": (5, 6)} if name == "table" else {"sigma": 3.3}
+    low = build_locality(name, num_heads=3, **grid)
+    with torch.no_grad():
+        for parameter in low.parameters():
+            parameter += torch.randn_like(parameter)
+    exact, positions = copy.deepcopy(low.bfloat16()).double(), grid_positions((5, 6))
+    torch.testing.assert_close(low.matrix(positions).double(), exact.matrix(positions.double()), rtol=1e-5, atol=1e-6)
+    for one, other in zip(low.components(), exact.components(), strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-6, check_dtype=False)
 
 
 def test_positions_have_to_be_given():

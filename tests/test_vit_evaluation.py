@@ -11,6 +11,7 @@ import torch
 from small_vit import vit
 
 from performer_string import ENCODINGS, fold
+from performer_string.encodings import SeparableEncoding
 from performer_string.kept import Kept
 
 
@@ -110,6 +111,15 @@ def test_a_folded_model_has_equal_outputs_and_leaves_the_model_alone(encoding, c
     positions = folded.grid_positions((4, 3))
     assert all(rotation.factor()[0] is None for rotation in folded.rotations(positions))
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("encoding", [name for name, kind in ENCODINGS.items() if issubclass(kind, SeparableEncoding)])
+def test_folding_within_autocast_rounds_nothing(encoding):
+    model = vit(encoding=encoding).eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        within = fold(model)
+    for name, value in fold(model).state_dict().items():
+        assert torch.equal(within.state_dict()[name], value), name
 
 
 @pytest.mark.parametrize("encoding", ["circulant-string", "cayley-string", "pate-so3", "rope-mixed"])

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from performer_string.encodings.base import HeadWidthError, SeparableEncoding, Sizes
 from performer_string.encodings.frequencies import axial_frequencies, mixed_frequencies, plane_generators, planes_of
+from performer_string.precision import full_precision
 from performer_string.rotation import MetricRotation, Rotation, ScaledRotation, block_diagonal
 
 Layout = Literal["raster", "axes"]
@@ -119,7 +120,7 @@ class PaTESO2(PaTE):
         """L, lower triangular in each plane, [H, d, d]; None without a metric."""
         if self.root is None:
             return None
-        first, below, second = self.root.to(torch.promote_types(self.root.dtype, torch.float32)).unbind(-1)  # [H, P]
+        first, below, second = full_precision(self.root).unbind(-1)  # [H, P]
         diagonal = torch.diag_embed(torch.cat([first.exp(), second.exp()], dim=-1))  # [H, 2 P, 2 P]
         return diagonal + torch.diag_embed(below, offset=-below.shape[-1])  # row p + P, column p
 
@@ -181,7 +182,7 @@ class PaTESO3(PaTE):
         return self.omega
 
     def basis(self) -> Tensor:
-        u = F.normalize(self.axis.to(torch.promote_types(self.axis.dtype, torch.float32)), dim=-1)  # [H, m, 3]
+        u = F.normalize(full_precision(self.axis), dim=-1)  # [H, m, 3]
         aside = F.one_hot(u.detach().abs().argmin(-1), 3).to(u.dtype)  # never along u
         first = F.normalize(torch.linalg.cross(u, aside), dim=-1)
         return block_basis([first, torch.linalg.cross(u, first), u])
@@ -246,7 +247,7 @@ class PaTESO4(PaTE):
         return torch.stack([torch.cat([alpha, alpha], -1), torch.cat([beta, -beta], -1)], dim=1)  # [H, 2, 2 M]
 
     def basis(self) -> Tensor:
-        axes = F.normalize(self.axes.to(torch.promote_types(self.axes.dtype, torch.float32)), dim=-1)
+        axes = F.normalize(full_precision(self.axes), dim=-1)
         left, right = quaternion_left(axes[0]), quaternion_right(axes[-1])  # [H, M, 4, 4]
         eye, both = torch.eye(4, dtype=axes.dtype, device=axes.device), left @ right
         firsts = []
@@ -258,7 +259,7 @@ class PaTESO4(PaTE):
         return block_basis([*firsts, *seconds])
 
     def generators(self) -> Tensor:
-        axes = F.normalize(self.axes, dim=-1)
+        axes = F.normalize(full_precision(self.axes), dim=-1)
         turns = [quaternion_left(axes[0]), quaternion_right(axes[-1])][: self.coord_dim]
         blocks = self.rates[..., None, None] * torch.stack(turns, dim=1)  # [H, C, M, 4, 4]
         return self.all_heads(block_diagonal(blocks))

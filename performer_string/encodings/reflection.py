@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from performer_string.encodings.base import SeparableEncoding, Sizes
 from performer_string.encodings.cayley import build_generator
 from performer_string.encodings.frequencies import mixed_frequencies, plane_generators, planes_of
+from performer_string.precision import full_precision
 
 
 class ReflectionSTRING(SeparableEncoding):
@@ -36,7 +37,8 @@ class ReflectionSTRING(SeparableEncoding):
         self.generator = build_generator("dense", self.own_heads, sizes.head_dim, 0.02, {}) if cayley else None
 
     def frequencies(self) -> Tensor:
-        return 2 * (self.mirrors[1] - self.mirrors[0])
+        first, second = full_precision(self.mirrors).unbind(0)
+        return 2 * (second - first)
 
     def basis(self) -> Tensor | None:
         return None if self.generator is None else self.generator.basis()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from performer_string.constants import WithConstants
+from performer_string.precision import full_precision
 
 
 def planar_order(head_dim: int) -> Tensor:
@@ -25,7 +26,7 @@ def cayley(skew: Tensor) -> Tensor:
     As 2 (I + S)^-1 - I: half the work of a solution in the backward pass. I + S has no singular value below 1, so that
     nothing has to be looked at, which on other devices than the CPU would make the program wait.
     """
-    skew = skew.to(torch.promote_types(skew.dtype, torch.float32))
+    skew = full_precision(skew)
     eye = torch.eye(skew.shape[-1], dtype=skew.dtype, device=skew.device)
     return 2 * torch.linalg.inv_ex(eye + skew).inverse - eye
 
@@ -71,9 +72,11 @@ class SkewGenerator(WithConstants):
 
     def conjugate(self, generators: Tensor) -> Tensor:
         """P L P^-1 for L [heads, C, d, d], with explicit inverses: the definition, for `Encoding.generators`."""
-        eye, skew = torch.eye(self.head_dim).to(generators), self.skew()
-        p = ((eye - skew) @ torch.linalg.inv(eye + skew))[:, None]  # [heads, 1, d, d]
-        return p @ generators @ torch.linalg.inv(p)
+        generators, skew = full_precision(generators), full_precision(self.skew())
+        eye = torch.eye(self.head_dim).to(generators)
+        with torch.autocast(skew.device.type, enabled=False):
+            p = ((eye - skew) @ torch.linalg.inv(eye + skew))[:, None]  # [heads, 1, d, d]
+            return p @ generators @ torch.linalg.inv(p)
 
 
 def upper_triangle(head_dim: int) -> Tensor:
@@ -153,7 +156,7 @@ class BlockDiagonalGenerator(SkewGenerator):
         super().__init__(heads, head_dim, torch.stack([2 * planes, 2 * planes + 1]).repeat(heads, 1, 1), init_std)
 
     def basis(self) -> Tensor:
-        s = self.entries.to(torch.promote_types(self.entries.dtype, torch.float32))
+        s = full_precision(self.entries)
         cos, sin = (1 - s * s) / (1 + s * s), 2 * s / (1 + s * s)
         p = torch.arange(s.shape[1], device=s.device)
         basis = s.new_zeros(len(s), self.head_dim, self.head_dim)  # and not torch.eye, which `vmap` could not write to

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from performer_string.constants import WithConstants
+from performer_string.precision import full_precision
 
 Heads: TypeAlias = "int | list[int] | slice"  # whose features are asked for
 ALL = slice(None)
@@ -147,7 +148,7 @@ class FeatureMap(WithConstants):
         Others may have weights of their own, so that a map with any is asked for all and the wanted ones are taken, at
         that many times the cost. One that overrides `scaled_queries` and `scaled_keys` need not pay it.
         """
-        x = x.to(torch.promote_types(x.dtype, torch.float32))
+        x = full_precision(x)
         alike = next(itertools.chain(self.parameters(), self.buffers()), None) is None
         if alike or heads == ALL or heads == list(range(self.num_heads)):
             return features(x)
@@ -228,7 +229,7 @@ class RandomFeatures(FeatureMap):
 
     def exact_projection(self) -> Tensor:
         """W in float32 or better, also where the module is of a smaller type: [H, draws, d]."""
-        return self.projection.to(torch.promote_types(self.projection.dtype, torch.float32))
+        return full_precision(self.projection)
 
     def project(self, x: Tensor, heads: Heads = ALL) -> Tensor:
         """W x in float32 or better: [.., H', N, d] of these heads, or [.., d] of one, to [.., draws]."""

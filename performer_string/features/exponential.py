@@ -7,6 +7,7 @@ from torch import Tensor
 
 from performer_string.choices import check_positive
 from performer_string.features.base import ALL, FeatureForm, Heads, RandomFeatures, inner_products
+from performer_string.precision import full_precision
 
 
 class PositiveFeatures(RandomFeatures):
@@ -36,7 +37,7 @@ class PositiveFeatures(RandomFeatures):
 
     def logits(self, x: Tensor, heads: Heads = ALL) -> tuple[Tensor, Tensor]:
         """W x' and |x'|^2 / 2, [.., m] and [.., 1]."""
-        x = x.to(torch.promote_types(x.dtype, torch.float32)) * self.scale**0.5
+        x = full_precision(x) * self.scale**0.5
         return self.project(x, heads), x.square().sum(-1, keepdim=True) / 2
 
     def queries(self, q: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from performer_string.choices import check_positive
 from performer_string.features.base import ALL, FeatureMap, Heads, inner_products
+from performer_string.precision import full_precision
 
 
 class PolynomialFeatures(FeatureMap):
@@ -52,7 +53,7 @@ class PolynomialFeatures(FeatureMap):
         return torch.cat([one, y / divisor, products * 0.5**0.5], dim=-1)
 
     def queries(self, q: Tensor) -> Tensor:
-        q = q.to(torch.promote_types(q.dtype, torch.float32))
+        q = full_precision(q)
         return self.expand(q, q.new_ones(1))
 
     # Each query is divided by its norm, all keys of a head by their largest one. With the lower orders the constant is

@@ -19,6 +19,7 @@ from torch.nn import functional as F
 
 from performer_string.locality.focusing import Split
 from performer_string.locality.offsets import OffsetKernel
+from performer_string.precision import full_precision
 
 REACH = 3.5  # of a window on a Gaussian, in standard deviations: what lies outside is below 0.1 % of the sum
 
@@ -75,13 +76,13 @@ class Locality(OffsetKernel):
 
     def sigma(self) -> Tensor:
         """In patches, [H]."""
-        return self.low * (self.high / self.low) ** self.raw_sigma.sigmoid()
+        return self.low * (self.high / self.low) ** full_precision(self.raw_sigma).sigmoid()
 
     def log_amplitude(self) -> Tensor:
         """[H]; finite where the amplitude is too small for a number."""
         if self.raw_amplitude is None:
-            return torch.zeros_like(self.raw_sigma)
-        return math.log(self.max_amplitude) + F.logsigmoid(self.raw_amplitude)
+            return torch.zeros_like(full_precision(self.raw_sigma))
+        return math.log(self.max_amplitude) + F.logsigmoid(full_precision(self.raw_amplitude))
 
     def amplitude(self) -> Tensor:
         """[H]."""
@@ -204,15 +205,17 @@ class RadialLocality(Locality):
 
     def scales(self) -> Tensor:
         """s_g / sigma, [G]."""
-        return self.raw_shares.new_tensor([2.0 ** (g + 1 - self.num_scales) for g in range(self.num_scales)])
+        return full_precision(self.raw_shares).new_tensor(
+            [2.0 ** (g + 1 - self.num_scales) for g in range(self.num_scales)]
+        )
 
     def shares(self) -> Tensor:
         """w, [H, G]."""
-        return self.raw_shares.softmax(-1)
+        return full_precision(self.raw_shares).softmax(-1)
 
     def log_profile(self, squares: Tensor) -> Tensor:
         view = (-1, *[1] * (squares.ndim - 1))
-        shares, scales = self.raw_shares.log_softmax(-1).unbind(-1), self.scales().unbind()
+        shares, scales = full_precision(self.raw_shares).log_softmax(-1).unbind(-1), self.scales().unbind()
         terms = [share.view(view) - squares / (2 * scale.square()) for share, scale in zip(shares, scales, strict=True)]
         return functools.reduce(torch.logaddexp, terms)
 
