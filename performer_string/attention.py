@@ -177,7 +177,7 @@ def linear_attention(
         key_bias: b, [B, H, N], finite: each product of features times exp(b_j), as if b_j were added to a logit.
 
     Returns:
-        [B, H, N, d]. Source: arXiv:2009.14794 (FAVOR+), arXiv:2502.02562 section 4 (rotations before the features).
+        [B, H, N, d]. Source: arXiv:2009.14794 (FAVOR+), arXiv:2502.02562 section 3.2 (rotations before the features).
     """
     check_heads(q, k, v)
     check_features(phi, q)

@@ -114,7 +114,7 @@ def attend_connected(weights: Tensor, v: Tensor, turns: Tensor) -> Tensor:
 
 
 def circulant_rotate(x: Tensor, coefficients: Tensor, block_size: int, positions: Tensor) -> Tensor:
-    """exp(sum_k r_k (C_k - C_k^T)) x by FFT, as arXiv:2502.02562 section 3.3 computes it.
+    """exp(sum_k r_k (C_k - C_k^T)) x by FFT, as arXiv:2502.02562 section 3.2 computes it.
 
     A circulant with first column c has the eigenvalues FFT(c), so that each block is IFFT(exp(sum_k r_k FFT(c_k))
     FFT(x)), with c_j = a_j and c_(b-j) = -a_j. x [B, H, N, d], a [H, C, d / b, (b-1)//2], positions [N, C].

@@ -134,7 +134,7 @@ class Encoding(WithConstants):
 
 
 class SeparableEncoding(Encoding):
-    """R(r) = B Rot(Omega r) B^T, the form of every STRING encoding (arXiv:2502.02562, Theorem 3.2).
+    """R(r) = B Rot(Omega r) B^T, the form of every STRING encoding (arXiv:2502.02562, Theorem 3.4).
 
     A family gives its plane frequencies Omega and, where it has one, its basis B, for the heads of all layers served:
     `own_heads` of them, layers x H, or one a layer with `share_heads`; or 1 for all. `all_heads` repeats a layer's.

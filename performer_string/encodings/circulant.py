@@ -41,7 +41,7 @@ class CirculantSTRING(SeparableEncoding):
     Only the antisymmetric part of a circulant's coefficients reaches L, so that only it is kept: a_j, j = 1 ..
     (b-1)//2, for each block, axis and head; the eigenvalues of the block are +- i 2 sum_j a_j sin(2 pi j k / b).
 
-    Source: Schenck et al., arXiv:2502.02562, section 3.3.
+    Source: Schenck et al., arXiv:2502.02562, section 3.2 (Theorem 3.5).
 
     Args:
         block_size: b, from 3 (4 in the papers) to d, a divisor of d. Each block has (b-1)//2 planes, so that one or

@@ -13,10 +13,12 @@ from performer_string.rotation import BlockRotation, Rotation, block_diagonal
 class LieRE(Encoding):
     """R(r) = exp(sum_k r_k A_k), A_k skew-symmetric in blocks of b, for each token in full.
 
-    Generators of b > 2 do not commute, so that scores are not translation invariant; b = 2 is RoPE-Mixed. The
-    exponential is in float32 or better, once a forward pass and not once an image; a model keeps it in evaluation.
+    Generators of b > 2 along two or more axes do not commute, so that scores are not translation invariant; b = 2 is
+    RoPE-Mixed. The exponential is in float32 or better, once a forward pass and not once an image; a model keeps it in
+    evaluation.
 
-    Source: Ostmeier et al., arXiv:2406.10322, section 3 (block sizes: section 4; initial scale: table 7).
+    Source: Ostmeier et al., arXiv:2406.10322, section 4. The initial scale is a choice of this project; table 7 there
+    compares 2 pi and 1.
 
     Args:
         block_size: b, from 2 to d, a divisor of d; the whole width unless given.

@@ -40,7 +40,7 @@ class RoPE(SeparableEncoding):
 
 
 class VisionLLaMA(RoPE):
-    """Axial RoPE with the language models' base 10000: the baseline of LieRE (arXiv:2406.10322, section 4).
+    """Axial RoPE with the language models' base 10000: the baseline of LieRE (arXiv:2406.10322, section 5.1).
 
     Source: Chu et al., arXiv:2403.00522, section 3. Its rescaling of positions to an anchor resolution is the
     position mode `"interpolate"`, which is chosen at the model and not here.

@@ -114,8 +114,8 @@ def triton_linear_attention(
     Raises:
         ValueError: arguments that `supports` has a reason against.
 
-    Source: arXiv:2009.14794 (FAVOR+), arXiv:2502.02562 section 4 (rotations before the features); blocks with an online
-    maximum as in arXiv:2307.08691 (FlashAttention-2).
+    Source: arXiv:2009.14794 (FAVOR+), arXiv:2502.02562 section 3.2 (rotations before the features); blocks with an
+    online maximum as in arXiv:2307.08691 (FlashAttention-2).
     """
     interpreted = q.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
     reason = supports(q, k, v, form, planes, key_mask, key_bias, interpreted=interpreted)
