@@ -187,8 +187,12 @@ def linear_attention(
     if locality is not None:
         check_locality(locality, q)
     if not k.shape[-2] or not v.shape[0]:
-        nothing = sum((x.sum() for x in (q[..., :0], k[..., :0], v[..., :0])), v.new_zeros(()))  # with a gradient
-        return v.new_zeros(*q.shape[:-1], v.shape[-1]) + nothing.to(v.dtype)
+        # A gradient of zero for all that has one otherwise: as a process needs that has no images, beside others.
+        involved = [v, *rotate_pair(q, k, rotation), *phi.parameters()]
+        involved += [] if key_bias is None else [key_bias]
+        involved += [] if locality is None else locality.parameters()
+        nothing = sum((x[..., :0].sum().to(v.dtype) for x in involved), v.new_zeros(()))
+        return v.new_zeros(*q.shape[:-1], v.shape[-1]) + nothing
     if key_bias is not None and phi.degree is not None:
         k = k * key_weights(key_bias, key_mask, phi.degree).to(k.dtype)  # a key's norm is its weight
         key_bias = None

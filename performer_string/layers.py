@@ -4,13 +4,15 @@ values; and the block around it."""
 from __future__ import annotations
 
 import math
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from performer_string.attend import Attend, Focus
+from performer_string.features.base import check_draw, versions
 from performer_string.kept import Kept
 from performer_string.locality import OffsetKernel
 from performer_string.rotation import Rotation
@@ -203,6 +205,19 @@ class DropPath(nn.Module):
             return x
         keep = torch.empty(x.shape[0], *[1] * (x.ndim - 1), dtype=x.dtype, device=x.device)
         return x * keep.bernoulli_(1 - self.rate) / (1 - self.rate)
+
+
+def again(layer: nn.Module) -> Callable[..., Tensor]:
+    """A layer to be computed a second time in the backward pass: with the random features of the first, or an error."""
+    if torch.compiler.is_compiling():
+        return layer
+    drawn = versions(layer)
+
+    def compute(*given: Any) -> Tensor:
+        check_draw(layer, drawn)
+        return cast(Tensor, layer(*given))
+
+    return compute
 
 
 class Block(nn.Module):

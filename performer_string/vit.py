@@ -21,7 +21,7 @@ from performer_string.constants import place_constants
 from performer_string.encodings import Encoding, build_encoding
 from performer_string.features import derive_seed
 from performer_string.kept import Kept
-from performer_string.layers import Block, SelfAttention
+from performer_string.layers import Block, SelfAttention, again
 from performer_string.locality import OffsetKernel, build_locality
 from performer_string.pooling import AttentionPool, mean_pool
 from performer_string.positions import centre, grid_positions, with_prefix
@@ -191,11 +191,12 @@ class ViT(nn.Module):
         if own.ndim > positions.ndim:  # a locality sees differences alone, and wants those of all images alike
             placed = with_prefix(positions, self.num_prefix)
         key_mask = None if patch_mask is None else F.pad(patch_mask, (self.num_prefix, 0), value=True)
+        seen = (placed, self.num_prefix, key_mask, places)
         for block, rotation in zip(self.blocks, rotations, strict=True):
             if self.grad_checkpointing and torch.is_grad_enabled():
-                x = checkpoint(block, x, rotation, placed, self.num_prefix, key_mask, places, use_reentrant=False)
+                x = checkpoint(again(block), x, rotation, *seen, use_reentrant=False)
             else:
-                x = block(x, rotation, placed, self.num_prefix, key_mask, places)
+                x = block(x, rotation, *seen)
         return cast(Tensor, self.norm(x))
 
     def forward_head(self, x: Tensor, pre_logits: bool = False, patch_mask: Tensor | None = None) -> Tensor:

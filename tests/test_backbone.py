@@ -105,6 +105,21 @@ def test_blocks_computed_again_have_the_same_gradients(options):
         torch.testing.assert_close(found[1][name], gradient, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("feature_map", ["favor+", "relu"])
+def test_features_redrawn_before_their_blocks_are_computed_again(feature_map):
+    """Gradients would be those of another function; without blocks to compute again they are kept."""
+    for again in (False, True):
+        model = vit(feature_map=feature_map).train()
+        model.set_grad_checkpointing(again)
+        loss = model(torch.randn(2, 2, 16, 24)).square().sum()
+        model.redraw(3)
+        if again:
+            with pytest.raises(RuntimeError, match="redraw after the backward pass"):
+                loss.backward()
+        else:
+            loss.backward()
+
+
 @pytest.mark.parametrize("encoding", ["absolute", "circulant-string", "pate-so2"])
 @pytest.mark.parametrize("kind", [{"attention": "softmax", "log_scale": True}, {"values": "connection"}], ids=str)
 def test_a_model_of_another_size_with_the_grid_of_its_weights_is_the_same(encoding, kind):

@@ -18,6 +18,16 @@ from performer_string.pooling import AttentionPool, mean_pool
 TAYLOR = {"feature_map": "polynomial", "feature_options": {"lower": True}}
 
 
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
+@pytest.mark.parametrize("locality", [None, "gaussian"])
+def test_a_batch_without_images_has_a_gradient_for_every_parameter(attention, locality):
+    """As a process needs that has none left, beside others that have."""
+    features = {"feature_options": {"num_features": 16, "learned": True}} if attention == "linear" else {}
+    model = vit(attention=attention, locality=locality, key_gate=True, **features)
+    model(torch.randn(0, 2, 16, 24)).sum().backward()
+    assert [name for name, p in model.named_parameters() if p.grad is None or p.grad.any()] == []
+
+
 def test_fields_reach_what_they_are_for():
     model = vit(drop_path=0.3, mlp_ratio=2.5, max_temperature=7.0, qk_norm=True, seed=5, centred=True, registers=3)
     assert [block.drop_path.rate for block in model.blocks] == pytest.approx([0.0, 0.15, 0.3])

@@ -242,6 +242,20 @@ class RandomFeatures(FeatureMap):
         return f"{super().extra_repr()}, seed={self.seed}{learned}"
 
 
+def versions(module: nn.Module) -> list[int]:
+    """Of its buffers; a new draw is another version."""
+    return [0 if x.is_inference() else x._version for x in module.buffers()]
+
+
+def check_draw(module: nn.Module, drawn: list[int]) -> None:
+    """An error where a backward pass would compute features again that are others than those of its forward pass."""
+    if versions(module) != drawn:
+        raise RuntimeError(
+            "the random features were redrawn between a forward and its backward pass, which computes them again: "
+            "redraw after the backward pass."
+        )
+
+
 def inner_products(q: Tensor, k: Tensor) -> Tensor:
     """q_i^T k_j in float32 or better, whatever autocast: [B, H, Nq, Nk]."""
     dtype = torch.promote_types(q.dtype, torch.float32)

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from performer_string.features import FeatureMap
+from performer_string.features.base import check_draw, versions
 from performer_string.kernels.chunked import pieces
 
 SLAB = {"cpu": 2**21, "cuda": 2**26}  # features held at a time: on a CPU the fastest of the sizes tried
@@ -77,25 +78,15 @@ class Made:
 
     def __init__(self, phi: FeatureMap, scale: Tensor, heads: list[int] | int, draw: list[int] | None = None):
         self.phi, self.scale, self.heads, self.size = phi, scale, heads, phi.num_features
-        self.draw = self.versions() if draw is None else draw
+        self.draw = versions(phi) if draw is None else draw
         self.learned = tuple(x for x in itertools.chain(phi.parameters(), phi.buffers()) if x.requires_grad)
 
-    def versions(self) -> list[int]:
-        return [0 if x.is_inference() else x._version for x in self.phi.buffers()]
-
-    def check(self) -> None:
-        if self.versions() != self.draw:
-            raise RuntimeError(
-                "the random features were redrawn between a forward and its backward pass, which computes them again: "
-                "redraw after the backward pass."
-            )
-
     def queries(self, q: Tensor) -> Tensor:
-        self.check()
+        check_draw(self.phi, self.draw)
         return self.phi.scaled_queries(q, self.scale, self.heads)
 
     def keys(self, k: Tensor, hidden: Tensor | None) -> Tensor:
-        self.check()
+        check_draw(self.phi, self.draw)
         return self.phi.scaled_keys(k, self.scale, hidden, self.heads)
 
     def of(self, heads: list[int] | int) -> Source:
