@@ -37,6 +37,7 @@ DRAWN = {  # in the table and the plot, averaged over heads
     "TV to expected": "total variation to the expected kernel",
     "distance": "mean distance in patches",
 }
+UNIFORM = {"weight on blanks": "share of blanks", "distance": "distance of uniform"}  # if all tokens weighed alike
 result_directory = checkpoints.result_directory
 
 
@@ -154,7 +155,8 @@ def summary(found: Sequence[Row]) -> list[Row]:
 
 
 def plot(found: Sequence[Row], path: Path) -> None:
-    """Each statistic over resolution, a line for each layer (colour) of each model (line style)."""
+    """Each statistic over resolution, a line for each layer (colour) of each model (style and marker); in grey what it
+    would be if all tokens weighed alike."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(15, 6.4))
@@ -166,22 +168,18 @@ def plot(found: Sequence[Row], path: Path) -> None:
         for i, model in enumerate(models):
             for layer in sorted({row["layer"] for row in found if row["model"] == model}):
                 values = [over_heads(found, name, model=model, layer=layer, resolution=size) for size in sizes]
-                style = ("-", "--", ":", "-.")[i % 4]
-                axis.plot(sides, values, style, marker="o", color=f"C{layer % 10}", label=f"{model}, layer {layer}")
+                look = {"ls": ("-", "--", ":", "-.")[i % 4], "marker": "os^DvP*X"[i % 8], "color": f"C{layer % 10}"}
+                axis.plot(sides, values, label=f"{model}, layer {layer}", **look)
+        if name in UNIFORM:
+            alike = [over_heads(found, UNIFORM[name], resolution=size) for size in sizes]
+            axis.plot(sides, alike, color="grey", linewidth=0.8, label="if all weighed alike")
         mark_training(axis, found)
-        axis.set(title=title, xlabel="resolution in pixels", ylim=(0, None))
+        axis.set(title=title, xlabel="resolution in pixels")
+        axis.set_ylim(bottom=0)  # now that all is drawn
         axis.set_xticks(sides, [str(size) for size in sizes])
-    uniform = [over_heads(found, "distance of uniform", resolution=size) for size in sizes]
-    blanks = [over_heads(found, "share of blanks", resolution=size) for size in sizes]
-    for name, values, label in (
-        ("distance", uniform, "of uniform weights"),
-        ("weight on blanks", blanks, "their share"),
-    ):
-        figure.axes[list(DRAWN).index(name)].plot(sides, values, color="grey", linewidth=0.8, label=label)
     for axis in figure.axes[len(DRAWN) :]:
         axis.axis("off")
-    figure.legend(
-        *figure.axes[list(DRAWN).index("distance")].get_legend_handles_labels(), loc="lower right", fontsize=7
-    )
+    named = figure.axes[list(DRAWN).index("distance")].get_legend_handles_labels()  # of all layers, and the grey line
+    figure.legend(*named, loc="lower right", fontsize=7)
     figure.tight_layout()
     save_figure(figure, path)

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from eval.report import Row, beside, save_figure
 from eval.seeds import stem
+from train.files import METRICS
 
 HELP = "when each run's training loss left the plateau of the null answer, and the accuracy it ended with"
 ON_CPU = True
@@ -66,6 +67,7 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
         left = left_at(steps, losses, options.threshold, options.window)
         yield {
             "run": run.absolute().name,  # of "." too
+            "finished": (run / METRICS).is_file(),
             "steps": max(at[-1] for tag, (at, _) in logged.items() if tag == LOSS or tag.startswith("val/")) + 1,
             "left the plateau at step": "" if left is None else left,
             "lowest accuracy": round(100 * min(accuracies), 2) if accuracies else "",
@@ -79,7 +81,7 @@ def summary(found: Sequence[Row]) -> list[Row]:
 
 
 def plot(found: Sequence[Row], path: Path) -> None:
-    """The loss of each run, and the accuracy it ended with over when it left the plateau; one colour a model."""
+    """The loss of each finished run, and its last accuracy over when it left the plateau; one colour a model."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
@@ -91,6 +93,8 @@ def plot(found: Sequence[Row], path: Path) -> None:
         points = [point.split(":") for point in row["losses"].split()]
         values = [float(value) for _, value in points]
         means = [fmean(values[max(0, i + 1 - row["window"]) : i + 1]) for i in range(len(values))]
+        if not row["finished"]:
+            continue  # of how many steps is not known
         left.plot([100 * int(step) / row["steps"] for step, _ in points], means, color=colour, linewidth=1)
         if row["left the plateau at step"] != "" and row["lowest accuracy"] != "":
             share = 100 * row["left the plateau at step"] / row["steps"]

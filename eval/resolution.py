@@ -76,8 +76,8 @@ def plot(found: Sequence[Row], path: Path) -> None:
     for size in sizes:
         labels[size.side] = f"{labels[size.side]}\n{size}" if size.side in labels else str(size)
     axis.set_xticks(list(labels), list(labels.values()))
-    lowest = [row["low"] for row in over_seeds(found)] + [row["accuracy"] for row in found]
-    axis.set_ylim(bottom=10 * (min(found[0]["null"], *lowest) // 10))
+    lowest = min(found[0]["null"], *(row["low"] for row in over_seeds(found)), *(row["accuracy"] for row in found))
+    axis.set_ylim(bottom=max(-2, 10 * ((lowest - 2) // 10)))  # no line or marker on the frame
     if many:
         figure.legend(loc="outside right upper", fontsize=8)
     else:

@@ -26,7 +26,8 @@ def nearest(name: str, names: Iterable[str]) -> str:
 def lookup(kind: str, name: str, table: Mapping[str, T]) -> T:
     """`table[name]`; a ValueError naming the nearest entry where there is none."""
     if name not in table:
-        raise ValueError(f"unknown {kind} {name!r}.{nearest(name, table)} Known: {', '.join(table)}.")
+        known = ", ".join(repr(key) if "," in key else key for key in table)
+        raise ValueError(f"unknown {kind} {name!r}.{nearest(name, table)} Known: {known}.")
     return table[name]
 
 

@@ -11,7 +11,7 @@ from saved import CONFIG, read, save
 from studied import MODELS, model
 from torch import Tensor
 
-from eval import dense
+from eval import dense, estimator
 from eval.__main__ import main
 from eval.dense import ExpectedKernel
 from eval.estimator import statistics, summary, variation
@@ -127,6 +127,18 @@ def test_the_expected_kernel_is_the_limit_of_many_features(kind, monkeypatch):
         assert (many - v.mean(-2, keepdim=True)).abs().max() > 0.1
     weights = ExpectedKernel(attend.phi).weights(*rotate_pair(q, k, rotation))
     torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 12))
+
+
+def test_what_uniform_weights_would_give_is_drawn_within_its_panel(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(estimator, "save_figure", lambda figure, path: figures.append(figure))
+    path = save(tmp_path / "one", replace(CONFIG, depth=2))
+    main(["estimator", "--checkpoint", str(path), "--resolutions", "60", "84", "--images", "4", "--out", str(tmp_path)])
+    panels = {axis.get_title(): axis for axis in figures[0].axes}
+    for title in ("weight on blank patches", "mean distance in patches"):
+        (alike,) = [line for line in panels[title].lines if line.get_label() == "if all weighed alike"]
+        assert 0 <= min(alike.get_ydata()) <= max(alike.get_ydata()) < panels[title].get_ylim()[1]
+    assert "if all weighed alike" in [text.get_text() for text in figures[0].legends[0].texts]
 
 
 def test_the_estimator_report(tmp_path, capsys):

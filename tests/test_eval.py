@@ -66,6 +66,7 @@ def test_rectangles_of_one_area_share_a_tick_and_not_its_label(tmp_path, monkeyp
     same = {"model": "a", "tokens": 48, "accuracy": 50.0, "low": 40.0, "high": 60.0, "images": 9, "null": 10.0}
     sizes = [Size.of(given) for given in ("64x48", "48x64", "32")]
     resolution.plot([{**same, "resolution": size, "trained at": sizes[2]} for size in sizes], tmp_path / "a.png")
+    assert figures[0].axes[0].get_ylim()[0] < same["null"]  # a line on the frame would not be seen
     labels = [label.get_text() for label in figures[0].axes[0].get_xticklabels()]
     assert sorted(map(sorted, (label.split("\n") for label in labels))) == [["32"], ["48x64", "64x48"]]
 
@@ -185,6 +186,13 @@ def test_bad_arguments(tmp_path, arguments, message, capsys):
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "one" / "results").exists()
+
+
+def test_a_folder_of_runs_is_not_a_run(tmp_path, capsys):
+    save(tmp_path / "runs" / "one")
+    with pytest.raises(SystemExit):
+        main(["resolution", "--checkpoint", str(tmp_path / "runs")])
+    assert f"It is a folder of runs: give {tmp_path / 'runs'}/*." in capsys.readouterr().err
 
 
 def test_a_checkpoint_that_is_not_there(tmp_path, capsys):

@@ -38,6 +38,22 @@ def test_an_empty_class(images):
         images(train={"cat": 0}).setup()
 
 
+def test_hidden_folders_are_no_classes(images, tmp_path):
+    """Such as .ipynb_checkpoints, which may hold a copy of an image."""
+    data = images(train={"a": 3, "b": 3, ".ipynb_checkpoints": 1}, test={".ipynb_checkpoints": 1}, val={"a": 2, "b": 1})
+    assert len(data.held_out("test", (8, 8))) == 3
+    assert data.num_classes == 2
+
+
+def test_a_folder_is_the_same_however_it_is_spelled(images, tmp_path, monkeypatch):
+    images(train={"a": 3})
+    (tmp_path / "link").symlink_to(tmp_path / "here")
+    monkeypatch.chdir(tmp_path)
+    roots = ("here", "./here/", str(tmp_path / "here"), "link")
+    drawn = [ImageData("folder", root=root).drawn_from("test") for root in roots]
+    assert drawn == drawn[:1] * len(roots)
+
+
 def test_a_test_folder_with_other_classes(images):
     """Their labels would count other folders."""
     data = images(train={"a": 3, "b": 3, "c": 3}, test={"b": 3, "c": 3})

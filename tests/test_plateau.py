@@ -4,6 +4,7 @@ import pytest
 from saved import read
 from torch.utils.tensorboard import SummaryWriter
 
+from eval import plateau
 from eval.__main__ import main
 from eval.plateau import left_at
 
@@ -37,6 +38,16 @@ def test_of_runs(tmp_path, capsys):
     assert found == [("early", "64", "39", "99.0"), ("never", "64", "", "44.0")]
     assert rows[0]["losses"].startswith("9:1.3 19:1.2 29:0.2")
     assert (tmp_path / "plateau.png").stat().st_size > 5000
+
+
+def test_a_run_that_is_not_finished_is_drawn_by_no_share_of_its_training(tmp_path, monkeypatch):
+    figures = []
+    monkeypatch.setattr(plateau, "save_figure", lambda figure, path: figures.append(figure))
+    runs = [logged(tmp_path / name, [1.3, 0.1, 0.1], {60: 1.0}) for name in ("done", "killed")]
+    (tmp_path / "done" / "metrics.json").write_text("{}")
+    main(["plateau", "--run", *runs, "--window", "1", "--out", str(tmp_path)])
+    assert [row["finished"] for row in read(tmp_path / "plateau.csv")[1]] == ["True", "False"]
+    assert [len(axis.lines) for axis in figures[0].axes] == [1, 1]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 from collections.abc import Sequence
@@ -31,6 +32,7 @@ class Parser(LightningArgumentParser):
             message = f"{empty[1]} is missing: what it belongs to is there, with nothing in it."
         choice = re.search(r"argument subcommand: invalid choice: '(\w+)'", message)
         if choice:
+            message = re.sub(r"\(choose from (.*)\)", r"(choose from \1, resume)", message)
             hint = nearest(choice[1], [*self._subcommands(), "resume"])
         else:
             hint = nearest(unknown[1].removeprefix("fit."), names) if unknown else ""
@@ -44,9 +46,28 @@ class Parser(LightningArgumentParser):
         return {}
 
 
+def files_first(arguments: Sequence[str]) -> list[str]:
+    """The subcommand, its configuration files in their order, and what overrides them: a file sets every field that it
+    names, so that an option before it would be lost."""
+    files: list[str] = []
+    options: list[str] = []
+    rest = iter(arguments[1:])
+    for argument in rest:
+        if argument in ("-c", "--config"):
+            files += [argument, *itertools.islice(rest, 1)]
+        else:
+            (files if argument.startswith("--config=") else options).append(argument)
+    return [*arguments[:1], *files, *options]
+
+
 def expand(arguments: Sequence[str]) -> list[str]:
-    """`resume RUN_DIR ...` stands for `fit` with the run's own configuration and its last checkpoint; `test` and
-    `validate` with the configuration of a run are of that run, which may have been moved since."""
+    """Arguments as the parser takes them, options after the files that they override.
+
+    `resume RUN_DIR ...` stands for `fit` with the run's own configuration and its last checkpoint; `test` and
+    `validate` with the configuration of a run are of that run, which may have been moved since.
+    """
+    if arguments and arguments[0] in ("fit", "validate", "test"):
+        arguments = files_first(arguments)
     given = {option.partition("=")[0] for option in arguments}
     for option, value in [*pairwise(arguments), *(x.split("=", 1) for x in arguments if "=" in x)]:
         if re.fullmatch(r"--trainer\.limit_\w+_batches", option) and value == "1":
@@ -79,4 +100,5 @@ def expand(arguments: Sequence[str]) -> list[str]:
             f"{run} is not a run that can be resumed: there is no {missing}. If it ended before its first checkpoint, "
             f"start it again with python -m train fit."
         )
-    return ["fit", "--config", str(config), "--ckpt_path", str(latest), "--run_dir", str(run), *arguments[2:]]
+    resumed = ["--config", str(config), "--ckpt_path", str(latest), "--run_dir", str(run)]
+    return files_first(["fit", *resumed, *arguments[2:]])

@@ -36,6 +36,8 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
     if not path.is_file():
         inside = latest_checkpoint(path)
         hint = "" if inside is None else f" It is the folder of a run: give {inside}."
+        if inside is None and path.is_dir() and any(map(latest_checkpoint, path.iterdir())):
+            hint = f" It is a folder of runs: give {path}/*."
         raise CheckpointError(f"there is no checkpoint {path}.{hint}")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)

@@ -54,7 +54,7 @@ from train.data.sizes import Size
 from train.errors import mendable, one_message
 from train.extensions import import_modules
 from train.files import CHECKPOINTS, HISTORY, METRICS, latest_checkpoint, write_aside
-from train.folders import new_folder
+from train.folders import leave_no_trace, new_folder
 from train.module import ImageClassifier, NonFiniteLossError
 
 
@@ -86,7 +86,7 @@ class TrainCLI(LightningCLI):
         parser.add_argument("--run_dir", type=str, default="", help="where the run writes; runs/TIME unless given")
         parser.add_argument("--ema", type=float, default=0.0, help="decay of an average of the weights; 0 for none")
         parser.add_argument("--init_from", type=str, default="", help="a checkpoint to start with the weights of")
-        parser.add_argument("--imports", type=list[str], default=[], help="modules of your own, imported first")
+        parser.add_argument("--imports", type=list[str] | str, default=[], help="modules of your own, imported first")
         parser.add_argument("--compile", type=str, default="", help="a backend of torch.compile, such as inductor")
         parser.add_argument("--checkpoint_every", type=int, default=500, help="steps between saves of last.ckpt")
         parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
@@ -123,14 +123,17 @@ class TrainCLI(LightningCLI):
         own = None  # the run that is resumed
         if self.resumed is not None and Path(self.resumed).parent.name == CHECKPOINTS:
             own = Path(self.resumed).parents[1]
-        run_dir = run_dir or own or new_folder()
+        there = run_dir or own
+        if there is not None and self.subcommand == "fit":
+            leave_no_trace(there, made=not there.exists())
+        run_dir = there or new_folder()
         same = own is not None and own.resolve() == run_dir.resolve()
         if self.resumed and config.init_from and not same:  # a run's own says where it came from
             raise ValueError("--init_from starts a training and --ckpt_path continues one: give one of them.")
         if self.subcommand == "fit" and not same and latest_checkpoint(run_dir) is not None:
             raise ValueError(
-                f"{run_dir} holds a run already. Continue it: {self.parser.prog} resume {run_dir}. Or choose another "
-                f"--run_dir."
+                f"{run_dir} holds a run already. Continue it: {self.parser.prog} resume {shlex.quote(str(run_dir))}. "
+                f"Or choose another --run_dir."
             )
         config.run_dir = str(run_dir)
         if self.subcommand == "fit" and config.init_from and not self.resumed:
@@ -236,7 +239,9 @@ def run(
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
     warnings.filterwarnings("ignore", message=".*args parameter is intended to run from within Python.*")
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(lambda r: "litlogger" not in r.getMessage())
+    warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`")  # a test needs none of them
+    offers = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+    offers.addFilter(lambda record: "seamless cloud" not in record.getMessage())
     own = (model, data) != (ImageClassifier, ImageData)
     program = f"python {shlex.quote(sys.argv[0])}" if own else "python -m train"
     return TrainCLI(

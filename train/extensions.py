@@ -8,15 +8,15 @@ import sys
 from collections.abc import Iterable
 
 
-def import_modules(names: Iterable[str]) -> None:
-    """Imports each, from the working directory or wherever Python finds it.
+def import_modules(names: str | Iterable[str]) -> None:
+    """Imports one or each of several, from the working directory or wherever Python finds it.
 
     Raises:
         ValueError: a name that is no module.
     """
     if "" not in sys.path and os.getcwd() not in sys.path:  # as a script of its own has it
         sys.path.insert(0, os.getcwd())
-    for name in names:
+    for name in [names] if isinstance(names, str) else names:
         try:
             importlib.import_module(name)
         except ModuleNotFoundError as error:

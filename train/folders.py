@@ -1,4 +1,4 @@
-"""The folder of a run that is given none: made before anything is checked, and gone again where nothing is trained."""
+"""Folders of runs: made before anything is checked, and as they were again where nothing is trained."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lightning.pytorch.utilities import rank_zero_only
 
-from train.files import LOCK
+from train.files import HISTORY, LOCK
 
 
 def new_folder() -> Path:
@@ -19,7 +19,7 @@ def new_folder() -> Path:
     while not rank_zero_only.rank:  # type: ignore[attr-defined]  # the others write nothing
         try:
             path.mkdir(parents=True)
-            atexit.register(remove_empty, path)  # a command that was refused leaves nothing
+            leave_no_trace(path, made=True)
             break
         except FileExistsError:
             number += 1
@@ -27,11 +27,30 @@ def new_folder() -> Path:
     return path
 
 
-def remove_empty(folder: Path) -> None:
-    """Removes the folder of a command that has not begun to train: its logger and lock may have been there before."""
+@rank_zero_only
+def leave_no_trace(folder: Path, made: bool) -> None:
+    """At exit, takes away what a command leaves that was refused before its first step.
+
+    Args:
+        folder: where it writes.
+        made: the folder is its own.
+    """
+    there = set(folder.iterdir()) if folder.is_dir() else set()
+    atexit.register(restore, folder, history(folder), there, made)
+
+
+def history(folder: Path) -> int:
+    """Length of the file that grows when a training begins."""
+    path = folder / HISTORY
+    return path.stat().st_size if path.is_file() else 0
+
+
+def restore(folder: Path, before: int, there: set[Path], made: bool) -> None:
+    """Removes the logger's file and the lock of a command that has not begun to train, and its folder if left empty."""
     with contextlib.suppress(OSError):
-        left = list(folder.iterdir())
-        if all(path.name == LOCK or path.name.startswith("events.out.tfevents") for path in left):
-            for path in left:
-                path.unlink()
-            folder.rmdir()
+        if history(folder) == before:
+            for path in set(folder.iterdir()) - there:
+                if path.name == LOCK or path.name.startswith("events.out.tfevents"):
+                    path.unlink()
+            if made:
+                folder.rmdir()

@@ -52,7 +52,7 @@ def evaluation(sweep: Sweep) -> list[str]:
     commands = []
     for sizes, paths in tasks.values():
         if len(paths) == len(sweep.plan.runs):
-            paths = [f"{sweep.out}/*/{last}"]
+            paths = [f"{shlex.quote(str(sweep.out))}/*/{last}"]
         given = f"--checkpoint {' '.join(paths)} --resolutions {' '.join(sizes)}"
         commands += [f"python -m eval {name} {given}" for name in ("resolution", "locality")]
     return commands

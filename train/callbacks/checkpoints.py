@@ -73,7 +73,7 @@ class LastCheckpoint(Checkpoint):
     def save(self, trainer: L.Trainer) -> None:
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
             self.saved = trainer.global_step
-            trainer.save_checkpoint(self.path)
+            trainer.save_checkpoint(self.path, weights_only=False)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import shlex
 import signal
 import traceback
 from pathlib import Path
@@ -17,6 +18,7 @@ from lightning.pytorch.callbacks import Callback, Timer
 from lightning.pytorch.utilities import rank_zero_info
 
 from performer_string.features import derive_seed
+from train.data.images import UnreadableImageError
 from train.data.module import ImageData
 from train.files import HELD, LAST, LOCK
 
@@ -142,7 +144,8 @@ class HoldRun(Callback):
 
 
 class ShowTraceback(Callback):
-    """Where a ValueError amid training comes from, before the command line makes one line of it."""
+    """Where a ValueError amid training comes from, before the command line makes one line of it; but for a file that
+    is named in it, and is all that there is to mend."""
 
     def __init__(self) -> None:
         self.begun = False
@@ -151,7 +154,7 @@ class ShowTraceback(Callback):
         self.begun = True
 
     def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
-        if self.begun and isinstance(exception, ValueError):
+        if self.begun and isinstance(exception, ValueError) and not isinstance(exception, UnreadableImageError):
             traceback.print_exception(exception)
 
 
@@ -189,10 +192,10 @@ class CleanStop(Callback):
         asked = self.signal is not None and not validation_due(trainer, batch_idx)
         late = out_of_time(trainer) and not trainer.is_last_batch  # else Lightning would pass a part for an epoch
         if trainer.strategy.reduce_boolean_decision(whole_window(trainer, batch_idx) and (asked or late), all=False):
-            trainer.save_checkpoint(self.path)
+            trainer.save_checkpoint(self.path, weights_only=False)
             rank_zero_info(
                 f"{'Out of time' if late else 'Stopped'} at step {trainer.global_step}. Continue with: {self.program} "
-                f"resume {self.path.parents[1]}"
+                f"resume {shlex.quote(str(self.path.parents[1]))}"
             )
             raise KeyboardInterrupt
 

@@ -114,9 +114,8 @@ class Record(Callback):
 
     def on_fit_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if out_of_time(trainer):
-            again = (
-                f"{self.program} resume {self.path.parent}" if trainer.global_step else "begin again, with more of it"
-            )
+            again = f"{self.program} resume {shlex.quote(str(self.path.parent))}"
+            again = again if trainer.global_step else "begin again, with more of it"
             rank_zero_info(f"Out of time at step {trainer.global_step}: {again}")
         elif self.complete(trainer):
             self.write(trainer, module)
@@ -132,7 +131,8 @@ class Record(Callback):
                 partial.write_text(json.dumps({"step": trainer.global_step, **metrics}, indent=1) + "\n")
             sizes = {k.rpartition("_")[2]: v for k, v in metrics.items() if k.startswith("val/accuracy_")}
             at = ", ".join(f"{100 * accuracy:.1f} % at {size} px" for size, accuracy in sizes.items())
-            rank_zero_info(f"{self.path.parent}: {at or 'done'} on validation images, step {trainer.global_step}.")
+            said = f"{at} on validation images" if at else "done"
+            rank_zero_info(f"{self.path.parent}: {said}, step {trainer.global_step}.")
 
 
 class History(Callback):
@@ -148,7 +148,7 @@ class History(Callback):
         self.path, self.arguments, self.program = path, list(arguments), program
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        if not trainer.is_global_zero:
+        if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
         line = {
             "began": datetime.now(timezone.utc).isoformat(timespec="seconds"),

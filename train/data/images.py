@@ -23,6 +23,10 @@ def shuffled(total: int) -> Tensor:
     return torch.randperm(total, generator=torch.Generator().manual_seed(0))
 
 
+class UnreadableImageError(ValueError):
+    """An image whose file is damaged, or of a kind that Pillow does not read."""
+
+
 class Cover(v2.Transform):
     """Images as large as it takes to cover a size, their middle cut out: no proportion changes."""
 
@@ -43,7 +47,8 @@ class Transformed(Dataset[tuple[Tensor, int]]):
     """Some of a dataset's images, through a transform.
 
     Raises:
-        ValueError: an image that cannot be read, an item that is no pair of a uint8 image of so many channels and one
+        UnreadableImageError: an image that cannot be read.
+        ValueError: an item that is no pair of a uint8 image of so many channels and one
             of so many classes.
     """
 
@@ -61,7 +66,7 @@ class Transformed(Dataset[tuple[Tensor, int]]):
         except OSError as error:
             files = getattr(self.dataset, "samples", None)
             name = f"image {place}" if files is None else files[place][0]
-            raise ValueError(f"{name} cannot be read ({error}). Repair it, or take it away.") from error
+            raise UnreadableImageError(f"{name} cannot be read ({error}). Repair it, or take it away.") from error
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise ValueError(f"item {place} of the data has to be a pair (image, class), not a {type(item).__name__}.")
         image, label = self.transform(item[0]), int(item[1])

@@ -108,7 +108,7 @@ class ImageData(L.LightningDataModule):
         """What decides which images are held out for a split: `val` or `test`."""
         if self.stored is None:
             return {"source": self.source, **asdict(self.arrow)}
-        where = {"root": str(self.root)} if self.source == "folder" else {}
+        where = {"root": str(Path(self.root).expanduser().resolve())} if self.source == "folder" else {}
         share = {"val_fraction": self.val_fraction} if split == "val" else {}
         return {"source": self.source, **where, **share}
 

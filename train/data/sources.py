@@ -67,6 +67,21 @@ def open_image(path: str) -> Image.Image:
         raise OSError(f"{type(error).__name__}: {error}") from error
 
 
+def classes_in(folder: Path) -> list[str]:
+    """Names of its folders in their order, without hidden ones such as .ipynb_checkpoints."""
+    return sorted(inside.name for inside in folder.iterdir() if inside.is_dir() and not inside.name.startswith("."))
+
+
+class ClassFolders(datasets.ImageFolder):
+    """A folder of images for each class."""
+
+    def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
+        classes = classes_in(Path(directory))
+        if not classes:
+            raise FileNotFoundError(f"there is no folder in {directory}.")
+        return classes, {name: number for number, name in enumerate(classes)}
+
+
 def image_folder(root: Path, train: bool, download: bool) -> VisionDataset:
     """`root/train/CLASS/IMAGE` and `root/test/CLASS/IMAGE` (or `root/val`): any images that Pillow reads."""
     if download:
@@ -75,12 +90,12 @@ def image_folder(root: Path, train: bool, download: bool) -> VisionDataset:
     found = [root / name for name in names if (root / name).is_dir()]
     if not found:
         raise FileNotFoundError(f"there is no folder {' or '.join(str(root / name) for name in names)}")
-    labelled = [folder for folder in found if any(inside.is_dir() for inside in folder.iterdir())]
+    labelled = [folder for folder in found if classes_in(folder)]
     chosen = (labelled or found)[0]  # ImageNet's test images have no labels
     if len(labelled) > 1:
         warn_once(log, str(root), f"{labelled[1]} is not used: validation is held out of {root / 'train'}.")
     try:
-        return datasets.ImageFolder(chosen, loader=open_image)
+        return ClassFolders(chosen, loader=open_image)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{chosen} has to hold a folder of images for each class: {error}") from error
 

@@ -1,0 +1,68 @@
+"""The command line before anything is built: what overrides what, and what a refused command leaves behind."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from training import last
+
+from train import cli
+from train.arguments import expand
+from train.files import HISTORY, LOCK
+from train.folders import history, restore
+
+
+@pytest.mark.parametrize("option", [["--config", "a.yaml"], ["-c", "a.yaml"], ["--config=a.yaml"]], ids=" ".join)
+def test_options_override_files_wherever_they_stand(option):
+    given = ["--data.root", "x", *option, "--trainer.callbacks+=Timer", "--config", "b.yaml", "--ema", "0.9"]
+    expected = [*option, "--config", "b.yaml", "--data.root", "x", "--trainer.callbacks+=Timer", "--ema", "0.9"]
+    assert expand(["fit", *given]) == ["fit", *expected]
+
+
+def test_a_field_set_before_its_file(config, tmp_path):
+    run = tmp_path / "run"
+    short = ["--trainer.max_epochs", "1", "--trainer.limit_train_batches", "2"]
+    cli.run(["fit", "--model.optim.lr", "0.5", "--run_dir", str(run), "--config", str(config), *short])
+    assert yaml.safe_load((run / "config.yaml").read_text())["model"]["optim"]["lr"] == 0.5
+
+
+def test_a_checkpoint_named_before_the_configuration_of_another_run(config, whole, tmp_path):
+    """The file says `ckpt_path: null`, and the run that it is of has a checkpoint itself."""
+    other = tmp_path / "other"
+    cli.run(["fit", "--config", str(config), "--run_dir", str(other), "--data.batch_size", "8"])
+    tests = ["--ckpt_path", str(last(other))], ["--config", str(whole / "config.yaml")]
+    first, second = (cli.run(["validate", *a, *b]) for a, b in (tests, tests[::-1]))
+    assert first.trainer.ckpt_path == second.trainer.ckpt_path == str(last(other))
+
+
+def test_resume_takes_a_file_after_the_run(whole):
+    found = expand(["resume", str(whole), "--config", "more.yaml", "--trainer.max_epochs", "3"])
+    assert found[:5] == ["fit", "--config", str(whole / "config.yaml"), "--config", "more.yaml"]
+    assert found[-2:] == ["--trainer.max_epochs", "3"]
+
+
+@pytest.mark.parametrize("made", [True, False])
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_refused_command_leaves_a_folder_as_it_was(tmp_path, made, begun):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    kept = [] if made else [folder / "events.out.tfevents.1", folder / "notes"]
+    for path in kept:
+        path.touch()
+    before, there = history(folder), set(folder.iterdir())
+    own = [folder / LOCK, folder / "events.out.tfevents.2"]
+    for path in own:
+        path.touch()
+    if begun:
+        (folder / HISTORY).write_text("{}\n")
+        kept += [*own, folder / HISTORY]
+    restore(folder, before, there, made)
+    assert folder.is_dir() == (begun or not made)
+    assert sorted(folder.glob("*")) == sorted(kept)
+
+
+def test_a_try_of_one_batch_is_no_run(config, tmp_path):
+    run = tmp_path / "run"
+    cli.run(["fit", "--config", str(config), "--run_dir", str(run), "--trainer.fast_dev_run", "true"])
+    assert history(run) == 0
+    assert not (run / HISTORY).exists()
