@@ -89,12 +89,12 @@ def plot(found: Sequence[Row], path: Path) -> None:
     left, right = figure.subplots(1, 2)
     models = list(dict.fromkeys(stem(row["run"]) for row in found))
     for row in found:
+        if not row["finished"]:
+            continue  # of how many steps is not known
         colour = f"C{models.index(stem(row['run'])) % 10}"
         points = [point.split(":") for point in row["losses"].split()]
         values = [float(value) for _, value in points]
         means = [fmean(values[max(0, i + 1 - row["window"]) : i + 1]) for i in range(len(values))]
-        if not row["finished"]:
-            continue  # of how many steps is not known
         left.plot([100 * int(step) / row["steps"] for step, _ in points], means, color=colour, linewidth=1)
         if row["left the plateau at step"] != "" and row["lowest accuracy"] != "":
             share = 100 * row["left the plateau at step"] / row["steps"]

@@ -191,7 +191,7 @@ def linear_attention(
         involved = [v, *rotate_pair(q, k, rotation), *phi.parameters()]
         involved += [] if key_bias is None else [key_bias]
         involved += [] if locality is None else locality.parameters()
-        nothing = sum((x[..., :0].sum().to(v.dtype) for x in involved), v.new_zeros(()))
+        nothing = sum((x.flatten()[:0].sum().to(v.dtype) for x in involved), v.new_zeros(()))
         return v.new_zeros(*q.shape[:-1], v.shape[-1]) + nothing
     if key_bias is not None and phi.degree is not None:
         k = k * key_weights(key_bias, key_mask, phi.degree).to(k.dtype)  # a key's norm is its weight

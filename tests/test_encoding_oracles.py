@@ -169,6 +169,13 @@ class TestMetric:
         torch.testing.assert_close(torch.einsum("bhia,hixa,hjxc,bhjc->bhij", q, full, full, k), wanted)
         torch.testing.assert_close(rotation.outer(rotation.rotate(q)), torch.einsum("hixc,bhic->bhix", transport, q))
 
+    def test_autocast_changes_nothing(self):
+        encoding = self.encoding().float()
+        with torch.autocast("cpu", torch.bfloat16):
+            found = encoding.generators(), encoding(torch.ones(5, 2)).matrix()
+        for one, other in zip(found, (encoding.generators(), encoding(torch.ones(5, 2)).matrix()), strict=True):
+            assert torch.equal(one, other)
+
     def test_scores_do_not_see_a_common_move_and_the_basis_folds(self):
         encoding, positions = self.encoding(), random_positions(5, 2)
         q, k = torch.randn(2, 3, 2, 5, 6, dtype=torch.float64)

@@ -10,8 +10,9 @@ import pytest
 import torch
 from small_vit import POLYNOMIAL, large, vit
 
-from performer_string import grid_positions
+from performer_string import grid_positions, linear_attention
 from performer_string.attend import build_attention
+from performer_string.features import FeatureMap
 from performer_string.layers import DropPath, SelfAttention
 from performer_string.pooling import AttentionPool, mean_pool
 
@@ -26,6 +27,20 @@ def test_a_batch_without_images_has_a_gradient_for_every_parameter(attention, lo
     model = vit(attention=attention, locality=locality, key_gate=True, **features)
     model(torch.randn(0, 2, 16, 24)).sum().backward()
     assert [name for name, p in model.named_parameters() if p.grad is None or p.grad.any()] == []
+
+
+def test_a_batch_without_images_reaches_a_parameter_without_axes():
+    class Sharpened(FeatureMap):
+        def __init__(self):
+            super().__init__(6, 2, 6)
+            self.sharpness = torch.nn.Parameter(torch.tensor(1.0))
+
+        def queries(self, q):
+            return (self.sharpness * q).exp()
+
+    phi, q = Sharpened(), torch.randn(0, 2, 4, 6)
+    linear_attention(q, q, q, phi).sum().backward()
+    assert phi.sharpness.grad == 0
 
 
 def test_fields_reach_what_they_are_for():

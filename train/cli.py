@@ -107,7 +107,7 @@ class TrainCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
-        for group in ("model.vit", "model.optim", "data", "data.arrow", "trainer"):
+        for group in ("model.optim", "data.arrow", "trainer"):  # without others there is an error before
             if config.get(group) is None:
                 raise ValueError(f"{group} is there with nothing in it: give it fields, or leave it out.")
         import_modules(config.imports)
@@ -146,6 +146,7 @@ class TrainCLI(LightningCLI):
             )
         if self.subcommand != "fit":
             self.save_config_callback = None  # the run's own configuration stays, for `resume`
+            warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`")  # of training's
 
     def keep_grid(self, path: str, vit: Any) -> None:
         """Weights trained at another size bring the grid that their positions and log N refer to."""
@@ -239,7 +240,6 @@ def run(
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message=".*isinstance.treespec, LeafSpec.*")
     warnings.filterwarnings("ignore", message=".*args parameter is intended to run from within Python.*")
-    warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`")  # a test needs none of them
     offers = logging.getLogger("lightning.pytorch.utilities.rank_zero")
     offers.addFilter(lambda record: "seamless cloud" not in record.getMessage())
     own = (model, data) != (ImageClassifier, ImageData)
@@ -270,7 +270,9 @@ def explain(error: Exception) -> str | None:
     said = str(error)
     if "No supported gpu backend" in said:
         return "a GPU was asked for (--trainer.accelerator), but torch sees none here. Use cpu, or auto."
-    if said.startswith(("Early stopping conditioned on metric", "Requirement '")):  # of an accelerator's package
+    if isinstance(error, RuntimeError) and said.startswith("Early stopping conditioned on metric"):
+        return said
+    if isinstance(error, ModuleNotFoundError) and said.startswith("Requirement '"):  # of an accelerator
         return said
     if mendable(error) is None and not isinstance(error, MisconfigurationException | NonFiniteLossError):
         return None

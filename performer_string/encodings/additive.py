@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from performer_string.choices import check_positive
 from performer_string.encodings.base import Encoding, Sizes
+from performer_string.precision import full_precision
 
 
 class NoEncoding(Encoding):
@@ -73,7 +74,7 @@ class Sinusoidal(Encoding):
 
     def embedding(self, positions: Tensor) -> Tensor:
         n = self.width // (2 * self.coord_dim)
-        r = self.check(positions).to(torch.promote_types(positions.dtype, torch.float32))
+        r = full_precision(self.check(positions))
         omega = self.base ** (-torch.arange(n, device=r.device, dtype=r.dtype) / n)
         angles = (r[..., None] * omega).flatten(-2)  # [..., N, C n]
         waves = torch.cat([angles.sin(), angles.cos()], dim=-1)

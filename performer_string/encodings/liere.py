@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from performer_string.encodings.base import Encoding, Sizes, block_of
 from performer_string.encodings.exponential import exponentials
+from performer_string.precision import full_precision
 from performer_string.rotation import BlockRotation, Rotation, block_diagonal
 
 
@@ -46,7 +47,7 @@ class LieRE(Encoding):
         upper = self.entries.new_zeros(*self.entries.shape[:-1], b, b)
         rows, columns = torch.triu_indices(b, b, offset=1, device=upper.device)
         upper[..., rows, columns] = self.entries
-        return (upper - upper.mT).to(torch.promote_types(upper.dtype, torch.float32))
+        return full_precision(upper - upper.mT)
 
     def forward(self, positions: Tensor) -> Rotation:
         self.check(positions)

@@ -135,7 +135,8 @@ class PaTESO2(PaTE):
         if root is None:
             return turns
         root = self.all_heads(root)[:, None].to(turns.dtype)  # L; T = exp(sum_k r_k L^-T G_k L^T)
-        return torch.linalg.solve_triangular(root.mT, turns @ root.mT, upper=True).contiguous()
+        with torch.autocast(turns.device.type, enabled=False):
+            return torch.linalg.solve_triangular(root.mT, turns @ root.mT, upper=True).contiguous()
 
 
 def cross(u: Tensor) -> Tensor:
