@@ -50,9 +50,10 @@ def key_logits(key_bias: Tensor, key_mask: Tensor | None) -> Tensor:
     return centred(key_bias, key_mask).clamp(min=NEVER)
 
 
-def key_weights(key_bias: Tensor, key_mask: Tensor | None, degree: int = 1) -> Tensor:
-    """exp(b_j / degree) up to a factor for each head, which makes the largest 1: [B, H, N] -> [B, H, N, 1]."""
-    return (centred(key_bias, key_mask) / degree).exp()[..., None]
+def key_weights(key_bias: Tensor, key_mask: Tensor | None, degree: int = 1, least: float = -math.inf) -> Tensor:
+    """exp(b_j / degree) up to a factor for each head, which makes the largest 1, and at least exp(`least`):
+    [B, H, N] -> [B, H, N, 1]."""
+    return (centred(key_bias, key_mask) / degree).clamp(min=least).exp()[..., None]
 
 
 def rotate_pair(q: Tensor, k: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
@@ -174,7 +175,8 @@ def linear_attention(
         positions: [N, C], for the locality; decays take time linear in N where these are a regular grid.
         num_prefix: leading tokens without a position, for the locality.
         key_mask: [B, N], True where a key takes part; the others have to be finite too.
-        key_bias: b, [B, H, N], finite: each product of features times exp(b_j), as if b_j were added to a logit.
+        key_bias: b, [B, H, N], finite: each product of features times exp(b_j), as if b_j were added to a logit. With a
+            normalised locality, keys more than 50 (in float64 400) below the largest b of their head are alike.
 
     Returns:
         [B, H, N, d]. Source: arXiv:2009.14794 (FAVOR+), arXiv:2502.02562 section 3.2 (rotations before the features).
@@ -207,13 +209,16 @@ def linear_attention(
     if key_bias is not None:
         # sum_j A_ij w_j v_j / sum_j A_ij w_j, the denominator as one more column of the values; but under a locality
         # that it does not see.
-        weights, out_dtype = key_weights(key_bias, key_mask), v.dtype
+        # Where the denominator sees a locality, all keys in reach of a query may be light: not too light to be seen.
+        near = locality is not None and locality.normalised
+        least = 0.57 * math.log(torch.finfo(full_precision(v).dtype).tiny) if near else -math.inf
+        weights, out_dtype = key_weights(key_bias, key_mask, least=least), v.dtype
         if v.dtype == torch.float16:  # has no room for small weights
             v = v.float()
         given = partial(
             linear_attention, rotation=rotation, positions=positions, num_prefix=num_prefix, key_mask=key_mask
         )
-        if locality is None or locality.normalised:
+        if locality is None or near:
             both = given(q, k, torch.cat([v * weights, weights], dim=-1).to(v.dtype), phi, locality=locality)
             return divide(*both.split((v.shape[-1], 1), dim=-1)).to(out_dtype)
         numerator = given(q, k, (v * weights).to(v.dtype), phi, locality=locality)

@@ -12,6 +12,7 @@ from performer_string.rotation import parts_of
 from performer_string.vit import ViT
 
 
+@torch.inference_mode(False)  # the copy may serve others than this context
 @torch.no_grad()
 def fold(model: ViT) -> ViT:
     """A copy of the model, in evaluation mode, with W_Q and W_K replaced by B^T W_Q and B^T W_K, layer by layer.
@@ -27,7 +28,7 @@ def fold(model: ViT) -> ViT:
     if not isinstance(model, ViT):
         raise TypeError(f"fold takes a ViT, not a {type(model).__name__}.")
     encoding = model.encoding
-    with torch.autocast(model.norm.weight.device.type, enabled=False):  # the copy may serve others than this context
+    with torch.autocast(model.norm.weight.device.type, enabled=False):
         basis = encoding.basis() if isinstance(encoding, SeparableEncoding) and not encoding.is_folded else None
     if basis is None:
         return copy.deepcopy(model).eval()

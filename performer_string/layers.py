@@ -99,9 +99,10 @@ class SelfAttention(nn.Module):
 
     def plain(self) -> bool:
         """Whether the projection is its weight and bias and nothing else: no adapter, pruning, hook or the like."""
+        own = "forward" in vars(self.qkv)
         kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
         hooked = any(getattr(self.qkv, kind) for kind in kinds)
-        return type(self.qkv) is nn.Linear and self.qkv.bias is not None and not hooked
+        return type(self.qkv) is nn.Linear and self.qkv.bias is not None and not (hooked or own)
 
     def fold(self, basis: Tensor) -> tuple[Tensor, Tensor]:
         """Weight [3D, D] and bias [3D] of the projections with B^T applied to the queries' and keys' rows."""
@@ -211,10 +212,10 @@ def again(layer: nn.Module) -> Callable[..., Tensor]:
     """A layer to be computed a second time in the backward pass: with the random features of the first, or an error."""
     if torch.compiler.is_compiling():
         return layer
-    drawn = versions(layer)
+    drawn = versions(layer.buffers())
 
     def compute(*given: Any) -> Tensor:
-        check_draw(layer, drawn)
+        check_draw(layer.buffers(), drawn)
         return cast(Tensor, layer(*given))
 
     return compute

@@ -3,6 +3,7 @@ sequences, volumes or videos."""
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from os import PathLike
@@ -37,7 +38,7 @@ class ViT(nn.Module):
         super().__init__()
         if not isinstance(config, ViTConfig):
             raise TypeError(f"a ViT is built as ViT(ViTConfig(...)), not from a {type(config).__name__}.")
-        c = self.config = config
+        c = self.config = copy.deepcopy(config)  # whoever gave it may change theirs
         width, depth, heads = cast(int, c.width), cast(int, c.depth), cast(int, c.num_heads)
         if width % heads:
             raise ValueError(f"the width {width} is not divisible by {heads} heads.")

@@ -121,6 +121,7 @@ STANDS_FOR_IT = {
     "weight norm": lambda attention: parametrizations.weight_norm(attention.qkv),
     "adapter": lambda attention: setattr(attention, "qkv", Adapter(attention.qkv)),
     "hook": lambda attention: attention.qkv.register_forward_hook(lambda module, given, out: out * 2),
+    "forward": lambda attention: setattr(attention.qkv, "forward", lambda x, of=attention.qkv.forward: 2 * of(x)),
     "no bias": lambda attention: setattr(attention, "qkv", nn.Linear(24, 72, bias=False)),
 }
 
@@ -133,6 +134,14 @@ def test_folding_what_is_more_than_a_projection(change):
     assert model(torch.randn(1, 2, 16, 24)).isfinite().all()
     with pytest.raises(ValueError, match="fold needs plain projections"):
         fold(model)
+
+
+@pytest.mark.parametrize("change", ["hook", "forward", "pruned"])
+def test_what_stands_for_a_projection_has_its_say(change):
+    model, images = vit(encoding="circulant-string", attention="softmax"), torch.randn(1, 2, 16, 24)
+    before = model(images)
+    STANDS_FOR_IT[change](model.blocks[1].attention)
+    assert not torch.equal(model(images), before)
 
 
 @pytest.mark.parametrize("part", ["qkv", "block"])

@@ -137,7 +137,10 @@ class TestSeparable:
 
     def test_positions_may_be_integers(self, case, coord_dim, qk):
         encoding, positions = make(case, coord_dim=coord_dim), torch.randint(-9, 9, (7, coord_dim))
-        torch.testing.assert_close(encoding(positions).rotate(qk[0]), encoding(positions.double()).rotate(qk[0]))
+        whole, real = encoding(positions), encoding(positions.double())
+        torch.testing.assert_close(whole.rotate(qk[0]), real.rotate(qk[0]))
+        torch.testing.assert_close(whole.matrix(), real.matrix(), check_dtype=False)
+        assert whole.matrix().is_floating_point()
 
 
 @pytest.mark.parametrize(("case", "coord_dim"), with_dimensions(LEARNED))

@@ -143,6 +143,20 @@ def test_a_normalised_locality_and_a_bias(case):
     compare(out, slow, [q, k, v, bias, table.bias])
 
 
+@pytest.mark.parametrize("tokens", [200, 600], ids=["whole", "window"])
+def test_keys_that_are_all_light_are_seen_under_a_normalised_locality(tokens):
+    """As softmax sees them: the factor that all keys in reach have cancels, however small."""
+    q, k, v = 0.3 * torch.randn(3, 1, 1, tokens, D)
+    bias = torch.zeros(1, 1, tokens)
+    bias[..., tokens // 2 :] = -65.0
+    given = {"locality": build_locality("gaussian", num_heads=1, sigma=2.0, normalised=True)}
+    given |= {"positions": grid_positions((tokens,)), "key_bias": bias}
+    phi, far = make_map(("favor+", {"num_features": 512}), 1, D), slice(tokens // 2 + 50, None)
+    out = linear_attention(q, k, v, phi, **given)[:, :, far]
+    exact = softmax_attention(q, k, v, **given)[:, :, far]
+    assert (out - exact).norm() < 0.3 * exact.norm()
+
+
 def test_the_bias_of_softmax_needs_no_square_matrix():
     """Neither as a mask nor as the gradient of one."""
     tokens, sizes = 128, []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from decays import GRADIENT, GRID, WINDOW, compare, decay, definition, take
+from torch.func import functional_call
 
 from eval.measure import peak_bytes
 from performer_string import build_feature_map, build_locality, grid_positions, linear_attention, naive
@@ -124,6 +125,48 @@ def test_learned_features_get_their_gradient(monkeypatch):
             out = linear_attention(q, k, v, phi, locality=locality, positions=positions)
             found.append(torch.autograd.grad((out * v).sum(), phi.projection)[0])
         torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("regime", ["window", "grid"])
+@pytest.mark.parametrize("learned", [True, False])
+def test_the_backward_pass_has_the_weights_of_the_forward_pass(learned, regime, monkeypatch):
+    """As under `functional_call`, which gives a module its own back in between, and in replicas, which have none."""
+    take(monkeypatch, regime)
+    monkeypatch.setattr(slabs, "SLAB", {"cpu": 100})
+    kinds = [build_feature_map("relu", head_dim=6, num_heads=2, num_features=8, learned=learned) for _ in range(2)]
+    locality, positions = build_locality("gaussian", num_heads=2, sigma=2.0), grid_positions((18, 19))
+    q, k, v = torch.randn(3, 2, 2, 342, 6)
+    lent = torch.randn(2, 8, 6)
+    kinds[0].projection.data.copy_(lent)
+    replica = kinds[1]._replicate_for_data_parallel()  # and what torch's `replicate` does then
+    replica.projection = lent.clone().requires_grad_(learned)
+    if learned:
+        replica._former_parameters = {"projection": replica.projection}
+
+    def gradients(attention, projection):
+        own = q.clone().requires_grad_()
+        loss = (attention(own) * v).sum()
+        return torch.autograd.grad(loss, [own, projection] if learned else [own])
+
+    def attention(phi):
+        return lambda q: linear_attention(q, k, v, phi, locality=locality, positions=positions)
+
+    class Layer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.phi = kinds[1]
+
+        def forward(self, q):
+            return attention(self.phi)(q)
+
+    other = lent.clone().requires_grad_(learned)
+    expected = gradients(attention(kinds[0]), kinds[0].projection)
+    for found in (
+        gradients(lambda q: functional_call(Layer(), {"phi.projection": other}, (q,)), other),
+        gradients(attention(replica), replica.projection),
+    ):
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 def test_low_precision_and_a_query_that_no_key_answers_to(monkeypatch):

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from small_vit import POLYNOMIAL, vit
+from small_vit import POLYNOMIAL, SMALL, vit
 from torch.nn import functional as F
 
 from performer_string import ENCODINGS, ViT, ViTConfig, build_encoding, grid_positions
@@ -257,6 +257,15 @@ def test_redraw_changes_every_layer_by_seed_and_step():
     for a, b, old in zip(one.attends(), two.attends(), first, strict=True):
         assert torch.equal(a.phi.projection, b.phi.projection)
         assert not torch.equal(a.phi.projection, old)
+
+
+def test_a_configuration_changed_afterwards_is_not_the_models():
+    config = replace(SMALL, encoding="circulant-string", feature_options={"num_features": 16})
+    model, images = ViT(config).eval(), torch.randn(2, 2, 32, 48)
+    before = model(images)
+    config.positions, config.pool, config.feature_options["num_features"] = "interpolate", "cls", 3
+    assert torch.equal(model(images), before)
+    assert model.config.feature_options["num_features"] == 16
 
 
 def test_old_configurations_mean_what_they_meant():

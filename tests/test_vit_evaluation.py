@@ -122,6 +122,14 @@ def test_folding_within_autocast_rounds_nothing(encoding):
         assert torch.equal(within.state_dict()[name], value), name
 
 
+def test_a_model_folded_in_inference_mode_works_outside_of_it():
+    model, images = vit(encoding="circulant-string").eval(), torch.randn(2, 2, 16, 24)
+    with torch.inference_mode():
+        folded = fold(model)
+    torch.testing.assert_close(folded(images), model(images), rtol=1e-5, atol=1e-5)
+    assert not any(x.is_inference() for x in folded.state_dict().values())
+
+
 @pytest.mark.parametrize("encoding", ["circulant-string", "cayley-string", "pate-so3", "rope-mixed"])
 def test_folding_twice_is_folding_once_and_its_weights_stay_with_it(encoding):
     model, images = vit(encoding=encoding, attention="softmax").eval(), torch.randn(2, 2, 16, 24)

@@ -107,7 +107,8 @@ class Encoding(WithConstants):
     def forward(self, positions: Tensor) -> Rotation:
         """The rotation at `positions` [..., N, C]; the identity unless the encoding says otherwise: an additive one is
         all in `embedding`."""
-        none = self.check(positions).new_zeros(*positions.shape[:-2], 1, positions.shape[-2], 0)
+        dtype = torch.promote_types(positions.dtype, torch.float32)
+        none = self.check(positions).new_zeros(*positions.shape[:-2], 1, positions.shape[-2], 0, dtype=dtype)
         return PlaneRotation(none, none, self.head_dim)
 
     def by_layer(self, positions: Tensor) -> list[Rotation]:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -149,8 +148,7 @@ class FeatureMap(WithConstants):
         that many times the cost. One that overrides `scaled_queries` and `scaled_keys` need not pay it.
         """
         x = full_precision(x)
-        alike = next(itertools.chain(self.parameters(), self.buffers()), None) is None
-        if alike or heads == ALL or heads == list(range(self.num_heads)):
+        if not tensors_of(self) or heads == ALL or heads == list(range(self.num_heads)):
             return features(x)
         if isinstance(heads, int):
             whole = x.flatten(0, -3)[:, None].expand(-1, self.num_heads, -1, -1)  # [.. , H, N, d]
@@ -242,14 +240,23 @@ class RandomFeatures(FeatureMap):
         return f"{super().extra_repr()}, seed={self.seed}{learned}"
 
 
-def versions(module: nn.Module) -> list[int]:
-    """Of its buffers; a new draw is another version."""
-    return [0 if x.is_inference() else x._version for x in module.buffers()]
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name; of a replica of `nn.DataParallel` too, whose parameters are no such any more."""
+    found: dict[str, Tensor] = {}
+    for name, part in module.named_modules():
+        own = {**part._parameters, **getattr(part, "_former_parameters", {}), **part._buffers}
+        found |= {f"{name}.{key}".lstrip("."): x for key, x in own.items() if x is not None}
+    return found
 
 
-def check_draw(module: nn.Module, drawn: list[int]) -> None:
+def versions(fixed: Iterable[Tensor]) -> list[int]:
+    """Of buffers; a new draw is another version."""
+    return [0 if x.is_inference() else x._version for x in fixed]
+
+
+def check_draw(fixed: Iterable[Tensor], drawn: list[int]) -> None:
     """An error where a backward pass would compute features again that are others than those of its forward pass."""
-    if versions(module) != drawn:
+    if versions(fixed) != drawn:
         raise RuntimeError(
             "the random features were redrawn between a forward and its backward pass, which computes them again: "
             "redraw after the backward pass."

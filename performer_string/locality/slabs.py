@@ -6,16 +6,16 @@ kept but the tokens themselves, and the features are computed again.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from performer_string.features import FeatureMap
-from performer_string.features.base import check_draw, versions
+from performer_string.features.base import check_draw, tensors_of, versions
 from performer_string.kernels.chunked import pieces
 
 SLAB = {"cpu": 2**21, "cuda": 2**26}  # features held at a time: on a CPU the fastest of the sizes tried
@@ -68,31 +68,59 @@ class Given:
 
 
 class Made:
-    """Features of a map.
+    """Features of a map, with the weights and the draw that it had in the forward pass.
 
     Args:
         scale: the map's `key_scale` of all keys, [B, H, 1, 1 or m]; without the axis of heads for one head.
         heads: of the map, which the axis of heads stands for; an integer for one head.
-        draw: versions of the map's buffers at the forward pass, those of now by default.
+        held: tensors of the map, those of now by default.
+        drawn: versions of those without a gradient, likewise.
     """
 
-    def __init__(self, phi: FeatureMap, scale: Tensor, heads: list[int] | int, draw: list[int] | None = None):
+    def __init__(
+        self,
+        phi: FeatureMap,
+        scale: Tensor,
+        heads: list[int] | int,
+        held: dict[str, Tensor] | None = None,
+        drawn: list[int] | None = None,
+    ):
         self.phi, self.scale, self.heads, self.size = phi, scale, heads, phi.num_features
-        self.draw = versions(phi) if draw is None else draw
-        self.learned = tuple(x for x in itertools.chain(phi.parameters(), phi.buffers()) if x.requires_grad)
+        self.held = tensors_of(phi) if held is None else held
+        self.learned = tuple(x for x in self.held.values() if x.requires_grad)
+        self.fixed = [x for x in self.held.values() if not x.requires_grad]
+        self.drawn = versions(self.fixed) if drawn is None else drawn
 
     def queries(self, q: Tensor) -> Tensor:
-        check_draw(self.phi, self.draw)
-        return self.phi.scaled_queries(q, self.scale, self.heads)
+        return self.features("scaled_queries", q, self.scale, self.heads)
 
     def keys(self, k: Tensor, hidden: Tensor | None) -> Tensor:
-        check_draw(self.phi, self.draw)
-        return self.phi.scaled_keys(k, self.scale, hidden, self.heads)
+        return self.features("scaled_keys", k, self.scale, hidden, self.heads)
+
+    def features(self, method: str, *given: Any) -> Tensor:
+        check_draw(self.fixed, self.drawn)
+        now = tensors_of(self.phi)
+        if all(now[name] is x for name, x in self.held.items()):
+            return cast(Tensor, getattr(self.phi, method)(*given))
+        # As after `functional_call`, which has given the map its own weights back before the backward pass.
+        lent = {f"phi.{name}": x for name, x in self.held.items()}
+        return cast(Tensor, functional_call(_Method(self.phi, method), lent, given))
 
     def of(self, heads: list[int] | int) -> Source:
         assert isinstance(self.heads, list)
         own = self.heads[heads] if isinstance(heads, int) else [self.heads[h] for h in heads]
-        return Made(self.phi, self.scale[:, heads], own, self.draw)
+        return Made(self.phi, self.scale[:, heads], own, self.held, self.drawn)
+
+
+class _Method(nn.Module):
+    """A map's method as a module's `forward`."""
+
+    def __init__(self, phi: FeatureMap, method: str):
+        super().__init__()
+        self.phi, self.method = phi, method
+
+    def forward(self, *given: Any) -> Tensor:
+        return cast(Tensor, getattr(self.phi, self.method)(*given))
 
 
 class Again:
