@@ -45,7 +45,7 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     for row in resolution.rows(options, device):
         own = base.setdefault((seed_of(row["model"]), row["resolution"]), row["accuracy"])
         difference = row["accuracy"] - own
-        yield {**row, "reference": options.reference, "difference": round(difference, 2)}
+        yield {**row, "reference": options.reference, "difference": round(difference, 4)}
 
 
 def of(found: Sequence[Row], model: str, size: Size, name: str) -> list[float]:

@@ -126,14 +126,15 @@ def accuracy(
 
 
 def score(trained: Trained, right: int, total: int, split: str) -> Row:
-    """An accuracy in % with its interval, and what it is to be compared with."""
+    """An accuracy in % with its interval, and what it is to be compared with; of more digits than are shown, so that
+    nothing is rounded twice."""
     low, high = wilson(right, total)
     return {
-        "accuracy": round(100 * right / total, 2),
-        "low": round(100 * low, 2),
-        "high": round(100 * high, 2),
+        "accuracy": round(100 * right / total, 4),
+        "low": round(100 * low, 4),
+        "high": round(100 * high, 4),
         "images": total,
-        "null": round(100 * trained.data.null_accuracy(split), 2),
+        "null": round(100 * trained.data.null_accuracy(split), 4),
         "trained at": Size.of(trained.data.size),
     }
 
