@@ -70,11 +70,17 @@ class ExpectedKernel(Dense):
         return self.weights(q, k, None, key_bias, key_mask)
 
 
+def has_log_kernel(kind: type[FeatureMap]) -> bool:
+    """A map of one's own may do without: it is there to be studied."""
+    return kind.log_kernel is not FeatureMap.log_kernel
+
+
 def expected(attend: Attend) -> Attend | None:
-    """The same attention in the limit of many features; None where it is not known (performer-pytorch) or there is
-    none (learned features)."""
+    """The same attention in the limit of many features; None where it is not known (performer-pytorch, a map without
+    a `log_kernel`) or there is none (learned features)."""
     if isinstance(attend, LinearAttention):
-        return None if attend.phi.learned else ExpectedKernel(attend.phi)
+        known = has_log_kernel(type(attend.phi)) and not attend.phi.learned
+        return ExpectedKernel(attend.phi) if known else None
     return attend if isinstance(attend, SoftmaxAttention) else None
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -69,8 +68,7 @@ def statistics(probe: Probe, rows: Tensor, positions: Tensor, blank: Tensor) -> 
     limit = expected(probe.attend)
     kernel = torch.full_like(weights, torch.nan)
     if limit is not None:
-        with suppress(NotImplementedError):  # of a map of one's own without a log_kernel
-            kernel = limit.weights(chosen, k, key_bias=probe.key_bias)
+        kernel = limit.weights(chosen, k, key_bias=probe.key_bias)
 
     norms, blanks = k.norm(dim=-1), blank[:, None].to(k)  # [B, H, P + N], [B, 1, N]
     entropy = -torch.special.xlogy(weights, weights.clamp_min(0)).sum(-1).mean(-1)

@@ -26,8 +26,6 @@ from performer_string.choices import lookup
 from performer_string.locality import Locality, OffsetKernel
 from performer_string.locality.focusing import choose, divide
 
-DECAYS = {name: kind for name, kind in LOCALITIES.items() if issubclass(kind, Locality)}
-
 HELP = "time, memory and error of locality focusing, by length and sigma, beside plain and exact attention"
 EXACT = "exact"  # N x N, which few tokens have in any case
 BOUNDS = {EXACT: 1e-4, "window": 1e-3, "grid": 0.03, "window and grid": 0.03}
@@ -39,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     lengths = [32, 64, 128, 256]
     parser.add_argument("--sides", type=int, nargs="+", action=Once, default=lengths, help="tokens along a square grid")
     parser.add_argument("--sigmas", type=float, nargs="+", default=[2.0, 16.0], help="in patches")
-    parser.add_argument("--locality", default="gaussian", help=", ".join(DECAYS))
+    parser.add_argument("--locality", default="gaussian", help="gaussian, exponential, radial, or one of your own")
     parser.add_argument("--normalised", action="store_true", help="the denominator sees the decay too")
     parser.add_argument("--features", type=int, default=256, help="random features a head")
     parser.add_argument("--head-dim", type=int, default=64)
@@ -137,7 +135,8 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
         raise ValueError(f"a grid has 2 tokens or more along a side, not {min(options.sides)}.")
     if min(options.sigmas) <= 0:
         raise ValueError(f"--sigmas have to be positive, not {min(options.sigmas):g}.")
-    lookup("decay", options.locality, DECAYS)
+    decays = {name: kind for name, kind in LOCALITIES.items() if issubclass(kind, Locality)}
+    lookup("decay", options.locality, decays)
     found: list[dict[str, Any]] = []
     for side in tqdm(sorted(options.sides), desc="lengths", leave=False, disable=None):
         contest = Contest(options, side, device)

@@ -66,6 +66,8 @@ def expected_kernel(vit: ViT) -> dict[str, Intervention]:
     if not drawn(vit):
         return {}
     found = [expected(attend) for attend in vit.attends()]
+    if None in found:
+        return {}
     return by_layer(vit, "expected kernel", lambda layer: cast(Attend, found[layer]))
 
 

@@ -101,6 +101,7 @@ def of_encodings(head_dim: int) -> Iterator[Row]:
                 sizes = {"head_dim": head_dim, "num_heads": 2, "coord_dim": coord_dim}
                 try:
                     encoding = build_encoding(name, grid=grid, **sizes, **options).double()
+                    encoding(grid_positions(grid, dtype=torch.float64))  # one of one's own may find out here
                 except ValueError as error:
                     tqdm.write(f"{label(name, options)} is left out in {coord_dim}-D: {error}")
                     continue

@@ -16,7 +16,7 @@ from train.data.sizes import ascending
 
 __all__ = ["HELP", "add_arguments", "plot", "result_directory", "rows", "summary"]
 
-HELP = "accuracy per resolution, with 95 %% intervals, beside the null score"
+HELP = "accuracy per resolution, with 95 %% intervals, beside the null score of the split"
 
 
 def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:

@@ -27,6 +27,7 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from eval.arguments import Once, positive
+from eval.dense import has_log_kernel
 from eval.report import Row, save_figure
 from performer_string import FEATURE_MAPS, build_feature_map
 from performer_string.features import RandomFeatures
@@ -132,6 +133,9 @@ class Case:
 @torch.no_grad()
 def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     own = [name for name, kind in FEATURE_MAPS.items() if issubclass(kind, RandomFeatures) and name != "relu"]
+    for name in [name for name in own if not has_log_kernel(FEATURE_MAPS[name])]:
+        own.remove(name)
+        tqdm.write(f"{name} is left out: it has no log_kernel, the kernel that it estimates.")
     cases = [Case(title, m, options) for title in dict.fromkeys([*MAPS, *own]) for m in options.features]
     for case in tqdm(cases, desc="feature maps", leave=False, disable=None):
         for start in range(0, options.draws, HEADS):

@@ -89,6 +89,13 @@ class Golden(SeparableEncoding):
         return torch.stack([angles.sin(), angles.cos()]).expand(self.layers * self.num_heads, -1, -1)
 
 
+class Flat(Golden):
+    """One that is for images too, and does not say so."""
+
+    def __init__(self, sizes):
+        SeparableEncoding.__init__(self, sizes)
+
+
 class Whole(LieRE):
     """Another one, which does not commute."""
 
@@ -106,16 +113,17 @@ class Bare(Encoding):
 
 def test_the_invariance_report_of_encodings_of_ones_own(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(moves, "DRAWS", (1, 4))
-    own = {"golden": Golden, "whole": Whole, "bare": Bare}
+    own = {"golden": Golden, "flat": Flat, "whole": Whole, "bare": Bare}
     monkeypatch.setattr(moves, "ENCODINGS", own)
     for name, family in own.items():
         monkeypatch.setitem(ENCODINGS, name, family)
     found, printed = invariance_rows(tmp_path), capsys.readouterr().out
     assert "golden is left out in 3-D: golden is for images only." in printed
+    assert "flat is left out in 3-D: Flat.frequencies() has to be" in printed
     (line,) = (line for line in printed.splitlines() if "| bare " in line)
     assert "not known without generators" in line
     mine = {(row["part"], row["name"], row["expected"]) for row in found if row["name"] in own}
-    assert mine >= {("scores", "golden", "exact"), ("scores", "whole", "fails by design")}
+    assert mine >= {("scores", "golden", "exact"), ("scores", "flat", "exact"), ("scores", "whole", "fails by design")}
     assert ("generators", "whole", "fails by design") in mine
     assert {kind for kind in mine if kind[1] == "bare"} == {("scores", "bare", "not known")}
     assert moves.expected_of(ViT(replace(CONFIG, encoding="bare", attention="softmax"))) == "not known"

@@ -10,6 +10,7 @@ from saved import read
 
 from eval import focusing
 from eval.__main__ import main
+from performer_string import LOCALITIES
 
 FOCUSING = ["--features", "8", "--head-dim", "4", "--heads", "2", "--rounds", "5", "--sigmas", "1", "8"]
 
@@ -25,6 +26,12 @@ def test_the_focusing_report(tmp_path, capsys):
         assert float(row["peak MiB"]) > 0
     assert all(float(row["to plain"]) == 1 for row in found if row["attention"] == "plain")
     assert "| sigma 8, exact" in capsys.readouterr().out
+
+
+def test_a_decay_of_ones_own(tmp_path, monkeypatch):
+    monkeypatch.setitem(LOCALITIES, "wide", LOCALITIES["gaussian"])
+    main(["focusing", *FOCUSING, "--sides", "3", "--locality", "wide", "--out", str(tmp_path)])
+    assert len(read(tmp_path / "focusing.csv")[1]) == 5
 
 
 def test_no_speed_for_a_focusing_that_is_off(tmp_path, monkeypatch, capsys):

@@ -16,6 +16,7 @@ from eval.dense import NearKeys
 from eval.interventions import blank_patches, interventions
 from performer_string import ViT, ViTConfig, grid_positions
 from performer_string.attend import build_attention
+from performer_string.features import FEATURE_MAPS, FeatureMap
 from train.probe import probe_attention
 
 
@@ -45,7 +46,7 @@ def test_interventions_change_a_model_and_leave_no_trace(kind, pool):
     assert all(torch.equal(value, state[name]) for name, value in vit.state_dict().items())
 
 
-def test_each_kind_of_model_has_the_interventions_that_make_sense():
+def test_each_kind_of_model_has_the_interventions_that_make_sense(monkeypatch):
     groups = {kind: {name.split(",")[0] for name in interventions(model(kind))} for kind in MODELS}
     thin = {"keys thinned", "pooling thinned", "keys and pooling thinned"}
     drawn = {f"draw {i}" for i in range(5)}
@@ -60,6 +61,10 @@ def test_each_kind_of_model_has_the_interventions_that_make_sense():
     learned = model("relu", feature_options={**MODELS["relu"]["feature_options"], "learned": True})
     groups["learned"] = {name.split(",")[0] for name in interventions(learned)} - {"near keys", "patches shuffled"}
     assert groups["learned"] == {"softmax", "log N temperature", *thin}  # no draw has made it
+    with monkeypatch.context() as patched:
+        patched.setattr(FEATURE_MAPS["relu"], "log_kernel", FeatureMap.log_kernel)  # as of a map of one's own without
+        bare = {name.split(",")[0] for name in interventions(model("relu"))}
+    assert bare == groups["relu"] - {"expected kernel"} | {"near keys", "patches shuffled"}
     square = model("polynomial", feature_options={})
     assert not {name for name in interventions(square) if "temperature" in name or "draw" in name}
     assert "log N temperature" not in interventions(model("softmax", log_scale=True))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Timer
+from lightning.pytorch.callbacks import Callback, Timer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from training import last
 
@@ -70,11 +70,51 @@ def test_a_stop_comes_after_a_validation_that_is_due(config, whole, tmp_path, mo
     stop_in(monkeypatch, 9)  # the last of the first epoch
     with pytest.raises(SystemExit):
         fit(config, run)
-    assert read_checkpoint(last(run))["global_step"] == 11
+    assert read_checkpoint(last(run))["global_step"] == 10
     assert validations(run) == [9]
     monkeypatch.undo()
     cli.run(["resume", str(run)])
     assert metrics(run) == metrics(whole)
+    run = tmp_path / "within"
+    stop_in(monkeypatch, 4)
+    with pytest.raises(SystemExit):
+        fit(config, run, "--trainer.val_check_interval", "0.5")
+    assert read_checkpoint(last(run))["global_step"] == 6
+    assert validations(run) == [4]
+
+
+def test_a_stop_in_the_last_step_of_an_epoch_leaves_its_counters_whole(config, tmp_path, monkeypatch):
+    """A run so stopped, resumed and killed went on behind the epoch that it was killed in."""
+    given = ("--trainer.check_val_every_n_epoch", "3")
+    fit(config, tmp_path / "one", *given)
+    run = tmp_path / "two"
+    stop_in(monkeypatch, 9)
+    with pytest.raises(SystemExit):
+        fit(config, run, *given)
+    monkeypatch.undo()
+    assert read_checkpoint(last(run))["global_step"] == 10
+
+    def die(self, trainer, module, batch, batch_idx):
+        if trainer.global_step == 20:
+            raise RuntimeError("killed")
+
+    monkeypatch.setattr(Callback, "on_train_batch_start", die)
+    with pytest.raises(RuntimeError, match="killed"):
+        cli.run(["resume", str(run)])
+    monkeypatch.undo()
+    cli.run(["resume", str(run)])
+    assert metrics(run) == metrics(tmp_path / "one")
+    one, two = (read_checkpoint(last(tmp_path / name))["state_dict"] for name in ("one", "two"))
+    for name, value in one.items():
+        assert torch.equal(value, two[name]), name
+
+
+def test_a_run_that_goes_on_in_another_folder_has_a_best_model_of_its_own(config, whole, tmp_path, monkeypatch):
+    log = ImageClassifier.log
+    worse = lambda self, name, value, **given: log(self, name, 0.0 if name == "val/accuracy" else value, **given)  # noqa: E731
+    monkeypatch.setattr(ImageClassifier, "log", worse)
+    fit(config, tmp_path / "run", "--ckpt_path", str(last(whole)), "--trainer.max_epochs", "4")
+    assert read_checkpoint(tmp_path / "run" / "checkpoints" / "best.ckpt")["global_step"] == 40
 
 
 def test_a_stop_loses_no_gradients_that_are_being_accumulated(config, tmp_path, monkeypatch):
@@ -167,6 +207,9 @@ def test_a_model_that_is_fine_tuned_at_another_size_starts_as_it_was(config, tmp
     assert "refer to the 5 x 5 patches that" in caplog.text
     fit(config, tmp_path / "third", *given, *larger, "--init_from", str(last(tmp_path / "second")))
     cli.run(["resume", str(tmp_path / "third"), "--trainer.max_epochs", "2"])
+    begun = tmp_path / "third" / "config.yaml", last(tmp_path / "third")  # in another folder goes on where it stopped
+    fit(begun[0], tmp_path / "fourth", "--ckpt_path", str(begun[1]), "--trainer.max_epochs", "3")
+    assert metrics(tmp_path / "fourth")["step"] == 30
     models = [load_trained(last(tmp_path / name)).classifier.vit for name in ("first", "second", "third")]
     assert [model.config.image_size for model in models] == [60, 84, 84]
     for model in models[1:]:

@@ -103,6 +103,14 @@ def test_bad_arguments(tmp_path, arguments, message, capsys):
     assert not out.exists()
 
 
+def test_a_place_that_is_no_folder(tmp_path, capsys):
+    place = tmp_path / "there"
+    place.touch()
+    status, _ = run(write_sweep(tmp_path), "--out", str(place))
+    assert status == 2
+    assert "Not a directory" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("asked", "jobs", "expected"), [("3", 2, 3), ("", 1, 6), ("", 4, 1), ("", 9, 1), ("4,2", 2, 3), ("0", 2, 3)]
 )

@@ -52,6 +52,7 @@ def fails(arguments: list[str], capsys) -> str:
         ),
         (["--model.optim.lr", "-1"], "error: lr has to be positive and weight_decay 0 or more, not -1.0"),
         (["--trainer.precision", "16-true"], "without a loss scale"),
+        (["--seed_everything", "true"], "seed_everything has to be a number, 0 or more, not true"),
         (["--init_from", "a", "--ckpt_path", "b"], "give one of them"),
         (["--data.augment", "[flip]"], "augment has no meaning for the arrow task"),
         (["--model.optim.position_scale", "0.5"], "position_frame and position_scale have to be 1 or more"),

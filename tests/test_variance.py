@@ -11,6 +11,8 @@ from saved import read
 
 from eval import variance
 from eval.__main__ import main
+from performer_string import FEATURE_MAPS
+from performer_string.features import RandomFeatures
 
 SMALL = ["--features", "16", "--head-dim", "4", "--draws", "48", "--others", "5"]
 
@@ -21,7 +23,15 @@ def options(*given: str) -> argparse.Namespace:
     return parser.parse_args([*SMALL, *given])
 
 
-def test_the_report(tmp_path, capsys):
+class Cosines(RandomFeatures):
+    """A map of one's own, by its features alone."""
+
+    def queries(self, q):
+        return self.project(q).cos()
+
+
+def test_the_report(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(FEATURE_MAPS, "cosines", Cosines)
     main(["variance", *SMALL, "--out", str(tmp_path)])
     _, rows = read(tmp_path / "variance.csv")
     assert [r["angle"] for r in rows if r["map"] == "favor+"] == ["0.0", "30.0", "60.0"]
@@ -30,7 +40,9 @@ def test_the_report(tmp_path, capsys):
     sharp = [float(r["weight in the limit"]) for r in rows if r["angle"] == "0.0" and "relu" in r["map"]]
     assert sharp == sorted(sharp)
     assert (tmp_path / "variance.png").exists()
-    assert "weight of a key at 0 degrees" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "weight of a key at 0 degrees" in printed
+    assert "cosines is left out: it has no log_kernel" in printed
 
 
 @pytest.mark.parametrize("angle", [0.0, 50.0])

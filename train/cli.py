@@ -53,6 +53,7 @@ from train.data.module import ImageData
 from train.data.sizes import Size
 from train.errors import mendable, one_message
 from train.extensions import import_modules
+from train.fields import named
 from train.files import CHECKPOINTS, HISTORY, METRICS, latest_checkpoint, write_aside
 from train.folders import leave_no_trace, new_folder
 from train.module import ImageClassifier, NonFiniteLossError
@@ -75,6 +76,12 @@ class SaveRecipe(SaveConfigCallback):
                 self.parser.save(config, partial, skip_none=False, overwrite=True, multifile=False)
 
 
+def seed_of(value: int | bool) -> int:
+    if isinstance(value, bool):  # which Lightning takes for any seed, or none
+        raise ValueError(f"seed_everything has to be a number, 0 or more, not {str(value).lower()}.")
+    return value
+
+
 class TrainCLI(LightningCLI):
     """`fit`, `validate` and `test` of an `ImageClassifier` on `ImageData`."""
 
@@ -89,8 +96,8 @@ class TrainCLI(LightningCLI):
         parser.add_argument("--imports", type=list[str] | str, default=[], help="modules of your own, imported first")
         parser.add_argument("--compile", type=str, default="", help="a backend of torch.compile, such as inductor")
         parser.add_argument("--checkpoint_every", type=int, default=500, help="steps between saves of last.ckpt")
-        parser.link_arguments("seed_everything", "data.seed", compute_fn=int)
-        parser.link_arguments("seed_everything", "model.vit.seed", compute_fn=int)
+        parser.link_arguments("seed_everything", "data.seed", compute_fn=seed_of)
+        parser.link_arguments("seed_everything", "model.vit.seed", compute_fn=seed_of)
         parser.link_arguments("model.vit.image_size", "data.size", compute_fn=lambda size: list(Size.of(size)))
         parser.link_arguments(
             ("model.vit.image_size", "data.resolutions"),
@@ -128,7 +135,7 @@ class TrainCLI(LightningCLI):
             leave_no_trace(there, made=not there.exists())
         run_dir = there or new_folder()
         same = own is not None and own.resolve() == run_dir.resolve()
-        if self.resumed and config.init_from and not same:  # a run's own says where it came from
+        if self.resumed and "init_from" in named(self.arguments):  # in a run's own file it says where that came from
             raise ValueError("--init_from starts a training and --ckpt_path continues one: give one of them.")
         if self.subcommand == "fit" and not same and latest_checkpoint(run_dir) is not None:
             raise ValueError(

@@ -96,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for run in runs:
             print(f"{run.name}: {sweep.state(run)}; python {shlex.join(sweep.command(run))}")
         return
-    sweep.train()
+    with one_message():
+        sweep.train()
     done = len(sweep.finished())
     print(f"\n{done} of {len(runs)} runs are finished.")
     if done:

@@ -36,7 +36,8 @@ class WholeFiles(TorchCheckpointIO):
 class MovableCheckpoint(ModelCheckpoint):
     """A ModelCheckpoint that knows its best model after its folder was moved or copied.
 
-    Lightning's own forgets it then, so that the next model, however bad, would replace it.
+    Lightning's own forgets it then, so that the next model, however bad, would replace it. A run in a new folder, which
+    has none, begins with its own.
     """
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -44,6 +45,8 @@ class MovableCheckpoint(ModelCheckpoint):
             return str(Path(str(self.dirpath)) / Path(path).name) if path else path
 
         moved = {key: here(value) for key, value in state_dict.items() if key.endswith("_model_path") and value}
+        if not Path(moved.get("best_model_path", "")).is_file():
+            return
         best = {here(path): value for path, value in state_dict.get("best_k_models", {}).items()}
         super().load_state_dict({**state_dict, **moved, "best_k_models": best, "dirpath": self.dirpath})
 
@@ -80,6 +83,7 @@ class LastCheckpoint(Checkpoint):
     ) -> None:
         due = self.every > 0 and trainer.global_step // self.every > self.saved // self.every
         validated_next = bool(trainer.enable_validation) and validation_due(trainer, batch_idx)
+        due = due and not trainer.is_last_batch  # the epoch's end is next, and Lightning's counters are whole there
         if (due or ends_within(trainer)) and whole_window(trainer, batch_idx) and not validated_next:
             self.save(trainer)
 

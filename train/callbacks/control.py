@@ -162,9 +162,10 @@ class CleanStop(Callback):
     """The first Ctrl-C (or SIGTERM) ends the step at hand, saves the state and stops; a second one stops at once. The
     end of `max_time` does the former.
 
-    In a validation, or before one that is due, it takes effect after the next step: an average of the weights may be
-    in use until then, and a resumed run would not make up for the validation. Gradients being accumulated come first
-    as well, since they are not saved.
+    In a validation, or before one that is due, it takes effect after the next step, or the epoch where that is over: an
+    average of the weights may be in use until then, and a resumed run would not make up for the validation. So it does
+    in the last step of an epoch, between which and the epoch's end Lightning's counters are not whole. Gradients being
+    accumulated come first as well, since they are not saved.
     """
 
     def __init__(self, directory: Path, program: str):
@@ -189,13 +190,20 @@ class CleanStop(Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        asked = self.signal is not None and not validation_due(trainer, batch_idx)
-        late = out_of_time(trainer) and not trainer.is_last_batch  # else Lightning would pass a part for an epoch
-        if trainer.strategy.reduce_boolean_decision(whole_window(trainer, batch_idx) and (asked or late), all=False):
+        late, asked = out_of_time(trainer), self.signal is not None and not validation_due(trainer, batch_idx)
+        whole = whole_window(trainer, batch_idx) and not trainer.is_last_batch
+        self.stop(trainer, whole and (asked or late), "Out of time" if late else "Stopped")
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.stop(trainer, self.signal is not None and not at_the_end(trainer), "Stopped")
+
+    def stop(self, trainer: L.Trainer, wanted: bool, why: str) -> None:
+        """Saves and ends the training, where one process at least wants it."""
+        if trainer.strategy.reduce_boolean_decision(wanted, all=False):
             trainer.save_checkpoint(self.path, weights_only=False)
             rank_zero_info(
-                f"{'Out of time' if late else 'Stopped'} at step {trainer.global_step}. Continue with: {self.program} "
-                f"resume {shlex.quote(str(self.path.parents[1]))}"
+                f"{why} at step {trainer.global_step}. Continue with: {self.program} resume "
+                f"{shlex.quote(str(self.path.parents[1]))}"
             )
             raise KeyboardInterrupt
 
