@@ -9,6 +9,7 @@ from performer_string.folding import fold
 from performer_string.layers import Block, SelfAttention
 from performer_string.locality import LOCALITIES, OffsetKernel, build_locality
 from performer_string.positions import grid_positions, with_prefix
+from performer_string.pretrained import from_timm
 from performer_string.values import VALUE_MAPS, build_value_map
 from performer_string.vit import ViT
 
@@ -38,6 +39,7 @@ __all__ = [
     "build_value_map",
     "derive_seed",
     "fold",
+    "from_timm",
     "grid_positions",
     "linear_attention",
     "softmax_attention",

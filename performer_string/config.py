@@ -77,6 +77,7 @@ class ViTConfig:
         tied_start: the projection of the keys starts as a copy of that of the queries, so that a token first attends
             to those like itself and, by the rotation, near it (arXiv:2305.09828). See docs/findings.md.
         drop_path: stochastic depth (arXiv:1603.09382), growing linearly to this rate at the last block.
+        norm_eps: of the layer norms; many pretrained models have 1e-6.
         seed: of the random features.
     """
 
@@ -110,6 +111,7 @@ class ViTConfig:
     log_scale: bool = False
     tied_start: bool = False
     drop_path: float = 0.0
+    norm_eps: float = 1e-5
     seed: int = 0
 
     @classmethod
@@ -148,7 +150,7 @@ class ViTConfig:
             missing = "locality" if self.locality is not None else "key_gate"
             raise ValueError(f'attention "performer-pytorch" has no {missing}; use "linear" or "softmax".')
         lookup("position mode", self.positions, dict.fromkeys(get_args(PositionMode)))
-        for name in ("width", "depth", "num_heads", "in_channels", "max_temperature", "mlp_ratio"):
+        for name in ("width", "depth", "num_heads", "in_channels", "max_temperature", "mlp_ratio", "norm_eps"):
             check_positive(name, getattr(self, name))
         for name in ("registers", "num_classes"):
             if getattr(self, name) < 0:

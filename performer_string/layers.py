@@ -224,10 +224,12 @@ def again(layer: nn.Module) -> Callable[..., Tensor]:
 class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)). Tokens [B, N, D]."""
 
-    def __init__(self, attention: SelfAttention, width: int, mlp_ratio: float, drop_path: float):
+    def __init__(
+        self, attention: SelfAttention, width: int, mlp_ratio: float, drop_path: float, norm_eps: float = 1e-5
+    ):
         super().__init__()
         hidden = int(width * mlp_ratio)
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.norm1, self.norm2 = nn.LayerNorm(width, norm_eps), nn.LayerNorm(width, norm_eps)
         self.attention = attention
         self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
         self.drop_path = DropPath(drop_path)

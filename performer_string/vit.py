@@ -94,8 +94,8 @@ class ViT(nn.Module):
                 locality=locality(),
                 values=values(),
             )
-            self.blocks.append(Block(attention, width, c.mlp_ratio, drop_path))
-        self.norm = nn.LayerNorm(width)
+            self.blocks.append(Block(attention, width, c.mlp_ratio, drop_path, c.norm_eps))
+        self.norm = nn.LayerNorm(width, c.norm_eps)
         self.pool = AttentionPool(width, heads) if c.pool == "attention" else None
         self.head = nn.Linear(width, c.num_classes) if c.num_classes else nn.Identity()
         self.grad_checkpointing = False

@@ -33,6 +33,7 @@ ORDER = [
     "config",
     "vit",
     "folding",
+    "pretrained",
 ]
 FILES = sorted(p for name in ("performer_string", "train", "eval") for p in (REPOSITORY / name).rglob("*.py"))
 

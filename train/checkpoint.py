@@ -133,16 +133,19 @@ def start_from(path: str | Path, classifier: ImageClassifier) -> None:
     """The weights of a checkpoint in a model that is to be trained anew: all that are of the same name and shape.
 
     What is not, as a head of other classes or a table of another grid, starts afresh and is listed, as is what the
-    checkpoint has and the model has no place for.
+    checkpoint has and the model has no place for, and where the two are configured otherwise: a number of heads, for
+    one, changes no shape.
     """
-    saved, own = read_checkpoint(path)["state_dict"], classifier.state_dict()
+    content, own = read_checkpoint(path), classifier.state_dict()
+    saved = content["state_dict"]
     fitting = {k: v for k, v in saved.items() if k in own and own[k].shape == v.shape}
     if not fitting:
         raise CheckpointError(f"{path} has no weight that fits this model.")
     classifier.load_state_dict(fitting, strict=False)
     fresh = sorted(own.keys() - fitting.keys())
     unused = sorted(saved.keys() - fitting.keys())
+    otherwise = differences(asdict(config_of(content)), asdict(classifier.vit.config))
     rank_zero_info(
         f"{len(fitting)} tensors from {path}. Afresh: {', '.join(fresh) or 'none'}. Not used: "
-        f"{', '.join(unused) or 'none'}."
+        f"{', '.join(unused) or 'none'}. Configured otherwise: {'; '.join(otherwise) or 'nothing'}."
     )

@@ -1,0 +1,200 @@
+"""Models of timm as ours: the same outputs, and an error where that cannot be."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import replace
+
+import pytest
+import torch
+from saved import read
+from torch import nn
+from training import REPOSITORY
+
+from eval.__main__ import main as evaluate
+from performer_string import ViT, from_timm
+from train.checkpoint import start_from
+from train.module import ImageClassifier
+from train.pretrained import main
+
+timm = pytest.importorskip("timm")
+from timm.models.eva import Eva  # noqa: E402
+from timm.models.vision_transformer import VisionTransformer  # noqa: E402
+
+SMALL = {"img_size": (24, 32), "patch_size": 8, "embed_dim": 24, "depth": 2, "num_heads": 2, "num_classes": 5}
+ROPE = {"use_abs_pos_emb": False, "use_rot_pos_emb": True, "rope_type": "mixed", "rope_temperature": 10.0}
+ROPE |= {
+    "attn_type": "rope",
+    "global_pool": "token",
+    "qkv_fused": True,
+    "no_embed_class": True,
+    "dynamic_img_size": True,
+}
+
+
+def scattered(model: nn.Module) -> nn.Module:
+    """Weights of order one, where timm starts with some at zero or near it."""
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.3)
+    return model.double().eval()
+
+
+def vit(**changes) -> nn.Module:
+    return scattered(VisionTransformer(**{**SMALL, **changes}))
+
+
+def eva(**changes) -> nn.Module:
+    return scattered(Eva(**{**SMALL, **ROPE, **changes}))
+
+
+@pytest.mark.parametrize(
+    ("make", "changes"),
+    [
+        (vit, {}),
+        (vit, {"reg_tokens": 3}),
+        (vit, {"reg_tokens": 3, "no_embed_class": True}),
+        (vit, {"init_values": 0.1}),  # LayerScale
+        (vit, {"global_pool": "avg", "fc_norm": False}),
+        (vit, {"global_pool": "avg", "fc_norm": False, "class_token": False}),
+        (vit, {"pos_embed": "none"}),
+        (vit, {"num_classes": 0}),
+        (vit, {"qkv_bias": False, "mlp_ratio": 2.7}),
+        (eva, {}),
+        (eva, {"init_values": 0.1}),
+        (eva, {"rope_grid_indexing": "xy"}),
+        (eva, {"num_reg_tokens": 2}),
+    ],
+)
+def test_the_outputs_are_those_of_timm(make, changes):
+    model, images = make(**changes), torch.randn(3, 3, 24, 32, dtype=torch.float64)
+    before = {name: x.clone() for name, x in model.state_dict().items()}
+    ours = from_timm(model.train())
+    assert model.training
+    assert not ours.training
+    torch.testing.assert_close(ours(images), model.eval()(images), rtol=1e-5, atol=1e-6)  # its angles are of float32
+    for name, x in model.state_dict().items():
+        assert torch.equal(x, before[name]), name
+    assert not {x.data_ptr() for x in ours.parameters()} & {x.data_ptr() for x in model.parameters()}
+
+
+def test_rope_mixed_is_that_of_timm_at_other_sizes_and_in_every_gradient():
+    """An independent implementation of arXiv:2403.13298: interleaved planes, one tensor for all layers."""
+    model, images = eva(), torch.randn(2, 3, 40, 56, dtype=torch.float64)
+    ours = from_timm(model)
+    theirs, mine = model(images), ours(images)
+    torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)  # its angles are of float32
+    weights = torch.randn_like(mine)
+    (theirs * weights).sum().backward()
+    (mine * weights).sum().backward()
+    frequencies = model.rope.freqs.grad.flatten(1, 2).transpose(0, 1)  # [layers H, 2, planes]
+    torch.testing.assert_close(ours.encoding.omega.grad, frequencies, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(ours.norm.weight.grad, model.norm.weight.grad, rtol=1e-5, atol=1e-5)
+
+
+def test_what_was_made_goes_on_with_linear_attention():
+    source = from_timm(eva().float())
+    linear = ViT(replace(source.config, attention="linear", feature_map="relu", key_gate=True))
+    missing, unexpected = linear.load_state_dict(source.state_dict(), strict=False)
+    assert not unexpected
+    assert all("gate" in name or "projection" in name for name in missing)
+
+
+def test_the_example_of_the_docs_runs(monkeypatch):
+    (example,) = re.findall(r"```py\n(.*?)```", (REPOSITORY / "docs" / "extending.md").read_text(), re.DOTALL)
+    monkeypatch.setattr(timm, "create_model", lambda name, pretrained: eva().float())
+    names: dict[str, object] = {}
+    exec(example, names)
+    assert torch.equal(names["linear"].blocks[1].mlp[0].weight, names["exact"].blocks[1].mlp[0].weight)
+
+
+@pytest.mark.parametrize(
+    ("make", "changes", "message"),
+    [
+        (vit, {"qk_norm": True}, r"has parts .*attn\.k_norm"),
+        (vit, {"pre_norm": True}, "has parts .*norm_pre"),
+        (vit, {"global_pool": "avg"}, "normalises what is pooled"),
+        (vit, {"global_pool": "map"}, "pooling 'map' is not one of token, avg"),
+        (vit, {"act_layer": nn.ReLU}, "computes something else .* differ by"),
+        (vit, {"patch_size": 8, "block_fn": timm.models.vision_transformer.ParallelScalingBlock}, "is not one of"),
+        (eva, {"use_abs_pos_emb": True}, "rotations beside absolute positions"),
+        (eva, {"rope_type": "cat"}, "the mixed ones are known, not RotaryEmbeddingCat"),
+        (eva, {"swiglu_mlp": True, "swiglu_align_to": 0, "qkv_fused": True}, "MLPs are gated"),
+    ],
+)
+def test_what_cannot_be_ours_is_an_error(make, changes, message):
+    with pytest.raises(ValueError, match=message):
+        from_timm(make(**changes))
+
+
+def test_other_models_are_an_error():
+    with pytest.raises(ValueError, match="Linear is not one of"):
+        from_timm(nn.Linear(2, 2))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Of a checkpoint of a small model of timm, `test_vit`."""
+    out = tmp_path_factory.mktemp("pretrained")
+    main(["test_vit", "--random", "--out", str(out)])
+    return out
+
+
+def test_the_command_writes_a_checkpoint_and_what_its_weights_decide(folder):
+    assert sorted(path.name for path in folder.iterdir()) == ["test_vit.ckpt", "test_vit.yaml"]
+    model = ViT.from_checkpoint(folder / "test_vit.ckpt")
+    assert model(torch.randn(1, 3, 160, 160)).shape == (1, 1000)
+    text = (folder / "test_vit.yaml").read_text()
+    assert "width: 64" in text
+    assert "encoding: absolute" in text
+    assert "attention" not in text
+
+
+def test_its_checkpoint_is_evaluated(folder, tmp_path):
+    from PIL import Image
+
+    for split in ("train", "test"):
+        for name in ("a", "b"):
+            (tmp_path / split / name).mkdir(parents=True)
+            for i in range(3):
+                Image.new("RGB", (160, 160), (60 * i, 0, 0)).save(tmp_path / split / name / f"{i}.png")
+    main(["test_vit", "--random", "--out", str(tmp_path), "--source", "folder", "--root", str(tmp_path)])
+    evaluate(["resolution", "--checkpoint", str(tmp_path / "test_vit.ckpt"), "--out", str(tmp_path / "out")])
+    assert read(tmp_path / "out" / "resolution.csv")[1][0]["resolution"] == "160"
+
+
+def test_its_checkpoint_is_fine_tuned(folder, caplog):
+    """What differs from the model that the weights are of is said, since heads, for one, change no shape."""
+    config = ViT.from_checkpoint(folder / "test_vit.ckpt").config
+    wanted = replace(config, num_heads=4, attention="linear", feature_map="relu")
+    classifier = ImageClassifier(wanted)
+    with caplog.at_level("INFO"):
+        start_from(folder / "test_vit.ckpt", classifier)
+    assert "num_heads: 2 in the checkpoint, 4 asked for" in caplog.text
+    source = ViT.from_checkpoint(folder / "test_vit.ckpt")
+    assert torch.equal(classifier.vit.embed.weight, source.embed.weight)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["test_vitt", "--random"], "no model 'test_vitt'. Did you mean 'test_vit'"),
+        (["test_vit", "--weights", "nowhere.pth"], "no file nowhere.pth"),
+        (["test_vit2", "--random"], "normalises what is pooled"),
+        (["test_vit.none", "--random"], "no model 'test_vit.none'"),
+    ],
+)
+def test_errors_of_the_command_are_one_message(tmp_path, capsys, arguments, message):
+    with pytest.raises(SystemExit) as stopped:
+        main([*arguments, "--out", str(tmp_path)])
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_timm(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(SystemExit):
+        main(["test_vit", "--out", str(tmp_path)])
+    assert "pip install timm" in capsys.readouterr().err

@@ -1,0 +1,94 @@
+"""A pretrained model of timm as a checkpoint of this project: to evaluate, or to fine-tune with linear attention."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import yaml
+
+from performer_string import ViT, from_timm
+from performer_string.choices import nearest
+from train.data.module import ImageData
+from train.data.sizes import Size
+from train.errors import one_message
+from train.files import write_aside
+from train.module import ImageClassifier
+
+# What the weights decide. How to attend and what else is new is up to the recipe that they are trained on with.
+FIXED: tuple[str, ...] = ("image_size", "patch_size", "in_channels", "width", "depth", "num_heads", "mlp_ratio")
+FIXED += ("encoding", "pool", "registers", "norm_eps")
+RECIPE = "train/configs/imagenet.yaml"
+
+
+def open_model(name: str, weights: Path | None, random: bool) -> tuple[Any, dict[str, Any]]:
+    """A model of timm with its weights, pretrained ones, those of a file, or random ones; and the mean and standard
+    deviation of what it was trained on."""
+    try:
+        import timm  # which nothing else here needs
+        from timm.data import resolve_model_data_config
+    except ImportError as error:
+        raise ValueError(f"this needs timm (pip install timm): {error}.") from error
+    known = timm.list_models() + timm.list_pretrained()
+    if name not in known:
+        raise ValueError(f"timm {timm.__version__} has no model {name!r}.{nearest(name, known)}")
+    if weights is not None and not weights.is_file():
+        raise FileNotFoundError(f"there is no file {weights}.")
+    try:
+        given = "" if weights is None else str(weights)
+        model = timm.create_model(name, pretrained=not (given or random), checkpoint_path=given)
+    except Exception as error:  # of many types: no such weights, no network, a file of another model
+        raise ValueError(f"timm cannot give {name} with these weights: {type(error).__name__}: {error}") from error
+    shown = resolve_model_data_config(model)
+    return model, {name: list(shown[name]) for name in ("mean", "std")}
+
+
+def checkpoint(vit: ViT, data: ImageData) -> dict[str, Any]:
+    """What `python -m train` and `python -m eval` read, of a model that this project has not trained."""
+    classifier = ImageClassifier(vit.config, resolutions=[str(Size.of(data.size))])
+    classifier.vit.load_state_dict(vit.state_dict())
+    return {
+        "state_dict": classifier.state_dict(),
+        "hyper_parameters": dict(classifier.hparams),
+        "ImageData": {"config": data.plain(), "position": None},
+        "global_step": 0,
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m train.pretrained", description=__doc__)
+    parser.add_argument("name", help="of timm, such as vit_small_patch16_rope_mixed_224.naver_in1k")
+    parser.add_argument("--out", type=Path, default=Path("pretrained"), help="a folder (default: %(default)s)")
+    parser.add_argument("--weights", type=Path, help="a file of them in timm's format, instead of a download")
+    parser.add_argument("--random", action="store_true", help="no weights at all, as timm starts a training")
+    parser.add_argument("--source", default="imagenet", help="of the images to evaluate on (default: %(default)s)")
+    parser.add_argument("--root", default="data/imagenet", help="where they are (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    with one_message():
+        model, normal = open_model(options.name, options.weights, options.random)
+        vit = from_timm(model)
+        size = list(cast(list, vit.config.image_size))
+        data = ImageData(source=options.source, root=options.root, size=size, **normal)
+        file, settings = options.out / f"{options.name}.ckpt", options.out / f"{options.name}.yaml"
+        fine_tune = ["python", "-m", "train", "fit", "--config", RECIPE, "--config", str(settings)]
+        fine_tune += ["--init_from", str(file), "--data.root", "DIR"]
+        fixed = {name: value for name, value in asdict(vit.config).items() if name in FIXED}
+        content = {"model": {"vit": {"variant": None, **fixed, "encoding_options": {}}}, "data": normal}
+        with write_aside(file) as partial:
+            torch.save(checkpoint(vit, data), partial)
+        with write_aside(settings) as partial:
+            text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None)
+            partial.write_text(f"# What the weights in {file} decide, for a recipe to stand before.\n{text}")
+    millions = sum(p.numel() for p in vit.parameters()) / 1e6
+    print(f"{file}: {millions:.1f} million parameters, encoding {vit.config.encoding}, the outputs of timm's model.")
+    print(f"Evaluate:  python -m eval resolution --checkpoint {shlex.quote(str(file))} --root DIR")
+    print(f"Fine-tune: {shlex.join(fine_tune)}")
+
+
+if __name__ == "__main__":
+    main()
