@@ -151,6 +151,14 @@ def test_the_command_writes_a_checkpoint_and_what_its_weights_decide(folder):
     assert "attention" not in text
 
 
+def test_weights_of_a_file(tmp_path):
+    model, images = timm.create_model("test_vit").eval(), torch.randn(2, 3, 160, 160)
+    torch.save(model.state_dict(), tmp_path / "own.pth")
+    main(["test_vit", "--weights", str(tmp_path / "own.pth"), "--out", str(tmp_path)])
+    ours = ViT.from_checkpoint(tmp_path / "test_vit.ckpt")
+    torch.testing.assert_close(ours(images), model(images), rtol=1e-3, atol=1e-4)
+
+
 def test_its_checkpoint_is_evaluated(folder, tmp_path):
     from PIL import Image
 
