@@ -12,7 +12,7 @@ from lightning.pytorch.callbacks import Callback, Timer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from training import last
 
-from train import cli
+from train import cli, commands
 from train.callbacks.control import CleanStop
 from train.checkpoint import load_trained, read_checkpoint
 from train.module import ImageClassifier
@@ -169,7 +169,7 @@ def test_test_and_validate_take_the_runs_model_and_no_other(config, whole):
 
 def test_runs_of_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folders = [cli.new_folder() for _ in range(3)]
+    folders = [commands.new_folder() for _ in range(3)]
     assert len(set(folders)) == 3
     assert all(folder.is_dir() for folder in folders)
 
