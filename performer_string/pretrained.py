@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from performer_string.config import ViTConfig, patch_and_image
+from performer_string.config import ViTConfig
 from performer_string.vit import ViT
 
 TOLERANCE = 1e-3  # of the largest output; sums in another order differ by 1e-6 or so in float32
@@ -36,15 +36,16 @@ def from_timm(model: nn.Module) -> ViT:
     try:
         config = config_of(cast(Any, model))
         x_first = config.encoding == "rope-mixed" and cast(Any, model).rope.grid_indexing == "xy"
-        own = translated(given, config, x_first)
+        vit = ViT(config)
+        own = translated(given, config, vit.train_grid, x_first)
     except (AttributeError, KeyError) as error:
         raise ValueError(f"{kind} is not one of the Vision Transformers of timm known here: {error}.") from error
     except ValueError as error:
         raise ValueError(f"{kind} cannot be a ViT of this library: {error}") from None
     if given:
         raise ValueError(f"{kind} has parts that a ViT of this library has not: {', '.join(sorted(given))}.")
-    vit = ViT(config).to(own["norm.weight"]).eval()
-    vit.load_state_dict(own)
+    vit.to(own["norm.weight"]).load_state_dict(own)
+    vit.eval()
     check_same(model, vit)
     return vit
 
@@ -60,7 +61,8 @@ def config_of(model: Any) -> ViTConfig:
         raise ValueError(f"pooling {model.global_pool!r} is not one of {', '.join(pools)}.")
     if block.mlp.fc2.in_features != hidden:
         raise ValueError("its MLPs are gated, and those of this library are not.")
-    pool, tables = pools[model.global_pool], [name for name in ("pos_embed", "rope") if has(model, name)]
+    pool = pools[model.global_pool]
+    tables = [name for name in ("pos_embed", "rope") if getattr(model, name, None) is not None]
     if len(tables) > 1:
         raise ValueError("rotations beside absolute positions are not one encoding: take a model with either.")
     if tables == ["rope"] and getattr(model.rope, "freqs", None) is None:
@@ -82,14 +84,11 @@ def config_of(model: Any) -> ViTConfig:
     )
 
 
-def has(model: Any, part: str) -> bool:
-    return getattr(model, part, None) is not None
-
-
-def translated(given: dict[str, Tensor], config: ViTConfig, x_first: bool) -> dict[str, Tensor]:
+def translated(given: dict[str, Tensor], config: ViTConfig, grid: tuple[int, ...], x_first: bool) -> dict[str, Tensor]:
     """Weights under this library's names and in its order; what is taken is taken out of `given`.
 
     Args:
+        grid: patches along each axis.
         x_first: frequencies are those along x before those along y.
     """
     width, heads = cast(int, config.width), cast(int, config.num_heads)
@@ -113,13 +112,11 @@ def translated(given: dict[str, Tensor], config: ViTConfig, x_first: bool) -> di
         own["prefix"] = torch.cat(prefix)
     if config.encoding == "absolute":
         table = given.pop("pos_embed")[0]
-        patches, sizes = patch_and_image(config.patch_size, config.image_size)
-        grid = [size // patch for size, patch in zip(sizes, patches, strict=True)]
         if len(table) == count + grid[0] * grid[1] and count:  # in some models prefix tokens have rows of their own
             own["prefix"], table = own["prefix"] + table[:count], table[count:]
         if len(table) != grid[0] * grid[1]:
             raise ValueError(f"pos_embed has {len(table)} places for {grid[0]} x {grid[1]} patches.")
-        own["encoding.table"] = table.unflatten(0, tuple(grid))  # [N, D] -> [h, w, D]
+        own["encoding.table"] = table.unflatten(0, grid)  # [N, D] -> [h, w, D]
     if config.encoding == "rope-mixed":
         omega = given.pop("rope.freqs").flatten(1, 2).transpose(0, 1)  # [2, layers, H, planes] -> [layers H, 2, planes]
         own["encoding.omega"] = omega.flip(1) if x_first else omega  # y before x here

@@ -159,7 +159,7 @@ def test_weights_of_a_file(tmp_path):
     torch.testing.assert_close(ours(images), model(images), rtol=1e-3, atol=1e-4)
 
 
-def test_its_checkpoint_is_evaluated(folder, tmp_path):
+def test_its_checkpoint_is_evaluated(tmp_path):
     from PIL import Image
 
     for split in ("train", "test"):
