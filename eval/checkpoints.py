@@ -68,7 +68,8 @@ def load_models(options: argparse.Namespace) -> list[Trained]:
     check_seeds({name: trained.settings for name, trained in zip(names, models, strict=True)})
     for trained in models:
         trained.data.root = options.root or trained.data.root
-        trained.data.setup()
+        trained.data.setup("test" if options.split == "test" else None)
+        check_classes(trained)
     options.resolutions = options.resolutions or ascending(size for each in models for size in each.data.sizes())
     for trained in models:
         for size in options.resolutions:
@@ -79,6 +80,15 @@ def load_models(options: argparse.Namespace) -> list[Trained]:
                 raise ValueError(f"{name_of(trained.path)}: {error}") from None
     check_same_images(models, options)
     return models
+
+
+def check_classes(trained: Trained) -> None:
+    """An error where a model trained elsewhere, which has no names of its classes, has another number of them."""
+    ours, theirs = trained.classifier.vit.config.num_classes, trained.data.num_classes
+    if ours != theirs:
+        raise ValueError(
+            f"{name_of(trained.path)} has {ours} classes, and the images under {trained.data.root} have {theirs}."
+        )
 
 
 def check_same_images(models: Sequence[Trained], options: argparse.Namespace) -> None:

@@ -37,7 +37,8 @@ def test_a_folder_of_images(folder):
     assert len(data.train_dataset()) == 36
     assert len(data.held_out("val", (16, 16))) == 4
     assert len(data.held_out("test", (16, 16))) == 10
-    assert set(data._val_indices.tolist()).isdisjoint(data._train_indices.tolist())
+    trained, held = (set(part.tolist()) for part in data.sets().parts)
+    assert trained.isdisjoint(held)
     images, _ = next(iter(data.train_dataloader()))
     assert images.shape == (4, 3, 16, 16)
     assert images.dtype == torch.uint8
@@ -46,10 +47,8 @@ def test_a_folder_of_images(folder):
 
 
 def test_the_held_out_images_do_not_depend_on_the_seed(folder):
-    sets = [ImageData("folder", root=str(folder), seed=seed) for seed in (0, 1)]
-    for data in sets:
-        data.setup()
-    assert torch.equal(sets[0]._val_indices, sets[1]._val_indices)
+    one, two = (ImageData("folder", root=str(folder), seed=seed).sets().parts for seed in (0, 1))
+    assert torch.equal(one[1], two[1])
 
 
 def test_the_first_so_many_images_are_of_all_classes(folder):
@@ -99,7 +98,7 @@ def test_mnist_from_its_files(tmp_path):
     data.setup()
     assert len(data.train_dataset()) == 27
     assert next(iter(data.train_dataloader()))[0].shape == (3, 1, 28, 28)
-    assert isinstance(data._open(train=False), MNIST)
+    assert isinstance(data.sets().test, MNIST)
 
 
 @pytest.mark.parametrize("source", SOURCES)

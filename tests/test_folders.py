@@ -58,7 +58,9 @@ def test_a_test_folder_with_other_classes(images):
     """Their labels would count other folders."""
     data = images(train={"a": 3, "b": 3, "c": 3}, test={"b": 3, "c": 3})
     assert len(data.held_out("val", (8, 8))) > 0
-    with pytest.raises(ValueError, match=r"training and the test images .* labels would not agree: a is in one of"):
+    with pytest.raises(
+        ValueError, match=r"training images and the test images .* labels would not agree: a is in one of"
+    ):
         data.held_out("test", (8, 8))
 
 
@@ -206,6 +208,47 @@ def test_a_checkpoint_knows_its_classes(images):
         other.load_state_dict(state)
 
 
+def test_test_images_are_enough_to_test(images, tmp_path, capsys):
+    """Not everyone has ImageNet's training images, and to list them takes minutes."""
+    state = images(train={"a": 3, "b": 3})
+    state.setup()
+    model = replace(CONFIG, image_size=8, patch_size=4, in_channels=3, num_classes=2)
+    path = save(tmp_path / "run", model, state)
+    for root, classes in (("there", "ab"), ("elsewhere", "bc"), ("more", "abc")):
+        images(root, test=dict.fromkeys(classes, 2))
+    given = ["resolution", "--checkpoint", str(path), "--resolutions", "8", "--root"]
+    main([*given, str(tmp_path / "there")])
+    _, rows = read(tmp_path / "run" / "results" / "resolution.csv")
+    assert [(row["images"], row["null"]) for row in rows] == [("4", "50.0")]
+    for root, only in (("elsewhere", "a, c are"), ("more", "c is")):
+        with pytest.raises(SystemExit):
+            main([*given, str(tmp_path / root)])
+        assert (
+            f"the checkpoint and the test images have other classes, so that their labels would not agree: {only} "
+            in (capsys.readouterr().err)
+        )
+    with pytest.raises(SystemExit):
+        main([*given, str(tmp_path / "there"), "--split", "val"])
+    assert "no usable training set under" in capsys.readouterr().err
+
+
+def test_a_model_of_another_number_of_classes(images, tmp_path, capsys):
+    """One from elsewhere has no names for them, but for the number."""
+    data = images(test={"a": 2, "b": 2})
+    model = replace(CONFIG, image_size=8, patch_size=4, in_channels=3, num_classes=5)
+    path = save(tmp_path / "run", model, data)
+    with pytest.raises(SystemExit):
+        main(["resolution", "--checkpoint", str(path), "--resolutions", "8"])
+    assert f"run has 5 classes, and the images under {data.root} have 2." in capsys.readouterr().err
+
+
+def test_a_part_of_imagenet_is_not_imagenet(images, tmp_path):
+    """Its labels would count other classes."""
+    images(train={"a": 2, "b": 2})
+    with pytest.raises(ValueError, match=r"imagenet has 1000 classes, and .*here 2: .* --data.source folder"):
+        ImageData("imagenet", root=str(tmp_path / "here")).setup()
+
+
 @pytest.mark.parametrize("share", [0.1, 0.3])
 def test_what_is_held_out_is_never_what_was_trained_on(images, share, tmp_path):
     """One image more is another split: to resume, or to validate, on it would be on images of the training."""
@@ -213,7 +256,7 @@ def test_what_is_held_out_is_never_what_was_trained_on(images, share, tmp_path):
     data.val_fraction = share
     data.setup()
     state = data.state_dict()
-    held, trained = set(data._val_indices.tolist()), set(data._train_indices.tolist())
+    held, trained = (set(part.tolist()) for part in reversed(data.sets().parts))
     assert len(held) == round(40 * share)
     assert held | trained == set(range(40))
     assert not held & trained

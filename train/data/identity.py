@@ -52,11 +52,6 @@ class Identity:
     def state(self) -> dict[str, Any]:
         return asdict(self)
 
-    def check_classes(self, then: Mapping[str, Any]) -> None:
-        """An error where those of a checkpoint, as `state` gave them, are others."""
-        if "classes" in then:  # not in those of old checkpoints
-            check_same_classes(then["classes"], self.classes, "the checkpoint and the training images")
-
     def check_split(self, root: str, val_fraction: float, then: Mapping[str, Any]) -> None:
         """An error unless the images are those of the checkpoint, and split alike: else what is validated on would be
         what was trained on."""

@@ -15,11 +15,11 @@ from torchvision.transforms import v2
 
 from performer_string.choices import check_types, lookup
 from train.data.arrow import ArrowDataset, ArrowTask
-from train.data.identity import Identity, check_same_classes, class_names
-from train.data.images import AUGMENTATIONS, Cover, Transformed, shuffled
+from train.data.images import AUGMENTATIONS, Cover, Transformed
 from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignore_stop_signals
 from train.data.sizes import Size
 from train.data.sources import SOURCES, null_accuracy, open_source
+from train.data.stored import StoredImages
 
 
 @dataclass(eq=False)
@@ -92,10 +92,8 @@ class ImageData(L.LightningDataModule):
                 f"std above 0, not {shift.tolist()} and {scale.tolist()}."
             )
         self.shift, self.scale = shift[:, None, None], scale[:, None, None]  # [C, 1, 1]
-        self._train: Any = None
-        self._identity = Identity([])
-        self._test: Any = None
-        self._trained: Any = None  # the state in the checkpoint that this comes from
+        self._sets: StoredImages | None = None
+        self._trained: dict[str, Any] | None = None  # the state in the checkpoint that this comes from
         self._loader: ResumableLoader | None = None
         self._resume: dict[str, int] | None = None
 
@@ -124,33 +122,29 @@ class ImageData(L.LightningDataModule):
         if self.download and self.stored is not None:
             Path(self.root).expanduser().mkdir(parents=True, exist_ok=True)
             for train in (True, False):
-                self._open(train, download=True)
-
-    def _open(self, train: bool, download: bool = False) -> Any:
-        assert self.stored is not None
-        return open_source(self.source, self.stored, Path(self.root).expanduser(), train, download)
+                open_source(self.source, Path(self.root).expanduser(), train, download=True)
 
     def setup(self, stage: str | None = None) -> None:
-        if self.stored is None or self._train is not None:
+        """Opens the training images, or for the stage `test` those alone."""
+        if self.stored is None:
             return
-        self._train = self._open(train=True)
-        self._identity = Identity.of(self._train)
-        if self._trained is not None:
-            self._identity.check_classes(self._trained)
-        self.num_classes = self.num_classes or len(self._identity.classes)
-        if self.num_classes < 2:
-            raise ValueError(f"{self.root} has one class only, {self._identity.classes[0]}: nothing to tell apart.")
-        total = len(self._train)
-        order = shuffled(total)
-        held_out = max(1, round(total * self.val_fraction))
-        self._val_indices, rest = order[:held_out], order[held_out:]
-        self._train_indices = rest[: self.train_size] if self.train_size else rest
+        sets = self.sets()
+        _ = sets.test if stage == "test" else sets.train
+        self.num_classes = sets.num_classes
+
+    def sets(self) -> StoredImages:
+        """The stored images, at the root as it is when they are first asked for."""
+        if self._sets is None:
+            self._sets = StoredImages(self.source, self.root, self.val_fraction)
+            if self._trained is not None:
+                self._sets.of_checkpoint(self._trained)
+        return self._sets
 
     def null_accuracy(self, split: str) -> float:
         """Accuracy of an answer that ignores the question: the mode of the arrows, or the most frequent class."""
         if self.stored is None:
             return self.arrow.null_accuracy()
-        return null_accuracy(*self._held_out(split), self.num_classes or 1)
+        return null_accuracy(*self.sets().held_out(split), self.num_classes or 1)
 
     def _images(self, dataset: Any, indices: Tensor, *transforms: Any) -> Transformed:
         """Some of a dataset's images, through transforms of uint8 tensors."""
@@ -167,19 +161,9 @@ class ImageData(L.LightningDataModule):
             if size[0] != size[1]:
                 raise ValueError(f"arrow images are square, not {size[0]} x {size[1]}.")
             return ArrowDataset(self.arrow, size[0], images or self.val_size, split)
-        dataset, indices = self._held_out(split)
+        self.setup("test" if split == "test" else None)
+        dataset, indices = self.sets().held_out(split)
         return self._images(dataset, indices[: images or None], Cover(size))
-
-    def _held_out(self, split: str) -> tuple[Any, Tensor]:
-        """A dataset, and which of its images."""
-        self.setup()
-        if split == "val":
-            self._check_split()
-            return self._train, self._val_indices
-        if self._test is None:
-            self._test = self._open(train=False)
-            check_same_classes(self._identity.classes, class_names(self._test), "the training and the test images")
-        return self._test, shuffled(len(self._test))
 
     def train_dataset(self) -> Dataset[tuple[Tensor, int]]:
         """What an epoch of training goes through, augmented."""
@@ -192,7 +176,8 @@ class ImageData(L.LightningDataModule):
         self.setup()
         resize = [] if "resized-crop" in self.augment else [Cover((self.size[0], self.size[1]))]
         augment = [AUGMENTATIONS[name](tuple(self.size)) for name in self.augment]
-        return self._images(self._train, self._train_indices, *resize, *augment)
+        indices = self.sets().parts[0][: self.train_size or None]
+        return self._images(self.sets().train, indices, *resize, *augment)
 
     def train_dataloader(self) -> ResumableLoader:
         stream = self.stored is None
@@ -207,19 +192,14 @@ class ImageData(L.LightningDataModule):
     def state_dict(self) -> dict[str, Any]:
         """For checkpoints: what the data are, and how far the epoch is."""
         position = self._loader.state_dict() if self._loader else None
-        return {"config": self.plain(), "position": position, **self._identity.state()}
+        return {"config": self.plain(), "position": position, **(self._sets.state() if self._sets else {})}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         # Lightning asks for the loader, to count its steps, before it would restore a loader's state by itself.
         self._resume = state["position"]
         self._trained = state
-        if self._train is not None:
-            self._identity.check_classes(state)
-            self._check_split()
-
-    def _check_split(self) -> None:
-        if self._trained is not None and self.stored is not None:
-            self._identity.check_split(self.root, self.val_fraction, self._trained)
+        if self._sets is not None:
+            self._sets.of_checkpoint(state)
 
     def loader(self, dataset: Dataset[tuple[Tensor, int]], batch_size: int | None = None) -> DataLoader[Any]:
         """A dataset in order, each rank its share."""

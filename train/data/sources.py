@@ -152,8 +152,9 @@ SOURCES: dict[str, Source] = {
 }
 
 
-def open_source(name: str, source: Source, root: Path, train: bool, download: bool) -> VisionDataset:
+def open_source(name: str, root: Path, train: bool, download: bool = False) -> VisionDataset:
     """The dataset; where its files are missing, an error that says which to get, from where, and where to put them."""
+    source = SOURCES[name]
     try:
         return source.build(root, train, download)
     except (FileNotFoundError, RuntimeError, OSError) as error:
