@@ -2,6 +2,7 @@
 
 from performer_string.attend import Attend, build_attention
 from performer_string.attention import linear_attention, softmax_attention
+from performer_string.batching import batch_images
 from performer_string.config import VARIANTS, ViTConfig
 from performer_string.encodings import ENCODINGS, Encoding, SeparableEncoding, Sizes, build_encoding
 from performer_string.features import FEATURE_MAPS, FeatureMap, RandomFeatures, build_feature_map, derive_seed
@@ -32,6 +33,7 @@ __all__ = [
     "Sizes",
     "ViT",
     "ViTConfig",
+    "batch_images",
     "build_attention",
     "build_encoding",
     "build_feature_map",

@@ -217,14 +217,16 @@ class ViT(nn.Module):
             positions: [N, C], or [B, N, C] for each image, in place of those of the grid; centred as those are where
                 the configuration says so, by the mean of the patches that take part.
             patch_mask: [B, N], True where a patch takes part, one of each image at the least; the others, as the
-                padding of smaller images in a batch, are no keys and are not pooled. None for all. (With interpolated
-                positions, or `absolute`, a padded image has the places of its part of the padded grid.)
+                padding of smaller images in a batch, are no keys and are not pooled. None for all. (`batch_images`
+                makes such batches, with the positions of each image.)
         """
         return self.forward_head(self.forward_features(images, positions, patch_mask), patch_mask=patch_mask)
 
-    def patch_features(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
+    def patch_features(
+        self, images: Tensor, positions: Tensor | None = None, patch_mask: Tensor | None = None
+    ) -> Tensor:
         """`forward_features` of the patches in their places, for dense prediction: [B, D, h, w]."""
-        x = self.forward_features(images, positions)[:, self.num_prefix :]
+        x = self.forward_features(images, positions, patch_mask)[:, self.num_prefix :]
         return x.transpose(1, 2).unflatten(2, self.grid(*images.shape[2:]))
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:

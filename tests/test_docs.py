@@ -41,6 +41,7 @@ def test_the_tour_runs():
     names: dict[str, object] = {}
     exec(tour, names)
     assert names["logits"].shape == (1, 10)
+    assert names["several"].shape == (2, 10)
 
 
 @pytest.mark.parametrize("command", [c for c in commands() if c.startswith("python -m train")])

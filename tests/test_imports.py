@@ -32,6 +32,7 @@ ORDER = [
     "pooling",
     "config",
     "vit",
+    "batching",
     "folding",
     "pretrained",
 ]

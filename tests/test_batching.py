@@ -1,0 +1,78 @@
+"""Images of several sizes in one batch are what each is alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small_vit import large, vit
+
+from performer_string import batch_images
+
+SIZES = ((8, 16), (16, 8), (12, 32), (16, 24))  # of patches of 4 x 8
+
+
+def some(*sizes: tuple[int, ...]) -> list[torch.Tensor]:
+    return [torch.randn(2, *size).double() for size in sizes]
+
+
+@pytest.mark.parametrize("positions", ["extrapolate", "interpolate", "unit"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"encoding": "circulant-string", "key_gate": True},
+        {"encoding": "absolute", "registers": 1, "pool": "attention"},
+        {"encoding": "sinusoidal", "pool": "cls"},
+        {"encoding": "liere", "centred": True, "values": "group-action"},
+        {"encoding": "pate-so4", "attention": "softmax", "qk_norm": True, "log_scale": True},
+    ],
+    ids=lambda options: options["encoding"],
+)
+def test_each_image_is_what_it_is_alone(options, positions):
+    model, images = large(vit(positions=positions, **options)), some(*SIZES)
+    batch = batch_images(model, images)
+    assert batch["images"].shape == (4, 2, 16, 32)
+    assert batch["patch_mask"].sum(1).tolist() == [4, 4, 12, 12]
+    both, alone = model(**batch), torch.cat([model(image[None]) for image in images])
+    torch.testing.assert_close(both, alone, rtol=1e-6, atol=1e-9)
+    gradients = [torch.autograd.grad(x.square().sum(), model.embed.weight)[0] for x in (both, alone)]
+    torch.testing.assert_close(*gradients, rtol=1e-5, atol=1e-8)
+    dense, own = model.patch_features(**batch), model.patch_features(images[1][None])
+    torch.testing.assert_close(dense[1:2, :, :4, :1], own, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("encoding", ["circulant-string", "absolute"])
+def test_the_places_of_the_padded_grid_are_others(encoding):
+    """The control: a mask alone, where the place of a patch is a matter of the size of its image."""
+    model, images = large(vit(positions="interpolate", encoding=encoding)), some(*SIZES)
+    batch = batch_images(model, images)
+    del batch["positions"]
+    assert (model(**batch)[0] - model(images[0][None])[0]).abs().max() > 1e-3
+
+
+def test_a_locality_sees_the_padded_grid():
+    options = {"feature_map": "relu", "locality": "gaussian"}
+    model, images = large(vit(**options)), some(*SIZES)
+    batch = batch_images(model, images)
+    assert "positions" not in batch
+    torch.testing.assert_close(
+        model(**batch), torch.cat([model(image[None]) for image in images]), rtol=1e-6, atol=1e-9
+    )
+
+
+@pytest.mark.parametrize("axes", [1, 3])
+def test_other_axes(axes):
+    model = large(vit(image_size=[8] * axes, patch_size=[2] * axes, positions="interpolate"))
+    images = some(*[(4, 6, 2)[:axes], (2, 2, 8)[:axes]])
+    both, alone = model(**batch_images(model, images)), torch.cat([model(image[None]) for image in images])
+    torch.testing.assert_close(both, alone, rtol=1e-6, atol=1e-9)
+
+
+def test_what_is_no_batch():
+    model, (small, large_one) = vit(), some((8, 16), (16, 24))
+    with pytest.raises(ValueError, match="has to hold one image or more"):
+        batch_images(model, [])
+    for other in (large_one.float(), large_one[:1], large_one[0]):
+        with pytest.raises(ValueError, match=r"same channels, type and device, not \[2, 8, 16\] torch.float64 cpu; "):
+            batch_images(model, [small, other])
+    with pytest.raises(ValueError, match="not divisible into patches of 4 x 8"):
+        batch_images(model, [small, torch.randn(2, 9, 16).double()])
