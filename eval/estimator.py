@@ -17,8 +17,8 @@ from torch import Tensor
 
 from eval import checkpoints
 from eval.dense import expected
-from eval.interventions import blank_patches
 from eval.report import Row, mark_training, save_figure
+from eval.tokens import blank_patches
 from performer_string import naive
 from performer_string.attention import rotate_pair
 from train.checkpoint import Trained

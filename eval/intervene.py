@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from eval import checkpoints
-from eval.interventions import GROUPS, Intervention, interventions
+from eval.changes import Intervention
+from eval.interventions import GROUPS, interventions
 from eval.report import Row, save_figure
 from train.data.sizes import ascending
 

@@ -6,6 +6,7 @@ Shapes: queries, keys and values [B, H, N, d]; a key mask [B, N] of booleans, Tr
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 
@@ -26,34 +27,12 @@ from performer_string.checks import (
 from performer_string.choices import check_positive
 from performer_string.features import FeatureMap
 from performer_string.kernels import fused_attention
+from performer_string.key_bias import key_logits, key_weights, with_bias_columns
 from performer_string.locality.focusing import divide
 from performer_string.locality.offsets import OffsetKernel
 from performer_string.modes import plain, transformed
 from performer_string.precision import full_precision
 from performer_string.rotation import Rotation
-
-NEVER = -1e4  # a bias in place of -inf: exp of it is zero beside any other
-
-
-def centred(key_bias: Tensor, key_mask: Tensor | None) -> Tensor:
-    """b less its largest, [B, H, N], in float32 or better; masked keys have no say, however large."""
-    bias = full_precision(key_bias)
-    least = torch.finfo(bias.dtype).min
-    if key_mask is not None:
-        bias = bias.masked_fill(~key_mask[:, None], least)
-    largest = bias.detach().amax(dim=-1, keepdim=True) if bias.shape[-1] else bias.new_zeros(*bias.shape[:-1], 1)
-    return bias - largest.clamp(min=least)  # all of them -inf: not NaN
-
-
-def key_logits(key_bias: Tensor, key_mask: Tensor | None) -> Tensor:
-    """b less its largest, [B, H, N], and finite, for kernels that add it to logits."""
-    return centred(key_bias, key_mask).clamp(min=NEVER)
-
-
-def key_weights(key_bias: Tensor, key_mask: Tensor | None, degree: int = 1, least: float = -math.inf) -> Tensor:
-    """exp(b_j / degree) up to a factor for each head, which makes the largest 1, and at least exp(`least`):
-    [B, H, N] -> [B, H, N, 1]."""
-    return (centred(key_bias, key_mask) / degree).clamp(min=least).exp()[..., None]
 
 
 def rotate_pair(q: Tensor, k: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
@@ -98,25 +77,8 @@ def softmax_attention(
         key_bias = key_logits(key_bias, key_mask)
     if locality is not None:
         check_locality(locality, q)
-        dtype = torch.promote_types(q.dtype, torch.float32)
         placed = check_positions(positions, q, k, num_prefix), num_prefix
-        with torch.autocast(q.device.type, enabled=False):
-            logits = (q.to(dtype) * scale) @ k.to(dtype).mT
-            if locality.normalised:
-                logits = logits + locality.log_matrix(*placed).to(dtype)
-            if key_bias is not None:
-                logits = logits + key_bias[:, :, None]
-            if key_mask is not None:
-                logits = logits.masked_fill(~key_mask[:, None, None], -torch.inf)
-            silent = None
-            if key_mask is not None or locality.normalised:
-                silent = (logits == -torch.inf).all(-1, keepdim=True)  # no key, or none that the kernel reaches: zero
-                logits = logits.masked_fill(silent, 0.0)
-            weights = logits.softmax(-1)
-            if not locality.normalised:
-                weights = weights * locality.matrix(*placed).to(dtype)
-            out = weights @ v.to(dtype)
-            return (out if silent is None else out.masked_fill(silent, 0.0)).to(v.dtype)
+        return focused_softmax(q, k, v, scale, locality, placed, key_mask, key_bias)
     width, out_dtype = v.shape[-1], v.dtype
     mixed = not q.dtype == k.dtype == v.dtype  # which torch's kernels do not take
     if mixed:
@@ -132,21 +94,69 @@ def softmax_attention(
     return out.to(out_dtype) if mixed else out
 
 
-def with_bias_columns(q: Tensor, k: Tensor, v: Tensor, key_bias: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:
-    """q, k and v with two columns more, so that scale q^T k has the bias [B, H, N] of each key in it.
+def focused_softmax(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    locality: OffsetKernel,
+    placed: tuple[Tensor, int],
+    key_mask: Tensor | None,
+    key_bias: Tensor | None,
+) -> Tensor:
+    """Softmax attention with a locality: all weights [B, H, Nq, Nk], in float32 or better.
 
-    As a mask it would be N x N where it needs a gradient. The two columns are the bias rounded to bf16 and the rest, so
-    that it is exact to 2^-17 in any type; those of v are zero. On a GPU zeros fill up the width to a multiple of 8,
-    without which float32, or 16 bits with a mask, would be left to a kernel that holds N x N weights.
+    Args:
+        placed: positions, and how many leading tokens have none.
+        key_bias: from `key_logits`.
     """
-    width = q.shape[-1] + 2
-    empty = -width % 8 if q.device.type == "cuda" else 0
-    factor = 2.0 ** min(15, round(-math.log2(scale)))  # of the queries' columns: a power of two is exact, also in fp16
-    bias = key_bias / (scale * factor)
-    high = bias.detach().bfloat16().to(bias.dtype)
-    columns = torch.stack([high, bias - high], dim=-1).to(k.dtype)  # [B, H, N, 2]
-    q, k = torch.cat([q, q.new_full((*q.shape[:-1], 2), factor)], dim=-1), torch.cat([k, columns], dim=-1)
-    return F.pad(q, (0, empty)), F.pad(k, (0, empty)), F.pad(v, (0, 2 + empty))
+    dtype = torch.promote_types(q.dtype, torch.float32)
+    with torch.autocast(q.device.type, enabled=False):
+        logits = (q.to(dtype) * scale) @ k.to(dtype).mT
+        if locality.normalised:
+            logits = logits + locality.log_matrix(*placed).to(dtype)
+        if key_bias is not None:
+            logits = logits + key_bias[:, :, None]
+        if key_mask is not None:
+            logits = logits.masked_fill(~key_mask[:, None, None], -torch.inf)
+        silent = None
+        if key_mask is not None or locality.normalised:
+            silent = (logits == -torch.inf).all(-1, keepdim=True)  # no key, or none that the kernel reaches: zero
+            logits = logits.masked_fill(silent, 0.0)
+        weights = logits.softmax(-1)
+        if not locality.normalised:
+            weights = weights * locality.matrix(*placed).to(dtype)
+        out = weights @ v.to(dtype)
+        return (out if silent is None else out.masked_fill(silent, 0.0)).to(v.dtype)
+
+
+def weighed(
+    attend: Callable[..., Tensor],
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    phi: FeatureMap,
+    locality: OffsetKernel | None,
+    key_bias: Tensor,
+    key_mask: Tensor | None,
+) -> Tensor:
+    """sum_j A_ij w_j v_j / sum_j A_ij w_j with w_j = exp(b_j): linear attention with values w_j v_j and one more column
+    of them, w_j, for the denominator; apart from it under a locality, which that does not see.
+
+    Args:
+        attend: linear attention without a bias.
+    """
+    # Where the denominator sees a locality, all keys in reach of a query may be light: not too light to be seen.
+    near = locality is not None and locality.normalised
+    least = 0.57 * math.log(torch.finfo(full_precision(v).dtype).tiny) if near else -math.inf
+    weights, out_dtype = key_weights(key_bias, key_mask, least=least), v.dtype
+    if v.dtype == torch.float16:  # has no room for small weights
+        v = v.float()
+    if locality is None or near:
+        both = attend(q, k, torch.cat([v * weights, weights], dim=-1).to(v.dtype), phi, locality=locality)
+        return divide(*both.split((v.shape[-1], 1), dim=-1)).to(out_dtype)
+    numerator = attend(q, k, (v * weights).to(v.dtype), phi, locality=locality)
+    return divide(numerator, attend(q, k, weights.to(v.dtype), phi)).to(out_dtype)
 
 
 def linear_attention(
@@ -207,22 +217,10 @@ def linear_attention(
         with torch.autocast(q.device.type, enabled=False):
             return fused_attention(q, k, v, form, planes, key_mask, bias)
     if key_bias is not None:
-        # sum_j A_ij w_j v_j / sum_j A_ij w_j, the denominator as one more column of the values; but under a locality
-        # that it does not see.
-        # Where the denominator sees a locality, all keys in reach of a query may be light: not too light to be seen.
-        near = locality is not None and locality.normalised
-        least = 0.57 * math.log(torch.finfo(full_precision(v).dtype).tiny) if near else -math.inf
-        weights, out_dtype = key_weights(key_bias, key_mask, least=least), v.dtype
-        if v.dtype == torch.float16:  # has no room for small weights
-            v = v.float()
-        given = partial(
+        attend = partial(
             linear_attention, rotation=rotation, positions=positions, num_prefix=num_prefix, key_mask=key_mask
         )
-        if locality is None or near:
-            both = given(q, k, torch.cat([v * weights, weights], dim=-1).to(v.dtype), phi, locality=locality)
-            return divide(*both.split((v.shape[-1], 1), dim=-1)).to(out_dtype)
-        numerator = given(q, k, (v * weights).to(v.dtype), phi, locality=locality)
-        return divide(numerator, given(q, k, weights.to(v.dtype), phi)).to(out_dtype)
+        return weighed(attend, q, k, v, phi, locality, key_bias, key_mask)
     q, k = rotate_pair(q, k, rotation)
     with torch.autocast(q.device.type, enabled=False):
         if locality is not None:

@@ -1,4 +1,5 @@
-"""What attention is given, checked: what does not fit would broadcast, or be cut off, and give other numbers."""
+"""What attention and a ViT are given, checked: what does not fit would broadcast or be cut off, and give other
+numbers."""
 
 from __future__ import annotations
 
@@ -82,3 +83,12 @@ def check_positions(positions: Tensor | None, q: Tensor, k: Tensor, num_prefix: 
             f"a locality needs the positions of all {tokens} tokens, [N, C], alike for all samples; {given} given."
         )
     return positions
+
+
+def check_images(images: Tensor, channels: int, axes: int) -> None:
+    """An error unless images are floats [B, channels, *sizes]."""
+    if images.ndim != 2 + axes or images.shape[1] != channels:
+        sizes = "height, width" if axes == 2 else f"and {axes} sizes"
+        raise ValueError(f"images have to be [B, {channels}, {sizes}], not {list(images.shape)}.")
+    if not images.is_floating_point():
+        raise TypeError(f"images have to be floating-point, normalised as in training, not {images.dtype}.")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from performer_string.attend import Attend, Focus
-from performer_string.features.base import check_draw, versions
+from performer_string.features.draws import check_draw, versions
 from performer_string.kept import Kept
 from performer_string.locality import OffsetKernel
 from performer_string.rotation import Rotation

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from performer_string.attend import Attend, build_attention
-from performer_string.checks import check_mask
+from performer_string.checks import check_images, check_mask
 from performer_string.config import ViTConfig, patch_and_image
 from performer_string.constants import place_constants
 from performer_string.encodings import Encoding, build_encoding
@@ -164,11 +164,7 @@ class ViT(nn.Module):
         self, images: Tensor, positions: Tensor | None = None, patch_mask: Tensor | None = None
     ) -> Tensor:
         """What the last norm puts out, prefix tokens first: [B, P + N, D]. Arguments as of `forward`."""
-        if images.ndim != 2 + len(self.patch) or images.shape[1] != self.config.in_channels:
-            axes = "height, width" if len(self.patch) == 2 else f"and {len(self.patch)} sizes"
-            raise ValueError(f"images have to be [B, {self.config.in_channels}, {axes}], not {list(images.shape)}.")
-        if not images.is_floating_point():
-            raise TypeError(f"images have to be floating-point, normalised as in training, not {images.dtype}.")
+        check_images(images, self.config.in_channels, len(self.patch))
         grid = self.grid(*images.shape[2:])
         check_mask("patch", patch_mask, images.shape[0], math.prod(grid))  # not len(): an export is of any batch
         centred, given = self.config.centred and self.encoding.extrapolates, positions is not None

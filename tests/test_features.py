@@ -17,7 +17,7 @@ from performer_string import (
 )
 from performer_string.features import RandomFeatures, derive_seed
 from performer_string.features.arc_cosine import integer_power
-from performer_string.features.base import orthogonal_projection
+from performer_string.features.draws import orthogonal_projection
 
 RANDOM = [("favor+", {}), ("favor+hyperbolic", {}), ("favor+", {"scale": 0.5})]
 RANDOM += [("relu", {"order": order}) for order in (1, 2, 3, 4, 8)]

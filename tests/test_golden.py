@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from performer_string.features import derive_seed
-from performer_string.features.base import orthogonal_projection
+from performer_string.features.draws import orthogonal_projection
 from train.data.arrow import ArrowDataset, ArrowTask
 from train.data.images import shuffled
 from train.module import OptimConfig

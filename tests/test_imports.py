@@ -24,6 +24,7 @@ ORDER = [
     "kernels",
     "locality",
     "checks",
+    "key_bias",
     "attention",
     "values",
     "attend",

@@ -13,7 +13,8 @@ from studied import MODELS, model, sparse_images
 
 from eval.__main__ import main
 from eval.dense import NearKeys
-from eval.interventions import blank_patches, interventions
+from eval.interventions import interventions
+from eval.tokens import blank_patches
 from performer_string import ViT, ViTConfig, grid_positions
 from performer_string.attend import build_attention
 from performer_string.features import FEATURE_MAPS, FeatureMap

@@ -160,15 +160,16 @@ def test_weights_of_a_file(tmp_path):
 
 
 def test_its_checkpoint_is_evaluated(tmp_path):
+    """On ImageNet's validation images, without those to train on."""
     from PIL import Image
 
-    for split in ("train", "test"):
-        for name in ("a", "b"):
-            (tmp_path / split / name).mkdir(parents=True)
-            for i in range(3):
-                Image.new("RGB", (160, 160), (60 * i, 0, 0)).save(tmp_path / split / name / f"{i}.png")
-    main(["test_vit", "--random", "--out", str(tmp_path), "--source", "folder", "--root", str(tmp_path)])
-    evaluate(["resolution", "--checkpoint", str(tmp_path / "test_vit.ckpt"), "--out", str(tmp_path / "out")])
+    Image.new("RGB", (160, 160), (60, 0, 0)).save(tmp_path / "0.png")
+    for number in range(1000):
+        (tmp_path / "val" / f"n{number:04}").mkdir(parents=True)
+        (tmp_path / "val" / f"n{number:04}" / "0.png").hardlink_to(tmp_path / "0.png")
+    main(["test_vit", "--random", "--out", str(tmp_path), "--root", str(tmp_path)])
+    given = ["resolution", "--checkpoint", str(tmp_path / "test_vit.ckpt"), "--out", str(tmp_path / "out")]
+    evaluate([*given, "--images", "3"])
     assert read(tmp_path / "out" / "resolution.csv")[1][0]["resolution"] == "160"
 
 

@@ -11,7 +11,8 @@ from performer_string.encodings.base import Encoding, SeparableEncoding, Sizes
 from performer_string.encodings.cayley import CayleySTRING
 from performer_string.encodings.circulant import CirculantSTRING
 from performer_string.encodings.liere import LieRE
-from performer_string.encodings.pate import PaTESO2, PaTESO3, PaTESO4
+from performer_string.encodings.pate import PaTESO2, PaTESO3
+from performer_string.encodings.pate_so4 import PaTESO4
 from performer_string.encodings.reflection import ReflectionSTRING
 from performer_string.encodings.rope import RoPE, RoPEMixed, VisionLLaMA
 

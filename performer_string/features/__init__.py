@@ -11,7 +11,8 @@ from typing import Any
 
 from performer_string.choices import construct, lookup
 from performer_string.features.arc_cosine import ArcCosineFeatures
-from performer_string.features.base import FeatureForm, FeatureMap, RandomFeatures, derive_seed
+from performer_string.features.base import FeatureForm, FeatureMap
+from performer_string.features.draws import RandomFeatures, derive_seed
 from performer_string.features.exponential import HyperbolicFeatures, PositiveFeatures
 from performer_string.features.polynomial import PolynomialFeatures
 

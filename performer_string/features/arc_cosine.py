@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from performer_string.features.base import ALL, FeatureForm, Heads, RandomFeatures, inner_products
+from performer_string.features.base import ALL, FeatureForm, Heads, inner_products
+from performer_string.features.draws import RandomFeatures
 from performer_string.modes import plain
 
 

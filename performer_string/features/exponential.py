@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from performer_string.choices import check_positive
-from performer_string.features.base import ALL, FeatureForm, Heads, RandomFeatures, inner_products
+from performer_string.features.base import ALL, FeatureForm, Heads, inner_products
+from performer_string.features.draws import RandomFeatures
 from performer_string.precision import full_precision
 
 

@@ -15,7 +15,8 @@ from torch.func import functional_call
 from torch.utils.checkpoint import checkpoint
 
 from performer_string.features import FeatureMap
-from performer_string.features.base import check_draw, tensors_of, versions
+from performer_string.features.base import tensors_of
+from performer_string.features.draws import check_draw, versions
 from performer_string.kernels.chunked import pieces
 
 SLAB = {"cpu": 2**21, "cuda": 2**26}  # features held at a time: on a CPU the fastest of the sizes tried
