@@ -125,12 +125,10 @@ class ImageData(L.LightningDataModule):
                 open_source(self.source, Path(self.root).expanduser(), train, download=True)
 
     def setup(self, stage: str | None = None) -> None:
-        """Opens the training images, or for the stage `test` those alone."""
+        """Opens the training images; for the stage `test` the test images, and nothing else."""
         if self.stored is None:
             return
-        sets = self.sets()
-        _ = sets.test if stage == "test" else sets.train
-        self.num_classes = sets.num_classes
+        self.num_classes = self.sets().open("test" if stage == "test" else "train")
 
     def sets(self) -> StoredImages:
         """The stored images, at the root as it is when they are first asked for."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor
 
@@ -35,17 +35,17 @@ class StoredImages:
         self._trained = state
         if "classes" in state:  # not in those of old checkpoints, or of models trained elsewhere
             self._agree("the checkpoint", state["classes"])
-        if self.trained_on:
+        if self._train_is_open():
             self._check_split()
 
-    @property
-    def trained_on(self) -> bool:
-        """Whether the training images are open."""
-        return "train" in self.__dict__
-
     def state(self) -> dict[str, Any]:
-        """What tells a checkpoint's images from others, once there are any."""
-        return self.identity.state() if self.trained_on else {}
+        """What tells a checkpoint's training images from others, once they are open."""
+        return self.identity.state() if self._train_is_open() else {}
+
+    def open(self, name: Literal["train", "test"]) -> int:
+        """Opens one of the sets, if it is not open yet, and says how many classes there are."""
+        getattr(self, name)
+        return self.num_classes
 
     @cached_property
     def train(self) -> Any:
@@ -72,6 +72,9 @@ class StoredImages:
             self._check_split()
             return self.train, self.parts[1]
         return self.test, shuffled(len(self.test))
+
+    def _train_is_open(self) -> bool:
+        return "train" in self.__dict__  # where cached_property keeps it
 
     def _open(self, train: bool) -> Any:
         dataset = open_source(self.source, Path(self.root).expanduser(), train)
