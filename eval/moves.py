@@ -15,7 +15,7 @@ from performer_string.encodings import Encoding, SeparableEncoding
 from performer_string.encodings.additive import NoEncoding
 from performer_string.encodings.skew import cayley
 from performer_string.features import FeatureMap, RandomFeatures
-from performer_string.values import TurnedValues
+from performer_string.values.turned import TurnedValues
 
 EXACT = 1e-9  # relative to the largest score; what float64 leaves of an exact zero
 VARIANTS: dict[str, list[dict[str, Any]]] = {  # beside each family's defaults

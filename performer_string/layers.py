@@ -16,7 +16,7 @@ from performer_string.features.draws import check_draw, versions
 from performer_string.kept import Kept
 from performer_string.locality import OffsetKernel
 from performer_string.rotation import Rotation
-from performer_string.values import ValueMap
+from performer_string.values import Surroundings, ValueMap
 
 # Of the gate's logits: learning rates are chosen for weights, and these have further to go.
 GATE = 4.0
@@ -187,8 +187,9 @@ class SelfAttention(nn.Module):
         if self.values is None:
             out = attend(v)
         else:
-            own = positions if places is None else places
-            out = self.values(attend, v, tokens=x, queries=q, positions=own)
+            shared = cast(Tensor, positions)
+            own = shared if places is None else places
+            out = self.values(attend, v, Surroundings(x, q, shared, own, num_prefix, key_mask))
         return cast(Tensor, self.out(out.transpose(1, 2).flatten(-2)))  # [B, N, D]
 
 

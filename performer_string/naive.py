@@ -5,6 +5,9 @@ Everything here takes and returns whatever floating type it is given, and holds 
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -111,6 +114,24 @@ def attend_connected(weights: Tensor, v: Tensor, turns: Tensor) -> Tensor:
     """o_i = sum_j A_ij R_i^-1 R_j v_j: turns [H, N, d, d], any invertible matrices."""
     links = torch.einsum("hiab,hjbc->hijac", torch.linalg.inv(turns), turns)  # [H, N, N, d, d]
     return torch.einsum("bhij,hijac,bhjc->bhia", weights, links, v)
+
+
+def local_sum(v: Tensor, taps: Tensor, positions: Tensor, steps: Sequence[float]) -> Tensor:
+    """sum_j w(p_j - p_i) v_j, w(x) = sum_k w_k prod_c h(x_c - k_c) / sum_n h(n s_c - k_c) over all integers n, with
+    h(x) = max(1 - |x| / max(s_c, 1), 0): v [B, H, N, d], taps [H, d, K, ...] of C axes, positions [N, C] of spacing s.
+    """
+    total, half = torch.zeros_like(v), taps.shape[-1] // 2
+    for number, tap in enumerate(itertools.product(range(taps.shape[-1]), repeat=positions.shape[1])):
+        weights = positions.new_ones(len(positions), len(positions))  # [N, N]
+        for c, (k, step) in enumerate(zip(tap, steps, strict=True)):
+            every = torch.arange(-1000, 1001, dtype=positions.dtype) * step
+            line, whole = (
+                torch.clamp(1 - (x - (k - half)).abs() / max(step, 1.0), min=0)
+                for x in (positions[None, :, c] - positions[:, None, c], every)
+            )
+            weights = weights * line / whole.sum()
+        total = total + torch.einsum("ij,bhjd,hd->bhid", weights, v, taps.flatten(2)[..., number])
+    return total
 
 
 def circulant_rotate(x: Tensor, coefficients: Tensor, block_size: int, positions: Tensor) -> Tensor:

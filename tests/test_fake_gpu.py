@@ -22,7 +22,7 @@ from performer_string import ENCODINGS, ViT, ViTConfig
 from performer_string.encodings import Encoding
 from performer_string.locality import LOCALITIES, offsets
 from performer_string.locality.lattice import Lattice
-from performer_string.values import VALUE_MAPS
+from performer_string.values import VALUE_MAPS, lepe
 
 SIDE = 24  # cells; more tokens than attention with a locality takes N x N
 CONFIG = ViTConfig(
@@ -100,7 +100,9 @@ def test_other_attention(attention):
 
 @pytest.mark.parametrize("attention", ["linear", "softmax"])
 @pytest.mark.parametrize("name", sorted(VALUE_MAPS))
-def test_values(name, attention):
+def test_values(name, attention, monkeypatch):
+    """What is read from the grid is given."""
+    monkeypatch.setattr(lepe, "find_lattice", lambda positions: Lattice((SIDE, SIDE, 1), (1.0, 1.0, 1.0), 2))
     check(values=name, attention=attention)
 
 

@@ -30,13 +30,15 @@ FOCUSED = {"locality": "gaussian", "locality_options": {"sigma": 1.5, "amplitude
 def test_a_gradient_reaches_every_parameter(locality, normalised, values, prefix, attention):
     """Among them sigma and amplitude of every layer and head, every layer's R_V, and every head's table.
 
-    A CLS token has no place, so that where it is all that is read the last layer's locality cannot matter.
+    A CLS token has no place, so that where it is all that is read the last layer's locality cannot matter, nor can its
+    convolution.
     """
     options = {"locality": locality, "locality_options": {"normalised": normalised}} if locality else {}
     model = vit(encoding="circulant-string", attention=attention, values=values, **options, **prefix)
     model(IMAGES).square().sum().backward()
     silent = [name for name, p in model.named_parameters() if p.grad is None or p.grad.abs().max() == 0]
-    last = [name for name, _ in model.named_parameters() if name.startswith("blocks.2.attention.locality.")]
+    placed = ("blocks.2.attention.locality.", *(["blocks.2.attention.values."] if values == "lepe" else []))
+    last = [name for name, _ in model.named_parameters() if name.startswith(placed)]
     assert silent == (last if prefix else [])
     assert len(model.localities()) == (0 if locality is None else 3)
     for decay in model.localities()[: 2 if prefix else 3]:
@@ -117,7 +119,7 @@ def test_which_models_see_a_common_move(values):
 
 @pytest.mark.parametrize("values", VALUE_MAPS)
 def test_a_folded_model_keeps_them(values):
-    options = {} if "gating" in values else {"encoding": "cayley-string"}
+    options = {"encoding": "cayley-string"} if values in ("group-action", "connection") else {}
     model = vit(encoding="cayley-string", **FOCUSED, values=values, value_options=options).eval()
     for p in model.parameters():
         torch.nn.init.normal_(p, std=0.2)
