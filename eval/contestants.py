@@ -25,9 +25,9 @@ from performer_string import (
 )
 from performer_string.attend import build_attention
 from performer_string.attention import rotate_pair
+from performer_string.blocks import Block
 from performer_string.choices import lookup
 from performer_string.features import FEATURE_MAPS, FeatureMap, RandomFeatures
-from performer_string.layers import Block
 from performer_string.rotation import Rotation
 
 METHODS = ("linear", "linear+lf", "softmax", "performer-pytorch")

@@ -3,11 +3,12 @@
 from performer_string.attend import Attend, build_attention
 from performer_string.attention import linear_attention, softmax_attention
 from performer_string.batching import batch_images
+from performer_string.blocks import Block
 from performer_string.config import VARIANTS, ViTConfig
 from performer_string.encodings import ENCODINGS, Encoding, SeparableEncoding, Sizes, build_encoding
 from performer_string.features import FEATURE_MAPS, FeatureMap, RandomFeatures, build_feature_map, derive_seed
 from performer_string.folding import fold
-from performer_string.layers import Block, SelfAttention
+from performer_string.layers import SelfAttention
 from performer_string.locality import LOCALITIES, OffsetKernel, build_locality
 from performer_string.positions import grid_positions, with_prefix
 from performer_string.pretrained import from_timm

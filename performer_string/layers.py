@@ -1,20 +1,18 @@
-"""The layers of a ViT: self-attention with its projections, folded basis, rotation, locality and structure on the
-values; and the block around it."""
+"""Self-attention with its projections, folded basis, rotation, locality and structure on the values."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from performer_string.attend import Attend, Focus
-from performer_string.features.draws import check_draw, versions
 from performer_string.kept import Kept
 from performer_string.locality import OffsetKernel
+from performer_string.locality.lattice import Lattice
 from performer_string.rotation import Rotation
 from performer_string.values import Surroundings, ValueMap
 
@@ -153,9 +151,11 @@ class SelfAttention(nn.Module):
         positions: Tensor | None = None,
         num_prefix: int = 0,
         places: Tensor | None = None,
+        lattice: Lattice | None = None,
     ) -> Tensor:
         """Tokens to tokens, [B, N, D]; a locality and a structure on the values need the `positions` [N, C] too, of
-        which the latter sees `places` [B, N, C] instead, where samples differ by a move that the former does not see.
+        which the latter sees `places` [B, N, C] instead, where samples differ by a move that the former does not see,
+        and the `lattice` that they are, where that is known.
         """
         if positions is None and not (self.locality is None and self.values is None):
             raise ValueError("a layer with a locality or a structure on the values needs the positions of its tokens.")
@@ -189,61 +189,5 @@ class SelfAttention(nn.Module):
         else:
             shared = cast(Tensor, positions)
             own = shared if places is None else places
-            out = self.values(attend, v, Surroundings(x, q, shared, own, num_prefix, key_mask))
+            out = self.values(attend, v, Surroundings(x, q, shared, own, num_prefix, key_mask, lattice))
         return cast(Tensor, self.out(out.transpose(1, 2).flatten(-2)))  # [B, N, D]
-
-
-class DropPath(nn.Module):
-    """Stochastic depth: a sample's residual branch is left out with probability `rate`, and scaled up otherwise."""
-
-    def __init__(self, rate: float):
-        super().__init__()
-        if not 0 <= rate < 1:
-            raise ValueError(f"drop_path has to lie in [0, 1), not {rate}.")
-        self.rate = rate
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.rate == 0:
-            return x
-        keep = torch.empty(x.shape[0], *[1] * (x.ndim - 1), dtype=x.dtype, device=x.device)
-        return x * keep.bernoulli_(1 - self.rate) / (1 - self.rate)
-
-
-def again(layer: nn.Module) -> Callable[..., Tensor]:
-    """A layer to be computed a second time in the backward pass: with the random features of the first, or an error."""
-    if torch.compiler.is_compiling():
-        return layer
-    drawn = versions(layer.buffers())
-
-    def compute(*given: Any) -> Tensor:
-        check_draw(layer.buffers(), drawn)
-        return cast(Tensor, layer(*given))
-
-    return compute
-
-
-class Block(nn.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)). Tokens [B, N, D]."""
-
-    def __init__(
-        self, attention: SelfAttention, width: int, mlp_ratio: float, drop_path: float, norm_eps: float = 1e-5
-    ):
-        super().__init__()
-        hidden = int(width * mlp_ratio)
-        self.norm1, self.norm2 = nn.LayerNorm(width, norm_eps), nn.LayerNorm(width, norm_eps)
-        self.attention = attention
-        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
-        self.drop_path = DropPath(drop_path)
-
-    def forward(
-        self,
-        x: Tensor,
-        rotation: Rotation,
-        positions: Tensor,
-        num_prefix: int,
-        key_mask: Tensor | None = None,
-        places: Tensor | None = None,
-    ) -> Tensor:
-        given = {"positions": positions, "num_prefix": num_prefix, "places": places}
-        x = x + self.drop_path(self.attention(self.norm1(x), rotation, key_mask, **given))
-        return x + self.drop_path(self.mlp(self.norm2(x)))

@@ -15,19 +15,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from performer_string.attend import Attend, build_attention
+from performer_string.attend import Attend
+from performer_string.blocks import Block, again, build_block
 from performer_string.checks import check_images, check_mask
 from performer_string.config import ViTConfig, patch_and_image
 from performer_string.constants import place_constants
 from performer_string.encodings import Encoding, build_encoding
-from performer_string.features import derive_seed
 from performer_string.kept import Kept
-from performer_string.layers import Block, SelfAttention, again
-from performer_string.locality import OffsetKernel, build_locality
+from performer_string.layers import SelfAttention
+from performer_string.locality import OffsetKernel
+from performer_string.locality.lattice import lattice_of
 from performer_string.pooling import AttentionPool, mean_pool
-from performer_string.positions import centre, grid_positions, with_prefix
+from performer_string.positions import PositionMode, centre, grid_positions, grid_steps, with_prefix
 from performer_string.rotation import Rotation
-from performer_string.values import ValueMap, build_value_map
 
 
 class ViT(nn.Module):
@@ -56,45 +56,14 @@ class ViT(nn.Module):
         def encoding(layers: int) -> Encoding:
             return build_encoding(c.encoding, grid=self.train_grid, layers=layers, **sizes, **c.encoding_options)
 
-        def locality() -> OffsetKernel | None:
-            if c.locality is None:
-                return None
-            return build_locality(c.locality, num_heads=heads, grid=self.train_grid, **c.locality_options)
-
-        def values() -> ValueMap | None:
-            if c.values is None:
-                return None
-            return build_value_map(c.values, grid=self.train_grid, **sizes, **c.value_options)
-
         self.encoding = encoding(1)
         learned = any(p.requires_grad for p in self.encoding.parameters())
         if learned and not (c.share_layers or self.encoding.additive):  # else it would be the same in every layer
             self.encoding = encoding(depth)
         self.kept = Kept(2)  # a rotation of every layer, which LieRE has N x d x d of
 
-        self.blocks = nn.ModuleList()
-        for layer in range(depth):
-            drop_path = c.drop_path * (layer / (depth - 1) if depth > 1 else 1.0)
-            attend = build_attention(
-                c.attention,
-                head_dim=width // heads,
-                num_heads=heads,
-                feature_map=c.feature_map,
-                seed=derive_seed(c.seed, "features", layer),
-                feature_options=c.feature_options,
-            )
-            attention = SelfAttention(
-                width,
-                heads,
-                attend,
-                qk_norm=c.qk_norm,
-                max_temperature=c.max_temperature,
-                log_scale=math.prod(self.train_grid) + self.num_prefix if c.log_scale else None,
-                key_gate=c.key_gate,
-                locality=locality(),
-                values=values(),
-            )
-            self.blocks.append(Block(attention, width, c.mlp_ratio, drop_path, c.norm_eps))
+        blocks = (build_block(c, layer, self.train_grid, self.num_prefix) for layer in range(depth))
+        self.blocks = nn.ModuleList(blocks)
         self.norm = nn.LayerNorm(width, c.norm_eps)
         self.pool = AttentionPool(width, heads) if c.pool == "attention" else None
         self.head = nn.Linear(width, c.num_classes) if c.num_classes else nn.Identity()
@@ -130,13 +99,17 @@ class ViT(nn.Module):
             )
         return tuple(size // patch for size, patch in zip(sizes, self.patch, strict=True))
 
+    def placing(self) -> tuple[PositionMode, tuple[int, ...] | None]:
+        """How patches are placed, and in which training grid, where that matters."""
+        # Where encodings do not extrapolate, a place is a place of the training grid.
+        mode: PositionMode = self.config.positions if self.encoding.extrapolates else "interpolate"
+        return mode, self.train_grid if mode == "interpolate" else None
+
     def grid_positions(self, grid: Sequence[int], device: torch.device | None = None) -> Tensor:
         """Positions of the patches of a grid, [N, C], as the configuration and the encoding want them; float32, or
         float64 in a model of it."""
-        mode, centred = self.config.positions, self.config.centred
-        if not self.encoding.extrapolates:  # a place is a place of the training grid
-            mode, centred = "interpolate", False
-        train_grid = self.train_grid if mode == "interpolate" else None
+        mode, train_grid = self.placing()
+        centred = self.config.centred and self.encoding.extrapolates
         dtype = torch.promote_types(self.norm.weight.dtype, torch.float32)
         return grid_positions(grid, mode=mode, train_grid=train_grid, centred=centred, device=device, dtype=dtype)
 
@@ -188,7 +161,8 @@ class ViT(nn.Module):
         if own.ndim > positions.ndim:  # a locality sees differences alone, and wants those of all images alike
             placed = with_prefix(positions, self.num_prefix)
         key_mask = None if patch_mask is None else F.pad(patch_mask, (self.num_prefix, 0), value=True)
-        seen = (placed, self.num_prefix, key_mask, places)
+        lattice = None if given else lattice_of(grid, grid_steps(grid, *self.placing()))
+        seen = (placed, self.num_prefix, key_mask, places, lattice)
         for block, rotation in zip(self.blocks, rotations, strict=True):
             if self.grad_checkpointing and torch.is_grad_enabled():
                 x = checkpoint(again(block), x, rotation, *seen, use_reentrant=False)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from small_vit import vit
 
-from performer_string import build_encoding, build_feature_map, grid_positions, linear_attention
+from performer_string import VALUE_MAPS, build_encoding, build_feature_map, grid_positions, linear_attention
 from performer_string.kernels.compiled import attention
 
 MAPS = [("favor+", {}), ("favor+hyperbolic", {}), ("relu", {"order": 1}), ("relu", {"order": 4})]
@@ -97,5 +97,13 @@ def test_one_graph_of_the_whole_model(encoding, attention):
     """`torch.compile(fullgraph=True)`, without generating code."""
     torch._dynamo.reset()  # there is a limit to how often one function is compiled anew
     model, images = vit(encoding=encoding, attention=attention), torch.randn(2, 2, 16, 24)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(images), model(images))
+
+
+@pytest.mark.parametrize("values", sorted(VALUE_MAPS))
+def test_one_graph_with_a_structure_on_the_values(values):
+    torch._dynamo.reset()
+    model, images = vit(values=values, positions="interpolate", registers=1), torch.randn(2, 2, 32, 24)
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(images), model(images))

@@ -32,6 +32,7 @@ ORDER = [
     "layers",
     "pooling",
     "config",
+    "blocks",
     "vit",
     "batching",
     "folding",

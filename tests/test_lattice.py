@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 import torch
 
 from performer_string import grid_positions
 from performer_string.locality.decay import node_spacing
 from performer_string.locality.grid import cells_of
-from performer_string.locality.lattice import Lattice, find_lattice, from_cells, to_cells
+from performer_string.locality.lattice import Lattice, find_lattice, from_cells, lattice_of, to_cells
 from performer_string.locality.tiles import products, radius_in_tokens
+from performer_string.positions import PositionMode, grid_steps
 
 
 @pytest.mark.parametrize("grid", [(1,), (7,), (1, 5), (5, 1), (4, 6), (2, 3, 4), (3, 1, 2), (1, 1, 1)], ids=str)
@@ -53,3 +56,17 @@ def test_nodes_are_closer_in_three_dimensions_for_the_same_error():
     """It grows as the square of the spacing times the root of the dimension."""
     assert node_spacing(4.0, 1) == node_spacing(4.0, 2) == 2.0
     assert node_spacing(4.0, 3) ** 2 * 3**0.5 == pytest.approx(node_spacing(4.0, 2) ** 2 * 2**0.5)
+
+
+@pytest.mark.parametrize("mode", get_args(PositionMode))
+@pytest.mark.parametrize("grid", [(5, 4), (1, 3), (7,), (1,), (2, 3, 5), (12, 1, 1)])
+def test_a_grid_that_is_known_is_the_one_found(grid, mode):
+    train_grid = tuple(range(3, 3 + len(grid))) if mode == "interpolate" else None
+    known = lattice_of(grid, grid_steps(grid, mode, train_grid))
+    found = find_lattice(grid_positions(grid, mode=mode, train_grid=train_grid, dtype=torch.float64))
+    assert (known.shape, known.dim) == (found.shape, found.dim)
+    assert known.steps == pytest.approx(found.steps, rel=1e-12)
+
+
+def test_a_grid_of_four_axes_is_none():
+    assert lattice_of((2, 2, 2, 2), (1.0,) * 4) is None

@@ -189,6 +189,7 @@ def test_gradients_through_liere():
         {"pool": "cls"},
         {"registers": 1},
         {"locality": "gaussian"},
+        {"values": "lepe", "registers": 1, "positions": "interpolate"},
     ],
     ids=str,
 )

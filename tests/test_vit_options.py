@@ -12,8 +12,9 @@ from small_vit import POLYNOMIAL, large, vit
 
 from performer_string import grid_positions, linear_attention
 from performer_string.attend import build_attention
+from performer_string.blocks import DropPath
 from performer_string.features import FeatureMap
-from performer_string.layers import DropPath, SelfAttention
+from performer_string.layers import SelfAttention
 from performer_string.pooling import AttentionPool, mean_pool
 
 TAYLOR = {"feature_map": "polynomial", "feature_options": {"lower": True}}

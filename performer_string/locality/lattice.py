@@ -5,6 +5,7 @@ A grid of C <= 3 axes is written as (n_0, n_1, n_2) with ones behind, so that on
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,6 +32,16 @@ class Lattice:
     @property
     def tokens(self) -> int:
         return self.shape[0] * self.shape[1] * self.shape[2]
+
+
+def lattice_of(shape: Sequence[int], steps: Sequence[float]) -> Lattice | None:
+    """The grid of this shape and these steps; None of more than three axes."""
+    if not 1 <= len(shape) <= 3:
+        return None
+    own = [step if n > 1 else 1.0 for n, step in zip(shape, steps, strict=True)]
+    n0, n1, n2 = (*shape, 1, 1)[:3]
+    s0, s1, s2 = (*own, 1.0, 1.0)[:3]
+    return Lattice((n0, n1, n2), (s0, s1, s2), len(shape))
 
 
 def find_lattice(positions: Tensor) -> Lattice | None:
@@ -68,9 +79,7 @@ def find_lattice(positions: Tensor) -> Lattice | None:
             return None
         if n == 1 and not bool((positions[:, c] == positions[0, c]).all()):
             return None
-    n0, n1, n2 = (*shape, 1, 1)[:3]
-    s0, s1, s2 = (*steps, 1.0, 1.0)[:3]
-    return Lattice((n0, n1, n2), (s0, s1, s2), dim)
+    return lattice_of(shape, steps)
 
 
 def to_cells(x: Tensor, shape: Triple, cell: Triple) -> Tensor:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from performer_string.encodings.base import Sizes
+from performer_string.locality.lattice import Lattice
 
 Sum = Callable[[Tensor], Tensor]  # v -> A v, [B, H, N, d] to the same
 
@@ -23,6 +24,7 @@ class Surroundings:
         places: the same, or [B, N, C] where samples differ by a move, which differences do not see.
         num_prefix: leading tokens without a position.
         key_mask: [B, N], True where a token takes part; None for all.
+        lattice: the grid of the tokens behind the prefix, where it is known without a look at their positions.
     """
 
     tokens: Tensor
@@ -31,6 +33,7 @@ class Surroundings:
     places: Tensor
     num_prefix: int = 0
     key_mask: Tensor | None = None
+    lattice: Lattice | None = None
 
 
 class ValueMap(nn.Module):

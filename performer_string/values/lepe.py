@@ -66,8 +66,9 @@ class LocalEnhancement(ValueMap):
         return out.flatten(2).unflatten(1, v.shape[1:2] + v.shape[3:]).transpose(2, 3)
 
     def forward(self, attend: Sum, v: Tensor, around: Surroundings) -> Tensor:
-        prefix, positions = around.num_prefix, around.positions
-        lattice = find_lattice(positions[prefix:]) if positions.ndim == 2 else None
+        prefix, positions, lattice = around.num_prefix, around.positions, around.lattice
+        if lattice is None and positions.ndim == 2:
+            lattice = find_lattice(positions[prefix:])
         if lattice is None:
             raise ValueError(
                 f"the value map 'lepe' needs positions [N, C] of a row-major grid with equal steps along each axis, "
