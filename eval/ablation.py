@@ -15,7 +15,7 @@ import torch
 from eval import checkpoints, resolution
 from eval.checkpoints import result_directory as result_directory
 from eval.report import Row, save_figure
-from eval.seeds import seed_of, stem, student
+from eval.seeds import over_seeds, seed_of, stem, student
 from train.data.sizes import Size, ascending
 
 HELP = "accuracy of models with one thing changed at a time, as differences to the recipe, seed by seed"
@@ -63,19 +63,23 @@ def summary(found: Sequence[Row]) -> list[Row]:
     """The reference's accuracy, then the others' differences to it: means over seeds, with Student's interval."""
     models, sizes = models_and_sizes(found)
 
-    def cell(values: Sequence[float], sign: str = "") -> str:
+    def difference(values: Sequence[float]) -> str:
         mean, low, high = student(values)
-        if not sign:  # an accuracy
-            low, high = max(0.0, low), min(100.0, high)
-        return f"{mean:{sign}.1f}" + (f" ({low:{sign}.1f} to {high:{sign}.1f})" if len(values) > 1 else "")
+        if low == high:
+            return f"{mean:+.1f}" + (" (all seeds alike)" if len(values) > 1 else "")
+        return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
 
+    own = [row for row in found if stem(row["model"]) == models[0]]
+    accuracies = {row["resolution"]: row for row in over_seeds(own)}
     lines: list[Row] = []
     for model in models:
-        first = model == models[0]
-        name = "accuracy" if first else "difference"
-        line = {f"{size} px": cell(of(found, model, size, name), "" if first else "+") for size in sizes}
-        title = model if first else f"{model} - {models[0]}"
-        lines.append({"accuracy in %": title, **line, "seeds": len(of(found, model, sizes[0], name))})
+        cells = {size: difference(of(found, model, size, "difference")) for size in sizes}
+        title = f"{model} - {models[0]}"
+        if model == models[0]:
+            cells = {n: "{accuracy:.1f} ({low:.1f} to {high:.1f})".format(**row) for n, row in accuracies.items()}
+            title = model
+        line = {f"{size} px": cells[size] for size in sizes}
+        lines.append({"accuracy in %": title, **line, "seeds": len(of(found, model, sizes[0], "accuracy"))})
     return lines
 
 

@@ -89,15 +89,25 @@ class Length:
 
 
 def affordable(found: Sequence[Row], methods: Sequence[str], tokens: int, longest: float) -> list[str]:
-    """The methods that will take no longer than `longest` seconds, were softmax to grow with the square."""
+    """The methods that are predicted to take no longer than `longest` seconds.
+
+    From the last length on, by the power that the last two differ by, from 1 to 2; after a single length softmax by
+    the square and others in proportion.
+    """
     chosen = []
     for name in methods:
-        last = max((r for r in found if r["method"] == name), key=lambda r: r["tokens"], default=None)
-        growth = 0.0 if last is None else (tokens / last["tokens"]) ** (2 if name == REFERENCE else 1)
-        if last is None or last["ms"] / 1000 * growth <= longest:
+        own = sorted((r for r in found if r["method"] == name), key=lambda r: r["tokens"])[-2:]
+        power = 2.0 if name == REFERENCE else 1.0
+        if len(own) == 2:
+            power = min(2.0, max(1.0, exponent([r["tokens"] for r in own], [r["ms"] for r in own])))
+        seconds = own[-1]["ms"] / 1000 * (tokens / own[-1]["tokens"]) ** power if own else 0.0
+        if seconds <= longest:
             chosen.append(name)
         else:
-            tqdm.write(f"{name} is left out at {tokens} tokens: more than {longest:g} s a call (--longest).")
+            tqdm.write(
+                f"{name} is left out at {tokens} tokens: it would take {seconds:.1f} s a call if time grew as "
+                f"N^{power:.1f}, and --longest is {longest:g}."
+            )
     return chosen
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from performer_string import naive
 from performer_string.attention import linear_attention, rotate_pair, softmax_attention
 from performer_string.choices import lookup
-from performer_string.features import build_feature_map, derive_seed
+from performer_string.features import FeatureMap, build_feature_map, derive_seed
 from performer_string.locality import OffsetKernel
 from performer_string.rotation import Rotation
 
@@ -76,6 +76,11 @@ class Attend(nn.Module):
         """The attention matrix that it implies, dense and before any locality, [B, H, N, N]: for study."""
         raise NotImplementedError
 
+    @property
+    def drawn(self) -> bool:
+        """Whether there are random features."""
+        return False
+
     def redraw(self, step: int) -> None:
         """New random features, a function of (seed, step) alone; nothing where there are none."""
 
@@ -125,6 +130,10 @@ class LinearAttention(Attend):
 
     def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
         return naive.linear_weights(*self.phi.pair(*rotate_pair(q, k, rotation)), key_bias=key_bias)
+
+    @property
+    def drawn(self) -> bool:
+        return type(self.phi).redraw is not FeatureMap.redraw
 
     def redraw(self, step: int) -> None:
         self.phi.redraw(step)
@@ -178,6 +187,10 @@ class PerformerPytorchAttention(Attend):
     def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
         eye = torch.eye(k.shape[-2], device=k.device, dtype=k.dtype).expand(*k.shape[:2], -1, -1)
         return self(q, k, eye, rotation=rotation, key_bias=key_bias)  # the package shows no features, but A I = A
+
+    @property
+    def drawn(self) -> bool:
+        return True
 
     def redraw(self, step: int) -> None:
         with torch.random.fork_rng(devices=[]):

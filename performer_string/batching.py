@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from performer_string.positions import grid_positions, grid_steps
 from performer_string.vit import ViT
 
 
@@ -25,9 +26,9 @@ def batch_images(vit: ViT, images: Sequence[Tensor]) -> dict[str, Tensor]:
     Returns:
         images: [B, channels, height, width].
         patch_mask: [B, N], False where a patch is padding.
-        positions: [B, N, C], left out where those of the padded grid will do. (With positions interpolated, or
-            `absolute` ones, the place of a patch is a matter of the size of its image. A locality, which wants one grid
-            for all images, then is an error of the model.)
+        positions: [B, N, C], left out where those of the padded grid will do: where images are of one size or positions
+            extrapolated. (With positions interpolated, or `absolute` ones, the place of a patch is a matter of the size
+            of its image. A locality, which wants one grid for all images, then is an error of the model.)
 
     Raises:
         ValueError: no images, images of several channels, types or devices, or ones that the patches do not divide.
@@ -46,13 +47,18 @@ def batch_images(vit: ViT, images: Sequence[Tensor]) -> dict[str, Tensor]:
         missing = [n * s - have for n, s, have in zip(largest, scale, x.shape[-len(scale) :], strict=True)]
         return F.pad(x, [amount for m in reversed(missing) for amount in (0, m)])  # of the last axis first
 
+    def places(grid: tuple[int, ...]) -> Tensor:
+        """Those of an image's own grid, gone on with over the largest: [N, C]."""
+        own = vit.grid_positions(grid, images[0].device)
+        steps = own.new_tensor(grid_steps(grid, *vit.placing()))
+        return own[0] + grid_positions(largest, device=own.device, dtype=own.dtype) * steps
+
     ones = [1] * len(vit.patch)
     there = [torch.ones(grid, dtype=torch.bool, device=images[0].device) for grid in grids]
     batch = {
         "images": torch.stack([padded(image, vit.patch) for image in images]),
         "patch_mask": torch.stack([padded(mask, ones).flatten() for mask in there]),
     }
-    if vit.config.positions != "extrapolate" or not vit.encoding.extrapolates:
-        own = [vit.grid_positions(grid, images[0].device).T.unflatten(1, grid) for grid in grids]  # [C, *grid]
-        batch["positions"] = torch.stack([padded(places, ones).flatten(1).T for places in own])
+    if vit.placing()[0] != "extrapolate" and len(set(grids)) > 1:
+        batch["positions"] = torch.stack([places(grid) for grid in grids])
     return batch

@@ -61,6 +61,19 @@ def test_differences_are_to_the_reference_wherever_it_comes(names, monkeypatch):
     assert found == {"recipe-seed0": 0.0, "other-seed0": -20.0}
 
 
+def test_seeds_that_are_all_alike_are_not_certain():
+    """The reference has the interval over its images then, and a difference none."""
+    shared = {"resolution": Size.of(60), "reference": "recipe", "null": 25.0, "low": 91.0, "high": 99.0}
+    found = [
+        {**shared, "model": f"{name}-seed{seed}", "accuracy": accuracy, "difference": accuracy - 96.0}
+        for name, accuracy in (("recipe", 96.0), ("other", 94.5))
+        for seed in (0, 1)
+    ]
+    first, second = (line["60 px"] for line in ablation.summary(found))
+    assert first == "96.0 (91.0 to 99.0)"
+    assert second == "-1.5 (all seeds alike)"
+
+
 def test_of_checkpoints(tmp_path, capsys):
     paths = []
     for seed in (0, 1):

@@ -192,7 +192,7 @@ def test_a_folder_of_runs_is_not_a_run(tmp_path, capsys):
     save(tmp_path / "runs" / "one")
     with pytest.raises(SystemExit):
         main(["resolution", "--checkpoint", str(tmp_path / "runs")])
-    assert f"It is a folder of runs: give {tmp_path / 'runs'}/*." in capsys.readouterr().err
+    assert f"It is a folder of runs: give {tmp_path / 'runs'}/*/checkpoints/last.ckpt." in capsys.readouterr().err
 
 
 def test_a_checkpoint_that_is_not_there(tmp_path, capsys):

@@ -38,6 +38,18 @@ def test_an_empty_class(images):
         images(train={"cat": 0}).setup()
 
 
+def test_other_files_are_left_out_and_said_to_be(images, tmp_path, caplog):
+    data = images(train={"cat": 3, "dog": 2})
+    folder = tmp_path / "here" / "train" / "cat"
+    Image.new("RGB", (8, 8)).save(folder / "4.gif")
+    Image.new("RGB", (8, 8)).save(folder / "5.TGA")
+    for name in ("notes.txt", "list.csv", "other.csv", "LICENSE", ".DS_Store"):
+        (folder / name).touch()
+    data.setup()
+    assert len(data.sets().train) == 7
+    assert "files that are no images are left out: 1 of no ending, 2 of .csv, 1 of .txt." in caplog.text
+
+
 def test_hidden_folders_are_no_classes(images, tmp_path):
     """Such as .ipynb_checkpoints, which may hold a copy of an image."""
     data = images(train={"a": 3, "b": 3, ".ipynb_checkpoints": 1}, test={".ipynb_checkpoints": 1}, val={"a": 2, "b": 1})

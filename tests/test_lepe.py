@@ -93,8 +93,9 @@ def test_it_does_not_see_a_common_move():
 
 
 @pytest.mark.parametrize("attention", ["linear", "softmax"])
-def test_padded_images_of_several_sizes_are_what_they_are_alone(attention):
-    model = vit(attention=attention, values="lepe", registers=1).double().eval()
+@pytest.mark.parametrize("positions", ["extrapolate", "interpolate", "unit"])
+def test_padded_images_of_several_sizes_are_what_they_are_alone(attention, positions):
+    model = vit(attention=attention, values="lepe", registers=1, positions=positions).double().eval()
     images = [torch.randn(2, *size, dtype=torch.float64) for size in ((16, 24), (8, 16))]
     with torch.no_grad():
         together = model(**batch_images(model, images))
@@ -121,6 +122,7 @@ def test_what_is_wrong_is_said():
         with pytest.raises(ValueError, match=message):
             build_value_map("lepe", head_dim=D, num_heads=H, **options)
     v = torch.randn(2, H, 12, D, dtype=torch.float64)
-    for positions in (torch.rand(12, 2), spaced((4, 3), (1.0, 1.0)).expand(2, -1, -1)):
-        with pytest.raises(ValueError, match=r"'lepe' needs positions \[N, C\] of a row-major grid"):
-            run(convolution(), v, positions.double())
+    grids = torch.stack([spaced((4, 3), (1.0, 1.0)), torch.rand(12, 2).double()])
+    for positions in (torch.rand(12, 2).double(), grids):
+        with pytest.raises(ValueError, match=r"needs positions \[N, C\] or \[B, N, C\] of row-major grids"):
+            run(convolution(), v, positions)

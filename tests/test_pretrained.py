@@ -13,10 +13,11 @@ from torch import nn
 from training import REPOSITORY
 
 from eval.__main__ import main as evaluate
-from performer_string import ViT, from_timm
+from performer_string import ViT, ViTConfig, from_timm
 from train.checkpoint import start_from
+from train.data.module import ImageData
 from train.module import ImageClassifier
-from train.pretrained import main
+from train.pretrained import checkpoint, larger, main
 
 timm = pytest.importorskip("timm")
 from timm.models.eva import Eva  # noqa: E402
@@ -149,6 +150,28 @@ def test_the_command_writes_a_checkpoint_and_what_its_weights_decide(folder):
     assert "width: 64" in text
     assert "encoding: absolute" in text
     assert "attention" not in text
+
+
+def test_a_model_without_a_head(tmp_path, capsys):
+    """As DINO's and DINOv2's are: its weights start a model with one."""
+    name = "vit_tiny_patch16_224"
+    vit = from_timm(timm.create_model(name, num_classes=0))
+    file = tmp_path / "headless.ckpt"
+    data = ImageData(source="imagenet", root="DIR", size=[224, 224])
+    torch.save(checkpoint(vit, data), file)
+    assert ViT.from_checkpoint(file)(torch.randn(1, 3, 224, 224)).shape == (1, 192)
+    classifier = ImageClassifier(replace(vit.config, num_classes=5))
+    start_from(file, classifier)
+    assert torch.equal(classifier.vit.embed.weight, vit.embed.weight)
+    with pytest.raises(SystemExit):
+        evaluate(["resolution", "--checkpoint", str(file)])
+    assert "needs num_classes of 2 or more, not 0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("size", "patch", "expected"), [(224, 16, ["288", "384"]), (518, 14, ["672", "882"])])
+def test_sizes_to_validate_on_are_whole_patches(size, patch, expected):
+    vit = ViT(ViTConfig(image_size=[size, size], patch_size=[patch, patch], variant="micro"))
+    assert [larger(vit, 9 / 7), larger(vit, 12 / 7)] == expected
 
 
 def test_weights_of_a_file(tmp_path):

@@ -153,6 +153,30 @@ def test_stopped_and_started_again(tmp_path, faked, capsys):
     assert ": started" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("arguments", "undone"),
+    [
+        (["--model.vit.depth", "1"], None),
+        (["--model.vit.depth", "2"], "model.vit.depth"),
+        (["--model.vit.depth=2"], "model.vit.depth"),
+        (["--model.vit", "{width: 32}"], None),
+        (["--model.vit", "{depth: 3}"], "model.vit"),
+        (["--model.vit.feature_options.learned", "true"], None),
+        (["--model.vit.feature_options.order", "4"], "model.vit.feature_options.order"),
+        (["--model.vit.feature_options", "{num_features: 16}"], "model.vit.feature_options"),
+        (["--trainer.callbacks+=mine.Own", "--trainer.max_epochs", "2"], None),
+    ],
+)
+def test_arguments_do_not_undo_what_a_model_is_named_for(tmp_path, arguments, undone):
+    models = {"shallow": {"model.vit.depth": 1, "model.vit.feature_options": {"order": 2, "num_features": 16}}}
+    plan = read_plan(write_sweep(tmp_path, seeds=[0], axes=None, models=models))
+    if undone is None:
+        Sweep(plan, plan.runs, tmp_path / "out", 1, 1, arguments)
+        return
+    with pytest.raises(ValueError, match=f"--{undone} after -- would undo what the model shallow is named for"):
+        Sweep(plan, plan.runs, tmp_path / "out", 1, 1, arguments)
+
+
 def test_models_of_other_tasks_are_evaluated_apart(tmp_path):
     """In one table, beside one null score, `eval` refuses them."""
     plan = read_plan(write_sweep(tmp_path, seeds=[0], axes=None, models={"recipe": {}, "ray": {}, "other": {}}))

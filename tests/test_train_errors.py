@@ -64,6 +64,11 @@ def fails(arguments: list[str], capsys) -> str:
         ),
         (["--model.vit.encoding", "absolute"], "position_frame draws positions beyond the training grid"),
         (["--model.vit.positions", "interpolate"], "position_frame draws positions beyond the training grid"),
+        (
+            ["--model.vit.values", "lepe"],
+            "position_frame draws positions that are no regular grid, which values='lepe'",
+        ),
+        (["--model.vit.num_classes", "0"], "a classifier needs num_classes of 2 or more, not 0"),
         (["--data.source", "folder", "--data.root", "nowhere"], "no usable training set under nowhere"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
         (["--ckpt_path", "nowhere.ckpt"], "there is no checkpoint nowhere.ckpt"),

@@ -12,7 +12,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from performer_string import ViTConfig
 from performer_string.config import patch_and_image
 from train.data.module import ImageData
-from train.files import BEST, HISTORY, checkpoint_of, latest_checkpoint
+from train.files import BEST, CHECKPOINTS, HISTORY, LAST, checkpoint_of, latest_checkpoint
 from train.module import ImageClassifier, OptimConfig
 
 
@@ -37,7 +37,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
         inside = latest_checkpoint(path)
         hint = "" if inside is None else f" It is the folder of a run: give {inside}."
         if inside is None and path.is_dir() and any(map(latest_checkpoint, path.iterdir())):
-            hint = f" It is a folder of runs: give {path}/*."
+            hint = f" It is a folder of runs: give {path}/*/{CHECKPOINTS}/{LAST}."
         raise CheckpointError(f"there is no checkpoint {path}.{hint}")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)

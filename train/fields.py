@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
+from typing import Any
+
+import yaml
 
 from performer_string import ViTConfig
 from performer_string.choices import nearest
@@ -44,3 +47,31 @@ def check_fields(names: Iterable[str]) -> None:
 def named(arguments: Iterable[str]) -> list[str]:
     """The fields that arguments of a command line set: `--data.root x`, `--data.root=x`, `--trainer.callbacks+=x`."""
     return [argument[2:].partition("=")[0].rstrip("+") for argument in arguments if argument.startswith("--")]
+
+
+def given(arguments: Sequence[str]) -> dict[str, Any]:
+    """Fields with their values in arguments of a command line, but for those that are added to a list."""
+    found = {}
+    for argument, after in zip(arguments, [*arguments[1:], ""], strict=False):
+        name, equals, value = argument.partition("=")
+        if name.startswith("--") and not name.endswith("+"):
+            found[name[2:]] = yaml.safe_load(value if equals else after)
+    return found
+
+
+def leaves(name: str, value: Any) -> dict[str, Any]:
+    """The fields within a value, by their full names."""
+    if not isinstance(value, Mapping):
+        return {name: value}
+    return {inner: leaf for key, own in value.items() for inner, leaf in leaves(f"{name}.{key}", own).items()}
+
+
+def undone(overrides: Mapping[str, Any], arguments: Sequence[str]) -> str | None:
+    """The field that arguments, which come after the overrides of a model, set to another value; None if none."""
+    for name, value in given(arguments).items():
+        for key, own in overrides.items():
+            inside, others = leaves(name, value), leaves(key, own)
+            differs = any(others[leaf] != inside[leaf] for leaf in inside.keys() & others.keys())
+            if differs or (name == key and value != own):
+                return name
+    return None

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import lightning as L
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import AdamW
@@ -109,6 +110,12 @@ def parameter_groups(model: ViT, weight_decay: float) -> list[dict[str, Any]]:
     ]
 
 
+def plain_settings(vit: ViTConfig, optim: OptimConfig, resolutions: list[str]) -> dict[str, Any]:
+    """What a checkpoint holds of a classifier's settings."""
+    settings = {**asdict(optim), "betas": list(optim.betas)}  # YAML has no tuples
+    return {"vit": asdict(vit), "optim": settings, "resolutions": resolutions}
+
+
 class ImageClassifier(L.LightningModule):
     """A ViT with its training.
 
@@ -131,12 +138,22 @@ class ImageClassifier(L.LightningModule):
                 f"position_frame draws positions beyond the training grid, which positions={vit.positions!r} with the "
                 f'encoding {vit.encoding!r} never are: use positions "extrapolate" and an encoding that extrapolates.'
             )
+        values = (attention.values for attention in self.vit.attentions())
+        if self.optim.position_frame > 1 and any(value is not None and value.needs_grid for value in values):
+            raise ValueError(
+                f"position_frame draws positions that are no regular grid, which values={vit.values!r} needs: give one "
+                f"of the two."
+            )
         if self.optim.redraw_every and vit.feature_options.get("learned"):
             raise ValueError("redraw_every draws new random features, and learned ones are kept: give one of the two.")
-        settings = {**asdict(self.optim), "betas": list(self.optim.betas)}  # YAML has no tuples
-        plain = {"vit": asdict(vit), "optim": settings, "resolutions": self.resolutions}
-        self.save_hyperparameters(plain)  # plain values only: a checkpoint loads with weights_only=True
         classes = vit.num_classes
+        if classes < 2:
+            raise ValueError(
+                f"a classifier needs num_classes of 2 or more, not {classes}. (The weights of a model without a head: "
+                f"ViT.from_checkpoint, or --init_from for a model with one.)"
+            )
+        # plain values only: a checkpoint loads with weights_only=True
+        self.save_hyperparameters(plain_settings(vit, self.optim, self.resolutions))
 
         def metrics() -> nn.ModuleList:
             return nn.ModuleList(MulticlassAccuracy(classes, average="micro") for _ in self.resolutions)
@@ -153,6 +170,10 @@ class ImageClassifier(L.LightningModule):
     def forward(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
         with rounded_products(self.vit.norm.weight):
             return cast(Tensor, self.vit(images, positions))
+
+    def on_fit_start(self) -> None:
+        if self.optim.redraw_every and not any(attend.drawn for attend in self.vit.attends()):
+            rank_zero_info("redraw_every has no effect: this model's attention has no random features.")
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         every = self.optim.redraw_every

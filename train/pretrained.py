@@ -18,7 +18,7 @@ from train.data.module import ImageData
 from train.data.sizes import Size
 from train.errors import one_message
 from train.files import write_aside
-from train.module import ImageClassifier
+from train.module import OptimConfig, plain_settings
 
 # What the weights decide. How to attend and what else is new is up to the recipe that they are trained on with.
 FIXED: tuple[str, ...] = ("image_size", "patch_size", "in_channels", "width", "depth", "num_heads", "mlp_ratio")
@@ -50,14 +50,18 @@ def open_model(name: str, weights: Path | None, random: bool) -> tuple[Any, dict
 
 def checkpoint(vit: ViT, data: ImageData) -> dict[str, Any]:
     """What `python -m train` and `python -m eval` read, of a model that this project has not trained."""
-    classifier = ImageClassifier(vit.config, resolutions=[str(Size.of(data.size))])
-    classifier.vit.load_state_dict(vit.state_dict())
     return {
-        "state_dict": classifier.state_dict(),
-        "hyper_parameters": dict(classifier.hparams),
+        "state_dict": {f"vit.{name}": value for name, value in vit.state_dict().items()},
+        "hyper_parameters": plain_settings(vit.config, OptimConfig(), [str(Size.of(data.size))]),
         "ImageData": {"config": data.plain(), "position": None},
         "global_step": 0,
     }
+
+
+def larger(vit: ViT, factor: float) -> str:
+    """About so many times the size of its images, in whole patches."""
+    sizes = zip(cast(list, vit.config.image_size), vit.patch, strict=True)
+    return str(Size.of([round(factor * size / patch) * patch for size, patch in sizes]))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -77,8 +81,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         file, settings = options.out / f"{options.name}.ckpt", options.out / f"{options.name}.yaml"
         fine_tune = ["python", "-m", "train", "fit", "--config", RECIPE, "--config", str(settings)]
         fine_tune += ["--init_from", str(file), "--data.root", "DIR"]
+        fine_tune += ["--trainer.devices", "1", "--trainer.strategy", "auto"]  # the recipe has eight
         fixed = {name: value for name, value in asdict(vit.config).items() if name in FIXED}
-        content = {"model": {"vit": {"variant": None, **fixed, "encoding_options": {}}}, "data": normal}
+        content: dict[str, Any] = {"model": {"vit": {"variant": None, **fixed, "encoding_options": {}}}}
+        content["data"] = {**normal, "resolutions": [larger(vit, 9 / 7), larger(vit, 12 / 7)]}  # 288 and 384 to 224
         with write_aside(file) as partial:
             torch.save(checkpoint(vit, data), partial)
         with write_aside(settings) as partial:
@@ -86,7 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             partial.write_text(f"# What the weights in {file} decide, for a recipe to stand before.\n{text}")
     millions = sum(p.numel() for p in vit.parameters()) / 1e6
     print(f"{file}: {millions:.1f} million parameters, encoding {vit.config.encoding}, the outputs of timm's model.")
-    print(f"Evaluate:  python -m eval resolution --checkpoint {shlex.quote(str(file))} --root DIR")
+    if vit.config.num_classes:
+        print(f"Evaluate:  python -m eval resolution --checkpoint {shlex.quote(str(file))} --root DIR")
+    else:
+        print("It has no head for classes: fine-tuning gives it one.")
     print(f"Fine-tune: {shlex.join(fine_tune)}")
 
 

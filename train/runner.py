@@ -21,7 +21,7 @@ from typing import IO, Any
 import torch
 from tqdm import tqdm
 
-from train.fields import check_fields, named
+from train.fields import check_fields, named, undone
 from train.files import HELD, LOCK, METRICS, latest_checkpoint, write_aside
 from train.plan import Plan, Run, read_yaml
 
@@ -62,6 +62,12 @@ class Sweep:
         self.active: list[Job] = []
         self.signals = 0
         for run in runs:
+            field = undone(run.overrides, extra)
+            if field is not None:
+                raise ValueError(
+                    f"--{field} after -- would undo what the model {run.model} is named for. Leave it out, or train "
+                    f"others by --only model=..."
+                )
             self.check_settings(run)
 
     def settings(self, run: Run) -> dict[str, Any]:

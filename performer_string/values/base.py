@@ -20,7 +20,7 @@ class Surroundings:
     Attributes:
         tokens: what queries, keys and values were projected from, [B, N, H d].
         queries: as attention gets them, before their rotation, [B, H, N, d].
-        positions: of the tokens, [N, C].
+        positions: of the tokens, [N, C], or [B, N, C] where each sample has its own.
         places: the same, or [B, N, C] where samples differ by a move, which differences do not see.
         num_prefix: leading tokens without a position.
         key_mask: [B, N], True where a token takes part; None for all.
@@ -41,7 +41,12 @@ class ValueMap(nn.Module):
 
     Args:
         sizes: the attention it serves.
+
+    Attributes:
+        needs_grid: whether positions have to be a regular grid.
     """
+
+    needs_grid: bool = False
 
     def __init__(self, sizes: Sizes):
         super().__init__()

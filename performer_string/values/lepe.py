@@ -38,6 +38,8 @@ class LocalEnhancement(ValueMap):
         ValueError: (forward) positions that are no regular grid.
     """
 
+    needs_grid = True
+
     def __init__(self, sizes: Sizes, *, kernel_size: int = 3):
         super().__init__(sizes)
         if kernel_size < 1 or kernel_size % 2 == 0:
@@ -66,17 +68,28 @@ class LocalEnhancement(ValueMap):
         return out.flatten(2).unflatten(1, v.shape[1:2] + v.shape[3:]).transpose(2, 3)
 
     def forward(self, attend: Sum, v: Tensor, around: Surroundings) -> Tensor:
-        prefix, positions, lattice = around.num_prefix, around.positions, around.lattice
-        if lattice is None and positions.ndim == 2:
-            lattice = find_lattice(positions[prefix:])
-        if lattice is None:
-            raise ValueError(
-                f"the value map 'lepe' needs positions [N, C] of a row-major grid with equal steps along each axis, "
-                f"one for all samples, which these {list(positions.shape)} are not."
-            )
         own = v if around.key_mask is None else v.masked_fill(~around.key_mask[:, None, :, None], 0.0)
-        local = self.convolved(own[:, :, prefix:], lattice)
-        return attend(v) + F.pad(local, (0, 0, prefix, 0))
+        own, found = own[:, :, around.num_prefix :], lattices(around)
+        if len(set(found)) == 1:
+            local = self.convolved(own, found[0])
+        else:
+            local = torch.cat([self.convolved(*pair) for pair in zip(own.split(1), found, strict=True)])
+        return attend(v) + F.pad(local, (0, 0, around.num_prefix, 0))
+
+
+def lattices(around: Surroundings) -> list[Lattice]:
+    """The grid of the tokens behind the prefix, or that of each sample."""
+    if around.lattice is not None:
+        return [around.lattice]
+    positions = around.positions[..., around.num_prefix :, :]
+    found = [find_lattice(own) for own in (positions if positions.ndim == 3 else [positions])]
+    some = [lattice for lattice in found if lattice is not None]
+    if len(some) < len(found):
+        raise ValueError(
+            f"the value map 'lepe' needs positions [N, C] or [B, N, C] of row-major grids with equal steps along each "
+            f"axis, which these {list(positions.shape)} are not."
+        )
+    return some
 
 
 def hats(taps: int, step: float) -> Tensor:

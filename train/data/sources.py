@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +47,10 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CIFAR = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 
 
+# torchvision's own list, and what else Pillow reads as it comes.
+ENDINGS = {*datasets.folder.IMG_EXTENSIONS, ".gif", ".jfif", ".avif", ".jp2", ".tga"} & {*Image.registered_extensions()}
+
+
 def open_image(path: str) -> Image.Image:
     """An image as RGB, upright as its EXIF says; 16 bits a pixel are scaled to 8, where Pillow's own conversion would
     cut off at 255.
@@ -73,7 +78,21 @@ def classes_in(folder: Path) -> list[str]:
 
 
 class ClassFolders(datasets.ImageFolder):
-    """A folder of images for each class."""
+    """A folder of images for each class. Files of other endings than those of images are left out, and said to be."""
+
+    def __init__(self, root: Path):
+        other: Counter[str] = Counter()
+
+        def is_image(path: str) -> bool:
+            ending = Path(path).suffix.lower()
+            if ending not in ENDINGS and not Path(path).name.startswith("."):
+                other[ending] += 1
+            return ending in ENDINGS
+
+        super().__init__(str(root), loader=open_image, is_valid_file=is_image)
+        if other:
+            counted = ", ".join(f"{count} of {ending or 'no ending'}" for ending, count in sorted(other.items()))
+            warn_once(log, f"endings in {root}", f"{root}: files that are no images are left out: {counted}.")
 
     def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
         classes = classes_in(Path(directory))
@@ -95,7 +114,7 @@ def image_folder(root: Path, train: bool, download: bool) -> VisionDataset:
     if len(labelled) > 1:
         warn_once(log, str(root), f"{labelled[1]} is not used: validation is held out of {root / 'train'}.")
     try:
-        return ClassFolders(chosen, loader=open_image)
+        return ClassFolders(chosen)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{chosen} has to hold a folder of images for each class: {error}") from error
 
