@@ -15,7 +15,8 @@ from performer_string.layers import SelfAttention
 from train.callbacks.figures import locality_figure
 from train.checkpoint import check_same_model, load_trained, read_checkpoint
 from train.data.module import ImageData
-from train.module import ImageClassifier, OptimConfig
+from train.module import ImageClassifier
+from train.optim import OptimConfig
 from train.probe import probe_attention
 
 IMAGES = torch.randn(2, 2, 16, 24, generator=torch.Generator().manual_seed(0))

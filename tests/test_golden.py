@@ -14,7 +14,7 @@ from performer_string.features import derive_seed
 from performer_string.features.draws import orthogonal_projection
 from train.data.arrow import ArrowDataset, ArrowTask
 from train.data.images import shuffled
-from train.module import OptimConfig
+from train.optim import OptimConfig
 
 IMAGES = {  # of seed 0, 9 x 9 cells
     "train": "6c889f3364d72290",

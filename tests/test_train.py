@@ -20,7 +20,8 @@ from training import REPOSITORY, last
 from performer_string import ViT, ViTConfig
 from train import cli
 from train.checkpoint import load_trained, read_checkpoint
-from train.module import ImageClassifier, OptimConfig
+from train.module import ImageClassifier
+from train.optim import OptimConfig
 
 
 def assert_same_end(one: Path, two: Path) -> None:

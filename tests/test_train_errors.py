@@ -21,7 +21,8 @@ from train.checkpoint import CheckpointError, load_trained, read_checkpoint
 from train.data.module import ImageData
 from train.errors import one_message
 from train.files import HELD, LOCK
-from train.module import ImageClassifier, NonFiniteLossError, OptimConfig
+from train.module import ImageClassifier, NonFiniteLossError
+from train.optim import OptimConfig
 
 
 def fails(arguments: list[str], capsys) -> str:

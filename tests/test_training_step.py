@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from performer_string import ViT, ViTConfig, grid_positions
-from train.module import ImageClassifier, OptimConfig, learning_rate, parameter_groups
+from train.module import ImageClassifier
+from train.optim import OptimConfig, learning_rate, parameter_groups
 from train.positions import jitter_positions
 
 VIT = {"image_size": 60, "patch_size": 12, "in_channels": 1, "num_classes": 4, "width": 16, "depth": 2, "num_heads": 2}
@@ -153,3 +154,23 @@ def test_images_count_alike_in_the_loss_of_a_validation_whatever_the_size_of_the
             module.validation_step((images[part], targets[part]), 0)
         wanted = torch.nn.functional.cross_entropy(module(images), targets)
     torch.testing.assert_close(module.val_loss[0].compute(), wanted)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, False),
+        ({"attention": "softmax", "feature_options": {}}, True),
+        ({"feature_map": "polynomial", "feature_options": {}}, True),
+        ({"attention": "performer-pytorch"}, False),
+    ],
+    ids=str,
+)
+def test_redraws_of_what_has_no_draw_are_said_to_have_no_effect(changes, said, caplog):
+    model = ImageClassifier(ViTConfig(**{**VIT, **changes}), OptimConfig(redraw_every=2))
+    before = [x.clone() for x in model.vit.buffers()]
+    with caplog.at_level("INFO"):
+        model.on_fit_start()
+    model.vit.redraw(2)
+    kept = all(torch.equal(x, y) for x, y in zip(model.vit.buffers(), before, strict=True))
+    assert kept == said == ("redraw_every has no effect" in caplog.text)

@@ -13,7 +13,8 @@ from performer_string import ViTConfig
 from performer_string.config import patch_and_image
 from train.data.module import ImageData
 from train.files import BEST, CHECKPOINTS, HISTORY, LAST, checkpoint_of, latest_checkpoint
-from train.module import ImageClassifier, OptimConfig
+from train.module import ImageClassifier
+from train.optim import OptimConfig
 
 
 class CheckpointError(ValueError):

@@ -23,7 +23,7 @@ def recipe_fields() -> tuple[set[str], set[str]]:
 
     from train.data.arrow import ArrowTask
     from train.data.module import ImageData
-    from train.module import OptimConfig
+    from train.optim import OptimConfig
 
     kinds = {"model.vit": ViTConfig, "model.optim": OptimConfig, "data": ImageData, "data.arrow": ArrowTask}
     groups = {*kinds, "model", "trainer"}

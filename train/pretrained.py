@@ -18,7 +18,8 @@ from train.data.module import ImageData
 from train.data.sizes import Size
 from train.errors import one_message
 from train.files import write_aside
-from train.module import OptimConfig, plain_settings
+from train.module import plain_settings
+from train.optim import OptimConfig
 
 # What the weights decide. How to attend and what else is new is up to the recipe that they are trained on with.
 FIXED: tuple[str, ...] = ("image_size", "patch_size", "in_channels", "width", "depth", "num_heads", "mlp_ratio")

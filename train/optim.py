@@ -1,0 +1,93 @@
+"""How a model is trained: what can be chosen, the learning rate, and which weights decay."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from performer_string import ViT
+from performer_string.choices import check_types
+
+
+@dataclass
+class OptimConfig:
+    """How a model is trained.
+
+    Attributes:
+        lr: peak learning rate of AdamW, typically 1e-4 to a few 1e-3.
+        weight_decay: of the weights of linear layers; norms, biases, embeddings and generators have none.
+        betas: of AdamW.
+        warmup: share of the training that the learning rate rises in, linearly from zero.
+        min_lr: the cosine ends at this share of `lr`.
+        label_smoothing: of the cross-entropy.
+        mixup: alpha of mixup (arXiv:1710.09412), 0 for none.
+        cutmix: alpha of cutmix (arXiv:1905.04899), 0 for none. With both, one of them at random for each batch.
+        redraw_every: new random features every so many steps, 0 for never.
+        image_scale: each step enlarges or shrinks its images, both sides by one factor between the inverse of this and
+            itself, log-uniform, rounded to whole patches; 1 for none. Not for the arrow task, whose cells are patches.
+        position_frame: patches get a random increasing subset of the positions of a grid this many times as large
+            along each axis, 1 for none (randomized positions, arXiv:2305.16843).
+        position_frame_min: each step draws how many times, uniformly from this to `position_frame`; none for always
+            `position_frame`.
+        position_scale: positions times a factor between its inverse and itself, log-uniform, 1 for none.
+        position_offset: positions plus a common move of up to so many patches along each axis, 0 for none. No effect
+            where the model is exactly invariant; one draw of random features, or an added encoding, sees it.
+    """
+
+    lr: float = 1e-3
+    weight_decay: float = 0.05
+    betas: tuple[float, float] = (0.9, 0.98)
+    warmup: float = 0.1
+    min_lr: float = 0.01
+    label_smoothing: float = 0.0
+    mixup: float = 0.0
+    cutmix: float = 0.0
+    redraw_every: int = 0
+    image_scale: float = 1.0
+    position_frame: float = 1.0
+    position_frame_min: float | None = None
+    position_scale: float = 1.0
+    position_offset: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        self.betas = (self.betas[0], self.betas[1])
+        if self.lr <= 0 or self.weight_decay < 0:
+            raise ValueError(
+                f"lr has to be positive and weight_decay 0 or more, not {self.lr} and {self.weight_decay}."
+            )
+        for name in ("warmup", "min_lr", "label_smoothing"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} is a share in [0, 1), not {getattr(self, name)}.")
+        if min(self.mixup, self.cutmix, self.redraw_every) < 0:
+            raise ValueError("mixup, cutmix and redraw_every have to be 0 or more.")
+        if min(self.image_scale, self.position_frame, self.position_scale) < 1 or self.position_offset < 0:
+            raise ValueError(
+                f"image_scale, position_frame and position_scale have to be 1 or more, position_offset 0 or more, not "
+                f"{self.image_scale}, {self.position_frame}, {self.position_scale} and {self.position_offset}."
+            )
+        if self.position_frame_min is not None and not 1 <= self.position_frame_min < self.position_frame:
+            raise ValueError(
+                f"position_frame_min has to be 1 or more and below position_frame, {self.position_frame}, not "
+                f"{self.position_frame_min}."
+            )
+
+
+def learning_rate(step: int, steps: float, warmup: float, minimum: float) -> float:
+    """Share of the peak: linear to 1 over `warmup` of the training, then a cosine down to `minimum`."""
+    rise = max(1.0, warmup * steps)
+    if step < rise:
+        return (step + 1) / rise if rise > 1 else 1.0
+    done = min(1.0, (step - rise) / max(1.0, steps - rise))
+    return minimum + (1 - minimum) * (1 + math.cos(math.pi * done)) / 2
+
+
+def parameter_groups(model: ViT, weight_decay: float) -> list[dict[str, Any]]:
+    """Weights of linear layers with decay; everything else (norms, biases, embeddings, generators) without."""
+    spared = model.no_weight_decay()
+    learned = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    return [
+        {"params": [p for name, p in learned if name not in spared], "weight_decay": weight_decay},
+        {"params": [p for name, p in learned if name in spared], "weight_decay": 0.0},
+    ]
