@@ -25,15 +25,15 @@ def batch_images(vit: ViT, images: Sequence[Tensor]) -> dict[str, Tensor]:
 
     Returns:
         images: [B, channels, height, width].
-        patch_mask: [B, N], False where a patch is padding.
-        positions: [B, N, C], left out where those of the padded grid will do: where images are of one size or positions
-            extrapolated. (With positions interpolated, or `absolute` ones, the place of a patch is a matter of the size
-            of its image. A locality, which wants one grid for all images, then is an error of the model.)
+        patch_mask: [B, N], False where a patch is padding; left out where images are of one size, as positions are.
+        positions: [B, N, C], left out where those of the padded grid will do. (With positions interpolated, or
+            `absolute` ones, the place of a patch is a matter of the size of its image. A locality, which wants one grid
+            for all images, then is an error of the model.)
 
     Raises:
         ValueError: no images, images of several channels, types or devices, or ones that the patches do not divide.
     """
-    if not images:
+    if not len(images):
         raise ValueError("a batch has to hold one image or more.")
     kinds = {(image.ndim, len(image), image.dtype, image.device) for image in images}
     if len(kinds) > 1:
@@ -50,15 +50,14 @@ def batch_images(vit: ViT, images: Sequence[Tensor]) -> dict[str, Tensor]:
     def places(grid: tuple[int, ...]) -> Tensor:
         """Those of an image's own grid, gone on with over the largest: [N, C]."""
         own = vit.grid_positions(grid, images[0].device)
-        steps = own.new_tensor(grid_steps(grid, *vit.placing()))
-        return own[0] + grid_positions(largest, device=own.device, dtype=own.dtype) * steps
+        steps = [step if n > 1 else 1.0 for n, step in zip(grid, grid_steps(grid, *vit.placing()), strict=True)]
+        return own[0] + grid_positions(largest, device=own.device, dtype=own.dtype) * own.new_tensor(steps)
 
     ones = [1] * len(vit.patch)
     there = [torch.ones(grid, dtype=torch.bool, device=images[0].device) for grid in grids]
-    batch = {
-        "images": torch.stack([padded(image, vit.patch) for image in images]),
-        "patch_mask": torch.stack([padded(mask, ones).flatten() for mask in there]),
-    }
-    if vit.placing()[0] != "extrapolate" and len(set(grids)) > 1:
-        batch["positions"] = torch.stack([places(grid) for grid in grids])
+    batch = {"images": torch.stack([padded(image, vit.patch) for image in images])}
+    if len(set(grids)) > 1:
+        batch["patch_mask"] = torch.stack([padded(mask, ones).flatten() for mask in there])
+        if vit.placing()[0] != "extrapolate":
+            batch["positions"] = torch.stack([places(grid) for grid in grids])
     return batch

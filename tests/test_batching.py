@@ -8,7 +8,7 @@ from small_vit import large, vit
 
 from performer_string import batch_images
 
-SIZES = ((8, 16), (16, 8), (12, 32), (16, 24))  # of patches of 4 x 8
+SIZES = ((8, 16), (16, 8), (4, 32), (16, 24))  # of patches of 4 x 8
 
 
 def some(*sizes: tuple[int, ...]) -> list[torch.Tensor]:
@@ -24,14 +24,16 @@ def some(*sizes: tuple[int, ...]) -> list[torch.Tensor]:
         {"encoding": "sinusoidal", "pool": "cls"},
         {"encoding": "liere", "centred": True, "values": "group-action"},
         {"encoding": "pate-so4", "attention": "softmax", "qk_norm": True, "log_scale": True},
+        {"encoding": "rope-mixed", "values": "lepe"},
+        {"encoding": "absolute", "values": "lepe", "registers": 1},
     ],
-    ids=lambda options: options["encoding"],
+    ids=str,
 )
 def test_each_image_is_what_it_is_alone(options, positions):
     model, images = large(vit(positions=positions, **options)), some(*SIZES)
     batch = batch_images(model, images)
     assert batch["images"].shape == (4, 2, 16, 32)
-    assert batch["patch_mask"].sum(1).tolist() == [4, 4, 12, 12]
+    assert batch["patch_mask"].sum(1).tolist() == [4, 4, 4, 12]
     both, alone = model(**batch), torch.cat([model(image[None]) for image in images])
     torch.testing.assert_close(both, alone, rtol=1e-6, atol=1e-9)
     gradients = [torch.autograd.grad(x.square().sum(), model.embed.weight)[0] for x in (both, alone)]
@@ -65,6 +67,15 @@ def test_other_axes(axes):
     images = some(*[(4, 6, 2)[:axes], (2, 2, 8)[:axes]])
     both, alone = model(**batch_images(model, images)), torch.cat([model(image[None]) for image in images])
     torch.testing.assert_close(both, alone, rtol=1e-6, atol=1e-9)
+
+
+@pytest.mark.parametrize("options", [{"values": "lepe"}, {"locality": "gaussian"}, {"attention": "performer-pytorch"}])
+def test_images_of_one_size_need_no_mask_and_no_places(options):
+    model = large(vit(positions="interpolate", **options)).eval()
+    images = torch.randn(3, 2, 8, 16).double()
+    batch = batch_images(model, images)
+    assert list(batch) == ["images"]
+    assert torch.equal(model(**batch), model(images))
 
 
 def test_what_is_no_batch():

@@ -37,6 +37,20 @@ def test_what_is_no_lattice():
     assert [find_lattice(x) for x in none] == [None] * len(none)
 
 
+@pytest.mark.parametrize("mode", ["interpolate", "unit"])
+@pytest.mark.parametrize("cells", [8661, 30001])
+def test_a_long_axis_is_found_in_spite_of_its_rounding(cells, mode):
+    positions = grid_positions((cells,), mode=mode, train_grid=(196,) if mode == "interpolate" else None)
+    assert find_lattice(positions).shape == (cells, 1, 1)
+    apart = positions.clone()
+    apart[cells // 2] += 0.1 * (positions[1] - positions[0])
+    assert find_lattice(apart) is None
+
+
+def test_whole_numbers_are_positions():
+    assert find_lattice(grid_positions((3, 4)).long()).shape == (3, 4, 1)
+
+
 def test_cells_there_and_back():
     x = torch.randn(3, 5 * 7 * 4, 2)
     cells = to_cells(x, (5, 7, 4), (2, 3, 4))

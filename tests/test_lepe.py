@@ -102,6 +102,15 @@ def test_padded_images_of_several_sizes_are_what_they_are_alone(attention, posit
         torch.testing.assert_close(together, torch.cat([model(image[None]) for image in images]))
 
 
+def test_no_images_at_places_of_their_own():
+    model = vit(values="lepe").double()
+    positions = model.grid_positions((4, 3))
+    out = model(torch.randn(0, 2, 16, 24).double(), positions=positions.expand(0, -1, -1))
+    out.sum().backward()
+    assert out.shape[0] == 0
+    assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
+
+
 def test_a_model_goes_to_other_sizes():
     """As it is told to place the patches: with squeezed positions the kernel is a wider one."""
     images = torch.randn(1, 2, 32, 48)

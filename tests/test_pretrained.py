@@ -118,6 +118,7 @@ def test_the_example_of_the_docs_runs(monkeypatch):
         (vit, {"global_pool": "avg"}, "normalises what is pooled"),
         (vit, {"global_pool": "map"}, "pooling 'map' is not one of token, avg"),
         (vit, {"act_layer": nn.ReLU}, "computes something else .* differ by"),
+        (vit, {"act_layer": "gelu_tanh"}, "computes something else .* differ by"),
         (vit, {"patch_size": 8, "block_fn": timm.models.vision_transformer.ParallelScalingBlock}, "is not one of"),
         (eva, {"use_abs_pos_emb": True}, "rotations beside absolute positions"),
         (eva, {"rope_type": "cat"}, "the mixed ones are known, not RotaryEmbeddingCat"),
@@ -127,6 +128,17 @@ def test_the_example_of_the_docs_runs(monkeypatch):
 def test_what_cannot_be_ours_is_an_error(make, changes, message):
     with pytest.raises(ValueError, match=message):
         from_timm(make(**changes))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("make", "changes"), [(vit, {"reg_tokens": 2, "init_values": 0.1}), (eva, {})])
+def test_a_model_keeps_its_type(make, changes, dtype):
+    """And is rounded once."""
+    model = make(**changes).to(dtype)
+    ours, exact = from_timm(model), from_timm(model.double())
+    assert {p.dtype for p in ours.parameters()} == {dtype}
+    for mine, theirs in zip(ours.parameters(), exact.parameters(), strict=True):
+        assert torch.equal(mine, theirs.to(dtype))
 
 
 def test_other_models_are_an_error():

@@ -47,9 +47,10 @@ def lattice_of(shape: Sequence[int], steps: Sequence[float]) -> Lattice | None:
 def find_lattice(positions: Tensor) -> Lattice | None:
     """The regular row-major grid that `positions` [N, C] are, of any spacing and origin; None where there is none.
 
-    A coordinate may be off by a thousandth of a step.
+    A coordinate may be off by a thousandth of a step, or what rounding makes of it on a long axis.
     """
     positions = positions.detach()
+    positions = positions if positions.is_floating_point() else positions.double()
     tokens, dim = positions.shape
     if tokens == 0 or not 1 <= dim <= 3 or not bool(positions.isfinite().all()):
         return None
@@ -75,7 +76,8 @@ def find_lattice(positions: Tensor) -> Lattice | None:
         index = torch.arange(n, device=positions.device, dtype=positions.dtype) * step
         view = [n if i == c else 1 for i in range(dim)]
         expected = (positions[0, c] + index).view(view).expand(shape).reshape(-1)  # [n_0, ...] -> [N]
-        if n > 1 and not bool(((positions[:, c] - expected).abs() <= 1e-3 * step).all()):
+        rounding = 4 * torch.finfo(positions.dtype).eps * positions[:, c].abs().max()
+        if n > 1 and not bool(((positions[:, c] - expected).abs() <= rounding.clamp(min=1e-3 * step)).all()):
             return None
         if n == 1 and not bool((positions[:, c] == positions[0, c]).all()):
             return None

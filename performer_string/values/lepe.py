@@ -73,7 +73,8 @@ class LocalEnhancement(ValueMap):
         if len(set(found)) == 1:
             local = self.convolved(own, found[0])
         else:
-            local = torch.cat([self.convolved(*pair) for pair in zip(own.split(1), found, strict=True)])
+            parts = [self.convolved(*pair) for pair in zip(own.split(1), found, strict=False)]  # of no samples none
+            local = torch.cat([*parts, own[:0] * self.weight.sum()])
         return attend(v) + F.pad(local, (0, 0, around.num_prefix, 0))
 
 
