@@ -18,6 +18,7 @@ import torch
 from eval import (
     ablation,
     budget,
+    cost,
     estimator,
     focusing,
     intervene,
@@ -37,6 +38,7 @@ from train.extensions import import_modules
 EVALUATIONS: dict[str, ModuleType] = {
     "resolution": resolution,
     "ablation": ablation,
+    "cost": cost,
     "estimator": estimator,
     "intervene": intervene,
     "invariance": invariance,
