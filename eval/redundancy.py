@@ -158,7 +158,9 @@ def plot(found: Sequence[Row], path: Path) -> None:
     axis = figure.subplots()
     image = axis.imshow(values, cmap="viridis_r", vmin=0)
     for i, j in np.ndindex(*values.shape):
-        axis.text(j, i, "0" if values[i, j] < SAME else f"{values[i, j]:.2f}", ha="center", va="center", fontsize=7)
+        written = "0" if values[i, j] < SAME else f"{values[i, j]:.2f}"
+        color = "white" if values[i, j] > values.max() / 2 else "black"
+        axis.text(j, i, written, ha="center", va="center", fontsize=7, color=color)
     axis.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
     axis.set_yticks(range(len(names)), names, fontsize=8)
     axis.set(xlabel="target", ylabel="fitted, with a free basis")
