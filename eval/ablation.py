@@ -73,11 +73,12 @@ def summary(found: Sequence[Row]) -> list[Row]:
     accuracies = {row["resolution"]: row for row in over_seeds(own)}
     lines: list[Row] = []
     for model in models:
-        cells = {size: difference(of(found, model, size, "difference")) for size in sizes}
-        title = f"{model} - {models[0]}"
         if model == models[0]:
-            cells = {n: "{accuracy:.1f} ({low:.1f} to {high:.1f})".format(**row) for n, row in accuracies.items()}
             title = model
+            cells = {n: "{accuracy:.1f} ({low:.1f} to {high:.1f})".format(**row) for n, row in accuracies.items()}
+        else:
+            title = f"{model} - {models[0]}"
+            cells = {size: difference(of(found, model, size, "difference")) for size in sizes}
         line = {f"{size} px": cells[size] for size in sizes}
         lines.append({"accuracy in %": title, **line, "seeds": len(of(found, model, sizes[0], "accuracy"))})
     return lines

@@ -50,8 +50,8 @@ def batch_images(vit: ViT, images: Sequence[Tensor]) -> dict[str, Tensor]:
     def places(grid: tuple[int, ...]) -> Tensor:
         """Those of an image's own grid, gone on with over the largest: [N, C]."""
         own = vit.grid_positions(grid, images[0].device)
-        steps = [step if n > 1 else 1.0 for n, step in zip(grid, grid_steps(grid, *vit.placing()), strict=True)]
-        return own[0] + grid_positions(largest, device=own.device, dtype=own.dtype) * own.new_tensor(steps)
+        steps = own.new_tensor(grid_steps(grid, *vit.placing()))
+        return own[0] + grid_positions(largest, device=own.device, dtype=own.dtype) * steps
 
     ones = [1] * len(vit.patch)
     there = [torch.ones(grid, dtype=torch.bool, device=images[0].device) for grid in grids]

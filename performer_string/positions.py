@@ -54,10 +54,10 @@ def grid_positions(
     if dtype in (torch.bfloat16, torch.float16):
         raise ValueError(f"{dtype} rounds positions, to whole patches or worse: use float32 or float64.")
     axes = []
-    for n, step in zip(grid, grid_steps(grid, mode, train_grid), strict=True):
+    for c, n in enumerate(grid):
         axis = torch.arange(n, device=device, dtype=dtype)  # [n]
-        if mode == "interpolate":
-            axis = (axis + 0.5) * step - 0.5
+        if train_grid is not None:
+            axis = (axis + 0.5) * (train_grid[c] / n) - 0.5
         elif mode == "unit":
             axis = axis / max(n - 1, 1)
         axes.append(axis - axis.mean() if centred else axis)
@@ -65,10 +65,10 @@ def grid_positions(
 
 
 def grid_steps(grid: Sequence[int], mode: PositionMode, train_grid: Sequence[int] | None) -> list[float]:
-    """How far the cells of `grid_positions` lie apart, along each axis."""
+    """How far the cells of `grid_positions` lie apart, along each axis; 1 along an axis of one cell."""
     if mode == "interpolate":
         assert train_grid is not None
-        return [n_train / n for n_train, n in zip(train_grid, grid, strict=True)]
+        return [n_train / n if n > 1 else 1.0 for n_train, n in zip(train_grid, grid, strict=True)]
     return [1 / max(n - 1, 1) if mode == "unit" else 1.0 for n in grid]
 
 

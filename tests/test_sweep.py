@@ -165,6 +165,7 @@ def test_stopped_and_started_again(tmp_path, faked, capsys):
         (["--model.vit.feature_options.order", "4"], "model.vit.feature_options.order"),
         (["--model.vit.feature_options", "{num_features: 16}"], "model.vit.feature_options"),
         (["--trainer.callbacks+=mine.Own", "--trainer.max_epochs", "2"], None),
+        (["--data.root", "%images: a: b"], None),
     ],
 )
 def test_arguments_do_not_undo_what_a_model_is_named_for(tmp_path, arguments, undone):

@@ -46,17 +46,25 @@ def check_fields(names: Iterable[str]) -> None:
 
 def named(arguments: Iterable[str]) -> list[str]:
     """The fields that arguments of a command line set: `--data.root x`, `--data.root=x`, `--trainer.callbacks+=x`."""
-    return [argument[2:].partition("=")[0].rstrip("+") for argument in arguments if argument.startswith("--")]
+    return [name.rstrip("+") for name, _ in given(list(arguments))]
 
 
-def given(arguments: Sequence[str]) -> dict[str, Any]:
-    """Fields with their values in arguments of a command line, but for those that are added to a list."""
-    found = {}
+def given(arguments: Sequence[str]) -> list[tuple[str, str]]:
+    """The fields that arguments of a command line set, with the text of their values."""
+    found = []
     for argument, after in zip(arguments, [*arguments[1:], ""], strict=False):
         name, equals, value = argument.partition("=")
-        if name.startswith("--") and not name.endswith("+"):
-            found[name[2:]] = yaml.safe_load(value if equals else after)
+        if name.startswith("--"):
+            found.append((name[2:], value if equals else after))
     return found
+
+
+def parsed(text: str) -> Any:
+    """A value as YAML reads it; text that is no YAML is text."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
 
 
 def leaves(name: str, value: Any) -> dict[str, Any]:
@@ -68,7 +76,8 @@ def leaves(name: str, value: Any) -> dict[str, Any]:
 
 def undone(overrides: Mapping[str, Any], arguments: Sequence[str]) -> str | None:
     """The field that arguments, which come after the overrides of a model, set to another value; None if none."""
-    for name, value in given(arguments).items():
+    for name, text in given(arguments):
+        value = parsed(text)
         for key, own in overrides.items():
             inside, others = leaves(name, value), leaves(key, own)
             differs = any(others[leaf] != inside[leaf] for leaf in inside.keys() & others.keys())

@@ -35,12 +35,11 @@ class Lattice:
 
 
 def lattice_of(shape: Sequence[int], steps: Sequence[float]) -> Lattice | None:
-    """The grid of this shape and these steps; None of more than three axes."""
+    """The grid of this shape and these steps, 1 along an axis of one token; None of more than three axes."""
     if not 1 <= len(shape) <= 3:
         return None
-    own = [step if n > 1 else 1.0 for n, step in zip(shape, steps, strict=True)]
     n0, n1, n2 = (*shape, 1, 1)[:3]
-    s0, s1, s2 = (*own, 1.0, 1.0)[:3]
+    s0, s1, s2 = (*steps, 1.0, 1.0)[:3]
     return Lattice((n0, n1, n2), (s0, s1, s2), len(shape))
 
 
