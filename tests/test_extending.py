@@ -17,7 +17,7 @@ from training import REPOSITORY, last
 from eval.__main__ import main
 from performer_string import ENCODINGS, FEATURE_MAPS, LOCALITIES, build_encoding
 from train import cli, plan
-from train.checkpoint import CheckpointError, read_checkpoint
+from train.contents import CheckpointError, read_checkpoint
 from train.data.images import AUGMENTATIONS
 from train.data.sources import SOURCES
 

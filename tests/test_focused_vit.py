@@ -13,7 +13,8 @@ from performer_string import LOCALITIES, VALUE_MAPS, ViT, ViTConfig, build_encod
 from performer_string.attend import build_attention
 from performer_string.layers import SelfAttention
 from train.callbacks.figures import locality_figure
-from train.checkpoint import check_same_model, load_trained, read_checkpoint
+from train.checkpoint import check_same_model, load_trained
+from train.contents import read_checkpoint
 from train.data.module import ImageData
 from train.module import ImageClassifier
 from train.optim import OptimConfig

@@ -12,7 +12,7 @@ from training import last
 
 from eval.report import environment
 from train import cli
-from train.checkpoint import read_checkpoint
+from train.contents import read_checkpoint
 from train.provenance import code
 
 

@@ -15,7 +15,7 @@ from training import last
 from train import cli
 from train.callbacks.checkpoints import WholeFiles
 from train.callbacks.control import StepSeed
-from train.checkpoint import read_checkpoint
+from train.contents import read_checkpoint
 
 
 class KilledError(Exception):

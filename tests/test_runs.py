@@ -14,7 +14,8 @@ from training import last
 
 from train import cli, commands
 from train.callbacks.control import CleanStop
-from train.checkpoint import load_trained, read_checkpoint
+from train.checkpoint import load_trained
+from train.contents import read_checkpoint
 from train.module import ImageClassifier
 
 

@@ -19,7 +19,8 @@ from training import REPOSITORY, last
 
 from performer_string import ViT, ViTConfig
 from train import cli
-from train.checkpoint import load_trained, read_checkpoint
+from train.checkpoint import load_trained
+from train.contents import read_checkpoint
 from train.module import ImageClassifier
 from train.optim import OptimConfig
 

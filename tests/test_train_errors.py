@@ -17,7 +17,8 @@ from training import REPOSITORY, TINY, last
 
 from performer_string import ViTConfig
 from train import cli
-from train.checkpoint import CheckpointError, load_trained, read_checkpoint
+from train.checkpoint import load_trained
+from train.contents import CheckpointError, read_checkpoint
 from train.data.module import ImageData
 from train.errors import one_message
 from train.files import HELD, LOCK

@@ -15,7 +15,7 @@ from training import last
 from performer_string import ViT
 from performer_string.features import derive_seed
 from train import cli
-from train.checkpoint import read_checkpoint
+from train.contents import read_checkpoint
 from train.data.module import ImageData
 from train.module import ImageClassifier
 

@@ -1,4 +1,4 @@
-"""Trained models back from their checkpoints, with errors that say what is wrong with a file."""
+"""Trained models back from their checkpoints, and what a training that begins or goes on with one asks of it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch.utilities import rank_zero_info
 
 from performer_string import ViTConfig
 from performer_string.config import patch_and_image
+from train.contents import CheckpointError, config_of, read_checkpoint
 from train.data.module import ImageData
-from train.files import BEST, CHECKPOINTS, HISTORY, LAST, checkpoint_of, latest_checkpoint
+from train.distillation import DistillationConfig
+from train.files import BEST, HISTORY, checkpoint_of
 from train.module import ImageClassifier
 from train.optim import OptimConfig
-
-
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be used."""
 
 
 @dataclass
@@ -31,38 +28,6 @@ class Trained:
     settings: dict[str, Any]  # all that it was trained with
 
 
-def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """The content of a checkpoint file, loaded with `weights_only=True`."""
-    path = Path(path)
-    if not path.is_file():
-        inside = latest_checkpoint(path)
-        hint = "" if inside is None else f" It is the folder of a run: give {inside}."
-        if inside is None and path.is_dir() and any(map(latest_checkpoint, path.iterdir())):
-            hint = f" It is a folder of runs: give {path}/*/{CHECKPOINTS}/{LAST}."
-        raise CheckpointError(f"there is no checkpoint {path}.{hint}")
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many types here: pickle, zip, end of file, key
-        raise CheckpointError(
-            f"{path} is not a checkpoint that can be read: it is cut off, damaged, or another kind of file "
-            f"({type(error).__name__})."
-        ) from error
-    keys = {"state_dict", "hyper_parameters", "ImageData"}
-    if not isinstance(content, dict) or not keys <= content.keys():
-        raise CheckpointError(f"{path} is not a checkpoint of this project: it has to hold {', '.join(sorted(keys))}.")
-    return content
-
-
-def config_of(content: dict[str, Any], **overrides: Any) -> ViTConfig:
-    """The model's configuration in a checkpoint."""
-    try:
-        return ViTConfig.of_checkpoint(content["hyper_parameters"]["vit"], **overrides)
-    except ValueError as error:
-        if not str(error).startswith("unknown "):
-            raise
-        raise ValueError(f"{error} One of your own has to be imported first: --imports MODULE.") from None
-
-
 def load_trained(path: str | Path, **overrides: Any) -> Trained:
     """The model of a checkpoint, or of a run's last one, in evaluation mode; `overrides` replace fields of its
     ViTConfig."""
@@ -73,11 +38,13 @@ def load_trained(path: str | Path, **overrides: Any) -> Trained:
         classifier = ImageClassifier(vit, resolutions=content["hyper_parameters"]["resolutions"])
         classifier.load_state_dict(content["state_dict"])
         data = ImageData.from_checkpoint(content["ImageData"])
-        optim = OptimConfig(**content["hyper_parameters"].get("optim", {}))  # with what is newer at its default
+        settings = content["hyper_parameters"]
+        optim = OptimConfig(**settings.get("optim", {}))  # with what is newer at its default
+        taught = asdict(DistillationConfig(**settings.get("distillation", {})))
     except (KeyError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"the weights in {path} do not match the configuration beside them: {error}") from error
     taken = "best" if path.name == BEST else content.get("global_step")  # the best may be of any step
-    settings = {**asdict(vit), **asdict(optim), **data.plain(), "steps": taken}
+    settings = {**asdict(vit), **asdict(optim), **data.plain(), "distillation": taught, "steps": taken}
     return Trained(path, classifier.eval(), data, settings)
 
 

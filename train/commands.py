@@ -39,11 +39,10 @@ from train.checkpoint import (
     check_no_average,
     check_same_class,
     check_same_model,
-    config_of,
     grid_of,
-    read_checkpoint,
     start_from,
 )
+from train.contents import config_of, read_checkpoint
 from train.data.sizes import Size
 from train.extensions import import_modules
 from train.fields import named
@@ -106,7 +105,12 @@ class TrainCLI(LightningCLI):
 
     def before_instantiate_classes(self) -> None:
         config = self.config[self.subcommand]
-        for group in ("model.optim", "data.arrow", "trainer"):  # without others there is an error before
+        for group in (
+            "model.optim",
+            "model.distillation",
+            "data.arrow",
+            "trainer",
+        ):  # without others there is an error before
             if config.get(group) is None:
                 raise ValueError(f"{group} is there with nothing in it: give it fields, or leave it out.")
         import_modules(config.imports)

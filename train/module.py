@@ -18,6 +18,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from torchvision.transforms import v2
 
 from performer_string import ViT, ViTConfig
+from train.distillation import DistillationConfig, Teacher
 from train.optim import OptimConfig, learning_rate, parameter_groups
 from train.positions import jitter_positions
 from train.rounded import rounded_products
@@ -27,10 +28,16 @@ class NonFiniteLossError(RuntimeError):
     """The loss became infinite or not a number."""
 
 
-def plain_settings(vit: ViTConfig, optim: OptimConfig, resolutions: list[str]) -> dict[str, Any]:
+def plain_settings(
+    vit: ViTConfig,
+    optim: OptimConfig,
+    resolutions: list[str],
+    distillation: DistillationConfig = DistillationConfig(),  # noqa: B008
+) -> dict[str, Any]:
     """What a checkpoint holds of a classifier's settings."""
     settings = {**asdict(optim), "betas": list(optim.betas)}  # YAML has no tuples
-    return {"vit": asdict(vit), "optim": settings, "resolutions": resolutions}
+    kept = {"vit": asdict(vit), "optim": settings, "resolutions": resolutions}
+    return {**kept, "distillation": asdict(distillation)}
 
 
 class ImageClassifier(L.LightningModule):
@@ -40,14 +47,24 @@ class ImageClassifier(L.LightningModule):
         vit: the model.
         optim: how it is trained.
         resolutions: names of the validation sets' sizes, the training size first.
+        distillation: the trained model that it learns from, where there is one.
     """
 
-    def __init__(self, vit: ViTConfig, optim: OptimConfig = OptimConfig(), resolutions: list[str] | None = None):  # noqa: B008
+    def __init__(
+        self,
+        vit: ViTConfig,
+        optim: OptimConfig = OptimConfig(),  # noqa: B008
+        resolutions: list[str] | None = None,
+        distillation: DistillationConfig = DistillationConfig(),  # noqa: B008
+    ):
         super().__init__()
         # from the plain values of a checkpoint, as `load_from_checkpoint` gives them
         vit = ViTConfig(**vit) if isinstance(vit, dict) else vit
         optim = OptimConfig(**optim) if isinstance(optim, dict) else optim
-        self.vit, self.optim = ViT(vit), optim
+        if isinstance(distillation, dict):
+            distillation = DistillationConfig(**distillation)
+        self.vit, self.optim, self.distillation = ViT(vit), optim, distillation
+        self.teacher: Teacher | None = None  # which a training reads
         self.resolutions = resolutions or ["train"]
         extrapolates = vit.positions == "extrapolate" and self.vit.encoding.extrapolates
         if self.optim.position_frame > 1 and not extrapolates:
@@ -70,7 +87,7 @@ class ImageClassifier(L.LightningModule):
                 f"ViT.from_checkpoint, or --init_from for a model with one.)"
             )
         # plain values only: a checkpoint loads with weights_only=True
-        self.save_hyperparameters(plain_settings(vit, self.optim, self.resolutions))
+        self.save_hyperparameters(plain_settings(vit, self.optim, self.resolutions, distillation))
 
         def metrics() -> nn.ModuleList:
             return nn.ModuleList(MulticlassAccuracy(classes, average="micro") for _ in self.resolutions)
@@ -88,7 +105,13 @@ class ImageClassifier(L.LightningModule):
         with rounded_products(self.vit.norm.weight):
             return cast(Tensor, self.vit(images, positions))
 
+    def setup(self, stage: str) -> None:
+        if stage == "fit" and self.distillation.teacher:
+            self.teacher = Teacher(self.distillation, self.vit, self.trainer.datamodule)  # type: ignore[attr-defined]
+
     def on_fit_start(self) -> None:
+        if self.teacher is not None:
+            self.teacher.to(self.device)
         if self.optim.redraw_every and not any(attend.drawn for attend in self.vit.attends()):
             rank_zero_info("redraw_every has no effect: this model's attention has no random features.")
 
@@ -117,14 +140,22 @@ class ImageClassifier(L.LightningModule):
             positions, c.position_frame, c.position_scale, c.position_offset, c.position_frame_min
         ).to(images.device)
 
+    def compare(self, images: Tensor, positions: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Logits [B, classes] in float32, and the terms of the loss that a teacher adds to that of the labels."""
+        if self.teacher is None:
+            return self(images, positions).float(), {}
+        with rounded_products(self.vit.norm.weight):
+            return self.teacher.losses(self.vit, images, positions)
+
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         images, targets = self.draw_size(batch[0]), batch[1]
         mixed = targets
         if self.mixes:
             mix = self.mixes[int(torch.randint(len(self.mixes), ()))]
             images, mixed = mix(images, targets)
-        logits = self(images, self.draw_positions(images)).float()
-        loss = F.cross_entropy(logits, mixed, label_smoothing=self.optim.label_smoothing)
+        logits, terms = self.compare(images, self.draw_positions(images))
+        labels = F.cross_entropy(logits, mixed, label_smoothing=self.optim.label_smoothing)
+        loss = labels if self.teacher is None else (1 - self.distillation.weight) * labels + sum(terms.values())
         if not torch.isfinite(loss):
             raise NonFiniteLossError(
                 f"the loss is {loss.item()} at step {self.global_step}, so that training stopped; the weights are "
@@ -135,6 +166,8 @@ class ImageClassifier(L.LightningModule):
             self.train_accuracy(logits, targets)
             self.log("train/accuracy", self.train_accuracy, prog_bar=True, on_step=True, on_epoch=False)
         self.log("train/loss", loss, prog_bar=True)
+        for name, term in terms.items():
+            self.log(f"train/loss_of_{name}", term)
         return loss
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:

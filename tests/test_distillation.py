@@ -1,0 +1,202 @@
+"""Learning from a teacher: the loss is its definition, what it reaches, and that a training with one is like any."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+from saved import save
+from test_resumed import KilledError
+from test_runs import fit
+from test_train_errors import fails
+from torch import Tensor
+from torch.nn import functional as F
+from training import last
+
+from performer_string import ViT, ViTConfig
+from train import cli
+from train.callbacks.control import StepSeed
+from train.checkpoint import load_trained
+from train.contents import read_checkpoint
+from train.data.module import ImageData
+from train.distillation import DistillationConfig, Teacher
+from train.module import ImageClassifier
+
+EXACT = ViTConfig(
+    image_size=60,
+    patch_size=12,
+    in_channels=1,
+    num_classes=4,
+    width=16,
+    depth=2,
+    num_heads=2,
+    attention="softmax",
+    registers=1,
+    encoding="circulant-string",
+)
+LINEAR = replace(EXACT, attention="linear", feature_map="relu", feature_options={"num_features": 8}, key_gate=True)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return save(tmp_path / "teacher", EXACT).parents[1]
+
+
+def student(config: ViTConfig = LINEAR) -> ViT:
+    torch.manual_seed(5)
+    return ViT(config).train()
+
+
+def layers(vit: ViT, images: Tensor) -> list[tuple[Tensor, Tensor]]:
+    """What the attention of each layer is given and puts out."""
+    positions = vit.grid_positions(vit.grid(*images.shape[2:]))
+    own = torch.cat([torch.zeros(1, 2), positions])  # the register's rotation is that of zero
+    x = torch.cat([vit.prefix.expand(len(images), -1, -1), vit.embed(vit.patches(images))], dim=1)
+    found = []
+    for block, rotation in zip(vit.blocks, vit.rotations(positions), strict=True):
+        given = block.norm1(x)
+        out = block.attention(given, rotation, positions=own, num_prefix=1)
+        found.append((given, out))
+        x = x + out
+        x = x + block.mlp(block.norm2(x))
+    return found
+
+
+@pytest.mark.parametrize("side", [60, 84])
+def test_the_terms_and_their_gradients_are_their_definition(run, side):
+    config = DistillationConfig(str(run), weight=0.3, temperature=2.5, attention=0.7)
+    vit, images = student(), torch.rand(3, 1, side, side)
+    for parameter in vit.parameters():
+        parameter.data += 0.1 * torch.randn_like(parameter)
+    logits, terms = Teacher(config, vit).losses(vit, images, None)
+    sum(terms.values()).backward()
+    found = {name: p.grad.clone() for name, p in vit.named_parameters()}
+    vit.zero_grad()
+
+    teacher = ViT.from_checkpoint(run / "checkpoints" / "last.ckpt")
+    torch.testing.assert_close(logits, vit(images))
+    with torch.no_grad():
+        shares, exact = (teacher(images) / 2.5).softmax(-1), layers(teacher, images)
+    own = (vit(images) / 2.5).softmax(-1)
+    kl = 2.5**2 * (shares * (shares / own).log()).sum(-1).mean()
+    errors = []
+    for block, rotation, (given, wanted) in zip(
+        vit.blocks, vit.rotations(vit.grid_positions(vit.grid(side, side))), exact, strict=True
+    ):
+        places = torch.zeros(given.shape[1], 2)  # which nothing here looks at
+        out = block.attention(given, rotation, positions=places, num_prefix=1)
+        errors.append(((out - wanted) ** 2).sum() / (wanted**2).sum())
+    torch.testing.assert_close(terms["teacher"], 0.3 * kl)
+    torch.testing.assert_close(terms["attention"], 0.7 * (errors[0] + errors[1]) / 2)
+    (0.3 * kl + 0.7 * (errors[0] + errors[1]) / 2).backward()
+    for name, parameter in vit.named_parameters():
+        torch.testing.assert_close(found[name], parameter.grad, msg=name)
+
+
+def test_a_model_is_not_behind_itself_and_others_are(run):
+    """Of the teacher's weights: no error. Of other attention with them: one in the attention. Afresh: both."""
+    config, images = DistillationConfig(str(run), weight=1, attention=1), torch.rand(2, 1, 60, 60)
+    weights = ViT.from_checkpoint(run / "checkpoints" / "last.ckpt").state_dict()
+    found = []
+    for own, start in ((EXACT, weights), (LINEAR, weights), (LINEAR, {})):
+        vit = student(own)
+        vit.load_state_dict(start, strict=False)
+        with torch.no_grad():
+            found.append({k: float(v) for k, v in Teacher(config, vit).losses(vit, images, None)[1].items()})
+    assert max(map(abs, found[0].values())) < 1e-9
+    assert 1e-6 < found[1]["attention"] < found[2]["attention"]
+    assert found[1]["teacher"] < found[2]["teacher"]
+
+
+def test_attention_transfer_reaches_attention_alone_and_answers_everything(run):
+    vit, images = student(), torch.rand(2, 1, 60, 60)
+    _, terms = Teacher(DistillationConfig(str(run), attention=1), vit).losses(vit, images, None)
+    for term, only in (("attention", True), ("teacher", False)):
+        vit.zero_grad(set_to_none=True)
+        terms[term].backward(retain_graph=True)
+        reached = {name for name, p in vit.named_parameters() if p.grad is not None and p.grad.any()}
+        inside = {n for n, _ in vit.named_parameters() if ".attention." in n or n.startswith("encoding.")}
+        assert reached == (inside if only else {n for n, _ in vit.named_parameters()})
+
+
+def test_images_are_normalised_as_the_teachers_were(tmp_path):
+    data = ImageData("arrow", mean=[0.3], std=[0.4], val_size=32, size=[60, 60], workers=0)
+    path, own = save(tmp_path / "teacher", EXACT, data), ImageData("arrow", mean=[0.1], std=[0.5], size=[60, 60])
+    teacher, pixels = Teacher(DistillationConfig(str(path)), student(), own), torch.randint(0, 256, (2, 1, 60, 60))
+    torch.testing.assert_close(teacher.images(own.normalise(pixels)), data.normalise(pixels))
+    alike = own.normalise(pixels)
+    assert Teacher(DistillationConfig(str(path)), student(), data).images(alike) is alike
+
+
+def test_a_training_learns_from_its_teacher_and_is_resumed_as_it_was(run, config, tmp_path, monkeypatch):
+    vit = ["--model.vit.attention", "softmax", "--model.vit.registers", "1", "--model.optim.redraw_every", "0"]
+    vit += ["--model.vit.feature_options", "{}"]
+    given = [*vit, "--model.distillation.teacher", str(run), "--model.distillation.attention", "2.0", "--ema", "0"]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    fit(config, whole, *given)
+
+    def die(self, trainer, module, *others):
+        if trainer.global_step == 17:
+            raise KilledError
+
+    monkeypatch.setattr(StepSeed, "on_train_batch_end", die)
+    with pytest.raises(KilledError):
+        fit(config, killed, *given)
+    monkeypatch.undo()
+    cli.run(["resume", str(killed)])
+    one, other = (read_checkpoint(last(folder)) for folder in (whole, killed))
+    assert all(torch.equal(one["state_dict"][name], value) for name, value in other["state_dict"].items())
+    assert one["state_dict"].keys() == ImageClassifier(load_trained(whole).classifier.vit.config).state_dict().keys()
+    assert one["hyper_parameters"]["distillation"]["attention"] == 2
+    fit(config, tmp_path / "alone", *vit, "--ema", "0")
+    alone = read_checkpoint(last(tmp_path / "alone"))["state_dict"]
+    assert not torch.equal(alone["vit.head.weight"], one["state_dict"]["vit.head.weight"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "given", "message"),
+    [
+        ({}, ["--model.distillation.attention=1"], "needs a trained model to learn from: distillation.teacher"),
+        ({}, ["--model.distillation.teacher=nowhere"], "there is no checkpoint nowhere"),
+        ({}, ["--model.distillation.weight=2"], "distillation.weight is a share in [0, 1], not 2.0"),
+        ({}, ["--model.distillation.temperature=0"], "distillation.temperature has to be positive"),
+        ({}, ["TEACHER", "--model.distillation.weight=0"], "a teacher of weight 0 and attention 0 teaches nothing"),
+        ({"num_classes": 5}, ["TEACHER"], "num_classes=5 and not 4: a model cannot learn this from it"),
+        ({"depth": 3, "width": 24}, ["TEACHER", "--model.distillation.attention=1"], "depth=3 and not 2; width=24"),
+        ({"registers": 0}, ["TEACHER", "--model.distillation.attention=1"], "and one with pool=cls)=0 and not 1"),
+        ({}, ["TEACHER", "--model.distillation.attention=1", "--compile=eager"], "which --compile hides"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_learned_from_is_refused(config, tmp_path, capsys, changes, given, message):
+    path = save(tmp_path / "teacher", ViTConfig(**{**asdict(EXACT), "variant": None, **changes}))
+    more = [f"--model.distillation.teacher={path}" if each == "TEACHER" else each for each in given]
+    new = tmp_path / "run"
+    start = ["fit", "--config", str(config), "--run_dir", str(new), "--model.vit.registers", "1"]
+    assert message in fails([*start, *more], capsys)
+
+
+@pytest.mark.parametrize("attention", ["0", "1"])
+def test_a_teacher_of_other_layers_teaches_its_answers(run, config, tmp_path, attention):
+    """Other depth and width, or, with the transfer, another encoding, attention and image size."""
+    given = ["--model.distillation.teacher", str(run), "--model.distillation.attention", attention]
+    given += ["--trainer.max_epochs", "1", "--model.vit.registers", "1"]
+    given += ["--model.vit.depth", "1"] if attention == "0" else ["--model.vit.encoding", "rope-mixed"]
+    fit(config, tmp_path / "run", *given, *([] if attention == "0" else ["--model.vit.image_size", "72"]))
+
+
+def test_the_labels_share_of_the_loss(run):
+    """(1 - weight) CE of the labels beside the terms, and CE alone without a teacher."""
+    config = DistillationConfig(str(run), weight=0.25)
+    module, batch = ImageClassifier(LINEAR, distillation=config), (torch.rand(4, 1, 60, 60), torch.arange(4))
+    logged: dict[str, Tensor] = {}
+    module.log = lambda name, value, **others: logged.update({name: value})
+    labels = F.cross_entropy(module.vit(batch[0]), batch[1])
+    torch.testing.assert_close(module.training_step(batch, 0), labels)
+    module.teacher = Teacher(config, module.vit)
+    loss = module.training_step(batch, 0)
+    teacher = module.teacher.losses(module.vit, batch[0], None)[1]["teacher"]
+    torch.testing.assert_close(loss, 0.75 * labels + teacher)
+    torch.testing.assert_close(logged["train/loss"], loss)
+    torch.testing.assert_close(logged["train/loss_of_teacher"], teacher)
