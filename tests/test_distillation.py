@@ -183,6 +183,7 @@ def test_a_teacher_of_other_layers_teaches_its_answers(run, config, tmp_path, at
     given = ["--model.distillation.teacher", str(run), "--model.distillation.attention", attention]
     given += ["--trainer.max_epochs", "1", "--model.vit.registers", "1"]
     given += ["--model.vit.depth", "1"] if attention == "0" else ["--model.vit.encoding", "rope-mixed"]
+    given += ["--trainer.precision", "bf16-true" if attention == "1" else "bf16-mixed"]
     fit(config, tmp_path / "run", *given, *([] if attention == "0" else ["--model.vit.image_size", "72"]))
 
 

@@ -147,7 +147,7 @@ class Teacher:
         with torch.no_grad(), watched(self.vit) as theirs:
             wanted = self.vit(self.images(images)).float()
         errors = [
-            relative_error(attention(there.tokens, *here.others, **here.named), there.out)
+            relative_error(attention(there.tokens.to(here.tokens.dtype), *here.others, **here.named), there.out)
             for attention, here, there in zip(student.attentions(), own, theirs, strict=True)
         ]
         terms = {"attention": c.attention * torch.stack(errors).mean()}
