@@ -16,6 +16,7 @@ from eval.__main__ import main as evaluate
 from performer_string import ViT, ViTConfig, from_timm
 from train.checkpoint import start_from
 from train.data.module import ImageData
+from train.distillation import DistillationConfig, Teacher
 from train.module import ImageClassifier
 from train.pretrained import checkpoint, larger, main
 
@@ -218,6 +219,23 @@ def test_its_checkpoint_is_fine_tuned(folder, caplog):
     assert "num_heads: 2 in the checkpoint, 4 asked for" in caplog.text
     source = ViT.from_checkpoint(folder / "test_vit.ckpt")
     assert torch.equal(classifier.vit.embed.weight, source.embed.weight)
+
+
+def test_its_checkpoint_is_a_teacher(folder, tmp_path):
+    """Of a model with linear attention; and one without a head of how to attend alone."""
+    config = ViT.from_checkpoint(folder / "test_vit.ckpt").config
+    headless = tmp_path / "headless.ckpt"
+    data = ImageData(source="imagenet", root="DIR", size=[160, 160])
+    torch.save(checkpoint(ViT(replace(config, num_classes=0)), data), headless)
+    for file, weight, wanted in (
+        (folder / "test_vit.ckpt", 0.5, {"teacher", "attention"}),
+        (headless, 0.0, {"attention"}),
+    ):
+        student = ViT(replace(config, attention="linear", num_classes=1000 if weight else 5))
+        teacher = Teacher(DistillationConfig(str(file), weight=weight, attention=1.0), student, data)
+        _, terms = teacher.losses(student, torch.randn(2, 3, 160, 160), None)
+        assert terms.keys() == wanted
+        assert all(term.isfinite() for term in terms.values())
 
 
 @pytest.mark.parametrize(

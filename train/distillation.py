@@ -30,8 +30,8 @@ class DistillationConfig:
 
     The second term is of Hinton et al., arXiv:1503.02531; the third is the attention transfer of LoLCATs
     (arXiv:2410.10254, section 3.1) in relative form, for linear attention that starts with the weights of a model with
-    softmax (`--init_from`). It needs layers, width, patches and prefix tokens as of the teacher; the others need its
-    classes only.
+    softmax (`--init_from`). It needs layers, width, patches and prefix tokens as of the teacher; the second needs its
+    classes.
 
     Attributes:
         teacher: a checkpoint, or the folder of a run; none for no teacher.
@@ -103,8 +103,9 @@ class Teacher:
         content = read_checkpoint(path)
         theirs, own = config_of(content), student.config
         self.config, self.vit = config, ViT.from_checkpoint(path).requires_grad_(False)
-        pairs: dict[str, tuple[Any, Any]] = {"num_classes": (theirs.num_classes, own.num_classes)}
-        pairs["in_channels"] = (theirs.in_channels, own.in_channels)
+        pairs: dict[str, tuple[Any, Any]] = {"in_channels": (theirs.in_channels, own.in_channels)}
+        if config.weight:
+            pairs["num_classes"] = (theirs.num_classes, own.num_classes)
         if config.attention:
             pairs |= {"depth": (theirs.depth, own.depth), "width": (theirs.width, own.width)}
             pairs["patch_size"] = (self.vit.patch, student.patch)
