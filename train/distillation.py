@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from performer_string import ViT
+from performer_string import SelfAttention, ViT
 from performer_string.choices import check_types
 from train.contents import config_of, read_checkpoint
 from train.data.module import ImageData
@@ -71,14 +71,14 @@ class Seen:
 
 
 @contextmanager
-def watched(vit: ViT) -> Iterator[list[Seen]]:
-    """Of each layer that a model computes in the meantime."""
+def watched(attentions: Sequence[SelfAttention]) -> Iterator[list[Seen]]:
+    """Of each of these that a model computes in the meantime."""
     seen: list[Seen] = []
 
     def keep(module: Any, given: tuple[Any, ...], named: dict[str, Any], out: Tensor) -> None:
         seen.append(Seen(given[0], given[1:], named, out))
 
-    handles = [attention.register_forward_hook(keep, with_kwargs=True) for attention in vit.attentions()]
+    handles = [attention.register_forward_hook(keep, with_kwargs=True) for attention in attentions]
     try:
         yield seen
     finally:
@@ -137,21 +137,17 @@ class Teacher:
             images: [B, C, H, W], normalised for the student.
             positions: of the student's patches, None for those of the grid, which the teacher's are always.
         """
-        c = self.config
-        if not c.attention:
+        c, terms = self.config, {}
+        with watched(student.attentions() if c.attention else []) as own:
             logits = student(images, positions).float()
-            with torch.no_grad():
-                wanted = self.vit(self.images(images)).float()
-            return logits, {"teacher": c.weight * divergence(logits, wanted, c.temperature)}
-        with watched(student) as own:
-            logits = student(images, positions).float()
-        with torch.no_grad(), watched(self.vit) as theirs:
+        with torch.no_grad(), watched(self.vit.attentions() if c.attention else []) as theirs:
             wanted = self.vit(self.images(images)).float()
-        errors = [
-            relative_error(attention(there.tokens.to(here.tokens.dtype), *here.others, **here.named), there.out)
-            for attention, here, there in zip(student.attentions(), own, theirs, strict=True)
-        ]
-        terms = {"attention": c.attention * torch.stack(errors).mean()}
+        if c.attention:
+            errors = [
+                relative_error(attention(there.tokens.to(here.tokens.dtype), *here.others, **here.named), there.out)
+                for attention, here, there in zip(student.attentions(), own, theirs, strict=True)
+            ]
+            terms["attention"] = c.attention * torch.stack(errors).mean()
         if c.weight:
             terms["teacher"] = c.weight * divergence(logits, wanted, c.temperature)
         return logits, terms
