@@ -36,15 +36,16 @@ class DropPath(nn.Module):
         return x * keep.bernoulli_(1 - self.rate) / (1 - self.rate)
 
 
-def again(layer: nn.Module) -> Callable[..., Tensor]:
-    """A layer to be computed a second time in the backward pass: with the random features of the first, or an error."""
+def again(block: Block) -> Callable[..., Tensor]:
+    """A block to be computed a second time in the backward pass: with the random features of the first, or an error."""
     if torch.compiler.is_compiling():
-        return layer
-    drawn = versions(layer.buffers())
+        return block
+    attend = block.attention.attend  # and not all of the block: statistics of its other parts may change
+    drawn = versions(attend.buffers())
 
     def compute(*given: Any) -> Tensor:
-        check_draw(layer.buffers(), drawn)
-        return cast(Tensor, layer(*given))
+        check_draw(attend.buffers(), drawn)
+        return cast(Tensor, block(*given))
 
     return compute
 
@@ -56,7 +57,7 @@ class Block(nn.Module):
         self, attention: SelfAttention, width: int, mlp_ratio: float, drop_path: float, norm_eps: float = 1e-5
     ):
         super().__init__()
-        hidden = int(width * mlp_ratio)
+        hidden = int(width * mlp_ratio + 1e-6)  # a ratio that was a quotient of the two gives its numerator
         self.norm1, self.norm2 = nn.LayerNorm(width, norm_eps), nn.LayerNorm(width, norm_eps)
         self.attention = attention
         self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))

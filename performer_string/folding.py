@@ -35,7 +35,8 @@ def fold(model: ViT) -> ViT:
     if not all(attention.plain() for attention in model.attentions()):
         raise ValueError(
             "fold needs plain projections of queries and keys, and one of this model has an adapter, a "
-            "parametrization, pruning or a hook, or no bias: merge or remove it first."
+            "parametrization, pruning or a hook, quantised weights, or no bias: merge or remove it first, and fold "
+            "before you quantise."
         )
     projections = [x for attention in model.attentions() for x in attention.qkv.parameters()]
     if len(set(map(id, projections))) < len(projections):

@@ -96,21 +96,26 @@ class SelfAttention(nn.Module):
         keys.copy_(queries)
 
     def plain(self) -> bool:
-        """Whether the projection is its weight and bias and nothing else: no adapter, pruning, hook or the like."""
+        """Whether the projection is its weight and bias and nothing else: no adapter, pruning, hook, quantised weight
+        or the like."""
         own = "forward" in vars(self.qkv)
         kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
         hooked = any(getattr(self.qkv, kind) for kind in kinds)
-        return type(self.qkv) is nn.Linear and self.qkv.bias is not None and not (hooked or own)
+        if type(self.qkv) is not nn.Linear or self.qkv.bias is None or hooked or own:
+            return False
+        return not hasattr(self.qkv.weight, "__tensor_flatten__")  # a tensor made of others, as quantised ones are
 
     def fold(self, basis: Tensor) -> tuple[Tensor, Tensor]:
         """Weight [3D, D] and bias [3D] of the projections with B^T applied to the queries' and keys' rows."""
-        weight, bias = self.qkv.weight, self.qkv.bias
-        turn = basis.mT.to(weight.dtype)
-        weight, bias = (part.unflatten(0, (3, self.num_heads, self.head_dim)) for part in (weight, bias))
+        sizes = (3, self.num_heads, self.head_dim)
+        weight, bias = (x.unflatten(0, sizes) for x in (self.qkv.weight, self.qkv.bias))  # [3, H, d, D], [3, H, d]
+
+        def turned(part: Tensor) -> Tensor:
+            dtype = torch.promote_types(torch.promote_types(part.dtype, basis.dtype), torch.float32)
+            return torch.cat([(basis.mT.to(dtype) @ part[:2].to(dtype)).to(part.dtype), part[2:]])
+
         with torch.autocast(weight.device.type, enabled=False):  # weight and bias apart: both come out contiguous
-            rows = torch.cat([turn @ weight[:2], weight[2:]])  # [3, H, d, D]
-            columns = torch.cat([turn @ bias[:2, ..., None], bias[2:, ..., None]])  # [3, H, d, 1]
-        return rows.flatten(0, 2), columns.flatten()
+            return turned(weight).flatten(0, 2), turned(bias[..., None]).flatten()
 
     def project(self, x: Tensor, basis: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Queries and keys in the basis, and values: [B, N, D] -> [B, H, N, d] each."""

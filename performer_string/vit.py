@@ -79,8 +79,17 @@ class ViT(nn.Module):
 
     @classmethod
     def from_checkpoint(cls, path: str | PathLike[str]) -> ViT:
-        """The model of a checkpoint of `python -m train`, on the CPU and in evaluation mode."""
+        """The model of a checkpoint of `python -m train`, on the CPU and in evaluation mode.
+
+        Raises:
+            ValueError: a file of another kind, such as a `state_dict` alone, which does not say what model it is of.
+        """
         content = torch.load(path, map_location="cpu", weights_only=True)
+        if not isinstance(content, dict) or not {"hyper_parameters", "state_dict"} <= content.keys():
+            raise ValueError(
+                f"{path} is no checkpoint of `python -m train`: it lacks hyper_parameters or state_dict. Weights alone "
+                f"go into a model of the same configuration: ViT(config).load_state_dict(torch.load(path))."
+            )
         model = cls(ViTConfig.of_checkpoint(content["hyper_parameters"]["vit"]))
         weights = {name: value for name, value in content["state_dict"].items() if name.startswith("vit.")}
         model.load_state_dict({name.removeprefix("vit."): value for name, value in weights.items()})

@@ -116,7 +116,39 @@ class Adapter(nn.Module):
         return self.linear(x) + self.more(x)
 
 
+class Quantised(torch.Tensor):
+    """A weight made of other tensors, that `linear` alone can use."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        return torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+
+    def __init__(self, inner):
+        self.inner = inner
+
+    def __tensor_flatten__(self):
+        return ["inner"], None
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        if function is nn.functional.linear:
+            x, weight, *bias = args
+            return function(x, weight.inner, *bias)
+        return super().__torch_function__(function, types, args, kwargs)
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        if function is torch.ops.aten.detach.default:
+            return cls(args[0].inner)
+        raise NotImplementedError(f"Quantised has no {function}")
+
+
+def quantise(attention):
+    attention.qkv.weight = nn.Parameter(Quantised(attention.qkv.weight.detach()), requires_grad=False)
+
+
 STANDS_FOR_IT = {
+    "quantised": quantise,
     "pruned": lambda attention: prune.l1_unstructured(attention.qkv, "weight", 0.5),
     "weight norm": lambda attention: parametrizations.weight_norm(attention.qkv),
     "adapter": lambda attention: setattr(attention, "qkv", Adapter(attention.qkv)),
@@ -142,6 +174,13 @@ def test_what_stands_for_a_projection_has_its_say(change):
     before = model(images)
     STANDS_FOR_IT[change](model.blocks[1].attention)
     assert not torch.equal(model(images), before)
+
+
+def test_a_quantised_projection_is_turned_behind_it():
+    model, images = vit(encoding="circulant-string", attention="softmax"), torch.randn(1, 2, 16, 24)
+    before = model(images)
+    quantise(model.blocks[1].attention)  # to the same numbers
+    torch.testing.assert_close(model(images), before)
 
 
 @pytest.mark.parametrize("part", ["qkv", "block"])

@@ -26,6 +26,15 @@ def test_values(b, norm):
     assert (single @ single.mT - torch.eye(b)).abs().max() < 1e-6
 
 
+@pytest.mark.parametrize("norm", [6e4, 1e6])
+def test_far_from_the_origin(norm):
+    """X^4 is in the range of float32 there, and its squares are not."""
+    x = skew(5, 8, 8, norm=norm).float()
+    single = exponential(x)
+    assert (single @ single.mT - torch.eye(8)).abs().max() < 1e-2
+    torch.testing.assert_close(single.double(), torch.linalg.matrix_exp(x.double()), rtol=0, atol=3e-7 * norm)
+
+
 @pytest.mark.parametrize("norm", [0.1, 5.0, 70.0])
 def test_gradients(norm):
     x, g = skew(4, 7, 7, norm=norm), torch.randn(4, 7, 7, dtype=torch.float64)

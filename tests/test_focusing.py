@@ -176,3 +176,12 @@ def test_positions_that_are_no_grid_are_told_of_once(caplog):
     assert locality.lattice(rows.flip(-1), 0) is None
     assert caplog.text.count("300 positions are no row-major grid") == 1
     assert caplog.records[0].levelname == "WARNING"
+    assert locality.lattice(grid_positions((3, 4, 5, 5)), 0) is None
+    assert "300 positions have 4 axes, and grids are known of up to three: weights are N x N" in caplog.text
+
+
+def test_learned_positions_are_a_grid_where_no_gradient_is_taken():
+    locality, positions = build_locality("gaussian", num_heads=2), grid_positions((20, 15)).requires_grad_()
+    assert locality.lattice(positions, 0) is None
+    with torch.no_grad():
+        assert locality.lattice(positions, 0) is not None

@@ -41,6 +41,15 @@ class TestLayer:
         x = torch.randn(3, 7, 12, dtype=torch.float64)
         torch.testing.assert_close(layer(x, rotation), layer(x, Dense()))
 
+    def test_a_folded_projection_in_bf16_is_rounded_once(self):
+        layer = self.layer().bfloat16()
+        basis = torch.linalg.qr(torch.randn(2, 6, 6)).Q
+        rows = layer.qkv.weight.detach().float().view(3, 2, 6, 12)
+        expected = torch.cat([basis.mT @ rows[:2], rows[2:]]).flatten(0, 2)
+        folded, _ = layer.fold(basis)
+        assert folded.dtype == torch.bfloat16
+        assert torch.equal(folded, expected.bfloat16())
+
     @pytest.mark.parametrize("attention", ATTENTIONS)
     def test_weights_are_what_the_layer_does(self, attention):
         layer = self.layer(attention)

@@ -147,6 +147,18 @@ def test_other_models_are_an_error():
         from_timm(nn.Linear(2, 2))
 
 
+def test_a_width_inside_that_its_ratio_rounds_down():
+    """1840 / 448 * 448 is 1839.9999999999998."""
+    ours = from_timm(vit(embed_dim=448, depth=1, num_heads=4, mlp_ratio=1840.5 / 448))
+    assert ours.blocks[0].mlp[0].out_features == 1840
+
+
+def test_weights_alone_are_no_checkpoint(tmp_path):
+    torch.save({"norm.weight": torch.ones(3)}, tmp_path / "weights.pt")
+    with pytest.raises(ValueError, match="no checkpoint of `python -m train`: it lacks hyper_parameters"):
+        ViT.from_checkpoint(tmp_path / "weights.pt")
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """Of a checkpoint of a small model of timm, `test_vit`."""

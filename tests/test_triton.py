@@ -12,8 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from performer_string import build_feature_map, naive
+from performer_string import build_feature_map, logs, naive
 from performer_string.features import FeatureForm
+from performer_string.kernels import tell
 from performer_string.kernels.triton_linear import supports, triton_linear_attention
 from performer_string.rotation import PlaneRotation
 
@@ -208,6 +209,18 @@ def test_fixed_planes_are_those_of_a_rotation():
         grads.append([out, *torch.autograd.grad(out.square().sum(), [q, k, v])])
     for a, b in zip(*grads, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_a_reason_is_told_once_for_all_shapes(caplog):
+    logs.said.clear()
+    _, form, (q, k, v, _, _), _ = draw(MAPS[0], (1, 2, 9, 16, 16, 16, (2, 9, 8)))
+    for keys in (5, 6, 7):
+        reason = supports(q, k[:, :, :keys], v[:, :, :keys], form, interpreted=True)
+        assert f"[1, 2, {keys}, 16]" in reason
+        tell(reason)
+    assert len(caplog.records) == 1
+    tell(supports(q[..., :15], k[..., :15], v, form, interpreted=True))
+    assert len(caplog.records) == 2
 
 
 def test_reasons():

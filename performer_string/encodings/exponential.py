@@ -30,7 +30,8 @@ def exponential(x: Tensor) -> Tensor:
     x2 = x @ x
     x3, x4 = x2 @ x, x2 @ x2
     # Eigenvalues of X^4 come in pairs, so that the largest is at most the Frobenius norm over the root of 2.
-    radius = float((torch.linalg.matrix_norm(x4.detach()).amax() / 2**0.5) ** 0.25)
+    top = x4.detach().abs().amax()  # apart, since the squares of a norm leave float32 where X^8 does
+    radius = float((top**0.25) * (torch.linalg.matrix_norm(x4.detach() / top).amax() / 2**0.5) ** 0.25)
     usable = radius > 0 and math.isfinite(radius)  # a number that is not finite goes through to the loss
     squarings = max(0, math.ceil(math.log2(radius / RADIUS[x.dtype]))) if usable else 0
     h = 0.5**squarings

@@ -14,8 +14,8 @@ from performer_string.precision import full_precision
 
 
 def derive_seed(*parts: int | str) -> int:
-    """A seed of 63 bits for this tuple of numbers and words: the same everywhere, unrelated for tuples that are written
-    differently (1 and "1" are not)."""
+    """A seed of 63 bits for these numbers and words, joined by slashes: the same everywhere, and unrelated for others
+    (1 and "1" are the same, and so are "a/b" and "a", "b")."""
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 

@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 
 def tell(reason: str) -> None:
-    warn_once(log, reason, f"linear attention runs in chunks of plain torch operations; the Triton kernel: {reason}")
+    kind, _, _ = reason.partition(", not ")  # without the shapes that were given: they may differ at every call
+    warn_once(log, kind, f"linear attention runs in chunks of plain torch operations; the Triton kernel: {reason}")
 
 
 def fused_attention(

@@ -156,16 +156,15 @@ class OffsetKernel(nn.Module):
     def lattice(self, positions: Tensor, num_prefix: int) -> Lattice | None:
         """The grid of the tokens behind the prefix; None where N x N is to be used: few tokens, no regular grid, or
         positions that need a gradient; or transforms and export, which the walks have no rule for."""
-        if positions.requires_grad or len(positions) <= DENSE or plain():
+        learned = positions.requires_grad and torch.is_grad_enabled()
+        if learned or len(positions) <= DENSE or plain():
             return None
         found = find_lattice(positions[num_prefix:])
         if found is None:
-            warn_once(
-                log,
-                "grid",
-                f"{len(positions) - num_prefix} positions are no row-major grid (the first axis the slowest, each "
-                f"rising in equal steps): weights are N x N",
-            )
+            count, dim = len(positions) - num_prefix, positions.shape[-1]
+            reason = "are no row-major grid (the first axis the slowest, each rising in equal steps)"
+            reason = reason if dim <= 3 else f"have {dim} axes, and grids are known of up to three"
+            warn_once(log, "grid" if dim <= 3 else "axes", f"{count} positions {reason}: weights are N x N")
         return found
 
 
