@@ -8,6 +8,7 @@ from typing import Any, Literal, get_args
 
 from performer_string.attend import ATTENTIONS
 from performer_string.choices import check_positive, check_types, lookup
+from performer_string.encodings import ENCODINGS
 from performer_string.features import FEATURE_MAPS
 from performer_string.locality import LOCALITIES
 from performer_string.positions import PositionMode
@@ -133,6 +134,7 @@ class ViTConfig:
         self.variant = None
         lookup("attention", self.attention, ATTENTIONS)
         lookup("feature map", self.feature_map, FEATURE_MAPS)
+        lookup("encoding", self.encoding, ENCODINGS)
         lookup("pooling", self.pool, dict.fromkeys(get_args(Pool)))
         for kind, name, options, table in (
             ("locality", self.locality, self.locality_options, LOCALITIES),

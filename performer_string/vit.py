@@ -174,7 +174,7 @@ class ViT(nn.Module):
         seen = (placed, self.num_prefix, key_mask, places, lattice)
         for block, rotation in zip(self.blocks, rotations, strict=True):
             if self.grad_checkpointing and torch.is_grad_enabled():
-                x = checkpoint(again(block), x, rotation, *seen, use_reentrant=False)
+                x = checkpoint(again(cast(Block, block)), x, rotation, *seen, use_reentrant=False)
             else:
                 x = block(x, rotation, *seen)
         return cast(Tensor, self.norm(x))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+
 import pytest
 import yaml
 from training import last
@@ -50,7 +53,7 @@ def test_a_refused_command_leaves_a_folder_as_it_was(tmp_path, made, begun):
     for path in kept:
         path.touch()
     before, there = history(folder), set(folder.iterdir())
-    own = [folder / LOCK, folder / "events.out.tfevents.2"]
+    own = [folder / LOCK, folder / f"events.out.tfevents.2.host.{os.getpid()}.0"]
     for path in own:
         path.touch()
     if begun:
@@ -59,6 +62,30 @@ def test_a_refused_command_leaves_a_folder_as_it_was(tmp_path, made, begun):
     restore(folder, before, there, made)
     assert folder.is_dir() == (begun or not made)
     assert sorted(folder.glob("*")) == sorted(kept)
+
+
+def test_a_refused_command_takes_nothing_from_the_one_that_trains(tmp_path):
+    """Both found no folder, and the other has not written its history yet."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    theirs = [folder / "events.out.tfevents.2.host.1.0", folder / LOCK]
+    own = folder / f"events.out.tfevents.2.host.{os.getpid()}.0"
+    for path in (theirs[0], own):
+        path.touch()
+    with (folder / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        restore(folder, 0, set(), made=True)
+        assert sorted(folder.iterdir()) == theirs
+    restore(folder, 0, set(), made=True)
+    assert list(folder.iterdir()) == theirs[:1]
+
+
+def test_a_progress_bar_of_ones_own(config, tmp_path):
+    """Of which Lightning takes one only."""
+    bar = ["--trainer.enable_progress_bar", "true", "--trainer.callbacks+=TQDMProgressBar"]
+    given = [*bar, "--trainer.callbacks.refresh_rate=7", "--trainer.fast_dev_run", "true"]
+    trainer = cli.run(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *given]).trainer
+    assert trainer.progress_bar_callback.refresh_rate == 7
 
 
 def test_a_try_of_one_batch_is_no_run(config, tmp_path):

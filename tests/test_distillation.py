@@ -6,6 +6,7 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
+from PIL import Image
 from saved import save
 from test_resumed import KilledError
 from test_runs import fit
@@ -175,6 +176,32 @@ def test_what_cannot_be_learned_from_is_refused(config, tmp_path, capsys, change
     new = tmp_path / "run"
     start = ["fit", "--config", str(config), "--run_dir", str(new), "--model.vit.registers", "1"]
     assert message in fails([*start, *more], capsys)
+
+
+@pytest.mark.parametrize(("own", "fits"), [("abcd", True), ("abce", False)])
+def test_a_teacher_of_other_classes(tmp_path, own, fits):
+    """As many, but a number means another one."""
+
+    def data(names: str) -> ImageData:
+        for name in names:
+            folder = tmp_path / names / "train" / name
+            folder.mkdir(parents=True)
+            for i in range(2):
+                Image.new("RGB", (60, 60)).save(folder / f"{i}.png")
+        made = ImageData("folder", root=str(tmp_path / names), size=[60, 60], batch_size=2)
+        made.setup()
+        return made
+
+    colours = replace(EXACT, in_channels=3)
+    path = save(tmp_path / "teacher", colours, data("abcd"))
+    images = data(own) if own != "abcd" else load_trained(path).data
+    config = DistillationConfig(str(path))
+    if fits:
+        Teacher(config, student(colours), images)
+        return
+    with pytest.raises(ValueError, match=r"the training images and the teacher .* d, e are in one"):
+        Teacher(config, student(colours), images)
+    Teacher(replace(config, weight=0.0, attention=1.0), student(colours), images)
 
 
 @pytest.mark.parametrize("attention", ["0", "1"])

@@ -65,7 +65,8 @@ def test_a_module_of_ones_own_from_the_command_line(config, mine, tmp_path):
     assert len(read(run / "results" / "resolution.csv")[1]) == 2
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("imports: [mine]\n" + config.read_text())
-    (tmp_path / "sweep.yaml").write_text(f"recipe: {recipe}\nmodels:\n  elu: {{model.vit.feature_map: elu}}\n")
+    elu = "{model.vit.feature_map: elu, model.vit.feature_options: {}}"
+    (tmp_path / "sweep.yaml").write_text(f"recipe: {recipe}\nmodels:\n  elu: {elu}\n")
     assert len(plan.read_plan(tmp_path / "sweep.yaml").runs) == 1
 
 

@@ -43,7 +43,7 @@ def test_other_files_are_left_out_and_said_to_be(images, tmp_path, caplog):
     folder = tmp_path / "here" / "train" / "cat"
     Image.new("RGB", (8, 8)).save(folder / "4.gif")
     Image.new("RGB", (8, 8)).save(folder / "5.TGA")
-    for name in ("notes.txt", "list.csv", "other.csv", "LICENSE", ".DS_Store"):
+    for name in ("notes.txt", "list.csv", "other.csv", "LICENSE", ".DS_Store", "._0.png"):
         (folder / name).touch()
     data.setup()
     assert len(data.sets().train) == 7

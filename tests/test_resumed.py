@@ -76,6 +76,48 @@ def test_a_run_ended_by_steps_and_killed_in_its_last_validation(config, tmp_path
     assert names[0] == names[1] == ["best.ckpt", "last.ckpt"]
 
 
+@pytest.mark.parametrize("epochs", ["3", "-1"])
+def test_a_limit_of_steps_and_a_kill_at_the_end_of_an_epoch(config, tmp_path, monkeypatch, epochs):
+    """The epochs that are done count as such, with a limit of epochs too, and the batches come in their order."""
+    given = ("--trainer.max_steps", "25", "--trainer.max_epochs", epochs)
+    run, whole = tmp_path / "run", tmp_path / "whole"
+
+    def die(self, trainer, module):
+        if trainer.current_epoch == 1:
+            raise KilledError
+
+    monkeypatch.setattr(Callback, "on_train_epoch_start", die)
+    with pytest.raises(KilledError):
+        fit(config, run, *given)
+    monkeypatch.undo()
+    assert read_checkpoint(last(run))["global_step"] == 10
+    cli.run(["resume", str(run)])
+    fit(config, whole, *given)
+    assert metrics(run) == metrics(whole)
+    assert validations(run) == validations(whole)
+    ours, theirs = (read_checkpoint(last(r)) for r in (run, whole))
+    assert ours["global_step"] == 25
+    assert all(torch.equal(ours["state_dict"][name], theirs["state_dict"][name]) for name in theirs["state_dict"])
+
+
+def test_a_run_of_one_epoch_goes_on_for_more(config, tmp_path):
+    fit(config, tmp_path / "run", "--trainer.max_steps", "10", "--trainer.max_epochs", "1")
+    cli.run(["resume", str(tmp_path / "run"), "--trainer.max_steps", "15", "--trainer.max_epochs", "2"])
+    assert metrics(tmp_path / "run")["step"] == 15
+
+
+def test_what_a_killed_save_has_left_is_taken_away(config, tmp_path):
+    run = tmp_path / "run"
+    fit(config, run, "--trainer.max_epochs", "1")
+    left = [run / "checkpoints" / "last.123.part.ckpt", run / "metrics.123.part.json"]
+    own = [run / "checkpoints" / "my.part.ckpt", run / "notes.part1.txt"]
+    for path in left + own:
+        path.write_text("half")
+    cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
+    assert not any(path.exists() for path in left)
+    assert all(path.exists() for path in own)
+
+
 def test_accumulated_gradients_are_not_cut_by_checkpoints(config, tmp_path, monkeypatch):
     """Killed twice, the second time soon after the first resume."""
     given = ("--trainer.accumulate_grad_batches", "4", "--checkpoint_every", "2", "--trainer.max_epochs", "2")

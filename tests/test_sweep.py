@@ -196,6 +196,18 @@ def test_models_of_other_tasks_are_evaluated_apart(tmp_path):
     ]
 
 
+def test_modules_of_ones_own_are_in_the_commands_of_evaluation(tmp_path):
+    plan = read_plan(write_sweep(tmp_path, seeds=[0], axes=None, models={"recipe": {}}))
+    whole = Sweep(plan, plan.runs, tmp_path / "out", 1, 1, [])
+    folder = whole.out / plan.runs[0].name
+    folder.mkdir(parents=True)
+    (folder / "metrics.json").write_text("{}")
+    data = {"source": "arrow", "root": "data", "arrow": {}, "resolutions": []}
+    config = {"imports": ["mine", "a b.py"], "model": {"vit": {"image_size": 60}}, "data": data}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    assert all(command.endswith("--resolutions 60 --imports mine 'a b.py'") for command in sweep.evaluation(whole))
+
+
 def test_a_second_signal_kills(tmp_path, faked, monkeypatch):
     """Children that do not listen."""
     (tmp_path / "fake.py").write_text(FAKE.replace("stop.append(1)", "None").replace("12", "10000"))

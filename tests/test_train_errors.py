@@ -20,7 +20,7 @@ from train import cli
 from train.checkpoint import load_trained
 from train.contents import CheckpointError, read_checkpoint
 from train.data.module import ImageData
-from train.errors import one_message
+from train.errors import mendable, one_message
 from train.files import HELD, LOCK
 from train.module import ImageClassifier, NonFiniteLossError
 from train.optim import OptimConfig
@@ -42,6 +42,7 @@ def fails(arguments: list[str], capsys) -> str:
         (["--trainer.max_epoch", "3"], "Did you mean 'trainer.max_epochs'?"),
         (["--data.mean", "[127.5]", "--data.std", "[70.0]"], "of images in [0, 1] and not in 0 to 255"),
         (["--data.batchsize", "3"], "Did you mean 'data.batch_size'?"),
+        (["--seed", "3"], "Did you mean 'seed_everything'?"),
         (["--model.vit.encoding", "rop"], "unknown encoding 'rop'. Did you mean 'rope'?"),
         (["--model.vit.feature_map", "relou"], "unknown feature map 'relou'. Did you mean 'relu'?"),
         (["--model.vit.feature_options", "{num_features: 0}"], "num_features has to be positive, not 0"),
@@ -283,6 +284,13 @@ def test_more_processes_than_images_to_evaluate_on(monkeypatch):
     monkeypatch.setattr(data, "_rank", lambda: (0, 4))
     with pytest.raises(ValueError, match="3 images to evaluate on are fewer than the 4 processes"):
         data.val_dataloader()
+
+
+def test_what_another_process_ran_into_is_said_without_its_traceback():
+    """In the evaluations too."""
+    traceback = 'Traceback (most recent call last):\n  File "loader.py", line 3\n'
+    said = f"Caught ValueError in DataLoader worker process 0.\nOriginal {traceback}ValueError: a.png cannot be read.\n"
+    assert mendable(ValueError(said)) == "a.png cannot be read."
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -26,7 +26,7 @@ class Parser(LightningArgumentParser):
         fields = [action.dest for action in self._actions]
         fields += [f"{name}.{action.dest}" for name, sub in self._subcommands().items() for action in sub._actions]
         unknown = re.search(r"(?:[Kk]ey|[Gg]roup|[Oo]ption|arguments:|argument)\s+'?(?:--)?([\w.]+)'?", message)
-        names = {field.removeprefix("fit.") for field in fields}
+        names = {field.removeprefix("fit.") for field in fields} - {"data.seed", "model.vit.seed"}  # linked to another
         empty = re.search(r'Key "([\w.]+)" not found in namespace', message)
         if empty:
             message = f"{empty[1]} is missing: what it belongs to is there, with nothing in it."
@@ -35,7 +35,9 @@ class Parser(LightningArgumentParser):
             message = re.sub(r"\(choose from (.*)\)", r"(choose from \1, resume)", message)
             hint = nearest(choice[1], [*self._subcommands(), "resume"])
         else:
-            hint = nearest(unknown[1].removeprefix("fit."), names) if unknown else ""
+            word = unknown[1].removeprefix("fit.") if unknown else ""
+            longer = sorted(name for name in names if name.startswith(f"{word}_"))  # seed, of seed_everything
+            hint = nearest(word, names) or (f" Did you mean {longer[0]!r}?" if word and longer else "")
         sys.stderr.write(f"error: {message.strip()}{hint}\n")
         raise SystemExit(2)
 

@@ -68,8 +68,7 @@ def explain(error: Exception) -> str | None:
         return said
     if mendable(error) is None and not isinstance(error, MisconfigurationException | NonFiniteLossError):
         return None
-    # Of a worker process there is the traceback too.
-    return said.strip().rpartition("Error: ")[2] if "in DataLoader worker process" in said else said
+    return mendable(error) or said
 
 
 def main(

@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import (
     Callback,
     EMAWeightAveraging,
     LearningRateMonitor,
+    ProgressBar,
     TQDMProgressBar,
 )
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
@@ -31,6 +32,7 @@ from train.callbacks.control import (
     ShowTraceback,
     StepSeed,
     ValidateAtEnd,
+    WholeEpochs,
     out_of_time,
 )
 from train.callbacks.figures import ModelFigures
@@ -164,8 +166,8 @@ class TrainCLI(LightningCLI):
         latest = None if run_dir is None else latest_checkpoint(run_dir)
         if latest is None:
             raise ValueError(
-                f"{self.subcommand} needs a trained model: --ckpt_path FILE, or the configuration of a run that has a "
-                f"checkpoint, --config RUN/config.yaml."
+                f"{self.subcommand} needs a trained model: the configuration of a run that has a checkpoint, --config "
+                f"RUN/config.yaml (and --ckpt_path FILE for another one than its last)."
             )
         return str(latest)
 
@@ -195,7 +197,7 @@ class TrainCLI(LightningCLI):
         config = self.config[self.subcommand]
         run_dir = Path(config.run_dir)
         given = {**self._get(self.config_init, "trainer", default={}), **kwargs}
-        callbacks: list[Callback] = [CheckData(), StepSeed(int(config.seed_everything))]
+        callbacks: list[Callback] = [CheckData(), WholeEpochs(), StepSeed(int(config.seed_everything))]
         if self.subcommand == "fit":
             callbacks += [
                 HoldRun(run_dir),
@@ -216,13 +218,13 @@ class TrainCLI(LightningCLI):
         if given["max_time"] is not None:
             callbacks.append(JobTimer(given.pop("max_time")))
         given["default_root_dir"] = given["default_root_dir"] or run_dir  # for want of a logger
-        if given["enable_progress_bar"] is not False:
+        asked = {name: x if isinstance(x := given[name] or [], list) else [x] for name in ("callbacks", "plugins")}
+        has_bar = any(isinstance(callback, ProgressBar) for callback in asked["callbacks"])
+        if given["enable_progress_bar"] is not False and not has_bar:
             callbacks.append(TQDMProgressBar(refresh_rate=1 if sys.stderr.isatty() else 50, leave=True))
         if self.subcommand == "fit" and given["logger"] is not False:
             callbacks.append(LearningRateMonitor("step"))
-        for name, own in (("callbacks", callbacks), ("plugins", [WholeFiles()])):
-            more = given[name] or []
-            given[name] = [*own, *(more if isinstance(more, list) else [more])]
+        given["callbacks"], given["plugins"] = [*callbacks, *asked["callbacks"]], [WholeFiles(), *asked["plugins"]]
         if given["logger"] is None or given["logger"] is True:  # a test leaves the run's curves as they are
             fit = self.subcommand == "fit"
             given["logger"] = fit and TensorBoardLogger(run_dir, name="", version="", default_hp_metric=False)

@@ -113,6 +113,9 @@ class Teacher:
         wrong = [f"{name}={one} and not {other}" for name, (one, other) in pairs.items() if one != other]
         if wrong:
             raise ValueError(f"the teacher {path} has {'; '.join(wrong)}: a model cannot learn this from it.")
+        taught = content["ImageData"].get("classes")  # not in those of models trained elsewhere
+        if config.weight and taught and data is not None and data.stored is not None:
+            data.sets().agree("the teacher", taught)
         if config.attention and student._compiled_call_impl is not None:
             raise ValueError("distillation.attention looks into the layers, which --compile hides: give one of them.")
         self.data, self.normal = data, ImageData.from_checkpoint(content["ImageData"])

@@ -13,8 +13,10 @@ OF_DISKS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.ENAMETOO
 
 def mendable(error: Exception) -> str | None:
     """What to say of a wrong value, path or disk; None of any other error."""
-    own = isinstance(error, (ValueError, *OF_PATHS)) or (isinstance(error, OSError) and error.errno in OF_DISKS)
-    return str(error) if own else None
+    if not (isinstance(error, (ValueError, *OF_PATHS)) or (isinstance(error, OSError) and error.errno in OF_DISKS)):
+        return None
+    said = str(error)  # of a worker process that loads images with its traceback
+    return said.strip().rpartition("Error: ")[2] if "in DataLoader worker process" in said else said
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,6 +27,13 @@ def checkpoint_of(path: str | Path) -> Path:
     """A checkpoint as it is given, or that of the run whose folder is."""
     path = Path(path).expanduser()
     return (latest_checkpoint(path) or path) if path.is_dir() else path
+
+
+def remove_partial(folder: Path) -> None:
+    """What processes that were killed in `write_aside` have left in a folder, where none writes now."""
+    for path in folder.glob("*.part*"):
+        if re.fullmatch(r".+\.\d+\.part(\.\w+)?", path.name):
+            path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import os
 from datetime import datetime
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from lightning.pytorch.utilities import rank_zero_only
 
 from train.files import HISTORY, LOCK
@@ -46,11 +48,18 @@ def history(folder: Path) -> int:
 
 
 def restore(folder: Path, before: int, there: set[Path], made: bool) -> None:
-    """Removes the logger's file and the lock of a command that has not begun to train, and its folder if left empty."""
+    """Removes the logger's file and the lock of a command that has not begun to train, and its folder if left empty.
+
+    Not those of another process that trains there: the name of the logger's file has the process in it, and a lock that
+    is held is not taken.
+    """
     with contextlib.suppress(OSError):
         if history(folder) == before:
             for path in set(folder.iterdir()) - there:
-                if path.name == LOCK or path.name.startswith("events.out.tfevents"):
+                if path.name.startswith("events.out.tfevents") and str(os.getpid()) in path.name.split("."):
                     path.unlink()
+                if path.name == LOCK:
+                    with contextlib.suppress(Timeout), FileLock(path.resolve(), timeout=0):
+                        path.unlink()
             if made:
                 folder.rmdir()

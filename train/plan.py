@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import re
@@ -10,16 +11,18 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
-from performer_string import ViTConfig
+from performer_string import ViT, ViTConfig
 from performer_string.choices import lookup
 from train.extensions import import_modules
 from train.fields import check_fields
+from train.optim import OptimConfig
 
 Overrides = Mapping[str, Any]  # {"model.vit.encoding": "rope"}
 FIELDS = {"recipe", "seeds", "axes", "models"}
-VIT = "model.vit."
+VIT, OPTIM = "model.vit.", "model.optim."
 
 
 @dataclass(frozen=True)
@@ -73,8 +76,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
-def check_overrides(where: str, overrides: Any, vit: Mapping[str, Any]) -> None:
-    """An error for what is not a set of overrides, or makes no ViTConfig with the recipe's own fields `vit`."""
+def check_overrides(where: str, overrides: Any, vit: Mapping[str, Any], optim: Mapping[str, Any]) -> None:
+    """An error for what is not a set of overrides, or makes no ViT or OptimConfig with the recipe's own fields of them:
+    else it would be found when the turn of that run comes."""
     if not isinstance(overrides, dict):
         raise ValueError(f"{where} has to hold fields of the recipe with their values, not {overrides!r}.")
     known = {VIT + field.name: field for field in fields(ViTConfig)}
@@ -82,9 +86,16 @@ def check_overrides(where: str, overrides: Any, vit: Mapping[str, Any]) -> None:
         if str(key).startswith(VIT):
             lookup("field", key, known)
     check_fields(str(key) for key in overrides if not str(key).startswith(VIT))
-    own = {k.removeprefix(VIT): v for k, v in overrides.items() if k.startswith(VIT)}
+
+    def together(prefix: str, recipe: Mapping[str, Any]) -> dict[str, Any]:
+        return {**recipe, **{k.removeprefix(prefix): v for k, v in overrides.items() if k.startswith(prefix)}}
+
     try:
-        ViTConfig(**{**vit, **own})
+        OptimConfig(**together(OPTIM, optim))
+        config = ViTConfig(**together(VIT, vit))
+        # Without memory for its weights; what cannot be built so (performer-pytorch) is left to its training.
+        with contextlib.suppress(NotImplementedError, RuntimeError), torch.device("meta"):
+            ViT(config)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
 
@@ -114,9 +125,11 @@ def read_plan(path: Path) -> Plan:
     recipe = Path(content["recipe"])
     content_of_recipe = read_yaml(recipe)
     import_modules(content_of_recipe.get("imports") or [])
-    vit = (content_of_recipe.get("model") or {}).get("vit") or {}
-    for key in vit:
-        lookup(f"field of model.vit in {recipe}", key, {field.name: field for field in fields(ViTConfig)})
+    vit, optim = ((content_of_recipe.get("model") or {}).get(part) or {} for part in ("vit", "optim"))
+    known = {"vit": fields(ViTConfig), "optim": fields(OptimConfig)}
+    for part, own in (("vit", vit), ("optim", optim)):
+        for key in own:
+            lookup(f"field of model.{part} in {recipe}", key, {field.name: field for field in known[part]})
     for key, kind in (("axes", dict), ("models", dict), ("seeds", list)):
         if not isinstance(content.get(key) or kind(), kind):
             form = "a list of numbers" if kind is list else "names, each with what it changes"
@@ -138,7 +151,7 @@ def read_plan(path: Path) -> Plan:
     for name, _, overrides in models:
         if not re.fullmatch(r"[\w.+-]+", name):
             raise ValueError(f"{path}: the name {name!r} becomes a folder's: letters, digits and . + - _ only.")
-        check_overrides(f"{path}: {name}", overrides, vit)
+        check_overrides(f"{path}: {name}", overrides, vit, optim)
     names_ = [name for name, _, _ in models]
     twice = sorted({name for name in names_ if names_.count(name) > 1})
     if twice:

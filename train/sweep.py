@@ -41,19 +41,21 @@ def table(sweep: Sweep) -> str:
 
 def evaluation(sweep: Sweep) -> list[str]:
     """The commands that evaluate what is finished: those of one task in one."""
-    tasks: dict[str, tuple[list[str], list[str]]] = {}
+    tasks: dict[str, tuple[list[str], list[str], list[str]]] = {}
     last = f"{CHECKPOINTS}/{LAST}"
     for run in sweep.finished():
         config = read_yaml(sweep.out / run.name / CONFIG)
         size, data = config["model"]["vit"]["image_size"], config["data"]
         sizes = [str(Size.of(given)) for given in (size, *data["resolutions"])]
-        task = json.dumps([sizes, data["source"], data["root"], data["arrow"]])
-        tasks.setdefault(task, (sizes, []))[1].append(shlex.quote(str(sweep.out / run.name / last)))
+        imports = [shlex.quote(name) for name in config.get("imports") or []]
+        task = json.dumps([sizes, imports, data["source"], data["root"], data["arrow"]])
+        tasks.setdefault(task, (sizes, imports, []))[-1].append(shlex.quote(str(sweep.out / run.name / last)))
     commands = []
-    for sizes, paths in tasks.values():
+    for sizes, imports, paths in tasks.values():
         if len(paths) == len(sweep.plan.runs):
             paths = [f"{shlex.quote(str(sweep.out))}/*/{last}"]
         given = f"--checkpoint {' '.join(paths)} --resolutions {' '.join(sizes)}"
+        given += f" --imports {' '.join(imports)}" if imports else ""
         commands += [f"python -m eval {name} {given}" for name in ("resolution", "locality")]
     return commands
 

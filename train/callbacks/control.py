@@ -20,7 +20,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from performer_string.features import derive_seed
 from train.data.images import UnreadableImageError
 from train.data.module import ImageData
-from train.files import HELD, LAST, LOCK
+from train.files import CHECKPOINTS, HELD, LAST, LOCK, remove_partial
 
 
 def at_the_end(trainer: L.Trainer) -> bool:
@@ -92,6 +92,17 @@ class StepSeed(Callback):
         torch.manual_seed(derive_seed(self.seed, "step", step, trainer.global_rank))
 
 
+class WholeEpochs(Callback):
+    """An epoch that is done is not begun again by a run that is resumed from its end.
+
+    With `max_steps` Lightning takes every epoch of a checkpoint for one that was left within it, and an empty one would
+    count.
+    """
+
+    def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+        trainer.fit_loop._iteration_based_training = lambda: False  # type: ignore[method-assign]
+
+
 class CheckData(Callback):
     """Errors before the first step where the model does not fit the data."""
 
@@ -126,15 +137,17 @@ class HoldRun(Callback):
 
     def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
         path = Path(self.lock.lock_file)
-        if stage != "fit" or not trainer.is_global_zero or os.environ.get(HELD) == str(path):
+        run = path.parent
+        if stage != "fit" or not trainer.is_global_zero:
             return
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self.lock.acquire()
-        except Timeout:
-            raise ValueError(
-                f"another process trains {path.parent}: wait until it has ended, or stop it first."
-            ) from None
+        if os.environ.get(HELD) != str(path):
+            run.mkdir(parents=True, exist_ok=True)
+            try:
+                self.lock.acquire()
+            except Timeout:
+                raise ValueError(f"another process trains {run}: wait until it has ended, or stop it first.") from None
+        for folder in (run, run / CHECKPOINTS):
+            remove_partial(folder)
 
     def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
         self.lock.release()

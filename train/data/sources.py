@@ -85,7 +85,9 @@ class ClassFolders(datasets.ImageFolder):
 
         def is_image(path: str) -> bool:
             ending = Path(path).suffix.lower()
-            if ending not in ENDINGS and not Path(path).name.startswith("."):
+            if Path(path).name.startswith("."):  # as `._NAME.jpg`, which macOS leaves on other file systems
+                return False
+            if ending not in ENDINGS:
                 other[ending] += 1
             return ending in ENDINGS
 

@@ -34,7 +34,7 @@ class StoredImages:
         where what is validated on would be what was trained on."""
         self._trained = state
         if "classes" in state:  # not in those of old checkpoints, or of models trained elsewhere
-            self._agree("the checkpoint", state["classes"])
+            self.agree("the checkpoint", state["classes"])
         if self._train_is_open():
             self._check_split()
 
@@ -81,7 +81,7 @@ class StoredImages:
         names = class_names(dataset)
         if len(names) == 1:
             raise ValueError(f"{self.root} has one class only, {names[0]}: nothing to tell apart.")
-        self._agree(f"the {'training' if train else 'test'} images", names)
+        self.agree(f"the {'training' if train else 'test'} images", names)
         if names and len(names) != (self.num_classes or len(names)):
             raise ValueError(
                 f"{self.source} has {self.num_classes} classes, and {self.root} {len(names)}: a part of it, or other "
@@ -90,7 +90,7 @@ class StoredImages:
         self.num_classes = self.num_classes or len(names)
         return dataset
 
-    def _agree(self, who: str, names: list[str]) -> None:
+    def agree(self, who: str, names: list[str]) -> None:
         """An error where labels would mean something else in another set, or in the checkpoint."""
         for whose, theirs in self._classes.items():
             check_same_classes(theirs, names, f"{whose} and {who}")
