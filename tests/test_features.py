@@ -262,6 +262,17 @@ def test_seeds_of_different_tuples_differ():
     assert len(seeds) == 902
 
 
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("head_dim", [1, 2, 3, 4, 7])
+def test_polynomial_features_have_each_pair_once_at_every_width(head_dim, lower):
+    phi = build_feature_map("polynomial", head_dim=head_dim, num_heads=2, lower=lower)
+    q, k = torch.randn(2, 1, 2, 5, head_dim, dtype=torch.float64)
+    fq, fk = phi.queries(q), phi.keys(k)
+    assert fq.shape[-1] == phi.num_features
+    expected = [naive.polynomial_features(x, head_dim**-0.5, lower) for x in (q, k)]
+    torch.testing.assert_close(fq @ fk.mT, expected[0] @ expected[1].mT)
+
+
 @pytest.mark.parametrize("size", [0.0, 1e-30])
 def test_the_constant_is_what_is_left_of_lower_orders_where_norms_vanish(size):
     """It gives the mean of the values."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
 from torch import Tensor
 
@@ -15,11 +13,11 @@ from performer_string.precision import full_precision
 class PolynomialFeatures(FeatureMap):
     """phi(q)^T phi(k) = (s q.k)^2, or 1 + s q.k + (s q.k)^2 / 2 with the lower orders; no draw, no error.
 
-    Features: the products x_i x_j, i <= j, with sqrt(2) off the diagonal, d (d + 1) / 2 of them; with the lower orders
-    also 1 and x, 1 + d more. Since the kernel sees inner products only, linear attention under a commuting encoding
-    is exactly translation invariant. Both kernels are positive, the second never below 1/2; but they are not monotone:
-    q.k and -q.k weigh the same in the first. A query nearly orthogonal to every key loses digits in it, since its
-    features cancel.
+    Features: the squares x_i^2 and, for i < j, sqrt(2) x_i x_j, d (d + 1) / 2 of them, in the order of j - i around a
+    circle; with the lower orders also 1 and x before them, 1 + d more. Since the kernel sees inner products only,
+    linear attention under a commuting encoding is exactly translation invariant. Both kernels are positive, the
+    second never below 1/2; but they are not monotone: q.k and -q.k weigh the same in the first. A query nearly
+    orthogonal to every key loses digits in it, since its features cancel.
 
     Source: Arora et al., arXiv:2402.18668 (Based), the Taylor polynomial, there with all d^2 products; Kacham et al.,
     arXiv:2310.01655 (PolySketchFormer), even powers alone.
@@ -30,27 +28,31 @@ class PolynomialFeatures(FeatureMap):
     """
 
     scale: float
-    upper: Tensor
 
     def __init__(self, head_dim: int, num_heads: int, *, scale: float | None = None, lower: bool = False):
         super().__init__(head_dim, num_heads, head_dim * (head_dim + 1) // 2 + lower * (1 + head_dim))
         self.scale = head_dim**-0.5 if scale is None else scale
         check_positive("the scale of the logits", self.scale)
         self.lower, self.degree = lower, None if lower else 2
-        self.register_constants()
-
-    def constants(self) -> dict[str, Tensor]:
-        return {"upper": torch.triu_indices(self.head_dim, self.head_dim)}  # [2, d (d + 1) / 2]
 
     def expand(self, x: Tensor, divisor: Tensor) -> Tensor:
         """phi(x) / divisor^2 for positive divisors [.., 1], each factor divided before the product: no overflow."""
         y = x / divisor * self.scale**0.5
-        i, j = cast(tuple[Tensor, Tensor], self.upper.unbind(0))
-        products = y[..., i] * y[..., j] * torch.where(i == j, y.new_tensor(1.0), y.new_tensor(2**0.5))
         if not self.lower:
-            return products
+            return torch.cat(self.products(y), dim=-1)
         one = divisor.square().reciprocal().expand(*x.shape[:-1], 1)
-        return torch.cat([one, y / divisor, products * 0.5**0.5], dim=-1)
+        return torch.cat([one, y / divisor, *self.products(y * 0.5**0.25)], dim=-1)
+
+    def products(self, y: Tensor) -> list[Tensor]:
+        """y_i^2 and sqrt(2) y_i y_(i+s) around the circle for s = 1, 2, .., d / 2, of which each pair once.
+
+        Shifts are some five times as fast, forward and backward, as taking each pair by its indices.
+        """
+        half, odd = divmod(self.head_dim, 2)
+        doubled = y * 2**0.5
+        around = [doubled * y.roll(-shift, -1) for shift in range(1, half + odd)]
+        opposite = [] if odd else [doubled[..., :half] * y[..., half:]]
+        return [y.square(), *around, *opposite]
 
     def queries(self, q: Tensor) -> Tensor:
         q = full_precision(q)
