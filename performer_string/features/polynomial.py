@@ -46,7 +46,7 @@ class PolynomialFeatures(FeatureMap):
     def products(self, y: Tensor) -> list[Tensor]:
         """y_i^2 and sqrt(2) y_i y_(i+s) around the circle for s = 1, 2, .., d / 2, of which each pair once.
 
-        Shifts are some five times as fast, forward and backward, as taking each pair by its indices.
+        Shifts are some six times as fast, forward and backward, as taking each pair by its indices.
         """
         half, odd = divmod(self.head_dim, 2)
         doubled = y * 2**0.5
