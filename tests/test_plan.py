@@ -28,7 +28,7 @@ def test_a_plan_is_every_combination_and_what_lies_outside(tmp_path):
 def test_the_sweeps_of_this_project(path, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     plan = read_plan(path)
-    expected = {"riemannformer": 36, "arrow": 50, "ablation": 115, "cifar10": 18, "mnist": 9, "imagenette": 21}
+    expected = {"riemannformer": 36, "arrow": 50, "ablation": 115, "cifar10": 24, "mnist": 9, "imagenette": 21}
     expected |= {"demo": 3, "demo-ablation": 81, "encodings": 39, "stability": 60, "ray": 35}
     assert len(plan.runs) == expected[path.stem]
     assert f"python -m train.sweep train/sweeps/{path.name}" in path.read_text()
