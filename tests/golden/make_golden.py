@@ -1,0 +1,69 @@
+"""The golden outputs: `python -m tests.golden.make_golden` writes them, and `test_golden_outputs` compares with them.
+
+They are to be written again only where a change of the outputs is wanted; say so in CHANGELOG.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from . import attentions, encodings, features, localities, models
+
+OUTPUTS = Path(__file__).with_name("outputs.safetensors")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Outputs that are computed together, and how far another machine may be off."""
+
+    compute: Callable[[], dict[str, Tensor]]
+    rtol: float = 1e-10
+    atol: float = 1e-12
+
+
+GROUPS: dict[str, Group] = {
+    **{f"encodings {n}d": Group(partial(encodings.encodings, n)) for n in (1, 2, 3)},
+    "encodings of layers and samples": Group(encodings.layers_and_samples),
+    "encodings untouched": Group(encodings.untouched),
+    "feature maps": Group(features.feature_maps),
+    "linear attention": Group(features.linear),
+    "linear attention rotated": Group(attentions.linear_rotations),
+    "linear attention of many tokens": Group(attentions.many_tokens),
+    "softmax attention": Group(attentions.softmax),
+    "attention modules": Group(attentions.modules, 1e-4, 1e-5),
+    "localities of few tokens": Group(localities.few_tokens),
+    "localities of many tokens": Group(localities.many_tokens),
+    "localities by walks": Group(localities.walks),
+    "models: encodings": Group(models.encodings_by_attention),
+    "models: options": Group(models.options),
+    "models: uses": Group(models.uses),
+    "models: checkpointed": Group(models.checkpointed),
+    "models: performer-pytorch": Group(models.performer_pytorch, 1e-4, 1e-5),
+    "models: float32": Group(partial(models.precision, "float32"), 1e-3, 1e-4),
+    "models: autocast": Group(partial(models.precision, "autocast"), 5e-2, 5e-2),
+    "models: bf16": Group(partial(models.precision, "bf16 model"), 1e-1, 1e-1),
+}
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    tensors: dict[str, Tensor] = {}
+    for name, group in GROUPS.items():
+        found = group.compute()
+        for key, value in found.items():
+            if not torch.isfinite(value).all():
+                raise ValueError(f"{name}: {key} is not finite.")
+            tensors[f"{name}|{key}"] = value.detach().contiguous().clone()
+    save_file(tensors, OUTPUTS)
+    print(f"{len(tensors)} outputs, {OUTPUTS.stat().st_size} bytes")
+
+
+if __name__ == "__main__":
+    main()
