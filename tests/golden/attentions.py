@@ -59,6 +59,7 @@ def softmax() -> dict[str, Tensor]:
     out["bias"] = projected(softmax_attention(q, k, v, key_bias=bias), 3)
     out["all"] = softmax_attention(q, k, v, rotation=rotation, key_mask=mask(), key_bias=bias)
     out |= traces("all", gradients(out["all"], q, k, v, bias), 2)
+    out["mixed types"] = softmax_attention(q.float(), k, v.float())
     out["crossing"] = softmax_attention(q[:, :, :5], k, v[..., :7])
     return {key: value.detach() for key, value in out.items()}
 
@@ -83,22 +84,29 @@ def linear_rotations() -> dict[str, Tensor]:
 
 
 def many_tokens() -> dict[str, Tensor]:
-    """Return rows of attention over more tokens than one chunk of features holds."""
+    """Return rows of attention over more tokens than one chunk of features holds.
+
+    Values of the width of the queries go another way than others do.
+    """
     out: dict[str, Tensor] = {}
-    count, rows = 700, [0, 63, 64, 511, 512, 699]
-    allowed = draw(1, count, key=8) > -0.8
-    positions = draw(count, 2, key=6) * 9
-    for name, options in (("favor+", {"num_features": 512}), ("relu", {"num_features": 512, "order": 3})):
+    for name, options, count, width in (
+        ("favor+", {"num_features": 512}, 2300, WIDTH),
+        ("favor+", {"num_features": 512}, 700, 7),
+        ("favor+hyperbolic", {"num_features": 512}, 700, 7),
+        ("relu", {"num_features": 512, "order": 3}, 700, WIDTH),
+    ):
+        key, rows = f"{name},{count},{width}", [0, 63, 64, 511, 512, count - 1]
+        allowed, positions = draw(1, count, key=8) > -0.8, draw(count, 2, key=6) * 9
         phi, (q, k, v) = build_map(name, options), qkv(1, count)
         bias = draw(1, HEADS, count, key=4).requires_grad_()
         encoding = build_rotations("rope-mixed", {}, 2)
         given = {"rotation": encoding(positions), "key_mask": allowed, "key_bias": bias}
-        result = linear_attention(q, k, v, phi, **given)
-        out[name] = result[:, :, rows]
+        result = linear_attention(q, k, v[..., :width], phi, **given)
+        out[key] = result[:, :, rows]
         found = gradients(result, q, k, v, bias, module=encoding)
-        out |= {f"{name}/gradient{i}": projected(g, min(2, g.ndim)) for i, g in enumerate(found)}
+        out |= {f"{key}/gradient{i}": projected(g, min(2, g.ndim)) for i, g in enumerate(found)}
         with torch.no_grad():
-            out[f"{name}/no gradient"] = linear_attention(q, k, v, phi, **given)[:, :, rows]
+            out[f"{key}/no gradient"] = linear_attention(q, k, v[..., :width], phi, **given)[:, :, rows]
     return {key: value.detach() for key, value in out.items()}
 
 

@@ -14,6 +14,32 @@ from .encodings import case_id, places
 from .numbers import draw, fill, gradients, projected
 
 HEADS, WIDTH = 2, 12
+
+
+class Shifted(FeatureMap):
+    """A map of one's own, by its features alone: phi(x) = exp(x + c) with a learned shift of each head."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, HEADS, WIDTH)
+        self.shift = torch.nn.Parameter(torch.zeros(HEADS, WIDTH))
+
+    def queries(self, q: Tensor) -> Tensor:
+        return (q + self.shift[:, None]).exp()
+
+
+class Powers(FeatureMap):
+    """A map of one's own without tensors, whose keys are others than its queries."""
+
+    def __init__(self) -> None:
+        super().__init__(WIDTH, HEADS, WIDTH)
+
+    def queries(self, q: Tensor) -> Tensor:
+        return q.square() + 1
+
+    def keys(self, k: Tensor) -> Tensor:
+        return k.relu() + 0.5
+
+
 MAPS: list[tuple[str, dict[str, Any]]] = [
     *(("favor+", {"num_features": 16, **more}) for more in ({}, {"scale": 0.7}, {"learned": True})),
     *(("favor+hyperbolic", {"num_features": 16, **more}) for more in ({}, {"scale": 0.7}, {"learned": True})),
@@ -87,4 +113,18 @@ def linear() -> dict[str, Tensor]:
         grads = gradients(result, q, k, v, bias, module=phi)
         out |= {f"{case}/all gradient{i}": projected(g, min(2, g.ndim)) for i, g in enumerate(grads)}
         out[f"{case}/silent"] = projected(linear_attention(q, k, v, phi, key_mask=mask() & (mask() ^ mask())), 2)
+    return {key: value.detach() for key, value in out.items()}
+
+
+def own_maps() -> dict[str, Tensor]:
+    """Return linear attention with maps of one's own, which say no more than their features."""
+    out: dict[str, Tensor] = {}
+    for name, phi in (("shifted", fill(Shifted())), ("powers", Powers())):
+        q, k, v = qkv(2)
+        bias = (2 * draw(2, HEADS, 12, key=4)).requires_grad_()
+        result = linear_attention(q, k, v, phi, key_mask=mask(), key_bias=bias)
+        out |= {f"{name}/pair{i}": projected(x, 2) for i, x in enumerate(phi.pair(q, k, mask()))}
+        out[name] = projected(result, 3)
+        grads = gradients(result, q, k, v, bias, module=phi)
+        out |= {f"{name}/gradient{i}": projected(g, min(2, g.ndim)) for i, g in enumerate(grads)}
     return {key: value.detach() for key, value in out.items()}

@@ -11,7 +11,7 @@ from performer_string import OffsetKernel, build_locality, grid_positions, linea
 
 from .encodings import build as build_rotations
 from .encodings import case_id, places
-from .features import HEADS, mask, qkv
+from .features import HEADS, Powers, Shifted, mask, qkv
 from .features import build as build_map
 from .numbers import draw, fill, gradients, projected
 
@@ -42,6 +42,13 @@ WALKS: list[tuple[str, dict[str, Any]]] = [
     ("table", {}),
     ("table", {"normalised": False}),
 ]
+
+
+class Cone(OffsetKernel):
+    """A kernel of one's own, by its values alone: 1 - |r| / 3, or nothing."""
+
+    def of_offsets(self, offsets: Tensor) -> Tensor:
+        return (1 - offsets.square().sum(-1) / 9).clamp(min=0)[None]
 
 
 def build(name: str, options: dict[str, Any], grid: tuple[int, ...] = (3, 4), filled: bool = True) -> OffsetKernel:
@@ -110,35 +117,66 @@ def many_tokens() -> dict[str, Tensor]:
         prefixed = torch.cat([torch.zeros(2, 2, dtype=torch.float64), grid])
         found |= {f"prefix {k}": x for k, x in rows_of(locality, phi, prefixed, 2, True, False).items()}
         out |= {f"{key}/{k}": x for k, x in found.items()}
-    line, cube = grid_positions((300,), dtype=torch.float64), grid_positions((7, 8, 6), dtype=torch.float64)
-    for axes, positions in (("line", line), ("cube", cube)):
+    axes = {"line": (300,), "flat": (1, 280), "cube": (7, 8, 6)}
+    for axis, shape in axes.items():
+        positions = grid_positions(shape, dtype=torch.float64)
         for name, options in (
             ("gaussian", {"sigma": 3.0}),
             ("radial", {"sigma": 6.0}),
             ("exponential", {"sigma": 2.0}),
         ):
             found = rows_of(build(name, options, filled=False), build_map("polynomial", {}), positions, 0, True, True)
-            out |= {f"{axes}/{name}/{k}": x for k, x in found.items()}
+            out |= {f"{axis}/{name}/{k}": x for k, x in found.items()}
     return out
 
 
 def walks() -> dict[str, Tensor]:
     """Return sums whose features are made slab by slab, a table by FFT, and positions that are no grid."""
     out: dict[str, Tensor] = {}
-    grid = grid_positions((40, 32), dtype=torch.float64)
-    for name, options in (("gaussian", {"sigma": 0.5}), ("radial", {"sigma": 9.0}), ("table", {})):
+    small, large = (grid_positions(shape, dtype=torch.float64) for shape in ((40, 32), (64, 40)))
+    plain = build_map("relu", {"num_features": 832, "order": 2})
+    learned = build_map("favor+", {"num_features": 832, "learned": True})
+    for name, options, grid, num_prefix, phi, grads in (
+        ("gaussian", {"sigma": 0.5}, small, 0, plain, True),
+        ("gaussian", {"sigma": 0.5}, small, 1, learned, True),
+        ("gaussian", {"sigma": 0.4}, large, 0, plain, False),
+        ("radial", {"sigma": 9.0}, small, 0, plain, False),
+        ("radial", {"sigma": 9.0, "num_scales": 2}, small, 1, learned, True),
+        ("table", {}, small, 0, plain, False),
+    ):
         locality = build(name, options, (1, 1), filled=name == "table")
-        phi = build_map("relu", {"num_features": 832, "order": 2})
-        for num_prefix, positions in ((0, grid), (1, torch.cat([grid[:1], grid]))):
-            if name != "table" or not num_prefix:
-                found = rows_of(locality, phi, positions, num_prefix, True, name == "gaussian" and not num_prefix)
-                out |= {f"slabs/{name},prefix={num_prefix}/{k}": x for k, x in found.items()}
+        positions = torch.cat([grid[:num_prefix], grid])
+        found = rows_of(locality, phi, positions, num_prefix, True, grads)
+        key = f"slabs/{name},{len(positions)},{'learned' if phi.learned else 'drawn'}"
+        out |= {f"{key}/{k}": x for k, x in found.items()}
     table = build("table", {}, (3, 4))
-    phi = build_map("relu", {"num_features": 2})
-    found = rows_of(table, phi, grid_positions((72, 72), dtype=torch.float64) * 0.05, 0, False, True, width=1)
+    few = build_map("relu", {"num_features": 2})
+    found = rows_of(table, few, grid_positions((72, 72), dtype=torch.float64) * 0.05, 0, False, True, width=1)
     out |= {f"transform/{key}": x for key, x in found.items()}
     scattered = draw(300, 2, key=6) * 5
+    few = build_map("favor+", {"num_features": 8})
     for name in ("gaussian", "table"):
-        found = rows_of(build(name, {}), build_map("favor+", {"num_features": 8}), scattered, 0, True, True)
+        found = rows_of(build(name, {}), few, scattered, 0, True, True)
         out |= {f"scattered/{name}/{key}": x for key, x in found.items()}
+    return out
+
+
+@torch.no_grad()
+def own_parts() -> dict[str, Tensor]:
+    """Return attention with a kernel and with feature maps of one's own, on few tokens and on a grid."""
+    out: dict[str, Tensor] = {}
+    grid = grid_positions((18, 16), dtype=torch.float64)
+    for normalised in (True, False):
+        cone, key = Cone(HEADS, normalised), f"cone,{normalised}"
+        q, k, v = qkv()
+        given: dict[str, Any] = {"locality": cone, "positions": places(2)}
+        out[f"{key}/softmax"] = projected(softmax_attention(q, k, v, **given), 3)
+        for name, phi in (("shifted", fill(Shifted())), ("powers", Powers())):
+            out[f"{key}/{name}"] = projected(linear_attention(q, k, v, phi, **given), 3)
+            found = rows_of(cone, phi, grid, 0, True, False)
+            out |= {f"{key}/{name}/{k}": x for k, x in found.items()}
+    gaussian, many = build("gaussian", {"sigma": 0.5}, filled=False), grid_positions((300, 300), dtype=torch.float64)
+    for name, phi in (("shifted", fill(Shifted())), ("powers", Powers())):
+        found = rows_of(gaussian, phi, many, 0, True, False)
+        out |= {f"slabs/{name}/{key}": x for key, x in found.items()}
     return out
