@@ -25,7 +25,7 @@ from tqdm import tqdm
 
 from eval.arguments import positive
 from eval.report import Row, save_figure
-from performer_string.kernels.triton_linear import HIGHEST_ORDER, WIDEST
+from performer_string.ops.triton.api import HIGHEST_ORDER, WIDEST
 
 HELP = "registers, spills and shared memory of each Triton kernel and block size, compiled without a GPU"
 ON_CPU = True

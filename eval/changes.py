@@ -11,22 +11,22 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any
 
 from performer_string import ViT
-from performer_string.attend import Attend
+from performer_string.layers.backends import AttentionBackend
 
 Intervention = Callable[[ViT], AbstractContextManager[None]]
 
 
 @contextmanager
-def swapped(vit: ViT, layers: Sequence[int], make: Callable[[int], Attend]) -> Iterator[None]:
+def swapped(vit: ViT, layers: Sequence[int], make: Callable[[int], AttentionBackend]) -> Iterator[None]:
     """`make(layer)` in place of how these layers attend."""
-    before = vit.attends()
+    before = vit.backends()
     try:
         for layer in layers:
-            vit.attentions()[layer].attend = make(layer)
+            vit.attentions()[layer].backend = make(layer)
         yield
     finally:
-        for attention, attend in zip(vit.attentions(), before, strict=True):
-            attention.attend = attend
+        for attention, backend in zip(vit.attentions(), before, strict=True):
+            attention.backend = backend
 
 
 def each_and_all(vit: ViT, name: str) -> dict[str, list[int]]:
@@ -37,10 +37,10 @@ def each_and_all(vit: ViT, name: str) -> dict[str, list[int]]:
 
 @contextmanager
 def hooked(vit: ViT, hook: Callable[..., Any], layers: Sequence[int] | None = None) -> Iterator[None]:
-    """`hook(attend, args, kwargs)` before the attention of these layers, of all by default, to give it others."""
-    attends = vit.attends()
+    """`hook(backend, args, kwargs)` before the attention of these layers, of all by default, to give it others."""
+    backends = vit.backends()
     with ExitStack() as stack:
-        for layer in range(len(attends)) if layers is None else layers:
-            handle = attends[layer].register_forward_pre_hook(hook, with_kwargs=True)
+        for layer in range(len(backends)) if layers is None else layers:
+            handle = backends[layer].register_forward_pre_hook(hook, with_kwargs=True)
             stack.callback(handle.remove)
         yield

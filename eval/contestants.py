@@ -20,15 +20,15 @@ from performer_string import (
     build_locality,
     grid_positions,
     linear_attention,
-    naive,
     softmax_attention,
 )
-from performer_string.attend import build_attention
-from performer_string.attention import rotate_pair
-from performer_string.blocks import Block
-from performer_string.choices import lookup
-from performer_string.features import FEATURE_MAPS, FeatureMap, RandomFeatures
-from performer_string.rotation import Rotation
+from performer_string.feature_maps import FEATURE_MAPS, FeatureMap, RandomFeatures
+from performer_string.layers.backends import build_attention
+from performer_string.layers.block import Block
+from performer_string.ops import reference
+from performer_string.ops.rotary import rotate_pair
+from performer_string.position.rotation import Rotation
+from performer_string.utils.registry import lookup
 
 METHODS = ("linear", "linear+lf", "softmax", "performer-pytorch")
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 1e-2}
@@ -63,7 +63,7 @@ def operations(method: str, options: argparse.Namespace, tokens: int) -> float:
     size = 2 * options.heads * tokens * options.head_dim
     if method == "softmax":
         return size * tokens * (6 if options.backward else 2)
-    if method == "linear+lf" or (method == "linear" and options.feature_map not in ("favor+", "relu")):
+    if method == "linear+lf" or (method == "linear" and options.feature_map not in ("favor+", "arc-cosine")):
         return math.nan
     return size * options.features * (10 if options.backward else 4)
 
@@ -124,14 +124,14 @@ class Attentions:
         phi = copy.deepcopy(self.phi).double()
         with torch.set_grad_enabled(backward):
             q, k = rotate_pair(exact[0], exact[1], rotation)
-            weights = naive.linear_weights(phi.queries(q), phi.keys(k))
+            weights = reference.linear_weights(phi.queries(q), phi.keys(k))
             definitions = {
                 "linear": weights,
                 "linear+lf": weights * self.locality.matrix(positions).detach(),
-                "softmax": naive.softmax_weights(q, k),
+                "softmax": reference.softmax_weights(q, k),
             }
             for name in [name for name in methods if name in definitions]:
-                wanted, out = naive.attend(definitions[name].double(), exact[2]), got[name]().double()
+                wanted, out = reference.attend(definitions[name].double(), exact[2]), got[name]().double()
                 self.compare(name, f"at {tokens} tokens", out, wanted)
                 if backward:
                     upstream = torch.randn_like(wanted)
@@ -192,7 +192,7 @@ def layer_call(
     x.requires_grad_(options.backward)
     positions = vit.grid_positions(grid, device)
     block = cast(Block, vit.blocks[0])
-    return lambda: block(x, vit.grid_rotations(grid, positions)[0], positions, 0)
+    return lambda: block(x, vit.grid_rotations(grid, positions)[0], vit.layout(grid, positions))
 
 
 def model_call(

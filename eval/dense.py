@@ -8,18 +8,20 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from performer_string.attend import Attend, Focus, LinearAttention, SoftmaxAttention
-from performer_string.attention import rotate_pair
-from performer_string.features import FeatureMap
-from performer_string.rotation import Rotation
+from performer_string.bias import RelativeBias
+from performer_string.feature_maps import FeatureMap
+from performer_string.layers.backends import EVERY_TOKEN, AttentionBackend, LinearBackend, SoftmaxBackend
+from performer_string.ops.layout import TokenLayout
+from performer_string.ops.rotary import rotate_pair
+from performer_string.position.rotation import Rotation
 
 ROWS = 256  # queries at a time
 
 
-class Dense(Attend):
+class Dense(AttentionBackend):
     """Attention by its weights in full, so many queries at a time."""
 
-    def rows(self, some: slice, q: Tensor, k: Tensor, key_bias: Tensor | None, key_mask: Tensor | None) -> Tensor:
+    def rows(self, some: slice, q: Tensor, k: Tensor, key_bias: Tensor | None, layout: TokenLayout) -> Tensor:
         """The weights of some of the queries, which are those given: q [B, H, n, d], k [B, H, N, d] -> [B, H, n, N]."""
         raise NotImplementedError
 
@@ -30,15 +32,15 @@ class Dense(Attend):
         v: Tensor,
         *,
         rotation: Rotation | None = None,
-        focus: Focus | None = None,
-        key_mask: Tensor | None = None,
+        locality: RelativeBias | None = None,
+        layout: TokenLayout = EVERY_TOKEN,
         key_bias: Tensor | None = None,
     ) -> Tensor:
         q, k = rotate_pair(q, k, rotation)
 
         def part(some: slice) -> Tensor:
-            weights = self.rows(some, q[:, :, some], k, key_bias, key_mask)
-            return (weights if focus is None else focus.weights(weights, some)) @ v.to(weights.dtype)
+            weights = self.rows(some, q[:, :, some], k, key_bias, layout)
+            return (weights if locality is None else locality.modulate(weights, layout, some)) @ v.to(weights.dtype)
 
         parts = [part(slice(start, start + ROWS)) for start in range(0, q.shape[-2], ROWS)]
         return torch.cat(parts, dim=-2).to(v.dtype)  # [B, H, N, d]
@@ -66,8 +68,8 @@ class ExpectedKernel(Dense):
             logits = logits.masked_fill(~key_mask[:, None, None, :], -math.inf)
         return logits.softmax(-1).nan_to_num(0.0)
 
-    def rows(self, some: slice, q: Tensor, k: Tensor, key_bias: Tensor | None, key_mask: Tensor | None) -> Tensor:
-        return self.weights(q, k, None, key_bias, key_mask)
+    def rows(self, some: slice, q: Tensor, k: Tensor, key_bias: Tensor | None, layout: TokenLayout) -> Tensor:
+        return self.weights(q, k, None, key_bias, layout.mask)
 
 
 def has_log_kernel(kind: type[FeatureMap]) -> bool:
@@ -75,35 +77,36 @@ def has_log_kernel(kind: type[FeatureMap]) -> bool:
     return kind.log_kernel is not FeatureMap.log_kernel
 
 
-def expected(attend: Attend) -> Attend | None:
+def expected(backend: AttentionBackend) -> AttentionBackend | None:
     """The same attention in the limit of many features; None where it is not known (performer-pytorch, a map without
     a `log_kernel`) or there is none (learned features)."""
-    if isinstance(attend, LinearAttention):
-        known = has_log_kernel(type(attend.phi)) and not attend.phi.learned
-        return ExpectedKernel(attend.phi) if known else None
-    return attend if isinstance(attend, SoftmaxAttention) else None
+    if isinstance(backend, LinearBackend):
+        known = has_log_kernel(type(backend.phi)) and not backend.phi.learned
+        return ExpectedKernel(backend.phi) if known else None
+    return backend if isinstance(backend, SoftmaxBackend) else None
 
 
 class NearKeys(Dense):
     """Attention that ends where the offsets of training do: key j has a say where |p_i - p_j| <= extent in each axis.
 
-    Its weights are those of `attend`, normalised over the keys that are left; prefix tokens are near to all. `place`
-    says where the tokens are.
+    Its weights are those of `backend`, normalised over the keys that are left. Prefix tokens are near to all.
     """
 
-    def __init__(self, attend: Attend, extent: Sequence[float]):
+    def __init__(self, backend: AttentionBackend, extent: Sequence[float]):
         super().__init__()
-        self.attend, self.extent = attend, extent
-        self.homogeneous, self.logit_scale = attend.homogeneous, attend.logit_scale
-        self.near = torch.zeros(0, 0)
+        self.backend, self.extent = backend, extent
+        self.homogeneous, self.logit_scale = backend.homogeneous, backend.logit_scale
 
-    def place(self, positions: Tensor, num_prefix: int) -> None:
-        offsets = (positions[:, None] - positions).abs()  # [N, N, C]
+    def near(self, some: slice, layout: TokenLayout) -> Tensor:
+        """Return which keys are near to some of the queries, [n, N]."""
+        assert layout.positions is not None
+        offsets = (layout.positions[some, None] - layout.positions).abs()  # [n, N, C]
         near = (offsets <= offsets.new_tensor(self.extent) + 1e-3).all(-1)
-        near[:num_prefix] = near[:, :num_prefix] = True
-        self.near = near
+        prefix = torch.arange(len(layout.positions), device=near.device) < layout.num_prefix
+        return near | prefix | prefix[some, None]
 
-    def rows(self, some: slice, q: Tensor, k: Tensor, key_bias: Tensor | None, key_mask: Tensor | None) -> Tensor:
-        near = self.near[some] if key_mask is None else self.near[some] & key_mask[:, None, None]
-        weights = self.attend.weights(q, k, None, key_bias) * near
+    def rows(self, some: slice, q: Tensor, k: Tensor, key_bias: Tensor | None, layout: TokenLayout) -> Tensor:
+        near = self.near(some, layout)
+        near = near if layout.mask is None else near & layout.mask[:, None, None]
+        weights = self.backend.weights(q, k, None, key_bias) * near
         return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)

@@ -19,8 +19,8 @@ from eval import checkpoints
 from eval.dense import expected
 from eval.report import Row, mark_training, save_figure
 from eval.tokens import blank_patches
-from performer_string import naive
-from performer_string.attention import rotate_pair
+from performer_string.ops import reference
+from performer_string.ops.rotary import rotate_pair
 from train.checkpoint import Trained
 from train.data.sizes import Size, ascending
 from train.probe import Probe, probe_attention
@@ -63,9 +63,9 @@ def statistics(probe: Probe, rows: Tensor, positions: Tensor, blank: Tensor) -> 
     q, k = rotate_pair(probe.q, probe.k, probe.rotation)
     prefix = k.shape[-2] - len(positions)
     chosen = q[:, :, prefix + rows]
-    weights = probe.attend.weights(chosen, k, key_bias=probe.key_bias).float()  # [B, H, R, P + N]
-    softmax = naive.softmax_weights(chosen, k, key_bias=probe.key_bias)
-    limit = expected(probe.attend)
+    weights = probe.backend.weights(chosen, k, key_bias=probe.key_bias).float()  # [B, H, R, P + N]
+    softmax = reference.softmax_weights(chosen, k, key_bias=probe.key_bias)
+    limit = expected(probe.backend)
     kernel = torch.full_like(weights, torch.nan)
     if limit is not None:
         kernel = limit.weights(chosen, k, key_bias=probe.key_bias)

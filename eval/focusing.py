@@ -22,9 +22,11 @@ from eval.contestants import feature_map
 from eval.measure import check_rounds, exponent, in_turn, peak_bytes, ratio, relative_error
 from eval.report import Row, save_figure
 from performer_string import LOCALITIES, build_locality, grid_positions, linear_attention
-from performer_string.choices import lookup
-from performer_string.locality import Locality, OffsetKernel
-from performer_string.locality.focusing import choose, divide
+from performer_string.bias import DistanceDecay, RelativeBias
+from performer_string.bias.linear_time.plan import choose
+from performer_string.ops.layout import TokenLayout
+from performer_string.utils.numerics import safe_divide
+from performer_string.utils.registry import lookup
 
 HELP = "time, memory and error of locality focusing, by length and sigma, beside plain and exact attention"
 EXACT = "exact"  # N x N, which few tokens have in any case
@@ -48,10 +50,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=5, help="measurements, after one not counted")
 
 
-class Exact(OffsetKernel):
+class Exact(RelativeBias):
     """A locality whose sum is taken by N x N weights, whatever the positions."""
 
-    def __init__(self, locality: OffsetKernel):
+    def __init__(self, locality: RelativeBias):
         super().__init__(locality.num_heads, locality.normalised)
         self.locality = locality
 
@@ -78,7 +80,7 @@ class Contest:
             bounds = (min(0.25, sigma / 2), max(64.0, 2 * sigma))
             given: dict[str, Any] = {"sigma": sigma, "sigma_bounds": bounds, "normalised": options.normalised}
             locality = build_locality(options.locality, num_heads=options.heads, **given).to(device)
-            assert isinstance(locality, Locality)
+            assert isinstance(locality, DistanceDecay)
             name = f"sigma {sigma:g}"
             self.calls[name] = self.attend(locality)
             self.regimes[name], self.errors[name] = self.check(locality)
@@ -96,7 +98,7 @@ class Contest:
 
         return call
 
-    def check(self, locality: Locality) -> tuple[str, float]:
+    def check(self, locality: DistanceDecay) -> tuple[str, float]:
         """The regime, and the error at a few queries against N x N weights, with `--backward` the largest of the
         gradients' too; refuses a bad one."""
         some = torch.linspace(0, len(self.positions) - 1, QUERIES, device=self.q.device).long().unique()
@@ -106,7 +108,7 @@ class Contest:
             fq, fk = self.phi.pair(self.q, self.k)
             weights = fq[:, :, some] @ fk.mT
             focused = weights * decay
-            slow = divide(focused @ self.v, (focused if locality.normalised else weights).sum(-1, keepdim=True))
+            slow = safe_divide(focused @ self.v, (focused if locality.normalised else weights).sum(-1, keepdim=True))
             pairs = [(fast[:, :, some], slow)]
             if self.backward:
                 upstream = torch.randn_like(slow)
@@ -121,11 +123,11 @@ class Contest:
             )
         return regime, error
 
-    def regime(self, locality: Locality, features: int) -> str:
-        lattice = locality.lattice(self.positions, 0)
-        if lattice is None:
+    def regime(self, locality: DistanceDecay, features: int) -> str:
+        grid = locality.grid_of(TokenLayout(self.positions))
+        if grid is None:
             return EXACT
-        plan = choose(locality, lattice, features, self.v.shape[-1])[0]
+        plan = choose(locality, grid, features, self.v.shape[-1])[0]
         return " and ".join(n for n, part in (("window", plan.radius), ("grid", plan.cell)) if part is not None)
 
 
@@ -135,7 +137,7 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
         raise ValueError(f"a grid has 2 tokens or more along a side, not {min(options.sides)}.")
     if min(options.sigmas) <= 0:
         raise ValueError(f"--sigmas have to be positive, not {min(options.sigmas):g}.")
-    decays = {name: kind for name, kind in LOCALITIES.items() if issubclass(kind, Locality)}
+    decays = {name: kind for name, kind in LOCALITIES.items() if issubclass(kind, DistanceDecay)}
     lookup("decay", options.locality, decays)
     found: list[dict[str, Any]] = []
     for side in tqdm(sorted(options.sides), desc="lengths", leave=False, disable=None):

@@ -19,12 +19,13 @@ from eval.changes import Intervention, each_and_all, hooked, swapped
 from eval.dense import expected
 from eval.tokens import fewer_tokens, near_keys, shuffled_patches
 from performer_string import ViT
-from performer_string.attend import Attend, SoftmaxAttention, build_attention
-from performer_string.features import RandomFeatures, derive_seed
-from performer_string.features.arc_cosine import ArcCosineFeatures
+from performer_string.feature_maps import RandomFeatures
+from performer_string.feature_maps.arc_cosine import ArcCosineFeatures
+from performer_string.layers.backends import AttentionBackend, SoftmaxBackend, build_attention
+from performer_string.utils.seeds import derive_seed
 
 
-def by_layer(vit: ViT, name: str, make: Callable[[int], Attend]) -> dict[str, Intervention]:
+def by_layer(vit: ViT, name: str, make: Callable[[int], AttentionBackend]) -> dict[str, Intervention]:
     return {title: partial(swapped, layers=some, make=make) for title, some in each_and_all(vit, name).items()}
 
 
@@ -32,7 +33,7 @@ def softmax(vit: ViT) -> dict[str, Intervention]:
     """Exact softmax of d^-1/2 q.k: another kernel, unless the map is an estimate of it."""
     if vit.config.attention == "softmax":
         return {}
-    return by_layer(vit, "softmax", lambda layer: SoftmaxAttention())
+    return by_layer(vit, "softmax", lambda layer: SoftmaxBackend())
 
 
 def drawn(vit: ViT) -> list[RandomFeatures]:
@@ -44,10 +45,10 @@ def expected_kernel(vit: ViT) -> dict[str, Intervention]:
     """The map's own kernel without the variance of a draw."""
     if not drawn(vit):
         return {}
-    found = [expected(attend) for attend in vit.attends()]
+    found = [expected(attend) for attend in vit.backends()]
     if None in found:
         return {}
-    return by_layer(vit, "expected kernel", lambda layer: cast(Attend, found[layer]))
+    return by_layer(vit, "expected kernel", lambda layer: cast(AttentionBackend, found[layer]))
 
 
 def more_features(vit: ViT, times: int = 8) -> dict[str, Intervention]:
@@ -57,7 +58,7 @@ def more_features(vit: ViT, times: int = 8) -> dict[str, Intervention]:
         return {}
     options = {**c.feature_options, "num_features": times * phis[0].num_features}
 
-    def wider(layer: int) -> Attend:
+    def wider(layer: int) -> AttentionBackend:
         sizes = {"head_dim": phis[0].head_dim, "num_heads": phis[0].num_heads}
         seed = derive_seed(c.seed, "more features", layer)
         attend = build_attention(c.attention, feature_map=c.feature_map, feature_options=options, seed=seed, **sizes)
@@ -69,12 +70,12 @@ def more_features(vit: ViT, times: int = 8) -> dict[str, Intervention]:
 @contextmanager
 def redrawn(vit: ViT, draw: int) -> Iterator[None]:
     """New random features that no training had: those of a negative step."""
-    before = [copy.deepcopy(attend.state_dict()) for attend in vit.attends()]
+    before = [copy.deepcopy(attend.state_dict()) for attend in vit.backends()]
     try:
         vit.redraw(-1 - draw)
         yield
     finally:
-        for attend, state in zip(vit.attends(), before, strict=True):
+        for attend, state in zip(vit.backends(), before, strict=True):
             attend.load_state_dict(state)
 
 
@@ -110,9 +111,9 @@ def sharper(vit: ViT) -> Iterator[None]:
 
 def temperature(vit: ViT) -> dict[str, Intervention]:
     """As if temperature had grown with log N; no effect at the training size."""
-    reached = not vit.attends()[0].homogeneous or any(isinstance(m, ArcCosineFeatures) for m in vit.modules())
+    reached = not vit.backends()[0].homogeneous or any(isinstance(m, ArcCosineFeatures) for m in vit.modules())
     many = math.prod(vit.train_grid) + vit.num_prefix > 1
-    return {"log N temperature": sharper} if reached and many and not vit.config.log_scale else {}
+    return {"log N temperature": sharper} if reached and many and not vit.config.log_n_scaling else {}
 
 
 GROUPS: dict[str, Callable[[ViT], dict[str, Intervention]]] = {

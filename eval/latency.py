@@ -21,8 +21,8 @@ from eval.arguments import positive
 from eval.measure import Call, check_rounds, in_turn, ratio
 from eval.report import Row, save_figure
 from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, fold
-from performer_string.choices import lookup
-from performer_string.encodings.base import HeadWidthError
+from performer_string.position.base import HeadWidthError
+from performer_string.utils.registry import lookup
 
 HELP = "parameters and time of each encoding, in a training step and in folded inference, as ratios to RoPE"
 REFERENCE = "rope"

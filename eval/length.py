@@ -22,7 +22,7 @@ from eval.arguments import Once, positive
 from eval.contestants import METHODS, Attentions, grid_of, layer_call, model_call, operations
 from eval.measure import check_rounds, exponent, in_turn, peak_bytes, ratio, relative_error, square_product
 from eval.report import Row, save_figure
-from performer_string.choices import lookup
+from performer_string.utils.registry import lookup
 
 HELP = "time, memory and error by the number of tokens, and where linear attention overtakes softmax"
 LEVELS = {"attention": None, "layer": layer_call, "model": model_call}

@@ -77,8 +77,8 @@ def of_radius(trained: Trained, options: argparse.Namespace, device: torch.devic
     for layer, probe in enumerate(probe_attention(vit, data.normalise(images.to(device)))):
         measured = {"attention radius": probe.weights(), "effective radius": probe.effective_weights()}
         by_name = {quantity: radius(w[..., skip:, skip:], positions) for quantity, w in measured.items()}
-        if probe.focus is not None:
-            by_name |= probe.focus.locality.learned()
+        if probe.locality is not None:
+            by_name |= probe.locality.learned()
         for quantity, values in by_name.items():
             for head, value in enumerate(values.tolist()):
                 yield line("radius", name, quantity, value, layer=layer, head=head, **found)

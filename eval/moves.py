@@ -11,11 +11,11 @@ from tqdm import tqdm
 
 from eval.report import Row
 from performer_string import ENCODINGS, FEATURE_MAPS, ViT, ViTConfig, build_encoding, build_feature_map, grid_positions
-from performer_string.encodings import Encoding, SeparableEncoding
-from performer_string.encodings.additive import NoEncoding
-from performer_string.encodings.skew import cayley
-from performer_string.features import FeatureMap, RandomFeatures
-from performer_string.values.turned import TurnedValues
+from performer_string.feature_maps import FeatureMap, RandomFeatures
+from performer_string.layers.values.transport import TransportedValues
+from performer_string.position import Encoding, SeparableEncoding
+from performer_string.position.additive import NoEncoding
+from performer_string.position.skew import cayley
 
 EXACT = 1e-9  # relative to the largest score; what float64 leaves of an exact zero
 VARIANTS: dict[str, list[dict[str, Any]]] = {  # beside each family's defaults
@@ -26,7 +26,7 @@ VARIANTS: dict[str, list[dict[str, Any]]] = {  # beside each family's defaults
 MAPS: dict[str, tuple[str, dict[str, Any]]] = {
     "favor+": ("favor+", {}),
     "favor+hyperbolic": ("favor+hyperbolic", {}),
-    **{f"relu, order {p}": ("relu", {"order": p}) for p in (1, 4, 8)},
+    **{f"arc-cosine, order {p}": ("arc-cosine", {"order": p}) for p in (1, 4, 8)},
     "polynomial": ("polynomial", {}),
     "polynomial, lower orders": ("polynomial", {"lower": True}),
 }
@@ -163,7 +163,7 @@ def expected_of(vit: ViT) -> str:
         return "exact"
     bag = vit.config.encoding == "none"
     encodings = [(vit.config.encoding, vit.encoding)]
-    encodings += [("", module.encoding) for module in vit.modules() if isinstance(module, TurnedValues)]
+    encodings += [("", module.encoding) for module in vit.modules() if isinstance(module, TransportedValues)]
     expected = {expectation(name, encoding) for name, encoding in encodings}
     skewed = any(isinstance(module, FeatureMap) and not module.isotropic for module in vit.modules())
     if "fails by design" in expected or vit.config.values == "group-action" or ((vit.num_prefix or skewed) and not bag):

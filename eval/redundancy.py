@@ -23,8 +23,8 @@ from tqdm import tqdm
 from eval.measure import relative_error
 from eval.report import Row, save_figure
 from performer_string import build_encoding
-from performer_string.encodings import SeparableEncoding
-from performer_string.encodings.skew import cayley
+from performer_string.position import SeparableEncoding
+from performer_string.position.skew import cayley
 
 HELP = "which encodings are the same function class, measured by fitting each to each"
 ON_CPU = True

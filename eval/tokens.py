@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from einops import rearrange
@@ -41,7 +42,8 @@ def thinned(vit: ViT, keys: Sequence[int], pool: bool) -> Iterator[None]:
 
     def mask(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> Any:
         prefix = kept[0].new_ones(len(kept[0]), vit.num_prefix)
-        return args, {**kwargs, "key_mask": torch.cat([prefix, kept[0]], dim=1)}
+        layout = replace(kwargs["layout"], mask=torch.cat([prefix, kept[0]], dim=1))
+        return args, {**kwargs, "layout": layout}
 
     def reweigh(module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> Tensor:
         share = kept[0].to(out) / kept[0].sum(-1, keepdim=True) * kept[0].shape[1]  # of mean one
@@ -70,19 +72,10 @@ def fewer_tokens(vit: ViT) -> dict[str, Intervention]:
     return found
 
 
-@contextmanager
-def near(vit: ViT, layers: Sequence[int]) -> Iterator[None]:
+def near(vit: ViT, layers: Sequence[int]) -> AbstractContextManager[None]:
     """Only keys whose offset from the query lies in the training grid. At the training size nothing changes."""
-    attends, extent = vit.attends(), [n - 1 for n in vit.train_grid]
-
-    def place(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
-        cast(NearKeys, module.attend).place(kwargs["positions"], kwargs["num_prefix"])
-
-    with swapped(vit, layers, lambda i: NearKeys(attends[i], extent)), ExitStack() as stack:
-        for i in layers:
-            handle = vit.attentions()[i].register_forward_pre_hook(place, with_kwargs=True)
-            stack.callback(handle.remove)
-        yield
+    backends, extent = vit.backends(), [n - 1 for n in vit.train_grid]
+    return swapped(vit, layers, lambda i: NearKeys(backends[i], extent))
 
 
 def near_keys(vit: ViT) -> dict[str, Intervention]:

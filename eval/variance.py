@@ -30,14 +30,14 @@ from eval.arguments import Once, positive
 from eval.dense import has_log_kernel
 from eval.report import Row, save_figure
 from performer_string import FEATURE_MAPS, build_feature_map
-from performer_string.features import RandomFeatures
+from performer_string.feature_maps import RandomFeatures
 
 HELP = "error of one draw of random features, and the weight of a matching key among others, by map and features"
 ON_CPU = True
 MAPS: dict[str, tuple[str, dict[str, Any]]] = {
     "favor+": ("favor+", {}),
     "favor+hyperbolic": ("favor+hyperbolic", {}),
-    **{f"relu, order {p}": ("relu", {"order": p}) for p in (1, 2, 4, 8, 16)},
+    **{f"arc-cosine, order {p}": ("arc-cosine", {"order": p}) for p in (1, 2, 4, 8, 16)},
 }
 HEADS = 128  # draws at a time
 
@@ -80,7 +80,9 @@ def independent(phi: RandomFeatures, q: Tensor, k: Tensor) -> float:
         s = 2 * form.square * float((q + k).square().sum())
         variance = math.exp(s) - 1 + (math.exp(-s) - 1 if form.mirrored else 0)
     else:
-        twice = build_feature_map("relu", head_dim=phi.head_dim, num_heads=1, num_features=1, order=2 * form.order)
+        twice = build_feature_map(
+            "arc-cosine", head_dim=phi.head_dim, num_heads=1, num_features=1, order=2 * form.order
+        )
         variance = 2 * math.exp(float(twice.log_kernel(q, k) - 2 * phi.log_kernel(q, k))) - 1
     return float((variance / phi.num_features) ** 0.5)
 
@@ -132,7 +134,7 @@ class Case:
 
 @torch.no_grad()
 def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
-    own = [name for name, kind in FEATURE_MAPS.items() if issubclass(kind, RandomFeatures) and name != "relu"]
+    own = [name for name, kind in FEATURE_MAPS.items() if issubclass(kind, RandomFeatures) and name != "arc-cosine"]
     for name in [name for name in own if not has_log_kernel(FEATURE_MAPS[name])]:
         own.remove(name)
         tqdm.write(f"{name} is left out: it has no log_kernel, the kernel that it estimates.")

@@ -1,19 +1,24 @@
 """Linear-attention Vision Transformers whose queries and keys are rotated by separable position encodings."""
 
-from performer_string.attend import Attend, build_attention
-from performer_string.attention import linear_attention, softmax_attention
-from performer_string.batching import batch_images
-from performer_string.blocks import Block
-from performer_string.config import VARIANTS, ViTConfig
-from performer_string.encodings import ENCODINGS, Encoding, SeparableEncoding, Sizes, build_encoding
-from performer_string.features import FEATURE_MAPS, FeatureMap, RandomFeatures, build_feature_map, derive_seed
-from performer_string.folding import fold
-from performer_string.layers import SelfAttention
-from performer_string.locality import LOCALITIES, OffsetKernel, build_locality
-from performer_string.positions import grid_positions, with_prefix
-from performer_string.pretrained import from_timm
-from performer_string.values import VALUE_MAPS, build_value_map
-from performer_string.vit import ViT
+from performer_string.bias import LOCALITIES, RelativeBias, build_locality
+from performer_string.feature_maps import FEATURE_MAPS, FeatureMap, RandomFeatures, build_feature_map
+from performer_string.layers.attention import SelfAttention
+from performer_string.layers.backends import AttentionBackend, build_attention
+from performer_string.layers.block import Block
+from performer_string.layers.values import VALUE_MAPS, build_value_map
+from performer_string.models.batching import batch_images
+from performer_string.models.config import VARIANTS, ViTConfig
+from performer_string.models.fold import fold
+from performer_string.models.timm import from_timm
+from performer_string.models.vit import ViT
+from performer_string.ops.linear import linear_attention
+from performer_string.ops.softmax import softmax_attention
+from performer_string.position import ENCODINGS, Encoding, SeparableEncoding, Sizes, build_encoding
+from performer_string.position.grid import grid_positions, with_prefix
+from performer_string.utils.seeds import derive_seed
+
+OffsetKernel = RelativeBias  # the former name
+Attend = AttentionBackend  # the former name
 
 __version__ = "0.1.0"
 
@@ -23,11 +28,12 @@ __all__ = [
     "LOCALITIES",
     "VALUE_MAPS",
     "VARIANTS",
-    "Attend",
+    "AttentionBackend",
     "Block",
     "Encoding",
     "FeatureMap",
     "OffsetKernel",
+    "RelativeBias",
     "RandomFeatures",
     "SelfAttention",
     "SeparableEncoding",

@@ -12,8 +12,8 @@ import yaml
 from torch import Tensor
 from training import TINY
 
-from performer_string.encodings import ENCODINGS, Encoding, SeparableEncoding, build_encoding
-from performer_string.locality import offsets
+from performer_string.bias import base as offsets
+from performer_string.position import ENCODINGS, Encoding, SeparableEncoding, build_encoding
 
 if not torch.cuda.is_available():  # before anything imports Triton: its kernels then run on the CPU
     os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from performer_string import build_locality, naive
-from performer_string.locality import focusing
+from performer_string import build_locality
+from performer_string.bias.linear_time import plan as focusing
+from performer_string.ops import reference
 
 WINDOW, GRID, GRADIENT = 1e-3, 0.03, 0.05  # bounds on relative errors
 HIGHEST = 400.0
@@ -22,10 +23,10 @@ def decay(name, sigma, heads=2):
 
 
 def definition(locality, positions):
-    """lambda by `naive`, from the parameters alone."""
+    """lambda by `reference`, from the parameters alone."""
     if "Exponential" in type(locality).__name__:
-        return naive.exponential(positions, locality.amplitude(), locality.sigma())
-    return naive.gaussians(positions, *locality.components())
+        return reference.exponential(positions, locality.amplitude(), locality.sigma())
+    return reference.gaussians(positions, *locality.components())
 
 
 def inputs(tokens, features=6, width=5, batch=1, heads=2):

@@ -5,15 +5,16 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from performer_string import build_feature_map, naive
+from performer_string import build_feature_map
+from performer_string.ops import reference
 
 MAPS = [
     ("favor+", {}),
     ("favor+hyperbolic", {}),
-    ("relu", {"order": 1}),
-    ("relu", {"order": 3}),
-    ("relu", {"order": 8}),
-    ("relu", {"order": 16}),
+    ("arc-cosine", {"order": 1}),
+    ("arc-cosine", {"order": 3}),
+    ("arc-cosine", {"order": 8}),
+    ("arc-cosine", {"order": 16}),
     ("polynomial", {}),
     ("polynomial", {"lower": True}),
 ]
@@ -28,10 +29,10 @@ def make_map(case, heads: int, dim: int, features: int = 14):
 def naive_features(case, phi, x: Tensor) -> Tensor:
     name, options = case
     if name == "polynomial":
-        return naive.polynomial_features(x, x.shape[-1] ** -0.5, options.get("lower", False))
-    if name == "relu":
-        return naive.arc_cosine_features(x, phi.projection, options["order"])
-    form = naive.positive_features if name == "favor+" else naive.hyperbolic_features
+        return reference.polynomial_features(x, x.shape[-1] ** -0.5, options.get("lower", False))
+    if name == "arc-cosine":
+        return reference.arc_cosine_features(x, phi.projection, options["order"])
+    form = reference.positive_features if name == "favor+" else reference.hyperbolic_features
     return form(x, phi.projection, x.shape[-1] ** -0.5)
 
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from performer_string import ViT
 
 MODELS = {
-    "relu": {"feature_map": "relu", "feature_options": {"order": 2, "num_features": 8}},
+    "arc-cosine": {"feature_map": "arc-cosine", "feature_options": {"order": 2, "num_features": 8}},
     "favor+": {"feature_map": "favor+", "feature_options": {"num_features": 8}},
     "polynomial": {"feature_map": "polynomial", "feature_options": {"lower": True}},
     "softmax": {"attention": "softmax"},
@@ -19,7 +19,7 @@ MODELS = {
 }
 
 
-def model(kind: str = "relu", **changes) -> ViT:
+def model(kind: str = "arc-cosine", **changes) -> ViT:
     """With weights that are large enough for attention to reach the logits."""
     torch.manual_seed(0)
     fields = {"depth": 2, "encoding": "rope-mixed", "registers": 1, **MODELS[kind], **changes}

@@ -15,17 +15,17 @@ from performer_string import (
     build_locality,
     grid_positions,
     linear_attention,
-    naive,
     softmax_attention,
 )
-from performer_string.locality.offsets import OffsetKernel
+from performer_string.bias.base import RelativeBias
+from performer_string.ops import reference
 
 SHAPES = [(1, 1, 1, 2), (2, 3, 7, 6), (1, 2, 33, 10)]  # B, H, N, d
 
 
 def test_queries_of_another_type_than_keys_under_a_locality():
     q, k, v = torch.randn(3, 1, 2, 12, 4)
-    phi, positions = build_feature_map("relu", head_dim=4, num_heads=2, num_features=8), grid_positions((3, 4))
+    phi, positions = build_feature_map("arc-cosine", head_dim=4, num_heads=2, num_features=8), grid_positions((3, 4))
     given = {"locality": build_locality("gaussian", num_heads=2), "positions": positions}
     out = linear_attention(q.double(), k, v, phi, **given)
     assert out.dtype == torch.float32
@@ -56,8 +56,8 @@ def test_linear_attention_is_its_definition(case, shape):
         q, k, v = inputs(shape)
         out = linear_attention(q, k, v, phi, rotation=encoding(positions), key_mask=mask)
         generators = encoding.generators()
-        fq, fk = (naive_features(case, phi, naive.rotate(x, generators, positions)) for x in (q, k))
-        compare(out, naive.attend(naive.linear_weights(fq, fk, mask), v), [q, k, v, *encoding.parameters()])
+        fq, fk = (naive_features(case, phi, reference.rotate(x, generators, positions)) for x in (q, k))
+        compare(out, reference.attend(reference.linear_weights(fq, fk, mask), v), [q, k, v, *encoding.parameters()])
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -67,8 +67,12 @@ def test_softmax_attention_is_its_definition(shape):
     for mask in masks(shape):
         q, k, v = inputs(shape)
         out = softmax_attention(q, k, v, rotation=encoding(positions), key_mask=mask)
-        turned = [naive.rotate(x, encoding.generators(), positions) for x in (q, k)]
-        compare(out, naive.attend(naive.softmax_weights(*turned, key_mask=mask), v), [q, k, v, *encoding.parameters()])
+        turned = [reference.rotate(x, encoding.generators(), positions) for x in (q, k)]
+        compare(
+            out,
+            reference.attend(reference.softmax_weights(*turned, key_mask=mask), v),
+            [q, k, v, *encoding.parameters()],
+        )
 
 
 @pytest.mark.parametrize("kind", ["softmax", *MAPS], ids=str)
@@ -126,7 +130,7 @@ def test_exact_attention_with_a_locality_hides_no_nan(masked):
     assert not out[0, 1].isnan().any()
 
 
-class Near(OffsetKernel):
+class Near(RelativeBias):
     """Neighbours on a line have a say, and nothing else."""
 
     def of_offsets(self, offsets):
@@ -203,7 +207,7 @@ def test_more_features_come_closer_to_softmax():
 def test_no_keys_and_a_rotation_of_other_positions():
     q, none = torch.randn(1, 2, 5, 4), torch.randn(1, 2, 0, 4)
     encoding = build_encoding("rope-mixed", head_dim=4, num_heads=2)
-    for name in ("favor+", "relu", "polynomial"):
+    for name in ("favor+", "arc-cosine", "polynomial"):
         phi = build_feature_map(name, head_dim=4, num_heads=2, **({} if name == "polynomial" else {"num_features": 8}))
         assert torch.equal(linear_attention(q, none, none, phi), torch.zeros(1, 2, 5, 4))
         assert linear_attention(none, none, none, phi).shape == (1, 2, 0, 4)

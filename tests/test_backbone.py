@@ -116,7 +116,7 @@ def test_blocks_computed_again_may_have_statistics_of_their_own():
     assert all(p.grad.isfinite().all() for p in model.blocks.parameters())
 
 
-@pytest.mark.parametrize("feature_map", ["favor+", "relu"])
+@pytest.mark.parametrize("feature_map", ["favor+", "arc-cosine"])
 def test_features_redrawn_before_their_blocks_are_computed_again(feature_map):
     """Gradients would be those of another function; without blocks to compute again they are kept."""
     for again in (False, True):
@@ -132,7 +132,7 @@ def test_features_redrawn_before_their_blocks_are_computed_again(feature_map):
 
 
 @pytest.mark.parametrize("encoding", ["absolute", "circulant-string", "pate-so2"])
-@pytest.mark.parametrize("kind", [{"attention": "softmax", "log_scale": True}, {"values": "connection"}], ids=str)
+@pytest.mark.parametrize("kind", [{"attention": "softmax", "log_n_scaling": True}, {"values": "connection"}], ids=str)
 def test_a_model_of_another_size_with_the_grid_of_its_weights_is_the_same(encoding, kind):
     model = large(vit(encoding=encoding, positions="interpolate", **kind))
     other = large(vit(encoding=encoding, positions="interpolate", image_size=[32, 80], position_grid=[4, 3], **kind))
@@ -152,10 +152,10 @@ def test_a_model_of_another_size_with_the_grid_of_its_weights_is_the_same(encodi
     "options",
     [
         {"registers": 1, "key_gate": True},
-        {"feature_map": "relu", "locality": "gaussian", "locality_options": {"normalised": True}},
-        {"attention": "softmax", "log_scale": True, "qk_norm": True, "values": "connection"},
+        {"feature_map": "arc-cosine", "locality": "gaussian", "locality_options": {"normalised": True}},
+        {"attention": "softmax", "log_n_scaling": True, "qk_norm": True, "values": "connection"},
     ],
-    ids=["favor+", "relu-locality", "softmax-log-n"],
+    ids=["favor+", "arc-cosine-locality", "softmax-log-n"],
 )
 def test_a_padded_image_in_a_batch_is_what_it_is_alone(options, pool, encoding):
     """Whatever its padding holds, logits and gradients; and the other image of the batch keeps all of its patches."""

@@ -23,7 +23,7 @@ def some(*sizes: tuple[int, ...]) -> list[torch.Tensor]:
         {"encoding": "absolute", "registers": 1, "pool": "attention"},
         {"encoding": "sinusoidal", "pool": "cls"},
         {"encoding": "liere", "centred": True, "values": "group-action"},
-        {"encoding": "pate-so4", "attention": "softmax", "qk_norm": True, "log_scale": True},
+        {"encoding": "pate-so4", "attention": "softmax", "qk_norm": True, "log_n_scaling": True},
         {"encoding": "rope-mixed", "values": "lepe"},
         {"encoding": "absolute", "values": "lepe", "registers": 1},
     ],
@@ -52,7 +52,7 @@ def test_the_places_of_the_padded_grid_are_others(encoding):
 
 
 def test_a_locality_sees_the_padded_grid():
-    options = {"feature_map": "relu", "locality": "gaussian"}
+    options = {"feature_map": "arc-cosine", "locality": "gaussian"}
     model, images = large(vit(**options)), some(*SIZES)
     batch = batch_images(model, images)
     assert "positions" not in batch

@@ -37,7 +37,7 @@ def attend(kind, q, k, v, **given):
     return linear_attention(q, k, v, build_feature_map(kind, head_dim=8, num_heads=2, **options), **given)
 
 
-@pytest.mark.parametrize("kind", ["favor+", "relu", "polynomial", "softmax"])
+@pytest.mark.parametrize("kind", ["favor+", "arc-cosine", "polynomial", "softmax"])
 class TestAttention:
     @pytest.mark.parametrize("shapes", SHAPES.values(), ids=list(SHAPES))
     def test_queries_keys_and_values_that_do_not_fit(self, kind, shapes):
@@ -87,7 +87,7 @@ class TestAttention:
         torch.testing.assert_close(one, attend(kind, q, k, v, rotation=encoding(positions.expand(2, -1, -1))))
 
 
-@pytest.mark.parametrize("kind", ["favor+", "relu", "polynomial"])
+@pytest.mark.parametrize("kind", ["favor+", "arc-cosine", "polynomial"])
 def test_feature_map_of_other_heads(kind):
     for heads, width in ((2, 6), (3, 8)):
         with pytest.raises(ValueError, match=f"of 2 heads of width 8, the queries are of {heads} of width {width}"):
@@ -229,7 +229,7 @@ def test_gradients_in_batches_are_an_error_that_says_what_to_do():
 
 
 @pytest.mark.parametrize(("samples", "keys"), [(0, 5), (2, 0)])
-@pytest.mark.parametrize("name", ["favor+", "relu", "polynomial"])
+@pytest.mark.parametrize("name", ["favor+", "arc-cosine", "polynomial"])
 def test_nothing_to_attend_to_has_gradients(name, samples, keys):
     phi = build_feature_map(name, head_dim=8, num_heads=2)
     q = torch.randn(samples, 2, 5, 8, requires_grad=True)

@@ -7,9 +7,9 @@ import torch
 from small_vit import vit
 
 from performer_string import VALUE_MAPS, build_encoding, build_feature_map, grid_positions, linear_attention
-from performer_string.kernels.compiled import attention
+from performer_string.ops.chunked import attention
 
-MAPS = [("favor+", {}), ("favor+hyperbolic", {}), ("relu", {"order": 1}), ("relu", {"order": 4})]
+MAPS = [("favor+", {}), ("favor+hyperbolic", {}), ("arc-cosine", {"order": 1}), ("arc-cosine", {"order": 4})]
 
 
 def case(name, options, learned: bool, masked: bool, biased: bool, turned: bool, dtype=torch.float32):

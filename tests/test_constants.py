@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from performer_string import ENCODINGS, FeatureMap, ViT, build_encoding, grid_positions
-from performer_string.config import ViTConfig
+from performer_string.models.config import ViTConfig
 
 GRID = (5, 7)
 
@@ -46,7 +46,7 @@ def test_constants_are_not_rounded_where_bf16_is_the_default(name):
         built = encoding(name)
     finally:
         torch.set_default_dtype(torch.float32)
-    for constant in built.constant_names:
+    for constant in built.computed_names:
         assert torch.equal(built.get_buffer(constant), encoding(name).get_buffer(constant))
 
 
@@ -70,7 +70,7 @@ class Shifted(FeatureMap):
 
     def __init__(self, head_dim, num_heads):
         super().__init__(head_dim, num_heads, head_dim)
-        self.register_constants()
+        self.register_computed_buffers()
 
     def constants(self):
         return {"shift": torch.arange(self.head_dim) / 3}

@@ -36,7 +36,9 @@ EXACT = ViTConfig(
     registers=1,
     encoding="circulant-string",
 )
-LINEAR = replace(EXACT, attention="linear", feature_map="relu", feature_options={"num_features": 8}, key_gate=True)
+LINEAR = replace(
+    EXACT, attention="linear", feature_map="arc-cosine", feature_options={"num_features": 8}, key_gate=True
+)
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from performer_string import ENCODINGS, build_encoding, grid_positions
-from performer_string.encodings.base import SeparableEncoding, Sizes
+from performer_string.position.base import SeparableEncoding, Sizes
 
 
 @pytest.mark.parametrize(

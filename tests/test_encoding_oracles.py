@@ -8,8 +8,9 @@ import torch
 from conftest import CASES, make, random_positions, scores, with_dimensions
 from torch import Tensor
 
-from performer_string import build_encoding, grid_positions, naive
-from performer_string.encodings.skew import GENERATORS
+from performer_string import build_encoding, grid_positions
+from performer_string.ops import reference
+from performer_string.position.skew import GENERATORS
 
 
 @pytest.mark.parametrize(("case", "coord_dim"), with_dimensions(CASES))
@@ -30,14 +31,14 @@ def products(x: Tensor, y: Tensor) -> Tensor:
 @pytest.mark.parametrize("block_size", [3, 4, 6, 12])
 def test_circulant_is_its_fft_form(block_size, qk):
     encoding, positions = make(("circulant-string", {"block_size": block_size})), random_positions(7, 2)
-    q, k = (naive.circulant_rotate(x, encoding.coefficients, block_size, positions) for x in qk)
+    q, k = (reference.circulant_rotate(x, encoding.coefficients, block_size, positions) for x in qk)
     torch.testing.assert_close(scores(encoding, *qk, positions), products(q, k))
 
 
 def test_reflections_are_two_householder_matrices(qk):
     encoding, positions = make(("reflection-string", {})), random_positions(7, 2)
     torch.nn.init.normal_(encoding.mirrors)
-    expected = naive.reflections(qk[0], encoding.mirrors, positions)
+    expected = reference.reflections(qk[0], encoding.mirrors, positions)
     torch.testing.assert_close(encoding(positions).rotate(qk[0]), expected)
 
 
@@ -48,7 +49,7 @@ def test_so3_is_rodrigues_formula(along, qk):
     if along is not None:
         encoding.axis.data[:] = torch.eye(3)[along]
     axis = torch.nn.functional.normalize(encoding.axis, dim=-1)
-    q, k = (naive.rodrigues(x, axis, encoding.omega, positions) for x in qk)
+    q, k = (reference.rodrigues(x, axis, encoding.omega, positions) for x in qk)
     torch.testing.assert_close(scores(encoding, *qk, positions), products(q, k))
 
 

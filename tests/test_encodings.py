@@ -10,8 +10,9 @@ import torch
 from conftest import CASES, FIXED, SEPARABLE, case_id, make, random_positions, scores, with_dimensions
 from torch import Tensor
 
-from performer_string import ENCODINGS, build_encoding, grid_positions, naive
-from performer_string.encodings.frequencies import mixed_frequencies
+from performer_string import ENCODINGS, build_encoding, grid_positions
+from performer_string.ops import reference
+from performer_string.position.frequencies import mixed_frequencies
 
 LEARNED = [case for case in CASES if case not in FIXED and ENCODINGS[case[0]].additive is False]
 
@@ -153,7 +154,7 @@ def test_gradients_are_those_of_the_definition(case, coord_dim, qk):
         return list(torch.autograd.grad((score * weight).sum(), learned))
 
     generators = encoding.generators()
-    q, k = (naive.rotate(x, generators, positions) for x in qk)
+    q, k = (reference.rotate(x, generators, positions) for x in qk)
     fast, slow = gradients(scores(encoding, *qk, positions)), gradients(q @ k.mT)
     for a, b in zip(fast, slow, strict=True):
         assert b.abs().max() > 0
@@ -181,14 +182,14 @@ def test_control_generators_that_do_not_commute_break_invariance(qk):
     positions = random_positions(7, 2) / 10
 
     def score(r: Tensor) -> Tensor:
-        return naive.rotate(qk[0], generators, r) @ naive.rotate(qk[1], generators, r).mT
+        return reference.rotate(qk[0], generators, r) @ reference.rotate(qk[1], generators, r).mT
 
     assert (score(positions) - score(positions + 0.37)).abs().max() > 0.1
 
 
 def test_control_cayley_across_heads_breaks_invariance(qk):
     """One basis over the whole width, before the head split: each head sees a projection, and no longer a rotation."""
-    from performer_string.encodings.skew import cayley
+    from performer_string.position.skew import cayley
 
     skew = torch.randn(24, 24, dtype=torch.float64)
     basis = cayley(skew - skew.mT)
@@ -276,7 +277,7 @@ def test_axial_frequencies_are_shared_out():
 
 @pytest.mark.parametrize("block_size", [3, 4, 5, 6, 12])
 def test_fourier_basis_is_orthogonal(block_size):
-    from performer_string.encodings.circulant import fourier_basis
+    from performer_string.position.circulant import fourier_basis
 
     basis = fourier_basis(block_size, 2)
     torch.testing.assert_close(basis.mT @ basis, torch.eye(2 * block_size, dtype=torch.float64))

@@ -16,8 +16,8 @@ from eval.__main__ import main
 from eval.dense import ExpectedKernel
 from eval.estimator import statistics, summary, variation
 from performer_string import grid_positions
-from performer_string.attend import build_attention
-from performer_string.attention import rotate_pair
+from performer_string.layers.backends import build_attention
+from performer_string.ops.rotary import rotate_pair
 from train.probe import Probe
 
 POSITIONS = grid_positions((3, 4))
@@ -89,7 +89,7 @@ def test_another_kernel_and_the_variance_of_a_draw_are_told_apart():
     few, many = (found("favor+", num_features=m) for m in (64, 64 * 64))
     assert many["to expected"] == pytest.approx(few["to expected"] / 8, rel=0.35)
     assert max(few["expected to softmax"], many["expected to softmax"]) < 1e-6
-    few, many = (found("relu", num_features=m, order=2) for m in (64, 64 * 64))
+    few, many = (found("arc-cosine", num_features=m, order=2) for m in (64, 64 * 64))
     assert many["to expected"] == pytest.approx(few["to expected"] / 8, rel=0.35)
     assert few["expected to softmax"] > 0.1
     assert many["to softmax"] == pytest.approx(many["expected to softmax"], abs=0.02)
@@ -111,7 +111,7 @@ def test_attention_its_limit_and_softmax_see_the_bias_of_the_keys(kind):
         assert max(found["TV to softmax"].max(), found["TV to expected"].max()) < 1e-6
 
 
-@pytest.mark.parametrize("kind", ["relu", "favor+", "polynomial"])
+@pytest.mark.parametrize("kind", ["arc-cosine", "favor+", "polynomial"])
 def test_the_expected_kernel_is_the_limit_of_many_features(kind, monkeypatch):
     monkeypatch.setattr(dense, "ROWS", 5)  # parts that do not divide the tokens
     options = {**MODELS[kind]["feature_options"], **({} if kind == "polynomial" else {"num_features": 2**15})}

@@ -28,7 +28,7 @@ def by_hand(tokens: int, patch: int, attention: int) -> int:
     "options",
     [
         {"attention": "softmax"},
-        {"feature_map": "relu", "feature_options": {"num_features": FEATURES}},
+        {"feature_map": "arc-cosine", "feature_options": {"num_features": FEATURES}},
         {"feature_map": "polynomial"},
     ],
     ids=str,
@@ -44,7 +44,7 @@ def test_operations_are_those_counted_by_hand(options, size):
     if config.attention == "softmax":
         assert found == by_hand(tokens, 4 * 4 * 2, 2 * tokens**2 * HEAD)
     elif (
-        config.feature_map == "relu"
+        config.feature_map == "arc-cosine"
     ):  # features of queries and keys, their sums with the values, and those with the queries
         assert found == by_hand(tokens, 4 * 4 * 2, 4 * tokens * FEATURES * HEAD)
     else:

@@ -14,10 +14,10 @@ from saved import CONFIG, read, save
 from eval import latency, moves, redundancy
 from eval.__main__ import main
 from performer_string import ENCODINGS, ViT, ViTConfig
-from performer_string.encodings import Encoding, SeparableEncoding
-from performer_string.encodings.liere import LieRE
-from performer_string.features.exponential import PositiveFeatures
-from performer_string.features.polynomial import PolynomialFeatures
+from performer_string.feature_maps.favor import PositiveFeatures
+from performer_string.feature_maps.polynomial import PolynomialFeatures
+from performer_string.position import Encoding, SeparableEncoding
+from performer_string.position.liere import LieRE
 
 CPU = torch.device("cpu")
 
@@ -36,7 +36,7 @@ def test_the_invariance_report_holds(tmp_path, monkeypatch):
     for row in found:
         if row["quantity"] == "bias in standard errors":
             assert float(row["value"]) < 4.5
-    spread = {row["quantity"]: float(row["value"]) for row in found if row["name"] == "relu, order 1"}
+    spread = {row["quantity"]: float(row["value"]) for row in found if row["name"] == "arc-cosine, order 1"}
     assert spread["64 draws"] == pytest.approx(spread["1 draws"] / 8, rel=0.5)
 
 

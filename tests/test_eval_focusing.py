@@ -35,8 +35,8 @@ def test_a_decay_of_ones_own(tmp_path, monkeypatch):
 
 
 def test_no_speed_for_a_focusing_that_is_off(tmp_path, monkeypatch, capsys):
-    right = focusing.Locality.numerator
-    monkeypatch.setattr(focusing.Locality, "numerator", lambda *args: 1.05 * right(*args))
+    right = focusing.DistanceDecay.numerator
+    monkeypatch.setattr(focusing.DistanceDecay, "numerator", lambda *args: 1.05 * right(*args))
     with pytest.raises(SystemExit):
         main(["focusing", *FOCUSING, "--sides", "12", "--out", str(tmp_path)])
     assert "above its bound of" in capsys.readouterr().err
@@ -44,13 +44,13 @@ def test_no_speed_for_a_focusing_that_is_off(tmp_path, monkeypatch, capsys):
 
 
 def test_no_speed_for_a_focusing_whose_gradient_is_off(tmp_path, monkeypatch, capsys):
-    right = focusing.Locality.numerator
+    right = focusing.DistanceDecay.numerator
 
     def steeper(*args):
         out = right(*args)
         return out.detach() + 1.1 * (out - out.detach())
 
-    monkeypatch.setattr(focusing.Locality, "numerator", steeper)
+    monkeypatch.setattr(focusing.DistanceDecay, "numerator", steeper)
     arguments = ["focusing", *FOCUSING, "--sides", "12", "--exact-up-to", "0", "--out", str(tmp_path)]
     main(arguments)
     with pytest.raises(SystemExit):

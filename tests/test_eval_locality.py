@@ -12,7 +12,7 @@ from eval.__main__ import main
 from eval.locality import radius
 from eval.measure import peak_bytes
 from performer_string import ViT, grid_positions
-from performer_string.attend import LinearAttention
+from performer_string.layers.backends import LinearBackend
 from train.checkpoint import load_trained
 
 CPU = torch.device("cpu")
@@ -67,7 +67,7 @@ def test_memory_of_attention_grows_as_it_should(attention):
     weights = []
     for tokens in (64, 256):
         q = torch.randn(1, 2, tokens, 8)
-        attend = LinearAttention(8, 2, "relu", 0, num_features=8)
+        attend = LinearBackend(8, 2, "arc-cosine", 0, num_features=8)
         weights.append(peak_bytes(lambda q=q, attend=attend: attend.weights(q, q), CPU))
     assert weights[1] / weights[0] == pytest.approx(16, rel=0.3)
 
@@ -123,7 +123,7 @@ def test_the_measured_radius_is_of_the_patches_and_their_lambda(tmp_path):
     vit, held_out = trained.classifier.vit, trained.data.held_out("test", (60, 60))
     images = trained.data.normalise(torch.stack([held_out[i][0] for i in range(2)]))
     seen = []
-    vit.blocks[0].attention.attend.register_forward_pre_hook(
+    vit.blocks[0].attention.backend.register_forward_pre_hook(
         lambda m, args, kw: seen.append((args, kw)), with_kwargs=True
     )
     with torch.no_grad():

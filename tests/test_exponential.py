@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from performer_string import build_encoding
-from performer_string.encodings import exponential as module
-from performer_string.encodings.exponential import exponential, exponentials
+from performer_string.position import exponential as module
+from performer_string.position.exponential import exponential, exponentials
 
 
 def skew(*shape, norm=1.0, seed=0):

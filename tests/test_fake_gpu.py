@@ -19,10 +19,11 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from eval.budget import Recorder
 from performer_string import ENCODINGS, ViT, ViTConfig
-from performer_string.encodings import Encoding
-from performer_string.locality import LOCALITIES, offsets
-from performer_string.locality.lattice import Lattice
-from performer_string.values import VALUE_MAPS, lepe
+from performer_string.bias import LOCALITIES
+from performer_string.bias import base as offsets
+from performer_string.layers.values import VALUE_MAPS, lepe
+from performer_string.ops.layout import Grid
+from performer_string.position import Encoding
 
 SIDE = 24  # cells; more tokens than attention with a locality takes N x N
 CONFIG = ViTConfig(
@@ -86,7 +87,7 @@ def test_sixteen_bits(dtype, launched):
     }
 
 
-@pytest.mark.parametrize(("name", "kernels"), [("favor+hyperbolic", 6), ("relu", 6), ("polynomial", 0)])
+@pytest.mark.parametrize(("name", "kernels"), [("favor+hyperbolic", 6), ("arc-cosine", 6), ("polynomial", 0)])
 def test_feature_maps(name, kernels, launched):
     check(feature_map=name, **EXTRAS)
     assert len(launched) == kernels
@@ -95,14 +96,14 @@ def test_feature_maps(name, kernels, launched):
 @pytest.mark.parametrize("attention", ["softmax", "performer-pytorch"])
 def test_other_attention(attention):
     softmax = attention == "softmax"
-    check(attention=attention, **{**EXTRAS, "log_scale": softmax, "key_gate": softmax})
+    check(attention=attention, **{**EXTRAS, "log_n_scaling": softmax, "key_gate": softmax})
 
 
 @pytest.mark.parametrize("attention", ["linear", "softmax"])
 @pytest.mark.parametrize("name", sorted(VALUE_MAPS))
 def test_values(name, attention, monkeypatch):
     """What is read from the grid is given."""
-    monkeypatch.setattr(lepe, "find_lattice", lambda positions: Lattice((SIDE, SIDE, 1), (1.0, 1.0, 1.0), 2))
+    monkeypatch.setattr(lepe, "find_lattice", lambda positions: Grid((SIDE, SIDE, 1), (1.0, 1.0, 1.0), 2))
     check(values=name, attention=attention)
 
 
@@ -110,7 +111,7 @@ def test_values(name, attention, monkeypatch):
 @pytest.mark.parametrize("name", sorted(LOCALITIES))
 def test_localities(name, sigma, monkeypatch):
     """What is read from the grid and from sigma is given."""
-    monkeypatch.setattr(offsets, "find_lattice", lambda positions: Lattice((SIDE, SIDE, 1), (1.0, 1.0, 1.0), 2))
+    monkeypatch.setattr(offsets, "find_lattice", lambda positions: Grid((SIDE, SIDE, 1), (1.0, 1.0, 1.0), 2))
     monkeypatch.setattr(FakeTensor, "tolist", lambda self: [[sigma] * self.shape[1]] * self.shape[0])
     monkeypatch.setattr(FakeTensor, "__float__", lambda self: sigma, raising=False)
     check(locality=name, registers=2)

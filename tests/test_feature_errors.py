@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from performer_string import build_feature_map, build_locality, grid_positions, linear_attention, naive
-from performer_string.features import FeatureMap
+from performer_string import build_feature_map, build_locality, grid_positions, linear_attention
+from performer_string.feature_maps import FeatureMap
+from performer_string.ops import reference
 
 
 class Elu(FeatureMap):
@@ -21,15 +22,15 @@ def test_a_map_of_ones_own_needs_its_features_only(sigma):
     phi, q = Elu(6, 2, 6), torch.randn(1, 2, 60, 6)
     features, mask = phi.queries(q), torch.rand(1, 60) < 0.7
     locality, positions = build_locality("gaussian", num_heads=2, sigma=sigma), grid_positions((6, 10))
-    weights = naive.linear_weights(features, features, mask)
-    torch.testing.assert_close(linear_attention(q, q, q, phi, key_mask=mask), naive.attend(weights, q))
+    weights = reference.linear_weights(features, features, mask)
+    torch.testing.assert_close(linear_attention(q, q, q, phi, key_mask=mask), reference.attend(weights, q))
     rounded = q.bfloat16()
     features = phi.queries(rounded.float())
     out = linear_attention(rounded, rounded, rounded, phi)
-    wanted = naive.attend(naive.linear_weights(features, features), rounded.float())
+    wanted = reference.attend(reference.linear_weights(features, features), rounded.float())
     torch.testing.assert_close(out.float(), wanted, rtol=1e-2, atol=1e-2)
     out = linear_attention(q, q, q, phi, locality=locality, positions=positions, key_mask=mask)
-    torch.testing.assert_close(out, naive.attend(weights * locality.matrix(positions), q), rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(out, reference.attend(weights * locality.matrix(positions), q), rtol=2e-2, atol=2e-2)
 
 
 def test_a_map_of_ones_own_is_told_what_it_lacks():
@@ -44,10 +45,10 @@ ORDERS = "order has to be a positive integer of at most 32, beyond which feature
     ("name", "options", "message"),
     [
         ("favor", {}, r"unknown feature map 'favor'. Did you mean 'favor\+'"),
-        ("relu", {"oder": 2}, "no option 'oder'. Did you mean 'order'"),
-        ("relu", {"order": 0}, f"{ORDERS}, not 0"),
-        ("relu", {"order": 33}, f"{ORDERS}, not 33"),
-        ("relu", {"order": 1.5}, "order has to be int, not 1.5"),
+        ("arc-cosine", {"oder": 2}, "no option 'oder'. Did you mean 'order'"),
+        ("arc-cosine", {"order": 0}, f"{ORDERS}, not 0"),
+        ("arc-cosine", {"order": 33}, f"{ORDERS}, not 33"),
+        ("arc-cosine", {"order": 1.5}, "order has to be int, not 1.5"),
         ("favor+", {"num_features": 0}, "num_features has to be positive, not 0"),
         ("favor+", {"num_features": -4}, "num_features has to be positive, not -4"),
         ("favor+hyperbolic", {"num_features": 5}, r"has to be even \(pairs\), not 5"),

@@ -8,21 +8,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from performer_string import (
-    FEATURE_MAPS,
-    build_feature_map,
-    build_locality,
-    linear_attention,
-    naive,
-)
-from performer_string.features import RandomFeatures, derive_seed
-from performer_string.features.arc_cosine import integer_power
-from performer_string.features.draws import orthogonal_projection
+from performer_string import FEATURE_MAPS, build_feature_map, build_locality, linear_attention
+from performer_string.feature_maps import RandomFeatures
+from performer_string.feature_maps.random import orthogonal_projection
+from performer_string.ops import reference
+from performer_string.utils.numerics import integer_power
+from performer_string.utils.seeds import derive_seed
 
 RANDOM = [("favor+", {}), ("favor+hyperbolic", {}), ("favor+", {"scale": 0.5})]
-RANDOM += [("relu", {"order": order}) for order in (1, 2, 3, 4, 8)]
+RANDOM += [("arc-cosine", {"order": order}) for order in (1, 2, 3, 4, 8)]
 EXACT = [("polynomial", {}), ("polynomial", {"lower": True}), ("polynomial", {"lower": True, "scale": 0.5})]
-CASES = [*RANDOM, ("relu", {"order": 16}), *EXACT]  # order 16 has too heavy a tail for the statistics of draws
+CASES = [*RANDOM, ("arc-cosine", {"order": 16}), *EXACT]  # order 16 has too heavy a tail for the statistics of draws
 
 
 def make(case, num_features=16, head_dim=6, num_heads=2, seed=0):
@@ -36,10 +32,10 @@ def definition(case, phi, x: Tensor) -> Tensor:
     name, options = case
     scale = options.get("scale", x.shape[-1] ** -0.5)
     if name == "polynomial":
-        return naive.polynomial_features(x, scale, options.get("lower", False))
-    if name == "relu":
-        return naive.arc_cosine_features(x, phi.projection, options["order"])
-    return {"favor+": naive.positive_features, "favor+hyperbolic": naive.hyperbolic_features}[name](
+        return reference.polynomial_features(x, scale, options.get("lower", False))
+    if name == "arc-cosine":
+        return reference.arc_cosine_features(x, phi.projection, options["order"])
+    return {"favor+": reference.positive_features, "favor+hyperbolic": reference.hyperbolic_features}[name](
         x, phi.projection, scale
     )
 
@@ -50,7 +46,7 @@ def kernel(case, q: Tensor, k: Tensor) -> Tensor:
     logits = (q * k).sum(-1) * options.get("scale", q.shape[-1] ** -0.5)
     if name == "polynomial":
         return 1 + logits + logits**2 / 2 if options.get("lower") else logits**2
-    if name != "relu":
+    if name != "arc-cosine":
         return torch.exp(logits)
     p = options["order"]
     norms = q.norm(dim=-1) * k.norm(dim=-1)
@@ -92,14 +88,14 @@ class TestEvery:
 
     def test_homogeneous_maps_do_not_see_a_temperature_and_others_do(self, case):
         phi, (q, k) = make(case), torch.randn(2, 3, 2, 5, 6, dtype=torch.float64)
-        change = naive.linear_weights(*phi.pair(q * 1.5, k * 1.5)) - naive.linear_weights(*phi.pair(q, k))
+        change = reference.linear_weights(*phi.pair(q * 1.5, k * 1.5)) - reference.linear_weights(*phi.pair(q, k))
         assert change.abs().max() < 1e-12 if phi.homogeneous else change.abs().max() > 1e-3
 
     def test_pair_is_the_features_up_to_what_cancels(self, case):
         phi = make(case)
         q, k = torch.randn(2, 3, 2, 5, 6, dtype=torch.float64)
-        plain = naive.linear_weights(phi.queries(q), phi.keys(k))
-        torch.testing.assert_close(naive.linear_weights(*phi.pair(q, k)), plain)
+        plain = reference.linear_weights(phi.queries(q), phi.keys(k))
+        torch.testing.assert_close(reference.linear_weights(*phi.pair(q, k)), plain)
 
     def test_pair_does_not_see_masked_keys(self, case):
         """Not even by a common scale, where they are the largest."""
@@ -130,7 +126,7 @@ class TestEvery:
 @pytest.mark.parametrize(("dim", "order"), [(16, 32), (64, 24), (256, 24)])
 def test_high_orders_where_all_lies_along_the_longest_projection(dim, order):
     """There features are largest: to the power of the order |w|, 11 of 64 dimensions and 18 of 256."""
-    phi = build_feature_map("relu", head_dim=dim, num_heads=1, num_features=256, order=order)
+    phi = build_feature_map("arc-cosine", head_dim=dim, num_heads=1, num_features=256, order=order)
     row = phi.projection[0, phi.projection[0].norm(dim=-1).argmax()]
     q = k = row.expand(1, 1, 300, dim).clone()
     fq, fk = phi.pair(q, k)
@@ -143,14 +139,14 @@ def test_high_orders_where_all_lies_along_the_longest_projection(dim, order):
         torch.testing.assert_close(linear_attention(q, k, v, phi, **options), v)
 
 
-@pytest.mark.parametrize(("name", "order"), [("favor+", None), ("favor+hyperbolic", None), ("relu", 4)])
+@pytest.mark.parametrize(("name", "order"), [("favor+", None), ("favor+hyperbolic", None), ("arc-cosine", 4)])
 def test_kernels_do_not_round_what_features_do_not(name, order):
     """Of a model cast to bf16: its projections are bf16 numbers, and what is made of them is not rounded again."""
     options = {} if order is None else {"order": order}
     phi = build_feature_map(name, head_dim=64, num_heads=2, num_features=64, **options).bfloat16()
     q, k, v = torch.randn(3, 1, 2, 50, 64)
     fq, fk = phi.pair(q, k)
-    expected = naive.linear_weights(fq, fk) @ v
+    expected = reference.linear_weights(fq, fk) @ v
     torch.testing.assert_close(linear_attention(q, k, v, phi), expected, rtol=1e-4, atol=1e-5)
 
 
@@ -208,11 +204,14 @@ class TestRandom:
         assert [name for name, _ in phi.named_parameters()] == ["projection"]
         q, k, v, upstream = torch.randn(4, 2, 2, 9, 6, dtype=torch.float64)
         fast = linear_attention(q, k, v, phi)
-        weights = naive.linear_weights(definition(case, phi, q), definition(case, phi, k))
+        weights = reference.linear_weights(definition(case, phi, q), definition(case, phi, k))
         for out in (fast, linear_attention(q, k, v, drawn)):
-            torch.testing.assert_close(out, naive.attend(weights, v))
+            torch.testing.assert_close(out, reference.attend(weights, v))
         torch.testing.assert_close(
-            *(torch.autograd.grad((out * upstream).sum(), phi.projection) for out in (fast, naive.attend(weights, v)))
+            *(
+                torch.autograd.grad((out * upstream).sum(), phi.projection)
+                for out in (fast, reference.attend(weights, v))
+            )
         )
         with pytest.raises(ValueError, match="learned projections are not redrawn"):
             phi.redraw(1)
@@ -269,7 +268,7 @@ def test_polynomial_features_have_each_pair_once_at_every_width(head_dim, lower)
     q, k = torch.randn(2, 1, 2, 5, head_dim, dtype=torch.float64)
     fq, fk = phi.queries(q), phi.keys(k)
     assert fq.shape[-1] == phi.num_features
-    expected = [naive.polynomial_features(x, head_dim**-0.5, lower) for x in (q, k)]
+    expected = [reference.polynomial_features(x, head_dim**-0.5, lower) for x in (q, k)]
     torch.testing.assert_close(fq @ fk.mT, expected[0] @ expected[1].mT)
 
 

@@ -9,9 +9,10 @@ import torch
 from small_vit import SMALL, vit
 
 from eval.seeds import check_seeds
-from performer_string import LOCALITIES, VALUE_MAPS, ViT, ViTConfig, build_encoding, fold, grid_positions, naive
-from performer_string.attend import build_attention
-from performer_string.layers import SelfAttention
+from performer_string import LOCALITIES, VALUE_MAPS, ViT, ViTConfig, build_encoding, fold, grid_positions
+from performer_string.layers.attention import SelfAttention
+from performer_string.layers.backends import build_attention
+from performer_string.ops import reference
 from train.callbacks.figures import locality_figure
 from train.checkpoint import check_same_model, load_trained
 from train.contents import read_checkpoint
@@ -57,7 +58,7 @@ def test_layers_attend_with_their_lambda_and_prefix_tokens_undimmed(attention, p
     seen = []
     for block in model.blocks:
         torch.nn.init.normal_(block.attention.locality.raw_sigma)
-        block.attention.attend.register_forward_hook(lambda m, args, out: seen.append((args[2], out)))
+        block.attention.backend.register_forward_hook(lambda m, args, out: seen.append((args[2], out)))
     positions = grid_positions((4, 3))
     squares = (positions[:, None] - positions).square().sum(-1)
     with torch.no_grad():
@@ -68,7 +69,7 @@ def test_layers_attend_with_their_lambda_and_prefix_tokens_undimmed(attention, p
             for h, (sigma, amplitude) in enumerate(zip(locality.sigma(), locality.amplitude(), strict=True)):
                 decay[h, count:, count:] = amplitude * (-squares / (2 * sigma**2)).exp()
             torch.testing.assert_close(probe.effective_weights(), probe.weights() * decay)
-            torch.testing.assert_close(naive.attend(probe.weights() * decay, values), out, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(reference.attend(probe.weights() * decay, values), out, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("attention", ["linear", "softmax"])
@@ -80,13 +81,13 @@ def test_a_normalised_locality_is_a_bias_of_the_logits(name, attention):
     for block in model.blocks:
         for parameter in block.attention.locality.parameters():
             torch.nn.init.uniform_(parameter, -2, -1)  # of a decay, narrow
-        block.attention.attend.register_forward_hook(lambda m, args, out: seen.append((args[2], out)))
+        block.attention.backend.register_forward_hook(lambda m, args, out: seen.append((args[2], out)))
     with torch.no_grad():
         for probe, (values, out) in zip(probe_attention(model, IMAGES), seen, strict=True):
             weights = probe.effective_weights()
             torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
             assert (weights - probe.weights()).abs().max() > 0.01
-            torch.testing.assert_close(naive.attend(weights, values), out, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(reference.attend(weights, values), out, rtol=1e-4, atol=1e-5)
 
 
 def test_without_a_locality_the_effective_weights_are_the_attention():

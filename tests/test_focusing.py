@@ -6,11 +6,14 @@ import pytest
 import torch
 from decays import GRADIENT, GRID, WINDOW, compare, decay, definition, inputs, take
 
-from performer_string import build_feature_map, build_locality, grid_positions, linear_attention, logs, naive
-from performer_string.locality import Locality, focusing
-from performer_string.locality.decay import REACH
-from performer_string.locality.lattice import Lattice
-from performer_string.locality.slabs import SLAB
+from performer_string import build_feature_map, build_locality, grid_positions, linear_attention
+from performer_string.bias import DistanceDecay
+from performer_string.bias.decays import REACH
+from performer_string.bias.linear_time import plan as focusing
+from performer_string.bias.linear_time.recompute import SLAB
+from performer_string.ops import reference
+from performer_string.ops.layout import Grid, TokenLayout
+from performer_string.utils import log as logs
 
 GRIDS = [(80,), (13, 18), (5, 6, 7)]
 
@@ -26,9 +29,11 @@ def test_the_regimes_are_the_definition_within_their_bounds(regime, name, grid, 
     locality = decay(name, 0.5 if share is None else share * max(grid))
     positions = torch.cat([torch.zeros(2, len(grid)), 0.7 + grid_positions(grid)]).double()
     fq, fk, v = inputs(len(positions))
-    slow = naive.attenuated(fq, fk, v, definition(locality, positions), 2)
+    slow = reference.attenuated(fq, fk, v, definition(locality, positions), 2)
     bound = WINDOW if regime == "window" else GRID
-    value, gradients = compare(locality.numerator(fq, fk, v, positions, 2), slow, [fq, fk, v, *locality.parameters()])
+    value, gradients = compare(
+        locality.numerator(fq, fk, v, TokenLayout(positions, num_prefix=2)), slow, [fq, fk, v, *locality.parameters()]
+    )
     assert value < bound
     assert max(gradients) < (10 * WINDOW if regime == "window" else GRADIENT)
 
@@ -47,8 +52,8 @@ def test_the_exponential(grid, sigma, regime, monkeypatch):
     take(monkeypatch, regime)
     locality, positions = decay("exponential", sigma), grid_positions(grid, dtype=torch.float64)
     fq, fk, v = inputs(len(positions))
-    slow = naive.attenuated(fq, fk, v, definition(locality, positions))
-    fast = locality.numerator(fq, fk, v, positions)
+    slow = reference.attenuated(fq, fk, v, definition(locality, positions))
+    fast = locality.numerator(fq, fk, v, TokenLayout(positions))
     value, (*gradients, of_sigma, of_amplitude) = compare(fast, slow, [fq, fk, v, *locality.parameters()])
     assert value < GRID
     assert max(*gradients, of_amplitude) < GRADIENT
@@ -56,7 +61,7 @@ def test_the_exponential(grid, sigma, regime, monkeypatch):
     assert of_sigma < (0.15 if wide else GRADIENT)
 
 
-@pytest.mark.parametrize("map_name", ["favor+", "relu"])
+@pytest.mark.parametrize("map_name", ["favor+", "arc-cosine"])
 @pytest.mark.parametrize("sigma", [1.0, 20.0])
 def test_attention_with_masks_and_prefix_tokens(map_name, sigma):
     """The masked keys have no say; the denominator does not see lambda."""
@@ -70,7 +75,7 @@ def test_attention_with_masks_and_prefix_tokens(map_name, sigma):
     full = definition(locality, positions).clone()
     full[:, 0] = 1
     full[:, :, 0] = 1
-    slow = naive.attend(naive.linear_weights(phi.queries(q), phi.keys(k), mask) * full, v)
+    slow = reference.attend(reference.linear_weights(phi.queries(q), phi.keys(k), mask) * full, v)
     value, gradients = compare(fast, slow, [q, k, v, *locality.parameters()])
     assert value < GRID
     assert max(gradients) < GRADIENT
@@ -91,25 +96,27 @@ def test_a_normalised_decay_where_what_is_near_weighs_next_to_nothing(name, sigm
     q, k, v = (torch.randn(2, 2, len(positions), 6, dtype=torch.float64) for _ in range(3))
     k[:, :, 118:] *= 1e-5 ** (1 / 3)
     leaves = [x.requires_grad_() for x in (q, k, v + 1)]
-    phi = build_feature_map("relu", head_dim=6, num_heads=2, num_features=16, order=3).double()
+    phi = build_feature_map("arc-cosine", head_dim=6, num_heads=2, num_features=16, order=3).double()
     mask = torch.rand(2, len(positions)) > 0.2
 
     def error():
         given = {"positions": positions, "num_prefix": prefix, "key_mask": mask}
         fast = linear_attention(*leaves, phi, locality=locality, **given)
-        weights = naive.linear_weights(phi.queries(q), phi.keys(k), mask)
-        slow = naive.attend(naive.focused_weights(weights, locality.matrix(positions, prefix), True), leaves[2])
+        weights = reference.linear_weights(phi.queries(q), phi.keys(k), mask)
+        slow = reference.attend(
+            reference.modulated_weights(weights, locality.matrix(positions, prefix), True), leaves[2]
+        )
         value, gradients = compare(fast, slow, [*leaves, *locality.parameters()])
         return max(value, *gradients)
 
     assert error() < WINDOW
     if (name, sigma, prefix) == ("gaussian", 1.3, 0):
-        monkeypatch.setattr(Locality, "FAR", REACH)
+        monkeypatch.setattr(DistanceDecay, "FAR", REACH)
         assert error() > 10 * WINDOW
 
 
 def test_the_regimes_are_chosen_by_cost_and_heads_go_their_own_ways():
-    locality, lattice = decay("gaussian", 2.0), Lattice((64, 64, 1), (1.0, 1.0, 1.0), 2)
+    locality, lattice = decay("gaussian", 2.0), Grid((64, 64, 1), (1.0, 1.0, 1.0), 2)
     with torch.no_grad():
         locality.raw_sigma[1] = decay("gaussian", 31.0).raw_sigma[0]
     small, large = focusing.choose(locality, lattice, 256, 64)
@@ -124,7 +131,7 @@ def test_the_regimes_are_chosen_by_cost_and_heads_go_their_own_ways():
 def test_cost_grows_with_the_tokens_alone(name):
     locality, costs = decay(name, 6.0), []
     for n in (128, 256, 512):
-        lattice = Lattice((n, n, 1), (1.0, 1.0, 1.0), 2)
+        lattice = Grid((n, n, 1), (1.0, 1.0, 1.0), 2)
         plan = focusing.choose(locality, lattice, 64, 32)[0]
         costs.append(plan.cost(lattice, 64, 32, 4) / n**2)
     assert costs[2] < 1.1 * costs[1] < 1.3 * costs[0]
@@ -146,7 +153,7 @@ def test_float32_and_autocast():
     positions = grid_positions((20, 20))
     locality = build_locality("gaussian", num_heads=2, sigma=9.0)
     q, k, v = (torch.randn(1, 2, 400, 6) for _ in range(3))
-    phi = build_feature_map("relu", head_dim=6, num_heads=2, num_features=8)
+    phi = build_feature_map("arc-cosine", head_dim=6, num_heads=2, num_features=8)
     exact = linear_attention(q, k, v, phi, locality=locality, positions=positions.clone().requires_grad_())
     for dtype, bound in ((torch.float32, 0.03), (torch.bfloat16, 0.05)):
         with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -158,30 +165,30 @@ def test_float32_and_autocast():
 def test_off_a_grid_and_with_positions_that_learn_the_sum_is_exact():
     locality, (fq, fk, v) = decay("gaussian", 20.0), inputs(60)
     scattered = torch.rand(60, 2, dtype=torch.float64) * 8
-    slow = naive.attenuated(fq, fk, v, definition(locality, scattered))
-    torch.testing.assert_close(locality.numerator(fq, fk, v, scattered), slow)
+    slow = reference.attenuated(fq, fk, v, definition(locality, scattered))
+    torch.testing.assert_close(locality.numerator(fq, fk, v, TokenLayout(scattered)), slow)
     learned = grid_positions((6, 10), dtype=torch.float64).requires_grad_()
-    out = locality.numerator(fq, fk, v, learned)
-    torch.testing.assert_close(out, naive.attenuated(fq, fk, v, definition(locality, learned.detach())))
+    out = locality.numerator(fq, fk, v, TokenLayout(learned))
+    torch.testing.assert_close(out, reference.attenuated(fq, fk, v, definition(locality, learned.detach())))
     assert torch.autograd.grad(out.sum(), learned)[0].abs().max() > 0
 
 
 def test_positions_that_are_no_grid_are_told_of_once(caplog):
     """As (x, y) instead of (row, column): the same weights in quadratic time. A warning, which is seen by default."""
-    logs.said.clear()
+    logs._warned.clear()
     locality, rows = build_locality("gaussian", num_heads=2), grid_positions((20, 15))
-    assert locality.lattice(rows, 0) is not None
+    assert locality.grid_of(TokenLayout(rows)) is not None
     assert not caplog.text
-    assert locality.lattice(rows.flip(-1), 0) is None
-    assert locality.lattice(rows.flip(-1), 0) is None
+    assert locality.grid_of(TokenLayout(rows.flip(-1))) is None
+    assert locality.grid_of(TokenLayout(rows.flip(-1))) is None
     assert caplog.text.count("300 positions are no row-major grid") == 1
     assert caplog.records[0].levelname == "WARNING"
-    assert locality.lattice(grid_positions((3, 4, 5, 5)), 0) is None
+    assert locality.grid_of(TokenLayout(grid_positions((3, 4, 5, 5)))) is None
     assert "300 positions have 4 axes, and grids are known of up to three: weights are N x N" in caplog.text
 
 
 def test_learned_positions_are_a_grid_where_no_gradient_is_taken():
     locality, positions = build_locality("gaussian", num_heads=2), grid_positions((20, 15)).requires_grad_()
-    assert locality.lattice(positions, 0) is None
+    assert locality.grid_of(TokenLayout(positions)) is None
     with torch.no_grad():
-        assert locality.lattice(positions, 0) is not None
+        assert locality.grid_of(TokenLayout(positions)) is not None

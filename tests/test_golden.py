@@ -10,8 +10,8 @@ import hashlib
 import pytest
 import torch
 
-from performer_string.features import derive_seed
-from performer_string.features.draws import orthogonal_projection
+from performer_string.feature_maps.random import orthogonal_projection
+from performer_string.utils.seeds import derive_seed
 from train.data.arrow import ArrowDataset, ArrowTask
 from train.data.images import shuffled
 from train.optim import OptimConfig

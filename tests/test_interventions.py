@@ -16,8 +16,8 @@ from eval.dense import NearKeys
 from eval.interventions import interventions
 from eval.tokens import blank_patches
 from performer_string import ViT, ViTConfig, grid_positions
-from performer_string.attend import build_attention
-from performer_string.features import FEATURE_MAPS, FeatureMap
+from performer_string.feature_maps import FEATURE_MAPS, FeatureMap
+from performer_string.layers.backends import build_attention
 from train.probe import probe_attention
 
 
@@ -56,20 +56,22 @@ def test_each_kind_of_model_has_the_interventions_that_make_sense(monkeypatch):
     assert groups["softmax"] == {"log N temperature", *thin}
     assert groups["polynomial"] == {"softmax", "log N temperature", *thin}
     assert groups["performer-pytorch"] == {"softmax", "log N temperature", "pooling thinned", *drawn}
-    assert groups["relu"] == {
+    assert groups["arc-cosine"] == {
         "softmax", "expected kernel", "8 times the features", "log N temperature", *drawn, *thin
     }  # fmt: skip
-    learned = model("relu", feature_options={**MODELS["relu"]["feature_options"], "learned": True})
+    learned = model("arc-cosine", feature_options={**MODELS["arc-cosine"]["feature_options"], "learned": True})
     groups["learned"] = {name.split(",")[0] for name in interventions(learned)} - {"near keys", "patches shuffled"}
     assert groups["learned"] == {"softmax", "log N temperature", *thin}  # no draw has made it
     with monkeypatch.context() as patched:
-        patched.setattr(FEATURE_MAPS["relu"], "log_kernel", FeatureMap.log_kernel)  # as of a map of one's own without
-        bare = {name.split(",")[0] for name in interventions(model("relu"))}
-    assert bare == groups["relu"] - {"expected kernel"} | {"near keys", "patches shuffled"}
+        patched.setattr(
+            FEATURE_MAPS["arc-cosine"], "log_kernel", FeatureMap.log_kernel
+        )  # as of a map of one's own without
+        bare = {name.split(",")[0] for name in interventions(model("arc-cosine"))}
+    assert bare == groups["arc-cosine"] - {"expected kernel"} | {"near keys", "patches shuffled"}
     square = model("polynomial", feature_options={})
     assert not {name for name in interventions(square) if "temperature" in name or "draw" in name}
-    assert "log N temperature" not in interventions(model("softmax", log_scale=True))
-    assert {name.split(",")[0] for name in interventions(model("relu", pool="cls"))} == groups["relu"] - {
+    assert "log N temperature" not in interventions(model("softmax", log_n_scaling=True))
+    assert {name.split(",")[0] for name in interventions(model("arc-cosine", pool="cls"))} == groups["arc-cosine"] - {
         "pooling thinned", "keys and pooling thinned"
     } | {"near keys", "patches shuffled"}  # fmt: skip
 
@@ -82,13 +84,13 @@ def same_weights(vit: ViT, config: ViTConfig) -> ViT:
 
 @torch.no_grad()
 def test_interventions_are_the_models_that_they_stand_for():
-    images, relu, soft = sparse_images(9), model("relu"), model("softmax")
+    images, relu, soft = sparse_images(9), model("arc-cosine"), model("softmax")
     with interventions(relu)["softmax, all layers"](relu):
         found = relu(images)
     torch.testing.assert_close(found, same_weights(relu, replace(relu.config, attention="softmax"))(images))
     with interventions(soft)["log N temperature"](soft):
         found = soft(images)
-    expected = same_weights(soft, replace(soft.config, log_scale=True))(images)
+    expected = same_weights(soft, replace(soft.config, log_n_scaling=True))(images)
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
     order = round(2 * math.log(82) / math.log(26))
     sharp = replace(relu.config, feature_options={"order": order, "num_features": 8})
@@ -134,7 +136,7 @@ def test_thinning_keeps_every_glyph_and_as_many_tokens_as_in_training():
     vit.head.register_forward_pre_hook(lambda module, args: pooled.append(args[0]))
     for name in ("keys and pooling thinned", "keys thinned, layer 1"):
         with interventions(vit)[name](vit):
-            for attend in vit.attends():
+            for attend in vit.backends():
                 attend.register_forward_pre_hook(lambda module, args, kw: seen.append(kw["key_mask"]), with_kwargs=True)
             vit(images)
     kept, both, none, alone = seen[0], seen[1], seen[2], seen[-1]
@@ -152,7 +154,7 @@ def test_thinning_keeps_every_glyph_and_as_many_tokens_as_in_training():
 @torch.no_grad()
 @pytest.mark.parametrize("normalised", [False, True])
 @pytest.mark.parametrize("locality", [None, "gaussian"])
-@pytest.mark.parametrize("kind", ["softmax", "relu"])
+@pytest.mark.parametrize("kind", ["softmax", "arc-cosine"])
 def test_near_keys_are_those_with_offsets_of_the_training_grid(kind, locality, normalised, monkeypatch):
     """A row of one layer, key by key."""
     monkeypatch.setattr("eval.dense.ROWS", 30)  # of 82
@@ -160,7 +162,7 @@ def test_near_keys_are_those_with_offsets_of_the_training_grid(kind, locality, n
     vit, images = model(kind, **focused, key_gate=True), sparse_images(9)
     probe, seen = probe_attention(vit, images)[1], []
     with interventions(vit)["near keys, layer 1"](vit):
-        attend = vit.attends()[1]
+        attend = vit.backends()[1]
         attend.register_forward_hook(lambda module, args, out: seen.append((args[2], out)))
         vit(images)
     values, out = seen[0]
@@ -214,7 +216,7 @@ def test_nothing_is_thinned_at_the_training_size():
 
 
 def test_the_intervention_report(tmp_path, capsys):
-    path = save(tmp_path / "one", replace(CONFIG, **MODELS["relu"]))
+    path = save(tmp_path / "one", replace(CONFIG, **MODELS["arc-cosine"]))
     arguments = ["--checkpoint", str(path), "--resolutions", "60", "84", "--images", "8"]
     main(["intervene", *arguments, "--groups", "softmax", "thinned"])
     rows = read(tmp_path / "one" / "results" / "intervene.csv")[1]

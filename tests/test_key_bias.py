@@ -6,16 +6,9 @@ import pytest
 import torch
 from maps import MAPS, compare, make_map, naive_features
 
-from performer_string import (
-    ViT,
-    ViTConfig,
-    build_locality,
-    grid_positions,
-    linear_attention,
-    naive,
-    softmax_attention,
-)
-from performer_string.attend import build_attention
+from performer_string import ViT, ViTConfig, build_locality, grid_positions, linear_attention, softmax_attention
+from performer_string.layers.backends import build_attention
+from performer_string.ops import reference
 from train.probe import probe_attention
 
 B, H, N, D = 2, 3, 9, 6
@@ -42,8 +35,8 @@ def test_linear_attention_is_its_definition(case, masked, focused):
     decay = locality() if focused else None
     given = {"key_mask": mask if masked else None, "key_bias": bias}
     fast = linear_attention(q, k, v, phi, locality=decay, positions=positions if focused else None, **given)
-    weights = naive.linear_weights(naive_features(case, phi, q), naive_features(case, phi, k), **given)
-    slow = naive.attend(weights * decay.matrix(positions) if focused else weights, v)
+    weights = reference.linear_weights(naive_features(case, phi, q), naive_features(case, phi, k), **given)
+    slow = reference.attend(weights * decay.matrix(positions) if focused else weights, v)
     compare(fast, slow, [q, k, v, bias])
 
 
@@ -54,8 +47,8 @@ def test_softmax_attention_is_its_definition(masked, focused):
     positions, decay = grid_positions((3, 3), dtype=torch.float64), locality() if focused else None
     given = {"key_mask": mask if masked else None, "key_bias": bias}
     fast = softmax_attention(q, k, v, locality=decay, positions=positions if focused else None, **given)
-    weights = naive.softmax_weights(q, k, **given)
-    slow = naive.attend(weights * decay.matrix(positions) if focused else weights, v)
+    weights = reference.softmax_weights(q, k, **given)
+    slow = reference.attend(weights * decay.matrix(positions) if focused else weights, v)
     compare(fast, slow, [q, k, v, bias])
 
 
@@ -82,7 +75,7 @@ def test_what_a_bias_has_to_be(name):
 GATED = [
     {"attention": "softmax"},
     {"feature_map": "favor+", "feature_options": {"num_features": 16}},
-    {"feature_map": "relu", "feature_options": {"order": 3, "num_features": 16}},
+    {"feature_map": "arc-cosine", "feature_options": {"order": 3, "num_features": 16}},
 ]
 
 
@@ -138,8 +131,8 @@ def test_a_normalised_locality_and_a_bias(case):
     table = build_locality("table", num_heads=H, grid=(3, 3)).double()
     torch.nn.init.normal_(table.bias)
     out = linear_attention(q, k, v, phi, locality=table, positions=positions, key_mask=mask, key_bias=bias)
-    weights = naive.linear_weights(naive_features(case, phi, q), naive_features(case, phi, k), mask, bias)
-    slow = naive.attend(naive.focused_weights(weights, table.matrix(positions), True), v)
+    weights = reference.linear_weights(naive_features(case, phi, q), naive_features(case, phi, k), mask, bias)
+    slow = reference.attend(reference.modulated_weights(weights, table.matrix(positions), True), v)
     compare(out, slow, [q, k, v, bias, table.bias])
 
 
@@ -173,7 +166,7 @@ def test_the_bias_of_softmax_needs_no_square_matrix():
 def test_a_large_bias_is_not_rounded_in_low_precision(dtype):
     q, k, v, bias, _ = (x.detach() for x in inputs())
     q, k, v, bias = q.to(dtype), k.to(dtype), v.to(dtype), 10 + bias
-    wanted = naive.attend(naive.softmax_weights(q.double(), k.double(), key_bias=bias), v.double())
+    wanted = reference.attend(reference.softmax_weights(q.double(), k.double(), key_bias=bias), v.double())
     out = softmax_attention(q, k, v, key_bias=bias.float()).double()
     assert float((out - wanted).norm() / wanted.norm()) < 0.01
 
@@ -228,5 +221,5 @@ def test_a_bias_beside_logits_of_a_very_small_scale_in_half_precision():
     q, k, v, bias, _ = (x.detach().float() for x in inputs())
     q, k, v = q.half(), k.half(), v.half()
     out = softmax_attention(q, k, v, key_bias=bias, scale=2.0**-17)
-    weights = naive.softmax_weights(q.float(), k.float(), 2.0**-17, key_bias=bias)
-    torch.testing.assert_close(out.float(), naive.attend(weights, v.float()), rtol=0, atol=0.01)
+    weights = reference.softmax_weights(q.float(), k.float(), 2.0**-17, key_bias=bias)
+    torch.testing.assert_close(out.float(), reference.attend(weights, v.float()), rtol=0, atol=0.01)

@@ -8,11 +8,12 @@ import pytest
 import torch
 
 from performer_string import grid_positions
-from performer_string.locality.decay import node_spacing
-from performer_string.locality.grid import cells_of
-from performer_string.locality.lattice import Lattice, find_lattice, from_cells, lattice_of, to_cells
-from performer_string.locality.tiles import products, radius_in_tokens
-from performer_string.positions import PositionMode, grid_steps
+from performer_string.bias.decays import node_spacing
+from performer_string.bias.linear_time.bilateral_grid import cells_of
+from performer_string.bias.linear_time.nodes import from_cells, to_cells
+from performer_string.bias.linear_time.tiles import products, radius_in_tokens
+from performer_string.ops.layout import Grid, find_grid, make_grid
+from performer_string.position.grid import PositionMode, grid_steps
 
 
 @pytest.mark.parametrize("grid", [(1,), (7,), (1, 5), (5, 1), (4, 6), (2, 3, 4), (3, 1, 2), (1, 1, 1)], ids=str)
@@ -20,7 +21,7 @@ from performer_string.positions import PositionMode, grid_steps
 def test_a_lattice_is_found_whatever_its_spacing_and_origin(grid, centred):
     steps = (0.3, 2.5, 1.0)[: len(grid)]
     positions = grid_positions(grid, centred=centred) * torch.tensor(steps) + 11.3
-    lattice = find_lattice(positions)
+    lattice = find_grid(positions)
     assert lattice.shape == (*grid, 1, 1)[:3]
     for n, step, found in zip(grid, steps, lattice.steps, strict=False):
         assert n == 1 or found == pytest.approx(step, rel=1e-4)
@@ -34,21 +35,21 @@ def test_what_is_no_lattice():
     column_major = grid_positions((6, 4)).flip(-1)
     none = [bent, holed, column_major, positions.flip(0), positions[:-1], torch.randn(6, 2), torch.zeros(6, 4)]
     none += [positions[torch.randperm(24)], torch.zeros(5, 2), torch.full((4, 1), torch.nan), torch.zeros(0, 2)]
-    assert [find_lattice(x) for x in none] == [None] * len(none)
+    assert [find_grid(x) for x in none] == [None] * len(none)
 
 
 @pytest.mark.parametrize("mode", ["interpolate", "unit"])
 @pytest.mark.parametrize("cells", [8661, 30001])
 def test_a_long_axis_is_found_in_spite_of_its_rounding(cells, mode):
     positions = grid_positions((cells,), mode=mode, train_grid=(196,) if mode == "interpolate" else None)
-    assert find_lattice(positions).shape == (cells, 1, 1)
+    assert find_grid(positions).shape == (cells, 1, 1)
     apart = positions.clone()
     apart[cells // 2] += 0.1 * (positions[1] - positions[0])
-    assert find_lattice(apart) is None
+    assert find_grid(apart) is None
 
 
 def test_whole_numbers_are_positions():
-    assert find_lattice(grid_positions((3, 4)).long()).shape == (3, 4, 1)
+    assert find_grid(grid_positions((3, 4)).long()).shape == (3, 4, 1)
 
 
 def test_cells_there_and_back():
@@ -59,7 +60,7 @@ def test_cells_there_and_back():
 
 
 def test_radius_cells_and_products_of_a_lattice():
-    lattice = Lattice((8, 20, 1), (1.0, 0.5, 1.0), 2)
+    lattice = Grid((8, 20, 1), (1.0, 0.5, 1.0), 2)
     assert radius_in_tokens(3.2, lattice) == (4, 7, 0)
     assert radius_in_tokens(99.0, lattice) == (7, 19, 0)
     assert cells_of(1.5, lattice) == (1, 3, 1)
@@ -76,11 +77,11 @@ def test_nodes_are_closer_in_three_dimensions_for_the_same_error():
 @pytest.mark.parametrize("grid", [(5, 4), (1, 3), (7,), (1,), (2, 3, 5), (12, 1, 1)])
 def test_a_grid_that_is_known_is_the_one_found(grid, mode):
     train_grid = tuple(range(3, 3 + len(grid))) if mode == "interpolate" else None
-    known = lattice_of(grid, grid_steps(grid, mode, train_grid))
-    found = find_lattice(grid_positions(grid, mode=mode, train_grid=train_grid, dtype=torch.float64))
+    known = make_grid(grid, grid_steps(grid, mode, train_grid))
+    found = find_grid(grid_positions(grid, mode=mode, train_grid=train_grid, dtype=torch.float64))
     assert (known.shape, known.dim) == (found.shape, found.dim)
     assert known.steps == pytest.approx(found.steps, rel=1e-12)
 
 
 def test_a_grid_of_four_axes_is_none():
-    assert lattice_of((2, 2, 2, 2), (1.0,) * 4) is None
+    assert make_grid((2, 2, 2, 2), (1.0,) * 4) is None

@@ -7,8 +7,9 @@ import torch
 from torch.nn.utils import prune
 
 from performer_string import build_encoding, grid_positions
-from performer_string.attend import ATTENTIONS, build_attention
-from performer_string.layers import SelfAttention
+from performer_string.layers.attention import SelfAttention
+from performer_string.layers.backends import ATTENTIONS, build_attention
+from performer_string.ops.layout import TokenLayout
 
 
 class TestLayer:
@@ -55,14 +56,14 @@ class TestLayer:
         layer = self.layer(attention)
         q, k, v = torch.randn(3, 2, 2, 9, 6)
         rotation = build_encoding("rope-mixed", head_dim=6, num_heads=2)(grid_positions((3, 3)))
-        weights = layer.attend.weights(q, k, rotation)
+        weights = layer.backend.weights(q, k, rotation)
         torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 9))
-        torch.testing.assert_close(weights @ v, layer.attend(q, k, v, rotation=rotation), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(weights @ v, layer.backend(q, k, v, rotation=rotation), rtol=1e-4, atol=1e-5)
 
     def test_qk_norm_bounds_the_logits_and_learns_its_temperature(self):
         layer = self.layer(qk_norm=True, max_temperature=8.0)
         seen = []
-        layer.attend.register_forward_pre_hook(lambda m, args: seen.append(args))
+        layer.backend.register_forward_pre_hook(lambda m, args: seen.append(args))
         out = layer(torch.randn(1, 5, 12) * 100, build_encoding("none", head_dim=6, num_heads=2)(torch.zeros(5, 2)))
         q, k, _ = seen[0]
         logits = (q @ k.mT) * 6**-0.5
@@ -74,14 +75,14 @@ class TestLayer:
         from performer_pytorch import FastAttention
 
         layer = self.layer("performer-pytorch")
-        assert isinstance(layer.attend.fast, FastAttention)
+        assert isinstance(layer.backend.fast, FastAttention)
         q, k, v = torch.randn(3, 1, 2, 5, 6)
-        torch.testing.assert_close(layer.attend(q, k, v), layer.attend.fast(q, k, v))
+        torch.testing.assert_close(layer.backend(q, k, v), layer.backend.fast(q, k, v))
         with pytest.raises(ValueError, match="has no key mask"):
-            layer.attend(q, k, v, key_mask=torch.ones(1, 5, dtype=torch.bool))
+            layer.backend(q, k, v, layout=TokenLayout(mask=torch.ones(1, 5, dtype=torch.bool)))
 
     def test_performer_pytorch_redraws_by_seed_and_step(self):
-        attends = [self.layer("performer-pytorch").attend for _ in range(2)]
+        attends = [self.layer("performer-pytorch").backend for _ in range(2)]
         first = attends[0].fast.projection_matrix.clone()
         assert torch.equal(first, attends[1].fast.projection_matrix)
         for attend in attends:
@@ -124,7 +125,7 @@ class TestLayer:
 
     @pytest.mark.parametrize("attention", ["linear", "performer-pytorch"])
     def test_a_homogeneous_map_has_no_temperature(self, attention):
-        features = {"feature_map": "relu", "seed": 0, "feature_options": {"num_features": 8}}
+        features = {"feature_map": "arc-cosine", "seed": 0, "feature_options": {"num_features": 8}}
         attend = build_attention(attention, head_dim=6, num_heads=2, **features)
         layer, x = SelfAttention(12, 2, attend, qk_norm=True), torch.randn(2, 7, 12)
         assert layer.temperature is None

@@ -9,8 +9,9 @@ import torch
 from small_vit import vit
 from torch.nn import functional as F
 
-from performer_string import batch_images, build_value_map, grid_positions, naive
-from performer_string.values import Surroundings
+from performer_string import batch_images, build_value_map, grid_positions
+from performer_string.layers.values import Surroundings
+from performer_string.ops import reference
 
 H, D = 2, 3
 STEPS = [(1.0, 1.0), (0.5, 0.5), (0.4, 0.9), (2.0, 1.5), (2.7, 0.3)]
@@ -44,11 +45,11 @@ def test_it_is_its_definition(grid, steps, prefix, kernel_size):
     weights = torch.rand(2, H, tokens, tokens, dtype=torch.float64)
     out = run(values, v, positions, lambda x: weights @ x, num_prefix=prefix, key_mask=mask)
     hidden = (v * mask[:, None, :, None])[:, :, prefix:]
-    slow = naive.attend(weights, v)
-    local = naive.local_sum(hidden, values.weight, positions[prefix:], steps)
+    slow = reference.attend(weights, v)
+    local = reference.local_sum(hidden, values.weight, positions[prefix:], steps)
     slow = torch.cat([slow[:, :, :prefix], slow[:, :, prefix:] + local], dim=2)
     torch.testing.assert_close(out, slow)
-    assert (out - naive.attend(weights, v)).abs().max() > 1e-2
+    assert (out - reference.attend(weights, v)).abs().max() > 1e-2
     weight = torch.randn_like(slow)
     pairs = [torch.autograd.grad((x * weight).sum(), [v, values.weight]) for x in (out, slow)]
     for fast, plain in zip(*pairs, strict=True):

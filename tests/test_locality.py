@@ -16,12 +16,14 @@ from performer_string import (
     build_locality,
     grid_positions,
     linear_attention,
-    naive,
     softmax_attention,
 )
-from performer_string.locality import Locality, OffsetKernel, offsets
+from performer_string.bias import DistanceDecay, RelativeBias
+from performer_string.bias import base as offsets
+from performer_string.ops import reference
+from performer_string.ops.layout import TokenLayout
 
-DECAYS = [name for name, kind in LOCALITIES.items() if issubclass(kind, Locality)]
+DECAYS = [name for name, kind in LOCALITIES.items() if issubclass(kind, DistanceDecay)]
 PROFILES = {
     "gaussian": lambda r, shares: math.exp(-r * r / 2),
     "exponential": lambda r, shares: math.exp(-r),
@@ -61,7 +63,7 @@ def test_prefix_tokens_see_and_are_seen_undimmed(name):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("kind", ["softmax", "favor+", "relu"])
+@pytest.mark.parametrize("kind", ["softmax", "favor+", "arc-cosine"])
 @pytest.mark.parametrize("normalised", [False, True])
 @pytest.mark.parametrize("name", LOCALITIES)
 def test_attention_dims_the_values_and_the_normaliser_only_if_it_is_to_see_it(name, normalised, kind, masked):
@@ -72,12 +74,12 @@ def test_attention_dims_the_values_and_the_normaliser_only_if_it_is_to_see_it(na
     given = {"rotation": rotation, "locality": locality, "positions": positions, "num_prefix": 1, "key_mask": mask}
     turned = rotation.rotate(q), rotation.rotate(k)
     if kind == "softmax":
-        out, weights = softmax_attention(q, k, v, **given), naive.softmax_weights(*turned, key_mask=mask)
+        out, weights = softmax_attention(q, k, v, **given), reference.softmax_weights(*turned, key_mask=mask)
     else:
         phi = build_feature_map(kind, head_dim=6, num_heads=2, num_features=16).double()
         out = linear_attention(q, k, v, phi, **given)
-        weights = naive.linear_weights(phi.queries(turned[0]), phi.keys(turned[1]), mask)
-    slow = naive.attend(naive.focused_weights(weights, locality.matrix(positions, 1), normalised), v)
+        weights = reference.linear_weights(phi.queries(turned[0]), phi.keys(turned[1]), mask)
+    slow = reference.attend(reference.modulated_weights(weights, locality.matrix(positions, 1), normalised), v)
     torch.testing.assert_close(out, slow)
     leaves, weight = [q, k, v, *locality.parameters()], torch.randn_like(slow)
     pairs = [torch.autograd.grad((x * weight).sum(), leaves, retain_graph=True) for x in (out, slow)]
@@ -144,7 +146,7 @@ def test_a_normalised_decay_ends_where_it_is_negligible(name):
     assert 1e-12 < float(at_its_end.detach()) < 2.5e-11
 
 
-class Own(OffsetKernel):
+class Own(RelativeBias):
     """A kernel of one's own, of `of_offsets` alone: a cone with a learned steepness, zero beyond a distance."""
 
     def __init__(self, normalised, far=9.0, heads=1):
@@ -161,7 +163,7 @@ class Own(OffsetKernel):
 
 @pytest.mark.parametrize("dense", [0, 10**6])
 @pytest.mark.parametrize("heads", [1, 2])
-@pytest.mark.parametrize("kind", ["softmax", "relu"])
+@pytest.mark.parametrize("kind", ["softmax", "arc-cosine"])
 @pytest.mark.parametrize("normalised", [False, True])
 def test_a_kernel_of_ones_own_needs_its_offsets_alone(normalised, kind, heads, dense, monkeypatch):
     """Exact over a grid too; what it takes out has no weight however large its logit."""
@@ -169,7 +171,7 @@ def test_a_kernel_of_ones_own_needs_its_offsets_alone(normalised, kind, heads, d
     locality, positions = Own(normalised, heads=heads), grid_positions((24, 18), dtype=torch.float64)
     q, k, v = torch.randn(3, 1, 2, 432, 6, dtype=torch.float64)
     q = q * (30 if kind == "softmax" else 1)
-    phi = build_feature_map("relu", head_dim=6, num_heads=2, num_features=16).double()
+    phi = build_feature_map("arc-cosine", head_dim=6, num_heads=2, num_features=16).double()
     if kind == "softmax":
         out = softmax_attention(q, k, v, locality=locality, positions=positions)
         logits = (q @ k.mT * 6**-0.5).detach()
@@ -190,7 +192,7 @@ def test_a_kernel_of_ones_own_needs_its_offsets_alone(normalised, kind, heads, d
 def test_a_kernel_of_the_wrong_shape_says_so():
     locality, positions = Own(True, heads=3), grid_positions((4, 3), dtype=torch.float64)
     q = torch.randn(1, 2, 12, 6, dtype=torch.float64)
-    phi = build_feature_map("relu", head_dim=6, num_heads=2, num_features=16).double()
+    phi = build_feature_map("arc-cosine", head_dim=6, num_heads=2, num_features=16).double()
     with pytest.raises(
         ValueError, match=r"Own.of_offsets\(\) has to be \[2, .*or have 1 in place of its 2 heads, not \[3"
     ):
@@ -203,7 +205,7 @@ def test_widths_and_bounds_are_finite():
             build_locality("gaussian", num_heads=2, **options)
     locality, q = build_locality("gaussian", num_heads=2), torch.randn(1, 2, 400, 6)
     torch.nn.init.constant_(locality.raw_sigma, torch.nan)
-    phi = build_feature_map("relu", head_dim=6, num_heads=2, num_features=16)
+    phi = build_feature_map("arc-cosine", head_dim=6, num_heads=2, num_features=16)
     with pytest.raises(ValueError, match=r"widths of head 0 have to be finite, and are \[nan\]"):
         linear_attention(q, q, q, phi, locality=locality, positions=grid_positions((20, 20)))
 
@@ -244,9 +246,14 @@ def test_few_tokens_are_summed_in_full(monkeypatch, num_prefix):
     locality, positions = make("gaussian", sigma=1.0), grid_positions((24, 11), dtype=torch.float64)
     positions = torch.cat([torch.zeros(num_prefix, 2, dtype=torch.float64), positions])
     fq, fk, v = (torch.rand(1, 2, len(positions), 40, dtype=torch.float64) for _ in range(3))
-    exact = naive.attenuated(fq, fk, v, locality.matrix(positions, num_prefix), num_prefix)
+    exact = reference.attenuated(fq, fk, v, locality.matrix(positions, num_prefix), num_prefix)
     errors = []
     for dense in (len(positions), len(positions) - 1):
         monkeypatch.setattr(offsets, "DENSE", dense)
-        errors.append(float((locality.numerator(fq, fk, v, positions, num_prefix) - exact).norm() / exact.norm()))
+        errors.append(
+            float(
+                (locality.numerator(fq, fk, v, TokenLayout(positions, num_prefix=num_prefix)) - exact).norm()
+                / exact.norm()
+            )
+        )
     assert errors[0] < 1e-12 < errors[1] < 1e-3

@@ -7,16 +7,10 @@ import torch
 from small_vit import large, vit
 from torch.func import functional_call, grad, jvp, stack_module_state, vmap
 
-from performer_string import (
-    build_encoding,
-    build_feature_map,
-    build_locality,
-    grid_positions,
-    linear_attention,
-)
-from performer_string.locality import slabs
+from performer_string import build_encoding, build_feature_map, build_locality, grid_positions, linear_attention
+from performer_string.bias.linear_time import recompute as slabs
 
-MAPS = {"favor+": {}, "favor+hyperbolic": {}, "relu": {"order": 3}, "polynomial": {}}
+MAPS = {"favor+": {}, "favor+hyperbolic": {}, "arc-cosine": {"order": 3}, "polynomial": {}}
 
 
 def make(name, dim=6, features=8):
@@ -24,7 +18,7 @@ def make(name, dim=6, features=8):
     return build_feature_map(name, head_dim=dim, num_heads=2, **options)
 
 
-@pytest.mark.parametrize("name", ["favor+", "relu"])
+@pytest.mark.parametrize("name", ["favor+", "arc-cosine"])
 def test_autocast_does_not_reach_backward_passes(name):
     """Of our own functions. (What torch itself does to operations that it differentiates is its own.)"""
     phi, upstream = make(name), torch.randn(1, 2, 400, 6)
@@ -77,7 +71,7 @@ def test_gradients_of_each_sample(name, biased):
     "options",
     [
         {"attention": "softmax"},
-        {"feature_map": "relu"},
+        {"feature_map": "arc-cosine"},
         {},
         {"encoding": "cayley-string", "encoding_options": {"generator": "block-diagonal"}},
         {"encoding": "liere"},
@@ -101,7 +95,7 @@ def test_an_ensemble_of_models(options, learning):
     "options",
     [
         {},
-        {"feature_map": "relu", "feature_options": {"num_features": 16, "order": 3}},
+        {"feature_map": "arc-cosine", "feature_options": {"num_features": 16, "order": 3}},
         {"locality": "gaussian", "key_gate": True},
         {"encoding": "liere"},
         {"attention": "softmax", "key_gate": True},
@@ -126,7 +120,7 @@ def test_forward_differentiation_agrees_with_backward(options):
 
 @pytest.mark.parametrize("order", [1, 2, 3, 8])
 def test_second_derivatives_of_features(order):
-    phi = build_feature_map("relu", head_dim=3, num_heads=1, num_features=4, order=order).double()
+    phi = build_feature_map("arc-cosine", head_dim=3, num_heads=1, num_features=4, order=order).double()
     x = torch.randn(1, 1, 3, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(phi.queries, x)
     assert torch.autograd.gradgradcheck(phi.queries, x)

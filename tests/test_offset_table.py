@@ -6,10 +6,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from performer_string import build_feature_map, build_locality, grid_positions, linear_attention, naive
-from performer_string.locality import table
-from performer_string.locality.slabs import SLAB
-from performer_string.locality.table import toeplitz_sum
+from performer_string import build_feature_map, build_locality, grid_positions, linear_attention
+from performer_string.bias import table
+from performer_string.bias.linear_time.recompute import SLAB
+from performer_string.bias.table import toeplitz_sum
+from performer_string.ops import reference
+from performer_string.ops.layout import TokenLayout
 
 WAYS = {"window": 1e9, "fft": 0.0}  # what a transform is taken to cost
 TRAINED = {1: (5,), 2: (5, 3), 3: (3, 4, 2)}
@@ -38,9 +40,12 @@ def test_the_sum_is_its_definition_inside_and_beyond_the_training_grid(grid, way
     mask = make(TRAINED[len(grid)])
     positions = torch.cat([torch.zeros(2, len(grid)), grid_positions(grid) - 3.5]).double()
     fq, fk, v = (torch.randn(2, 2, len(positions), c, dtype=torch.float64, requires_grad=True) for c in (5, 5, 3))
-    full = torch.nn.functional.pad(naive.mask_table(mask.bias, grid), (2, 0, 2, 0), value=1.0)
+    full = torch.nn.functional.pad(reference.mask_table(mask.bias, grid), (2, 0, 2, 0), value=1.0)
     torch.testing.assert_close(mask.matrix(positions, 2), full)
-    fast, slow = mask.numerator(fq, fk, v, positions, 2), naive.attenuated(fq, fk, v, full, 2)
+    fast, slow = (
+        mask.numerator(fq, fk, v, TokenLayout(positions, num_prefix=2)),
+        reference.attenuated(fq, fk, v, full, 2),
+    )
     torch.testing.assert_close(fast, slow)
     weight, leaves = torch.randn_like(slow), [fq, fk, v, mask.bias]
     for a, b in zip(*(gradients(x, leaves, weight) for x in (fast, slow)), strict=True):
@@ -53,11 +58,11 @@ def test_between_whole_offsets_the_bias_is_interpolated(step, way):
     """The sum follows `matrix` at any spacing; `matrix` is linear in b between whole offsets, and held beyond."""
     mask, positions = make((4, 5)), grid_positions((5, 6), dtype=torch.float64) * step
     fq, fk, v = (torch.randn(1, 2, 30, c, dtype=torch.float64) for c in (4, 4, 3))
-    slow = naive.attenuated(fq, fk, v, mask.matrix(positions))
-    torch.testing.assert_close(mask.numerator(fq, fk, v, positions), slow)
+    slow = reference.attenuated(fq, fk, v, mask.matrix(positions))
+    torch.testing.assert_close(mask.numerator(fq, fk, v, TokenLayout(positions)), slow)
     scattered = torch.randn(30, 2, dtype=torch.float64)
     torch.testing.assert_close(
-        mask.numerator(fq, fk, v, scattered), naive.attenuated(fq, fk, v, mask.matrix(scattered))
+        mask.numerator(fq, fk, v, TokenLayout(scattered)), reference.attenuated(fq, fk, v, mask.matrix(scattered))
     )
     b = mask.bias[:, 3, 4:6]  # at the offsets (0, 0) and (0, 1)
     halfway = mask.of_offsets(torch.tensor([0.0, 0.25], dtype=torch.float64)).log()
@@ -69,7 +74,7 @@ def test_between_whole_offsets_the_bias_is_interpolated(step, way):
 @pytest.mark.parametrize("slab", [2**21, 100], ids=["whole", "slabs"])
 @pytest.mark.parametrize("num_prefix", [0, 2])
 @pytest.mark.parametrize("normalised", [True, False])
-@pytest.mark.parametrize("map_name", ["favor+", "relu"])
+@pytest.mark.parametrize("map_name", ["favor+", "arc-cosine"])
 def test_attention_has_it_in_numerator_and_denominator(map_name, normalised, num_prefix, slab, way, monkeypatch):
     monkeypatch.setitem(SLAB, "cpu", slab)
     mask = make((4, 3), normalised=normalised)
@@ -79,8 +84,8 @@ def test_attention_has_it_in_numerator_and_denominator(map_name, normalised, num
     keys = torch.rand(2, len(positions)) > 0.3
     given = {"positions": positions, "num_prefix": num_prefix, "key_mask": keys}
     fast = linear_attention(q, k, v, phi, locality=mask, **given)
-    weights = naive.linear_weights(phi.queries(q), phi.keys(k), keys)
-    slow = naive.attend(naive.focused_weights(weights, mask.matrix(positions, num_prefix), normalised), v)
+    weights = reference.linear_weights(phi.queries(q), phi.keys(k), keys)
+    slow = reference.attend(reference.modulated_weights(weights, mask.matrix(positions, num_prefix), normalised), v)
     torch.testing.assert_close(fast, slow)
     leaves, weight = [q, k, v, mask.bias], torch.randn_like(slow)
     for a, b in zip(*(gradients(x, leaves, weight) for x in (fast, slow)), strict=True):
@@ -91,7 +96,7 @@ def test_the_way_is_chosen_by_cost(monkeypatch):
     """A window over all of a few thousand tokens; the FFT of very many."""
     taken = []
     monkeypatch.setattr(table, "toeplitz_sum", lambda fq, fk, v, *_: taken.append(len(fq)) or torch.zeros_like(v))
-    mask, phi = make((4, 3)).float(), build_feature_map("relu", head_dim=2, num_heads=2, num_features=2)
+    mask, phi = make((4, 3)).float(), build_feature_map("arc-cosine", head_dim=2, num_heads=2, num_features=2)
     for side, ways in ((30, 0), (100, 1)):
         q = torch.randn(1, 2, side * side, 2)
         linear_attention(q, q, q, phi, locality=mask, positions=grid_positions((side, side)))
@@ -101,14 +106,14 @@ def test_the_way_is_chosen_by_cost(monkeypatch):
 def test_it_starts_as_no_mask():
     mask, positions = build_locality("table", num_heads=2, grid=(3, 4)), grid_positions((3, 4))
     q, k, v = (torch.randn(1, 2, 12, 6) for _ in range(3))
-    phi = build_feature_map("relu", head_dim=6, num_heads=2, num_features=8)
+    phi = build_feature_map("arc-cosine", head_dim=6, num_heads=2, num_features=8)
     out = linear_attention(q, k, v, phi, locality=mask, positions=positions)
     torch.testing.assert_close(out, linear_attention(q, k, v, phi))
 
 
 def test_errors():
     mask, q = build_locality("table", num_heads=2, grid=(3, 4)), torch.randn(1, 2, 12, 6)
-    phi = build_feature_map("relu", head_dim=6, num_heads=2, num_features=8)
+    phi = build_feature_map("arc-cosine", head_dim=6, num_heads=2, num_features=8)
     with pytest.raises(ValueError, match="positions of all 12 tokens"):
         linear_attention(q, q, q, phi, locality=mask)
     with pytest.raises(ValueError, match="2 coordinates of grid=\\(3, 4\\), not 1"):
@@ -138,5 +143,5 @@ def test_a_strong_mask_in_float32(slope, way):
         out = linear_attention(q, k, v, phi, locality=mask, positions=positions)
         fq, fk = (x.double() for x in phi.pair(q, k))
         weights = fq @ fk.mT * mask.double().matrix(positions.double())
-        wanted = naive.attend(weights / weights.sum(-1, keepdim=True), v.double())
+        wanted = reference.attend(weights / weights.sum(-1, keepdim=True), v.double())
     assert float((out - wanted).norm() / wanted.norm()) < 5e-6

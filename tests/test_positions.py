@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from performer_string import grid_positions
-from performer_string.positions import with_prefix
+from performer_string.position.grid import with_prefix
 
 
 def test_row_major_and_one_unit_a_patch():

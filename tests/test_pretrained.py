@@ -97,7 +97,7 @@ def test_rope_mixed_is_that_of_timm_at_other_sizes_and_in_every_gradient():
 
 def test_what_was_made_goes_on_with_linear_attention():
     source = from_timm(eva().float())
-    linear = ViT(replace(source.config, attention="linear", feature_map="relu", key_gate=True))
+    linear = ViT(replace(source.config, attention="linear", feature_map="arc-cosine", key_gate=True))
     missing, unexpected = linear.load_state_dict(source.state_dict(), strict=False)
     assert not unexpected
     assert all("gate" in name or "projection" in name for name in missing)
@@ -224,7 +224,7 @@ def test_its_checkpoint_is_evaluated(tmp_path):
 def test_its_checkpoint_is_fine_tuned(folder, caplog):
     """What differs from the model that the weights are of is said, since heads, for one, change no shape."""
     config = ViT.from_checkpoint(folder / "test_vit.ckpt").config
-    wanted = replace(config, num_heads=4, attention="linear", feature_map="relu")
+    wanted = replace(config, num_heads=4, attention="linear", feature_map="arc-cosine")
     classifier = ImageClassifier(wanted)
     with caplog.at_level("INFO"):
         start_from(folder / "test_vit.ckpt", classifier)

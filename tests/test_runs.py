@@ -188,7 +188,14 @@ def test_the_gradient_norm_is_of_the_step_it_is_logged_at(config, tmp_path):
 
 def test_a_model_starts_from_the_weights_of_another(config, whole, tmp_path, caplog):
     larger = ("--model.vit.encoding", "absolute", "--model.vit.image_size", "84", "--data.resolutions", "[]")
-    plain = ("--model.optim.position_frame", "1.0", "--model.optim.lr", "1e-12", "--model.optim.weight_decay", "0.0")
+    plain = (
+        "--model.optim.randomized_positions",
+        "1.0",
+        "--model.optim.lr",
+        "1e-12",
+        "--model.optim.weight_decay",
+        "0.0",
+    )
     fit(config, tmp_path / "run", "--init_from", str(last(whole)), *larger, *plain, "--trainer.max_epochs", "1")
     assert "Afresh: vit.encoding.table" in caplog.text
     assert "Not used: vit.encoding.coefficients" in caplog.text
@@ -199,8 +206,15 @@ def test_a_model_starts_from_the_weights_of_another(config, whole, tmp_path, cap
 def test_a_model_that_is_fine_tuned_at_another_size_starts_as_it_was(config, tmp_path, caplog):
     """Its squeezed positions and log N are those of the grid that its weights are of, also in what comes of it."""
     caplog.set_level("INFO")
-    kind = ("--model.vit.positions", "interpolate", "--model.vit.attention", "softmax", "--model.vit.log_scale", "true")
-    given = ("--model.optim.position_frame", "1.0", "--trainer.max_epochs", "1", *kind)
+    kind = (
+        "--model.vit.positions",
+        "interpolate",
+        "--model.vit.attention",
+        "softmax",
+        "--model.vit.log_n_scaling",
+        "true",
+    )
+    given = ("--model.optim.randomized_positions", "1.0", "--trainer.max_epochs", "1", *kind)
     fit(config, tmp_path / "first", *given)
     still = ("--model.optim.lr", "1e-12", "--model.optim.weight_decay", "0.0", "--ema", "0")
     larger = ("--model.vit.image_size", "84", "--data.resolutions", "[]", *still)
@@ -215,7 +229,7 @@ def test_a_model_that_is_fine_tuned_at_another_size_starts_as_it_was(config, tmp
     assert [model.config.image_size for model in models] == [60, 84, 84]
     for model in models[1:]:
         assert torch.equal(model.grid_positions((7, 7)), models[0].grid_positions((7, 7)))
-        assert model.attentions()[0].log_scale == models[0].attentions()[0].log_scale == 25
+        assert model.attentions()[0].log_n_scaling == models[0].attentions()[0].log_n_scaling == 25
 
 
 def test_overfitting_on_the_same_batches(config, tmp_path, monkeypatch):

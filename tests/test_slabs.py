@@ -8,11 +8,16 @@ from decays import GRADIENT, GRID, WINDOW, compare, decay, definition, take
 from torch.func import functional_call
 
 from eval.measure import peak_bytes
-from performer_string import build_feature_map, build_locality, grid_positions, linear_attention, naive
-from performer_string.features import FEATURE_MAPS, FeatureMap, RandomFeatures
-from performer_string.locality import slabs
+from performer_string import build_feature_map, build_locality, grid_positions, linear_attention
+from performer_string.bias.linear_time import recompute as slabs
+from performer_string.feature_maps import FEATURE_MAPS, FeatureMap, RandomFeatures
+from performer_string.ops import reference
 
-MAPS = {"favor+": {"num_features": 8}, "favor+hyperbolic": {"num_features": 8}, "relu": {"num_features": 8, "order": 3}}
+MAPS = {
+    "favor+": {"num_features": 8},
+    "favor+hyperbolic": {"num_features": 8},
+    "arc-cosine": {"num_features": 8, "order": 3},
+}
 GRIDS = [(97,), (13, 18), (1, 61), (5, 6, 7), (19, 3)]
 
 
@@ -20,7 +25,7 @@ def dense(locality, phi, q, k, v, positions, num_prefix, mask):
     full = definition(locality, positions).clone()
     full[:, :num_prefix] = 1
     full[:, :, :num_prefix] = 1
-    return naive.attend(naive.linear_weights(phi.queries(q), phi.keys(k), mask) * full, v)
+    return reference.attend(reference.linear_weights(phi.queries(q), phi.keys(k), mask) * full, v)
 
 
 @pytest.mark.parametrize("num_prefix", [0, 2])
@@ -114,7 +119,7 @@ def test_features_of_all_tokens_are_never_held(sigma, regime, backward, monkeypa
 def test_learned_features_get_their_gradient(monkeypatch):
     """A map with weights of its own: the gradient by slabs is that by features held in full."""
     monkeypatch.setattr(slabs, "SLAB", {"cpu": 1})
-    phi = build_feature_map("relu", head_dim=6, num_heads=2, num_features=8).double()
+    phi = build_feature_map("arc-cosine", head_dim=6, num_heads=2, num_features=8).double()
     phi.projection.requires_grad_()
     positions = grid_positions((9, 14), dtype=torch.float64)
     q, k, v = (torch.randn(1, 2, 126, 6, dtype=torch.float64) for _ in range(3))
@@ -133,7 +138,9 @@ def test_the_backward_pass_has_the_weights_of_the_forward_pass(learned, regime, 
     """As under `functional_call`, which gives a module its own back in between, and in replicas, which have none."""
     take(monkeypatch, regime)
     monkeypatch.setattr(slabs, "SLAB", {"cpu": 100})
-    kinds = [build_feature_map("relu", head_dim=6, num_heads=2, num_features=8, learned=learned) for _ in range(2)]
+    kinds = [
+        build_feature_map("arc-cosine", head_dim=6, num_heads=2, num_features=8, learned=learned) for _ in range(2)
+    ]
     locality, positions = build_locality("gaussian", num_heads=2, sigma=2.0), grid_positions((18, 19))
     q, k, v = torch.randn(3, 2, 2, 342, 6)
     lent = torch.randn(2, 8, 6)
@@ -204,7 +211,7 @@ def test_the_features_of_every_slab_are_in_range(sigma, monkeypatch):
 @pytest.mark.parametrize("slab", [64, 2**30])
 def test_the_largest_scale_is_of_the_keys_that_take_part(slab, monkeypatch):
     monkeypatch.setattr(slabs, "SLAB", {"cpu": slab})
-    phi = build_feature_map("relu", head_dim=6, num_heads=2, num_features=16)
+    phi = build_feature_map("arc-cosine", head_dim=6, num_heads=2, num_features=16)
     k = torch.randn(2, 2, 9, 6)
     hidden, wild = (torch.arange(9) >= 5).expand(2, 9)[:, None, :, None], k.clone()
     wild[:, :, 5:] = 1e4

@@ -79,7 +79,13 @@ def test_ctrl_c_saves_the_last_step_and_resumes(config, whole, tmp_path, number)
 def test_two_processes_take_the_same_steps_as_one(config, tmp_path):
     """Two processes of four images against one of eight, without what is random for each process."""
     plain = ["--config", str(config), "--trainer.max_epochs", "1", "--model.vit.drop_path", "0"]
-    for name, off in {"mixup": 0, "cutmix": 0, "position_frame": 1, "position_scale": 1, "position_offset": 0}.items():
+    for name, off in {
+        "mixup": 0,
+        "cutmix": 0,
+        "randomized_positions": 1,
+        "position_scale": 1,
+        "position_offset": 0,
+    }.items():
         plain += [f"--model.optim.{name}", str(off)]
     one, two = tmp_path / "one", tmp_path / "two"
     cli.run(["fit", *plain, "--run_dir", str(one)])

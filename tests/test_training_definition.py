@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 from training import last
 
 from performer_string import ViT
-from performer_string.features import derive_seed
+from performer_string.utils.seeds import derive_seed
 from train import cli
 from train.contents import read_checkpoint
 from train.data.module import ImageData
@@ -38,7 +38,7 @@ OPTIONS = {
     "model.optim.mixup": "0.4",
     "model.optim.cutmix": "0.7",
     "model.optim.redraw_every": "6",
-    "model.optim.position_frame": "1",
+    "model.optim.randomized_positions": "1",
     "model.optim.position_scale": "1",
     "model.optim.position_offset": "0",
 }
@@ -105,8 +105,8 @@ def test_a_training_is_its_definition(config, tmp_path, monkeypatch):
             torch.testing.assert_close(
                 found[name][f"vit.{key}"], weight.data, rtol=1e-4, atol=1e-4, msg=f"{name} {key}"
             )
-    drawn = vit.attends()[1].phi.projection
-    assert torch.equal(found["current_model_state"]["vit.blocks.1.attention.attend.phi.projection"], drawn)
+    drawn = vit.backends()[1].phi.projection
+    assert torch.equal(found["current_model_state"]["vit.blocks.1.attention.backend.phi.projection"], drawn)
     events = EventAccumulator(str(tmp_path / "run")).Reload()
     rates = [event.value for event in events.Scalars("lr-AdamW/pg1")]
     assert rates == [float(torch.tensor(0.02 * share(step))) for step in range(STEPS)]

@@ -58,7 +58,7 @@ class TestPositions:
         assert (moves[:, 0, 0] - moves[:, 0, 1]).abs().max() > 1  # each axis its own
 
     def test_training_moves_positions_by_the_seed_and_evaluation_does_not(self):
-        model = ImageClassifier(ViTConfig(**{**VIT, "drop_path": 0.0}), OptimConfig(position_frame=2))
+        model = ImageClassifier(ViTConfig(**{**VIT, "drop_path": 0.0}), OptimConfig(randomized_positions=2))
         seen = []
         model.vit.register_forward_pre_hook(lambda module, args: seen.append(args[1]))
         batch = torch.rand(2, 1, 60, 60), torch.tensor([0, 1])
@@ -73,7 +73,9 @@ class TestPositions:
 
     def test_centred_positions_stay_centred(self):
         seen = []
-        model = ImageClassifier(ViTConfig(**{**VIT, "centred": True}), OptimConfig(position_frame=2, position_offset=3))
+        model = ImageClassifier(
+            ViTConfig(**{**VIT, "centred": True}), OptimConfig(randomized_positions=2, position_offset=3)
+        )
         model.vit.encoding.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
         images = torch.zeros(2, 1, 60, 60)
         model(images, model.draw_positions(images))

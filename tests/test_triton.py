@@ -12,11 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from performer_string import build_feature_map, logs, naive
-from performer_string.features import FeatureForm
-from performer_string.kernels import tell
-from performer_string.kernels.triton_linear import supports, triton_linear_attention
-from performer_string.rotation import PlaneRotation
+from performer_string import build_feature_map
+from performer_string.ops import reference
+from performer_string.ops.forms import FeatureForm
+from performer_string.ops.linear import tell
+from performer_string.ops.triton.api import supports, triton_linear_attention
+from performer_string.position.rotation import PlaneRotation
+from performer_string.utils import log as logs
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.filterwarnings("ignore:divide by zero")  # log2(0), of the interpreter
@@ -26,10 +28,10 @@ KERNELS = ("key_pass", "query_pass", "query_gradients", "feature_sums", "key_gra
 MAPS = [
     ("favor+", {}),
     ("favor+hyperbolic", {}),
-    ("relu", {"order": 1}),
-    ("relu", {"order": 3}),
-    ("relu", {"order": 4}),
-    ("relu", {"order": 8}),
+    ("arc-cosine", {"order": 1}),
+    ("arc-cosine", {"order": 3}),
+    ("arc-cosine", {"order": 4}),
+    ("arc-cosine", {"order": 8}),
 ]
 # B, H, N, d, dv, m and the shape of the angles: none, some and all dimensions turn; heads or batches share them or not.
 SHAPES = [
@@ -63,9 +65,9 @@ def turn(x: Tensor, c: Tensor, s: Tensor) -> Tensor:
 
 def features(case, phi, x: Tensor) -> Tensor:
     name, options = case
-    if name == "relu":
-        return naive.arc_cosine_features(x, phi.projection, options["order"])
-    form = naive.positive_features if name == "favor+" else naive.hyperbolic_features
+    if name == "arc-cosine":
+        return reference.arc_cosine_features(x, phi.projection, options["order"])
+    form = reference.positive_features if name == "favor+" else reference.hyperbolic_features
     return form(x, phi.projection, x.shape[-1] ** -0.5)
 
 
@@ -73,7 +75,7 @@ def definition(
     case, phi, q: Tensor, k: Tensor, v: Tensor, c: Tensor, s: Tensor, *bias: Tensor, mask: Tensor | None = None
 ) -> Tensor:
     fq, fk = (features(case, phi, turn(x, c, s)) for x in (q, k))
-    return naive.attend(naive.linear_weights(fq, fk, mask, *bias), v)
+    return reference.attend(reference.linear_weights(fq, fk, mask, *bias), v)
 
 
 def draw(case, shape, dtype=torch.float32):
@@ -177,7 +179,7 @@ def test_any_norm(case, size):
     out = triton_linear_attention(q * size, k * size, v, form, (c, s))
     assert out.abs().max() <= 1 + 1e-5
     assert all(g.isfinite().all() for g in torch.autograd.grad(out.square().sum(), [q, k, v, c, s]))
-    if case[0] == "relu":
+    if case[0] == "arc-cosine":
         torch.testing.assert_close(out, triton_linear_attention(q, k, v, form, (c, s)), rtol=1e-4, atol=1e-5)
 
 
@@ -212,7 +214,7 @@ def test_fixed_planes_are_those_of_a_rotation():
 
 
 def test_a_reason_is_told_once_for_all_shapes(caplog):
-    logs.said.clear()
+    logs._warned.clear()
     _, form, (q, k, v, _, _), _ = draw(MAPS[0], (1, 2, 9, 16, 16, 16, (2, 9, 8)))
     for keys in (5, 6, 7):
         reason = supports(q, k[:, :, :keys], v[:, :, :keys], form, interpreted=True)

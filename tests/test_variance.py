@@ -12,7 +12,7 @@ from saved import read
 from eval import variance
 from eval.__main__ import main
 from performer_string import FEATURE_MAPS
-from performer_string.features import RandomFeatures
+from performer_string.feature_maps import RandomFeatures
 
 SMALL = ["--features", "16", "--head-dim", "4", "--draws", "48", "--others", "5"]
 
@@ -35,9 +35,13 @@ def test_the_report(tmp_path, capsys, monkeypatch):
     main(["variance", *SMALL, "--out", str(tmp_path)])
     _, rows = read(tmp_path / "variance.csv")
     assert [r["angle"] for r in rows if r["map"] == "favor+"] == ["0.0", "30.0", "60.0"]
-    assert {r["map"] for r in rows} == {"favor+", "favor+hyperbolic", *(f"relu, order {p}" for p in (1, 2, 4, 8, 16))}
+    assert {r["map"] for r in rows} == {
+        "favor+",
+        "favor+hyperbolic",
+        *(f"arc-cosine, order {p}" for p in (1, 2, 4, 8, 16)),
+    }
     assert all(0 <= float(r["lowest twentieth"]) <= float(r["weight"]) <= 1 for r in rows)
-    sharp = [float(r["weight in the limit"]) for r in rows if r["angle"] == "0.0" and "relu" in r["map"]]
+    sharp = [float(r["weight in the limit"]) for r in rows if r["angle"] == "0.0" and "arc-cosine" in r["map"]]
     assert sharp == sorted(sharp)
     assert (tmp_path / "variance.png").exists()
     printed = capsys.readouterr().out
@@ -46,7 +50,7 @@ def test_the_report(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("angle", [0.0, 50.0])
-@pytest.mark.parametrize("title", ["favor+", "favor+hyperbolic", "relu, order 1", "relu, order 2"])
+@pytest.mark.parametrize("title", ["favor+", "favor+hyperbolic", "arc-cosine, order 1", "arc-cosine, order 2"])
 def test_the_closed_forms_are_those_of_independent_draws(title, angle):
     """Over rows that are drawn one by one, and not in orthogonal blocks; each head is a draw."""
     given = options("--logit", "0.3")
@@ -60,10 +64,10 @@ def test_the_closed_forms_are_those_of_independent_draws(title, angle):
 
 
 def test_orthogonal_draws_are_less_noisy_and_weights_come_near_their_limit():
-    (row,) = measured("relu, order 1", 64, "--angles", "20", "--draws", "512")
+    (row,) = measured("arc-cosine, order 1", 64, "--angles", "20", "--draws", "512")
     assert 0.5 < row["relative error"] / row["with independent draws"] < 1
     assert row["weight"] == pytest.approx(row["weight in the limit"], rel=0.05)
-    (few,) = measured("relu, order 8", 8, "--angles", "20", "--draws", "512")
+    (few,) = measured("arc-cosine, order 8", 8, "--angles", "20", "--draws", "512")
     assert few["weight"] < 0.8 * few["weight in the limit"]
 
 

@@ -11,7 +11,7 @@ from small_vit import POLYNOMIAL, SMALL, vit
 from torch.nn import functional as F
 
 from performer_string import ENCODINGS, ViT, ViTConfig, build_encoding, grid_positions
-from performer_string.encodings import SeparableEncoding
+from performer_string.position import SeparableEncoding
 
 
 @pytest.mark.parametrize("attention", ["linear", "softmax", "performer-pytorch"])
@@ -241,7 +241,7 @@ def test_the_default_model_holds_nothing_in_float64_until_it_is_asked_to():
 
 
 def test_a_pickled_model_with_the_packages_attention():
-    model = vit(attention="performer-pytorch", feature_map="relu").eval()
+    model = vit(attention="performer-pytorch", feature_map="arc-cosine").eval()
     images = torch.randn(1, 2, 16, 24)
     with torch.no_grad():
         assert torch.equal(pickle.loads(pickle.dumps(model))(images), model(images))
@@ -249,12 +249,12 @@ def test_a_pickled_model_with_the_packages_attention():
 
 def test_redraw_changes_every_layer_by_seed_and_step():
     one, two = vit(), vit()
-    first = [attend.phi.projection.clone() for attend in one.attends()]
+    first = [attend.phi.projection.clone() for attend in one.backends()]
     for i, a in enumerate(first):
         assert all(not torch.equal(a, b) for b in first[:i])  # layers differ
     one.redraw(10)
     two.redraw(10)
-    for a, b, old in zip(one.attends(), two.attends(), first, strict=True):
+    for a, b, old in zip(one.backends(), two.backends(), first, strict=True):
         assert torch.equal(a.phi.projection, b.phi.projection)
         assert not torch.equal(a.phi.projection, old)
 
@@ -271,5 +271,5 @@ def test_a_configuration_changed_afterwards_is_not_the_models():
 def test_old_configurations_mean_what_they_meant():
     """What is new is off by default, so that older checkpoints load as they were."""
     config = ViTConfig()
-    assert (config.pool, config.log_scale) == ("mean", False)
+    assert (config.pool, config.log_n_scaling) == ("mean", False)
     assert not [name for name in vit().state_dict() if name.startswith("pool")]

@@ -11,8 +11,8 @@ import torch
 from small_vit import vit
 
 from performer_string import ENCODINGS, fold
-from performer_string.encodings import SeparableEncoding
-from performer_string.kept import Kept
+from performer_string.position import SeparableEncoding
+from performer_string.utils.cache import TensorCache
 
 
 @pytest.mark.parametrize("name", ["rope-mixed", "cayley-string", "liere"])
@@ -41,7 +41,7 @@ def test_evaluation_turns_once_a_grid_and_is_never_stale(name, monkeypatch):
 
 
 def test_the_latest_results_are_kept():
-    kept, one = Kept(3), torch.zeros(1)
+    kept, one = TensorCache(3), torch.zeros(1)
     for key in range(6):
         kept.get(key, [one], lambda key=key: key)
         assert list(kept.results) == list(range(max(0, key - 2), key + 1))
@@ -52,7 +52,7 @@ def test_the_latest_results_are_kept():
 
 def test_what_a_result_was_made_of_lives_as_long():
     """Or another tensor could come to lie where it was, and be taken for it."""
-    kept, source = Kept(1), torch.ones(3)
+    kept, source = TensorCache(1), torch.ones(3)
     alive = weakref.ref(source)
     kept.get("x", [source], lambda: 1)
     del source
@@ -98,7 +98,7 @@ def test_what_evaluation_keeps_is_forgotten_in_time():
         assert torch.equal(one(wide), two(wide))
 
 
-@pytest.mark.parametrize("changes", [{}, {"qk_norm": True}, {"share_layers": True}, {"log_scale": True}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"qk_norm": True}, {"share_layers": True}, {"log_n_scaling": True}], ids=str)
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_folded_model_has_equal_outputs_and_leaves_the_model_alone(encoding, changes):
     model = vit(encoding=encoding, attention="softmax", **changes).eval()
@@ -182,4 +182,4 @@ def test_replicas_keep_nothing():
         module._is_replica = True
     with torch.no_grad():
         model(images)
-    assert not any(module.results for module in model.modules() if isinstance(module, Kept))
+    assert not any(module.results for module in model.modules() if isinstance(module, TensorCache))

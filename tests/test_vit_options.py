@@ -11,11 +11,11 @@ import torch
 from small_vit import POLYNOMIAL, large, vit
 
 from performer_string import grid_positions, linear_attention
-from performer_string.attend import build_attention
-from performer_string.blocks import DropPath
-from performer_string.features import FeatureMap
-from performer_string.layers import SelfAttention
-from performer_string.pooling import AttentionPool, mean_pool
+from performer_string.feature_maps import FeatureMap
+from performer_string.layers.attention import SelfAttention
+from performer_string.layers.backends import build_attention
+from performer_string.layers.block import DropPath
+from performer_string.layers.pooling import AttentionPool, mean_pool
 
 TAYLOR = {"feature_map": "polynomial", "feature_options": {"lower": True}}
 
@@ -51,10 +51,10 @@ def test_fields_reach_what_they_are_for():
     assert {block.attention.max_temperature for block in model.blocks} == {7.0}
     assert model.grid_positions((4, 3)).mean(0).abs().max() < 1e-6
     assert vit().grid_positions((4, 3)).mean(0).tolist() == [1.5, 1.0]
-    drawn = [attend.phi.projection for attend in model.attends()]
+    drawn = [attend.phi.projection for attend in model.backends()]
     assert not any(torch.equal(a, b) for a, b in itertools.combinations(drawn, 2))  # each layer has its own draw
     for other, same in ((vit(qk_norm=True, seed=5), True), (vit(qk_norm=True), False)):
-        assert all(torch.equal(a.phi.projection, b) == same for a, b in zip(other.attends(), drawn, strict=True))
+        assert all(torch.equal(a.phi.projection, b) == same for a, b in zip(other.backends(), drawn, strict=True))
     assert vit(share_layers=True).encoding.layers == 1
     assert vit(values="connection", value_options={"encoding": "rope"}).blocks[2].attention.values.encoding.omega.ndim
 
@@ -64,7 +64,7 @@ def test_fields_reach_what_they_are_for():
 def test_log_scale_multiplies_the_logits_and_nothing_else(kind, prefix):
     """As the same model with projections of queries and keys scaled by hand; nothing at the training size."""
     plain = large(vit(**kind, **prefix))
-    scaled = vit(**kind, **prefix, log_scale=True).double().eval()
+    scaled = vit(**kind, **prefix, log_n_scaling=True).double().eval()
     scaled.load_state_dict(plain.state_dict())
     small, big = torch.randn(1, 2, 16, 24).double(), torch.randn(1, 2, 32, 80).double()
     torch.testing.assert_close(scaled(small), plain(small), rtol=1e-12, atol=1e-12)
@@ -77,14 +77,14 @@ def test_log_scale_multiplies_the_logits_and_nothing_else(kind, prefix):
     def grow(module, args, kwargs):
         return (args[0] * growth, *args[1:]), kwargs  # all of it on the queries
 
-    for attend in plain.attends():
+    for attend in plain.backends():
         attend.register_forward_pre_hook(grow, with_kwargs=True)
     torch.testing.assert_close(scaled(big), plain(big), rtol=1e-9, atol=1e-9)
 
 
 def test_log_scale_counts_the_keys_that_take_part():
     attend = build_attention("softmax", head_dim=6, num_heads=2, feature_map="", seed=0, feature_options={})
-    layer = SelfAttention(12, 2, attend, log_scale=5).double()
+    layer = SelfAttention(12, 2, attend, log_n_scaling=5).double()
     x, encoding = torch.randn(2, 9, 12, dtype=torch.float64), vit(encoding="none", num_heads=4).encoding
     mask = torch.arange(9)[None] < torch.tensor([[5], [7]])
     out = layer(x, encoding(torch.zeros(9, 2)), mask)
@@ -95,7 +95,7 @@ def test_log_scale_counts_the_keys_that_take_part():
 
 def test_log_scale_without_a_key_is_finite():
     attend = build_attention("softmax", head_dim=6, num_heads=2, feature_map="", seed=0, feature_options={})
-    layer = SelfAttention(12, 2, attend, log_scale=5)
+    layer = SelfAttention(12, 2, attend, log_n_scaling=5)
     x, encoding = torch.randn(2, 9, 12, requires_grad=True), vit(encoding="none", num_heads=4).encoding
     out = layer(x, encoding(torch.zeros(9, 2)), torch.tensor([[False] * 9, [True] * 9]))
     (gradient,) = torch.autograd.grad(out.square().sum(), x)
@@ -181,14 +181,14 @@ def test_drop_path_keeps_the_mean_and_is_off_in_evaluation():
         ({"num_heads": 5}, "width 24 is not divisible by 5 heads"),
         ({"encoding": "ropee"}, "unknown encoding 'ropee'. Did you mean 'rope'"),
         ({"encoding_options": {"blok_size": 3}}, "no option 'blok_size'. Did you mean 'block_size'"),
-        ({"feature_options": {"orders": 3}, "feature_map": "relu"}, "no option 'orders'. Did you mean 'order'"),
+        ({"feature_options": {"orders": 3}, "feature_map": "arc-cosine"}, "no option 'orders'. Did you mean 'order'"),
         ({"attention": "linera"}, "unknown attention 'linera'. Did you mean 'linear'"),
         ({"variant": "tny"}, "unknown ViT variant 'tny'. Did you mean 'tiny'"),
         ({"variant": "base"}, "the variant 'base' has no effect, since width, depth and num_heads are all given"),
         ({"pool": "max"}, r"unknown pooling 'max'. Did you mean 'mean'\? Known: mean, cls, attention"),
-        ({"log_scale": True, "feature_map": "relu"}, "no effect with a homogeneous feature map"),
-        ({"log_scale": True, **POLYNOMIAL}, "no effect with a homogeneous feature map"),
-        ({"log_scale": True, "image_size": [4, 8]}, "at least 2 tokens in training, for log N / log N_0, not 1"),
+        ({"log_n_scaling": True, "feature_map": "arc-cosine"}, "no effect with a homogeneous feature map"),
+        ({"log_n_scaling": True, **POLYNOMIAL}, "no effect with a homogeneous feature map"),
+        ({"log_n_scaling": True, "image_size": [4, 8]}, "at least 2 tokens in training, for log N / log N_0, not 1"),
         ({"positions": "stretch"}, "unknown position mode 'stretch'"),
         ({"registers": -1}, "registers has to be 0 or more"),
         ({"drop_path": 1.0}, r"drop_path has to lie in \[0, 1\)"),
@@ -211,7 +211,7 @@ def test_bad_images():
 
 def test_keys_that_start_as_the_queries_attend_to_what_is_alike_and_near():
     torch.manual_seed(0)
-    tied, free = vit(tied_start=True, encoding="rope-mixed"), vit(encoding="rope-mixed")
+    tied, free = vit(mimetic_init=True, encoding="rope-mixed"), vit(encoding="rope-mixed")
     for block in tied.blocks:
         queries, keys, values = block.attention.qkv.weight.chunk(3)
         assert torch.equal(queries, keys)

@@ -12,7 +12,7 @@ from typing import Any
 
 from lightning.pytorch.cli import LightningArgumentParser
 
-from performer_string.choices import nearest
+from performer_string.utils.registry import nearest
 from train.files import CHECKPOINTS, CONFIG, LAST, latest_checkpoint
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_info
 
 from performer_string import ViTConfig
-from performer_string.config import patch_and_image
+from performer_string.models.config import patch_and_image
 from train.contents import CheckpointError, config_of, read_checkpoint
 from train.data.module import ImageData
 from train.distillation import DistillationConfig

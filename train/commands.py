@@ -22,7 +22,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch.compiler import list_backends
 
 from performer_string import ViTConfig
-from performer_string.choices import lookup
+from performer_string.utils.registry import lookup
 from train.callbacks.checkpoints import LastCheckpoint, MovableCheckpoint, WholeFiles
 from train.callbacks.control import (
     CheckData,

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from performer_string import SelfAttention, ViT
-from performer_string.choices import check_types
+from performer_string.utils.validation import check_types
 from train.contents import config_of, read_checkpoint
 from train.data.module import ImageData
 from train.files import checkpoint_of

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from performer_string import ViTConfig
-from performer_string.choices import nearest
+from performer_string.utils.registry import nearest
 
 OF_A_RUN = {"seed_everything", "run_dir", "config", "ckpt_path"}  # what the sweep itself gives to each
 

@@ -67,16 +67,17 @@ class ImageClassifier(L.LightningModule):
         self.teacher: Teacher | None = None  # which a training reads
         self.resolutions = resolutions or ["train"]
         extrapolates = vit.positions == "extrapolate" and self.vit.encoding.extrapolates
-        if self.optim.position_frame > 1 and not extrapolates:
+        if self.optim.randomized_positions > 1 and not extrapolates:
             raise ValueError(
-                f"position_frame draws positions beyond the training grid, which positions={vit.positions!r} with the "
-                f'encoding {vit.encoding!r} never are: use positions "extrapolate" and an encoding that extrapolates.'
+                f"randomized_positions draws positions beyond the training grid, which positions={vit.positions!r} "
+                f'with the encoding {vit.encoding!r} never are: use positions "extrapolate" and an encoding that '
+                f"extrapolates."
             )
         values = (attention.values for attention in self.vit.attentions())
-        if self.optim.position_frame > 1 and any(value is not None and value.needs_grid for value in values):
+        if self.optim.randomized_positions > 1 and any(value is not None and value.needs_grid for value in values):
             raise ValueError(
-                f"position_frame draws positions that are no regular grid, which values={vit.values!r} needs: give one "
-                f"of the two."
+                f"randomized_positions draws positions that are no regular grid, which values={vit.values!r} "
+                f"needs: give one of the two."
             )
         if self.optim.redraw_every and vit.feature_options.get("learned"):
             raise ValueError("redraw_every draws new random features, and learned ones are kept: give one of the two.")
@@ -112,7 +113,7 @@ class ImageClassifier(L.LightningModule):
     def on_fit_start(self) -> None:
         if self.teacher is not None:
             self.teacher.to(self.device)
-        if self.optim.redraw_every and not any(attend.drawn for attend in self.vit.attends()):
+        if self.optim.redraw_every and not any(attend.has_random_features for attend in self.vit.backends()):
             rank_zero_info("redraw_every has no effect: this model's attention has no random features.")
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
@@ -133,11 +134,11 @@ class ImageClassifier(L.LightningModule):
     def draw_positions(self, images: Tensor) -> Tensor | None:
         """Positions for one step, the same for all its images; None for those of the grid."""
         c, vit = self.optim, self.vit
-        if (c.position_frame, c.position_scale, c.position_offset) == (1, 1, 0):
+        if (c.randomized_positions, c.position_scale, c.position_offset) == (1, 1, 0):
             return None
         positions = vit.grid_positions(vit.grid(*images.shape[-2:]))
         return jitter_positions(
-            positions, c.position_frame, c.position_scale, c.position_offset, c.position_frame_min
+            positions, c.randomized_positions, c.position_scale, c.position_offset, c.randomized_positions_min
         ).to(images.device)
 
     def compare(self, images: Tensor, positions: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:

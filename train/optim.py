@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from performer_string import ViT
-from performer_string.choices import check_types
+from performer_string.utils.validation import check_types
 
 
 @dataclass
@@ -26,10 +26,10 @@ class OptimConfig:
         redraw_every: new random features every so many steps, 0 for never.
         image_scale: each step enlarges or shrinks its images, both sides by one factor between the inverse of this and
             itself, log-uniform, rounded to whole patches; 1 for none. Not for the arrow task, whose cells are patches.
-        position_frame: patches get a random increasing subset of the positions of a grid this many times as large
+        randomized_positions: patches get a random increasing subset of the positions of a grid this many times as large
             along each axis, 1 for none (randomized positions, arXiv:2305.16843).
-        position_frame_min: each step draws how many times, uniformly from this to `position_frame`; none for always
-            `position_frame`.
+        randomized_positions_min: each step draws how many times, uniformly from this to `randomized_positions`; none
+            for always `randomized_positions`.
         position_scale: positions times a factor between its inverse and itself, log-uniform, 1 for none.
         position_offset: positions plus a common move of up to so many patches along each axis, 0 for none. No effect
             where the model is exactly invariant; one draw of random features, or an added encoding, sees it.
@@ -45,8 +45,8 @@ class OptimConfig:
     cutmix: float = 0.0
     redraw_every: int = 0
     image_scale: float = 1.0
-    position_frame: float = 1.0
-    position_frame_min: float | None = None
+    randomized_positions: float = 1.0
+    randomized_positions_min: float | None = None
     position_scale: float = 1.0
     position_offset: float = 0.0
 
@@ -62,15 +62,17 @@ class OptimConfig:
                 raise ValueError(f"{name} is a share in [0, 1), not {getattr(self, name)}.")
         if min(self.mixup, self.cutmix, self.redraw_every) < 0:
             raise ValueError("mixup, cutmix and redraw_every have to be 0 or more.")
-        if min(self.image_scale, self.position_frame, self.position_scale) < 1 or self.position_offset < 0:
+        factors = (self.image_scale, self.randomized_positions, self.position_scale)
+        if min(factors) < 1 or self.position_offset < 0:
             raise ValueError(
-                f"image_scale, position_frame and position_scale have to be 1 or more, position_offset 0 or more, not "
-                f"{self.image_scale}, {self.position_frame}, {self.position_scale} and {self.position_offset}."
+                f"image_scale, randomized_positions and position_scale have to be 1 or more, position_offset 0 or "
+                f"more, not {', '.join(map(str, factors))} and {self.position_offset}."
             )
-        if self.position_frame_min is not None and not 1 <= self.position_frame_min < self.position_frame:
+        least = self.randomized_positions_min
+        if least is not None and not 1 <= least < self.randomized_positions:
             raise ValueError(
-                f"position_frame_min has to be 1 or more and below position_frame, {self.position_frame}, not "
-                f"{self.position_frame_min}."
+                f"randomized_positions_min has to be 1 or more and below randomized_positions, "
+                f"{self.randomized_positions}, not {least}."
             )
 
 

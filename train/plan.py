@@ -15,7 +15,7 @@ import torch
 import yaml
 
 from performer_string import ViT, ViTConfig
-from performer_string.choices import lookup
+from performer_string.utils.registry import lookup
 from train.extensions import import_modules
 from train.fields import check_fields
 from train.optim import OptimConfig

@@ -13,7 +13,7 @@ import torch
 import yaml
 
 from performer_string import ViT, from_timm
-from performer_string.choices import nearest
+from performer_string.utils.registry import nearest
 from train.data.module import ImageData
 from train.data.sizes import Size
 from train.errors import one_message

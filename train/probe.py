@@ -8,10 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from performer_string import ViT, naive
-from performer_string.attend import Attend, Focus
-from performer_string.attention import rotate_pair
-from performer_string.rotation import Rotation
+from performer_string import ViT
+from performer_string.bias import RelativeBias
+from performer_string.layers.backends import EVERY_TOKEN, AttentionBackend
+from performer_string.ops import reference
+from performer_string.ops.layout import TokenLayout
+from performer_string.ops.rotary import rotate_pair
+from performer_string.position.rotation import Rotation
 
 
 @dataclass
@@ -21,11 +24,12 @@ class Probe:
     The keys' bias is [B, H, N].
     """
 
-    attend: Attend
+    backend: AttentionBackend
     q: Tensor
     k: Tensor
     rotation: Rotation
-    focus: Focus | None = None
+    locality: RelativeBias | None = None
+    layout: TokenLayout = EVERY_TOKEN
     key_bias: Tensor | None = None
 
     def of_image(self, index: int) -> Probe:
@@ -34,26 +38,26 @@ class Probe:
 
     def weights(self) -> Tensor:
         """The normalised attention, [B, H, N, N]."""
-        return self.attend.weights(self.q, self.k, self.rotation, self.key_bias)
+        return self.backend.weights(self.q, self.k, self.rotation, self.key_bias)
 
     def exact_weights(self) -> Tensor:
         """The exact softmax of the same logits, [B, H, N, N]."""
-        return naive.softmax_weights(*rotate_pair(self.q, self.k, self.rotation), key_bias=self.key_bias)
+        return reference.softmax_weights(*rotate_pair(self.q, self.k, self.rotation), key_bias=self.key_bias)
 
     def effective_weights(self) -> Tensor:
         """What the values are summed with: the attention, under the locality where there is one, [B, H, N, N]."""
-        return self.weights() if self.focus is None else self.focus.weights(self.weights())
+        return self.weights() if self.locality is None else self.locality.modulate(self.weights(), self.layout)
 
 
 def probe_attention(vit: ViT, images: Tensor) -> list[Probe]:
     """Runs the model on images and returns what each layer's attention was given, in float32."""
     probes: list[Probe] = []
 
-    def keep(module: Attend, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
+    def keep(module: AttentionBackend, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
         q, k = args[0].float(), args[1].float()
-        probes.append(Probe(module, q, k, kwargs["rotation"], kwargs["focus"], kwargs["key_bias"]))
+        probes.append(Probe(module, q, k, **kwargs))
 
-    handles = [attend.register_forward_pre_hook(keep, with_kwargs=True) for attend in vit.attends()]
+    handles = [backend.register_forward_pre_hook(keep, with_kwargs=True) for backend in vit.backends()]
     training = vit.training
     try:
         with torch.no_grad():

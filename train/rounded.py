@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from performer_string.kernels.chunked import has_bf16_products
+from performer_string.utils._compat import has_bf16_products
 
 
 def rounded_linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

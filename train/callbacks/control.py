@@ -17,7 +17,7 @@ from filelock import FileLock, Timeout
 from lightning.pytorch.callbacks import Callback, Timer
 from lightning.pytorch.utilities import rank_zero_info
 
-from performer_string.features import derive_seed
+from performer_string.utils.seeds import derive_seed
 from train.data.images import UnreadableImageError
 from train.data.module import ImageData
 from train.files import CHECKPOINTS, HELD, LAST, LOCK, remove_partial
@@ -120,7 +120,7 @@ class CheckData(Callback):
         if data.stored is None and module.optim.image_scale > 1:  # type: ignore[union-attr,operator]
             raise ValueError(
                 "image_scale has no meaning for the arrow task, whose cells are one patch each: take it out, or use "
-                "position_frame or position_scale."
+                "randomized_positions or position_scale."
             )
         for size in data.sizes():
             module.vit.grid(*size)  # type: ignore[operator,union-attr]

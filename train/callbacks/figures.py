@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from performer_string import ViT
-from performer_string.encodings import SeparableEncoding
+from performer_string.position import SeparableEncoding
 from train.callbacks.monitor import tensorboard
 from train.probe import Probe, probe_attention
 

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from performer_string.choices import check_types
-from performer_string.features import derive_seed
+from performer_string.utils.seeds import derive_seed
+from performer_string.utils.validation import check_types
 from train.errors import one_message
 from train.files import write_aside
 

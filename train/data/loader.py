@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from performer_string.features import derive_seed
+from performer_string.utils.seeds import derive_seed
 
 Key = tuple[int, int]  # (epoch, index)
 

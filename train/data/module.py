@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 
-from performer_string.choices import check_types, lookup
+from performer_string.utils.registry import lookup
+from performer_string.utils.validation import check_types
 from train.data.arrow import ArrowDataset, ArrowTask
 from train.data.images import AUGMENTATIONS, Cover, Transformed
 from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignore_stop_signals

@@ -16,7 +16,7 @@ from torch import Tensor
 from torchvision import datasets
 from torchvision.datasets import VisionDataset
 
-from performer_string.logs import warn_once
+from performer_string.utils.log import warn_once
 
 log = logging.getLogger(__name__)
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
-
-from performer_string.features import FEATURE_MAPS, derive_seed
 from performer_string.features.arc_cosine import ArcCosineFeatures
 from performer_string.features.base import ALL, Heads
 from performer_string.features.draws import orthogonal_projection
+from torch import Tensor
+
+from performer_string.features import FEATURE_MAPS, derive_seed
 
 
 class Biased(ArcCosineFeatures):

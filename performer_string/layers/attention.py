@@ -1,0 +1,199 @@
+"""Multi-head self-attention under a rotation of queries and keys."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from performer_string.bias import RelativeBias
+from performer_string.layers.backends import EVERY_TOKEN, AttentionBackend
+from performer_string.layers.values import ValueMap
+from performer_string.ops.layout import TokenLayout
+from performer_string.position.rotation import Rotation
+from performer_string.utils._compat import has_hooks
+from performer_string.utils.cache import TensorCache
+
+# Factor of the key gate's logits: learning rates are chosen for weights, and these have further to go.
+GATE_SCALE = 4.0
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention of tokens [B, N, D] under a rotation of queries and keys.
+
+    A rotation R = B Rot(theta) B^T has a basis B for each head, which is folded into the projections, W <- B^T W: once
+    a call in training, once for all calls in evaluation, instead of a product for each token.
+
+    Args:
+        width: D.
+        num_heads: H, a divisor of D.
+        backend: how attention is computed.
+        qk_norm: normalise queries and keys to unit length, so that the logits are tau cos(q, k) with a learned
+            temperature 0 < tau < max_temperature for each head. With a homogeneous feature map there is no
+            temperature, which would have no effect. There is no learned scale for each channel, which would not
+            commute with the folded basis.
+        max_temperature: bound of tau, which starts at a quarter of it.
+        log_n_scaling: N_0, the number of tokens in training; None for no scaling. Logits are multiplied by
+            log N / log N_0 for N keys, which keeps attention from spreading as the number of keys grows
+            (arXiv:2202.12172; with a learned factor in place of 1 / log N_0, arXiv:2501.19399).
+        key_gate: weigh each key by exp(4 u_h x), with u learned for each head from zero, so that a layer can ignore
+            some tokens whatever their direction and number. RiemannFormer (arXiv:2506.07405v3) scales tokens likewise,
+            by a sigmoid.
+        locality: attenuates the values by distance, or is a bias of the logits.
+        values: a value map, around all else.
+
+    Raises:
+        ValueError: a width that the heads do not divide; a `log_n_scaling` of less than 2 tokens, or with a
+            homogeneous feature map.
+    """
+
+    backend: AttentionBackend
+
+    def __init__(
+        self,
+        width: int,
+        num_heads: int,
+        backend: AttentionBackend,
+        *,
+        qk_norm: bool = False,
+        max_temperature: float = 16.0,
+        log_n_scaling: int | None = None,
+        key_gate: bool = False,
+        locality: RelativeBias | None = None,
+        values: ValueMap | None = None,
+    ):
+        super().__init__()
+        if num_heads < 1 or width % num_heads:
+            raise ValueError(f"the width {width} is not divisible by {num_heads} heads.")
+        self.num_heads, self.head_dim, self.max_temperature = num_heads, width // num_heads, max_temperature
+        if log_n_scaling is not None and log_n_scaling < 2:
+            raise ValueError(
+                f"log_n_scaling needs at least 2 tokens in training, for log N / log N_0, not {log_n_scaling}."
+            )
+        if log_n_scaling is not None and backend.homogeneous:
+            raise ValueError(
+                "log_n_scaling multiplies the logits, which has no effect with a homogeneous feature map (arc-cosine, "
+                "or polynomial without lower): leave it off, or use softmax, favor+, favor+hyperbolic or polynomial "
+                "with lower."
+            )
+        self.gate = nn.Parameter(torch.zeros(num_heads, width)) if key_gate else None
+        self.backend, self.locality, self.values, self.log_n_scaling = backend, locality, values, log_n_scaling
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.qk_norm = qk_norm
+        has_temperature = qk_norm and not backend.homogeneous
+        self.temperature = nn.Parameter(torch.full((num_heads,), 0.25).logit()) if has_temperature else None
+        self.cache = TensorCache(1)
+
+    def forward(self, x: Tensor, rotation: Rotation, layout: TokenLayout = EVERY_TOKEN) -> Tensor:
+        """Project, normalise, rotate and attend.
+
+        Args:
+            x: tokens, [B, N, D].
+            rotation: of queries and keys, from an encoding.
+            layout: which tokens take part, and their positions, which a locality and a value map need.
+
+        Returns:
+            [B, N, D].
+        """
+        if layout.positions is None and not (self.locality is None and self.values is None):
+            raise ValueError("a layer with a locality or a value map needs the positions of its tokens in `layout`.")
+        basis, rotation = rotation.factor()
+        q, k, v = self.project(x, basis)  # [B, H, N, d] each
+        q, k = self.scale(*self.normalise(q, k), x, layout.mask)
+        key_bias = None if self.gate is None else self.gate_logits(x, self.gate)
+
+        def attend(values: Tensor) -> Tensor:
+            options = {"rotation": rotation, "locality": self.locality, "layout": layout, "key_bias": key_bias}
+            return cast(Tensor, self.backend(q, k, values, **options))
+
+        out = attend(v) if self.values is None else self.values(attend, v, tokens=x, queries=q, layout=layout)
+        return cast(Tensor, self.out(out.transpose(1, 2).flatten(-2)))  # [B, H, N, d] -> [B, N, D]
+
+    def project(self, x: Tensor, basis: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries and keys in the basis, and values: [B, N, D] -> [B, H, N, d] each."""
+        if basis is not None and len(basis) not in (1, self.num_heads):
+            raise ValueError(
+                f"the rotation is of {len(basis)} heads, and not of {self.num_heads}: take by_layer(positions) of an "
+                f"encoding that serves several layers."
+            )
+        foldable = self.is_foldable()
+        if basis is None or not foldable:  # hooks and what stands for the projection (adapters, pruning) are called
+            qkv = self.qkv(x)
+        elif self.training or torch.is_grad_enabled():
+            qkv = F.linear(x, *self.fold(basis))
+        else:
+            sources = (basis, *self.qkv.parameters())
+            qkv = F.linear(x, *self.cache.get("folded", sources, lambda: self.fold(basis)))
+        qkv = qkv.unflatten(-1, (3, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)  # [3, B, H, N, d]
+        q, k, v = qkv.unbind(0)
+        if basis is not None and not foldable:
+            q, k = q @ basis.to(q.dtype), k @ basis.to(k.dtype)
+        return q, k, v
+
+    def normalise(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Return queries and keys of unit length where `qk_norm` says so."""
+        if not self.qk_norm:
+            return q, k
+        least = max(1e-12, torch.finfo(q.dtype).tiny)  # in fp16 1e-12 is zero
+        return F.normalize(q, dim=-1, eps=least), F.normalize(k, dim=-1, eps=least)
+
+    def scale(self, q: Tensor, k: Tensor, x: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return queries and keys times the roots of the temperature and of log N / log N_0."""
+        if self.temperature is not None:
+            tau = self.max_temperature * self.temperature.sigmoid()  # [H]
+            logit_scale = self.backend.logit_scale or self.head_dim**-0.5
+            factor = (tau / logit_scale).sqrt()[:, None, None]
+            q, k = q * factor, k * factor
+        if self.log_n_scaling is not None:
+            growth = self.log_growth(x, key_mask) ** 0.5
+            q, k = q * growth, k * growth
+        return q, k
+
+    def log_growth(self, x: Tensor, key_mask: Tensor | None) -> float | Tensor:
+        """Return log N / log N_0 for the N keys that take part, [B, 1, 1, 1] under a mask."""
+        assert self.log_n_scaling is not None
+        if key_mask is None:
+            return math.log(x.shape[1]) / math.log(self.log_n_scaling)
+        keys = key_mask.sum(-1)[:, None, None, None].to(torch.promote_types(x.dtype, torch.float32))
+        return (keys.clamp(min=1).log() / math.log(self.log_n_scaling)).to(x.dtype)
+
+    def gate_logits(self, x: Tensor, gate: Tensor) -> Tensor:
+        """Return the bias 4 u_h x of each key in float32 or better: tokens [B, N, D], u [H, D] -> [B, H, N]."""
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        with torch.autocast(x.device.type, enabled=False):
+            return GATE_SCALE * F.linear(x.to(dtype), gate.to(dtype)).transpose(1, 2)
+
+    def is_foldable(self) -> bool:
+        """Return whether the projection is its weight and bias and nothing else.
+
+        Adapters, pruning, hooks, quantised weights and the like have to be called.
+        """
+        qkv = self.qkv
+        if type(qkv) is not nn.Linear or qkv.bias is None or has_hooks(qkv) or "forward" in vars(qkv):
+            return False
+        return not hasattr(qkv.weight, "__tensor_flatten__")  # a tensor made of others, as quantised ones are
+
+    def fold(self, basis: Tensor) -> tuple[Tensor, Tensor]:
+        """Return weight [3D, D] and bias [3D] of the projections with B^T applied to the queries' and keys' rows."""
+        sizes = (3, self.num_heads, self.head_dim)
+        weight, bias = self.qkv.weight.unflatten(0, sizes), self.qkv.bias.unflatten(0, sizes)[..., None]
+        dtype = torch.promote_types(torch.promote_types(weight.dtype, basis.dtype), torch.float32)
+        transposed = basis.mT.to(dtype)  # [1 or H, d, d]
+        with torch.autocast(weight.device.type, enabled=False):  # weight and bias apart, so that both are contiguous
+            rotated = (transposed @ weight[:2].to(dtype)).to(weight.dtype)  # [2, H, d, D]
+            shifted = (transposed @ bias[:2].to(dtype)).to(bias.dtype)  # [2, H, d, 1]
+            return torch.cat([rotated, weight[2:]]).flatten(0, 2), torch.cat([shifted, bias[2:]]).flatten()
+
+    @torch.no_grad()
+    def tie_keys_to_queries(self) -> None:
+        """Start with keys equal to the queries: W_K <- W_Q (mimetic initialisation, arXiv:2305.09828).
+
+        Then q_i.k_j is large for similar tokens, and the rotation makes it fall off with their distance. This is the
+        part of that initialisation that concerns queries and keys.
+        """
+        queries, keys, _ = self.qkv.weight.chunk(3)  # [D, D] each
+        keys.copy_(queries)

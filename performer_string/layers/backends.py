@@ -1,0 +1,231 @@
+"""Attention backends by name: linear attention, exact softmax, and performer-pytorch's own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from performer_string.bias import RelativeBias
+from performer_string.feature_maps import FeatureMap, build_feature_map
+from performer_string.ops import reference
+from performer_string.ops.layout import TokenLayout
+from performer_string.ops.linear import attend_linear
+from performer_string.ops.rotary import rotate_pair
+from performer_string.ops.softmax import attend_softmax
+from performer_string.position.rotation import Rotation
+from performer_string.utils.registry import lookup
+from performer_string.utils.renames import current_name
+from performer_string.utils.seeds import seeded
+
+EVERY_TOKEN = TokenLayout()
+
+
+def rectified_power(x: Tensor, order: int) -> Tensor:
+    """Return relu(x)^order; a function of the module's top level, so that a model can be pickled."""
+    return x.relu() ** order
+
+
+class AttentionBackend(nn.Module):
+    """A way to compute attention, as the layer, the trainer's diagnostics and the evaluations call it.
+
+    Attributes:
+        homogeneous: no weight changes with a common factor of the queries and keys, so that a temperature has no
+            effect.
+        logit_scale: s of the logits s q.k; None for d^-1/2, or where there are no logits.
+    """
+
+    homogeneous: bool = False
+    logit_scale: float | None = None
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rotation: Rotation | None = None,
+        locality: RelativeBias | None = None,
+        layout: TokenLayout = EVERY_TOKEN,
+        key_bias: Tensor | None = None,
+    ) -> Tensor:
+        """Return the outputs of attention.
+
+        Args:
+            q, k, v: [B, H, N, d].
+            rotation: of queries and keys.
+            locality: attenuates values by distance; it needs the positions in `layout`.
+            layout: positions of the tokens, and the mask of those that take part.
+            key_bias: added to the logits of each key, [B, H, N].
+
+        Returns:
+            [B, H, N, d].
+        """
+        raise NotImplementedError
+
+    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
+        """Return the implied attention matrix, dense and before any locality, for study: [B, H, N, N]."""
+        raise NotImplementedError
+
+    @property
+    def has_random_features(self) -> bool:
+        """Whether the backend draws random features."""
+        return False
+
+    def redraw(self, step: int) -> None:
+        """Draw new random features, a function of (seed, step) alone; nothing where there are none."""
+
+
+class SoftmaxBackend(AttentionBackend):
+    """`softmax_attention` as a module."""
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rotation: Rotation | None = None,
+        locality: RelativeBias | None = None,
+        layout: TokenLayout = EVERY_TOKEN,
+        key_bias: Tensor | None = None,
+    ) -> Tensor:
+        return attend_softmax(q, k, v, rotation, locality, layout, key_bias)
+
+    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
+        return reference.softmax_weights(*rotate_pair(q, k, rotation), key_bias=key_bias)
+
+
+class LinearBackend(AttentionBackend):
+    """`linear_attention` with its feature map.
+
+    Args:
+        head_dim, num_heads: d and H.
+        feature_map: a name in `FEATURE_MAPS`.
+        seed: of the random features.
+        options: of the feature map.
+    """
+
+    def __init__(self, head_dim: int, num_heads: int, feature_map: str, seed: int, **options: Any):
+        super().__init__()
+        self.phi = build_feature_map(feature_map, head_dim=head_dim, num_heads=num_heads, seed=seed, **options)
+        self.homogeneous, self.logit_scale = self.phi.homogeneous, self.phi.scale
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rotation: Rotation | None = None,
+        locality: RelativeBias | None = None,
+        layout: TokenLayout = EVERY_TOKEN,
+        key_bias: Tensor | None = None,
+    ) -> Tensor:
+        return attend_linear(q, k, v, self.phi, rotation, locality, layout, key_bias)
+
+    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
+        return reference.linear_weights(*self.phi.pair(*rotate_pair(q, k, rotation)), key_bias=key_bias)
+
+    @property
+    def has_random_features(self) -> bool:
+        return type(self.phi).redraw is not FeatureMap.redraw
+
+    def redraw(self, step: int) -> None:
+        self.phi.redraw(step)
+
+
+class PerformerPytorchBackend(AttentionBackend):
+    """FastAttention of the package performer-pytorch, as it stands, behind our rotations: a baseline.
+
+    Its epsilons (1e-4 in the softmax kernel, 1e-3 in the generalised one), its one draw for all heads and its
+    stabilisers are its own. It has no key mask, no key bias and no locality.
+
+    Args:
+        head_dim, num_heads: d and H.
+        feature_map: `favor+` or `arc-cosine`.
+        seed: of the random features.
+        options: `num_features`, and `order` of the arc-cosine map.
+    """
+
+    def __init__(self, head_dim: int, num_heads: int, feature_map: str, seed: int, **options: Any):
+        super().__init__()
+        from performer_pytorch import FastAttention  # slow to import, and needed by this backend only
+
+        feature_map = current_name("feature map", feature_map)
+        known = {"favor+": {"num_features"}, "arc-cosine": {"num_features", "order"}}
+        for option in set(options) - lookup("feature map of performer-pytorch", feature_map, known):
+            raise ValueError(f"performer-pytorch with {feature_map!r} has no option {option!r}.")
+        generalized = feature_map == "arc-cosine"
+        self.seed, self.homogeneous = seed, generalized  # up to its epsilon
+        with seeded(seed, 0):
+            self.fast = FastAttention(
+                head_dim,
+                nb_features=options.get("num_features", 256),
+                generalized_attention=generalized,
+                kernel_fn=partial(rectified_power, order=options.get("order", 1)),
+            )
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rotation: Rotation | None = None,
+        locality: RelativeBias | None = None,
+        layout: TokenLayout = EVERY_TOKEN,
+        key_bias: Tensor | None = None,
+    ) -> Tensor:
+        if layout.mask is not None:
+            raise ValueError('attention "performer-pytorch" has no key mask; use "linear".')
+        if key_bias is not None:
+            raise ValueError('attention "performer-pytorch" has no key bias; use "linear" or "softmax".')
+        if locality is not None:
+            raise ValueError('attention "performer-pytorch" has no locality; use "linear" or "softmax".')
+        q, k = rotate_pair(q, k, rotation)
+        return cast(Tensor, self.fast(q, k, v))
+
+    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
+        # The package shows no features. Its attention to the columns of the identity matrix is its matrix.
+        eye = torch.eye(k.shape[-2], device=k.device, dtype=k.dtype).expand(*k.shape[:2], -1, -1)
+        return self(q, k, eye, rotation=rotation, key_bias=key_bias)
+
+    @property
+    def has_random_features(self) -> bool:
+        return True
+
+    def redraw(self, step: int) -> None:
+        with seeded(self.seed, step):
+            self.fast.redraw_projection_matrix(torch.device("cpu"))
+
+
+ATTENTIONS: dict[str, type[AttentionBackend]] = {
+    "linear": LinearBackend,
+    "softmax": SoftmaxBackend,
+    "performer-pytorch": PerformerPytorchBackend,
+}
+
+
+def build_attention(
+    name: str, *, head_dim: int, num_heads: int, feature_map: str, seed: int, feature_options: Mapping[str, Any]
+) -> AttentionBackend:
+    """Build an attention backend by its name in `ATTENTIONS`.
+
+    Args:
+        name: `linear`, `softmax` or `performer-pytorch`. Softmax has no features and ignores the last three.
+        head_dim, num_heads: d and H.
+        feature_map: a name in `FEATURE_MAPS`.
+        seed: of the random features.
+        feature_options: of the feature map.
+
+    Raises:
+        ValueError: an unknown name or option, with the nearest known one.
+    """
+    kind = lookup("attention", name, ATTENTIONS)
+    if kind is SoftmaxBackend:
+        return SoftmaxBackend()
+    return kind(head_dim, num_heads, feature_map, seed, **feature_options)

@@ -1,0 +1,80 @@
+"""The pre-norm transformer block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from performer_string.feature_maps.random import check_draw, versions
+from performer_string.layers.attention import SelfAttention
+from performer_string.layers.backends import EVERY_TOKEN
+from performer_string.ops.layout import TokenLayout
+from performer_string.position.rotation import Rotation
+
+
+class DropPath(nn.Module):
+    """Stochastic depth (arXiv:1603.09382): drop a sample's residual branch with probability `rate`, else scale it up.
+
+    Args:
+        rate: in [0, 1).
+    """
+
+    def __init__(self, rate: float):
+        super().__init__()
+        if not 0 <= rate < 1:
+            raise ValueError(f"drop_path has to lie in [0, 1), not {rate}.")
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0:
+            return x
+        keep = torch.empty(x.shape[0], *[1] * (x.ndim - 1), dtype=x.dtype, device=x.device)
+        return x * keep.bernoulli_(1 - self.rate) / (1 - self.rate)
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)). Tokens [B, N, D].
+
+    Args:
+        attention: the attention layer.
+        width: D.
+        mlp_ratio: hidden width of the MLP over D.
+        drop_path: rate of stochastic depth.
+        norm_eps: of the layer norms.
+
+    Raises:
+        ValueError: a ratio that gives an MLP of width 0.
+    """
+
+    def __init__(
+        self, attention: SelfAttention, width: int, mlp_ratio: float, drop_path: float, norm_eps: float = 1e-5
+    ):
+        super().__init__()
+        hidden = int(width * mlp_ratio + 1e-6)  # a ratio that was a quotient of the two gives its numerator
+        if hidden < 1:
+            raise ValueError(f"mlp_ratio {mlp_ratio} gives an MLP of width 0: take at least {1 / width:.3g}.")
+        self.norm1, self.norm2 = nn.LayerNorm(width, norm_eps), nn.LayerNorm(width, norm_eps)
+        self.attention = attention
+        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+        self.drop_path = DropPath(drop_path)
+
+    def forward(self, x: Tensor, rotation: Rotation, layout: TokenLayout = EVERY_TOKEN) -> Tensor:
+        x = x + self.drop_path(self.attention(self.norm1(x), rotation, layout))
+        return x + self.drop_path(self.mlp(self.norm2(x)))
+
+
+def recomputable(block: Block) -> Callable[..., Tensor]:
+    """Return a block for gradient checkpointing, which is an error where its random features were redrawn meanwhile."""
+    if torch.compiler.is_compiling():
+        return block
+    backend = block.attention.backend  # not the whole block: statistics of its other parts may change
+    drawn = versions(backend.buffers())
+
+    def compute(*arguments: Any) -> Tensor:
+        check_draw(backend.buffers(), drawn)
+        return cast(Tensor, block(*arguments))
+
+    return compute

@@ -1,0 +1,44 @@
+"""The contract of a value map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+
+from performer_string.ops.layout import TokenLayout
+from performer_string.position.base import Sizes
+
+Attention = Callable[[Tensor], Tensor]  # v -> A v, [B, H, N, d] to the same
+
+
+class ValueMap(nn.Module):
+    """Changes the values before the weighted sum of attention, its result after it, or adds to it.
+
+    Args:
+        sizes: of the attention that it wraps.
+
+    Attributes:
+        needs_grid: whether positions have to be a regular grid.
+    """
+
+    needs_grid: bool = False
+
+    def __init__(self, sizes: Sizes):
+        super().__init__()
+        self.head_dim, self.num_heads = sizes.head_dim, sizes.num_heads
+
+    def forward(self, attend: Attention, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:
+        """Return the outputs of attention.
+
+        Args:
+            attend: v -> A v.
+            v: values, [B, H, N, d].
+            tokens: what queries, keys and values were projected from, [B, N, H d].
+            queries: before their rotation, [B, H, N, d].
+            layout: positions of the tokens, and which take part.
+
+        Returns:
+            [B, H, N, d].
+        """
+        raise NotImplementedError

@@ -1,0 +1,1 @@
+"""The Vision Transformer, its configuration, and what is done with a whole model."""

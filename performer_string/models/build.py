@@ -1,0 +1,87 @@
+"""Build the encoding and the blocks of a model from its configuration."""
+
+from __future__ import annotations
+
+import math
+from typing import cast
+
+from performer_string.bias import build_locality
+from performer_string.layers.attention import SelfAttention
+from performer_string.layers.backends import build_attention
+from performer_string.layers.block import Block
+from performer_string.layers.values import build_value_map
+from performer_string.models.config import ViTConfig
+from performer_string.position import Encoding, build_encoding
+from performer_string.utils.seeds import derive_seed, seeded
+
+
+def build_position_encoding(config: ViTConfig, grid: tuple[int, ...], stream: int) -> Encoding:
+    """Build the encoding, with generators of its own for each layer unless nothing is learned or layers share them.
+
+    Args:
+        config: of the model.
+        grid: the training grid.
+        stream: seed of the initial values.
+    """
+    width, heads = cast(int, config.width), cast(int, config.num_heads)
+
+    def build(layers: int) -> Encoding:
+        with seeded(stream, "encoding"):
+            return build_encoding(
+                config.encoding,
+                head_dim=width // heads,
+                num_heads=heads,
+                coord_dim=len(grid),
+                grid=grid,
+                layers=layers,
+                **config.encoding_options,
+            )
+
+    encoding = build(1)
+    learned = any(p.requires_grad for p in encoding.parameters())
+    if config.share_layers or encoding.additive or not learned:
+        return encoding
+    return build(cast(int, config.depth))
+
+
+def build_block(config: ViTConfig, layer: int, grid: tuple[int, ...], num_prefix: int, stream: int) -> Block:
+    """Build a block, with random features of its own.
+
+    Args:
+        config: of the model.
+        layer: from 0 on.
+        grid: the training grid.
+        num_prefix: tokens without a position.
+        stream: seed of the initial values.
+    """
+    c, width, depth, heads = config, cast(int, config.width), cast(int, config.depth), cast(int, config.num_heads)
+    head_dim, locality, values = width // heads, None, None
+    backend = build_attention(
+        c.attention,
+        head_dim=head_dim,
+        num_heads=heads,
+        feature_map=c.feature_map,
+        seed=derive_seed(c.seed, "features", layer),
+        feature_options=c.feature_options,
+    )
+    if c.locality is not None:
+        with seeded(stream, "locality", layer):
+            locality = build_locality(c.locality, num_heads=heads, grid=grid, **c.locality_options)
+    if c.values is not None:
+        with seeded(stream, "values", layer):
+            values = build_value_map(
+                c.values, head_dim=head_dim, num_heads=heads, coord_dim=len(grid), grid=grid, **c.value_options
+            )
+    attention = SelfAttention(
+        width,
+        heads,
+        backend,
+        qk_norm=c.qk_norm,
+        max_temperature=c.max_temperature,
+        log_n_scaling=math.prod(grid) + num_prefix if c.log_n_scaling else None,
+        key_gate=c.key_gate,
+        locality=locality,
+        values=values,
+    )
+    drop_path = c.drop_path * (layer / (depth - 1) if depth > 1 else 1.0)
+    return Block(attention, width, c.mlp_ratio, drop_path, c.norm_eps)

@@ -1,0 +1,52 @@
+"""Bases folded into the projections for good: for inference every separable encoding is then RoPE."""
+
+from __future__ import annotations
+
+import copy
+from typing import cast
+
+import torch
+
+from performer_string.models.vit import ViT
+from performer_string.position import SeparableEncoding
+from performer_string.position.rotation import parts_of
+
+
+@torch.inference_mode(False)  # the copy may serve others than this context
+@torch.no_grad()
+def fold(model: ViT) -> ViT:
+    """A copy of the model, in evaluation mode, with W_Q and W_K replaced by B^T W_Q and B^T W_K, layer by layer.
+
+    The outputs are those of the model; the encoding of the copy has no basis left to compute or to apply. The model
+    itself stays as it is, to be trained on. Encodings without a basis (RoPE, LieRE, absolute) are left as they are, as
+    is a folded model, and a structure on the values keeps the basis of its own encoding. The weights of a folded model
+    load into a folded model only.
+
+    Raises:
+        ValueError: a projection that is more than its weight and bias, or is shared by layers.
+    """
+    if not isinstance(model, ViT):
+        raise TypeError(f"fold takes a ViT, not a {type(model).__name__}.")
+    encoding = model.encoding
+    with torch.autocast(model.norm.weight.device.type, enabled=False):
+        basis = encoding.basis() if isinstance(encoding, SeparableEncoding) and not encoding.is_folded else None
+    if basis is None:
+        return copy.deepcopy(model).eval()
+    if not all(attention.is_foldable() for attention in model.attentions()):
+        raise ValueError(
+            "fold needs plain projections of queries and keys, and one of this model has an adapter, a "
+            "parametrization, pruning or a hook, quantised weights, or no bias: merge or remove it first, and fold "
+            "before you quantise."
+        )
+    projections = [x for attention in model.attentions() for x in attention.qkv.parameters()]
+    if len(set(map(id, projections))) < len(projections):
+        raise ValueError("fold needs projections of its own in each layer, and two layers of this model share theirs.")
+    folded = copy.deepcopy(model).eval()
+    layers = len(folded.blocks)
+    bases = [basis] * layers if encoding.layers == 1 else parts_of(basis, layers, 0)  # [1 or H, d, d] each
+    for attention, own in zip(folded.attentions(), bases, strict=True):
+        weight, bias = attention.fold(own)
+        attention.qkv.weight.copy_(weight)
+        attention.qkv.bias.copy_(bias)
+    cast(SeparableEncoding, folded.encoding).is_folded = True
+    return folded

@@ -1,0 +1,165 @@
+"""Vision Transformers of timm, pretrained ones among them, as models of this library that compute the same."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from performer_string.models.config import ViTConfig
+from performer_string.models.vit import ViT
+
+TOLERANCE = 1e-6  # of the largest output, in float64: in float32 rounding hides another kind of GELU
+
+
+def from_timm(model: nn.Module) -> ViT:
+    """The ViT that computes what a model of timm computes, with its weights, in evaluation mode.
+
+    `VisionTransformer` (ViT, DeiT, DeiT-III, DINOv2, with registers) becomes exact attention with `absolute` positions,
+    RoPE-ViT (Heo et al., arXiv:2403.13298; timm's `*_rope_mixed_*`) exact attention with `rope-mixed`. What follows is
+    up to you: a ViT of the same configuration but for its attention, its encoding or its gate takes these weights by
+    `load_state_dict(..., strict=False)`.
+
+    Scales of residual branches (LayerScale) are multiplied into the projections before them. At other sizes than the
+    model's own, `absolute` interpolates its table linearly, where timm resamples it by bicubic splines.
+
+    Args:
+        model: from `timm.create_model`. It is left as it is.
+
+    Raises:
+        ValueError: it has parts that this library's ViT has not (norms of queries and keys or of the pooled tokens,
+            gated MLPs, distillation tokens, rotations beside absolute positions), or its outputs on a random image
+            are not those of the ViT made of it.
+    """
+    kind, given = type(model).__name__, {name: x.detach().double() for name, x in model.state_dict().items()}
+    try:
+        config = config_of(cast(Any, model))
+        x_first = config.encoding == "rope-mixed" and cast(Any, model).rope.grid_indexing == "xy"
+        vit = ViT(config)
+        own = translated(given, config, vit.train_grid, x_first)
+    except (AttributeError, KeyError) as error:
+        raise ValueError(f"{kind} is not one of the Vision Transformers of timm known here: {error}.") from error
+    except ValueError as error:
+        raise ValueError(f"{kind} cannot be a ViT of this library: {error}") from None
+    if given:
+        raise ValueError(f"{kind} has parts that a ViT of this library has not: {', '.join(sorted(given))}.")
+    vit.to(own["norm.weight"]).load_state_dict(own)
+    vit.eval()
+    check_same(model, vit)
+    return vit.to(next(model.parameters()).dtype)
+
+
+def config_of(model: Any) -> ViTConfig:
+    """What a model of timm is built of, as far as its weights do not say."""
+    block, patch = model.blocks[0], model.patch_embed
+    width, hidden = model.embed_dim, block.mlp.fc1.out_features
+    if isinstance(model.norm, nn.Identity):
+        raise ValueError("it normalises what is pooled, where a ViT of this library pools what is normalised.")
+    pools = {"token": "cls", "avg": "mean"}
+    if model.global_pool not in pools:
+        raise ValueError(f"pooling {model.global_pool!r} is not one of {', '.join(pools)}.")
+    if block.mlp.fc2.in_features != hidden:
+        raise ValueError("its MLPs are gated, and those of this library are not.")
+    pool = pools[model.global_pool]
+    tables = [name for name in ("pos_embed", "rope") if getattr(model, name, None) is not None]
+    if len(tables) > 1:
+        raise ValueError("rotations beside absolute positions are not one encoding: take a model with either.")
+    if tables == ["rope"] and getattr(model.rope, "freqs", None) is None:
+        raise ValueError(f"of timm's rotations the mixed ones are known, not {type(model.rope).__name__}.")
+    return ViTConfig(
+        image_size=list(patch.img_size),
+        patch_size=list(patch.patch_size),
+        in_channels=patch.proj.in_channels,
+        num_classes=model.num_classes,
+        width=width,
+        depth=len(model.blocks),
+        num_heads=block.attn.num_heads,
+        mlp_ratio=hidden / width,
+        attention="softmax",
+        encoding={"pos_embed": "absolute", "rope": "rope-mixed"}[tables[0]] if tables else "none",
+        pool=cast(Any, pool),
+        registers=model.num_prefix_tokens - (pool == "cls"),  # a class token that is not read is one more register
+        norm_eps=model.norm.eps,
+    )
+
+
+def translated(given: dict[str, Tensor], config: ViTConfig, grid: tuple[int, ...], x_first: bool) -> dict[str, Tensor]:
+    """Weights under this library's names and in its order; what is taken is taken out of `given`.
+
+    Args:
+        grid: patches along each axis.
+        x_first: frequencies are those along x before those along y.
+    """
+    width, heads = cast(int, config.width), cast(int, config.num_heads)
+    own: dict[str, Tensor] = {}
+
+    def linear(name: str, theirs: str, scale: Tensor | None = None) -> None:
+        weight = given.pop(f"{theirs}.weight").flatten(1)  # of a convolution too: [D, channels, *patch] -> [D, ..]
+        bias = given.pop(f"{theirs}.bias", None)
+        bias = weight.new_zeros(len(weight)) if bias is None else bias
+        own[f"{name}.weight"] = weight if scale is None else scale[:, None] * weight
+        own[f"{name}.bias"] = bias if scale is None else scale * bias
+
+    def norm(name: str, theirs: str) -> None:
+        for part in ("weight", "bias"):
+            own[f"{name}.{part}"] = given.pop(f"{theirs}.{part}")
+
+    linear("embed", "patch_embed.proj")
+    prefix = [given.pop(name)[0] for name in ("cls_token", "reg_token") if name in given]  # [., D] each
+    count = sum(map(len, prefix))
+    if prefix:
+        own["prefix"] = torch.cat(prefix)
+    if config.encoding == "absolute":
+        table = given.pop("pos_embed")[0]
+        if len(table) == count + grid[0] * grid[1] and count:  # in some models prefix tokens have rows of their own
+            own["prefix"], table = own["prefix"] + table[:count], table[count:]
+        if len(table) != grid[0] * grid[1]:
+            raise ValueError(f"pos_embed has {len(table)} places for {grid[0]} x {grid[1]} patches.")
+        own["encoding.table"] = table.unflatten(0, grid)  # [N, D] -> [h, w, D]
+    if config.encoding == "rope-mixed":
+        omega = given.pop("rope.freqs").flatten(1, 2).transpose(0, 1)  # [2, layers, H, planes] -> [layers H, 2, planes]
+        own["encoding.omega"] = omega.flip(1) if x_first else omega  # y before x here
+    for layer in range(cast(int, config.depth)):
+        block = f"blocks.{layer}"
+        scales = [given.pop(f"{block}.gamma_{i}", given.pop(f"{block}.ls{i}.gamma", None)) for i in (1, 2)]
+        linear(f"{block}.attention.qkv", f"{block}.attn.qkv")
+        linear(f"{block}.attention.out", f"{block}.attn.proj", scales[0])
+        linear(f"{block}.mlp.0", f"{block}.mlp.fc1")
+        linear(f"{block}.mlp.2", f"{block}.mlp.fc2", scales[1])
+        for i in (1, 2):
+            norm(f"{block}.norm{i}", f"{block}.norm{i}")
+        if config.encoding == "rope-mixed":
+            for part in ("weight", "bias"):
+                name = f"{block}.attention.qkv.{part}"
+                own[name] = halves(own[name], heads, width // heads)
+    norm("norm", "norm")
+    if config.num_classes:
+        linear("head", "head")
+    return own
+
+
+def halves(rows: Tensor, heads: int, head_dim: int) -> Tensor:
+    """Rows of the projections, [3 H d, ..], whose queries and keys have the planes (2j, 2j + 1), in our order of them:
+    plane j is that of j and j + d / 2."""
+    parts = rows.unflatten(0, (3, heads, head_dim)).clone()  # [3, H, d, ..]
+    order = torch.arange(head_dim, device=rows.device).view(-1, 2).T.flatten()  # 0, 2, .., 1, 3, ..
+    parts[:2] = parts[:2, :, order]
+    return parts.flatten(0, 2)
+
+
+@torch.no_grad()
+def check_same(model: nn.Module, vit: ViT) -> None:
+    """An error where the two differ on a random image, in float64: what no weight shows (activations, the order of
+    tokens)."""
+    channels, sizes = vit.config.in_channels, cast(list, vit.config.image_size)
+    noise = torch.randn(1, channels, *sizes, generator=torch.Generator().manual_seed(0))
+    images = noise.to(vit.norm.weight)
+    wanted, got = copy.deepcopy(model).double().eval()(images), vit(images)
+    apart = float((got - wanted).abs().max() / wanted.abs().max().clamp(min=1e-6))  # a new head may be zero
+    if not apart < TOLERANCE:
+        raise ValueError(
+            f"{type(model).__name__} computes something else than the ViT made of its weights: their outputs on a "
+            f"random image differ by {apart:.1e} of the largest. A part without weights has to be another one."
+        )

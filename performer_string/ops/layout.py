@@ -1,0 +1,120 @@
+"""Where the tokens of a sequence lie: positions, the regular grid that they form, prefix tokens and the mask.
+
+A grid of C <= 3 axes is written as (n_0, n_1, n_2) with ones behind, so that one loop serves every dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Triple = tuple[int, int, int]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A row-major grid of tokens.
+
+    Attributes:
+        shape: tokens along each of three axes; 1 where the grid has fewer dimensions.
+        steps: the distance of neighbours along each axis, in patches; 1 along an axis of one token.
+        dim: C, how many of the axes are the positions' own.
+    """
+
+    shape: Triple
+    steps: tuple[float, float, float]
+    dim: int
+
+    @property
+    def tokens(self) -> int:
+        return self.shape[0] * self.shape[1] * self.shape[2]
+
+
+def make_grid(shape: Sequence[int], steps: Sequence[float]) -> Grid | None:
+    """The grid of this shape and these steps, 1 along an axis of one token; None of more than three axes."""
+    if not 1 <= len(shape) <= 3:
+        return None
+    n0, n1, n2 = (*shape, 1, 1)[:3]
+    s0, s1, s2 = (*steps, 1.0, 1.0)[:3]
+    return Grid((n0, n1, n2), (s0, s1, s2), len(shape))
+
+
+def find_grid(positions: Tensor) -> Grid | None:
+    """The regular row-major grid that `positions` [N, C] are, of any spacing and origin; None where there is none.
+
+    A coordinate may be off by a thousandth of a step, or what rounding makes of it on a long axis.
+    """
+    positions = positions.detach()
+    positions = positions if positions.is_floating_point() else positions.double()
+    tokens, dim = positions.shape
+    if tokens == 0 or not 1 <= dim <= 3 or not bool(positions.isfinite().all()):
+        return None
+    shape, steps, left = [], [], tokens
+    for c in range(dim):  # axis c is constant over the first `inner` tokens, and then takes its next value
+        axis = positions[:, c]
+        jumps = axis[1:left] - axis[: left - 1]
+        step = float(jumps.max()) if left > 1 else 0.0
+        if step <= 0:
+            shape.append(1)
+            steps.append(1.0)
+            continue
+        moved = (jumps > step / 2).nonzero()
+        inner = int(moved[0]) + 1
+        if left % inner:
+            return None
+        shape.append(left // inner)
+        steps.append(float(axis[left - 1] - axis[0]) / (left // inner - 1))
+        left = inner
+    if left != 1 or min(steps) <= 0:
+        return None
+    for c, (n, step) in enumerate(zip(shape, steps, strict=True)):
+        index = torch.arange(n, device=positions.device, dtype=positions.dtype) * step
+        view = [n if i == c else 1 for i in range(dim)]
+        expected = (positions[0, c] + index).view(view).expand(shape).reshape(-1)  # [n_0, ...] -> [N]
+        rounding = 4 * torch.finfo(positions.dtype).eps * positions[:, c].abs().max()
+        if n > 1 and not bool(((positions[:, c] - expected).abs() <= rounding.clamp(min=1e-3 * step)).all()):
+            return None
+        if n == 1 and not bool((positions[:, c] == positions[0, c]).all()):
+            return None
+    return make_grid(shape, steps)
+
+
+@dataclass(frozen=True)
+class TokenLayout:
+    """Where the N tokens of a sequence lie, for everything that looks at their positions.
+
+    Attributes:
+        positions: [N, C], or [B, N, C] where each sample has positions of its own, prefix tokens first, at zero; None
+            where nothing looks at them.
+        grid: the regular grid of the tokens behind the prefix, where it is known without a look at the positions.
+        num_prefix: leading tokens without a position (class token, registers).
+        mask: [B, N], True where a token takes part; None for all.
+        centre: [B, 1, C], the point of each sample that counts as its origin; None for zero. Offsets between tokens
+            do not see it.
+    """
+
+    positions: Tensor | None = None
+    grid: Grid | None = None
+    num_prefix: int = 0
+    mask: Tensor | None = None
+    centre: Tensor | None = None
+
+    def centred_positions(self) -> Tensor:
+        """Return the positions relative to each sample's centre, prefix tokens at zero: [N, C] or [B, N, C]."""
+        assert self.positions is not None
+        if self.centre is None:
+            return self.positions
+        positions = self.positions - self.centre
+        prefix = torch.zeros_like(positions[..., : self.num_prefix, :])
+        return torch.cat([prefix, positions[..., self.num_prefix :, :]], dim=-2)
+
+    def grids(self) -> list[Grid | None]:
+        """Return the grid of the tokens behind the prefix: one for all samples, or one for each."""
+        if self.grid is not None:
+            return [self.grid]
+        assert self.positions is not None
+        positions = self.positions[..., self.num_prefix :, :]
+        return [find_grid(sample) for sample in (positions if positions.ndim == 3 else [positions])]

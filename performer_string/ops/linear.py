@@ -1,0 +1,212 @@
+"""Linear attention under a rotation of queries and keys: one function, and the three ways that it computes.
+
+Shapes: queries, keys and values [B, H, N, d]; a key mask [B, N] of booleans, True where a key takes part.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from performer_string.ops.chunked import chunked_attention
+from performer_string.ops.forms import FeatureForm
+from performer_string.ops.key_bias import key_logits, key_weights
+from performer_string.ops.layout import TokenLayout
+from performer_string.ops.rotary import rotate_pair
+from performer_string.ops.validation import check_attention, check_feature_map, check_locality
+from performer_string.utils._compat import needs_plain_operations
+from performer_string.utils.dtype import full_precision
+from performer_string.utils.log import warn_once
+from performer_string.utils.numerics import safe_divide
+
+if TYPE_CHECKING:
+    from performer_string.bias import RelativeBias
+    from performer_string.feature_maps import FeatureMap
+    from performer_string.position.rotation import Rotation
+
+log = logging.getLogger(__name__)
+
+
+def linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    phi: FeatureMap,
+    *,
+    rotation: Rotation | None = None,
+    locality: RelativeBias | None = None,
+    positions: Tensor | None = None,
+    num_prefix: int = 0,
+    key_mask: Tensor | None = None,
+    key_bias: Tensor | None = None,
+) -> Tensor:
+    """Attention in time linear in N: o_i = phi(R_i q_i)^T sum_j phi(R_j k_j) v_j^T / phi(R_i q_i)^T sum_j phi(R_j k_j).
+
+    Features, sums and denominator are in float32 or better, whatever the input and autocast. A query that no key
+    answers to gives zero: every key is masked, or every product of features is zero.
+
+    Args:
+        q, k, v: [B, H, N, d]. Each token attends to all others; there is no causal form.
+        phi: the feature map, which has the scale of the logits in it.
+        rotation: R, from an encoding; None for the identity, as in `softmax_attention`.
+        locality: attenuates the values by distance and, if it is normalised, the denominator too.
+        positions: [N, C], for the locality. Decays take time linear in N where these are a regular grid.
+        num_prefix: leading tokens without a position, for the locality.
+        key_mask: [B, N], True where a key takes part. The others have to be finite too.
+        key_bias: b, [B, H, N], finite. Each product of features is multiplied by exp(b_j), as if b_j were added to a
+            logit. With a normalised locality, keys more than 50 (in float64 400) below the largest b of their head
+            count alike.
+
+    Returns:
+        [B, H, N, d] in the type of v.
+
+    Raises:
+        TypeError, ValueError: arguments that do not fit together.
+
+    Source: arXiv:2009.14794 (FAVOR+); arXiv:2502.02562, section 3.2 (rotations before the features).
+    """
+    check_attention(q, k, v, rotation, key_mask, key_bias)
+    check_feature_map(phi, q)
+    if locality is not None:
+        check_locality(locality, q, k, positions, num_prefix)
+    layout = TokenLayout(positions, None, num_prefix, key_mask)
+    return attend_linear(q, k, v, phi, rotation, locality, layout, key_bias)
+
+
+def attend_linear(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    phi: FeatureMap,
+    rotation: Rotation | None,
+    locality: RelativeBias | None,
+    layout: TokenLayout,
+    key_bias: Tensor | None,
+) -> Tensor:
+    """`linear_attention` without its checks, for layers: choose one of three ways.
+
+    Explicit features where the operations have to be plain or the map has no fused form, a fused kernel where it has,
+    and the locality's own sum where there is one.
+    """
+    if not k.shape[-2] or not v.shape[0]:
+        return _no_tokens(q, k, v, phi, rotation, locality, key_bias)
+    key_mask = layout.mask
+    if key_bias is not None and phi.degree is not None:
+        k = k * key_weights(key_bias, key_mask, phi.degree).to(k.dtype)  # a key's norm is its weight
+        key_bias = None
+    if locality is not None:
+        return _with_locality(q, k, v, phi, rotation, locality, layout, key_bias)
+    form = None if needs_plain_operations() else phi.form()
+    if form is None:
+        return _with_features(q, k, v, phi, rotation, key_mask, key_bias)
+    return _with_kernel(q, k, v, form, rotation, key_mask, key_bias)
+
+
+def _with_features(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    phi: FeatureMap,
+    rotation: Rotation | None,
+    key_mask: Tensor | None,
+    key_bias: Tensor | None,
+) -> Tensor:
+    """Linear attention with the features of all tokens held, N x m: plain operations for any map."""
+    q, k = rotate_pair(q, k, rotation)
+    with torch.autocast(q.device.type, enabled=False):
+        fq, fk = phi.pair(q, k, key_mask)  # [B, H, N, m]
+        if key_bias is not None:
+            fk = fk * key_weights(key_bias, key_mask).to(fk.dtype)
+        numerator = fq @ (fk.mT @ v.to(fk.dtype))  # [B, H, N, m] [B, H, m, d]
+        return safe_divide(numerator, fq @ fk.sum(dim=-2)[..., None]).to(v.dtype)
+
+
+def _with_kernel(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    form: FeatureForm,
+    rotation: Rotation | None,
+    key_mask: Tensor | None,
+    key_bias: Tensor | None,
+) -> Tensor:
+    """Linear attention without N x m features: by the Triton kernel where it applies, else in chunks.
+
+    Where the Triton kernel does not apply on a GPU, a warning says once why. Outputs are the same up to rounding,
+    except where keys of one head differ so much in length that powers of the shorter leave float32: chunks scale all
+    keys by the longest, Triton each feature by its largest.
+    """
+    planes = None if rotation is None else rotation.planar()
+    if planes is None:
+        q, k = rotate_pair(q, k, rotation)
+    bias = None if key_bias is None else key_logits(key_bias, key_mask)
+    with torch.autocast(q.device.type, enabled=False):
+        if q.device.type == "cuda":
+            q, k = q.to(v.dtype), k.to(v.dtype)  # under autocast a norm of queries and keys leaves them in float32
+            try:
+                from performer_string.ops.triton.api import supports, triton_linear_attention
+
+                reason = supports(q, k, v, form, planes, key_mask, bias)
+                if reason is None:
+                    return triton_linear_attention(q, k, v, form, planes, key_mask, bias)
+            except ImportError as error:
+                reason = f"triton cannot be imported ({error})"
+            kind, _, _ = reason.partition(", not ")  # without the shapes, which may differ at every call
+            warn_once(log, kind, f"linear attention runs in chunks of plain torch operations; Triton kernel: {reason}.")
+        return chunked_attention(q, k, v, form, planes, key_mask, bias)
+
+
+def _with_locality(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    phi: FeatureMap,
+    rotation: Rotation | None,
+    locality: RelativeBias,
+    layout: TokenLayout,
+    key_bias: Tensor | None,
+) -> Tensor:
+    """Linear attention with a locality, which sums over the keys itself.
+
+    A bias of the keys becomes weights w_j = exp(b_j) of the values, and one more column of them for the denominator:
+    sum_j A_ij w_j v_j / sum_j A_ij w_j. A locality that the denominator does not see leaves that column out.
+    """
+    dtype = torch.promote_types(q.dtype, k.dtype)
+    rotated_q, rotated_k = rotate_pair(q, k, rotation)
+    rotated_q, rotated_k, out_dtype = rotated_q.to(dtype), rotated_k.to(dtype), v.dtype
+    with torch.autocast(q.device.type, enabled=False):
+        if key_bias is None:
+            return locality.attend(phi, rotated_q, rotated_k, v, layout).to(out_dtype)
+        v = v.float() if v.dtype == torch.float16 else v  # fp16 has no room for small weights
+        # Where the denominator sees the locality, all keys in reach of a query may have small weights: bound them.
+        least = 0.57 * math.log(torch.finfo(full_precision(v).dtype).tiny) if locality.normalised else -math.inf
+        weights = key_weights(key_bias, layout.mask, least=least)
+        if locality.normalised:
+            columns = torch.cat([v * weights, weights], dim=-1).to(v.dtype)
+            both = locality.attend(phi, rotated_q, rotated_k, columns, layout).to(v.dtype)
+            return safe_divide(*both.split((v.shape[-1], 1), dim=-1)).to(out_dtype)
+        weighted = (v * weights).to(v.dtype)
+        numerator = locality.attend(phi, rotated_q, rotated_k, weighted, layout).to(v.dtype)
+    denominator = attend_linear(q, k, weights.to(v.dtype), phi, rotation, None, layout, None)
+    return safe_divide(numerator, denominator).to(out_dtype)
+
+
+def _no_tokens(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    phi: FeatureMap,
+    rotation: Rotation | None,
+    locality: RelativeBias | None,
+    key_bias: Tensor | None,
+) -> Tensor:
+    """Zeros, with a gradient of zero for all that has one otherwise, as a process without images among others needs."""
+    inputs = [v, *rotate_pair(q, k, rotation), *phi.parameters()]
+    inputs += [] if key_bias is None else [key_bias]
+    inputs += [] if locality is None else locality.parameters()
+    nothing = sum((x.flatten()[:0].sum().to(v.dtype) for x in inputs), v.new_zeros(()))
+    return v.new_zeros(*q.shape[:-1], v.shape[-1]) + nothing

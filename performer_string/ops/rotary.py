@@ -1,0 +1,36 @@
+"""Rotary position embedding of queries and keys: the one place that computes it in torch.
+
+The Triton kernels rotate inside (`ops/triton`); `ops/reference.py` has the definition.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from performer_string.position.rotation import Rotation
+
+
+def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotate each plane (x_p, x_(p+P)) of the last axis by its angle: R x = (c x_p - s x_(p+P), s x_p + c x_(p+P)).
+
+    Halves rather than neighbours form a plane, since slices are faster than strides.
+
+    Args:
+        x: queries or keys, [..., N, d].
+        cos, sin: of the angles, [..., N, P] with 2 P <= d. Dimensions from 2 P up stay as they are.
+
+    Returns:
+        [..., N, d].
+    """
+    planes = cos.shape[-1]
+    first, second, rest = x.split((planes, planes, x.shape[-1] - 2 * planes), dim=-1)
+    return torch.cat((first * cos - second * sin, first * sin + second * cos, rest), dim=-1)
+
+
+def rotate_pair(q: Tensor, k: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
+    """Return the rotated queries and keys, or both as they are without a rotation."""
+    return (q, k) if rotation is None else (rotation.rotate(q), rotation.rotate(k))

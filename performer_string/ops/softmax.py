@@ -1,0 +1,136 @@
+"""Exact softmax attention under a rotation of queries and keys.
+
+Shapes: queries, keys and values [B, H, N, d]; a key mask [B, N] of booleans, True where a key takes part.
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from performer_string.ops.key_bias import key_logits, with_bias_columns
+from performer_string.ops.layout import TokenLayout
+from performer_string.ops.rotary import rotate_pair
+from performer_string.ops.validation import check_attention, check_locality
+from performer_string.utils._compat import is_transformed
+from performer_string.utils.validation import check_positive
+
+if TYPE_CHECKING:
+    from performer_string.bias import RelativeBias
+    from performer_string.position.rotation import Rotation
+
+
+def softmax_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    rotation: Rotation | None = None,
+    locality: RelativeBias | None = None,
+    positions: Tensor | None = None,
+    num_prefix: int = 0,
+    key_mask: Tensor | None = None,
+    key_bias: Tensor | None = None,
+    scale: float | None = None,
+) -> Tensor:
+    """Exact attention through torch's fused kernels: o_i = sum_j softmax_j(scale <R_i q_i, R_j k_j>) v_j.
+
+    Args:
+        q, k, v: [B, H, N, d]. Each token attends to all others; there is no causal form.
+        rotation: R, from an encoding; None for the identity. In cross attention rotate queries and keys before, by
+            `rotate` of a rotation each.
+        locality: attenuates the values by distance after the softmax, or, if normalised, is a bias of the logits. It
+            needs the weights in full, N x N.
+        positions: [N, C], for the locality.
+        num_prefix: leading tokens without a position, for the locality.
+        key_mask: [B, N], True where a key takes part. A row with no key is zero.
+        key_bias: b, [B, H, N], finite, added to the logits of each key.
+        scale: of the logits; d^-1/2 unless given.
+
+    Returns:
+        [B, H, N, d] in the type of v.
+
+    Raises:
+        TypeError, ValueError: arguments that do not fit together.
+    """
+    check_attention(q, k, v, rotation, key_mask, key_bias)
+    if scale is not None:
+        check_positive("the scale of the logits", scale)
+    if locality is not None:
+        check_locality(locality, q, k, positions, num_prefix)
+    layout = TokenLayout(positions, None, num_prefix, key_mask)
+    return attend_softmax(q, k, v, rotation, locality, layout, key_bias, scale)
+
+
+def attend_softmax(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    rotation: Rotation | None,
+    locality: RelativeBias | None,
+    layout: TokenLayout,
+    key_bias: Tensor | None,
+    scale: float | None = None,
+) -> Tensor:
+    """`softmax_attention` without its checks, for layers."""
+    q, k = rotate_pair(q, k, rotation)
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    key_mask = layout.mask
+    if key_bias is not None:
+        key_bias = key_logits(key_bias, key_mask)
+    if locality is not None:
+        return _softmax_with_locality(q, k, v, scale, locality, layout, key_bias)
+    width, out_dtype = v.shape[-1], v.dtype
+    mixed = not q.dtype == k.dtype == v.dtype  # torch's kernels take one type
+    if mixed:
+        dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
+        q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    if key_bias is not None:
+        q, k, v = with_bias_columns(q, k, v, key_bias, scale)
+    mask = None if key_mask is None else key_mask[:, None, None, :]
+    # The fused kernels have no forward-mode derivative.
+    with sdpa_kernel(SDPBackend.MATH) if is_transformed() else nullcontext():
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)[..., :width]
+    if mask is not None:
+        out = out.masked_fill(~mask.any(-1, keepdim=True), 0.0)  # kernels differ on a row without keys: 0 or NaN
+    return out.to(out_dtype) if mixed else out
+
+
+def _softmax_with_locality(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scale: float,
+    locality: RelativeBias,
+    layout: TokenLayout,
+    key_bias: Tensor | None,
+) -> Tensor:
+    """Softmax attention with a locality: all weights, [B, H, N, N], in float32 or better.
+
+    Args:
+        key_bias: from `key_logits`.
+    """
+    dtype, key_mask = torch.promote_types(q.dtype, torch.float32), layout.mask
+    assert layout.positions is not None
+    with torch.autocast(q.device.type, enabled=False):
+        logits = (q.to(dtype) * scale) @ k.to(dtype).mT
+        if locality.normalised:
+            logits = logits + locality.log_matrix(layout.positions, layout.num_prefix).to(dtype)
+        if key_bias is not None:
+            logits = logits + key_bias[:, :, None]
+        if key_mask is not None:
+            logits = logits.masked_fill(~key_mask[:, None, None], -torch.inf)
+        no_keys = None
+        if key_mask is not None or locality.normalised:
+            no_keys = (logits == -torch.inf).all(-1, keepdim=True)  # all masked, or none that the bias reaches
+            logits = logits.masked_fill(no_keys, 0.0)
+        weights = logits.softmax(-1)
+        if not locality.normalised:
+            weights = weights * locality.matrix(layout.positions, layout.num_prefix).to(dtype)
+        out = weights @ v.to(dtype)
+        return (out if no_keys is None else out.masked_fill(no_keys, 0.0)).to(v.dtype)

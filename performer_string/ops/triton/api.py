@@ -1,0 +1,184 @@
+"""Linear attention with the plane rotation inside, fused for NVIDIA GPUs: the public face of the Triton kernels.
+
+The mathematics is in `triton_forward` and `triton_backward`. Triton is imported at the first call. With
+TRITON_INTERPRET=1 in the environment before that, the kernels run on the CPU, slowly, for tests.
+
+Block sizes are tuned at the first call of each head width, number of features and power of two of tokens, which takes
+a minute or two forward and backward; TRITON_CACHE_AUTOTUNING=1 keeps the choice on disk where Triton knows that. With
+one choice of blocks the same inputs give the same bits.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from performer_string.ops.forms import FeatureForm
+from performer_string.utils.autograd import first_order
+
+WIDEST = 128  # heads and values; beyond it the sums of a program leave the registers
+HIGHEST_ORDER = 16
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def supports(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    form: FeatureForm,
+    planes: tuple[Tensor, Tensor] | None = None,
+    key_mask: Tensor | None = None,
+    key_bias: Tensor | None = None,
+    *,
+    interpreted: bool = False,
+) -> str | None:
+    """None where `triton_linear_attention` applies to these arguments, else the reason why not, for a log.
+
+    Any number of tokens and features will do; below 16 features or a head width of 32 the matrix units are padded.
+    In Triton's interpreter (`interpreted`) the device does not matter.
+    """
+    if not interpreted:
+        if q.device.type != "cuda":
+            return f"the Triton kernels run on NVIDIA GPUs, not on {q.device.type}"
+        if torch.version.hip is not None:
+            return "the Triton kernels are tested on NVIDIA GPUs only"
+        if torch.cuda.get_device_capability(q.device) < (8, 0):
+            return "the Triton kernels need compute capability 8.0 (Ampere) or newer"
+    if importlib.util.find_spec("triton") is None:
+        return "Triton is not installed"
+    if q.dtype not in DTYPES or not q.dtype == k.dtype == v.dtype:
+        return f"q, k and v of one type, float32, bfloat16 or float16, not {q.dtype}, {k.dtype} and {v.dtype}"
+    if q.dim() != 4 or q.shape != k.shape or q.shape[:3] != v.shape[:3] or not q.numel() or not v.numel():
+        return f"q, k and v [B, H, N, d], not empty, not {list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
+    d, dv = q.shape[-1], v.shape[-1]
+    if d % 2 or max(d, dv) > WIDEST:
+        return f"even head widths up to {WIDEST}, not {d} with values of {dv}"
+    if form.weight.dim() != 3 or form.weight.shape[::2] != (q.shape[1], d):
+        return f"a projection [H, rows, d] = [{q.shape[1]}, rows, {d}], not {list(form.weight.shape)}"
+    if form.weight.requires_grad and torch.is_grad_enabled():
+        return "a learned projection has no gradient in the Triton kernels"
+    if form.kind == "power" and not 1 <= form.order <= HIGHEST_ORDER:
+        return f"powers from 1 to {HIGHEST_ORDER}, not {form.order}"
+    if planes is not None:
+        c, s = planes
+        if c.shape != s.shape or 2 * c.shape[-1] > d or not _broadcasts(c, q):
+            return f"planes [1 or B, 1 or H, N, P] with 2P <= d, not {list(c.shape)} and {list(s.shape)}"
+    if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != (q.shape[0], q.shape[2])):
+        return f"a boolean key mask [B, N], not {key_mask.dtype} {list(key_mask.shape)}"
+    if key_bias is not None and (form.kind != "exponential" or key_bias.shape != q.shape[:3]):
+        return f"a bias of exponential features, [B, H, N], not of a {form.kind} and {list(key_bias.shape)}"
+    tensors = [k, v, form.weight, *(planes or ()), *(x for x in (key_mask, key_bias) if x is not None)]
+    if any(x.device != q.device for x in tensors):
+        return f"all tensors on one device, not {sorted({str(x.device) for x in [q, *tensors]})}"
+    return None
+
+
+def _broadcasts(c: Tensor, q: Tensor) -> bool:
+    lead, full = c.shape[:-1], q.shape[:-1]
+    return 2 <= c.dim() <= 4 and lead[-1] == full[-1] and all(
+        a in (1, b) for a, b in zip(lead, full[-len(lead) :], strict=True)
+    )  # fmt: skip
+
+
+@torch.compiler.disable
+def triton_linear_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    form: FeatureForm,
+    planes: tuple[Tensor, Tensor] | None = None,
+    key_mask: Tensor | None = None,
+    key_bias: Tensor | None = None,
+) -> Tensor:
+    """o_i = sum_j phi(R_i q_i)^T phi(R_j k_j) v_j / sum_j phi(R_i q_i)^T phi(R_j k_j), in one pass over the keys and
+    one over the queries. Features live in registers; sums are float32, matrix products of the inputs' type.
+
+    Args:
+        q, k: [B, H, N, d] of one type, d even and at most 128, with any strides over B, H and N.
+        v: [B, H, N, dv].
+        form: phi, as `FeatureMap.form` gives it. Its weight gets no gradient.
+        planes: (c, s) of R, as `Rotation.planar` gives them, [..., 1 or H, N, P]; None for the identity. Gradients
+            are computed where they are asked for.
+        key_mask: [B, N], True where a key takes part; the others are not read.
+        key_bias: [B, H, N], finite, added to the logarithms of a key's features; for exponentials.
+
+    Returns:
+        [B, H, N, dv] in the type of v, heads side by side in memory. A query that no key answers to gives zero. float32
+        products follow `torch.backends.cuda.matmul.fp32_precision` (or `allow_tf32`).
+
+    Raises:
+        ValueError: arguments that `supports` has a reason against.
+
+    Source: arXiv:2009.14794 (FAVOR+), arXiv:2502.02562 section 3.2 (rotations before the features); blocks with an
+    online maximum as in arXiv:2307.08691 (FlashAttention-2).
+    """
+    interpreted = q.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    reason = supports(q, k, v, form, planes, key_mask, key_bias, interpreted=interpreted)
+    if reason is not None:
+        raise ValueError(f"triton_linear_attention takes other arguments: {reason}.")
+    weight = form.weight
+    if form.mirrored:
+        weight = torch.cat([weight, -weight], dim=1)  # [H, 2 rows, d]
+    order, square = form.order, 0.0
+    if form.kind == "exponential":
+        weight, order, square = weight * math.log2(math.e), 0, form.square * math.log2(math.e)
+    c, s = planes if planes is not None and planes[0].shape[-1] else (None, None)
+    if c is not None and s is not None:
+        # Broadcast here, so that autograd adds up the gradients of batches and of heads that share their angles.
+        c, s = (x.float().expand(*q.shape[:3], -1) for x in (c, s))  # [B, H, N, P]
+    weight = weight.to(q.dtype).contiguous()
+    out: Tensor = _LinearAttention.apply(q, k, v, c, s, key_bias, key_mask, weight, order, square)
+    return out
+
+
+def _dense_rows(x: Tensor) -> Tensor:
+    return x if x.stride(-1) == 1 else x.contiguous()
+
+
+class _LinearAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        c: Tensor | None,
+        s: Tensor | None,
+        bias: Tensor | None,
+        mask: Tensor | None,
+        weight: Tensor,
+        order: int,
+        square: float,
+    ) -> Tensor:
+        from performer_string.ops.triton import forward as triton_forward
+
+        q, k, v = _dense_rows(q), _dense_rows(k), _dense_rows(v)
+        if c is not None and s is not None and not (c.stride() == s.stride() and c.stride(-1) == 1):
+            c, s = c.contiguous(), s.contiguous()
+        mask = None if mask is None else _dense_rows(mask)
+        bias = None if bias is None else (bias.float() * math.log2(math.e)).contiguous()
+        exact = q.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
+        ctx.settings = order, square, "ieee" if exact else "tf32"
+        with torch.cuda.device_of(q):
+            out, *rest = triton_forward.forward(q, k, v, weight, c, s, bias, mask, *ctx.settings)
+        ctx.save_for_backward(q, k, v, weight, c, s, bias, mask, out, *rest)
+        return out
+
+    @staticmethod
+    @first_order
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        from performer_string.ops.triton import backward as triton_backward
+
+        q, k, v, weight, c, s, bias, mask, *saved = ctx.saved_tensors
+        order, square, precision = ctx.settings
+        learned = ctx.needs_input_grad[3] or ctx.needs_input_grad[4]
+        with torch.cuda.device_of(q):
+            grads = triton_backward.backward(
+                _dense_rows(dout), q, k, v, weight, c, s, bias, mask, tuple(saved), order, square, precision, learned
+            )
+        return *grads, None, None, None, None

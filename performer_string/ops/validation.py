@@ -1,0 +1,86 @@
+"""Checks of what attention is called with: wrong shapes would broadcast or be cut off, and give other numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from performer_string.bias import RelativeBias
+    from performer_string.feature_maps import FeatureMap
+    from performer_string.position.rotation import Rotation
+
+
+def check_attention(
+    q: Tensor, k: Tensor, v: Tensor, rotation: Rotation | None, key_mask: Tensor | None, key_bias: Tensor | None
+) -> None:
+    """Raise an error unless queries, keys, values, rotation, mask and bias fit together.
+
+    Raises:
+        TypeError: integers as queries, keys or values, or a rotation of another kind.
+        ValueError: shapes that do not fit.
+    """
+    if not (q.is_floating_point() and k.is_floating_point() and v.is_floating_point()):
+        raise TypeError(f"queries, keys and values have to be floating-point, not {q.dtype}, {k.dtype} and {v.dtype}.")
+    fit = q.ndim == k.ndim == v.ndim == 4
+    if not fit or q.shape[:2] != k.shape[:2] or k.shape[:3] != v.shape[:3] or q.shape[3] != k.shape[3]:
+        raise ValueError(
+            f"queries, keys and values have to be [B, H, N, d], [B, H, M, d] and [B, H, M, e], not {list(q.shape)}, "
+            f"{list(k.shape)} and {list(v.shape)}; expand what samples or heads have in common."
+        )
+    if rotation is not None:
+        if not hasattr(rotation, "rotate"):
+            raise TypeError(
+                f"a rotation is what an encoding gives for the positions of the tokens, encoding(positions), not a "
+                f"{type(rotation).__name__}."
+            )
+        rotation.check(q)
+        rotation.check(k)
+    check_mask("key", key_mask, k.shape[0], k.shape[2])
+    if key_bias is not None and key_bias.shape != k.shape[:3]:
+        raise ValueError(f"key_bias has to be [B, H, N] = {list(k.shape[:3])}, not {list(key_bias.shape)}.")
+
+
+def check_mask(kind: str, mask: Tensor | None, batch: int, count: int) -> None:
+    """Raise a ValueError unless a mask of keys or patches is boolean, [B, N]."""
+    if mask is not None and (mask.dtype != torch.bool or mask.shape != (batch, count)):
+        raise ValueError(
+            f"{kind}_mask has to be boolean and of shape [B, N] = [{batch}, {count}], True where a {kind} takes part, "
+            f"not {mask.dtype} {list(mask.shape)}."
+        )
+
+
+def check_feature_map(phi: FeatureMap, q: Tensor) -> None:
+    """Raise an error unless `phi` is a feature map of the heads of the queries [B, H, N, d]."""
+    if not hasattr(phi, "pair"):
+        raise TypeError(f"phi is what build_feature_map gives, not a {type(phi).__name__}.")
+    if (phi.num_heads, phi.head_dim) != (q.shape[1], q.shape[3]):
+        raise ValueError(
+            f"the feature map is of {phi.num_heads} heads of width {phi.head_dim}, the queries are of {q.shape[1]} of "
+            f"width {q.shape[3]}: build it with num_heads={q.shape[1]}, head_dim={q.shape[3]}."
+        )
+
+
+def check_locality(locality: RelativeBias, q: Tensor, k: Tensor, positions: Tensor | None, num_prefix: int) -> None:
+    """Raise an error unless `locality` fits the heads, and `positions` [N, C] the tokens."""
+    if not hasattr(locality, "of_offsets"):
+        raise TypeError(f"a locality is what build_locality gives, not a {type(locality).__name__}.")
+    if locality.num_heads != q.shape[1]:
+        raise ValueError(
+            f"the locality has {locality.num_heads} heads, the queries have {q.shape[1]}: build it with "
+            f"num_heads={q.shape[1]}."
+        )
+    tokens = k.shape[-2]
+    if q.shape[-2] != tokens:
+        raise ValueError(
+            f"a locality needs queries and keys of the same tokens, not {q.shape[-2]} queries of {tokens} keys."
+        )
+    if not 0 <= num_prefix <= tokens:
+        raise ValueError(f"num_prefix has to lie between 0 and the number of tokens, {tokens}, not {num_prefix}.")
+    if positions is None or positions.ndim != 2 or len(positions) != tokens:
+        shape = "none are" if positions is None else f"{list(positions.shape)} is"
+        raise ValueError(
+            f"a locality needs the positions of all {tokens} tokens, [N, C], alike for all samples; {shape} given."
+        )

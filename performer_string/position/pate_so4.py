@@ -1,0 +1,85 @@
+"""RiemannFormer's rotations of blocks of four, as quaternions (arXiv:2506.07405)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from performer_string.position.base import Sizes
+from performer_string.position.frequencies import axial_frequencies
+from performer_string.position.pate import PaTE, block_basis
+from performer_string.position.rotation import block_diagonal
+from performer_string.utils.dtype import full_precision
+
+
+def quaternion_left(u: Tensor) -> Tensor:
+    """The matrix of q -> u q for an imaginary u: [..., 3] -> [..., 4, 4]."""
+    a, b, c = u.unbind(-1)
+    o = torch.zeros_like(a)
+    rows = [o, -a, -b, -c, a, o, -c, b, b, c, o, -a, c, -b, a, o]
+    return torch.stack(rows, dim=-1).unflatten(-1, (4, 4))
+
+
+def quaternion_right(v: Tensor) -> Tensor:
+    """The matrix of q -> q v for an imaginary v: [..., 3] -> [..., 4, 4]."""
+    a, b, c = v.unbind(-1)
+    o = torch.zeros_like(a)
+    rows = [o, -a, -b, -c, a, o, c, -b, b, -c, o, a, c, b, -a, o]
+    return torch.stack(rows, dim=-1).unflatten(-1, (4, 4))
+
+
+class PaTESO4(PaTE):
+    """Blocks of 4 as quaternions: the first coordinate turns from the left, exp(alpha x u), the second from the right,
+    exp(beta y v). Left and right multiplications commute, so that this is separable for any unit u and v.
+
+    The planes {q, u q} with u q = q v turn by alpha x + beta y, those with u q = -q v by alpha x - beta y.
+
+    Args:
+        learn_angles: whether alpha and beta of each block are learned.
+        base: they start at base^(-m / M) for block m of M.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        learn_angles: bool = True,
+        base: float = 10.0,
+        conformal_scaling: float = 0.0,
+        slow_down: float = 64.0,
+        share_heads: bool = False,
+    ):
+        super().__init__(sizes, share_heads, conformal_scaling, slow_down, 4)
+        if sizes.coord_dim > 2:
+            raise ValueError(
+                f"pate-so4 has two commuting turns, so positions have 1 or 2 dimensions, not {sizes.coord_dim}."
+            )
+        blocks = sizes.head_dim // 4
+        rates = axial_frequencies(blocks, 1, base).repeat(self.own_heads, sizes.coord_dim, 1)
+        self.rates = nn.Parameter(rates, requires_grad=learn_angles)  # alpha and beta, [H, C, M]
+        self.axes = nn.Parameter(torch.randn(sizes.coord_dim, self.own_heads, blocks, 3))  # u and v
+
+    def frequencies(self) -> Tensor:
+        if self.coord_dim == 1:
+            return self.rates.repeat(1, 1, 2)
+        alpha, beta = self.rates.unbind(1)
+        return torch.stack([torch.cat([alpha, alpha], -1), torch.cat([beta, -beta], -1)], dim=1)  # [H, 2, 2 M]
+
+    def basis(self) -> Tensor:
+        axes = F.normalize(full_precision(self.axes), dim=-1)
+        left, right = quaternion_left(axes[0]), quaternion_right(axes[-1])  # [H, M, 4, 4]
+        eye, both = torch.eye(4, dtype=axes.dtype, device=axes.device), left @ right
+        firsts = []
+        for projector in ((eye - both) / 2, (eye + both) / 2):  # onto u q = q v, then onto u q = -q v
+            longest = projector.detach().norm(dim=-2).argmax(-1)  # [H, M]
+            column = projector.gather(-1, longest[..., None, None].expand(*longest.shape, 4, 1))[..., 0]
+            firsts.append(F.normalize(column, dim=-1))
+        seconds = [(left @ first[..., None])[..., 0] for first in firsts]
+        return block_basis([*firsts, *seconds])
+
+    def generators(self) -> Tensor:
+        axes = F.normalize(full_precision(self.axes), dim=-1)
+        turns = [quaternion_left(axes[0]), quaternion_right(axes[-1])][: self.coord_dim]
+        blocks = self.rates[..., None, None] * torch.stack(turns, dim=1)  # [H, C, M, 4, 4]
+        return self.all_heads(block_diagonal(blocks))

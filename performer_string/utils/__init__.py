@@ -1,0 +1,1 @@
+"""Helpers without knowledge of attention: registries, checks, caches, types, seeds."""

@@ -1,0 +1,86 @@
+"""Tables of names: look an entry up, build from it, and say clearly what was wrong."""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+from performer_string.utils.renames import current_name
+from performer_string.utils.validation import check_type
+
+T = TypeVar("T")
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """Return `" Did you mean 'x'?"` for the closest of `names`, or an empty string."""
+    close = difflib.get_close_matches(str(name), list(names), n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def lookup(kind: str, name: str, table: Mapping[str, T]) -> T:
+    """Return `table[name]`, also under a former name.
+
+    Raises:
+        ValueError: an unknown name, with the nearest entry.
+    """
+    name = current_name(kind, name)
+    if name not in table:
+        known = ", ".join(repr(key) if "," in key else key for key in table)
+        raise ValueError(f"unknown {kind} {name!r}.{nearest(name, table)} Known: {known}.")
+    return table[name]
+
+
+def check_options(
+    kind: str, name: str, build: Callable[..., Any], options: Mapping[str, Any], reserved: Iterable[str]
+) -> None:
+    """Check options against the parameters of `build`, without building.
+
+    Args:
+        kind, name: for the message.
+        build: a class or function with annotated parameters.
+        options: values by name.
+        reserved: parameters that are not options.
+
+    Raises:
+        ValueError: an unknown option, with the nearest one; a value of another type than annotated; a missing option.
+    """
+    reserved = set(reserved)
+    parameters = inspect.signature(build, eval_str=True).parameters
+    accepted = {p.name: p for p in parameters.values() if p.name not in reserved}
+    for option, value in options.items():
+        if option not in accepted:
+            known = f"Its options: {', '.join(accepted)}." if accepted else "It takes no options."
+            raise ValueError(f"{kind} {name!r} has no option {option!r}.{nearest(option, accepted)} {known}")
+        check_type(f"{kind} {name!r}: {option}", value, accepted[option].annotation)
+    for p in accepted.values():
+        needed = p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
+        if needed and p.name not in options:
+            raise ValueError(f"{kind} {name!r} needs the option {p.name!r}.")
+
+
+def construct(
+    kind: str,
+    name: str,
+    build: Callable[..., T],
+    options: Mapping[str, Any],
+    offered: Mapping[str, Any] | None = None,
+    **arguments: Any,
+) -> T:
+    """Return `build(**arguments, **options)` after a check of the options.
+
+    Args:
+        kind, name: for the message.
+        build: a class or function with annotated parameters.
+        options: what a user chose.
+        offered: further arguments, passed on where `build` takes them.
+        arguments: always passed on.
+
+    Raises:
+        ValueError: as of `check_options`.
+    """
+    parameters = inspect.signature(build, eval_str=True).parameters
+    arguments |= {name: value for name, value in (offered or {}).items() if name in parameters}
+    check_options(kind, name, build, options, arguments)
+    return build(**arguments, **options)

@@ -1,0 +1,49 @@
+"""Check values against annotated types and ranges."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from numbers import Integral, Real
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+def fits(value: Any, kind: Any) -> bool:
+    """Whether a value is of an annotated type; of a type other than plain values, yes."""
+    origin, members = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        return any(fits(value, member) for member in members)
+    if origin is tuple and Ellipsis not in members:
+        return isinstance(value, list | tuple) and len(value) == len(members) and all(map(fits, value, members))
+    if origin in (list, tuple, Sequence):
+        return isinstance(value, list | tuple) and all(fits(item, members[0]) for item in value)
+    if origin in (dict, Mapping):
+        return isinstance(value, Mapping)
+    if kind in (int, float):
+        return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
+    return isinstance(value, kind) if kind in (bool, str, NoneType) else True
+
+
+def check_type(name: str, value: Any, kind: Any) -> None:
+    if not fits(value, kind):
+        wanted = kind.__name__ if isinstance(kind, type) and get_origin(kind) is None else str(kind)
+        text = isinstance(value, str) and re.fullmatch(r"[-+]?\d+e[-+]?\d+", value)
+        hint = " YAML reads a number like 2e-1 as text: write 0.2, or 2.0e-1." if text else ""
+        raise ValueError(f"{name} has to be {wanted}, not {value!r}.{hint}")
+
+
+def check_types(given: DataclassInstance) -> None:
+    """An error where a field of a dataclass is of another type than annotated."""
+    annotated = get_type_hints(type(given))
+    for each in fields(given):
+        check_type(each.name, getattr(given, each.name), annotated[each.name])
+
+
+def check_positive(name: str, value: float) -> None:
+    if not value > 0:  # nor is NaN
+        raise ValueError(f"{name} has to be positive, not {value}.")
