@@ -15,7 +15,7 @@ class ReflectionSTRING(SeparableEncoding):
     """R(r) turns plane p by H(a2) H(a1) = Rot(2 (a2 - a1)), where a_i = w_i r and H(a) reflects across the line at
     angle a: two learned frequencies where one, 2 (w2 - w1), is all that the scores see.
 
-    `reference.reflections` is the product of the two Householder matrices.
+    `reference.reflection_rotate` is the product of the two Householder matrices.
 
     Args:
         cayley: turn the planes in a learned basis, the Cayley transform of a dense skew-symmetric matrix.

@@ -29,7 +29,7 @@ def test_the_regimes_are_the_definition_within_their_bounds(regime, name, grid, 
     locality = decay(name, 0.5 if share is None else share * max(grid))
     positions = torch.cat([torch.zeros(2, len(grid)), 0.7 + grid_positions(grid)]).double()
     fq, fk, v = inputs(len(positions))
-    slow = reference.attenuated(fq, fk, v, definition(locality, positions), 2)
+    slow = reference.attend_attenuated(fq, fk, v, definition(locality, positions), 2)
     bound = WINDOW if regime == "window" else GRID
     value, gradients = compare(
         locality.numerator(fq, fk, v, TokenLayout(positions, num_prefix=2)), slow, [fq, fk, v, *locality.parameters()]
@@ -52,7 +52,7 @@ def test_the_exponential(grid, sigma, regime, monkeypatch):
     take(monkeypatch, regime)
     locality, positions = decay("exponential", sigma), grid_positions(grid, dtype=torch.float64)
     fq, fk, v = inputs(len(positions))
-    slow = reference.attenuated(fq, fk, v, definition(locality, positions))
+    slow = reference.attend_attenuated(fq, fk, v, definition(locality, positions))
     fast = locality.numerator(fq, fk, v, TokenLayout(positions))
     value, (*gradients, of_sigma, of_amplitude) = compare(fast, slow, [fq, fk, v, *locality.parameters()])
     assert value < GRID
@@ -165,11 +165,11 @@ def test_float32_and_autocast():
 def test_off_a_grid_and_with_positions_that_learn_the_sum_is_exact():
     locality, (fq, fk, v) = decay("gaussian", 20.0), inputs(60)
     scattered = torch.rand(60, 2, dtype=torch.float64) * 8
-    slow = reference.attenuated(fq, fk, v, definition(locality, scattered))
+    slow = reference.attend_attenuated(fq, fk, v, definition(locality, scattered))
     torch.testing.assert_close(locality.numerator(fq, fk, v, TokenLayout(scattered)), slow)
     learned = grid_positions((6, 10), dtype=torch.float64).requires_grad_()
     out = locality.numerator(fq, fk, v, TokenLayout(learned))
-    torch.testing.assert_close(out, reference.attenuated(fq, fk, v, definition(locality, learned.detach())))
+    torch.testing.assert_close(out, reference.attend_attenuated(fq, fk, v, definition(locality, learned.detach())))
     assert torch.autograd.grad(out.sum(), learned)[0].abs().max() > 0
 
 

@@ -40,11 +40,11 @@ def test_the_sum_is_its_definition_inside_and_beyond_the_training_grid(grid, way
     mask = make(TRAINED[len(grid)])
     positions = torch.cat([torch.zeros(2, len(grid)), grid_positions(grid) - 3.5]).double()
     fq, fk, v = (torch.randn(2, 2, len(positions), c, dtype=torch.float64, requires_grad=True) for c in (5, 5, 3))
-    full = torch.nn.functional.pad(reference.mask_table(mask.bias, grid), (2, 0, 2, 0), value=1.0)
+    full = torch.nn.functional.pad(reference.table_decay(mask.bias, grid), (2, 0, 2, 0), value=1.0)
     torch.testing.assert_close(mask.matrix(positions, 2), full)
     fast, slow = (
         mask.numerator(fq, fk, v, TokenLayout(positions, num_prefix=2)),
-        reference.attenuated(fq, fk, v, full, 2),
+        reference.attend_attenuated(fq, fk, v, full, 2),
     )
     torch.testing.assert_close(fast, slow)
     weight, leaves = torch.randn_like(slow), [fq, fk, v, mask.bias]
@@ -58,11 +58,12 @@ def test_between_whole_offsets_the_bias_is_interpolated(step, way):
     """The sum follows `matrix` at any spacing; `matrix` is linear in b between whole offsets, and held beyond."""
     mask, positions = make((4, 5)), grid_positions((5, 6), dtype=torch.float64) * step
     fq, fk, v = (torch.randn(1, 2, 30, c, dtype=torch.float64) for c in (4, 4, 3))
-    slow = reference.attenuated(fq, fk, v, mask.matrix(positions))
+    slow = reference.attend_attenuated(fq, fk, v, mask.matrix(positions))
     torch.testing.assert_close(mask.numerator(fq, fk, v, TokenLayout(positions)), slow)
     scattered = torch.randn(30, 2, dtype=torch.float64)
     torch.testing.assert_close(
-        mask.numerator(fq, fk, v, TokenLayout(scattered)), reference.attenuated(fq, fk, v, mask.matrix(scattered))
+        mask.numerator(fq, fk, v, TokenLayout(scattered)),
+        reference.attend_attenuated(fq, fk, v, mask.matrix(scattered)),
     )
     b = mask.bias[:, 3, 4:6]  # at the offsets (0, 0) and (0, 1)
     halfway = mask.of_offsets(torch.tensor([0.0, 0.25], dtype=torch.float64)).log()

@@ -25,8 +25,8 @@ def decay(name, sigma, heads=2):
 def definition(locality, positions):
     """lambda by `reference`, from the parameters alone."""
     if "Exponential" in type(locality).__name__:
-        return reference.exponential(positions, locality.amplitude(), locality.sigma())
-    return reference.gaussians(positions, *locality.components())
+        return reference.exponential_decay(positions, locality.amplitude(), locality.sigma())
+    return reference.gaussian_decay(positions, *locality.components())
 
 
 def inputs(tokens, features=6, width=5, batch=1, heads=2):

@@ -58,15 +58,15 @@ def definition(case, values, weights, v, q, tokens, positions):
             logits = torch.stack([tokens @ w for w in values.weight], dim=1)
         else:
             logits = torch.stack([q[:, h] @ values.weight[h] for h in range(H)], dim=1)
-        gated = reference.attend_gated if name == "gating" else reference.attend_scaled
+        gated = reference.attend_gated if name == "gating" else reference.attend_metric_gated
         return gated(weights, v, 2 / (1 + torch.exp(-logits - values.bias[None, :, None])))
-    turns = reference.turns(values.encoding.generators(), positions)
+    turns = reference.rotation_matrices(values.encoding.generators(), positions)
     scaling = options["encoding_options"].get("conformal_scaling")
     if scaling:
         index = positions @ torch.tensor([5.0, 1.0], dtype=torch.float64)
         log_lambda = scaling * values.encoding.log_lambda.tanh()
         turns = turns * (log_lambda[:, None] * index / 64).exp()[..., None, None]
-    attend = reference.attend_turned if name == "group-action" else reference.attend_connected
+    attend = reference.attend_transported if name == "group-action" else reference.attend_connected
     return attend(weights, v, turns)
 
 
@@ -177,5 +177,5 @@ def test_under_a_metric(name):
     triangle = rotation.basis[:, None]  # L, [1 or H, 1, d, d]
     turns = torch.linalg.inv(triangle).mT @ rotation.turns() @ triangle.mT  # [H, N, d, d]
     out = values(lambda x: weights @ x, v, see(tokens, q, positions))
-    attend = reference.attend_turned if name == "group-action" else reference.attend_connected
+    attend = reference.attend_transported if name == "group-action" else reference.attend_connected
     torch.testing.assert_close(out, attend(weights, v, turns))

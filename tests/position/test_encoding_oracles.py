@@ -38,7 +38,7 @@ def test_circulant_is_its_fft_form(block_size, qk):
 def test_reflections_are_two_householder_matrices(qk):
     encoding, positions = make(("reflection-string", {})), random_positions(7, 2)
     torch.nn.init.normal_(encoding.mirrors)
-    expected = reference.reflections(qk[0], encoding.mirrors, positions)
+    expected = reference.reflection_rotate(qk[0], encoding.mirrors, positions)
     torch.testing.assert_close(encoding(positions).rotate(qk[0]), expected)
 
 
@@ -49,7 +49,7 @@ def test_so3_is_rodrigues_formula(along, qk):
     if along is not None:
         encoding.axis.data[:] = torch.eye(3)[along]
     axis = torch.nn.functional.normalize(encoding.axis, dim=-1)
-    q, k = (reference.rodrigues(x, axis, encoding.omega, positions) for x in qk)
+    q, k = (reference.rodrigues_rotate(x, axis, encoding.omega, positions) for x in qk)
     torch.testing.assert_close(scores(encoding, *qk, positions), products(q, k))
 
 
