@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from performer_string.utils._compat import values_unavailable, version_of
+from performer_string.utils._compat import is_replica, values_unavailable, version_of
 
 T = TypeVar("T")
 _steps = 0  # of all optimizers
@@ -44,7 +44,7 @@ class TensorCache(nn.Module):
     def get(self, key: Hashable, sources: Iterable[Tensor], make: Callable[[], T]) -> T:
         """The result kept under `key`, or `make()` where there is none or one of `sources` has changed since."""
         sources = tuple(sources)
-        if values_unavailable() or getattr(self, "_is_replica", False):  # whose sources are no parameters
+        if values_unavailable() or is_replica(self):  # whose sources are no parameters
             return make()
         if any(x.is_inference() for x in sources):  # which count no changes
             return make()

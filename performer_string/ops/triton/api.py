@@ -29,22 +29,23 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 KERNEL_MODULES = ("performer_string.ops.triton.forward", "performer_string.ops.triton.backward")
 
 
-@torch.compiler.assume_constant_result
 @functools.cache
-def why_not_importable() -> str | None:
-    """Return why the kernels cannot be imported, or None where they can.
-
-    The import is tried once per process. A broken installation raises any kind of error: a missing library is an
-    OSError, another version of Triton an AttributeError.
-    """
+def _import_kernels() -> str | None:
+    """Import the kernels, once per process, and return the reason where that fails."""
     try:
         if importlib.util.find_spec("triton") is None:
             return "Triton is not installed"
         for module in KERNEL_MODULES:
             importlib.import_module(module)
-    except Exception as error:
+    except Exception as error:  # of any kind: a missing library is an OSError, another version an AttributeError
         return f"Triton cannot be imported ({type(error).__name__}: {error})"
     return None
+
+
+@torch.compiler.assume_constant_result
+def why_not_importable() -> str | None:
+    """Return why the kernels cannot be imported, or None where they can. A compiler takes it for a constant."""
+    return _import_kernels()
 
 
 def why_unsupported(
