@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -39,11 +41,10 @@ def test_shapes_and_types(attend):
         attend(q.long(), k, v)
 
 
-@pytest.mark.parametrize("encoding", ["rope-mixed", "circulant-string", "liere"])
-def test_rotations(encoding, attend):
-    """One for each way to rotate: of another number of positions, one among them."""
+def test_rotations(attend):
+    """One encoding for each kind of rotation; a single position must not broadcast."""
     q = torch.randn(1, H, 5, D)
-    for count in (1, 9):
+    for encoding, count in product(("rope-mixed", "circulant-string", "liere"), (1, 9)):
         rotation = build_encoding(encoding, head_dim=D, num_heads=H)(torch.rand(count, 2))
         with pytest.raises(ValueError, match=f"the rotation is of {count} positions and not of 5"):
             attend(q, q, q, rotation=rotation)
