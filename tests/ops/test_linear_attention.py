@@ -69,11 +69,13 @@ def test_masked_keys_have_no_effect(name):
     q, k, v = torch.randn(3, 2, 2, 9, 6)
     phi, bias, mask = make_map(name, 2, 6), torch.randn(2, 2, 9), torch.ones(2, 9, dtype=torch.bool)
     mask[0, 5:] = False
-    plain = linear_attention(q, k, v, phi, key_mask=mask, key_bias=bias)
-    without = linear_attention(q[:1], k[:1, :, :5], v[:1, :, :5], phi, key_bias=bias[:1, :, :5])
-    torch.testing.assert_close(plain[:1], without)
+    with_bias, without_bias = {"key_bias": bias}, {}  # a bias scales the keys of powers, masked ones to zero
+    plain = [linear_attention(q, k, v, phi, key_mask=mask, **options) for options in (with_bias, without_bias)]
+    alone = linear_attention(q[:1], k[:1, :, :5], v[:1, :, :5], phi)
+    torch.testing.assert_close(plain[1][:1], alone)
     k[0, :, 5:], v[0, :, 5:], bias[0, :, 5:] = 1e4, -1e4, 1e4
-    torch.testing.assert_close(linear_attention(q, k, v, phi, key_mask=mask, key_bias=bias), plain)
+    for expected, options in zip(plain, (with_bias, without_bias), strict=True):
+        torch.testing.assert_close(linear_attention(q, k, v, phi, key_mask=mask, **options), expected)
 
 
 @pytest.mark.parametrize("decay", [None, "table"])
