@@ -24,7 +24,8 @@ Fields of a table:
     many     what a cell shows of several CSV rows: seeds (mean with 95 % interval; single values, where they lie 10 or
              more apart), list, mean, range, spread (mean and range), max, or difference (signed mean with interval;
              the row of the `reference` shows its accuracy). Default: seeds.
-    format   Python's format of a number, .1f by default; or a text such as "{weight:.2f} at {step:.0f}" of one CSV row.
+    format   Python's format of a number, .1f by default; or a text such as "{weight:.2f} at {step:.0f}" of one CSV row;
+             or both by title of a column, {title: ..., default: ...}.
     scale    factor of the numbers, 100 for shares in per cent.
     heading  title of the first table column.
 """
@@ -118,9 +119,11 @@ def show_difference(rows: Sequence[CsvRow], column: str, form: str) -> str:
     return f"{mean:+{form}} ({low:+{form}} to {high:+{form}})"
 
 
-def show(rows: Sequence[CsvRow], column: str, table: Condition) -> str:
+def show(rows: Sequence[CsvRow], column: str, title: str, table: Condition) -> str:
     """Return the text of a cell, of all CSV rows that belong to it."""
-    form, scale, many = str(table.get("format", ".1f")), float(table.get("scale", 1)), table.get("many", "seeds")
+    form, scale, many = table.get("format", ".1f"), float(table.get("scale", 1)), table.get("many", "seeds")
+    if isinstance(form, Mapping):
+        form = form.get(title, form["default"])
     if not rows:
         return ""
     if "{" in form:
@@ -168,9 +171,9 @@ def build(table: Condition, folder: Path) -> str:
     lines = []
     for label, rows in found.items():
         line = [label]
-        for name in columns.values():
+        for title, name in columns.items():
             cell = select(rows, {across: name}) if across else rows
-            line.append(show(cell, table.get("value", "") if across else name, table))
+            line.append(show(cell, table.get("value", "") if across else name, title, table))
         lines.append(line)
     headers = [table.get("heading", key), *columns]
     return tabulate(lines, headers=headers, tablefmt="github", disable_numparse=True)
