@@ -166,7 +166,7 @@ def build(table: Condition, folder: Path) -> str:
     columns = table.get("columns")
     if columns is None:
         unit = " px" if across == "resolution" else ""
-        values = dict.fromkeys(row[across] for rows in found.values() for row in rows)
+        values = sorted({row[across] for rows in found.values() for row in rows}, key=float)
         columns = {f"{value}{unit}": value for value in values}
     lines = []
     for label, rows in found.items():
