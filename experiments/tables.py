@@ -17,7 +17,7 @@ A table stands between two markers. The first one describes it in YAML; what fol
 Fields of a table:
     file     CSV file, relative to the README.md.
     rows     CSV column with one table row for each of its values; a trailing `-seedN` is ignored.
-    labels   label of a table row -> value of `rows`, or several conditions {file: ..., CSV column: value}. Default: all.
+    labels   label of a table row -> value of `rows`, or several conditions {file: ..., column: value}. Default: all.
     across   CSV column with one table column for each of its values; `value` names the CSV column shown in the cells.
     columns  title of a table column -> value of `across`; without `across`, -> CSV column shown in the cells.
     where    conditions {CSV column: value} on all rows. Values may contain the wildcards * and ?.
@@ -57,11 +57,7 @@ Condition = Mapping[str, Any]
 
 
 def read_csv(path: Path) -> list[CsvRow]:
-    """Return the rows of a CSV file whose first lines are comments, with the column `seed` of the runs' names.
-
-    Raises:
-        ValueError: The file is missing or a row has more or fewer cells than the header.
-    """
+    """Return the rows of a CSV file whose first lines are comments, with the column `seed` of the runs' names."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}.")
     with path.open(newline="") as file:
@@ -75,11 +71,7 @@ def read_csv(path: Path) -> list[CsvRow]:
 
 
 def number(row: CsvRow, column: str, scale: float) -> float:
-    """Return a cell as a number.
-
-    Raises:
-        ValueError: There is no such column, or the cell is not a number.
-    """
+    """Return a cell as a number."""
     if column not in row:
         raise ValueError(f"no column {column!r} among {', '.join(row)}.")
     try:
@@ -91,11 +83,10 @@ def number(row: CsvRow, column: str, scale: float) -> float:
 def select(rows: Sequence[CsvRow], conditions: Condition) -> list[CsvRow]:
     """Return the rows whose cells, with or without `-seedN`, match all conditions."""
 
-    def matches(row: CsvRow) -> bool:
-        cells = ((row.get(column, ""), str(pattern)) for column, pattern in conditions.items())
-        return all(fnmatchcase(cell, pattern) or fnmatchcase(stem(cell), pattern) for cell, pattern in cells)
+    def matches(cell: str, pattern: object) -> bool:
+        return fnmatchcase(cell, str(pattern)) or fnmatchcase(stem(cell), str(pattern))
 
-    return [row for row in rows if matches(row)]
+    return [row for row in rows if all(matches(row.get(column, ""), p) for column, p in conditions.items())]
 
 
 def show_seeds(rows: Sequence[CsvRow], column: str, scale: float, form: str) -> str:
@@ -112,7 +103,7 @@ def show_seeds(rows: Sequence[CsvRow], column: str, scale: float, form: str) -> 
 
 
 def show_difference(rows: Sequence[CsvRow], column: str, form: str) -> str:
-    """Return the mean difference to the reference with Student's interval over the seeds; of the reference, accuracy."""
+    """Return the mean difference to the reference with Student's interval over seeds; of the reference, accuracy."""
     if all(stem(row["model"]) == row["reference"] for row in rows):
         return show_seeds(rows, "accuracy", 1.0, form)
     mean, low, high = student([number(row, column, 1.0) for row in rows])
@@ -138,24 +129,21 @@ def show(rows: Sequence[CsvRow], column: str, title: str, table: Condition) -> s
     values = [number(row, column, scale) for row in rows if row[column] != ""]
     if not values:
         return ""
-    mean, low, high = (f"{value:{form}}" for value in (statistics.mean(values), min(values), max(values)))
+    mean, low, high = (f"{f(values):{form}}" for f in (statistics.mean, min, max))
     texts = {"mean": mean, "max": high, "list": " / ".join(f"{value:{form}}" for value in values)}
     texts |= {"range": low if low == high else f"{low} to {high}", "spread": f"{mean} ({low}-{high})"}
     return texts[many] if len(values) > 1 else mean
 
 
 def build(table: Condition, folder: Path) -> str:
-    """Return a table in Markdown.
-
-    Raises:
-        ValueError: A field is unknown, or a label, a column or a number is not in the CSV file.
-    """
+    """Return a table in Markdown."""
     if unknown := table.keys() - FIELDS:
         raise ValueError(f"unknown fields {', '.join(sorted(unknown))}; there are {', '.join(sorted(FIELDS))}.")
-    key, across, where = table["rows"], table.get("across"), table.get("where", {})
-    labels = table.get("labels") or {}
-    if not labels:
-        labels = {name: name for name in dict.fromkeys(stem(r[key]) for r in select(read_csv(folder / table["file"]), where))}
+    key, across, where = table["rows"], table.get("across", ""), table.get("where", {})
+    labels = table.get("labels")
+    if labels is None:
+        names = [stem(row[key]) for row in select(read_csv(folder / table["file"]), where)]
+        labels = dict(zip(names, names, strict=True))
     found: dict[str, list[CsvRow]] = {}
     for label, condition in labels.items():
         conditions = dict(condition) if isinstance(condition, Mapping) else {key: condition}
@@ -170,21 +158,16 @@ def build(table: Condition, folder: Path) -> str:
         columns = {f"{value}{unit}": value for value in values}
     lines = []
     for label, rows in found.items():
-        line = [label]
-        for title, name in columns.items():
-            cell = select(rows, {across: name}) if across else rows
-            line.append(show(cell, table.get("value", "") if across else name, title, table))
-        lines.append(line)
+        cells = [(t, name, select(rows, {across: name}) if across else rows) for t, name in columns.items()]
+        lines.append(
+            [label, *(show(part, table.get("value", "") if across else str(name), t, table) for t, name, part in cells)]
+        )
     headers = [table.get("heading", key), *columns]
     return tabulate(lines, headers=headers, tablefmt="github", disable_numparse=True)
 
 
 def fill(text: str, folder: Path) -> str:
-    """Return the text of a README.md with all its tables built anew.
-
-    Raises:
-        ValueError: A marker has no counterpart, or a table cannot be built.
-    """
+    """Return the text of a README.md with all its tables built anew."""
     blocks = len(BLOCK.findall(text))
     if not blocks == text.count("<!-- table") == text.count("<!-- end table"):
         raise ValueError("a table needs both its markers, `<!-- table`, `-->` and `<!-- end table -->`, on own lines.")
@@ -210,7 +193,6 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
             print(f"{page}: its tables are out of date; write them with: make tables", file=sys.stderr)
         elif new != text:
             page.write_text(new)
-            print(page)
     return wrong
 
 

@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", nargs="+", default=[], metavar="AXIS=NAME,NAME", help="a part of it; model, seed too")
     parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
     parser.add_argument("--threads", type=int, help="of each; default: OMP_NUM_THREADS, or all cores shared out")
-    parser.add_argument("--out", type=Path, help="where the runs are; default: runs/FOLDER of FOLDER/sweep.yaml, else runs/NAME")
+    parser.add_argument("--out", type=Path, help="folder of the runs; default: runs/NAME, of NAME/sweep.yaml")
     parser.add_argument("--list", action="store_true", help="say what there is to do, and do nothing")
     options, unknown = parser.parse_known_args(given[:split])
     if unknown:
