@@ -83,11 +83,13 @@ def main() -> None:
                 torch.save({key: content[key] for key in KEPT}, kept)
         runs.command("train", "resume", runs.WHOLE, *runs.RESUME, folder=Path(folder))
         resumed = ViT.from_checkpoint(Path(folder) / runs.WHOLE / "checkpoints" / "last.ckpt")
-        save_file({"logits": runs.logits(resumed)}, runs.RESUMED)
+        after = {"resumed": runs.logits(resumed)}
     for name in runs.STUDIED:
         path = runs.checkpoint(f"studied-{name}")
         path.parent.mkdir(parents=True)
         study(torch.load(runs.checkpoint(name), weights_only=True), path)
+    with tempfile.TemporaryDirectory() as folder:
+        save_file({**after, "begun": runs.begun(Path(folder))}, runs.RESUMED)
     models = {path.parents[1].name: ViT.from_checkpoint(path) for path in runs.CHECKPOINTS.rglob("*.ckpt")}
     folded = fold(models["softmax"])
     save_file({key: x.contiguous() for key, x in folded.state_dict().items()}, runs.FOLDED)

@@ -12,6 +12,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+import yaml
 from torch import Tensor
 
 from performer_string import ViT
@@ -136,3 +137,18 @@ def logits(model: ViT) -> Tensor:
     """Return the logits of two images of each size, in float64: [4, classes]."""
     model = model.double().eval()
     return torch.cat([model(draw(2, 1, size, size, key=2)) for size in SIZES])
+
+
+def begun(folder: Path) -> Tensor:
+    """Return the logits after a training, of three steps, that begins with old weights and learns from old ones."""
+    (folder / "recipe.yaml").write_text(yaml.safe_dump(recipe("softmax")))
+    old = str(checkpoint("softmax"))
+    options = [
+        "--model.distillation.teacher",
+        str(checkpoint("studied-softmax")),
+        "--model.distillation.attention",
+        "1",
+    ]
+    options += ["--init_from", old, "--model.optim.weight_decay", "2.0", "--run_dir", "run"]
+    command("train", "fit", "--config", "recipe.yaml", *options, folder=folder)
+    return logits(ViT.from_checkpoint(folder / "run" / "checkpoints" / "last.ckpt"))
