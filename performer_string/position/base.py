@@ -38,7 +38,7 @@ class Sizes:
         if self.grid is not None and len(self.grid) != self.coord_dim:
             raise ValueError(f"the training grid {self.grid} does not have coord_dim={self.coord_dim} axes.")
 
-    def own_heads(self, share_heads: bool) -> int:
+    def parameter_heads(self, share_heads: bool) -> int:
         """How many heads, of all layers, have parameters of their own."""
         return self.layers * (1 if share_heads else self.num_heads)
 
@@ -138,7 +138,7 @@ class SeparableEncoding(Encoding):
     """R(r) = B Rot(Omega r) B^T, the form of every STRING encoding (arXiv:2502.02562, Theorem 3.4).
 
     A family gives its plane frequencies Omega and, where it has one, its basis B, for the heads of all layers served:
-    `own_heads` of them, layers x H, or one a layer with `share_heads`; or 1 for all. `all_heads` repeats a layer's.
+    `parameter_heads` of them, layers x H, or one a layer with `share_heads`; or 1 for all. `all_heads` repeats a layer's.
     """
 
     share_heads: bool
@@ -148,7 +148,7 @@ class SeparableEncoding(Encoding):
     def __init__(self, sizes: Sizes, *, share_heads: bool = False):
         super().__init__(sizes)
         self.share_heads = share_heads
-        self.own_heads = sizes.own_heads(share_heads)
+        self.parameter_heads = sizes.parameter_heads(share_heads)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -165,16 +165,16 @@ class SeparableEncoding(Encoding):
             )
 
     def frequencies(self) -> Tensor:
-        """Omega, [1, own_heads or layers H, C, P] with P <= d / 2 planes, in radians for each patch."""
+        """Omega, [1, parameter_heads or layers H, C, P] with P <= d / 2 planes, in radians for each patch."""
         raise NotImplementedError
 
     def basis(self) -> Tensor | None:
-        """B, orthogonal, [1 or own_heads, d, d]; None for the identity."""
+        """B, orthogonal, [1 or parameter_heads, d, d]; None for the identity."""
         return None
 
     def check_shape(self, method: str, x: Tensor, fits: bool, rest: str) -> None:
         """An error unless x is [heads, *rest], with the own heads or those of all layers; `fits` says of the rest."""
-        heads = (1, self.own_heads, self.layers * self.num_heads)
+        heads = (1, self.parameter_heads, self.layers * self.num_heads)
         if not fits or x.shape[0] not in heads:
             raise ValueError(
                 f"{type(self).__name__}.{method}() has to be [{' or '.join(map(str, dict.fromkeys(heads)))}, {rest}] "

@@ -56,14 +56,14 @@ class CayleySTRING(SeparableEncoding):
         if frequencies not in get_args(Frequencies):
             raise ValueError(f"frequencies has to be one of {get_args(Frequencies)}, not {frequencies!r}.")
         if frequencies == "mixed":
-            omega = mixed_frequencies(self.own_heads, planes, sizes.coord_dim, 10.0 if base is None else base)
+            omega = mixed_frequencies(self.parameter_heads, planes, sizes.coord_dim, 10.0 if base is None else base)
         else:
             omega = axial_frequencies(planes, sizes.coord_dim, 100.0 if base is None else base)
-            omega = omega.repeat(self.own_heads, 1, 1)
+            omega = omega.repeat(self.parameter_heads, 1, 1)
         self.omega = nn.Parameter(omega, requires_grad=learn_frequencies)
         options = {"bandwidth": bandwidth, "k": k, "fraction": fraction}
         chosen = {name: value for name, value in options.items() if value is not None}
-        self.generator = build_generator(generator, self.own_heads, sizes.head_dim, init_std, chosen)
+        self.generator = build_generator(generator, self.parameter_heads, sizes.head_dim, init_std, chosen)
 
     def frequencies(self) -> Tensor:
         return self.omega

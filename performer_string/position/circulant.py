@@ -64,12 +64,12 @@ class CirculantSTRING(SeparableEncoding):
         b = block_of("circulant-string", sizes.head_dim, block_size, 3)
         self.block_size, self.blocks = b, sizes.head_dim // b
         sines = sine_matrix(b)
-        omega = mixed_frequencies(self.own_heads, self.blocks * len(sines), sizes.coord_dim, base)
+        omega = mixed_frequencies(self.parameter_heads, self.blocks * len(sines), sizes.coord_dim, base)
         omega = omega.unflatten(-1, (self.blocks, -1))  # [H, C, blocks, p]
         self.coefficients = nn.Parameter(omega @ sines.to(omega) / b)  # a = M^T omega / b, rows
         self.register_computed_buffers()
 
-    def constants(self) -> dict[str, Tensor]:
+    def computed_buffers(self) -> dict[str, Tensor]:
         return {"fourier": fourier_basis(self.block_size, self.blocks), "sines": sine_matrix(self.block_size)}
 
     def frequencies(self) -> Tensor:

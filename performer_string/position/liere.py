@@ -38,7 +38,7 @@ class LieRE(Encoding):
         super().__init__(sizes)
         b = block_of("liere", sizes.head_dim, block_size, 2)
         self.block_size = b
-        shape = (sizes.own_heads(share_heads), sizes.coord_dim, sizes.head_dim // b, b * (b - 1) // 2)
+        shape = (sizes.parameter_heads(share_heads), sizes.coord_dim, sizes.head_dim // b, b * (b - 1) // 2)
         self.entries = nn.Parameter(torch.randn(shape) * init_scale / b**0.5)
 
     def skew(self) -> Tensor:

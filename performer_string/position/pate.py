@@ -94,11 +94,11 @@ class PaTE(SeparableEncoding):
                 f"and {slow_down}."
             )
         self.bound, self.slow_down = conformal_scaling, slow_down
-        self.log_lambda = nn.Parameter(torch.full((self.own_heads,), -0.5)) if conformal_scaling else None
+        self.log_lambda = nn.Parameter(torch.full((self.parameter_heads,), -0.5)) if conformal_scaling else None
         self.raster = raster
         self.register_computed_buffers()
 
-    def constants(self) -> dict[str, Tensor]:
+    def computed_buffers(self) -> dict[str, Tensor]:
         """strides, with raster index = strides . r: (W, 1) for a grid of width W, [C]; only where one is needed."""
         if not self.raster and self.log_lambda is None:
             return {}
@@ -148,10 +148,10 @@ class PaTESO2(PaTE):
             raise ValueError(f"layout has to be one of {', '.join(get_args(Layout))}, not {layout!r}.")
         super().__init__(sizes, share_heads, conformal_scaling, slow_down, 2, raster=layout == "raster")
         planes = planes_of(sizes.head_dim, self.name)
-        omega = axial_frequencies(planes, 1 if self.raster else sizes.coord_dim, base).repeat(self.own_heads, 1, 1)
+        omega = axial_frequencies(planes, 1 if self.raster else sizes.coord_dim, base).repeat(self.parameter_heads, 1, 1)
         self.omega = nn.Parameter(omega, requires_grad=learn_angles)
         # log L_11, L_21 and log L_22 of each plane
-        self.root = nn.Parameter(torch.zeros(self.own_heads, planes, 3)) if metric else None
+        self.root = nn.Parameter(torch.zeros(self.parameter_heads, planes, 3)) if metric else None
         if metric:
             self.rotation = MetricRotation
 
@@ -214,9 +214,9 @@ class PaTESO3(PaTE):
         share_heads: bool = False,
     ):
         super().__init__(sizes, share_heads, conformal_scaling, slow_down, 3)
-        omega = mixed_frequencies(self.own_heads, sizes.head_dim // 3, sizes.coord_dim, base)
+        omega = mixed_frequencies(self.parameter_heads, sizes.head_dim // 3, sizes.coord_dim, base)
         self.omega = nn.Parameter(omega, requires_grad=learn_angles)
-        self.axis = nn.Parameter(torch.randn(self.own_heads, sizes.head_dim // 3, 3))
+        self.axis = nn.Parameter(torch.randn(self.parameter_heads, sizes.head_dim // 3, 3))
 
     def frequencies(self) -> Tensor:
         return self.omega

@@ -56,9 +56,9 @@ class PaTESO4(PaTE):
                 f"pate-so4 has two commuting turns, so positions have 1 or 2 dimensions, not {sizes.coord_dim}."
             )
         blocks = sizes.head_dim // 4
-        rates = axial_frequencies(blocks, 1, base).repeat(self.own_heads, sizes.coord_dim, 1)
+        rates = axial_frequencies(blocks, 1, base).repeat(self.parameter_heads, sizes.coord_dim, 1)
         self.rates = nn.Parameter(rates, requires_grad=learn_angles)  # alpha and beta, [H, C, M]
-        self.axes = nn.Parameter(torch.randn(sizes.coord_dim, self.own_heads, blocks, 3))  # u and v
+        self.axes = nn.Parameter(torch.randn(sizes.coord_dim, self.parameter_heads, blocks, 3))  # u and v
 
     def frequencies(self) -> Tensor:
         if self.coord_dim == 1:

@@ -32,9 +32,9 @@ class ReflectionSTRING(SeparableEncoding):
     ):
         super().__init__(sizes, share_heads=share_heads)
         planes = planes_of(sizes.head_dim, "reflection-string")
-        omega = mixed_frequencies(self.own_heads, planes, sizes.coord_dim, base)
+        omega = mixed_frequencies(self.parameter_heads, planes, sizes.coord_dim, base)
         self.mirrors = nn.Parameter(torch.stack([-omega / 4, omega / 4]))  # w1 and w2, [2, H, C, P]
-        self.generator = build_generator("dense", self.own_heads, sizes.head_dim, 0.02, {}) if cayley else None
+        self.generator = build_generator("dense", self.parameter_heads, sizes.head_dim, 0.02, {}) if cayley else None
 
     def frequencies(self) -> Tensor:
         first, second = full_precision(self.mirrors).unbind(0)

@@ -28,7 +28,7 @@ class RoPE(SeparableEncoding):
         self.base = base
         self.register_computed_buffers()
 
-    def constants(self) -> dict[str, Tensor]:
+    def computed_buffers(self) -> dict[str, Tensor]:
         planes = planes_of(self.head_dim, self.name)
         return {"omega": axial_frequencies(planes, self.coord_dim, self.base, torch.float64)}
 
@@ -72,7 +72,7 @@ class RoPEMixed(SeparableEncoding):
     ):
         super().__init__(sizes, share_heads=share_heads)
         planes = planes_of(sizes.head_dim, "rope-mixed")
-        self.omega = nn.Parameter(mixed_frequencies(self.own_heads, planes, sizes.coord_dim, base))
+        self.omega = nn.Parameter(mixed_frequencies(self.parameter_heads, planes, sizes.coord_dim, base))
 
     def frequencies(self) -> Tensor:
         return self.omega

@@ -51,7 +51,7 @@ class SkewGenerator(ComputedBuffers):
         self.entries = nn.Parameter(torch.randn(heads, support.shape[-1]) * init_std)
         self.register_computed_buffers()
 
-    def constants(self) -> dict[str, Tensor]:
+    def computed_buffers(self) -> dict[str, Tensor]:
         return {"place": planar_order(self.head_dim)}
 
     def kept(self) -> Tensor:

@@ -19,13 +19,13 @@ class ComputedBuffers(nn.Module):
 
     computed_names: tuple[str, ...] = ()
 
-    def constants(self) -> Mapping[str, Tensor]:
+    def computed_buffers(self) -> Mapping[str, Tensor]:
         """The values by name, on any device, of the best type they can be computed in."""
         return {}
 
     def register_computed_buffers(self) -> None:
         """To be called once, at the end of the constructor."""
-        values = self.constants()
+        values = self.computed_buffers()
         self.computed_names = tuple(values)
         for name, value in values.items():
             least = torch.promote_types(torch.get_default_dtype(), torch.float32)
@@ -33,7 +33,7 @@ class ComputedBuffers(nn.Module):
 
     def compute(self, device: torch.device | None = None) -> None:
         """The values anew: where they are or on a device, in their type but in float32 at the least."""
-        for name, value in self.constants().items():
+        for name, value in self.computed_buffers().items():
             there = self.get_buffer(name)
             dtype = torch.promote_types(there.dtype, torch.float32) if value.is_floating_point() else value.dtype
             self.register_buffer(name, value.to(device or there.device, dtype), persistent=False)
