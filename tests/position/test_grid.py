@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from performer_string import grid_positions
+from performer_string import ViTConfig, grid_positions
 from performer_string.position.grid import with_prefix
 
 
@@ -27,9 +27,11 @@ def test_interpolation_aligns_the_cells():
     torch.testing.assert_close(same, grid_positions((2, 3)))
 
 
-def test_unit_mode_ends_at_one():
-    assert grid_positions((5, 3), mode="unit").amax(0).tolist() == [1, 1]
-    assert grid_positions((1, 1), mode="unit").tolist() == [[0, 0]]
+def test_a_removed_mode_is_a_clear_error_of_old_checkpoints():
+    with pytest.raises(ValueError, match='position mode "unit" was removed: .* loads in the version that wrote it'):
+        grid_positions((3, 3), mode="unit")
+    with pytest.raises(ValueError, match='position mode "unit" was removed'):
+        ViTConfig.of_checkpoint({"width": 16, "depth": 1, "num_heads": 2, "positions": "unit"})
 
 
 def test_centred_positions_have_mean_zero():
@@ -47,7 +49,7 @@ def test_prefix_tokens_are_at_the_origin():
     [
         ((), {}, "positive sizes"),
         ((3, 0), {}, r"not \(3, 0\)"),
-        ((3, 3), {"mode": "stretch"}, "extrapolate, interpolate, unit, not 'stretch'"),
+        ((3, 3), {"mode": "stretch"}, "unknown position mode 'stretch'. Known: extrapolate, interpolate"),
         ((3, 3), {"mode": "interpolate"}, "needs train_grid"),
         ((3, 3), {"train_grid": (2, 2)}, "needs train_grid, and no other does"),
         ((3, 3), {"mode": "interpolate", "train_grid": (2,)}, "differ in dimension"),
