@@ -237,7 +237,7 @@ def test_the_latency_report_counts_parameters_and_names_what_it_leaves_out(tmp_p
     main(
         ["latency", *small[2:], "--variant", "tiny", "--rounds", "5", "--encodings", "pate-so3", "--out", str(tmp_path)]
     )
-    assert "pate-so3 is left out: pate-so3 turns blocks of 3" in capsys.readouterr().out
+    assert "pate-so3 is left out: pate-so3 rotates blocks of 3" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

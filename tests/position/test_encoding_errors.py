@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from performer_string import ENCODINGS, build_encoding, grid_positions
-from performer_string.position.base import SeparableEncoding, Sizes
+from performer_string.position.base import Sizes
+from performer_string.position.separable import SeparableEncoding
 
 
 @pytest.mark.parametrize(
@@ -32,7 +33,8 @@ from performer_string.position.base import SeparableEncoding, Sizes
         ("pate-so4", {"head_dim": 14}, "blocks of 4, so the head width has to be divisible, not 14"),
         ("pate-so4", {"coord_dim": 3, "grid": None}, "positions have 1 or 2 dimensions, not 3"),
         ("pate-so2", {"layout": "rows"}, "raster, axes, not 'rows'"),
-        ("pate-so2", {"grid": None}, "a raster index needs the training grid"),
+        ("pate-so2", {"layout": "raster", "grid": None}, "a raster index needs the training grid"),
+        ("pate-so2", {"conformal_scaling": 0.5, "grid": None}, "a raster index needs the training grid"),
         ("pate-so2", {"conformal_scaling": -1.0}, "conformal_scaling has to be 0 or more"),
         ("cayley-string", {"frequencies": "random"}, "frequencies has to be one of"),
         ("rope", {"base": -1.0}, "base of the frequencies has to be positive, not -1.0"),
@@ -71,7 +73,7 @@ def test_frequencies_of_other_shapes():
     for mine.shape in ((2, 2, 6), (3, 2, 6), (6, 3, 6), (6, 2, 7), (2, 6)):
         with pytest.raises(ValueError, match=r"\[1 or 6, 2, at most 6\] for 3 layers of 2 heads of width 12"):
             mine(torch.rand(5, 2))
-    with pytest.raises(NotImplementedError, match=r"Mine turns queries and keys, but has no generators\(\)"):
+    with pytest.raises(NotImplementedError, match=r"Mine rotates queries and keys, but has no generators\(\)"):
         mine.generators()
 
 

@@ -104,7 +104,7 @@ def test_cayley_bases_are_the_transform_of_their_matrix(generator):
 )
 def test_sparse_generators_have_their_support(options, entries, parameters):
     skew = make(("cayley-string", {**options, "init_std": 1.0})).generator
-    natural = skew.skew()[:, skew.place][:, :, skew.place]  # rows and columns as the papers number them
+    natural = skew.skew()[:, skew.order][:, :, skew.order]  # rows and columns as the papers number them
     upper = natural.triu(1) != 0
     assert (upper.sum((1, 2)) == entries).all()
     assert skew.entries[0].numel() == parameters

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from performer_string import build_encoding
-from performer_string.position import exponential as module
-from performer_string.position.exponential import exponential, exponentials
+from performer_string.position import matrix_exponential as module
+from performer_string.position.matrix_exponential import chunked_exponential_of_combination, skew_exponential
 
 
 def skew(*shape, norm=1.0, seed=0):
@@ -19,8 +19,8 @@ def skew(*shape, norm=1.0, seed=0):
 def test_values(b, norm):
     x = skew(5, b, b, norm=norm)
     expected = torch.linalg.matrix_exp(x)
-    torch.testing.assert_close(exponential(x), expected, rtol=0, atol=2e-13)
-    single = exponential(x.float())
+    torch.testing.assert_close(skew_exponential(x), expected, rtol=0, atol=2e-13)
+    single = skew_exponential(x.float())
     assert single.dtype == torch.float32
     torch.testing.assert_close(single.double(), expected, rtol=0, atol=1e-6 + 3e-7 * norm)
     assert (single @ single.mT - torch.eye(b)).abs().max() < 1e-6
@@ -30,7 +30,7 @@ def test_values(b, norm):
 def test_far_from_the_origin(norm):
     """X^4 is in the range of float32 there, and its squares are not."""
     x = skew(5, 8, 8, norm=norm).float()
-    single = exponential(x)
+    single = skew_exponential(x)
     assert (single @ single.mT - torch.eye(8)).abs().max() < 1e-2
     torch.testing.assert_close(single.double(), torch.linalg.matrix_exp(x.double()), rtol=0, atol=3e-7 * norm)
 
@@ -39,7 +39,7 @@ def test_far_from_the_origin(norm):
 def test_gradients(norm):
     x, g = skew(4, 7, 7, norm=norm), torch.randn(4, 7, 7, dtype=torch.float64)
     found, expected = [], []
-    for function, gradients in ((exponential, found), (torch.linalg.matrix_exp, expected)):
+    for function, gradients in ((skew_exponential, found), (torch.linalg.matrix_exp, expected)):
         y = x.clone().requires_grad_()
         # Of the skew part, since X has no other: outside of it the step back to the orthogonal matrices has its own.
         (gradient,) = torch.autograd.grad(function(y), y, g)
@@ -55,15 +55,15 @@ def test_a_few_positions_at_a_time(held, positions, monkeypatch):
     results = []
     for size in (held, None):
         if size is not None:
-            monkeypatch.setattr(module, "CACHE", size)
+            monkeypatch.setattr(module, "CPU_CHUNK", size)
         a, p = generators.clone().requires_grad_(), r.clone().requires_grad_()
         x = torch.einsum("mc,hcnij->hmnij", p, a).contiguous()
-        out = exponentials(p, a) if size else torch.linalg.matrix_exp(x)
+        out = chunked_exponential_of_combination(p, a) if size else torch.linalg.matrix_exp(x)
         (out * torch.linspace(-1, 1, 25, dtype=torch.float64).view(5, 5)).sum().backward()
         results.append((out.detach(), p.grad, a.grad - a.grad.mT))
     torch.testing.assert_close(*results)
     with torch.no_grad():
-        torch.testing.assert_close(exponentials(r, generators), results[1][0])
+        torch.testing.assert_close(chunked_exponential_of_combination(r, generators), results[1][0])
 
 
 @pytest.mark.parametrize("bad", [float("nan"), 1e12], ids=["nan", "too large to be squared twice"])
@@ -71,7 +71,7 @@ def test_a_generator_that_went_bad_goes_through_to_the_loss(bad):
     x = skew(2, 4, 4).float()
     x[1, 0, 1] = bad
     x[1, 1, 0] = -bad
-    assert exponential(x)[1].isnan().any()
+    assert skew_exponential(x)[1].isnan().any()
 
 
 def test_only_the_rotations_are_held_for_the_backward_pass():
