@@ -28,7 +28,7 @@ def test_interpolation_aligns_the_cells():
 
 
 def test_a_removed_mode_is_a_clear_error_of_old_checkpoints():
-    with pytest.raises(ValueError, match='position mode "unit" was removed: .* loads in the version that wrote it'):
+    with pytest.raises(ValueError, match=r'position mode "unit" was removed: .* loads in the version that wrote it'):
         grid_positions((3, 3), mode="unit")
     with pytest.raises(ValueError, match='position mode "unit" was removed'):
         ViTConfig.of_checkpoint({"width": 16, "depth": 1, "num_heads": 2, "positions": "unit"})

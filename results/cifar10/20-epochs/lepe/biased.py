@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-from performer_string.features.arc_cosine import ArcCosineFeatures
-from performer_string.features.base import ALL, Heads
-from performer_string.features.draws import orthogonal_projection
 from torch import Tensor
 
-from performer_string.features import FEATURE_MAPS, derive_seed
+from performer_string.feature_maps import FEATURE_MAPS, derive_seed
+from performer_string.feature_maps.arc_cosine import ArcCosineFeatures
+from performer_string.feature_maps.base import ALL, Heads
+from performer_string.feature_maps.random import orthogonal_projection
 
 
 class Biased(ArcCosineFeatures):
@@ -30,7 +30,9 @@ class Biased(ArcCosineFeatures):
         return None
 
     def draw(self, step: int) -> Tensor:
-        return orthogonal_projection(self.num_heads, self.draws(), self.head_dim + 1, derive_seed(self.seed, step))
+        return orthogonal_projection(
+            self.num_heads, self.num_projections(), self.head_dim + 1, derive_seed(self.seed, step)
+        )
 
     def more(self, x: Tensor) -> Tensor:
         return torch.cat([x, x.new_full((*x.shape[:-1], 1), self.bias)], -1)
@@ -38,17 +40,17 @@ class Biased(ArcCosineFeatures):
     def queries(self, q):
         return super().queries(self.more(q))
 
-    def key_scale(self, k, hidden=None):
-        return super().key_scale(self.more(k), hidden)
+    def key_scale(self, k, masked=None):
+        return super().key_scale(self.more(k), masked)
 
     def scaled_queries(self, q, scale, heads: Heads = ALL):
         q = self.more(q.to(scale.dtype))
         norms = q.norm(dim=-1, keepdim=True).detach()
-        return self.powers(q / (norms * self.reach(heads)), heads)
+        return self.power_features(q / (norms * self.row_scale(heads)), heads)
 
-    def scaled_keys(self, k, scale, hidden=None, heads: Heads = ALL):
-        k = self.more(k.to(scale.dtype)) / (scale * self.reach(heads))
-        return self.powers(k if hidden is None else k.masked_fill(hidden, 0.0), heads)
+    def scaled_keys(self, k, scale, masked=None, heads: Heads = ALL):
+        k = self.more(k.to(scale.dtype)) / (scale * self.row_scale(heads))
+        return self.power_features(k if masked is None else k.masked_fill(masked, 0.0), heads)
 
     def log_kernel(self, q, k):
         return super().log_kernel(self.more(q), self.more(k))
