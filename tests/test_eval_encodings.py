@@ -17,7 +17,7 @@ from performer_string.feature_maps.favor import PositiveFeatures
 from performer_string.feature_maps.polynomial import PolynomialFeatures
 from performer_string.position import Encoding, SeparableEncoding
 from performer_string.position.liere import LieRE
-from tests.helpers.encodings import make
+from tests.helpers.encodings import make_encoding
 
 CPU = torch.device("cpu")
 
@@ -144,7 +144,7 @@ def test_exact_is_what_float64_leaves_of_zero(change, holds):
 
 @pytest.mark.parametrize("broken", [0, 1])
 def test_a_move_along_an_axis_is_one_along_that_axis(broken):
-    encoding = make(("rope-mixed", {}))
+    encoding = make_encoding("rope-mixed")
     forward = encoding.forward
     encoding.forward = lambda r: forward(torch.where(torch.arange(2) == broken, r.square(), r))
     with torch.no_grad():
@@ -237,7 +237,7 @@ def test_the_latency_report_counts_parameters_and_names_what_it_leaves_out(tmp_p
     main(
         ["latency", *small[2:], "--variant", "tiny", "--rounds", "5", "--encodings", "pate-so3", "--out", str(tmp_path)]
     )
-    assert "pate-so3 is left out: pate-so3 turns blocks of 3" in capsys.readouterr().out
+    assert "pate-so3 is left out: pate-so3 rotates blocks of 3" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -94,7 +94,7 @@ def test_it_does_not_see_a_common_move():
 
 
 @pytest.mark.parametrize("attention", ["linear", "softmax"])
-@pytest.mark.parametrize("positions", ["extrapolate", "interpolate", "unit"])
+@pytest.mark.parametrize("positions", ["extrapolate", "interpolate"])
 def test_padded_images_of_several_sizes_are_what_they_are_alone(attention, positions):
     model = vit(attention=attention, values="lepe", registers=1, positions=positions).double().eval()
     images = [torch.randn(2, *size, dtype=torch.float64) for size in ((16, 24), (8, 16))]

@@ -175,7 +175,7 @@ def test_under_a_metric(name):
     positions, weights = random_positions(N, 2), torch.rand(2, H, N, N, dtype=torch.float64)
     rotation = values.encoding(positions)
     triangle = rotation.basis[:, None]  # L, [1 or H, 1, d, d]
-    turns = torch.linalg.inv(triangle).mT @ rotation.turns() @ triangle.mT  # [H, N, d, d]
+    turns = torch.linalg.inv(triangle).mT @ rotation.rotation_matrix() @ triangle.mT  # [H, N, d, d]
     out = values(lambda x: weights @ x, v, see(tokens, q, positions))
     attend = reference.attend_turned if name == "group-action" else reference.attend_connected
     torch.testing.assert_close(out, attend(weights, v, turns))
