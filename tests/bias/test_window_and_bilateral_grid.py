@@ -7,7 +7,7 @@ import torch
 
 from performer_string import grid_positions
 from performer_string.bias.linear_time.bilateral_grid import grid_sum
-from performer_string.bias.linear_time.recompute import Given
+from performer_string.bias.linear_time.recompute import StoredFeatures
 from performer_string.bias.linear_time.tiles import bands, slabs
 from performer_string.bias.linear_time.window import window_sum
 from performer_string.ops import reference
@@ -22,7 +22,7 @@ def test_a_window_over_everything_is_exact_with_every_gradient():
     locality = decay("gaussian", 3.0)
     fq, fk, v = inputs(990, 3, 2, batch=2)
     slow = reference.attenuated(fq, fk, v, definition(locality, positions))
-    fast = window_sum(Given(3), fq, fk, v, locality.of_offsets, lattice, (10, 8, 9))[..., :-1]
+    fast = window_sum(StoredFeatures(3), fq, fk, v, locality.of_offsets, lattice, (10, 8, 9))[..., :-1]
     assert_equal(fast, slow, [fq, fk, v, *locality.parameters()])
 
 
@@ -33,7 +33,7 @@ def test_tiles_in_a_row_share_a_product(batch):
     locality, positions = decay("gaussian", 1.0), grid_positions((61, 9), dtype=torch.float64)
     fq, fk, v = inputs(549, 3, 2, batch=batch)
     slow = reference.attenuated(fq, fk, v, definition(locality, positions))
-    fast = window_sum(Given(3), fq, fk, v, locality.of_offsets, lattice, (8, 8, 0))[..., :-1]
+    fast = window_sum(StoredFeatures(3), fq, fk, v, locality.of_offsets, lattice, (8, 8, 0))[..., :-1]
     assert_equal(fast, slow, [fq, fk, v, *locality.parameters()])
 
 
@@ -58,7 +58,7 @@ def test_nodes_at_every_token_are_exact_and_coarser_ones_worse():
     v = torch.randn_like(v)  # a signed sum, where errors do not average out
     slow = reference.attenuated(fq, fk, v, reference.gaussians(positions, amplitudes, widths))
     for cell in (1, 2, 4, 6):
-        fast = grid_sum(Given(6), fq, fk, v, amplitudes, widths, lattice, (cell, cell, 1))[..., :-1]
+        fast = grid_sum(StoredFeatures(6), fq, fk, v, amplitudes, widths, lattice, (cell, cell, 1))[..., :-1]
         errors.append(float((fast - slow).norm() / slow.norm()))
     assert errors[0] < 2e-3  # what the blur's reach leaves out
     assert errors == sorted(errors)
@@ -70,7 +70,7 @@ def test_a_long_line_is_blurred_in_blocks():
     locality = decay("gaussian", 12.0)
     fq, fk, v = inputs(1500, 3, 2)
     lattice = find_grid(positions)
-    fast = grid_sum(Given(3), fq, fk, v, *locality.components(), lattice, (6, 1, 1))[..., :-1]
+    fast = grid_sum(StoredFeatures(3), fq, fk, v, *locality.components(), lattice, (6, 1, 1))[..., :-1]
     value, gradients = compare(
         fast, reference.attenuated(fq, fk, v, definition(locality, positions)), [fq, fk, v, *locality.parameters()]
     )
@@ -87,7 +87,7 @@ def test_blocks_of_values_change_nothing(monkeypatch, given):
     weight, found = torch.randn(1, 3, 204, 41, dtype=torch.float64), []
     for sums in (1e9, 1.0):
         monkeypatch.setattr("performer_string.bias.linear_time.bilateral_grid.SUMS", {"cpu": sums})
-        out = grid_sum(Given(6), fq, fk, v, *locality.components(), lattice, (3, 3, 1), sums=total)
+        out = grid_sum(StoredFeatures(6), fq, fk, v, *locality.components(), lattice, (3, 3, 1), sums=total)
         found.append([out, *torch.autograd.grad((out * weight).sum(), leaves)])
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b)

@@ -9,8 +9,8 @@ import torch
 from torch.nn import functional as F
 
 from performer_string import batch_images, build_value_map, grid_positions
-from performer_string.layers.values import Surroundings
 from performer_string.ops import reference
+from performer_string.ops.layout import TokenLayout
 from tests.helpers.small_vit import vit
 
 H, D = 2, 3
@@ -27,7 +27,7 @@ def convolution(dim=2, kernel_size=3):
 
 def run(values, v, positions, attend=torch.zeros_like, **more):
     tokens = v.transpose(1, 2).flatten(2)
-    return values(attend, v, Surroundings(tokens, v, positions, positions, **more))
+    return values(attend, v, tokens=tokens, queries=v, layout=TokenLayout(positions, **more))
 
 
 @pytest.mark.parametrize("kernel_size", [1, 3, 5])
@@ -43,7 +43,7 @@ def test_it_is_its_definition(grid, steps, prefix, kernel_size):
     positions = torch.cat([torch.zeros(prefix, len(grid), dtype=torch.float64), spaced(grid, steps)])
     mask = torch.rand(2, tokens) < 0.7
     weights = torch.rand(2, H, tokens, tokens, dtype=torch.float64)
-    out = run(values, v, positions, lambda x: weights @ x, num_prefix=prefix, key_mask=mask)
+    out = run(values, v, positions, lambda x: weights @ x, num_prefix=prefix, mask=mask)
     hidden = (v * mask[:, None, :, None])[:, :, prefix:]
     slow = reference.attend(weights, v)
     local = reference.local_sum(hidden, values.weight, positions[prefix:], steps)

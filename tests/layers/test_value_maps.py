@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from performer_string import VALUE_MAPS, build_encoding, build_feature_map, build_value_map, grid_positions
-from performer_string.layers.values import Surroundings
 from performer_string.ops import reference
+from performer_string.ops.layout import TokenLayout
 from performer_string.ops.linear import linear_attention
 from performer_string.ops.softmax import softmax_attention
 from performer_string.position import ENCODINGS
@@ -31,9 +31,8 @@ CASES = GATES + [
 IDS = ["-".join([name, *(str(x) for x in options.values())][:2]) for name, options in CASES]
 
 
-def see(tokens, queries, positions, **more):
-    """Positions of any samples, as those of a move stand in a layer."""
-    return Surroundings(tokens, queries, positions, positions, **more)
+def context(tokens, queries, positions):
+    return {"tokens": tokens, "queries": queries, "layout": TokenLayout(positions)}
 
 
 def make(case, head_dim=D):
@@ -89,7 +88,7 @@ def test_values_and_every_gradient_are_those_of_the_definition(case, kind):
         def attend(x):
             return linear_attention(q, k, x, phi, rotation=rotation)
 
-    out = values(attend, v, see(tokens, q, positions))
+    out = values(attend, v, **context(tokens, q, positions))
     slow = definition(case, values, weights, v, q, tokens, positions)
     torch.testing.assert_close(out, slow)
     assert (out - reference.attend(weights, v)).abs().max() > 1e-2  # it does something at all
@@ -114,7 +113,7 @@ def test_a_connection_does_not_see_a_common_move_and_a_group_action_does(encodin
             def attend(x):
                 return softmax_attention(q, k, x)
 
-            return values(attend, v, see(tokens, q, r))
+            return values(attend, v, **context(tokens, q, r))
 
         still, moved = run(positions), run(positions + torch.tensor([0.37, -12.81]))
         changes[name] = float((still - moved).detach().abs().max())
@@ -128,7 +127,7 @@ def test_a_gate_starts_open(name):
     values, (q, _, v, tokens) = make((name, {"source": "token"})), inputs()
     values.weight.data.zero_()
     values.bias.data.zero_()
-    assert torch.equal(values(lambda x: x, v, see(tokens, q, torch.zeros(N, 2))), v)
+    assert torch.equal(values(lambda x: x, v, **context(tokens, q, torch.zeros(N, 2))), v)
     assert (values.gates(1e3 * tokens, q) <= 2).all()
     fresh = build_value_map(name, head_dim=D, num_heads=H)
     assert (fresh.gates(tokens.float(), q.float()) - 1).abs().max() < 0.5
@@ -140,11 +139,11 @@ def test_lower_precision_and_autocast(case, dtype):
     """The type of the values stays, and under bf16 the turns themselves are in float32."""
     values, (q, _, v, tokens) = make(case).float(), (x.detach().float() for x in inputs())
     positions = grid_positions((1, N)) + 23
-    given = see(tokens.to(dtype), q.to(dtype), positions)
+    given = context(tokens.to(dtype), q.to(dtype), positions)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
-        out = values(lambda x: x, v.to(dtype), given)  # A = I: a connection then does nothing
+        out = values(lambda x: x, v.to(dtype), **given)  # A = I: a connection then does nothing
     assert out.dtype == dtype
-    exact = values.double()(lambda x: x, v.double(), see(tokens.double(), q.double(), positions))
+    exact = values.double()(lambda x: x, v.double(), **context(tokens.double(), q.double(), positions))
     torch.testing.assert_close(out.double(), exact, rtol=0, atol=1e-4 if dtype == torch.float32 else 0.1)
 
 
@@ -158,8 +157,8 @@ def test_the_defaults_turn_and_what_is_wrong_is_said():
         ("connection", {"encoding": "roep"}, "unknown encoding 'roep'. Did you mean 'rope'"),
         ("connection", {"encoding": "sinusoidal"}, "which 'sinusoidal' does not: take 'rope-mixed'"),
         ("group-action", {"encoding_options": {"bas": 3}}, "no option 'bas'. Did you mean 'base'"),
-        ("connection", {"encoding_options": {"head_dim": 8}}, "head_dim is the layer's own; leave it out"),
-        ("connection", {"encoding_options": {"layers": 2}}, "layers is the layer's own; leave it out"),
+        ("connection", {"encoding_options": {"head_dim": 8}}, "head_dim is that of the layer; leave it out"),
+        ("connection", {"encoding_options": {"layers": 2}}, "layers is that of the layer; leave it out"),
     ):
         with pytest.raises(ValueError, match=message):
             build_value_map(name, head_dim=6, num_heads=2, **options)
@@ -176,6 +175,6 @@ def test_under_a_metric(name):
     rotation = values.encoding(positions)
     triangle = rotation.basis[:, None]  # L, [1 or H, 1, d, d]
     turns = torch.linalg.inv(triangle).mT @ rotation.turns() @ triangle.mT  # [H, N, d, d]
-    out = values(lambda x: weights @ x, v, see(tokens, q, positions))
+    out = values(lambda x: weights @ x, v, **context(tokens, q, positions))
     attend = reference.attend_turned if name == "group-action" else reference.attend_connected
     torch.testing.assert_close(out, attend(weights, v, turns))

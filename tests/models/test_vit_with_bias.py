@@ -12,6 +12,7 @@ from performer_string import LOCALITIES, VALUE_MAPS, ViT, ViTConfig, build_encod
 from performer_string.layers.attention import SelfAttention
 from performer_string.layers.backends import build_attention
 from performer_string.ops import reference
+from performer_string.ops.layout import TokenLayout
 from tests.helpers.small_vit import SMALL, vit
 from train.callbacks.figures import locality_figure
 from train.checkpoint import check_same_model, load_trained
@@ -191,7 +192,7 @@ def test_the_layer_itself_says_what_it_needs():
     focused = ViT(ViTConfig(16, 4, variant="micro", locality="gaussian")).blocks[0].attention.locality
     for attention, given, message in (
         ("softmax", {}, "needs the positions of its tokens"),
-        ("performer-pytorch", {"positions": torch.zeros(5, 2)}, "has no locality"),
+        ("performer-pytorch", {"layout": TokenLayout(torch.zeros(5, 2))}, "has no locality"),
     ):
         attend = build_attention(attention, head_dim=4, num_heads=4, **options)
         rotation = build_encoding("rope-mixed", head_dim=4, num_heads=4)(torch.zeros(5, 2))
