@@ -223,17 +223,16 @@ def test_bad_configurations():
 
 
 def test_layer_without_positions_or_support():
-    options = {"feature_map": "favor+", "seed": 0, "feature_options": {}}
+    options = {"head_dim": 4, "num_heads": 4, "feature_map": "favor+", "seed": 0, "feature_options": {}}
     gaussian = ViT(ViTConfig(16, 4, variant="micro", locality="gaussian")).blocks[0].attention.locality
-    for attention, options_of_call, message in (
-        ("softmax", {}, "needs the positions of its tokens"),
-        ("performer-pytorch", {"layout": TokenLayout(torch.zeros(5, 2))}, "has no locality"),
+    rotation = build_encoding("rope-mixed", head_dim=4, num_heads=4)(torch.zeros(5, 2))
+    for attention, positions, message in (
+        ("softmax", None, "needs the positions of its tokens"),
+        ("performer-pytorch", torch.zeros(5, 2), "has no locality"),
     ):
-        attend = build_attention(attention, head_dim=4, num_heads=4, **options)
-        rotation = build_encoding("rope-mixed", head_dim=4, num_heads=4)(torch.zeros(5, 2))
-        layer = SelfAttention(16, 4, attend, locality=gaussian)
+        layer = SelfAttention(16, 4, build_attention(attention, **options), locality=gaussian)
         with pytest.raises(ValueError, match=message):
-            layer(torch.randn(1, 5, 16), rotation, **options_of_call)
+            layer(torch.randn(1, 5, 16), rotation, TokenLayout(positions))
 
 
 def test_logged_values():
