@@ -111,6 +111,8 @@ def test_parameters_start_as_asked_and_stay_in_bounds():
         locality.raw_amplitude.data[:] = torch.tensor([-50.0, 0.0, 50.0])
         assert locality.sigma().tolist() == pytest.approx([0.25, 4.0, 64.0])
         assert locality.amplitude().tolist() == pytest.approx([0.0, 1.0, 2.0])
+        assert set(locality.learned()) == {"sigma", "amplitude"}
+        assert set(build_locality(name, num_heads=3, normalised=True).learned()) == {"sigma"}
 
 
 def test_gradients_are_finite_at_distance_zero():
@@ -121,14 +123,13 @@ def test_gradients_are_finite_at_distance_zero():
 
 
 def test_bad_options():
-    infinite = float("inf")
     for name, options, message in (
         ("gausian", {}, "unknown locality 'gausian'. Did you mean 'gaussian'"),
         ("gaussian", {"sigmas": 2.0}, "no option 'sigmas'. Did you mean 'sigma'"),
         ("gaussian", {"sigma": 0.0}, "0 < 0.25 < sigma < 64.0, not 0.0"),
         ("gaussian", {"amplitude": 3.0}, "between 0 and max_amplitude=2.0, not 3.0"),
-        ("gaussian", {"sigma_bounds": (0.25, infinite)}, "finite"),
-        ("gaussian", {"max_amplitude": infinite}, "finite"),
+        ("gaussian", {"sigma_bounds": (0.25, math.inf)}, "finite"),
+        ("gaussian", {"max_amplitude": math.inf}, "finite"),
         ("radial", {"amplitude": 0.5, "normalised": True}, "a normalised decay has no amplitude"),
         ("radial", {"max_amplitude": 3.0, "normalised": True}, "a normalised decay has no amplitude"),
         ("radial", {"num_scales": 0}, "num_scales has to be positive, not 0"),

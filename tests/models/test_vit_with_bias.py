@@ -235,12 +235,6 @@ def test_layer_without_positions_or_support():
             layer(torch.randn(1, 5, 16), rotation, TokenLayout(positions))
 
 
-def test_logged_values():
-    assert set(vit(locality="radial").localities()[0].learned()) == {"sigma", "amplitude"}
-    normalised = {"normalised": True}
-    assert set(vit(locality="radial", locality_options=normalised).localities()[0].learned()) == {"sigma"}
-
-
 def test_figure_shows_lambda_of_each_head():
     for name in LOCALITIES:
         model = vit(locality=name)

@@ -113,10 +113,12 @@ def decayed_sum(
     for plan, heads in group_heads(choose(bias, grid, source.size, v.shape[-1]), grid, source.size, v):
         if len(heads) == q.shape[1]:
             return _sum_by_plan(bias, components, source, q, k, v, grid, plan, heads, masked, key_sums)
-        group = [torch.stack([x[h] for h in heads], dim=1) for x in per_head]
+        group_q, group_k, group_v = (torch.stack([x[h] for h in heads], dim=1) for x in per_head)
         group_sums = None if key_sums is None else key_sums[:, heads]
         group_source = source.select_heads(heads)
-        out = _sum_by_plan(bias, components, group_source, *group, grid, plan, heads, masked, group_sums)
+        out = _sum_by_plan(
+            bias, components, group_source, group_q, group_k, group_v, grid, plan, heads, masked, group_sums
+        )
         for h, x in zip(heads, out.unbind(1), strict=True):
             outs[h] = x
     return torch.stack([outs[h] for h in range(q.shape[1])], dim=1)
