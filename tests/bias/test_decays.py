@@ -241,7 +241,7 @@ def test_few_tokens_are_summed_exactly(monkeypatch):
             locality, patches = make("gaussian", sigma=1.0), grid_positions((24, 11), dtype=torch.float64)
             positions = torch.cat([torch.zeros(num_prefix, 2, dtype=torch.float64), patches])
             fq, fk, v = (torch.rand(1, 2, len(positions), 40, dtype=torch.float64) for _ in range(3))
-            exact = reference.attenuated(fq, fk, v, locality.matrix(positions, num_prefix), num_prefix)
+            exact = reference.attend_attenuated(fq, fk, v, locality.matrix(positions, num_prefix), num_prefix)
             errors = []
             for most in (len(positions), len(positions) - 1):
                 monkeypatch.setattr(base, "MAX_DENSE_TOKENS", most)

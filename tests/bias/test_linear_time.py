@@ -43,7 +43,7 @@ def test_sum_is_the_definition_within_its_bounds(regime, name, grid, monkeypatch
             locality = decay(name, sigma)
             positions = torch.cat([torch.zeros(2, len(grid)), 0.7 + grid_positions(grid)]).double()
             fq, fk, v = inputs(len(positions))
-            slow = reference.attenuated(fq, fk, v, definition(locality, positions), 2)
+            slow = reference.attend_attenuated(fq, fk, v, definition(locality, positions), 2)
             fast = locality.numerator(fq, fk, v, TokenLayout(positions, num_prefix=2))
             assert_within_bounds(fast, slow, [fq, fk, v, *locality.parameters()], regime)
 
@@ -59,7 +59,7 @@ def test_exponential_sum_is_the_definition_within_its_bounds(regime, monkeypatch
             with case(grid, sigma):
                 locality, positions = decay("exponential", sigma), grid_positions(grid, dtype=torch.float64)
                 fq, fk, v = inputs(len(positions))
-                slow = reference.attenuated(fq, fk, v, definition(locality, positions))
+                slow = reference.attend_attenuated(fq, fk, v, definition(locality, positions))
                 fast = locality.numerator(fq, fk, v, TokenLayout(positions))
                 value, (*gradients, of_sigma, of_amplitude) = compare(fast, slow, [fq, fk, v, *locality.parameters()])
                 assert value < GRID
@@ -142,7 +142,7 @@ def test_heads_of_different_plans_are_computed_apart():
     assert [p.cell is None for p in plans] == [False, True, False]
     fq, fk, v = inputs(600, heads=3)
     fast = locality.numerator(fq, fk, v, TokenLayout(positions))
-    slow = reference.attenuated(fq, fk, v, definition(locality, positions))
+    slow = reference.attend_attenuated(fq, fk, v, definition(locality, positions))
     assert_within_bounds(fast, slow, [fq, fk, v, *locality.parameters()], "grid")
     assert (fast[:, 1] - slow[:, 1]).norm() < WINDOW * slow[:, 1].norm()
 
@@ -184,11 +184,11 @@ def test_float32_and_autocast():
 def test_scattered_and_learned_positions_are_summed_exactly():
     locality, (fq, fk, v) = decay("gaussian", 20.0), inputs(60)
     scattered = torch.rand(60, 2, dtype=torch.float64) * 8
-    slow = reference.attenuated(fq, fk, v, definition(locality, scattered))
+    slow = reference.attend_attenuated(fq, fk, v, definition(locality, scattered))
     torch.testing.assert_close(locality.numerator(fq, fk, v, TokenLayout(scattered)), slow)
     learned = grid_positions((6, 10), dtype=torch.float64).requires_grad_()
     out = locality.numerator(fq, fk, v, TokenLayout(learned))
-    torch.testing.assert_close(out, reference.attenuated(fq, fk, v, definition(locality, learned.detach())))
+    torch.testing.assert_close(out, reference.attend_attenuated(fq, fk, v, definition(locality, learned.detach())))
     assert torch.autograd.grad(out.sum(), learned)[0].abs().max() > 0
 
 

@@ -39,10 +39,10 @@ def test_sum_is_its_definition_inside_and_beyond_the_training_grid(method, entri
             positions = torch.cat([torch.zeros(2, len(grid)), grid_positions(grid) - 3.5]).double()
             shape = (2, 2, len(positions))
             fq, fk, v = (torch.randn(*shape, c, dtype=torch.float64, requires_grad=True) for c in (5, 5, 3))
-            matrix = torch.nn.functional.pad(reference.mask_table(table_bias.bias, grid), (2, 0, 2, 0), value=1.0)
+            matrix = torch.nn.functional.pad(reference.table_decay(table_bias.bias, grid), (2, 0, 2, 0), value=1.0)
             torch.testing.assert_close(table_bias.matrix(positions, 2), matrix)
             fast = table_bias.numerator(fq, fk, v, TokenLayout(positions, num_prefix=2))
-            assert_equal(fast, reference.attenuated(fq, fk, v, matrix, 2), [fq, fk, v, table_bias.bias])
+            assert_equal(fast, reference.attend_attenuated(fq, fk, v, matrix, 2), [fq, fk, v, table_bias.bias])
 
 
 def test_bias_is_interpolated_between_whole_offsets(method):
@@ -52,7 +52,7 @@ def test_bias_is_interpolated_between_whole_offsets(method):
         positions = grid_positions((5, 6), dtype=torch.float64) * step
         for points in (positions, torch.randn(30, 2, dtype=torch.float64)):
             fq, fk, v = (torch.randn(1, 2, 30, c, dtype=torch.float64) for c in (4, 4, 3))
-            slow = reference.attenuated(fq, fk, v, table_bias.matrix(points))
+            slow = reference.attend_attenuated(fq, fk, v, table_bias.matrix(points))
             torch.testing.assert_close(table_bias.numerator(fq, fk, v, TokenLayout(points)), slow)
     b = table_bias.bias[:, 3, 4:6]  # at the offsets (0, 0) and (0, 1)
     between = table_bias.of_offsets(torch.tensor([0.0, 0.25], dtype=torch.float64)).log()

@@ -21,7 +21,7 @@ def test_window_over_everything_is_exact_with_every_gradient():
     positions = grid_positions((11, 9, 10), dtype=torch.float64) * torch.tensor([1.0, 0.5, 2.0])
     locality = decay("gaussian", 3.0)
     fq, fk, v = inputs(990, 3, 2, batch=2)
-    slow = reference.attenuated(fq, fk, v, definition(locality, positions))
+    slow = reference.attend_attenuated(fq, fk, v, definition(locality, positions))
     fast = window_sum(StoredFeatures(3), fq, fk, v, locality.of_offsets, grid, (10, 8, 9))[..., :-1]
     assert_equal(fast, slow, [fq, fk, v, *locality.parameters()])
 
@@ -33,7 +33,7 @@ def test_tiles_in_a_row_share_a_product():
     for batch in (1, 2, 5):
         with case(batch):
             fq, fk, v = inputs(549, 3, 2, batch=batch)
-            slow = reference.attenuated(fq, fk, v, definition(locality, positions))
+            slow = reference.attend_attenuated(fq, fk, v, definition(locality, positions))
             fast = window_sum(StoredFeatures(3), fq, fk, v, locality.of_offsets, grid, (8, 8, 0))[..., :-1]
             assert_equal(fast, slow, [fq, fk, v, *locality.parameters()])
 
@@ -70,7 +70,7 @@ def test_nodes_at_every_token_are_exact_and_coarser_ones_worse():
     amplitudes, widths = torch.ones(2, 1).double(), torch.full((2, 1), 4.0).double()
     fq, fk, v = (x.detach() for x in inputs(24 * 31))
     v = torch.randn_like(v)  # a signed sum, where errors do not average out
-    slow = reference.attenuated(fq, fk, v, reference.gaussians(positions, amplitudes, widths))
+    slow = reference.attend_attenuated(fq, fk, v, reference.gaussian_decay(positions, amplitudes, widths))
     for cell in (1, 2, 4, 6):
         fast = grid_sum(StoredFeatures(6), fq, fk, v, amplitudes, widths, grid, (cell, cell, 1))[..., :-1]
         errors.append(float((fast - slow).norm() / slow.norm()))
@@ -86,7 +86,9 @@ def test_long_line_is_blurred_in_blocks():
     grid = find_grid(positions)
     fast = grid_sum(StoredFeatures(3), fq, fk, v, *locality.components(), grid, (6, 1, 1))[..., :-1]
     value, gradients = compare(
-        fast, reference.attenuated(fq, fk, v, definition(locality, positions)), [fq, fk, v, *locality.parameters()]
+        fast,
+        reference.attend_attenuated(fq, fk, v, definition(locality, positions)),
+        [fq, fk, v, *locality.parameters()],
     )
     assert value < GRID
     assert max(gradients) < GRADIENT

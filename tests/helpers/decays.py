@@ -26,9 +26,9 @@ def decay(name, sigma, heads=2):
 def definition(locality, positions, num_prefix=0):
     """Return lambda by `reference`, from the parameters alone, 1 from and to prefix tokens."""
     if "Exponential" in type(locality).__name__:
-        factors = reference.exponential(positions, locality.amplitude(), locality.sigma())
+        factors = reference.exponential_decay(positions, locality.amplitude(), locality.sigma())
     else:
-        factors = reference.gaussians(positions, *locality.components())
+        factors = reference.gaussian_decay(positions, *locality.components())
     factors = factors.clone()
     factors[:, :num_prefix] = 1
     factors[:, :, :num_prefix] = 1

@@ -58,15 +58,15 @@ def definition(name, options, values, weights, v, q, tokens, positions):
             logits = torch.stack([tokens @ w for w in values.weight], dim=1)
         else:
             logits = torch.stack([q[:, h] @ values.weight[h] for h in range(H)], dim=1)
-        gated = reference.attend_gated if name == "gating" else reference.attend_scaled
+        gated = reference.attend_gated if name == "gating" else reference.attend_metric_gated
         return gated(weights, v, 2 / (1 + torch.exp(-logits - values.bias[None, :, None])))
-    rotations = reference.turns(values.encoding.generators(), positions)
+    rotations = reference.rotation_matrices(values.encoding.generators(), positions)
     scaling = options["encoding_options"].get("conformal_scaling")
     if scaling:
         index = positions @ torch.tensor([5.0, 1.0], dtype=torch.float64)
         log_lambda = scaling * values.encoding.log_lambda.tanh()
         rotations = rotations * (log_lambda[:, None] * index / 64).exp()[..., None, None]
-    attend = reference.attend_turned if name == "group-action" else reference.attend_connected
+    attend = reference.attend_transported if name == "group-action" else reference.attend_connected
     return attend(weights, v, rotations)
 
 
@@ -156,7 +156,7 @@ def test_defaults_and_bad_options():
 def test_rotation_under_a_metric():
     """T = L^-T Rot L^T, whose left factor is not the transpose of the right one: T_j v_j, and T_i^-1 T_j v_j."""
     for name, attend in (
-        ("group-action", reference.attend_turned),
+        ("group-action", reference.attend_transported),
         ("connection", reference.attend_connected),
     ):
         values = make(name, METRIC)
