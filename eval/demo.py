@@ -8,7 +8,7 @@ import time
 from datetime import datetime
 from pathlib import Path
 
-from eval.__main__ import main as evaluate
+from eval.cli import main as evaluate
 from train.sweep import main as sweep
 
 SWEEP = "train/sweeps/demo.yaml"

@@ -1,4 +1,7 @@
-"""What `eval length` measures: attention, one layer, or a whole ViT-tiny, by one of several methods."""
+"""The methods that `eval length` compares: linear and softmax attention, with a decay, and performer-pytorch.
+
+Each is there as attention alone, as one layer of a ViT-tiny, and as a whole ViT-tiny.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from eval.measure import relative_error
+from eval.speed.measure import relative_error
 from performer_string import (
     ViT,
     ViTConfig,
@@ -30,35 +33,44 @@ from performer_string.ops.rotary import rotate_pair
 from performer_string.position.rotation import Rotation
 from performer_string.utils.registry import lookup
 
-METHODS = ("linear", "linear+lf", "softmax", "performer-pytorch")
+METHODS = ("linear", "linear+lf", "softmax", "performer-pytorch")  # lf: locality focusing, a distance decay
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 1e-2}
-FOCUSED = 0.03  # the bilateral grid's bound
+GRID_TOLERANCE = 0.03  # the bound on the error of decays that are summed on a bilateral grid
 PATCH = 16
-QUERIES = 64  # whose exact outputs are compared at each length
+COMPARED_QUERIES = 64  # at each length; exact outputs of all would take too long
 
 
-def grid_of(tokens: int) -> tuple[int, int]:
-    """The grid of so many cells that is nearest to a square."""
+def near_square_grid(tokens: int) -> tuple[int, int]:
+    """Return the grid of so many cells that is nearest to a square."""
     height = next(h for h in range(math.isqrt(tokens), 0, -1) if tokens % h == 0)
     return height, tokens // height
 
 
 def feature_options(feature_map: str, features: int) -> dict[str, int]:
-    """A number of features, for the maps that have any; polynomial has what its width gives it."""
+    """Return the options that set the number of features; none for maps whose number follows from their width."""
     kind = lookup("feature map", feature_map, FEATURE_MAPS)
     return {"num_features": features} if issubclass(kind, RandomFeatures) else {}
 
 
 def feature_map(options: argparse.Namespace) -> FeatureMap:
-    """`--feature-map` with `--features`, for `--heads` of width `--head-dim`."""
+    """Build `--feature-map` with `--features`, for `--heads` of width `--head-dim`."""
     sizes = {"head_dim": options.head_dim, "num_heads": options.heads}
     return build_feature_map(options.feature_map, **feature_options(options.feature_map, options.features), **sizes)
 
 
 def operations(method: str, options: argparse.Namespace, tokens: int) -> float:
-    """Of the matrix products that attention cannot do without, two for each multiplication: forward two for softmax,
-    and for linear attention two of the projection and two of the sums; backward one for each factor but the projection.
-    What is computed again is not counted. NaN where features are not made by one product, and with a locality.
+    """Count the operations that attention cannot do without, two for each multiplication with an addition.
+
+    Forward these are two matrix products for softmax; for linear attention two projections and two sums. Backward there
+    is one for each factor but the projection. What is computed a second time is not counted.
+
+    Args:
+        method: one of `METHODS`.
+        options: `heads`, `head_dim`, `features`, `feature_map` and `backward` of the command line.
+        tokens: N.
+
+    Returns:
+        The number of operations; NaN where features are not made by one product, and with a decay.
     """
     size = 2 * options.heads * tokens * options.head_dim
     if method == "softmax":
@@ -68,8 +80,13 @@ def operations(method: str, options: argparse.Namespace, tokens: int) -> float:
     return size * options.features * (10 if options.backward else 4)
 
 
-class Attentions:
-    """The methods at the level of attention: queries, keys and values [1, H, N, d]."""
+class AttentionMethods:
+    """The methods as attention alone, of queries, keys and values [1, H, N, d].
+
+    Args:
+        options: of the command line.
+        device: where to compute.
+    """
 
     def __init__(self, options: argparse.Namespace, device: torch.device):
         self.options, self.device, self.dtype = options, device, getattr(torch, options.dtype)
@@ -81,7 +98,7 @@ class Attentions:
         ).to(device)
         torch.manual_seed(0)
         self.encoding = build_encoding("circulant-string", **sizes).to(device) if options.rotation else None
-        self.package = build_attention(
+        self.performer_pytorch = build_attention(
             "performer-pytorch",
             feature_map="favor+",
             seed=0,
@@ -90,36 +107,47 @@ class Attentions:
         ).to(device)
 
     def inputs(self, tokens: int) -> list[Tensor]:
+        """Return random queries, keys and values [1, H, N, d]."""
         torch.manual_seed(tokens)
         shape = (1, self.options.heads, tokens, self.options.head_dim)
         stds = (self.options.std, self.options.std, 1.0)
         tensors = [torch.randn(shape, device=self.device).mul_(std).to(self.dtype) for std in stds]
         return [x.requires_grad_(self.options.backward) for x in tensors]
 
-    def places(self, tokens: int) -> tuple[Tensor, Rotation | None]:
-        """Positions, and the rotation there as in evaluation, with the basis folded and computed once a grid."""
-        positions = grid_positions(grid_of(tokens), device=self.device)
+    def positions_and_rotation(self, tokens: int) -> tuple[Tensor, Rotation | None]:
+        """Return positions [N, 2], and the rotation there as in evaluation: its basis is folded into the weights."""
+        positions = grid_positions(near_square_grid(tokens), device=self.device)
         with torch.no_grad():
             return positions, None if self.encoding is None else self.encoding(positions).factor()[1]
 
     def outputs(self, tokens: int, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Callable[[], Tensor]]:
-        positions, rotation = self.places(tokens)
+        """Return functions that compute the outputs [1, H, N, d], by method."""
+        positions, rotation = self.positions_and_rotation(tokens)
         return {
             "linear": lambda: linear_attention(q, k, v, self.phi, rotation=rotation),
             "linear+lf": lambda: linear_attention(
                 q, k, v, self.phi, rotation=rotation, locality=self.locality, positions=positions
             ),
             "softmax": lambda: softmax_attention(q, k, v, rotation=rotation),
-            "performer-pytorch": lambda: self.package(q, k, v, rotation=rotation),
+            "performer-pytorch": lambda: self.performer_pytorch(q, k, v, rotation=rotation),
         }
 
     def check(self, methods: Sequence[str], tokens: int = 1024) -> None:
-        """Each method of ours against its definition in float64, at a length where a locality goes its linear way, and
-        with `--backward` its gradients too; performer-pytorch is whatever it is."""
+        """Compare each method of this library with its definition in float64; with `--backward` its gradients too.
+
+        performer-pytorch is compared with nothing.
+
+        Args:
+            methods: which to check.
+            tokens: a length at which the decay is summed in linear time.
+
+        Raises:
+            ValueError: a method that is off by more than its tolerance.
+        """
         backward = self.options.backward
         inputs = self.inputs(tokens)
-        got = self.outputs(tokens, *inputs)
-        positions, rotation = self.places(tokens)
+        outputs = self.outputs(tokens, *inputs)
+        positions, rotation = self.positions_and_rotation(tokens)
         exact = [x.detach().double().requires_grad_(backward) for x in inputs]
         phi = copy.deepcopy(self.phi).double()
         with torch.set_grad_enabled(backward):
@@ -131,20 +159,20 @@ class Attentions:
                 "softmax": reference.softmax_weights(q, k),
             }
             for name in [name for name in methods if name in definitions]:
-                wanted, out = reference.attend(definitions[name].double(), exact[2]), got[name]().double()
-                self.compare(name, f"at {tokens} tokens", out, wanted)
+                expected, out = reference.attend(definitions[name].double(), exact[2]), outputs[name]().double()
+                self.compare(name, f"at {tokens} tokens", out, expected)
                 if backward:
-                    upstream = torch.randn_like(wanted)
-                    slow = torch.autograd.grad((wanted * upstream).sum(), exact, retain_graph=True)
+                    upstream = torch.randn_like(expected)
+                    slow = torch.autograd.grad((expected * upstream).sum(), exact, retain_graph=True)
                     fast = torch.autograd.grad((out * upstream).sum(), inputs)
-                    for x, ours, theirs in zip("qkv", fast, slow, strict=True):
-                        self.compare(name, f"in the gradient of {x} at {tokens} tokens", ours, theirs, times=3)
+                    for x, gradient, defined in zip("qkv", fast, slow, strict=True):
+                        self.compare(name, f"in the gradient of {x} at {tokens} tokens", gradient, defined, times=3)
 
-    def compare(self, name: str, where: str, out: Tensor, wanted: Tensor, times: float = 1) -> None:
-        """An error unless they agree within so many times the tolerance."""
-        error = relative_error(out, wanted)
-        bound = times * TOLERANCE[self.dtype] + (FOCUSED if name == "linear+lf" else 0.0)
-        if not torch.isfinite(wanted).all():
+    def compare(self, name: str, where: str, out: Tensor, expected: Tensor, times: float = 1) -> None:
+        """Raise a ValueError unless two tensors agree within so many times the tolerance."""
+        error = relative_error(out, expected)
+        bound = times * TOLERANCE[self.dtype] + (GRID_TOLERANCE if name == "linear+lf" else 0.0)
+        if not torch.isfinite(expected).all():
             raise ValueError(
                 f"the definition of {name} overflows with these queries and keys, so that it proves nothing: take a "
                 f"smaller --std."
@@ -156,18 +184,18 @@ class Attentions:
 
     @torch.no_grad()
     def error(self, out: Tensor, q: Tensor, k: Tensor, v: Tensor) -> float:
-        """Of some of the outputs to those of exact softmax attention, relative; without a rotation only."""
+        """Return the relative error of some of the outputs to exact softmax attention; NaN with a rotation."""
         if self.encoding is not None:
             return math.nan
-        some = torch.linspace(0, q.shape[2] - 1, min(QUERIES, q.shape[2]), device=self.device).long()
-        wanted = softmax_attention(q[:, :, some].float(), k.float(), v.float())
-        return relative_error(out[:, :, some], wanted)
+        queries = torch.linspace(0, q.shape[2] - 1, min(COMPARED_QUERIES, q.shape[2]), device=self.device).long()
+        expected = softmax_attention(q[:, :, queries].float(), k.float(), v.float())
+        return relative_error(out[:, :, queries], expected)
 
 
 def vit_tiny(method: str, options: argparse.Namespace, grid: tuple[int, int], device: torch.device) -> ViT:
-    """A ViT-tiny in evaluation mode, whose attention is this method; its weights are those of any other's."""
+    """Build a ViT-tiny in evaluation mode with this method; all methods have the same weights."""
     torch.manual_seed(0)
-    focused = method == "linear+lf"
+    with_decay = method == "linear+lf"
     features = "favor+" if method == "performer-pytorch" else options.feature_map
     config = ViTConfig(
         image_size=[PATCH * n for n in grid],
@@ -176,8 +204,8 @@ def vit_tiny(method: str, options: argparse.Namespace, grid: tuple[int, int], de
         attention=method.split("+")[0],
         feature_map=features,
         feature_options=feature_options(features, options.features),
-        locality="gaussian" if focused else None,
-        locality_options={"sigma": options.sigma} if focused else {},
+        locality="gaussian" if with_decay else None,
+        locality_options={"sigma": options.sigma} if with_decay else {},
     )
     return ViT(config).to(device, getattr(torch, options.dtype)).eval()
 
@@ -185,7 +213,7 @@ def vit_tiny(method: str, options: argparse.Namespace, grid: tuple[int, int], de
 def layer_call(
     method: str, options: argparse.Namespace, grid: tuple[int, int], device: torch.device
 ) -> Callable[[], Tensor]:
-    """One block, attention and MLP, of a ViT-tiny."""
+    """Return a call of one block, attention and MLP, of a ViT-tiny."""
     vit = vit_tiny(method, options, grid, device)
     torch.manual_seed(math.prod(grid))
     x = torch.randn(1, math.prod(grid), vit.norm.weight.numel(), device=device, dtype=vit.norm.weight.dtype)
@@ -198,7 +226,7 @@ def layer_call(
 def model_call(
     method: str, options: argparse.Namespace, grid: tuple[int, int], device: torch.device
 ) -> Callable[[], Tensor]:
-    """A whole ViT-tiny on one image."""
+    """Return a call of a whole ViT-tiny on one image."""
     vit = vit_tiny(method, options, grid, device)
     torch.manual_seed(math.prod(grid))
     image = torch.randn(1, 3, *(PATCH * n for n in grid), device=device, dtype=vit.norm.weight.dtype)

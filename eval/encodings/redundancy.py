@@ -1,34 +1,36 @@
-"""Which encodings are the same function class under exact attention.
+"""Which encodings are the same function class under exact attention?
 
-W_Q and W_K are free, so that a basis is no restriction and a separable encoding can do what its frequencies can do:
-encoding B covers A if some setting of B, in some orthogonal basis, has the scores of A at every displacement. For each
-pair this fits B's own parameters to the plane frequencies of a random A, puts B in the best basis, and measures what is
-left of |R_A(r) - G R_B(r) G^T| / |R_A(r)| over random displacements: 0 means that B covers A, and more than 0 that this
-search (a plane for a plane, best of four starts) found nothing better.
+W_Q and W_K are free, so that a basis is no restriction: a separable encoding can do what its frequencies can do.
+Encoding B covers A if some setting of B, in some orthogonal basis G, has the scores of A at every displacement. For
+each pair this fits the parameters of B to the plane frequencies of a random A and puts B in the best basis. It then
+measures |R_A(r) - G R_B(r) G^T| / |R_A(r)| over random displacements r. Zero means that B covers A. More than zero
+means that this search (a plane for a plane, best of four starts) has no better fit.
+
+Columns: `target` (A), `fitted` (B), `error` (what is left), `covers` (whether the error is zero but for rounding).
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from tqdm import tqdm
 
-from eval.measure import relative_error
-from eval.report import Row, save_figure
+from eval.report import Row, unique
+from eval.speed.measure import relative_error
 from performer_string import build_encoding
 from performer_string.position import SeparableEncoding
 from performer_string.position.skew import cayley
 
-HELP = "which encodings are the same function class, measured by fitting each to each"
 ON_CPU = True
-SAME = 1e-6
+SAME = 1e-6  # the error below which a fit counts as exact
+STARTS = 4
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "rope": ("rope", {}),
     "rope-mixed": ("rope-mixed", {}),
@@ -46,23 +48,32 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `eval redundancy`."""
     parser.add_argument("--head-dim", type=int, default=12, help="width of a head, divisible by 12")
     parser.add_argument("--seed", type=int, default=0)
 
 
-def make(family: str, head_dim: int) -> SeparableEncoding:
+def build_family(family: str, head_dim: int) -> SeparableEncoding:
+    """Build an encoding of `FAMILIES` in float64, of one head on images."""
     name, options = FAMILIES[family]
     encoding = build_encoding(name, head_dim=head_dim, num_heads=1, coord_dim=2, grid=(6, 6), **options)
     return cast(SeparableEncoding, encoding.double())
 
 
 def padded(omega: Tensor, planes: int) -> Tensor:
-    """[1, C, P] to [C, planes]: dimensions that stay still are planes of frequency 0."""
+    """Return frequencies [1, C, P] as [C, planes]: dimensions that are not rotated are planes of frequency 0."""
     return torch.nn.functional.pad(omega[0], (0, planes - omega.shape[-1]))
 
 
 def match(omega: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Which target plane each plane stands for, and with which sign: the cheapest assignment. [P], [P]"""
+    """Assign a target plane to each plane, at the least sum of squared differences of the frequencies.
+
+    Args:
+        omega, target: [C, P].
+
+    Returns:
+        The index of each plane's target, and the sign of its rotation, [P] each.
+    """
     with torch.no_grad():
         plus = (omega[:, :, None] - target[:, None]).square().sum(0)
         minus = (omega[:, :, None] + target[:, None]).square().sum(0)
@@ -73,7 +84,16 @@ def match(omega: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fit_frequencies(encoding: SeparableEncoding, target: Tensor, rounds: int = 12) -> tuple[Tensor, Tensor, Tensor]:
-    """Fits the frequencies to those of `target` [C, P]; returns them [C, P] with the assignment and its signs."""
+    """Fit the learned parameters of an encoding to frequencies, by turns with the assignment of planes.
+
+    Args:
+        encoding: changed in place.
+        target: frequencies, [C, P].
+        rounds: of fits.
+
+    Returns:
+        The frequencies [C, P], the assignment and its signs as of `match`.
+    """
     planes = target.shape[-1]
     learned = [p for p in encoding.parameters() if p.requires_grad]
     for _ in range(rounds if learned else 0):
@@ -94,8 +114,15 @@ def fit_frequencies(encoding: SeparableEncoding, target: Tensor, rounds: int = 1
 
 @torch.no_grad()
 def error_left(omega: Tensor, order: Tensor, sign: Tensor, target: Tensor) -> float:
-    """RMS of R_A(r) - G R_B(r) G^T over RMS of R_A(r), with G pairing the planes: each pair of planes adds
-    |Rot(a) - Rot(b)|^2 = 4 (1 - cos(a - b)) over 2 d."""
+    """Return the RMS of R_A(r) - G R_B(r) G^T over that of R_A(r), with G pairing the planes.
+
+    Each pair of planes adds |Rot(a) - Rot(b)|^2 = 4 (1 - cos(a - b)) over 2 d.
+
+    Args:
+        omega: frequencies of B, [C, P].
+        order, sign: as of `match`.
+        target: frequencies of A, [C, P].
+    """
     r = torch.randn(256, 2, dtype=torch.float64) * 3
     difference = r @ (sign * target[:, order] - omega)  # [256, P]
     return float((2 * (1 - difference.cos())).mean().sqrt())
@@ -103,67 +130,65 @@ def error_left(omega: Tensor, order: Tensor, sign: Tensor, target: Tensor) -> fl
 
 @torch.no_grad()
 def after_the_rotation(head_dim: int) -> Row:
-    """A Cayley matrix applied to queries and keys after the rotation cancels in every score."""
-    encoding = make("rope-mixed", head_dim)
+    """Return the row of a Cayley matrix after the rotation, which cancels in every score."""
+    encoding = build_family("rope-mixed", head_dim)
     skew = torch.randn(head_dim, head_dim, dtype=torch.float64)
     basis, r = cayley(skew - skew.mT), torch.rand(9, 2, dtype=torch.float64) * 5
     q, k = (encoding(r).rotate(x) for x in torch.randn(2, 1, 1, 9, head_dim, dtype=torch.float64))
-    plain, turned = q @ k.mT, (q @ basis.mT) @ (k @ basis.mT).mT
-    error = relative_error(turned, plain)
+    error = relative_error((q @ basis.mT) @ (k @ basis.mT).mT, q @ k.mT)
     return {"target": "rope-mixed", "fitted": "rope-mixed, Cayley after it", "error": error, "covers": error < SAME}
 
 
-def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Yield a row for each pair of encodings."""
     if options.head_dim % 12:
         raise ValueError(f"--head-dim has to be divisible by 12, for blocks of 3 and 4, not {options.head_dim}.")
     planes = options.head_dim // 2
     for target_name in tqdm(FAMILIES, desc="targets", leave=False, disable=None):
         torch.manual_seed(options.seed)
-        target_encoding = make(target_name, options.head_dim)
+        target_encoding = build_family(target_name, options.head_dim)
         with torch.no_grad():
             for p in target_encoding.parameters():
                 if p.requires_grad:
                     p.add_(torch.randn_like(p) * 0.1)  # away from the common start
         target = padded(target_encoding.frequencies(), planes).detach()
         for fitted_name in FAMILIES:
-            tries = []
-            for restart in range(4):
-                torch.manual_seed(options.seed + 1 + restart)
-                tries.append(error_left(*fit_frequencies(make(fitted_name, options.head_dim), target), target))
-            error = min(tries)
+            errors = []
+            for start in range(STARTS):
+                torch.manual_seed(options.seed + 1 + start)
+                fitted = build_family(fitted_name, options.head_dim)
+                errors.append(error_left(*fit_frequencies(fitted, target), target))
+            error = min(errors)
             yield {"target": target_name, "fitted": fitted_name, "error": error, "covers": error < SAME}
     yield after_the_rotation(options.head_dim)
 
 
-def summary(found: Sequence[Row]) -> list[Row]:
-    """Rows: what is fitted; columns: what to."""
-    targets = list(dict.fromkeys(row["target"] for row in found))
-    cells = {(row["fitted"], row["target"]): "0" if row["covers"] else f"{row['error']:.2f}" for row in found}
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Return a line for each encoding that is fitted, with a column for each target."""
+    targets = unique(rows, "target")
+    cells = {(row["fitted"], row["target"]): "0" if row["covers"] else f"{row['error']:.2f}" for row in rows}
     letters = {target: chr(ord("a") + i) for i, target in enumerate(targets)}
     return [
         {"error left when fitted to": f"{letters.get(name, '')} {name}".strip()}
         | {letters[target]: cells.get((name, target), "") for target in targets}
-        for name in dict.fromkeys(row["fitted"] for row in found)
+        for name in unique(rows, "fitted")
     ]
 
 
-def plot(found: Sequence[Row], path: Path) -> None:
-    """The same as a picture."""
-    from matplotlib.figure import Figure
-
+def plot(rows: Sequence[Row]) -> Figure:
+    """Draw the table as a picture."""
     names = list(FAMILIES)
-    cells = {(row["fitted"], row["target"]): row["error"] for row in found}
+    cells = {(row["fitted"], row["target"]): row["error"] for row in rows}
     values = np.array([[cells[fitted, target] for target in names] for fitted in names])
-    figure = Figure(figsize=(8.5, 7))
+    figure = Figure(figsize=(8.5, 7), layout="tight")
     axis = figure.subplots()
     image = axis.imshow(values, cmap="viridis_r", vmin=0)
     for i, j in np.ndindex(*values.shape):
-        written = "0" if values[i, j] < SAME else f"{values[i, j]:.2f}"
+        text = "0" if values[i, j] < SAME else f"{values[i, j]:.2f}"
         color = "white" if values[i, j] > values.max() / 2 else "black"
-        axis.text(j, i, written, ha="center", va="center", fontsize=7, color=color)
+        axis.text(j, i, text, ha="center", va="center", fontsize=7, color=color)
     axis.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
     axis.set_yticks(range(len(names)), names, fontsize=8)
     axis.set(xlabel="target", ylabel="fitted, with a free basis")
     figure.colorbar(image, label="relative error left in R(r)")
-    figure.tight_layout()
-    save_figure(figure, path)
+    return figure

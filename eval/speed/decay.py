@@ -1,8 +1,12 @@
-"""What locality focusing costs beside plain linear attention, by length and sigma, and how far it is from exact.
+"""What does a distance decay cost beside plain linear attention, by length and sigma, and how exact is it?
 
-All are measured in turn, round after round, and a ratio is the median over the rounds of a time over that of plain
-linear attention in the same round. A speed is printed only for a path whose error is within its bound, against
-N x N weights with the same features, for some of the queries.
+All are measured in turn, round after round. A time is printed only where the error is within its bound, against N x N
+weights with the same features, at some of the queries. The command is `python -m eval focusing`.
+
+Columns: `attention` (plain, or the decay's sigma, and exact for N x N weights), `tokens`, `regime` (window, grid, both
+or exact: how the decay is summed), `error` (relative, of outputs, and of gradients with `--backward`), `ms` (median of
+the rounds), `to plain` (time over that of plain linear attention in the same round), `peak MiB`, `time exponent` and
+`memory exponent` (b of N^b).
 """
 
 from __future__ import annotations
@@ -10,48 +14,59 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 from tqdm import tqdm
 
-from eval.arguments import Once
-from eval.contestants import feature_map
-from eval.measure import check_rounds, exponent, in_turn, peak_bytes, ratio, relative_error
-from eval.report import Row, save_figure
+from eval.argument_types import WithoutRepetitions, feature_map_name
+from eval.report import Row, select, unique
+from eval.speed.measure import check_rounds, peak_bytes, relative_error, time_in_turn
+from eval.speed.methods import feature_map
+from eval.statistics import median_ratio, power_law_exponent
 from performer_string import LOCALITIES, build_locality, grid_positions, linear_attention
 from performer_string.bias import DistanceDecay, RelativeBias
 from performer_string.bias.linear_time.plan import choose
-from performer_string.ops.layout import TokenLayout
+from performer_string.ops.layout import Grid, TokenLayout
 from performer_string.utils.numerics import safe_divide
 from performer_string.utils.registry import lookup
 
-HELP = "time, memory and error of locality focusing, by length and sigma, beside plain and exact attention"
-EXACT = "exact"  # N x N, which few tokens have in any case
+EXACT = "exact"  # N x N weights, which few tokens have in any case
 BOUNDS = {EXACT: 1e-4, "window": 1e-3, "grid": 0.03, "window and grid": 0.03}
-QUERIES = 64  # whose exact sums are compared
+COMPARED_QUERIES = 64  # whose exact sums are compared
 PLAIN = "plain"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    lengths = [32, 64, 128, 256]
-    parser.add_argument("--sides", type=int, nargs="+", action=Once, default=lengths, help="tokens along a square grid")
+    """Add the options of `eval focusing`."""
+    parser.add_argument(
+        "--sides",
+        type=int,
+        nargs="+",
+        action=WithoutRepetitions,
+        default=[32, 64, 128, 256],
+        help="tokens along a square grid",
+    )
     parser.add_argument("--sigmas", type=float, nargs="+", default=[2.0, 16.0], help="in patches")
     parser.add_argument("--locality", default="gaussian", help="gaussian, exponential, radial, or one of your own")
     parser.add_argument("--normalised", action="store_true", help="the denominator sees the decay too")
     parser.add_argument("--features", type=int, default=256, help="random features a head")
     parser.add_argument("--head-dim", type=int, default=64)
     parser.add_argument("--heads", type=int, default=4)
-    parser.add_argument("--feature-map", default="favor+")
-    parser.add_argument("--exact-up-to", type=int, default=4096, help="tokens up to which exact LF is timed as well")
+    parser.add_argument("--feature-map", type=feature_map_name, default="favor+")
+    parser.add_argument("--exact-up-to", type=int, default=4096, help="tokens up to which N x N weights are timed too")
     parser.add_argument("--backward", action="store_true", help="time the backward pass too")
     parser.add_argument("--rounds", type=int, default=5, help="measurements, after one not counted")
 
 
-class Exact(RelativeBias):
-    """A locality whose sum is taken by N x N weights, whatever the positions."""
+class DenseBias(RelativeBias):
+    """A relative bias that is applied to N x N weights, whatever the positions.
+
+    Args:
+        locality: the bias.
+    """
 
     def __init__(self, locality: RelativeBias):
         super().__init__(locality.num_heads, locality.normalised)
@@ -60,12 +75,22 @@ class Exact(RelativeBias):
     def of_offsets(self, offsets: Tensor) -> Tensor:
         return self.locality.of_offsets(offsets)
 
-    def lattice(self, positions: Tensor, num_prefix: int) -> None:
+    def grid_of(self, layout: TokenLayout) -> Grid | None:
         return None
 
 
-class Contest:
-    """Attention at one length: plain, focused at each sigma, and exact where it fits."""
+class AttentionsAtLength:
+    """Attention at one length: plain, with the decay of each sigma, and with N x N weights where these fit.
+
+    Args:
+        options: of the command line.
+        side: tokens along a square grid.
+        device: where to compute.
+
+    Attributes:
+        calls: what is timed, by name.
+        regimes, errors: how each decay is summed, and how far it is off.
+    """
 
     def __init__(self, options: argparse.Namespace, side: int, device: torch.device):
         torch.manual_seed(0)
@@ -78,18 +103,20 @@ class Contest:
         self.regimes, self.errors = {PLAIN: ""}, {PLAIN: 0.0}
         for sigma in options.sigmas:
             bounds = (min(0.25, sigma / 2), max(64.0, 2 * sigma))
-            given: dict[str, Any] = {"sigma": sigma, "sigma_bounds": bounds, "normalised": options.normalised}
-            locality = build_locality(options.locality, num_heads=options.heads, **given).to(device)
+            bias_options = {"sigma": sigma, "sigma_bounds": bounds, "normalised": options.normalised}
+            locality = build_locality(options.locality, num_heads=options.heads, **bias_options).to(device)
             assert isinstance(locality, DistanceDecay)
             name = f"sigma {sigma:g}"
             self.calls[name] = self.attend(locality)
             self.regimes[name], self.errors[name] = self.check(locality)
             if side * side <= options.exact_up_to:
                 exact = f"{name}, exact"
-                self.calls[exact] = self.attend(Exact(locality))
+                self.calls[exact] = self.attend(DenseBias(locality))
                 self.regimes[exact], self.errors[exact] = EXACT, 0.0
 
-    def attend(self, locality: Any = None) -> Callable[[], None]:
+    def attend(self, locality: RelativeBias | None = None) -> Callable[[], None]:
+        """Return a call of linear attention, with its backward pass where that is wanted."""
+
         def call() -> None:
             with torch.set_grad_enabled(self.backward):
                 out = linear_attention(self.q, self.k, self.v, self.phi, locality=locality, positions=self.positions)
@@ -99,21 +126,27 @@ class Contest:
         return call
 
     def check(self, locality: DistanceDecay) -> tuple[str, float]:
-        """The regime, and the error at a few queries against N x N weights, with `--backward` the largest of the
-        gradients' too; refuses a bad one."""
-        some = torch.linspace(0, len(self.positions) - 1, QUERIES, device=self.q.device).long().unique()
-        decay = locality.of_offsets(self.positions[some, None] - self.positions).detach()  # [H, queries, N]
+        """Compare a decay with N x N weights at some of the queries; with `--backward` its gradients too.
+
+        Returns:
+            The regime, and the largest relative error.
+
+        Raises:
+            ValueError: an error above the regime's bound.
+        """
+        queries = torch.linspace(0, len(self.positions) - 1, COMPARED_QUERIES, device=self.q.device).long().unique()
+        decay = locality.of_offsets(self.positions[queries, None] - self.positions).detach()  # [H, queries, N]
         with torch.set_grad_enabled(self.backward):
             fast = linear_attention(self.q, self.k, self.v, self.phi, locality=locality, positions=self.positions)
             fq, fk = self.phi.pair(self.q, self.k)
-            weights = fq[:, :, some] @ fk.mT
-            focused = weights * decay
-            slow = safe_divide(focused @ self.v, (focused if locality.normalised else weights).sum(-1, keepdim=True))
-            pairs = [(fast[:, :, some], slow)]
+            weights = fq[:, :, queries] @ fk.mT
+            decayed = weights * decay
+            slow = safe_divide(decayed @ self.v, (decayed if locality.normalised else weights).sum(-1, keepdim=True))
+            pairs = [(fast[:, :, queries], slow)]
             if self.backward:
                 upstream = torch.randn_like(slow)
-                made = [torch.autograd.grad((out * upstream).sum(), (self.q, self.k, self.v)) for out in pairs[0]]
-                pairs += zip(*made, strict=True)
+                gradients = [torch.autograd.grad((out * upstream).sum(), (self.q, self.k, self.v)) for out in pairs[0]]
+                pairs += zip(*gradients, strict=True)
         error = max(relative_error(a, b) for a, b in pairs)
         regime = self.regime(locality, fq.shape[-1])
         if not error <= BOUNDS[regime]:
@@ -124,6 +157,7 @@ class Contest:
         return regime, error
 
     def regime(self, locality: DistanceDecay, features: int) -> str:
+        """Return how a decay is summed at this length: `exact`, `window`, `grid` or both."""
         grid = locality.grid_of(TokenLayout(self.positions))
         if grid is None:
             return EXACT
@@ -131,7 +165,8 @@ class Contest:
         return " and ".join(n for n, part in (("window", plan.radius), ("grid", plan.cell)) if part is not None)
 
 
-def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Yield a row for each length and kind of attention."""
     check_rounds(options.rounds)
     if min(options.sides) < 2:
         raise ValueError(f"a grid has 2 tokens or more along a side, not {min(options.sides)}.")
@@ -139,47 +174,44 @@ def rows(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
         raise ValueError(f"--sigmas have to be positive, not {min(options.sigmas):g}.")
     decays = {name: kind for name, kind in LOCALITIES.items() if issubclass(kind, DistanceDecay)}
     lookup("decay", options.locality, decays)
-    found: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
     for side in tqdm(sorted(options.sides), desc="lengths", leave=False, disable=None):
-        contest = Contest(options, side, device)
-        times = in_turn(contest.calls, options.rounds, device)
-        for name, call in contest.calls.items():
+        attentions = AttentionsAtLength(options, side, device)
+        times = time_in_turn(attentions.calls, options.rounds, device)
+        for name, call in attentions.calls.items():
             row = {
                 "attention": name,
                 "tokens": side * side,
-                "regime": contest.regimes[name],
-                "error": contest.errors[name],
+                "regime": attentions.regimes[name],
+                "error": attentions.errors[name],
                 "ms": 1000 * statistics.median(times[name]),
-                "to plain": ratio(times[name], times[PLAIN]),
+                "to plain": median_ratio(times[name], times[PLAIN]),
                 "peak MiB": peak_bytes(call, device) / 2**20,
             }
-            found.append(row)
+            rows.append(row)
             yield row
-    for row in found:  # at the end: of all lengths
-        same = [other for other in found if other["attention"] == row["attention"]]
+    for row in rows:  # at the end: columns that need all lengths
+        same = [other for other in rows if other["attention"] == row["attention"]]
         for title, column in (("time exponent", "ms"), ("memory exponent", "peak MiB")):
-            row[title] = exponent([other["tokens"] for other in same], [other[column] for other in same])
+            row[title] = power_law_exponent([other["tokens"] for other in same], [other[column] for other in same])
 
 
-def summary(found: Sequence[Row]) -> list[Row]:
-    """Rounded, ordered by attention."""
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows, rounded and ordered by attention."""
     digits = {"ms": 1, "to plain": 2, "peak MiB": 1, "time exponent": 2, "memory exponent": 2}
     return [
         {k: f"{v:.2%}" if k == "error" else round(v, digits[k]) if k in digits else v for k, v in row.items()}
-        for row in sorted(found, key=lambda row: (row["attention"], row["tokens"]))
+        for row in sorted(rows, key=lambda row: (row["attention"], row["tokens"]))
     ]
 
 
-def plot(found: Sequence[Row], path: Path) -> None:
-    """Time and memory over the tokens, on logarithmic axes."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(9, 4))
+def plot(rows: Sequence[Row]) -> Figure:
+    """Draw time and memory over the tokens, on logarithmic axes."""
+    figure = Figure(figsize=(9, 4), layout="tight")
     for axis, column in zip(figure.subplots(1, 2), ("ms", "peak MiB"), strict=True):
-        for name in dict.fromkeys(row["attention"] for row in found):
-            own = [row for row in found if row["attention"] == name]
-            axis.loglog([row["tokens"] for row in own], [row[column] for row in own], marker="o", label=name)
+        for name in unique(rows, "attention"):
+            line = select(rows, attention=name)
+            axis.loglog([row["tokens"] for row in line], [row[column] for row in line], marker="o", label=name)
         axis.set(xlabel="tokens", ylabel=column)
         axis.legend(fontsize=7)
-    figure.tight_layout()
-    save_figure(figure, path)
+    return figure
