@@ -9,6 +9,7 @@ import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 import yaml
@@ -31,13 +32,38 @@ def moved(x: Any, folder: str) -> Any:
     return x.replace(folder, "runs") if isinstance(x, str) else x
 
 
-def studied(path: Path) -> dict[str, Any]:
-    """Return a checkpoint with the weights of the golden outputs, and more images to evaluate on."""
-    content = torch.load(path, weights_only=True)
+def seen(path: Path, out: str) -> torch.Tensor:
+    """Return the images that an evaluation shows to the model of a checkpoint."""
+    found: list[torch.Tensor] = []
+    forward = ViT.forward
+
+    def record(model: ViT, images: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+        found.append(images.clone())
+        return forward(model, images, *rest, **named)
+
+    with mock.patch.object(ViT, "forward", record):
+        options = ["--split", "val", "--resolutions", "60", "--device", "cpu", "--out", out]
+        runs.command("eval", "resolution", "--checkpoint", str(path), *options, folder=Path(out))
+    return torch.cat(found)
+
+
+@torch.no_grad()
+def study(content: dict[str, Any], path: Path) -> None:
+    """Write a checkpoint with the large weights of the golden outputs, and with logits that differ between images."""
+    torch.save(content, path)
     model = fill(ViT.from_checkpoint(path)).float()
-    content["state_dict"] = {f"vit.{name}": value for name, value in model.state_dict().items()}
     content["ImageData"]["config"]["val_size"] = 100
-    return dict(content)
+
+    def save() -> None:
+        content["state_dict"] = {f"vit.{name}": value for name, value in model.state_dict().items()}
+        torch.save(content, path)
+
+    save()
+    with tempfile.TemporaryDirectory() as out:
+        logits = model(seen(path, out))
+    model.head.weight /= logits.std(0)[:, None]
+    model.head.bias.copy_((model.head.bias - logits.mean(0)) / logits.std(0))
+    save()
 
 
 def main() -> None:
@@ -61,7 +87,7 @@ def main() -> None:
     for name in runs.STUDIED:
         path = runs.checkpoint(f"studied-{name}")
         path.parent.mkdir(parents=True)
-        torch.save(studied(runs.checkpoint(name)), path)
+        study(torch.load(runs.checkpoint(name), weights_only=True), path)
     models = {path.parents[1].name: ViT.from_checkpoint(path) for path in runs.CHECKPOINTS.rglob("*.ckpt")}
     folded = fold(models["softmax"])
     save_file({key: x.contiguous() for key, x in folded.state_dict().items()}, runs.FOLDED)
