@@ -8,7 +8,7 @@ import shlex
 import pytest
 from training import REPOSITORY
 
-from eval.__main__ import build_parser
+from eval.cli import parse_arguments
 from train.fields import undone
 from train.plan import read_plan, select
 
@@ -64,4 +64,4 @@ def test_evaluations_have_these_options(command):
     places = {"--checkpoint ...": "--checkpoint A", "--resolutions ...": "--resolutions 1"}
     for place, example in places.items():
         command = command.replace(place, example)
-    build_parser().parse_args(shlex.split(command)[3:])  # what does not parse ends the program
+    parse_arguments(shlex.split(command)[3:])  # what does not parse ends the program

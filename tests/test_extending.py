@@ -14,7 +14,7 @@ from saved import read
 from torch import nn
 from training import REPOSITORY, last
 
-from eval.__main__ import main
+from eval.cli import main
 from performer_string import ENCODINGS, FEATURE_MAPS, LOCALITIES, build_encoding
 from train import cli, plan
 from train.contents import CheckpointError, read_checkpoint

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from saved import CONFIG, read, save
 
-from eval.__main__ import main
+from eval.cli import main
 from train.checkpoint import load_trained
 from train.data.module import ImageData
 from train.data.sources import open_image

@@ -12,7 +12,7 @@ from saved import read
 from torch import nn
 from training import REPOSITORY
 
-from eval.__main__ import main as evaluate
+from eval.cli import main as evaluate
 from performer_string import ViT, ViTConfig, from_timm
 from train.checkpoint import start_from
 from train.data.module import ImageData

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 
-from eval.seeds import check_seeds
+from eval.statistics import check_seeds
 from performer_string import LOCALITIES, VALUE_MAPS, ViT, ViTConfig, build_encoding, fold, grid_positions
 from performer_string.layers.attention import SelfAttention
 from performer_string.layers.backends import build_attention

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from saved import CONFIG
 from torch import Tensor
 
 from performer_string import ViT
+from tests.helpers.saved import CONFIG
 
 MODELS = {
     "arc-cosine": {"feature_map": "arc-cosine", "feature_options": {"order": 2, "num_features": 8}},
@@ -20,7 +20,7 @@ MODELS = {
 
 
 def model(kind: str = "arc-cosine", **changes) -> ViT:
-    """With weights that are large enough for attention to reach the logits."""
+    """Return a model with weights that are large enough for attention to reach the logits."""
     torch.manual_seed(0)
     fields = {"depth": 2, "encoding": "rope-mixed", "registers": 1, **MODELS[kind], **changes}
     vit = ViT(replace(CONFIG, **fields)).eval()
@@ -30,7 +30,7 @@ def model(kind: str = "arc-cosine", **changes) -> ViT:
 
 
 def sparse_images(cells: int, glyphs: int = 6) -> Tensor:
-    """Two images of cells x cells patches of 12 pixels, all but some of them blank."""
+    """Return two images of cells x cells patches of 12 pixels, all but some of them blank."""
     images = torch.zeros(2, 1, 12 * cells, 12 * cells)
     for image in images[:, 0]:
         for cell in torch.randperm(cells * cells)[:glyphs].tolist():

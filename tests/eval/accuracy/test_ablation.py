@@ -1,4 +1,6 @@
-"""Models with one thing changed, as differences to the recipe."""
+"""Models with one thing changed, as differences to the baseline recipe."""
+
+from __future__ import annotations
 
 from argparse import Namespace
 from dataclasses import replace
@@ -6,12 +8,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from saved import CONFIG, read, save
 
-from eval import ablation, checkpoints, resolution
-from eval.__main__ import main
-from eval.ablation import summary
-from eval.seeds import check_seeds, student
+from eval import checkpoints
+from eval.accuracy import ablation, resolution
+from eval.accuracy.ablation import summary
+from eval.cli import main
+from eval.report import MAJORITY
+from tests.helpers.saved import CONFIG, read, save
 from train.data.sizes import Size
 
 
@@ -34,47 +37,34 @@ def test_differences_are_taken_seed_by_seed():
     assert order == {"accuracy in %": "order-1 - recipe", "60 px": "-37.0", "seeds": 1}
 
 
-def test_interval_of_one_value_is_that_value():
-    assert student([3.0]) == (3.0, 3.0, 3.0)
-    assert student([1.0, 3.0]) == pytest.approx((2.0, 2 - 12.7062, 2 + 12.7062), abs=1e-4)
-
-
-def test_seeds_that_were_trained_otherwise_are_none_of_one_model():
-    settings = {f"m-seed{seed}": {"seed": seed, "lr": 1e-3, "workers": seed} for seed in (0, 1)}
-    check_seeds(settings)
-    settings["m-seed1"]["lr"] = 2e-3
-    with pytest.raises(ValueError, match="m-seed1 and m-seed0 would pass for seeds of one model, but differ in lr:"):
-        check_seeds(settings)
-
-
 @pytest.mark.parametrize("names", [("recipe-seed0", "other-seed0"), ("other-seed0", "recipe-seed0")], ids=str)
-def test_differences_are_to_the_reference_wherever_it_comes(names, monkeypatch):
+def test_differences_are_to_the_reference_in_any_order(names, monkeypatch):
     accuracy = {"recipe-seed0": 90.0, "other-seed0": 70.0}
 
-    def rows(options, device):
+    def evaluate(options, device):
         for name in map(checkpoints.name_of, options.checkpoint):
             yield {"model": name, "resolution": Size.of(60), "accuracy": accuracy[name]}
 
-    monkeypatch.setattr(resolution, "rows", rows)
+    monkeypatch.setattr(resolution, "evaluate", evaluate)
     options = Namespace(checkpoint=[Path(f"{name}/checkpoints/last.ckpt") for name in names], reference="recipe")
-    found = {row["model"]: row["difference"] for row in ablation.rows(options, torch.device("cpu"))}
-    assert found == {"recipe-seed0": 0.0, "other-seed0": -20.0}
+    differences = {row["model"]: row["difference"] for row in ablation.evaluate(options, torch.device("cpu"))}
+    assert differences == {"recipe-seed0": 0.0, "other-seed0": -20.0}
 
 
-def test_seeds_that_are_all_alike_are_not_certain():
+def test_seeds_that_are_all_alike():
     """The reference has the interval over its images then, and a difference none."""
-    shared = {"resolution": Size.of(60), "reference": "recipe", "null": 25.0, "low": 91.0, "high": 99.0}
-    found = [
+    shared = {"resolution": Size.of(60), "reference": "recipe", MAJORITY: 25.0, "low": 91.0, "high": 99.0}
+    rows = [
         {**shared, "model": f"{name}-seed{seed}", "accuracy": accuracy, "difference": accuracy - 96.0}
         for name, accuracy in (("recipe", 96.0), ("other", 94.5))
         for seed in (0, 1)
     ]
-    first, second = (line["60 px"] for line in ablation.summary(found))
+    first, second = (line["60 px"] for line in summary(rows))
     assert first == "96.0 (91.0 to 99.0)"
     assert second == "-1.5 (all seeds alike)"
 
 
-def test_of_checkpoints(tmp_path, capsys):
+def test_ablation_of_checkpoints(tmp_path, capsys):
     paths = []
     for seed in (0, 1):
         paths.append(save(tmp_path / f"order-1-seed{seed}", replace(CONFIG, seed=seed, attention="softmax")))
@@ -83,15 +73,15 @@ def test_of_checkpoints(tmp_path, capsys):
     out = capsys.readouterr().out
     assert out.index("| recipe ") < out.index("| order-1 ")
     _, rows = read(tmp_path / "results" / "ablation.csv")
-    found = {(row["model"], row["resolution"]): row for row in rows}
-    assert len(found) == 8
-    for (model, size), row in found.items():
-        base = found[model.replace("order-1", "recipe"), size]
+    by_model = {(row["model"], row["resolution"]): row for row in rows}
+    assert len(by_model) == 8
+    for (model, size), row in by_model.items():
+        base = by_model[model.replace("order-1", "recipe"), size]
         assert float(row["difference"]) == pytest.approx(float(row["accuracy"]) - float(base["accuracy"]), abs=0.01)
     assert (tmp_path / "results" / "ablation.png").stat().st_size > 5000
 
 
-def test_a_seed_without_its_reference(tmp_path, capsys):
+def test_seed_without_its_reference(tmp_path, capsys):
     paths = [save(tmp_path / "recipe-seed0"), save(tmp_path / "order-1-seed1", replace(CONFIG, seed=1))]
     with pytest.raises(SystemExit):
         main(["ablation", "--checkpoint", *map(str, paths), "--resolutions", "60"])

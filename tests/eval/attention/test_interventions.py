@@ -8,21 +8,21 @@ from dataclasses import replace
 
 import pytest
 import torch
-from saved import CONFIG, read, save
-from studied import MODELS, model, sparse_images
 
-from eval.__main__ import main
-from eval.dense import NearKeys
-from eval.interventions import interventions
-from eval.tokens import blank_patches
+from eval.attention import dense_attention
+from eval.attention.interventions import interventions
+from eval.attention.model_changes import changed
+from eval.attention.token_interventions import blank_patches
+from eval.cli import main
 from performer_string import ViT, ViTConfig, grid_positions
 from performer_string.feature_maps import FEATURE_MAPS, FeatureMap
-from performer_string.layers.backends import build_attention
+from tests.helpers.saved import CONFIG, read, save
+from tests.helpers.studied import MODELS, model, sparse_images
 from train.probe import probe_attention
 
 
 def trace(vit: ViT) -> tuple:
-    """What an intervention might leave behind."""
+    """Return what an intervention might leave behind."""
     modules = list(vit.modules())
     hooks = sum(len(m._forward_pre_hooks) + len(m._forward_hooks) for m in modules)
     return [id(m) for m in modules], hooks, [getattr(m, "order", None) for m in modules]
@@ -37,22 +37,22 @@ def test_interventions_change_a_model_and_leave_no_trace(kind, pool):
         plain = vit(images)
         state = {name: value.clone() for name, value in vit.state_dict().items()}
         for name, change in interventions(vit).items():
-            with change(vit):
+            with changed(vit, change):
                 assert vit(sparse_images(5)).isfinite().all()
                 assert (vit(images) - plain).abs().max() > 1e-5, name
-            with pytest.raises(ValueError, match="images have to be"), change(vit):
+            with pytest.raises(ValueError, match="images have to be"), changed(vit, change):
                 vit(torch.zeros(1, 3, 60, 60))
             assert trace(vit) == before, name
             assert torch.equal(vit(images), plain), name
     assert all(torch.equal(value, state[name]) for name, value in vit.state_dict().items())
 
 
-def test_each_kind_of_model_has_the_interventions_that_make_sense(monkeypatch):
+def test_interventions_of_each_kind_of_model(monkeypatch):
     groups = {kind: {name.split(",")[0] for name in interventions(model(kind))} for kind in MODELS}
     thin = {"keys thinned", "pooling thinned", "keys and pooling thinned"}
     drawn = {f"draw {i}" for i in range(5)}
-    for found in groups.values():
-        found -= {"near keys", "patches shuffled"}
+    for titles in groups.values():
+        titles -= {"near keys", "patches shuffled"}
     assert groups["softmax"] == {"log N temperature", *thin}
     assert groups["polynomial"] == {"softmax", "log N temperature", *thin}
     assert groups["performer-pytorch"] == {"softmax", "log N temperature", "pooling thinned", *drawn}
@@ -83,91 +83,94 @@ def same_weights(vit: ViT, config: ViTConfig) -> ViT:
 
 
 @torch.no_grad()
-def test_interventions_are_the_models_that_they_stand_for():
-    images, relu, soft = sparse_images(9), model("arc-cosine"), model("softmax")
-    with interventions(relu)["softmax, all layers"](relu):
-        found = relu(images)
-    torch.testing.assert_close(found, same_weights(relu, replace(relu.config, attention="softmax"))(images))
-    with interventions(soft)["log N temperature"](soft):
-        found = soft(images)
+def test_interventions_equal_models_with_that_configuration():
+    images, arc_cosine, soft = sparse_images(9), model("arc-cosine"), model("softmax")
+    with changed(arc_cosine, interventions(arc_cosine)["softmax, all layers"]):
+        logits = arc_cosine(images)
+    torch.testing.assert_close(
+        logits, same_weights(arc_cosine, replace(arc_cosine.config, attention="softmax"))(images)
+    )
+    with changed(soft, interventions(soft)["log N temperature"]):
+        logits = soft(images)
     expected = same_weights(soft, replace(soft.config, log_n_scaling=True))(images)
-    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logits, expected, rtol=1e-4, atol=1e-4)
     order = round(2 * math.log(82) / math.log(26))
-    sharp = replace(relu.config, feature_options={"order": order, "num_features": 8})
+    sharp = replace(arc_cosine.config, feature_options={"order": order, "num_features": 8})
     assert order == 3
-    with interventions(relu)["log N temperature"](relu):
-        torch.testing.assert_close(relu(images), same_weights(relu, sharp)(images))
+    with changed(arc_cosine, interventions(arc_cosine)["log N temperature"]):
+        torch.testing.assert_close(arc_cosine(images), same_weights(arc_cosine, sharp)(images))
 
 
 @torch.no_grad()
-def test_shuffled_patches_are_those_of_the_image_and_matter_to_positions_only():
+def test_shuffled_patches():
     images = torch.arange(2 * 60 * 60, dtype=torch.float32).reshape(2, 1, 60, 60)
-    vit, seen = model("softmax"), []
-    with interventions(vit)["patches shuffled"](vit):
-        vit.embed.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    vit, embedded = model("softmax"), []
+    with changed(vit, interventions(vit)["patches shuffled"]):
+        vit.embed.register_forward_pre_hook(lambda module, args: embedded.append(args[0]))
         vit(images)
     vit(images)
-    patches, plain = (x.reshape(2, 25, -1).tolist() for x in seen)
+    patches, plain = (x.reshape(2, 25, -1).tolist() for x in embedded)
     for image in range(2):
         assert patches[image] != plain[image]
         assert sorted(patches[image]) == sorted(plain[image])
     assert [plain[0].index(p) for p in patches[0]] != [plain[1].index(p) for p in patches[1]]
     bag, images = model("softmax", encoding="none"), sparse_images(5)
-    with interventions(bag)["patches shuffled"](bag):
+    with changed(bag, interventions(bag)["patches shuffled"]):
         shuffled = bag(images)
     torch.testing.assert_close(shuffled, bag(images), rtol=1e-4, atol=1e-4)
 
 
 @torch.no_grad()
-def test_draws_are_different_ones():
+def test_draws_differ():
     vit, images = model("favor+"), sparse_images(5)
     outs = []
     for draw in range(5):
-        with interventions(vit)[f"draw {draw}"](vit):
+        with changed(vit, interventions(vit)[f"draw {draw}"]):
             outs.append(vit(images))
     assert all((a - b).abs().max() > 1e-4 for a, b in itertools.combinations(outs, 2))
 
 
 @torch.no_grad()
-def test_thinning_keeps_every_glyph_and_as_many_tokens_as_in_training():
+def test_thinned_tokens_have_every_glyph():
     vit, images = model(), sparse_images(9)
-    seen, tokens, pooled = [], [], []
+    masks, tokens, pooled = [], [], []
     vit.norm.register_forward_hook(lambda module, args, out: tokens.append(out))  # before the intervention's own
     vit.head.register_forward_pre_hook(lambda module, args: pooled.append(args[0]))
     for name in ("keys and pooling thinned", "keys thinned, layer 1"):
-        with interventions(vit)[name](vit):
-            for attend in vit.backends():
-                attend.register_forward_pre_hook(lambda module, args, kw: seen.append(kw["key_mask"]), with_kwargs=True)
+        with changed(vit, interventions(vit)[name]):
+            for backend in vit.backends():
+                backend.register_forward_pre_hook(
+                    lambda module, args, kwargs: masks.append(kwargs["layout"].mask), with_kwargs=True
+                )
             vit(images)
-    kept, both, none, alone = seen[0], seen[1], seen[2], seen[-1]
-    assert torch.equal(both, kept)
-    assert none is None
-    assert torch.equal(alone, kept)
-    assert kept[:, 0].all()  # the register
-    assert kept[:, 1:].sum(-1).tolist() == [25, 25]
-    assert (kept[:, 1:] | blank_patches(vit, images)).all()
+    mask, second_layer, first_layer_alone, second_layer_alone = masks[0], masks[1], masks[2], masks[-1]
+    assert torch.equal(second_layer, mask)
+    assert first_layer_alone is None
+    assert torch.equal(second_layer_alone, mask)
+    assert mask[:, 0].all()  # the register
+    assert mask[:, 1:].sum(-1).tolist() == [25, 25]
+    assert (mask[:, 1:] | blank_patches(vit, images)).all()
     assert blank_patches(vit, images).sum(-1).tolist() == [75, 75]
-    mean = torch.stack([x[1:][mask[1:]].mean(0) for x, mask in zip(tokens[0], kept, strict=True)])
+    mean = torch.stack([x[1:][m[1:]].mean(0) for x, m in zip(tokens[0], mask, strict=True)])
     torch.testing.assert_close(pooled[0], mean, rtol=1e-4, atol=1e-5)
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("normalised", [False, True])
-@pytest.mark.parametrize("locality", [None, "gaussian"])
+@pytest.mark.parametrize(("locality", "normalised"), [(None, False), ("gaussian", False), ("gaussian", True)])
 @pytest.mark.parametrize("kind", ["softmax", "arc-cosine"])
-def test_near_keys_are_those_with_offsets_of_the_training_grid(kind, locality, normalised, monkeypatch):
+def test_near_keys(kind, locality, normalised, monkeypatch):
     """A row of one layer, key by key."""
-    monkeypatch.setattr("eval.dense.ROWS", 30)  # of 82
+    monkeypatch.setattr(dense_attention, "QUERIES_AT_A_TIME", 30)  # of 82
     focused = {"locality": locality, "locality_options": {"normalised": normalised}} if locality else {}
     vit, images = model(kind, **focused, key_gate=True), sparse_images(9)
-    probe, seen = probe_attention(vit, images)[1], []
-    with interventions(vit)["near keys, layer 1"](vit):
-        attend = vit.backends()[1]
-        attend.register_forward_hook(lambda module, args, out: seen.append((args[2], out)))
+    probe, calls = probe_attention(vit, images)[1], []
+    with changed(vit, interventions(vit)["near keys, layer 1"]):
+        backend = vit.backends()[1]
+        backend.register_forward_hook(lambda module, args, out: calls.append((args[2], out)))
         vit(images)
-    values, out = seen[0]
+    values, out = calls[0]
     positions, weights = grid_positions((9, 9)), probe.weights()
-    lamb = probe.focus.locality.matrix(probe.focus.positions, 1) if locality else torch.ones(2, 82, 82)
+    lamb = probe.locality.matrix(probe.layout.positions, 1) if locality else torch.ones(2, 82, 82)
     for query in (0, 40, 80):
         near = [i for i in range(81) if (positions[i] - positions[query]).abs().max() <= 4]
         assert len(near) in (25, 81)
@@ -181,41 +184,31 @@ def test_near_keys_are_those_with_offsets_of_the_training_grid(kind, locality, n
 
 
 @torch.no_grad()
-def test_keys_that_are_masked_are_not_near():
-    attend = build_attention("softmax", head_dim=6, num_heads=2, feature_map="", seed=0, feature_options={})
-    near = NearKeys(attend, [9.0, 9.0])
-    near.place(grid_positions((3, 4)), 0)
-    q, k, v = torch.randn(3, 2, 2, 12, 6)
-    mask = torch.arange(12) < torch.tensor([[5], [12]])
-    torch.testing.assert_close(near(q, k, v, key_mask=mask), attend(q, k, v, key_mask=mask))
-
-
-@torch.no_grad()
 @pytest.mark.parametrize("scale", [None, 0.3])
 def test_interventions_keep_the_temperature_of_qk_norm(scale):
     """Logits are tau cos(q, k) whatever scale a map has, so that the limit of FAVOR+ is softmax."""
     vit = model("favor+", qk_norm=True, feature_options={"num_features": 8, "scale": scale})
-    changes, at_home = interventions(vit), sparse_images(5)
-    plain = vit(at_home)
-    with changes["near keys, all layers"](vit):  # where all keys are near
-        torch.testing.assert_close(vit(at_home), plain, rtol=1e-4, atol=1e-5)
-    with changes["softmax, all layers"](vit):
-        wanted = vit(at_home)
-    with changes["expected kernel, all layers"](vit):
-        torch.testing.assert_close(vit(at_home), wanted, rtol=1e-4, atol=1e-5)
+    changes, images = interventions(vit), sparse_images(5)
+    plain = vit(images)
+    with changed(vit, changes["near keys, all layers"]):  # where all keys are near
+        torch.testing.assert_close(vit(images), plain, rtol=1e-4, atol=1e-5)
+    with changed(vit, changes["softmax, all layers"]):
+        wanted = vit(images)
+    with changed(vit, changes["expected kernel, all layers"]):
+        torch.testing.assert_close(vit(images), wanted, rtol=1e-4, atol=1e-5)
     assert (wanted - plain).abs().max() > 1e-3
 
 
 @torch.no_grad()
-def test_nothing_is_thinned_at_the_training_size():
+def test_nothing_is_thinned_at_the_training_resolution():
     vit, images = model(), sparse_images(5)
     plain = vit(images)
     for name, change in interventions(vit, ["thinned", "temperature", "near"]).items():
-        with change(vit):
+        with changed(vit, change):
             torch.testing.assert_close(vit(images), plain, rtol=1e-4, atol=1e-5, msg=name)
 
 
-def test_the_intervention_report(tmp_path, capsys):
+def test_intervene_of_checkpoints(tmp_path, capsys):
     path = save(tmp_path / "one", replace(CONFIG, **MODELS["arc-cosine"]))
     arguments = ["--checkpoint", str(path), "--resolutions", "60", "84", "--images", "8"]
     main(["intervene", *arguments, "--groups", "softmax", "thinned"])
@@ -223,8 +216,8 @@ def test_the_intervention_report(tmp_path, capsys):
     names = ["as trained", "softmax, layer 0", "softmax, all layers"]
     names += ["keys thinned, layer 0", "keys thinned, all layers", "pooling thinned", "keys and pooling thinned"]
     assert [(row["intervention"], row["resolution"]) for row in rows] == [(n, r) for n in names for r in ("60", "84")]
-    found = {(row["intervention"], row["resolution"]): row["accuracy"] for row in rows}
-    assert found["keys and pooling thinned", "60"] == found["as trained", "60"]  # nothing to thin
+    accuracies = {(row["intervention"], row["resolution"]): row["accuracy"] for row in rows}
+    assert accuracies["keys and pooling thinned", "60"] == accuracies["as trained", "60"]  # nothing to thin
     assert "(+0.0)" in capsys.readouterr().out
     assert (tmp_path / "one" / "results" / "intervene.png").stat().st_size > 5000
     with pytest.raises(SystemExit):

@@ -1,4 +1,4 @@
-"""`python -m eval locality`: radii against a plain loop, memory against a count by hand, and the files it writes."""
+"""How far models attend: radii against a plain loop, and the files of the evaluation."""
 
 from __future__ import annotations
 
@@ -6,73 +6,39 @@ from dataclasses import replace
 
 import pytest
 import torch
-from saved import CONFIG, read, save
 
-from eval.__main__ import main
-from eval.locality import radius
-from eval.measure import peak_bytes
-from performer_string import ViT, grid_positions
-from performer_string.layers.backends import LinearBackend
+from eval.attention.locality import attention_radius
+from eval.cli import main
+from performer_string import grid_positions
+from tests.helpers.saved import CONFIG, read, save
 from train.checkpoint import load_trained
 
-CPU = torch.device("cpu")
 QUICK = ["--resolutions", "60", "84", "--images", "8", "--tokens", "16", "64", "--rounds", "5", "--probes", "2"]
 
 
-def test_radius_is_its_formula():
+def test_radius_is_its_definition():
     weights, positions = torch.rand(2, 3, 12, 12, dtype=torch.float64), grid_positions((3, 4), dtype=torch.float64)
     weights[1, 2, 5] = 0  # a query that nothing answers to
-    for h, found in enumerate(radius(weights, positions)):
+    for h, mean in enumerate(attention_radius(weights, positions)):
         means = []
         for b in range(2):
             for i in range(12):
                 w = weights[b, h, i]
                 if w.sum() > 0:
                     means.append(sum(w[j] * (positions[i] - positions[j]).norm() for j in range(12)) / w.sum())
-        assert float(found) == pytest.approx(float(sum(means) / len(means)))
+        assert float(mean) == pytest.approx(float(sum(means) / len(means)))
 
 
-def test_radius_of_what_is_known():
+def test_radius_of_known_weights():
     positions = grid_positions((9, 1))
-    assert radius(torch.eye(9)[None, None], positions).tolist() == [0.0]
+    assert attention_radius(torch.eye(9)[None, None], positions).tolist() == [0.0]
     neighbours = ((positions[:, 0, None] - positions[:, 0]).abs() == 1).float()
-    assert radius(neighbours[None, None], positions).tolist() == [1.0]
-    assert radius(2.5 * neighbours[None, None], positions).tolist() == [1.0]  # an amplitude does not matter
+    assert attention_radius(neighbours[None, None], positions).tolist() == [1.0]
+    assert attention_radius(2.5 * neighbours[None, None], positions).tolist() == [1.0]  # an amplitude does not matter
 
 
-def test_memory_is_that_of_the_tensors_alive():
-    x, unit = torch.randn(100, 100), 100 * 100 * 4
-
-    def call():
-        a = x * 2  # 1 unit
-        b = a + x  # 2
-        c = b.mT  # a view
-        a = torch.cat([c, c])  # 4, and then 3
-        del b, c  # 2
-        return (a[:100] - x).sum()  # 3
-
-    assert peak_bytes(call, CPU) == pytest.approx(4 * unit, rel=0.01)
-
-
-@pytest.mark.parametrize("attention", ["linear", "softmax"])
-def test_memory_of_attention_grows_as_it_should(attention):
-    """A forward pass by the number of tokens, weights in full by its square."""
-    peaks = []
-    for side in (8, 16):
-        vit = ViT(replace(CONFIG, attention=attention)).eval()
-        image = torch.randn(1, 1, 12 * side, 12 * side)
-        with torch.inference_mode():
-            peaks.append(peak_bytes(lambda vit=vit, image=image: vit(image), CPU))
-    assert peaks[1] / peaks[0] == pytest.approx(4, rel=0.3)  # torch's fused softmax keeps no weights either
-    weights = []
-    for tokens in (64, 256):
-        q = torch.randn(1, 2, tokens, 8)
-        attend = LinearBackend(8, 2, "arc-cosine", 0, num_features=8)
-        weights.append(peak_bytes(lambda q=q, attend=attend: attend.weights(q, q), CPU))
-    assert weights[1] / weights[0] == pytest.approx(16, rel=0.3)
-
-
-def test_the_report(tmp_path, capsys):
+@pytest.mark.slow
+def test_locality_of_checkpoints(tmp_path, capsys):
     focused = {"locality": "gaussian", "locality_options": {"sigma": 1.5, "amplitude": 0.5}, "pool": "cls"}
     paths = [save(tmp_path / "plain"), save(tmp_path / "focused", replace(CONFIG, depth=2, **focused))]
     main(["locality", "--checkpoint", *map(str, paths), *QUICK])
@@ -104,7 +70,7 @@ def test_the_report(tmp_path, capsys):
     for a, e in zip(*[some(model="focused", quantity=f"{k} radius") for k in ("attention", "effective")], strict=True):
         assert float(e["value"]) < float(a["value"])  # lambda brings it in
     # an untrained model attends almost uniformly
-    uniform = float(radius(torch.ones(1, 1, 25, 25), grid_positions((5, 5))))
+    uniform = float(attention_radius(torch.ones(1, 1, 25, 25), grid_positions((5, 5))))
     assert float(some(model="plain", quantity="uniform")[0]["value"]) == pytest.approx(uniform, rel=1e-4)
     table = [[cell.strip() for cell in row.split("|")[1:-1]] for row in said.splitlines() if row.startswith("|")]
     titles = ["model", "% at 60 px", "% at 84 px", "ms, 64 tokens", "MiB, 64 tokens"]
@@ -113,8 +79,8 @@ def test_the_report(tmp_path, capsys):
     assert [row[-1] for row in table[2:]] == ["none", "1.5 (1.5-1.5)"]
 
 
-def test_the_measured_radius_is_of_the_patches_and_their_lambda(tmp_path):
-    """Against weights taken by hand, prefix tokens left out."""
+def test_measured_radius_is_that_of_weights_by_hand(tmp_path):
+    """Prefix tokens are left out."""
     config = replace(CONFIG, locality="exponential", locality_options={"sigma": 0.8}, pool="cls", attention="softmax")
     path = save(tmp_path / "one", config)
     main(["locality", "--checkpoint", str(path), *QUICK])
@@ -122,14 +88,14 @@ def test_the_measured_radius_is_of_the_patches_and_their_lambda(tmp_path):
     trained = load_trained(path)
     vit, held_out = trained.classifier.vit, trained.data.held_out("test", (60, 60))
     images = trained.data.normalise(torch.stack([held_out[i][0] for i in range(2)]))
-    seen = []
+    calls = []
     vit.blocks[0].attention.backend.register_forward_pre_hook(
-        lambda m, args, kw: seen.append((args, kw)), with_kwargs=True
+        lambda module, args, kwargs: calls.append((args, kwargs)), with_kwargs=True
     )
     with torch.no_grad():
         vit(images)
-        (q, k, _), given = seen[0]
-        q, k = given["rotation"].rotate(q), given["rotation"].rotate(k)
+        (q, k, _), kwargs = calls[0]
+        q, k = kwargs["rotation"].rotate(q), kwargs["rotation"].rotate(k)
         weights = (q @ k.mT / 8**0.5).softmax(-1)[:, 0, 1:, 1:]
         distance = torch.cdist(grid_positions((5, 5)), grid_positions((5, 5)))
         weights = weights * (-distance / 0.8).exp()
@@ -143,7 +109,6 @@ def test_the_measured_radius_is_of_the_patches_and_their_lambda(tmp_path):
         (["--tokens", "100", "200"], "a square grid, like 196, not '200'"),
         (["--tokens", "many"], "a square grid, not 'many'"),
         (["--rounds", "1"], "a median needs at least 5 rounds, not 1"),
-        (["--resolutions", "90"], "90 x 90 pixels is not divisible"),
     ],
 )
 def test_bad_arguments(tmp_path, arguments, message, capsys):

@@ -1,4 +1,4 @@
-"""What is measured of a trained model's attention, and interventions on it that have to leave no trace."""
+"""Statistics of a trained model's attention, against weights that are known."""
 
 from __future__ import annotations
 
@@ -7,24 +7,21 @@ from dataclasses import replace
 
 import pytest
 import torch
-from saved import CONFIG, read, save
-from studied import MODELS, model
 from torch import Tensor
 
-from eval import dense, estimator
-from eval.__main__ import main
-from eval.dense import ExpectedKernel
-from eval.estimator import statistics, summary, variation
+from eval.attention.estimator import attention_statistics, evaluate, plot, summary, total_variation
+from eval.cli import choose_device, main, parse_arguments
 from performer_string import grid_positions
 from performer_string.layers.backends import build_attention
-from performer_string.ops.rotary import rotate_pair
+from tests.helpers.saved import CONFIG, read, save
+from tests.helpers.studied import MODELS
 from train.probe import Probe
 
 POSITIONS = grid_positions((3, 4))
 
 
-def of_weights(weights: Tensor, blank: Tensor | None = None) -> dict[str, Tensor]:
-    """Statistics of an attention that has these weights [P + N, P + N] in every image and head."""
+def statistics_of(weights: Tensor, blank: Tensor | None = None) -> dict[str, Tensor]:
+    """Return statistics of an attention that has these weights [P + N, P + N] in every image and head."""
 
     class Fixed(torch.nn.Module):
         def weights(self, q, k, rotation=None, key_bias=None):
@@ -32,24 +29,24 @@ def of_weights(weights: Tensor, blank: Tensor | None = None) -> dict[str, Tensor
 
     q, k = torch.randn(2, 2, 3, len(weights), 4)
     blank = torch.zeros(2, 12, dtype=torch.bool) if blank is None else blank
-    return statistics(Probe(Fixed(), q, k, None), torch.arange(12), POSITIONS, blank)
+    return attention_statistics(Probe(Fixed(), q, k, None), torch.arange(12), POSITIONS, blank)
 
 
 @pytest.mark.parametrize("prefix", [0, 2])
-def test_statistics_of_attention_that_is_known(prefix):
+def test_statistics_of_known_weights(prefix):
     n = 12 + prefix
     blank = torch.arange(12).expand(2, 12) < 3
-    uniform = of_weights(torch.full((n, n), 1 / n), blank)
+    uniform = statistics_of(torch.full((n, n), 1 / n), blank)
     assert {value.shape for value in uniform.values()} == {(2, 3)}
     torch.testing.assert_close(uniform["entropy"], torch.full((2, 3), math.log(n)))
     torch.testing.assert_close(uniform["entropy / log N"], torch.ones(2, 3))
     torch.testing.assert_close(uniform["top share"], torch.full((2, 3), 1 / n))
     torch.testing.assert_close(uniform["weight on blanks"], torch.full((2, 3), 3 / n))
     torch.testing.assert_close(uniform["distance"], torch.cdist(POSITIONS, POSITIONS).mean().expand(2, 3))
-    itself = of_weights(torch.eye(n))
+    itself = statistics_of(torch.eye(n))
     for name, value in {"entropy": 0, "top share": 1, "distance": 0, "weight on blanks": 0}.items():
         torch.testing.assert_close(itself[name], torch.full((2, 3), float(value)), rtol=1e-5, atol=1e-5)
-    neighbour = of_weights(torch.eye(n).roll(1, dims=1)[:, :])  # row i looks at i + 1, in rows of four
+    neighbour = statistics_of(torch.eye(n).roll(1, dims=1)[:, :])  # row i looks at i + 1, in rows of four
     steps = (POSITIONS - POSITIONS.roll(-1, dims=0)).norm(dim=-1)[: 12 - 1]
     if not prefix:
         steps = torch.cat([steps, (POSITIONS[-1] - POSITIONS[0]).norm()[None]])
@@ -58,90 +55,71 @@ def test_statistics_of_attention_that_is_known(prefix):
 
 def test_norms_and_their_quantiles():
     k = torch.randn(2, 3, 14, 4)
-    attend = build_attention("softmax", head_dim=4, num_heads=3, feature_map="", seed=0, feature_options={})
+    backend = build_attention("softmax", head_dim=4, num_heads=3, feature_map="", seed=0, feature_options={})
     blank = torch.arange(12).expand(2, 12) < 3
-    found = statistics(Probe(attend, 2 * k, k, None), torch.arange(5), POSITIONS, blank)
+    measured = attention_statistics(Probe(backend, 2 * k, k, None), torch.arange(5), POSITIONS, blank)
     norms = k.norm(dim=-1)
-    torch.testing.assert_close(found["q norm"], 2 * norms.mean(-1))
-    torch.testing.assert_close(found["k norm"], norms.mean(-1))
-    torch.testing.assert_close(found["k norm, 50%"], norms.sort(-1).values[..., 6:8].mean(-1))
-    torch.testing.assert_close(found["k norm of blanks"], norms[..., 2:5].mean(-1))
+    torch.testing.assert_close(measured["q norm"], 2 * norms.mean(-1))
+    torch.testing.assert_close(measured["k norm"], norms.mean(-1))
+    torch.testing.assert_close(measured["k norm, 50%"], norms.sort(-1).values[..., 6:8].mean(-1))
+    torch.testing.assert_close(measured["k norm of blanks"], norms[..., 2:5].mean(-1))
     for name in ("TV to softmax", "TV to expected", "TV expected to softmax"):
-        assert found[name].max() < 1e-6
-    top = attend.weights(2 * k, k)[:, :, 2:7].amax(-1).mean(-1)  # the rows of patches, past the prefix
-    torch.testing.assert_close(found["top share"], top)
+        assert measured[name].max() < 1e-6
+    top = backend.weights(2 * k, k)[:, :, 2:7].amax(-1).mean(-1)  # the rows of patches, past the prefix
+    torch.testing.assert_close(measured["top share"], top)
 
 
 def test_total_variation():
     one, two = torch.tensor([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]]), torch.tensor([[0.25, 0.5, 0.25], [0.0, 0.0, 1.0]])
-    assert variation(one, two).tolist() == [0.25, 1.0]
+    assert total_variation(one, two).tolist() == [0.25, 1.0]
 
 
-def test_another_kernel_and_the_variance_of_a_draw_are_told_apart():
+def test_another_kernel_is_told_from_the_variance_of_a_draw():
     q, k = torch.randn(2, 4, 8, 12, 6) * 0.5
     blank = torch.zeros(4, 12, dtype=torch.bool)
 
-    def found(name: str, **options) -> dict[str, float]:
-        attend = build_attention("linear", head_dim=6, num_heads=8, feature_map=name, seed=0, feature_options=options)
-        values = statistics(Probe(attend, q, k, None), torch.arange(12), POSITIONS, blank)
+    def variations(name: str, **options) -> dict[str, float]:
+        backend = build_attention("linear", head_dim=6, num_heads=8, feature_map=name, seed=0, feature_options=options)
+        values = attention_statistics(Probe(backend, q, k, None), torch.arange(12), POSITIONS, blank)
         return {key.removeprefix("TV "): float(value.mean()) for key, value in values.items() if "TV" in key}
 
-    few, many = (found("favor+", num_features=m) for m in (64, 64 * 64))
+    few, many = (variations("favor+", num_features=m) for m in (64, 64 * 64))
     assert many["to expected"] == pytest.approx(few["to expected"] / 8, rel=0.35)
     assert max(few["expected to softmax"], many["expected to softmax"]) < 1e-6
-    few, many = (found("arc-cosine", num_features=m, order=2) for m in (64, 64 * 64))
+    few, many = (variations("arc-cosine", num_features=m, order=2) for m in (64, 64 * 64))
     assert many["to expected"] == pytest.approx(few["to expected"] / 8, rel=0.35)
     assert few["expected to softmax"] > 0.1
     assert many["to softmax"] == pytest.approx(many["expected to softmax"], abs=0.02)
-    exact = found("polynomial", lower=True)
+    exact = variations("polynomial", lower=True)
     assert exact["to expected"] < 1e-5
     assert exact["to softmax"] > 1e-3
 
 
 @pytest.mark.parametrize("kind", ["softmax", "favor+"])
-def test_attention_its_limit_and_softmax_see_the_bias_of_the_keys(kind):
+def test_attention_and_its_limit_have_the_key_bias(kind):
     options = MODELS[kind].get("feature_options", {})
     name = "softmax" if kind == "softmax" else "linear"
-    attend = build_attention(name, head_dim=4, num_heads=3, feature_map=kind, seed=0, feature_options=options)
+    backend = build_attention(name, head_dim=4, num_heads=3, feature_map=kind, seed=0, feature_options=options)
     q, k = torch.randn(2, 2, 3, 12, 4)
-    probe = Probe(attend, q, k, None, key_bias=3 * torch.randn(2, 3, 12))
-    found = statistics(probe, torch.arange(12), POSITIONS, torch.zeros(2, 12, dtype=torch.bool))
-    assert found["TV expected to softmax"].max() < 1e-6
+    probe = Probe(backend, q, k, None, key_bias=3 * torch.randn(2, 3, 12))
+    measured = attention_statistics(probe, torch.arange(12), POSITIONS, torch.zeros(2, 12, dtype=torch.bool))
+    assert measured["TV expected to softmax"].max() < 1e-6
     if kind == "softmax":
-        assert max(found["TV to softmax"].max(), found["TV to expected"].max()) < 1e-6
+        assert max(measured["TV to softmax"].max(), measured["TV to expected"].max()) < 1e-6
 
 
-@pytest.mark.parametrize("kind", ["arc-cosine", "favor+", "polynomial"])
-def test_the_expected_kernel_is_the_limit_of_many_features(kind, monkeypatch):
-    monkeypatch.setattr(dense, "ROWS", 5)  # parts that do not divide the tokens
-    options = {**MODELS[kind]["feature_options"], **({} if kind == "polynomial" else {"num_features": 2**15})}
-    attend = build_attention("linear", head_dim=6, num_heads=2, feature_map=kind, seed=0, feature_options=options)
-    q, k, v = torch.randn(3, 2, 2, 12, 6) * 0.5
-    rotation = model().encoding.by_layer(POSITIONS)[0]
-    rotation.head_dim, rotation.cos, rotation.sin = 6, rotation.cos[..., :3], rotation.sin[..., :3]
-    mask = torch.rand(2, 12) < 0.7
-    for key_mask in (None, mask):
-        many = attend(q, k, v, rotation=rotation, key_mask=key_mask)
-        exact = ExpectedKernel(attend.phi)(q, k, v, rotation=rotation, key_mask=key_mask)
-        torch.testing.assert_close(exact, many, rtol=0, atol=0.03)
-        assert (many - v.mean(-2, keepdim=True)).abs().max() > 0.1
-    weights = ExpectedKernel(attend.phi).weights(*rotate_pair(q, k, rotation))
-    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 12))
-
-
-def test_what_uniform_weights_would_give_is_drawn_within_its_panel(tmp_path, monkeypatch):
-    figures = []
-    monkeypatch.setattr(estimator, "save_figure", lambda figure, path: figures.append(figure))
+def test_equal_weights_are_drawn_within_their_panels(tmp_path):
     path = save(tmp_path / "one", replace(CONFIG, depth=2))
-    main(["estimator", "--checkpoint", str(path), "--resolutions", "60", "84", "--images", "4", "--out", str(tmp_path)])
-    panels = {axis.get_title(): axis for axis in figures[0].axes}
+    options = parse_arguments(["estimator", "--checkpoint", str(path), "--resolutions", "60", "84", "--images", "4"])
+    figure = plot(list(evaluate(options, choose_device("cpu"))))
+    panels = {axis.get_title(): axis for axis in figure.axes}
     for title in ("weight on blank patches", "mean distance in patches"):
-        (alike,) = [line for line in panels[title].lines if line.get_label() == "if all weighed alike"]
-        assert 0 <= min(alike.get_ydata()) <= max(alike.get_ydata()) < panels[title].get_ylim()[1]
-    assert "if all weighed alike" in [text.get_text() for text in figures[0].legends[0].texts]
+        (line,) = [line for line in panels[title].lines if line.get_label() == "equal weights"]
+        assert 0 <= min(line.get_ydata()) <= max(line.get_ydata()) < panels[title].get_ylim()[1]
+    assert "equal weights" in [text.get_text() for text in figure.legends[0].texts]
 
 
-def test_the_estimator_report(tmp_path, capsys):
+def test_estimator_of_checkpoints(tmp_path, capsys):
     one = save(tmp_path / "one", replace(CONFIG, depth=2))
     two = save(tmp_path / "two", replace(CONFIG, attention="softmax"))
     arguments = ["--resolutions", "60", "84", "--images", "6", "--queries", "9"]
