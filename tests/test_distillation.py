@@ -16,6 +16,7 @@ from torch.nn import functional as F
 from training import last
 
 from performer_string import ViT, ViTConfig
+from performer_string.models.patches import patchify
 from train import cli
 from train.callbacks.control import StepSeed
 from train.checkpoint import load_trained
@@ -52,18 +53,17 @@ def student(config: ViTConfig = LINEAR) -> ViT:
 
 
 def layers(vit: ViT, images: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """What the attention of each layer is given and puts out."""
-    positions = vit.grid_positions(vit.grid(*images.shape[2:]))
-    own = torch.cat([torch.zeros(1, 2), positions])  # the register's rotation is that of zero
-    x = torch.cat([vit.prefix.expand(len(images), -1, -1), vit.embed(vit.patches(images))], dim=1)
-    found = []
-    for block, rotation in zip(vit.blocks, vit.rotations(positions), strict=True):
-        given = block.norm1(x)
-        out = block.attention(given, rotation, positions=own, num_prefix=1)
-        found.append((given, out))
+    """The inputs and outputs of the attention of each layer."""
+    layout = vit.layout(vit.grid(*images.shape[2:]))
+    x = torch.cat([vit.prefix.expand(len(images), -1, -1), vit.embed(patchify(images, vit.patch))], dim=1)
+    pairs = []
+    for block, rotation in zip(vit.blocks, vit.rotations(layout), strict=True):
+        tokens = block.norm1(x)
+        out = block.attention(tokens, rotation, layout)
+        pairs.append((tokens, out))
         x = x + out
         x = x + block.mlp(block.norm2(x))
-    return found
+    return pairs
 
 
 @pytest.mark.parametrize("side", [60, 84])
@@ -85,7 +85,7 @@ def test_the_terms_and_their_gradients_are_their_definition(run, side):
     kl = 2.5**2 * (shares * (shares / own).log()).sum(-1).mean()
     errors = []
     for block, rotation, (given, wanted) in zip(
-        vit.blocks, vit.rotations(vit.grid_positions(vit.grid(side, side))), exact, strict=True
+        vit.blocks, vit.rotations(vit.layout(vit.grid(side, side))), exact, strict=True
     ):
         places = torch.zeros(given.shape[1], 2)  # which nothing here looks at
         out = block.attention(given, rotation, positions=places, num_prefix=1)
