@@ -7,6 +7,8 @@ Each evaluation is one file that answers one question, in the folder of its subj
 - `encodings/`: what position encodings leave unchanged, which are the same, and what each costs;
 - `speed/`: time and memory of attention by the number of tokens.
 
-`cli.py` has the list of all evaluations and the command line, `report.py` writes tables, CSV files and plots,
-`statistics.py` has intervals and means over seeds, and `checkpoints.py` loads the models and images to evaluate.
+`cli.py` is the command line with the list of all evaluations; `report.py` writes tables, CSV files and plots.
+`statistics.py` computes intervals and means over seeds. `checkpoints.py` loads the models and images to evaluate.
+
+To add an evaluation, write a module with the four functions that `cli.py` describes, and add its line to the list.
 """

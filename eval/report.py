@@ -107,8 +107,8 @@ class Report:
 def results_of(paths: Sequence[Path]) -> Path:
     """Return the folder of results of runs or their checkpoints.
 
-    It is `results` in the folder of a single run, in that of the runs where there are several, and beside a checkpoint
-    that is in no run.
+    It is `results` in the folder of a single run, and beside several runs. A checkpoint that belongs to no run has it
+    beside it.
     """
     first = paths[0]
     in_run = first.parent.name == "checkpoints"

@@ -1,5 +1,5 @@
-"""The former place of `tests.helpers.saved`."""
+"""The former place of `tests.helpers.checkpoints`."""
 
-from tests.helpers.saved import CONFIG, read, save
+from tests.helpers.checkpoints import CONFIG, read, save
 
 __all__ = ["CONFIG", "read", "save"]

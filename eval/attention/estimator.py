@@ -1,8 +1,8 @@
 """What does the attention of a trained model look like in each layer and head, and how does resolution change it?
 
-The attention that a linear map implies is compared with exact softmax of the same rotated queries and keys, and with
-the map's own kernel in the limit of many features. The second difference is the variance of the draw. What it leaves of
-the first is that the kernel is another one.
+The attention that a linear map implies is compared with exact softmax of the same rotated queries and keys. It is also
+compared with the map's kernel in the limit of many features: that difference is the variance of the draw. What remains
+of the difference to softmax is that the kernel is another one.
 
 Columns: `model`, `resolution`, `tokens`, `layer`, `head`, `q norm`, `k norm` with its quantiles, `k norm of blanks`,
 `entropy`, `entropy / log N`, `top share` (weight of the largest), `TV to softmax`, `TV to expected`, `TV expected to

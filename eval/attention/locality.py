@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def make_row(part: str, model: str, quantity: str, value: float, **more: Any) -> Row:
-    """Return a row with all columns of the CSV file; those that are not given are empty."""
+    """Return a row with all columns of the CSV file; those that are left out are empty."""
     empty = dict.fromkeys(SOMETIMES_EMPTY, "")
     return {"part": part, "model": model, "quantity": quantity, "value": float(f"{value:.5g}"), **empty, **more}
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from eval.cli import main
-from tests.helpers.saved import CONFIG, read, save
+from tests.helpers.checkpoints import CONFIG, read, save
 from train.checkpoint import load_trained
 from train.data.arrow import ArrowDataset, ArrowTask
 from train.data.module import ImageData

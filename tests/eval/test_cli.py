@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from eval.cli import EVALUATIONS, build_parser, main, parse_arguments
-from tests.helpers.saved import read, save
+from tests.helpers.checkpoints import read, save
 
 
 def test_every_evaluation_has_its_functions():

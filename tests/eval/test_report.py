@@ -11,7 +11,7 @@ from eval import checkpoints, report
 from eval.accuracy.resolution import summary
 from eval.cli import main
 from eval.report import MAJORITY, read_csv, results_of, table, write_csv
-from tests.helpers.saved import save
+from tests.helpers.checkpoints import save
 from train.data.sizes import Size
 
 

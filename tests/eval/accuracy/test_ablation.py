@@ -14,7 +14,7 @@ from eval.accuracy import ablation, resolution
 from eval.accuracy.ablation import summary
 from eval.cli import main
 from eval.report import MAJORITY
-from tests.helpers.saved import CONFIG, read, save
+from tests.helpers.checkpoints import CONFIG, read, save
 from train.data.sizes import Size
 
 

@@ -11,7 +11,7 @@ import torch
 from eval.cli import main
 from eval.speed.measure import multiplications
 from performer_string import ViT, ViTConfig, fold
-from tests.helpers.saved import CONFIG, read, save
+from tests.helpers.checkpoints import CONFIG, read, save
 
 WIDTH, DEPTH, HEADS, FEATURES, CLASSES = 24, 3, 2, 16, 5
 HEAD = WIDTH // HEADS

@@ -7,7 +7,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from eval.accuracy.plateau import evaluate, first_step_below, plot
 from eval.cli import choose_device, main, parse_arguments
-from tests.helpers.saved import read
+from tests.helpers.checkpoints import read
 
 
 def test_first_step_with_a_mean_below_the_threshold():

@@ -7,7 +7,7 @@ from dataclasses import replace
 from eval.accuracy.resolution import plot
 from eval.cli import main
 from eval.report import MAJORITY
-from tests.helpers.saved import CONFIG, read, save
+from tests.helpers.checkpoints import CONFIG, read, save
 from train.data.sizes import Size
 
 

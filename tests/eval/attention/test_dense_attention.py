@@ -11,7 +11,7 @@ from performer_string import grid_positions
 from performer_string.layers.backends import build_attention
 from performer_string.ops.layout import TokenLayout
 from performer_string.ops.rotary import rotate_pair
-from tests.helpers.studied import MODELS, model
+from tests.helpers.large_weights import MODELS, model
 
 POSITIONS = grid_positions((3, 4))
 

@@ -13,8 +13,8 @@ from eval.attention.estimator import attention_statistics, evaluate, plot, summa
 from eval.cli import choose_device, main, parse_arguments
 from performer_string import grid_positions
 from performer_string.layers.backends import build_attention
-from tests.helpers.saved import CONFIG, read, save
-from tests.helpers.studied import MODELS
+from tests.helpers.checkpoints import CONFIG, read, save
+from tests.helpers.large_weights import MODELS
 from train.probe import Probe
 
 POSITIONS = grid_positions((3, 4))

@@ -16,8 +16,8 @@ from eval.attention.token_interventions import blank_patches
 from eval.cli import main
 from performer_string import ViT, ViTConfig, grid_positions
 from performer_string.feature_maps import FEATURE_MAPS, FeatureMap
-from tests.helpers.saved import CONFIG, read, save
-from tests.helpers.studied import MODELS, model, sparse_images
+from tests.helpers.checkpoints import CONFIG, read, save
+from tests.helpers.large_weights import MODELS, model, sparse_images
 from train.probe import probe_attention
 
 

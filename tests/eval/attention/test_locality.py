@@ -10,7 +10,7 @@ import torch
 from eval.attention.locality import attention_radius
 from eval.cli import main
 from performer_string import grid_positions
-from tests.helpers.saved import CONFIG, read, save
+from tests.helpers.checkpoints import CONFIG, read, save
 from train.checkpoint import load_trained
 
 QUICK = ["--resolutions", "60", "84", "--images", "8", "--tokens", "16", "64", "--rounds", "5", "--probes", "2"]

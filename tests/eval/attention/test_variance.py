@@ -12,7 +12,7 @@ from eval.attention import variance
 from eval.cli import main, parse_arguments
 from performer_string import FEATURE_MAPS
 from performer_string.feature_maps import RandomFeatures
-from tests.helpers.saved import read
+from tests.helpers.checkpoints import read
 
 SMALL = ["--features", "16", "--head-dim", "4", "--draws", "48", "--others", "5"]
 

@@ -15,8 +15,8 @@ from performer_string.feature_maps.favor import PositiveFeatures
 from performer_string.feature_maps.polynomial import PolynomialFeatures
 from performer_string.position import Encoding, SeparableEncoding
 from performer_string.position.liere import LieRE
+from tests.helpers.checkpoints import CONFIG, read, save
 from tests.helpers.encodings import make
-from tests.helpers.saved import CONFIG, read, save
 
 
 def invariance_rows(tmp_path: Path) -> list[dict[str, str]]:

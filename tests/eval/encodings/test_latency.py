@@ -10,7 +10,7 @@ import torch
 from eval.cli import main
 from eval.encodings import latency
 from performer_string import ViTConfig
-from tests.helpers.saved import read
+from tests.helpers.checkpoints import read
 
 
 def test_ratio_is_to_the_rope_measured_beside_it(monkeypatch):

@@ -9,7 +9,7 @@ import torch
 
 from eval.cli import main
 from eval.encodings import redundancy
-from tests.helpers.saved import read
+from tests.helpers.checkpoints import read
 
 
 @pytest.mark.slow

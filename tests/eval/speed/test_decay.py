@@ -9,7 +9,7 @@ from eval.cli import main, parse_arguments
 from eval.speed import decay
 from performer_string import LOCALITIES
 from performer_string.ops.layout import TokenLayout
-from tests.helpers.saved import read
+from tests.helpers.checkpoints import read
 
 FOCUSING = ["--features", "8", "--head-dim", "4", "--heads", "2", "--rounds", "5", "--sigmas", "1", "8"]
 

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from eval.cli import main, parse_arguments
 from eval.speed import length, methods
 from eval.speed.measure import time_in_turn
-from tests.helpers.saved import read
+from tests.helpers.checkpoints import read
 
 CPU = torch.device("cpu")
 SMALL = ["--heads", "1", "--head-dim", "16", "--features", "32", "--rounds", "5"]

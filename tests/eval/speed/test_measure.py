@@ -10,7 +10,7 @@ import torch
 from eval.speed.measure import peak_bytes, time_in_turn
 from performer_string import ViT
 from performer_string.layers.backends import LinearBackend
-from tests.helpers.saved import CONFIG
+from tests.helpers.checkpoints import CONFIG
 
 CPU = torch.device("cpu")
 

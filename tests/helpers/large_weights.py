@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from performer_string import ViT
-from tests.helpers.saved import CONFIG
+from tests.helpers.checkpoints import CONFIG
 
 MODELS = {
     "arc-cosine": {"feature_map": "arc-cosine", "feature_options": {"order": 2, "num_features": 8}},

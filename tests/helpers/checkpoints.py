@@ -27,7 +27,7 @@ CONFIG = ViTConfig(
 
 
 def save(run: Path, config: ViTConfig = CONFIG, data: ImageData | None = None) -> Path:
-    """An untrained model's checkpoint, as training on `data` (arrows unless given) would write it."""
+    """Write an untrained model's checkpoint, as training on `data` (arrows unless given) would write it."""
     torch.manual_seed(1)
     classifier = ImageClassifier(config, resolutions=["60"])
     data = data or ImageData("arrow", val_size=32, size=list(Size.of(config.image_size)), workers=0, batch_size=8)
