@@ -145,9 +145,10 @@ def count_right(
     """Return how many images of a size a model classifies correctly, and of how many; arguments as of `batches`."""
     vit = trained.classifier.vit.to(device)
     right = total = 0
-    for images, targets in batches(trained, size, options, device, title):
-        right += int((vit(images).argmax(-1).cpu() == targets).sum())
-        total += len(targets)
+    with vit.cached():
+        for images, targets in batches(trained, size, options, device, title):
+            right += int((vit(images).argmax(-1).cpu() == targets).sum())
+            total += len(targets)
     return right, total
 
 

@@ -24,7 +24,7 @@ from eval import checkpoints
 from eval.argument_types import positive_int
 from eval.checkpoints import name_of
 from eval.report import MAJORITY, Row, error_bars, select, unique
-from eval.speed.measure import check_rounds, multiplications, peak_bytes, time_in_turn
+from eval.speed.measure import CachedCall, check_rounds, multiplications, peak_bytes, time_in_turn
 from eval.statistics import mean_over_seeds, median_ratio
 from performer_string import ViT, fold
 from train.data.sizes import Size
@@ -37,9 +37,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rounds", type=int, default=7, help="measurements of time, after one not counted")
 
 
-def random_images(vit: ViT, size: Size, count: int, device: torch.device) -> Tensor:
-    """Return random images [count, C, H, W]."""
-    return torch.randn(count, vit.config.in_channels, *size, device=device)
+def inference(vit: ViT, size: Size, count: int, device: torch.device) -> CachedCall[Tensor]:
+    """Return a call of a model on random images [count, C, H, W]."""
+    return CachedCall(vit, partial(vit, torch.randn(count, vit.config.in_channels, *size, device=device)))
 
 
 @torch.inference_mode()
@@ -54,11 +54,11 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     for trained in models:
         vit, name = fold(trained.classifier.vit).cpu(), name_of(trained.path)
         for size in options.resolutions:
-            operations[name, size] = multiplications(partial(vit, random_images(vit, size, 1, cpu)))
+            operations[name, size] = multiplications(inference(vit, size, 1, cpu))
         folded[name] = vit.to(device)
     first = name_of(models[0].path)
     for size in tqdm(options.resolutions, desc="cost", leave=False, disable=None):
-        calls = {name: partial(vit, random_images(vit, size, batch, device)) for name, vit in folded.items()}
+        calls = {name: inference(vit, size, batch, device) for name, vit in folded.items()}
         times = time_in_turn(calls, options.rounds, device)
         for trained in models:
             name = name_of(trained.path)

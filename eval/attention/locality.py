@@ -26,7 +26,7 @@ from eval import checkpoints
 from eval.argument_types import WithoutRepetitions, square_number
 from eval.checkpoints import name_of
 from eval.report import MAJORITY, Row, error_bars, select, unique
-from eval.speed.measure import check_rounds, peak_bytes, time_in_turn
+from eval.speed.measure import CachedCall, check_rounds, peak_bytes, time_in_turn
 from performer_string import ViT, fold
 from train.checkpoint import Trained
 from train.data.sizes import Size
@@ -95,7 +95,7 @@ def measure_cost(models: Sequence[Trained], options: argparse.Namespace, device:
     """Yield rows with time and memory of folded inference of one image, all models in turn."""
     folded = {name_of(trained.path): fold(trained.classifier.vit).to(device) for trained in models}
     for count in tqdm(options.tokens, desc="cost", leave=False, disable=None):
-        calls = {name: partial(vit, random_image(vit, count, device)) for name, vit in folded.items()}
+        calls = {name: CachedCall(vit, partial(vit, random_image(vit, count, device))) for name, vit in folded.items()}
         times = time_in_turn(calls, options.rounds, device)
         for name, call in calls.items():
             memory = peak_bytes(call, device)

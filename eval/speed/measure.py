@@ -6,7 +6,8 @@ import math
 import os
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TypeVar
+from contextlib import ExitStack
+from typing import Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,8 +15,27 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
+from performer_string import ViT
+
 Call = Callable[[], object]
 K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
+class CachedCall(Generic[T]):
+    """A call whose model caches its rotations and projections as long as the call exists, as in inference.
+
+    Args:
+        vit: in evaluation mode.
+        call: of the model or a part of it.
+    """
+
+    def __init__(self, vit: ViT, call: Callable[[], T]):
+        self.call, self.caches = call, ExitStack()
+        self.caches.enter_context(vit.cached())
+
+    def __call__(self) -> T:
+        return self.call()
 
 
 def relative_error(out: Tensor, expected: Tensor) -> float:

@@ -9,12 +9,13 @@ import argparse
 import copy
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import cast
 
 import torch
 from torch import Tensor
 
-from eval.speed.measure import relative_error
+from eval.speed.measure import CachedCall, relative_error
 from performer_string import (
     ViT,
     ViTConfig,
@@ -220,7 +221,12 @@ def layer_call(
     x.requires_grad_(options.backward)
     block = cast(Block, vit.blocks[0])
     layout = vit.layout(grid)
-    return lambda: block(x, vit.rotations(layout)[0], layout)
+
+    def call() -> Tensor:
+        rotations = vit.rotation_cache.get(grid, lambda: vit.rotations(layout))
+        return cast(Tensor, block(x, rotations[0], layout))
+
+    return CachedCall(vit, call)
 
 
 def model_call(
@@ -230,4 +236,4 @@ def model_call(
     vit = vit_tiny(method, options, grid, device)
     torch.manual_seed(math.prod(grid))
     image = torch.randn(1, 3, *(PATCH * n for n in grid), device=device, dtype=vit.norm.weight.dtype)
-    return lambda: vit(image)
+    return CachedCall(vit, partial(vit, image))

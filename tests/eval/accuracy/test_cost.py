@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 
 import pytest
 import torch
 
+from eval.accuracy.cost import inference
 from eval.cli import main
 from eval.speed.measure import multiplications
 from performer_string import ViT, ViTConfig, fold
 from tests.helpers.checkpoints import CONFIG, read, save
+from train.data.sizes import Size
 
 WIDTH, DEPTH, HEADS, FEATURES, CLASSES = 24, 3, 2, 16, 5
 HEAD = WIDTH // HEADS
@@ -30,7 +31,7 @@ def count(size: tuple[int, int], **options) -> int:
     )
     model = fold(ViT(replace(config, **options)).eval())
     with torch.inference_mode():
-        return multiplications(partial(model, torch.randn(1, 2, *size)))
+        return multiplications(inference(model, Size(*size), 1, torch.device("cpu")))
 
 
 @pytest.mark.parametrize("size", [(16, 24), (32, 24)], ids=str)

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from eval.speed.measure import peak_bytes, time_in_turn
+from eval.speed.measure import CachedCall, peak_bytes, time_in_turn
 from performer_string import ViT
 from performer_string.layers.backends import LinearBackend
 from tests.helpers.checkpoints import CONFIG
@@ -20,6 +20,19 @@ def test_calls_are_timed_in_turn():
     times = time_in_turn({n: (lambda n=n: calls.append(n)) for n in "ab"}, 3, CPU)
     assert calls == list("ab" * 4)  # the first round is not counted
     assert [len(t) for t in times.values()] == [3, 3]
+
+
+@torch.no_grad()
+def test_cached_call_computes_rotations_once(monkeypatch):
+    vit, image, computed = ViT(CONFIG).eval(), torch.randn(1, 1, 60, 60), []
+    rotations = vit.rotations
+    monkeypatch.setattr(vit, "rotations", lambda layout: computed.append(1) or rotations(layout))
+    call = CachedCall(vit, lambda: vit(image))
+    assert torch.equal(call(), call())
+    assert len(computed) == 1
+    del call
+    vit(image)
+    assert len(computed) == 2
 
 
 def test_peak_bytes_of_tensors_alive():
