@@ -13,7 +13,7 @@ from pathlib import Path
 from eval.cli import main as evaluate
 from train.sweep import main as sweep
 
-SWEEP = "train/sweeps/demo.yaml"
+SWEEP = "experiments/arrow/demo/sweep.yaml"
 
 
 def main() -> None:

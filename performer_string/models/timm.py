@@ -75,11 +75,14 @@ def config_of(model: Any) -> ViTConfig:
         raise ValueError("rotations beside absolute positions are not one encoding: take a model with either.")
     if tables == ["rope"] and getattr(model.rope, "freqs", None) is None:
         raise ValueError(f"of timm's rotations the mixed ones are known, not {type(model.rope).__name__}.")
+    # `num_classes` stays as it was where a head was replaced by hand, as in most fine-tuning.
+    if not isinstance(model.head, nn.Linear | nn.Identity):
+        raise ValueError(f"its head is a {type(model.head).__name__}; a ViT of this library has a Linear one or none.")
     return ViTConfig(
         image_size=list(patch.img_size),
         patch_size=list(patch.patch_size),
         in_channels=patch.proj.in_channels,
-        num_classes=model.num_classes,
+        num_classes=model.head.out_features if isinstance(model.head, nn.Linear) else 0,
         width=width,
         depth=len(model.blocks),
         num_heads=block.attn.num_heads,
