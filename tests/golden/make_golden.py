@@ -31,6 +31,7 @@ class Group:
 GROUPS: dict[str, Group] = {
     **{f"encodings {n}d": Group(partial(encodings.encodings, n)) for n in (1, 2, 3)},
     "encodings of layers and samples": Group(encodings.layers_and_samples),
+    "encodings of other widths": Group(encodings.widths),
     "encodings untouched": Group(encodings.untouched),
     "feature maps": Group(features.feature_maps),
     "linear attention": Group(features.linear),
