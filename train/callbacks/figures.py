@@ -12,15 +12,15 @@ from torch import Tensor
 
 from performer_string import ViT
 from performer_string.position import SeparableEncoding
-from train.callbacks.monitor import tensorboard
-from train.probe import Probe, probe_attention
+from train.callbacks.metrics import tensorboard
+from train.inspection import AttentionInputs, inspect_attention
 
 LARGEST = 1024  # tokens beyond which a dense N x N attention matrix is not drawn up
 
 
-def estimator_error(probe: Probe) -> Tensor:
+def estimator_error(layer: AttentionInputs) -> Tensor:
     """Mean total variation between the layer's attention and the exact softmax of the same logits: 0 to 1."""
-    return (probe.weights() - probe.exact_weights()).abs().sum(-1).mean() / 2
+    return (layer.weights() - layer.exact_weights()).abs().sum(-1).mean() / 2
 
 
 class ModelFigures(Callback):
@@ -55,12 +55,12 @@ class ModelFigures(Callback):
         step, numbers, figures = trainer.global_step, dict(locality_scalars(vit)), {}
         grid = vit.grid(*self.batch.shape[-2:])
         if grid[0] * grid[1] <= LARGEST:
-            probes = probe_attention(vit, self.batch)
-            errors = [float(estimator_error(probe)) for probe in probes]
+            layers = inspect_attention(vit, self.batch)
+            errors = [float(estimator_error(layer)) for layer in layers]
             numbers["estimator/total_variation_to_softmax"] = sum(errors) / len(errors)
             numbers |= {f"estimator/layer_{layer}": error for layer, error in enumerate(errors)}
             if writer is not None:
-                figures["attention"] = attention_figure(vit, self.batch[0], probes, grid)
+                figures["attention"] = attention_figure(vit, self.batch[0], layers, grid)
         for logger in trainer.loggers:
             logger.log_metrics(numbers, step)
         if writer is not None:
@@ -78,11 +78,11 @@ def locality_scalars(vit: ViT) -> Iterator[tuple[str, float]]:
                 yield f"locality_{name}/layer_{layer}_head_{head}", value
 
 
-def attention_figure(vit: ViT, image: Tensor, probes: list[Probe], grid: tuple[int, ...]) -> Any:
+def attention_figure(vit: ViT, image: Tensor, layers: list[AttentionInputs], grid: tuple[int, ...]) -> Any:
     """For the token that the last layer attends to most: where it looks itself, by layer (rows) and head (columns)."""
     from matplotlib.figure import Figure
 
-    maps = [p.of_image(0).effective_weights()[0].float() for p in probes]  # of [H, N, N]
+    maps = [p.of_image(0).effective_weights()[0].float() for p in layers]  # of [H, N, N]
     skip = vit.num_prefix
     token = int(maps[-1][:, :, skip:].sum((0, 1)).argmax())
     rows, columns = len(maps), maps[0].shape[0]

@@ -1,4 +1,4 @@
-"""What a run or a result comes from: the command, the code, the machine and the versions."""
+"""The code, machine and versions that a run or a result comes from."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def processor() -> str:
-    """The CPU's model, as the system tells it."""
+    """Return the model of the CPU, as the system tells it."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -25,23 +25,25 @@ def processor() -> str:
 
 
 def machine(device: torch.device) -> str:
+    """Return the name of a GPU, or that of the CPU with its number of threads."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{processor()}, {torch.get_num_threads()} threads"
 
 
 def versions() -> str:
+    """Return the versions of torch and Python, and the architecture."""
     return f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}"
 
 
 def code(root: Path = ROOT) -> str:
-    """`performer_string 0.1.0, commit 0123abc`, with `and changes` where tracked files differ from that commit."""
+    """Return `performer_string 0.1.0, commit 0123abc`, with `and changes` where tracked files differ from that commit."""
     version = f"performer_string {performer_string.__version__}"
     if not (root / ".git").exists():  # else git would take a repository that this is installed in
         return version
     try:
         git = ["git", "-C", str(root), "describe", "--always", "--exclude=*", "--dirty= and changes"]
-        found = subprocess.run(git, capture_output=True, text=True, timeout=20, check=True)
+        done = subprocess.run(git, capture_output=True, text=True, timeout=20, check=True)
     except (OSError, subprocess.SubprocessError):
         return version
-    return f"{version}, commit {found.stdout.strip()}"
+    return f"{version}, commit {done.stdout.strip()}"

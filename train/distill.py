@@ -1,9 +1,7 @@
-"""Learning from a trained model: its answers, and what the attention of each of its layers puts out."""
+"""Distillation: learning from a trained model's answers, and from the outputs of its attention in each layer."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,16 +9,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from performer_string import SelfAttention, ViT
+from performer_string import ViT
 from performer_string.utils.validation import check_types
-from train.contents import config_of, read_checkpoint
+from train._compat import is_compiled
+from train.checkpoint import read_checkpoint, vit_config
 from train.data.module import ImageData
-from train.files import checkpoint_of
+from train.inspection import record_calls
+from train.run_folder import checkpoint_of
 
 
 @dataclass
 class DistillationConfig:
-    """What a model learns from a trained one, the teacher, beside its labels.
+    """Settings of what a model learns from a trained one, the teacher, beside its labels.
 
     With logits s of the model and t of the teacher, the outputs o_l of the model's attention in layer l, given the
     tokens that the teacher's layer sees, and the teacher's outputs u_l there, the loss is
@@ -60,39 +60,13 @@ class DistillationConfig:
             raise ValueError("distillation needs a trained model to learn from: distillation.teacher CHECKPOINT.")
 
 
-@dataclass
-class Seen:
-    """What the attention of a layer was given, and what it put out, [B, N, D]."""
-
-    tokens: Tensor
-    others: tuple[Any, ...]
-    named: dict[str, Any]
-    out: Tensor
-
-
-@contextmanager
-def watched(attentions: Sequence[SelfAttention]) -> Iterator[list[Seen]]:
-    """Of each of these that a model computes in the meantime."""
-    seen: list[Seen] = []
-
-    def keep(module: Any, given: tuple[Any, ...], named: dict[str, Any], out: Tensor) -> None:
-        seen.append(Seen(given[0], given[1:], named, out))
-
-    handles = [attention.register_forward_hook(keep, with_kwargs=True) for attention in attentions]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 class Teacher:
-    """A trained model that another learns from. No module, so that it is in no checkpoint and no optimiser.
+    """A trained model that another learns from. It is no module, so that it is in no checkpoint and no optimiser.
 
     Args:
-        config: which, and what of it.
+        config: which model, and what to learn from it.
         student: the model that learns.
-        data: what the student is trained on; images are normalised anew where the teacher's were otherwise.
+        data: of the student. Images are normalised anew where the teacher's were normalised otherwise.
 
     Raises:
         ValueError: a checkpoint that cannot be read, or a teacher that the student cannot learn this from.
@@ -101,68 +75,81 @@ class Teacher:
     def __init__(self, config: DistillationConfig, student: ViT, data: ImageData | None = None):
         path = checkpoint_of(config.teacher)
         content = read_checkpoint(path)
-        theirs, own = config_of(content), student.config
+        teacher, learner = vit_config(content), student.config
         self.config, self.vit = config, ViT.from_checkpoint(path).requires_grad_(False)
-        pairs: dict[str, tuple[Any, Any]] = {"in_channels": (theirs.in_channels, own.in_channels)}
+        pairs: dict[str, tuple[Any, Any]] = {"in_channels": (teacher.in_channels, learner.in_channels)}
         if config.weight:
-            pairs["num_classes"] = (theirs.num_classes, own.num_classes)
+            pairs["num_classes"] = (teacher.num_classes, learner.num_classes)
         if config.attention:
-            pairs |= {"depth": (theirs.depth, own.depth), "width": (theirs.width, own.width)}
+            pairs |= {"depth": (teacher.depth, learner.depth), "width": (teacher.width, learner.width)}
             pairs["patch_size"] = (self.vit.patch, student.patch)
             pairs["prefix tokens (registers, and one with pool=cls)"] = (self.vit.num_prefix, student.num_prefix)
         wrong = [f"{name}={one} and not {other}" for name, (one, other) in pairs.items() if one != other]
         if wrong:
             raise ValueError(f"the teacher {path} has {'; '.join(wrong)}: a model cannot learn this from it.")
-        taught = content["ImageData"].get("classes")  # not in those of models trained elsewhere
-        if config.weight and taught and data is not None and data.stored is not None:
-            data.sets().agree("the teacher", taught)
-        if config.attention and student._compiled_call_impl is not None:
+        classes = content["ImageData"].get("classes")  # not in those of models trained elsewhere
+        if config.weight and classes and data is not None and data.stored is not None:
+            data.splits().check_classes("the teacher", classes)
+        if config.attention and is_compiled(student):
             raise ValueError("distillation.attention looks into the layers, which --compile hides: give one of them.")
-        self.data, self.normal = data, ImageData.from_checkpoint(content["ImageData"])
+        self.data, self.teacher_data = data, ImageData.from_checkpoint(content["ImageData"])
 
     def to(self, device: torch.device) -> Teacher:
+        """Move the model to a device and return this."""
         self.vit.to(device)
         return self
 
     def images(self, images: Tensor) -> Tensor:
-        """As the teacher was trained on them."""
+        """Return images as the teacher was trained on them, from those normalised for the student."""
         if self.data is None:
             return images
-        own, theirs = ((each.shift.to(images), each.scale.to(images)) for each in (self.data, self.normal))
-        if all(torch.equal(one, other) for one, other in zip(own, theirs, strict=True)):
+        here, there = ((each.shift.to(images), each.scale.to(images)) for each in (self.data, self.teacher_data))
+        if all(torch.equal(a, b) for a, b in zip(here, there, strict=True)):
             return images
-        return (images * own[1] + own[0] - theirs[0]) / theirs[1]
+        return (images * here[1] + here[0] - there[0]) / there[1]
 
     def losses(self, student: ViT, images: Tensor, positions: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """The student's logits, and what it is behind in: the terms of the loss with their weights, by name.
+        """Return the student's logits, and the terms of the loss with their weights, by name.
 
         Args:
             images: [B, C, H, W], normalised for the student.
-            positions: of the student's patches, None for those of the grid, which the teacher's are always.
+            positions: of the student's patches; None for those of the grid, which the teacher's are always.
         """
         c, terms = self.config, {}
-        with watched(student.attentions() if c.attention else []) as own:
+        with record_calls(student.attentions() if c.attention else []) as calls:
             logits = student(images, positions).float()
-        with torch.no_grad(), watched(self.vit.attentions() if c.attention else []) as theirs:
-            wanted = self.vit(self.images(images)).float()
+        with torch.no_grad(), record_calls(self.vit.attentions() if c.attention else []) as teacher_calls:
+            targets = self.vit(self.images(images)).float()
         if c.attention:
             errors = [
-                relative_error(attention(there.tokens.to(here.tokens.dtype), *here.others, **here.named), there.out)
-                for attention, here, there in zip(student.attentions(), own, theirs, strict=True)
+                relative_error(
+                    attention(there.args[0].to(here.args[0].dtype), *here.args[1:], **here.kwargs), there.output
+                )
+                for attention, here, there in zip(student.attentions(), calls, teacher_calls, strict=True)
             ]
             terms["attention"] = c.attention * torch.stack(errors).mean()
         if c.weight:
-            terms["teacher"] = c.weight * divergence(logits, wanted, c.temperature)
+            terms["teacher"] = c.weight * divergence(logits, targets, c.temperature)
         return logits, terms
 
 
-def divergence(logits: Tensor, wanted: Tensor, temperature: float) -> Tensor:
-    """T^2 KL(softmax(t / T) || softmax(s / T)), mean over the samples [B, classes]."""
-    s, t = ((x / temperature).log_softmax(-1) for x in (logits, wanted))
+def divergence(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    """Return T^2 KL(softmax(t / T) || softmax(s / T)), the mean over samples.
+
+    Args:
+        logits: s, [B, classes].
+        targets: t, the logits of the teacher, [B, classes].
+        temperature: T.
+    """
+    s, t = ((x / temperature).log_softmax(-1) for x in (logits, targets))
     return temperature**2 * F.kl_div(s, t, reduction="batchmean", log_target=True)
 
 
-def relative_error(out: Tensor, wanted: Tensor) -> Tensor:
-    """|o - u|^2 / |u|^2 over all tokens of all samples."""
-    out, wanted = out.float(), wanted.float()
-    return (out - wanted).square().sum() / wanted.square().sum()
+def relative_error(output: Tensor, target: Tensor) -> Tensor:
+    """Return |o - u|^2 / |u|^2 over all tokens of all samples.
+
+    Args:
+        output, target: o and u, [B, N, D].
+    """
+    output, target = output.float(), target.float()
+    return (output - target).square().sum() / target.square().sum()
