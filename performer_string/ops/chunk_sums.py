@@ -33,19 +33,19 @@ def over_samples(x: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Keys:
+class KeyChunk:
     """A chunk of keys.
 
     Attributes:
         x: rotated, in the type of the features, [H, B, C, d].
         v: their values, [H, B, C, d_v].
-        hidden: which are masked, [1, B, C, 1], or None.
+        masked: which are masked, [1, B, C, 1], or None.
         bias: of exponentials, added to the logarithm of each feature, [H, B, C, 1], or None.
     """
 
     x: Tensor
     v: Tensor
-    hidden: Tensor | None
+    masked: Tensor | None
     bias: Tensor | None
 
 
@@ -58,23 +58,23 @@ class Sums:
     Args:
         form: of the feature map.
         weight: its W in the type of the features, [H, m, d].
-        low: the type of the products with values.
+        value_dtype: the type of the products with values.
         learned: whether a gradient of W is wanted.
     """
 
-    def __init__(self, form: FeatureForm, weight: Tensor, low: torch.dtype, learned: bool):
-        self.form, self.weight, self.low = form, weight, low
+    def __init__(self, form: FeatureForm, weight: Tensor, value_dtype: torch.dtype, learned: bool):
+        self.form, self.weight, self.value_dtype = form, weight, value_dtype
         self.weight_gradient = torch.zeros_like(weight) if learned else None
 
     def product(self, a: Tensor, b: Tensor) -> Tensor:
-        """a b with operands in the low type, as float32 or better."""
-        return (a.to(self.low) @ b.to(self.low)).to(self.weight.dtype)
+        """Return a b with operands in the type of the values, as float32 or better."""
+        return (a.to(self.value_dtype) @ b.to(self.value_dtype)).to(self.weight.dtype)
 
     def through_weight(self, gradient: Tensor, x: Tensor, factor: int = 1) -> Tensor:
         """The gradient of x from that of x W^T, `factor` times [H, B, C, m]; that of W is added up."""
         if self.weight_gradient is not None:
-            own = gradient.flatten(1, 2).mT @ x.flatten(1, 2)  # [H, m, B C] [H, B C, d]
-            self.weight_gradient.add_(own, alpha=factor)
+            of_weight = gradient.flatten(1, 2).mT @ x.flatten(1, 2)  # [H, m, B C] [H, B C, d]
+            self.weight_gradient.add_(of_weight, alpha=factor)
         return over_heads(gradient, self.weight).mul_(factor)
 
 
@@ -93,21 +93,21 @@ class ExponentialSums(Sums):
     total: Tensor
     landmarks: Tensor
 
-    def begin(self, keys: Tensor, width: int, hidden: Tensor | None) -> None:
+    def begin(self, keys: Tensor, width: int, masked: Tensor | None) -> None:
         """Before the first chunk: keys [H, B, N, d] of the group, the width of the values, the masked keys."""
-        self.masked, self.first = hidden is not None, True
+        self.any_masked, self.first = masked is not None, True
 
-    def own_logits(self, keys: Keys) -> Tensor:
+    def key_offsets(self, keys: KeyChunk) -> Tensor:
         """What each key adds to all of its features' logits, [H, B, C, 1]: hardly anything is less where masked."""
-        own = keys.x.square().sum(-1, keepdim=True).mul_(-self.form.square)
+        offsets = keys.x.square().sum(-1, keepdim=True).mul_(-self.form.square)
         if keys.bias is not None:
-            own.add_(keys.bias)
-        return own if keys.hidden is None else own.masked_fill_(keys.hidden, torch.finfo(own.dtype).min / 2)
+            offsets.add_(keys.bias)
+        return offsets if keys.masked is None else offsets.masked_fill_(keys.masked, torch.finfo(offsets.dtype).min / 2)
 
-    def key_logits(self, keys: Keys) -> Tensor:
-        return over_heads(keys.x, self.weight.mT, self.own_logits(keys))
+    def key_logits(self, keys: KeyChunk) -> Tensor:
+        return over_heads(keys.x, self.weight.mT, self.key_offsets(keys))
 
-    def add_keys(self, keys: Keys) -> None:
+    def add_keys(self, keys: KeyChunk) -> None:
         logits = self.key_logits(keys)
         largest = logits.amax(-2)  # [H, B, m]
         if not self.first:
@@ -121,13 +121,13 @@ class ExponentialSums(Sums):
         self.largest, self.total, self.landmarks, self.first = largest, total, landmarks, False
 
     def close(self) -> tuple[Tensor, ...]:
-        return self.seen(self.landmarks.div_(self.total[..., None]), self.total.log_().add_(self.largest))
+        return self.without_masked(self.landmarks.div_(self.total[..., None]), self.total.log_().add_(self.largest))
 
-    def seen(self, landmarks: Tensor, log: Tensor) -> tuple[Tensor, Tensor]:
+    def without_masked(self, landmarks: Tensor, log: Tensor) -> tuple[Tensor, Tensor]:
         """What `close` gives: zero where every key is masked."""
-        if self.masked:
-            nothing = log < torch.finfo(log.dtype).min / 4  # [H, B, m]
-            landmarks, log = landmarks.masked_fill(nothing[..., None], 0.0), log.masked_fill(nothing, 0.0)
+        if self.any_masked:
+            no_keys = log < torch.finfo(log.dtype).min / 4  # [H, B, m]
+            landmarks, log = landmarks.masked_fill(no_keys[..., None], 0.0), log.masked_fill(no_keys, 0.0)
         self.landmarks, self.log = landmarks, log
         return landmarks, log
 
@@ -150,7 +150,7 @@ class ExponentialSums(Sums):
     def close_back(self) -> None:
         self.log_gradient -= (self.landmarks * self.landmarks_gradient).sum(-1)
 
-    def keys_back(self, keys: Keys) -> tuple[Tensor, Tensor, Tensor]:
+    def keys_back(self, keys: KeyChunk) -> tuple[Tensor, Tensor, Tensor]:
         weights = self.key_logits(keys).sub_(self.log[:, :, None]).exp_()
         values_gradient = self.product(weights, self.landmarks_gradient)
         logits_gradient = over_samples(keys.v, self.landmarks_gradient.mT, self.log_gradient[:, :, None]).mul_(weights)
@@ -164,11 +164,11 @@ class PowerSums(Sums):
     z = sum_j phi(k_j / s), s the largest norm of a head's keys. phi is homogeneous, so that |q| and s cancel.
     """
 
-    def begin(self, keys: Tensor, width: int, hidden: Tensor | None) -> None:
+    def begin(self, keys: Tensor, width: int, masked: Tensor | None) -> None:
         shape = (*keys.shape[:2], self.weight.shape[1])  # [H, B, m]
         norms = keys.norm(dim=-1, keepdim=True, dtype=self.weight.dtype)  # [H, B, N, 1]
-        if hidden is not None:
-            norms = norms.masked_fill(hidden, 0.0)
+        if masked is not None:
+            norms = norms.masked_fill(masked, 0.0)
         self.scale = norms.amax(-2, keepdim=True).clamp_min_(least_norm(self.weight.dtype))  # [H, B, 1, 1]
         self.total, self.sums = self.weight.new_zeros(shape), self.weight.new_zeros(*shape, width)
 
@@ -183,14 +183,14 @@ class PowerSums(Sums):
     def power(self, x: Tensor) -> Tensor:
         return integer_power(over_heads(x, self.weight.mT).relu_(), self.form.order, in_place=True)
 
-    def scaled_keys(self, keys: Keys) -> Tensor:
+    def scaled_keys(self, keys: KeyChunk) -> Tensor:
         x = keys.x / self.scale
-        return x if keys.hidden is None else x.masked_fill_(keys.hidden, 0.0)
+        return x if keys.masked is None else x.masked_fill_(keys.masked, 0.0)
 
     def norms(self, x: Tensor) -> Tensor:
         return x.norm(dim=-1, keepdim=True).clamp_min_(least_norm(x.dtype))
 
-    def add_keys(self, keys: Keys) -> None:
+    def add_keys(self, keys: KeyChunk) -> None:
         features = self.power(self.scaled_keys(keys))
         self.total += features.sum(-2)
         self.sums += self.product(features.mT, keys.v)
@@ -226,7 +226,7 @@ class PowerSums(Sums):
     def close_back(self) -> None:
         pass
 
-    def keys_back(self, keys: Keys) -> tuple[Tensor, Tensor, None]:
+    def keys_back(self, keys: KeyChunk) -> tuple[Tensor, Tensor, None]:
         x = self.scaled_keys(keys)
         below, features = self.features(x)
         features_gradient = over_samples(keys.v, self.sums_gradient.mT, self.total_gradient[:, :, None])

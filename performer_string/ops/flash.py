@@ -9,26 +9,26 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from performer_string.ops.chunk_sums import ExponentialSums, Keys
+from performer_string.ops.chunk_sums import ExponentialSums, KeyChunk
 from performer_string.utils._compat import FLASH_ATTENTION_CPU
 
-ROWS = 64  # of queries that one thread of torch's kernel takes at a time, where there are 192 or more
+ROWS_PER_THREAD = 64  # queries that one thread of torch's kernel takes at a time, where there are 192 or more
 
 
 def can_flash(q: Tensor, v: Tensor, weight: Tensor) -> bool:
-    """Whether torch's kernel takes these shapes and keeps its threads busy with the sums over the keys.
+    """Return whether torch's kernel takes these shapes and keeps its threads busy with the sums over the keys.
 
     Args:
         q, v: [H, B, N, d], [H, B, N, d_v].
         weight: [H, m, d].
     """
-    tasks = q.shape[0] * q.shape[1] * -(-weight.shape[1] // ROWS)  # those sums have m rows for each head and sample
+    tasks = q.shape[0] * q.shape[1] * -(-weight.shape[1] // ROWS_PER_THREAD)  # the sums have m rows a head and sample
     busy = tasks >= torch.get_num_threads()
     return FLASH_ATTENTION_CPU is not None and q.device.type == "cpu" and q.shape[-1] == v.shape[-1] and busy
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """softmax_j(q_i k_j + bias_j) v_j and the logarithms of its normalisers.
+    """Return softmax_j(q_i k_j + bias_j) v_j and the logarithms of its normalisers.
 
     Args:
         q, k, v: [H, B, M, d], [H, B, N, d], [H, B, N, d].
@@ -37,9 +37,11 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> tuple[Tensor, Tenso
     Returns:
         [H, B, M, d], [H, B, M].
     """
-    q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
-    if 1 in q.shape:
-        q = q.contiguous()  # torch lays the output out like an expanded q, and its kernel then writes into other places
+    if q.stride(-1) != 1 or 1 in q.shape:
+        # torch lays the output out like q. Where an axis of size 1 was expanded, its kernel writes into other places.
+        q = q.contiguous()
+    k = k if k.stride(-1) == 1 else k.contiguous()
+    v = v if v.stride(-1) == 1 else v.contiguous()
     mask = bias.expand(*bias.shape[:2], q.shape[2], bias.shape[-1])
     out, log = FLASH_ATTENTION_CPU(q, k, v, attn_mask=mask, scale=1.0)
     return out, log
@@ -48,12 +50,13 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> tuple[Tensor, Tenso
 class FlashSums(ExponentialSums):
     """The forward pass of `ExponentialSums`, all of it in the type of the features."""
 
-    def landmark_weights(self, samples: int) -> Tensor:
-        return self.weight[:, None].expand(-1, samples, -1, -1)  # [H, B, m, d]
+    def begin(self, keys: Tensor, width: int, masked: Tensor | None) -> None:
+        super().begin(keys, width, masked)
+        self.landmark_weights = self.weight[:, None].expand(-1, keys.shape[1], -1, -1)  # [H, B, m, d]
 
-    def add_keys(self, keys: Keys) -> None:
-        weight = self.landmark_weights(keys.x.shape[1])
-        landmarks, log = attend(weight, keys.x, keys.v.to(weight.dtype), self.own_logits(keys).mT)
+    def add_keys(self, keys: KeyChunk) -> None:
+        values = keys.v.to(self.weight.dtype)
+        landmarks, log = attend(self.landmark_weights, keys.x, values, self.key_offsets(keys).mT)
         if not self.first:
             total = torch.logaddexp(self.log, log)
             landmarks = landmarks * (log - total).exp_()[..., None]
@@ -62,7 +65,7 @@ class FlashSums(ExponentialSums):
         self.landmarks, self.log, self.first = landmarks, log, False
 
     def close(self) -> tuple[Tensor, ...]:
-        return self.seen(self.landmarks, self.log)
+        return self.without_masked(self.landmarks, self.log)
 
     def queries(self, x: Tensor) -> Tensor:
-        return attend(x, self.landmark_weights(x.shape[1]), self.landmarks, self.log[:, :, None])[0]
+        return attend(x, self.landmark_weights, self.landmarks, self.log[:, :, None])[0]

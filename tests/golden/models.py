@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from performer_string import ViT, ViTConfig, batch_images, fold
+from performer_string.utils.renames import current_fields
 
 from .encodings import CASES, case_id, spread
 from .numbers import draw, fill, gradients, projected
@@ -101,7 +102,7 @@ OTHER = (20, 8)  # pixels: another resolution than that of training, in one axis
 
 def build(**changes: Any) -> ViT:
     torch.manual_seed(0)
-    model = ViT(ViTConfig.of_checkpoint({**SIZES, "encoding": "circulant-string", **KINDS["favor+"], **changes}))
+    model = ViT(ViTConfig(**current_fields({**SIZES, "encoding": "circulant-string", **KINDS["favor+"], **changes})))
     if changes.get("encoding_options", {}).get("generator") == "random":
         spread(model, SIZES["width"] // SIZES["num_heads"])
     return fill(model)
@@ -185,7 +186,7 @@ def uses() -> dict[str, Tensor]:
         out[f"{case_id('counts', changes)}"] = torch.tensor([float(sum(count)) for count in counts])
     for changes in ({"tied_start": True}, {"tied_start": False}):
         torch.manual_seed(0)
-        model = ViT(ViTConfig.of_checkpoint({**SIZES, **changes}))
+        model = ViT(ViTConfig(**current_fields({**SIZES, **changes})))
         projections = [p.chunk(3) for p in model.parameters() if p.shape == (72, 24)]
         out[f"{case_id('start', changes)}"] = torch.tensor([float(torch.equal(q, k)) for q, k, _ in projections])
     return out

@@ -7,11 +7,11 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from small_vit import POLYNOMIAL, SMALL, vit
 from torch.nn import functional as F
 
 from performer_string import ENCODINGS, ViT, ViTConfig, build_encoding, grid_positions
 from performer_string.position import SeparableEncoding
+from tests.helpers.small_vit import POLYNOMIAL, SMALL, vit
 
 
 @pytest.mark.parametrize("attention", ["linear", "softmax", "performer-pytorch"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from decays import GRADIENT, GRID, assert_equal, compare, decay, definition, inputs
 
 from performer_string import grid_positions
 from performer_string.bias.linear_time.bilateral_grid import grid_sum
@@ -13,6 +12,7 @@ from performer_string.bias.linear_time.tiles import bands, slabs
 from performer_string.bias.linear_time.window import window_sum
 from performer_string.ops import reference
 from performer_string.ops.layout import Grid, find_grid
+from tests.helpers.decays import GRADIENT, GRID, assert_equal, compare, decay, definition, inputs
 
 
 def test_a_window_over_everything_is_exact_with_every_gradient():
@@ -86,7 +86,7 @@ def test_blocks_of_values_change_nothing(monkeypatch, given):
     lattice, leaves = find_grid(positions), [fq, fk, v, *locality.parameters(), *([total] if given else [])]
     weight, found = torch.randn(1, 3, 204, 41, dtype=torch.float64), []
     for sums in (1e9, 1.0):
-        monkeypatch.setattr("performer_string.locality.grid.SUMS", {"cpu": sums})
+        monkeypatch.setattr("performer_string.bias.linear_time.bilateral_grid.SUMS", {"cpu": sums})
         out = grid_sum(Given(6), fq, fk, v, *locality.components(), lattice, (3, 3, 1), sums=total)
         found.append([out, *torch.autograd.grad((out * weight).sum(), leaves)])
     for a, b in zip(*found, strict=True):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_vit import large, vit
 
 from performer_string import batch_images
+from tests.helpers.small_vit import large, vit
 
 SIZES = ((8, 16), (16, 8), (4, 32), (16, 24))  # of patches of 4 x 8
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from maps import MAPS, compare, make_map, naive_features
 
 from performer_string import ViT, ViTConfig, build_locality, grid_positions, linear_attention, softmax_attention
 from performer_string.layers.backends import build_attention
 from performer_string.ops import reference
+from tests.helpers.maps import MAPS, compare, make_map, naive_features
 from train.probe import probe_attention
 
 B, H, N, D = 2, 3, 9, 6

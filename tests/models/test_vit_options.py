@@ -8,7 +8,6 @@ import math
 
 import pytest
 import torch
-from small_vit import POLYNOMIAL, large, vit
 
 from performer_string import grid_positions, linear_attention
 from performer_string.feature_maps import FeatureMap
@@ -16,6 +15,7 @@ from performer_string.layers.attention import SelfAttention
 from performer_string.layers.backends import build_attention
 from performer_string.layers.block import DropPath
 from performer_string.layers.pooling import AttentionPool, mean_pool
+from tests.helpers.small_vit import POLYNOMIAL, large, vit
 
 TAYLOR = {"feature_map": "polynomial", "feature_options": {"lower": True}}
 

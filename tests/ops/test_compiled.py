@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_vit import vit
 
 from performer_string import VALUE_MAPS, build_encoding, build_feature_map, grid_positions, linear_attention
-from performer_string.ops.chunked import attention
+from performer_string.ops.chunked import _attention as attention
+from tests.helpers.small_vit import vit
 
 MAPS = [("favor+", {}), ("favor+hyperbolic", {}), ("arc-cosine", {"order": 1}), ("arc-cosine", {"order": 4})]
 

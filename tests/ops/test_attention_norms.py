@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from maps import MAPS, inputs, make_map, naive_features
 
 from performer_string import build_locality, linear_attention
 from performer_string.ops import reference
+from tests.helpers.maps import MAPS, inputs, make_map, naive_features
 
 
 @pytest.mark.parametrize("case", MAPS, ids=str)

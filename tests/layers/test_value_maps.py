@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from conftest import random_positions
 
 from performer_string import VALUE_MAPS, build_encoding, build_feature_map, build_value_map, grid_positions
 from performer_string.layers.values import Surroundings
@@ -12,6 +11,7 @@ from performer_string.ops import reference
 from performer_string.ops.linear import linear_attention
 from performer_string.ops.softmax import softmax_attention
 from performer_string.position import ENCODINGS
+from tests.helpers.encodings import random_positions
 
 H, N, D = 2, 7, 12
 TURNS = [

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import scipy.linalg
 import torch
-from conftest import CASES, make, random_positions, scores, with_dimensions
 from torch import Tensor
 
 from performer_string import build_encoding, grid_positions
 from performer_string.ops import reference
 from performer_string.position.skew import GENERATORS
+from tests.helpers.encodings import CASES, make, random_positions, scores, with_dimensions
 
 
 @pytest.mark.parametrize(("case", "coord_dim"), with_dimensions(CASES))

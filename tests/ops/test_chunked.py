@@ -50,8 +50,8 @@ def definition(q, k, v, form, angles=None, mask=None, bias=None) -> Tensor:
 @pytest.fixture(params=[1, 100, 10**9], ids=lambda n: f"{n}-features")
 def _cache(request, monkeypatch) -> None:
     """The least chunks there are (64 tokens, one sample), something between, and all in one."""
-    monkeypatch.setattr(chunked, "CACHE", request.param)
-    monkeypatch.setattr(chunked, "FLASH", request.param)
+    monkeypatch.setattr(chunked, "CACHE_FEATURES", request.param)
+    monkeypatch.setattr(chunked, "FLASH_FEATURES", request.param)
 
 
 @pytest.fixture(params=[True, False], ids=["flash", "chunks"])
@@ -143,8 +143,8 @@ def test_more_queries_than_keys_and_fewer(name):
 @pytest.mark.parametrize("name", FORMS)
 @pytest.mark.usefixtures("flash")
 def test_samples_without_keys_are_zero_and_have_no_gradient(name, monkeypatch):
-    monkeypatch.setattr(chunked, "CACHE", 1)
-    monkeypatch.setattr(chunked, "FLASH", 1)
+    monkeypatch.setattr(chunked, "CACHE_FEATURES", 1)
+    monkeypatch.setattr(chunked, "FLASH_FEATURES", 1)
     q, k, v = (torch.randn(2, 2, 130, 6, requires_grad=True) for _ in range(3))
     mask = torch.ones(2, 130, dtype=torch.bool)
     mask[0] = False
@@ -164,8 +164,8 @@ def test_the_size_of_the_chunks_changes_nothing_but_rounding(name, monkeypatch):
     k = torch.randn(1, 2, 300, 6) * torch.linspace(0.1, 30, 300)[:, None]
     form = make_form(name, torch.randn(2, 7, 6))
     whole = chunked_attention(q, k, v, form)
-    monkeypatch.setattr(chunked, "CACHE", 1)
-    monkeypatch.setattr(chunked, "FLASH", 1)
+    monkeypatch.setattr(chunked, "CACHE_FEATURES", 1)
+    monkeypatch.setattr(chunked, "FLASH_FEATURES", 1)
     torch.testing.assert_close(chunked_attention(q, k, v, form), whole, rtol=1e-4, atol=1e-5)
 
 

@@ -38,7 +38,7 @@ def launched(monkeypatch) -> list[Any]:
     """What would have been launched on an H100."""
     pytest.importorskip("triton")
     found: list[Any] = []
-    module = importlib.import_module("performer_string.kernels.triton_forward")
+    module = importlib.import_module("performer_string.ops.triton.forward")
     for name in ("key_pass", "merge_keys", "query_pass"):
         monkeypatch.setattr(module, name, Recorder(getattr(module, name), found))
     properties = SimpleNamespace(multi_processor_count=132)

@@ -46,8 +46,8 @@ SHAPES = [
 def _one_block_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if not GPU or "chosen" in request.node.name:
         return
-    for module in ("triton_forward", "triton_backward", "triton_backward_queries"):
-        for kernel in vars(importlib.import_module(f"performer_string.kernels.{module}")).values():
+    for module in ("forward", "backward", "backward_queries"):
+        for kernel in vars(importlib.import_module(f"performer_string.ops.triton.{module}")).values():
             if hasattr(kernel, "early_config_prune"):
                 prune = kernel.early_config_prune
                 first = lambda *args, prune=prune, **constants: prune(*args, **constants)[:1]  # noqa: E731

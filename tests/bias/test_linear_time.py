@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from decays import GRADIENT, GRID, WINDOW, compare, decay, definition, inputs, take
 
 from performer_string import build_feature_map, build_locality, grid_positions, linear_attention
 from performer_string.bias import DistanceDecay
@@ -14,6 +13,7 @@ from performer_string.bias.linear_time.recompute import SLAB
 from performer_string.ops import reference
 from performer_string.ops.layout import Grid, TokenLayout
 from performer_string.utils import log as logs
+from tests.helpers.decays import GRADIENT, GRID, WINDOW, compare, decay, definition, inputs, take
 
 GRIDS = [(80,), (13, 18), (5, 6, 7)]
 

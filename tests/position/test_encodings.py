@@ -7,12 +7,12 @@ import math
 
 import pytest
 import torch
-from conftest import CASES, FIXED, SEPARABLE, case_id, make, random_positions, scores, with_dimensions
 from torch import Tensor
 
 from performer_string import ENCODINGS, build_encoding, grid_positions
 from performer_string.ops import reference
 from performer_string.position.frequencies import mixed_frequencies
+from tests.helpers.encodings import CASES, FIXED, SEPARABLE, case_id, make, random_positions, scores, with_dimensions
 
 LEARNED = [case for case in CASES if case not in FIXED and ENCODINGS[case[0]].additive is False]
 

@@ -8,11 +8,11 @@ import weakref
 
 import pytest
 import torch
-from small_vit import vit
 
 from performer_string import ENCODINGS, fold
 from performer_string.position import SeparableEncoding
 from performer_string.utils.cache import TensorCache
+from tests.helpers.small_vit import vit
 
 
 @pytest.mark.parametrize("name", ["rope-mixed", "cayley-string", "liere"])

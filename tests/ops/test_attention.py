@@ -6,7 +6,6 @@ from itertools import permutations, product
 
 import pytest
 import torch
-from maps import MAPS, compare, inputs, make_map, masks, naive_features
 from torch import Tensor
 
 from performer_string import (
@@ -19,6 +18,7 @@ from performer_string import (
 )
 from performer_string.bias.base import RelativeBias
 from performer_string.ops import reference
+from tests.helpers.maps import MAPS, compare, inputs, make_map, masks, naive_features
 
 SHAPES = [(1, 1, 1, 2), (2, 3, 7, 6), (1, 2, 33, 10)]  # B, H, N, d
 

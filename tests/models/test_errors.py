@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_vit import vit
 from torch import nn
 from torch.nn.utils import parametrizations, prune
 
@@ -18,6 +17,7 @@ from performer_string import (
     linear_attention,
     softmax_attention,
 )
+from tests.helpers.small_vit import vit
 
 SHAPES = {
     "keys of one sample": ((4, 2, 10, 8), (1, 2, 10, 8), (1, 2, 10, 8)),

@@ -6,13 +6,13 @@ from dataclasses import asdict, replace
 
 import pytest
 import torch
-from small_vit import SMALL, vit
 
 from eval.seeds import check_seeds
 from performer_string import LOCALITIES, VALUE_MAPS, ViT, ViTConfig, build_encoding, fold, grid_positions
 from performer_string.layers.attention import SelfAttention
 from performer_string.layers.backends import build_attention
 from performer_string.ops import reference
+from tests.helpers.small_vit import SMALL, vit
 from train.callbacks.figures import locality_figure
 from train.checkpoint import check_same_model, load_trained
 from train.contents import read_checkpoint

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from small_vit import SMALL, large, vit
 from torch.nn.utils import parametrizations
 
 from performer_string import ENCODINGS, ViT, fold, grid_positions
+from tests.helpers.small_vit import SMALL, large, vit
 
 SHAPES = {1: ([30], [3]), 3: ([4, 6, 8], [2, 3, 2])}  # image and patch
 

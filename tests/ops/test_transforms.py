@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from small_vit import large, vit
 from torch.func import functional_call, grad, jvp, stack_module_state, vmap
 
 from performer_string import build_encoding, build_feature_map, build_locality, grid_positions, linear_attention
 from performer_string.bias.linear_time import recompute as slabs
+from tests.helpers.small_vit import large, vit
 
 MAPS = {"favor+": {}, "favor+hyperbolic": {}, "arc-cosine": {"order": 3}, "polynomial": {}}
 
@@ -143,11 +143,11 @@ def test_one_of_the_inputs_mapped(name, mapped):
 
 def test_gradients_through_a_locality(monkeypatch):
     """Walks over a grid have no rule for transforms, and N x N is their definition."""
-    monkeypatch.setattr("performer_string.locality.table.ENTRIES", {"cpu": 100})
+    monkeypatch.setattr("performer_string.bias.table.ENTRIES", {"cpu": 100})
     positions, phi = grid_positions((18, 18)), make("favor+")
     q, k, v = torch.randn(3, 1, 2, 324, 6)
     for normalised in (False, True):
-        monkeypatch.setattr("performer_string.locality.table.FFT", 0.0 if normalised else 1e9)
+        monkeypatch.setattr("performer_string.bias.table.FFT", 0.0 if normalised else 1e9)
         for given in (
             build_locality("gaussian", num_heads=2, sigma=1.0, normalised=normalised),
             build_locality("table", num_heads=2, grid=(18, 18), normalised=normalised),

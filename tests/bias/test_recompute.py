@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from decays import GRADIENT, GRID, WINDOW, compare, decay, definition, take
 from torch.func import functional_call
 
 from eval.measure import peak_bytes
@@ -12,6 +11,7 @@ from performer_string import build_feature_map, build_locality, grid_positions, 
 from performer_string.bias.linear_time import recompute as slabs
 from performer_string.feature_maps import FEATURE_MAPS, FeatureMap, RandomFeatures
 from performer_string.ops import reference
+from tests.helpers.decays import GRADIENT, GRID, WINDOW, compare, decay, definition, take
 
 MAPS = {
     "favor+": {"num_features": 8},

@@ -6,12 +6,12 @@ import math
 
 import pytest
 import torch
-from small_vit import vit
 from torch.nn import functional as F
 
 from performer_string import batch_images, build_value_map, grid_positions
 from performer_string.layers.values import Surroundings
 from performer_string.ops import reference
+from tests.helpers.small_vit import vit
 
 H, D = 2, 3
 STEPS = [(1.0, 1.0), (0.5, 0.5), (0.4, 0.9), (2.0, 1.5), (2.7, 0.3)]
