@@ -32,8 +32,7 @@ from eval import (
     variance,
 )
 from eval.report import Row, check_writable, environment, keep_other, of_command, table, write_csv
-from train.errors import one_message
-from train.extensions import import_modules
+from train.command_line import import_modules, one_message
 
 EVALUATIONS: dict[str, ModuleType] = {
     "resolution": resolution,

@@ -23,7 +23,8 @@ from performer_string.ops import reference
 from performer_string.ops.rotary import rotate_pair
 from train.checkpoint import Trained
 from train.data.sizes import Size, ascending
-from train.probe import Probe, probe_attention
+from train.inspection import AttentionInputs as Probe
+from train.inspection import inspect_attention as probe_attention
 
 HELP = "norms, entropy, sharpness and error of each layer's and head's attention, per resolution"
 QUANTILES = (0.01, 0.1, 0.5, 0.9)

@@ -12,7 +12,7 @@ import torch
 from eval import checkpoints, moves
 from eval.report import Row, save_figure
 from train.checkpoint import load_trained
-from train.files import checkpoint_of
+from train.run_folder import checkpoint_of
 
 HELP = "translation invariance of scores, of random-feature estimates and of whole models, in float64"
 ON_CPU = True

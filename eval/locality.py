@@ -28,7 +28,7 @@ from eval.report import Row, save_figure
 from performer_string import ViT, fold
 from train.checkpoint import Trained
 from train.data.sizes import Size
-from train.probe import probe_attention
+from train.inspection import inspect_attention as probe_attention
 
 __all__ = ["HELP", "add_arguments", "plot", "result_directory", "rows", "summary"]
 

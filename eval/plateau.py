@@ -18,7 +18,7 @@ from tqdm import tqdm
 
 from eval.report import Row, beside, save_figure
 from eval.seeds import stem
-from train.files import METRICS
+from train.run_folder import METRICS
 
 HELP = "when each run's training loss left the plateau of the null answer, and the accuracy it ended with"
 ON_CPU = True

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from saved import CONFIG, read, save
 
 from eval import ablation, checkpoints, resolution
 from eval.__main__ import main
 from eval.ablation import summary
 from eval.seeds import check_seeds, student
+from tests.helpers.checkpoints import CONFIG, read, save
 from train.data.sizes import Size
 
 

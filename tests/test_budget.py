@@ -7,10 +7,10 @@ import subprocess
 import sys
 
 import pytest
-from saved import read
 
 from eval.__main__ import main
 from eval.budget import side_by_side
+from tests.helpers.checkpoints import read
 
 pytest.importorskip("triton")
 KERNELS = {"key_pass", "merge_keys", "query_pass", "query_gradients", "feature_sums", "merge_features", "key_gradients"}

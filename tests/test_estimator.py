@@ -7,8 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from saved import CONFIG, read, save
-from studied import MODELS, model
 from torch import Tensor
 
 from eval import dense, estimator
@@ -18,7 +16,9 @@ from eval.estimator import statistics, summary, variation
 from performer_string import grid_positions
 from performer_string.layers.backends import build_attention
 from performer_string.ops.rotary import rotate_pair
-from train.probe import Probe
+from tests.helpers.checkpoints import CONFIG, read, save
+from tests.helpers.large_weights import MODELS, model
+from train.inspection import AttentionInputs as Probe
 
 POSITIONS = grid_positions((3, 4))
 

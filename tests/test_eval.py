@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from saved import CONFIG, read, save
 
 from eval import resolution
 from eval.__main__ import build_parser, main
+from tests.helpers.checkpoints import CONFIG, read, save
 from train.checkpoint import load_trained
 from train.data.arrow import ArrowDataset, ArrowTask
 from train.data.module import ImageData

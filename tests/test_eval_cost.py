@@ -7,11 +7,11 @@ from functools import partial
 
 import pytest
 import torch
-from saved import CONFIG, read, save
 
 from eval.__main__ import main
 from eval.measure import multiplications
 from performer_string import ViT, ViTConfig, fold
+from tests.helpers.checkpoints import CONFIG, read, save
 
 WIDTH, DEPTH, HEADS, FEATURES, CLASSES = 24, 3, 2, 16, 5
 HEAD = WIDTH // HEADS

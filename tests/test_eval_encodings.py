@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from saved import CONFIG, read, save
 
 from eval import latency, moves, redundancy
 from eval.__main__ import main
@@ -17,6 +16,7 @@ from performer_string.feature_maps.favor import PositiveFeatures
 from performer_string.feature_maps.polynomial import PolynomialFeatures
 from performer_string.position import Encoding, SeparableEncoding
 from performer_string.position.liere import LieRE
+from tests.helpers.checkpoints import CONFIG, read, save
 from tests.helpers.encodings import make
 
 CPU = torch.device("cpu")

@@ -6,11 +6,11 @@ import argparse
 
 import pytest
 import torch
-from saved import read
 
 from eval import focusing
 from eval.__main__ import main
 from performer_string import LOCALITIES
+from tests.helpers.checkpoints import read
 
 FOCUSING = ["--features", "8", "--head-dim", "4", "--heads", "2", "--rounds", "5", "--sigmas", "1", "8"]
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from saved import CONFIG, read, save
 
 from eval.__main__ import main
 from eval.locality import radius
 from eval.measure import peak_bytes
 from performer_string import ViT, grid_positions
 from performer_string.layers.backends import LinearBackend
+from tests.helpers.checkpoints import CONFIG, read, save
 from train.checkpoint import load_trained
 
 CPU = torch.device("cpu")

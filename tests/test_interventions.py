@@ -8,8 +8,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from saved import CONFIG, read, save
-from studied import MODELS, model, sparse_images
 
 from eval.__main__ import main
 from eval.dense import NearKeys
@@ -18,7 +16,9 @@ from eval.tokens import blank_patches
 from performer_string import ViT, ViTConfig, grid_positions
 from performer_string.feature_maps import FEATURE_MAPS, FeatureMap
 from performer_string.layers.backends import build_attention
-from train.probe import probe_attention
+from tests.helpers.checkpoints import CONFIG, read, save
+from tests.helpers.large_weights import MODELS, model, sparse_images
+from train.inspection import inspect_attention as probe_attention
 
 
 def trace(vit: ViT) -> tuple:

@@ -1,12 +1,12 @@
 """When a run left the plateau of the null answer."""
 
 import pytest
-from saved import read
 from torch.utils.tensorboard import SummaryWriter
 
 from eval import plateau
 from eval.__main__ import main
 from eval.plateau import left_at
+from tests.helpers.checkpoints import read
 
 
 def test_the_first_step_with_a_mean_below_the_threshold():

@@ -6,13 +6,13 @@ import math
 
 import pytest
 from matplotlib.figure import Figure
-from saved import read, save
 
 from eval import checkpoints, report
 from eval.__main__ import main
 from eval.report import table, wilson, write_csv
 from eval.resolution import summary
 from eval.seeds import over_seeds
+from tests.helpers.checkpoints import read, save
 from train.data.sizes import Size
 
 

@@ -7,12 +7,12 @@ import math
 
 import pytest
 import torch
-from saved import read
 
 from eval import variance
 from eval.__main__ import main
 from performer_string import FEATURE_MAPS
 from performer_string.feature_maps import RandomFeatures
+from tests.helpers.checkpoints import read
 
 SMALL = ["--features", "16", "--head-dim", "4", "--draws", "48", "--others", "5"]
 

@@ -48,7 +48,7 @@ def read_checkpoint(path: str | Path) -> dict[str, Any]:
             f"{path} is not a checkpoint that can be read: it is cut off, damaged, or another kind of file "
             f"({type(error).__name__})."
         ) from error
-    if not isinstance(content, dict) or not KEYS <= content.keys():
+    if not isinstance(content, dict) or not content.keys() >= KEYS:
         raise CheckpointError(f"{path} is not a checkpoint of this project: it has to hold {', '.join(sorted(KEYS))}.")
     for weights in ("state_dict", "current_model_state"):  # the second beside an average of the weights
         if weights in content:

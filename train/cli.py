@@ -39,7 +39,9 @@ class Parser(LightningArgumentParser):
         names = {*option_names(self)}.union(*(option_names(sub) for sub in commands.values())) - LINKED
         empty = re.search(r'Key "([\w.]+)" not found in namespace', message)
         command = re.search(r"argument subcommand: invalid choice: '(\w+)'", message)
-        unknown = re.search(r"(?:[Kk]ey|[Gg]roup|[Oo]ption|arguments:|argument)\s+'?(?:--)?(?:fit\.)?([\w.]+)'?", message)
+        unknown = re.search(
+            r"(?:[Kk]ey|[Gg]roup|[Oo]ption|arguments:|argument)\s+'?(?:--)?(?:fit\.)?([\w.]+)'?", message
+        )
         hint = ""
         if empty:
             message = f"{empty[1]} is missing: what it belongs to is there, with nothing in it."

@@ -37,7 +37,7 @@ def versions() -> str:
 
 
 def code(root: Path = ROOT) -> str:
-    """Return `performer_string 0.1.0, commit 0123abc`, with `and changes` where tracked files differ from that commit."""
+    """Return `performer_string 0.1.0, commit 0123abc`, with `and changes` where tracked files differ."""
     version = f"performer_string {performer_string.__version__}"
     if not (root / ".git").exists():  # else git would take a repository that this is installed in
         return version

@@ -199,7 +199,10 @@ class TrainingCLI(AskedSettingsCLI):
             callbacks += [FinalMetrics(self.parser.dump(self.config), run / METRICS, program)]
             callbacks += [History(run / HISTORY, self.arguments, program)]
         if fits and asked["enable_checkpointing"] is not False:
-            callbacks += [MovableCheckpoint(run / CHECKPOINTS), LastCheckpoint(run / CHECKPOINTS, config.checkpoint_every)]
+            callbacks += [
+                MovableCheckpoint(run / CHECKPOINTS),
+                LastCheckpoint(run / CHECKPOINTS, config.checkpoint_every),
+            ]
         if asked["max_time"] is not None:
             callbacks += [JobTimer(asked["max_time"])]
         if asked["enable_progress_bar"] is not False and not any(isinstance(c, ProgressBar) for c in more["callbacks"]):

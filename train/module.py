@@ -105,8 +105,8 @@ class ImageClassifier(L.LightningModule):
             raise ValueError("redraw_every draws new random features, and learned ones are kept: give one of the two.")
         if vit.num_classes < 2:
             raise ValueError(
-                f"a classifier needs num_classes of 2 or more, not {vit.num_classes}. (The weights of a model without a head: "
-                f"ViT.from_checkpoint, or --init_from for a model with one.)"
+                f"a classifier needs num_classes of 2 or more, not {vit.num_classes}. (The weights of a model "
+                f"without a head: ViT.from_checkpoint, or --init_from for a model with one.)"
             )
 
     def forward(self, images: Tensor, positions: Tensor | None = None) -> Tensor:

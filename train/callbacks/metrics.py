@@ -14,7 +14,6 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from torch.optim import Optimizer
 
 
-
 def tensorboard(trainer: L.Trainer) -> Any:
     """Return the SummaryWriter of the run, or None where there is none or it is another rank's."""
     for logger in trainer.loggers:

@@ -177,7 +177,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     task = ArrowTask(distance=options.distance)
     with one_message():
         contact_sheet(task, options.resolution, options.out)
-    print(f"{options.out}: {DIRECTIONS} by the arrow at the base of the Y; majority baseline {task.majority_accuracy():.1%}")
+    baseline = f"majority baseline {task.majority_accuracy():.1%}"
+    print(f"{options.out}: {DIRECTIONS} by the arrow at the base of the Y; {baseline}")
 
 
 if __name__ == "__main__":

@@ -149,9 +149,9 @@ class ImageSplits:
             return
         files, names = self.fingerprint["files"], self.fingerprint["names"]
         if trained.get("files", files) != files:
-            change = f"{self.root} has {files} training images and had {trained['files']} when the model was trained on it"
+            change = f"{self.root} has {files} training images and had {trained['files']} when the model was trained"
         elif names is not None and (trained.get("names") or names) != names:
-            change = f"{self.root} has other training images than when the model was trained on it, or under other names"
+            change = f"{self.root} has other training images than when the model was trained, or under other names"
         elif (share := trained["config"]["val_fraction"]) != self.val_fraction:
             change = f"val_fraction was {share} when the model was trained, and is {self.val_fraction}"
         else:

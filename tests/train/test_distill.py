@@ -7,21 +7,18 @@ from dataclasses import asdict, replace
 import pytest
 import torch
 from PIL import Image
-from saved import save
-from test_resumed import KilledError
-from test_runs import fit
-from test_train_errors import fails
 from torch import Tensor
 from torch.nn import functional as F
-from training import last
 
 from performer_string import ViT, ViTConfig
+from tests.helpers.checkpoints import save
+from tests.helpers.runs import KilledError, fails, fit
+from tests.helpers.training import last
 from train import cli
-from train.callbacks.control import StepSeed
-from train.checkpoint import load_trained
-from train.contents import read_checkpoint
+from train.callbacks.checkpoints import StepSeed
+from train.checkpoint import load_trained, read_checkpoint
 from train.data.module import ImageData
-from train.distillation import DistillationConfig, Teacher
+from train.distill import DistillationConfig, Teacher
 from train.module import ImageClassifier
 
 EXACT = ViTConfig(

@@ -1,9 +1,9 @@
 """Typos in the fields of a sweep."""
 
 import pytest
-from training import TINY
 
-from train.fields import check_fields, named
+from tests.helpers.training import TINY
+from train.config import check_fields, options_of
 
 
 def paths(content, prefix=""):
@@ -35,4 +35,4 @@ def test_what_is_no_field(name, message):
 
 def test_fields_that_a_command_line_sets():
     given = ["--data.root", "x", "--ema=0.9", "--trainer.callbacks+=EarlyStopping", "--model.optim.lr", "-1"]
-    assert named(given) == ["data.root", "ema", "trainer.callbacks", "model.optim.lr"]
+    assert [name for name, _ in options_of(given)] == ["data.root", "ema", "trainer.callbacks", "model.optim.lr"]

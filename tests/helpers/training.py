@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 TINY = {
     "seed_everything": 3,
     "checkpoint_every": 3,

@@ -37,7 +37,7 @@ def test_a_folder_of_images(folder):
     assert len(data.train_dataset()) == 36
     assert len(data.held_out("val", (16, 16))) == 4
     assert len(data.held_out("test", (16, 16))) == 10
-    trained, held = (set(part.tolist()) for part in data.sets().parts)
+    trained, held = (set(part.tolist()) for part in data.splits().parts)
     assert trained.isdisjoint(held)
     images, _ = next(iter(data.train_dataloader()))
     assert images.shape == (4, 3, 16, 16)
@@ -47,7 +47,7 @@ def test_a_folder_of_images(folder):
 
 
 def test_the_held_out_images_do_not_depend_on_the_seed(folder):
-    one, two = (ImageData("folder", root=str(folder), seed=seed).sets().parts for seed in (0, 1))
+    one, two = (ImageData("folder", root=str(folder), seed=seed).splits().parts for seed in (0, 1))
     assert torch.equal(one[1], two[1])
 
 
@@ -98,7 +98,7 @@ def test_mnist_from_its_files(tmp_path):
     data.setup()
     assert len(data.train_dataset()) == 27
     assert next(iter(data.train_dataloader()))[0].shape == (3, 1, 28, 28)
-    assert isinstance(data.sets().test, MNIST)
+    assert isinstance(data.splits().test, MNIST)
 
 
 @pytest.mark.parametrize("source", SOURCES)

@@ -70,8 +70,8 @@ def distance(task: ArrowTask, seed: int) -> int:
 
 
 def test_the_null_score_is_that_of_the_mode():
-    assert ArrowTask().null_accuracy() == pytest.approx(0.442, abs=5e-4)
-    assert ArrowTask(arrows=1).null_accuracy() == 1
+    assert ArrowTask().majority_accuracy() == pytest.approx(0.442, abs=5e-4)
+    assert ArrowTask(arrows=1).majority_accuracy() == 1
     right = 0.0
     for seed in range(2000):
         image, label = ArrowTask().draw(9, seed)

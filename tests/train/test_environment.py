@@ -8,12 +8,12 @@ import subprocess
 
 import pytest
 import torch
-from training import last
 
 from eval.report import environment
+from tests.helpers.training import last
 from train import cli
-from train.contents import read_checkpoint
-from train.provenance import code
+from train.checkpoint import read_checkpoint
+from train.environment import code
 
 
 def git(folder, *arguments):

@@ -9,9 +9,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch.utils.data import Dataset
-from training import REPOSITORY
 
-from train.callbacks.control import StepSeed
+from tests.helpers.training import REPOSITORY
+from train.callbacks.checkpoints import StepSeed
 from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader
 from train.data.module import ImageData
 

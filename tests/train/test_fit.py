@@ -15,12 +15,11 @@ import pytest
 import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from training import REPOSITORY, last
 
 from performer_string import ViT, ViTConfig
+from tests.helpers.training import REPOSITORY, last
 from train import cli
-from train.checkpoint import load_trained
-from train.contents import read_checkpoint
+from train.checkpoint import load_trained, read_checkpoint
 from train.module import ImageClassifier
 from train.optim import OptimConfig
 

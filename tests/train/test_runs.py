@@ -2,44 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import signal
-from pathlib import Path
-
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, Timer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from training import last
 
-from train import cli, commands
-from train.callbacks.control import CleanStop
-from train.checkpoint import load_trained
-from train.contents import read_checkpoint
+from tests.helpers.runs import fit, metrics, stop_in, validations
+from tests.helpers.training import last
+from train import cli, run_folder
+from train.callbacks.stopping import CleanStop
+from train.checkpoint import load_trained, read_checkpoint
 from train.module import ImageClassifier
-
-
-def fit(config: Path, run: Path, *arguments: str) -> cli.TrainCLI:
-    return cli.run(["fit", "--config", str(config), "--run_dir", str(run), *arguments])
-
-
-def metrics(run: Path) -> dict:
-    return json.loads((run / "metrics.json").read_text())
-
-
-def validations(run: Path) -> list[int]:
-    """The steps, counted from 0, after which there was one."""
-    return [event.step for event in EventAccumulator(str(run)).Reload().Scalars("val/accuracy")]
-
-
-def stop_in(monkeypatch, batch: int) -> None:
-    """A signal comes in the batch of this number, of all epochs."""
-
-    def ask(self, trainer, module, data, batch_idx):
-        if trainer.fit_loop.epoch_loop.total_batch_idx == batch:
-            self._asked(signal.SIGTERM, None)
-
-    monkeypatch.setattr(CleanStop, "on_train_batch_start", ask, raising=False)
 
 
 def test_the_best_model_of_a_run_that_was_moved_stays(config, tmp_path, monkeypatch):
@@ -170,7 +143,7 @@ def test_test_and_validate_take_the_runs_model_and_no_other(config, whole):
 
 def test_runs_of_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folders = [commands.new_folder() for _ in range(3)]
+    folders = [run_folder.make_run_folder() for _ in range(3)]
     assert len(set(folders)) == 3
     assert all(folder.is_dir() for folder in folders)
 

@@ -10,14 +10,14 @@ import sys
 
 import pytest
 import torch
-from saved import read
 from torch import nn
-from training import REPOSITORY, last
 
 from eval.__main__ import main
 from performer_string import ENCODINGS, FEATURE_MAPS, LOCALITIES, build_encoding
-from train import cli, plan
-from train.contents import CheckpointError, read_checkpoint
+from tests.helpers.checkpoints import read
+from tests.helpers.training import REPOSITORY, last
+from train import cli, sweep_file
+from train.checkpoint import CheckpointError, read_checkpoint
 from train.data.images import AUGMENTATIONS
 from train.data.sources import SOURCES
 
@@ -67,7 +67,7 @@ def test_a_module_of_ones_own_from_the_command_line(config, mine, tmp_path):
     recipe.write_text("imports: [mine]\n" + config.read_text())
     elu = "{model.vit.feature_map: elu, model.vit.feature_options: {}}"
     (tmp_path / "sweep.yaml").write_text(f"recipe: {recipe}\nmodels:\n  elu: {elu}\n")
-    assert len(plan.read_plan(tmp_path / "sweep.yaml").runs) == 1
+    assert len(sweep_file.read_sweep(tmp_path / "sweep.yaml").runs) == 1
 
 
 def test_the_pages_own_command(mine, tmp_path):

@@ -14,11 +14,11 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from training import TINY, write_sweep
 
-from train import cli, runner, sweep
-from train.plan import read_plan
-from train.runner import Sweep
+from tests.helpers.training import TINY, write_sweep
+from train import cli, sweep, sweep_runs
+from train.sweep_file import read_sweep
+from train.sweep_runs import SweepRunner
 
 FAKE = """
 import json, pathlib, signal, sys, time
@@ -49,7 +49,7 @@ def faked(monkeypatch, tmp_path):
     def command(self, run):
         return [str(script), "resume" if self.state(run) == "begun" else "fit", str(self.out / run.name)]
 
-    monkeypatch.setattr(Sweep, "command", command)
+    monkeypatch.setattr(SweepRunner, "command", command)
 
 
 def run(path: Path, *arguments: str) -> tuple[int, Path]:
@@ -170,18 +170,18 @@ def test_stopped_and_started_again(tmp_path, faked, capsys):
 )
 def test_arguments_do_not_undo_what_a_model_is_named_for(tmp_path, arguments, undone):
     models = {"shallow": {"model.vit.depth": 1, "model.vit.feature_options": {"order": 2, "num_features": 16}}}
-    plan = read_plan(write_sweep(tmp_path, seeds=[0], axes=None, models=models))
+    plan = read_sweep(write_sweep(tmp_path, seeds=[0], axes=None, models=models))
     if undone is None:
-        Sweep(plan, plan.runs, tmp_path / "out", 1, 1, arguments)
+        SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, arguments)
         return
     with pytest.raises(ValueError, match=f"--{undone} after -- would undo what the model shallow is named for"):
-        Sweep(plan, plan.runs, tmp_path / "out", 1, 1, arguments)
+        SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, arguments)
 
 
 def test_models_of_other_tasks_are_evaluated_apart(tmp_path):
-    """In one table, beside one null score, `eval` refuses them."""
-    plan = read_plan(write_sweep(tmp_path, seeds=[0], axes=None, models={"recipe": {}, "ray": {}, "other": {}}))
-    whole = Sweep(plan, plan.runs, tmp_path / "out", 1, 1, [])
+    """In one table, beside one majority baseline, `eval` refuses them."""
+    plan = read_sweep(write_sweep(tmp_path, seeds=[0], axes=None, models={"recipe": {}, "ray": {}, "other": {}}))
+    whole = SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, [])
     for run in plan.runs:
         folder = whole.out / run.name
         folder.mkdir(parents=True)
@@ -190,22 +190,24 @@ def test_models_of_other_tasks_are_evaluated_apart(tmp_path):
         data = {"source": "arrow", "root": "data", "arrow": task, "resolutions": [84]}
         (folder / "config.yaml").write_text(yaml.safe_dump({"model": {"vit": {"image_size": 60}}, "data": data}))
     recipe, ray, other = (f"{whole.out}/{run.name}/checkpoints/last.ckpt" for run in plan.runs)
-    resolutions = [command for command in sweep.evaluation(whole) if "eval resolution" in command]
+    resolutions = [command for command in sweep.evaluation_commands(whole) if "eval resolution" in command]
     assert resolutions == [
         f"python -m eval resolution --checkpoint {given} --resolutions 60 84" for given in (f"{recipe} {other}", ray)
     ]
 
 
 def test_modules_of_ones_own_are_in_the_commands_of_evaluation(tmp_path):
-    plan = read_plan(write_sweep(tmp_path, seeds=[0], axes=None, models={"recipe": {}}))
-    whole = Sweep(plan, plan.runs, tmp_path / "out", 1, 1, [])
+    plan = read_sweep(write_sweep(tmp_path, seeds=[0], axes=None, models={"recipe": {}}))
+    whole = SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, [])
     folder = whole.out / plan.runs[0].name
     folder.mkdir(parents=True)
     (folder / "metrics.json").write_text("{}")
     data = {"source": "arrow", "root": "data", "arrow": {}, "resolutions": []}
     config = {"imports": ["mine", "a b.py"], "model": {"vit": {"image_size": 60}}, "data": data}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    assert all(command.endswith("--resolutions 60 --imports mine 'a b.py'") for command in sweep.evaluation(whole))
+    assert all(
+        command.endswith("--resolutions 60 --imports mine 'a b.py'") for command in sweep.evaluation_commands(whole)
+    )
 
 
 def test_a_second_signal_kills(tmp_path, faked, monkeypatch):
@@ -239,13 +241,13 @@ def test_a_run_that_another_process_has_is_left_to_it(tmp_path, faked, capsys):
 
 def test_a_child_holds_its_lock_when_the_runner_is_killed(tmp_path, faked):
     (tmp_path / "fake.py").write_text(FAKE.replace("0.05", "0.2"))
-    plan = read_plan(write_sweep(tmp_path, axes=None, seeds=[0]))
-    job = Sweep(plan, plan.runs, tmp_path / "out", 1, 1, []).start(plan.runs[0])
+    plan = read_sweep(write_sweep(tmp_path, axes=None, seeds=[0]))
+    job = SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, []).start(plan.runs[0])
     job.lock.close()  # as the end of this process would
-    assert Sweep(plan, plan.runs, tmp_path / "out", 1, 1, []).start(plan.runs[0]) is None
+    assert SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, []).start(plan.runs[0]) is None
     job.process.kill()
     job.process.wait()
-    again = Sweep(plan, plan.runs, tmp_path / "out", 1, 1, []).start(plan.runs[0])
+    again = SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, []).start(plan.runs[0])
     again.process.kill()
     again.process.wait()
 
@@ -276,19 +278,19 @@ def test_a_result_with_other_settings_does_not_pass_for_this_one(tmp_path, faked
 
 def test_progress_is_read_from_the_log(tmp_path):
     (tmp_path / "log.txt").write_text("x" * 9000 + "\rEpoch 3:  20%|##\rEpoch 3:  40%|####")
-    assert runner.progress(tmp_path, "a") == "a epoch 3 40%"
+    assert sweep_runs.progress(tmp_path / "a") == "a epoch 3 40%"
     (tmp_path / "log.txt").write_text("")
-    assert runner.progress(tmp_path, "a") == "a"
+    assert sweep_runs.progress(tmp_path / "a") == "a"
 
 
 def test_a_real_training_that_was_stopped_is_resumed(tmp_path, capsys):
     """The arrow task in 20 steps, stopped after the first checkpoint; then also its last moment, after the last."""
     path, folder = write_sweep(tmp_path, axes=None, seeds=[5]), tmp_path / "out" / "shallow-seed5"
     given = ["--trainer.max_epochs", "2", "--data.resolutions", "[]", "--trainer.logger", "false"]
-    plan = read_plan(path)
+    plan = read_sweep(path)
     when(folder / "checkpoints" / "last.ckpt", lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(SystemExit):
-        cli.run(Sweep(plan, plan.runs, tmp_path / "out", 1, 1, given).command(plan.runs[0])[2:])
+        cli.run(SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, given).command(plan.runs[0])[2:])
     assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] < 20
     assert not (folder / "metrics.json").exists()
     assert run(path, "--", *given)[0] == 0
@@ -309,8 +311,8 @@ def test_a_real_training_that_was_stopped_is_resumed(tmp_path, capsys):
 
 
 def test_each_job_has_a_gpu_of_its_own(tmp_path, monkeypatch):
-    plan = read_plan(write_sweep(tmp_path))
-    one = Sweep(plan, plan.runs, tmp_path / "out", 3, 1, [])
+    plan = read_sweep(write_sweep(tmp_path))
+    one = SweepRunner(plan, plan.runs, tmp_path / "out", 3, 1, [])
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     command = one.command(plan.runs[0])

@@ -10,12 +10,12 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torchvision.transforms import v2
-from training import last
 
 from performer_string import ViT
 from performer_string.utils.seeds import derive_seed
+from tests.helpers.training import last
 from train import cli
-from train.contents import read_checkpoint
+from train.checkpoint import read_checkpoint
 from train.data.module import ImageData
 from train.module import ImageClassifier
 

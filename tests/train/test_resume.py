@@ -9,32 +9,19 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
-from test_runs import fit, metrics, validations
-from training import last
 
+from tests.helpers.runs import KilledError, fit, kill_in_validation, metrics, validations
+from tests.helpers.training import last
 from train import cli
-from train.callbacks.checkpoints import WholeFiles
-from train.callbacks.control import StepSeed
-from train.contents import read_checkpoint
-
-
-class KilledError(Exception):
-    pass
-
-
-def killed_in_validation(monkeypatch, step: int) -> None:
-    def die(self, trainer, module):
-        if trainer.global_step == step:
-            raise KilledError
-
-    monkeypatch.setattr(Callback, "on_validation_start", die)
+from train.callbacks.checkpoints import AtomicCheckpoints, StepSeed
+from train.checkpoint import read_checkpoint
 
 
 @pytest.mark.parametrize("step", [20, 30])
 def test_a_validation_that_a_run_is_killed_in_is_made_up_for(config, whole, tmp_path, monkeypatch, step):
     """Also where a checkpoint is due at that step: from there the resumed run would go on without it."""
     run = tmp_path / "run"
-    killed_in_validation(monkeypatch, step)
+    kill_in_validation(monkeypatch, step)
     with pytest.raises(KilledError):
         fit(config, run, "--checkpoint_every", "10")
     monkeypatch.undo()
@@ -65,7 +52,7 @@ def test_checkpoints_that_validations_come_between_are_put_off_by_a_step(config,
 
 def test_a_run_ended_by_steps_and_killed_in_its_last_validation(config, tmp_path, monkeypatch):
     run, given = tmp_path / "run", ("--trainer.max_epochs", "-1", "--trainer.max_steps", "15")
-    killed_in_validation(monkeypatch, 15)
+    kill_in_validation(monkeypatch, 15)
     with pytest.raises(KilledError):
         fit(config, run, *given)
     monkeypatch.undo()
@@ -140,7 +127,7 @@ def test_accumulated_gradients_are_not_cut_by_checkpoints(config, tmp_path, monk
 
 
 def test_a_checkpoint_is_whole_or_the_one_before(tmp_path, monkeypatch):
-    path, files = tmp_path / "last.ckpt", WholeFiles()
+    path, files = tmp_path / "last.ckpt", AtomicCheckpoints()
     files.save_checkpoint({"step": 1}, path)
 
     def die(content, place):
@@ -156,7 +143,7 @@ def test_a_checkpoint_is_whole_or_the_one_before(tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_that_the_disk_has_no_room_for(tmp_path):
-    path, files = tmp_path / "last.ckpt", WholeFiles()
+    path, files = tmp_path / "last.ckpt", AtomicCheckpoints()
     files.save_checkpoint({"step": 1}, path)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
@@ -171,7 +158,7 @@ def test_a_checkpoint_that_the_disk_has_no_room_for(tmp_path):
 
 def test_checkpoints_at_ends_only(config, tmp_path, capsys):
     run = fit(config, tmp_path / "run", "--checkpoint_every", "0", "--trainer.max_epochs", "1")
-    assert isinstance(run.trainer.strategy.checkpoint_io, WholeFiles)
+    assert isinstance(run.trainer.strategy.checkpoint_io, AtomicCheckpoints)
     assert read_checkpoint(last(tmp_path / "run"))["global_step"] == 10
     with pytest.raises(ValueError, match="checkpoint_every has to be 0 or more steps, not -1"):
         fit(config, tmp_path / "other", "--checkpoint_every", "-1")

@@ -13,26 +13,17 @@ import pytest
 import torch
 import yaml
 from filelock import FileLock, Timeout
-from training import REPOSITORY, TINY, last
 
 from performer_string import ViTConfig
+from tests.helpers.runs import fails
+from tests.helpers.training import REPOSITORY, TINY, last
 from train import cli
-from train.checkpoint import load_trained
-from train.contents import CheckpointError, read_checkpoint
+from train.checkpoint import CheckpointError, load_trained, read_checkpoint
+from train.command_line import one_message, user_message
 from train.data.module import ImageData
-from train.errors import mendable, one_message
-from train.files import HELD, LOCK
 from train.module import ImageClassifier, NonFiniteLossError
 from train.optim import OptimConfig
-
-
-def fails(arguments: list[str], capsys) -> str:
-    with pytest.raises(SystemExit) as stop:
-        cli.main(arguments)
-    assert stop.value.code == 2
-    message = capsys.readouterr().err
-    assert "Traceback" not in message
-    return message
+from train.run_folder import LOCK, LOCK_VARIABLE
 
 
 @pytest.mark.parametrize(
@@ -195,10 +186,10 @@ def test_a_run_is_trained_by_one_process(config, tmp_path, capsys, monkeypatch):
     cli.run(once)
     with FileLock(run / LOCK):
         assert f"another process trains {run}" in fails(["resume", str(run), "--trainer.max_epochs", "2"], capsys)
-        monkeypatch.setenv(HELD, str(run / LOCK))
+        monkeypatch.setenv(LOCK_VARIABLE, str(run / LOCK))
         cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
     assert read_checkpoint(last(run))["global_step"] == 20
-    monkeypatch.delenv(HELD)
+    monkeypatch.delenv(LOCK_VARIABLE)
     cli.run(["resume", str(run), "--trainer.max_epochs", "3"])  # it holds it no longer
     with pytest.raises(Timeout), FileLock(run / LOCK), FileLock(run / LOCK, timeout=0):
         pass
@@ -293,7 +284,7 @@ def test_what_another_process_ran_into_is_said_without_its_traceback():
     """In the evaluations too."""
     traceback = 'Traceback (most recent call last):\n  File "loader.py", line 3\n'
     said = f"Caught ValueError in DataLoader worker process 0.\nOriginal {traceback}ValueError: a.png cannot be read.\n"
-    assert mendable(ValueError(said)) == "a.png cannot be read."
+    assert user_message(ValueError(said)) == "a.png cannot be read."
 
 
 @pytest.mark.parametrize("workers", [0, 1])

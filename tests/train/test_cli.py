@@ -7,12 +7,11 @@ import os
 
 import pytest
 import yaml
-from training import last
 
+from tests.helpers.training import last
 from train import cli
-from train.arguments import expand
-from train.files import HISTORY, LOCK
-from train.folders import history, restore
+from train.cli import expand
+from train.run_folder import HISTORY, LOCK, clean_up, history_length
 
 
 @pytest.mark.parametrize("option", [["--config", "a.yaml"], ["-c", "a.yaml"], ["--config=a.yaml"]], ids=" ".join)
@@ -52,14 +51,14 @@ def test_a_refused_command_leaves_a_folder_as_it_was(tmp_path, made, begun):
     kept = [] if made else [folder / "events.out.tfevents.1", folder / "notes"]
     for path in kept:
         path.touch()
-    before, there = history(folder), set(folder.iterdir())
+    before, there = history_length(folder), set(folder.iterdir())
     own = [folder / LOCK, folder / f"events.out.tfevents.2.host.{os.getpid()}.0"]
     for path in own:
         path.touch()
     if begun:
         (folder / HISTORY).write_text("{}\n")
         kept += [*own, folder / HISTORY]
-    restore(folder, before, there, made)
+    clean_up(folder, before, there, made)
     assert folder.is_dir() == (begun or not made)
     assert sorted(folder.glob("*")) == sorted(kept)
 
@@ -74,9 +73,9 @@ def test_a_refused_command_takes_nothing_from_the_one_that_trains(tmp_path):
         path.touch()
     with (folder / LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        restore(folder, 0, set(), made=True)
+        clean_up(folder, 0, set(), new=True)
         assert sorted(folder.iterdir()) == theirs
-    restore(folder, 0, set(), made=True)
+    clean_up(folder, 0, set(), new=True)
     assert list(folder.iterdir()) == theirs[:1]
 
 
@@ -91,5 +90,5 @@ def test_a_progress_bar_of_ones_own(config, tmp_path):
 def test_a_try_of_one_batch_is_no_run(config, tmp_path):
     run = tmp_path / "run"
     cli.run(["fit", "--config", str(config), "--run_dir", str(run), "--trainer.fast_dev_run", "true"])
-    assert history(run) == 0
+    assert history_length(run) == 0
     assert not (run / HISTORY).exists()

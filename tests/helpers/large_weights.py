@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from saved import CONFIG
 from torch import Tensor
 
 from performer_string import ViT
+from tests.helpers.checkpoints import CONFIG
 
 MODELS = {
     "arc-cosine": {"feature_map": "arc-cosine", "feature_options": {"order": 2, "num_features": 8}},

@@ -1,6 +1,6 @@
 """What published figures and old checkpoints rest on must not move: the numbers behind images and features.
 
-The values are those of `python -m tests.test_golden`, which prints them.
+The values are those of `python -m tests.train.test_fixed_numbers`, which prints them.
 """
 
 from __future__ import annotations

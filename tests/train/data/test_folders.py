@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from saved import CONFIG, read, save
 
 from eval.__main__ import main
+from tests.helpers.checkpoints import CONFIG, read, save
 from train.checkpoint import load_trained
 from train.data.module import ImageData
 from train.data.sources import open_image
@@ -46,7 +46,7 @@ def test_other_files_are_left_out_and_said_to_be(images, tmp_path, caplog):
     for name in ("notes.txt", "list.csv", "other.csv", "LICENSE", ".DS_Store", "._0.png"):
         (folder / name).touch()
     data.setup()
-    assert len(data.sets().train) == 7
+    assert len(data.splits().train) == 7
     assert "files that are no images are left out: 1 of no ending, 2 of .csv, 1 of .txt." in caplog.text
 
 
@@ -151,10 +151,10 @@ def test_mean_and_deviation_of_the_channels(images):
 
 def test_the_null_score_is_that_of_the_most_frequent_class(images):
     data = images(train={"a": 12, "b": 8}, test={"a": 1, "b": 3})
-    assert data.null_accuracy("test") == 0.75
+    assert data.majority_accuracy("test") == 0.75
     labels = torch.tensor([label for _, label in data.held_out("val", (8, 8))])
-    assert data.null_accuracy("val") == float(labels.bincount().max()) / 2
-    assert ImageData("arrow").null_accuracy("test") == pytest.approx(0.442, abs=5e-4)
+    assert data.majority_accuracy("val") == float(labels.bincount().max()) / 2
+    assert ImageData("arrow").majority_accuracy("test") == pytest.approx(0.442, abs=5e-4)
 
 
 def test_more_images_than_there_are(images, tmp_path, capsys):
@@ -268,7 +268,7 @@ def test_what_is_held_out_is_never_what_was_trained_on(images, share, tmp_path):
     data.val_fraction = share
     data.setup()
     state = data.state_dict()
-    held, trained = (set(part.tolist()) for part in reversed(data.sets().parts))
+    held, trained = (set(part.tolist()) for part in reversed(data.splits().parts))
     assert len(held) == round(40 * share)
     assert held | trained == set(range(40))
     assert not held & trained

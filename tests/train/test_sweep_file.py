@@ -6,28 +6,31 @@ from pathlib import Path
 
 import pytest
 import yaml
-from training import REPOSITORY, write_sweep
 
 from performer_string import ViTConfig
-from train.plan import read_plan, select
+from tests.helpers.training import REPOSITORY, write_sweep
+from train.sweep_file import read_sweep, select_runs
 
 
 def test_a_plan_is_every_combination_and_what_lies_outside(tmp_path):
-    plan = read_plan(write_sweep(tmp_path))
+    plan = read_sweep(write_sweep(tmp_path))
     names = ["linear-plain", "linear-lf", "softmax-plain", "softmax-lf", "shallow"]
     assert [r.name for r in plan.runs] == [f"{name}-seed{seed}" for seed in (0, 4) for name in names]
     lf = plan.runs[1]
     assert lf.arguments()[:4] == ["--seed_everything", "0", "--model.vit.attention", "linear"]
     assert lf.arguments()[4:] == ["--model.vit.locality", "gaussian", "--model.vit.locality_options", '{"sigma": 2}']
-    chosen = select(plan, ["attention=softmax", "seed=4"])
+    chosen = select_runs(plan, ["attention=softmax", "seed=4"])
     assert [r.name for r in chosen] == ["softmax-plain-seed4", "softmax-lf-seed4"]
-    assert [r.name for r in select(plan, ["model=shallow,linear-lf", "seed=0"])] == ["linear-lf-seed0", "shallow-seed0"]
+    assert [r.name for r in select_runs(plan, ["model=shallow,linear-lf", "seed=0"])] == [
+        "linear-lf-seed0",
+        "shallow-seed0",
+    ]
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "train" / "sweeps").glob("*.yaml")), ids=lambda p: p.stem)
 def test_the_sweeps_of_this_project(path, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
-    plan = read_plan(path)
+    plan = read_sweep(path)
     expected = {"riemannformer": 36, "arrow": 50, "ablation": 115, "cifar10": 24, "mnist": 9, "imagenette": 21}
     expected |= {"demo": 3, "demo-ablation": 81, "encodings": 39, "stability": 60, "ray": 35}
     assert len(plan.runs) == expected[path.stem]
@@ -39,7 +42,7 @@ def test_riemannformer_is_its_six_variants(monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     recipe = yaml.safe_load(Path("train/configs/riemannformer.yaml").read_text())["model"]["vit"]
     found = {}
-    for r in read_plan(Path("train/sweeps/riemannformer.yaml")).runs:
+    for r in read_sweep(Path("train/sweeps/riemannformer.yaml")).runs:
         config = ViTConfig(**{**recipe, **{k.removeprefix("model.vit."): v for k, v in r.overrides.items()}})
         assert config.attention == r.choices["attention"]
         found[r.choices["variant"]] = config.encoding, config.locality
@@ -86,20 +89,20 @@ def test_riemannformer_is_its_six_variants(monkeypatch):
 )
 def test_bad_sweeps(tmp_path, changes, message):
     with pytest.raises((ValueError, FileNotFoundError), match=message):
-        read_plan(write_sweep(tmp_path, **changes))
+        read_sweep(write_sweep(tmp_path, **changes))
 
 
 def test_a_number_that_yaml_reads_as_text(tmp_path):
     path = write_sweep(tmp_path, models={"a": {"model.vit.drop_path": "2e-1"}})
     with pytest.raises(ValueError, match=r"a: drop_path has to be float, not '2e-1'. YAML reads .* write 0\.2"):
-        read_plan(path)
+        read_sweep(path)
 
 
 def test_a_sweep_that_is_not_yaml(tmp_path):
     path = write_sweep(tmp_path)
     path.write_text("recipe: [")
     with pytest.raises(ValueError, match=r"some\.yaml is not YAML: (?s:.*)line 1, column"):
-        read_plan(path)
+        read_sweep(path)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +113,7 @@ def test_bad_recipes(tmp_path, recipe, message):
     sweep = write_sweep(tmp_path)
     (tmp_path / "recipe.yaml").write_text(recipe)
     if message is None:  # without a model of its own it is the default's
-        assert read_plan(sweep).runs
+        assert read_sweep(sweep).runs
         return
     with pytest.raises(ValueError, match=message):
-        read_plan(sweep)
+        read_sweep(sweep)
