@@ -123,11 +123,12 @@ def check_overrides(overrides: Any, recipe: Mapping[str, Any]) -> None:
         raise ValueError(f"it has to hold fields of the recipe with their values, not {overrides!r}.")
     values: dict[str, dict[str, Any]] = {}
     for part, kind in (("vit", ViTConfig), ("optim", OptimConfig)):
-        prefix, known = f"model.{part}.", {each.name: None for each in fields(kind)}
+        prefix = f"model.{part}."
+        known = {prefix + each.name: None for each in fields(kind)}
         values[part] = dict((recipe.get("model") or {}).get(part) or {})
         values[part] |= {k.removeprefix(prefix): v for k, v in overrides.items() if str(k).startswith(prefix)}
         for name in values[part]:
-            lookup(f"field of model.{part}, in the recipe or here,", name, known)
+            lookup("field", prefix + name, known)
     check_fields(map(str, overrides))
     OptimConfig(**values["optim"])
     config = ViTConfig(**values["vit"])

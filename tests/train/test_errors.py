@@ -35,7 +35,7 @@ from train.run_folder import LOCK, LOCK_VARIABLE
         (["--data.batchsize", "3"], "Did you mean 'data.batch_size'?"),
         (["--seed", "3"], "Did you mean 'seed_everything'?"),
         (["--model.vit.encoding", "rop"], "unknown encoding 'rop'. Did you mean 'rope'?"),
-        (["--model.vit.feature_map", "relou"], "unknown feature map 'relou'. Did you mean 'arc-cosine'?"),
+        (["--model.vit.feature_map", "arccosine"], "unknown feature map 'arccosine'. Did you mean 'arc-cosine'?"),
         (["--model.vit.feature_options", "{num_features: 0}"], "num_features has to be positive, not 0"),
         (["--model.vit.image_size", "61"], "61 x 61 pixels is not divisible into patches of 12 x 12"),
         (["--data.resolutions", "[90]"], "90 x 90 pixels is not divisible"),

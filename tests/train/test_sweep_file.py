@@ -61,18 +61,18 @@ def test_riemannformer_is_its_six_variants(monkeypatch):
     [
         ({"recip": "x"}, "unknown field of the sweep .* 'recip'. Did you mean 'recipe'"),
         ({"recipe": "nowhere.yaml"}, "there is no file nowhere.yaml"),
-        ({"recipe": None}, "has to name a recipe"),
+        ({"recipe": None}, "recipe has to be the path of a YAML file, not None"),
         ({"recipe": ["a.yaml"]}, r"recipe has to be the path of a YAML file, not \['a.yaml'\]"),
         ({"axes": None, "models": None}, "axes or models to train"),
         ({"models": {"a": {"model.vit.encodng": "rope"}}}, "'model.vit.encodng'. Did you mean 'model.vit.encoding'"),
         ({"models": {"a": {"model.vit.attention": "linaer"}}}, "unknown attention 'linaer'. Did you mean 'linear'"),
-        ({"axes": ["rope"]}, "axes has to be names, each with what it changes, not"),
+        ({"axes": ["rope"]}, "axes has to be dict"),
         ({"axes": {"encoding": ["rope"]}}, "the axis encoding has to hold names"),
         ({"axes": {"encoding": {"rope": "rope"}}}, "the axis encoding has to hold names"),
-        ({"seeds": 3}, "seeds has to be a list of numbers, not 3"),
+        ({"seeds": 3}, r"seeds has to be list\[int\], not 3"),
         ({"seeds": [0, 1, 0]}, r"seeds has to hold different whole numbers, 0 or more, not \[0, 1, 0\]"),
         ({"seeds": []}, r"seeds has to hold different whole numbers, 0 or more, not \[\]"),
-        ({"seeds": ["a"]}, "seeds has to hold different whole numbers"),
+        ({"seeds": ["a"]}, r"seeds has to be list\[int\], not"),
         ({"models": {1: {}}}, "YAML reads the name 1 as a int: put it in quotes"),
         ({"axes": {"gate": {True: {}, False: {}}}}, "YAML reads the name True as a bool"),
         ({"models": {"a": {"model.optim.lrr": 1.0}}}, r"'model.optim.lrr'. Did you mean 'model.optim.lr'"),
@@ -107,7 +107,7 @@ def test_a_sweep_that_is_not_yaml(tmp_path):
 
 @pytest.mark.parametrize(
     ("recipe", "message"),
-    [("model: {vit: {widht: 3}}", "unknown field of model.vit in .*'widht'. Did you mean 'width'"), ("model:", None)],
+    [("model: {vit: {widht: 3}}", "unknown field 'model.vit.widht'. Did you mean 'model.vit.width'"), ("model:", None)],
 )
 def test_bad_recipes(tmp_path, recipe, message):
     sweep = write_sweep(tmp_path)

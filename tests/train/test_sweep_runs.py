@@ -277,10 +277,12 @@ def test_a_result_with_other_settings_does_not_pass_for_this_one(tmp_path, faked
 
 
 def test_progress_is_read_from_the_log(tmp_path):
-    (tmp_path / "log.txt").write_text("x" * 9000 + "\rEpoch 3:  20%|##\rEpoch 3:  40%|####")
-    assert sweep_runs.progress(tmp_path / "a") == "a epoch 3 40%"
-    (tmp_path / "log.txt").write_text("")
-    assert sweep_runs.progress(tmp_path / "a") == "a"
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / "log.txt").write_text("x" * 9000 + "\rEpoch 3:  20%|##\rEpoch 3:  40%|####")
+    assert sweep_runs.progress(folder) == "a epoch 3 40%"
+    (folder / "log.txt").write_text("")
+    assert sweep_runs.progress(folder) == "a"
 
 
 def test_a_real_training_that_was_stopped_is_resumed(tmp_path, capsys):
