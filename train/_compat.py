@@ -1,6 +1,6 @@
 """Private names of Lightning, jsonargparse and torch that training cannot do without, each with the public way.
 
-Tested on Lightning 2.6, jsonargparse 4.53, torch 2.11 and 2.14. Nothing else in `train` uses a private name of theirs.
+Tested on Lightning 2.6, jsonargparse 4.53, torch 2.11 and 2.14. Nothing else in `train` uses a private name of them.
 """
 
 from __future__ import annotations

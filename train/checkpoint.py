@@ -68,7 +68,7 @@ def vit_config(content: dict[str, Any], **overrides: Any) -> ViTConfig:
     except ValueError as error:
         if not str(error).startswith("unknown "):
             raise
-        raise ValueError(f"{error} One of your own has to be imported first: --imports MODULE.") from None
+        raise ValueError(f"{error} A name of your module needs it to be imported first: --imports MODULE.") from None
 
 
 @dataclass
@@ -156,8 +156,8 @@ def check_same_class(path: str | Path, content: dict[str, Any], name: str) -> No
     trained_by = content.get("classifier", name)  # not in those of old checkpoints
     if trained_by != name:
         raise CheckpointError(
-            f"{path} is of a run of the class {trained_by}, and {name} would go on with it, by a loss or an optimiser "
-            f"of its own. Resume it by what started it (the run's {HISTORY} has the command), as in python mine.py "
+            f"{path} is of a run of the class {trained_by}, and {name} would go on with it, with another loss or "
+            f"optimiser. Resume it by what started it (the run's {HISTORY} has the command), as in python mine.py "
             f"resume RUN."
         )
 

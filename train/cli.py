@@ -1,4 +1,4 @@
-"""The command line of `python -m train`, and of scripts that train a class of their own."""
+"""The command line of `python -m train`, and of scripts that train another class."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ def run(
     """Run a command and raise what goes wrong.
 
     Args:
-        arguments: of the command line; those of this process unless given.
+        arguments: of the command line; None for those of this process.
         model, data: classes in place of these.
     """
     for message in ("does not have many workers", "isinstance.treespec, LeafSpec", "args parameter is intended to run"):

@@ -23,7 +23,7 @@ class DistillationConfig:
     """Settings of what a model learns from a trained one, the teacher, beside its labels.
 
     With logits s of the model and t of the teacher, the outputs o_l of the model's attention in layer l, given the
-    tokens that the teacher's layer sees, and the teacher's outputs u_l there, the loss is
+    tokens that the teacher's layer sees, and the teacher's outputs u_l in that layer, the loss is
 
         (1 - weight) CE(labels, s) + weight T^2 KL(softmax(t / T) || softmax(s / T))
             + attention mean_l |o_l - u_l|^2 / |u_l|^2
@@ -103,10 +103,10 @@ class Teacher:
         """Return images as the teacher was trained on them, from those normalised for the student."""
         if self.data is None:
             return images
-        here, there = ((each.shift.to(images), each.scale.to(images)) for each in (self.data, self.teacher_data))
-        if all(torch.equal(a, b) for a, b in zip(here, there, strict=True)):
+        student, teacher = ((each.shift.to(images), each.scale.to(images)) for each in (self.data, self.teacher_data))
+        if all(torch.equal(a, b) for a, b in zip(student, teacher, strict=True)):
             return images
-        return (images * here[1] + here[0] - there[0]) / there[1]
+        return (images * student[1] + student[0] - teacher[0]) / teacher[1]
 
     def losses(self, student: ViT, images: Tensor, positions: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the student's logits, and the terms of the loss with their weights, by name.

@@ -81,7 +81,7 @@ class TrainingCLI(AskedSettingsCLI):
         return {name: skip for name, skip in LightningCLI.subcommands().items() if name != "predict"}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.add_argument("--run_dir", type=str, default="", help="where the run writes; runs/TIME unless given")
+        parser.add_argument("--run_dir", type=str, default="", help="where the run writes; runs/TIME by default")
         parser.add_argument("--ema", type=float, default=0.0, help="decay of an average of the weights; 0 for none")
         parser.add_argument("--init_from", type=str, default="", help="a checkpoint to start with the weights of")
         parser.add_argument("--imports", type=list[str] | str, default=[], help="your modules, imported first")
@@ -195,7 +195,7 @@ class TrainingCLI(AskedSettingsCLI):
         if fits:
             callbacks += [LockRun(run), ShowTraceback(), ModelFigures(), ValidateAtEnd(), GradientNorm(), Throughput()]
             callbacks += [EMAWeightAveraging(decay=config.ema, use_buffers=False)] if config.ema else []
-            callbacks += [CleanStop(run / CHECKPOINTS, program)]  # after the average has seen the step
+            callbacks += [CleanStop(run / CHECKPOINTS, program)]  # after the average has taken the step
             callbacks += [FinalMetrics(self.parser.dump(self.config), run / METRICS, program)]
             callbacks += [History(run / HISTORY, self.arguments, program)]
         if fits and asked["enable_checkpointing"] is not False:

@@ -102,7 +102,9 @@ class ImageClassifier(L.LightningModule):
                 f"needs: give one of the two."
             )
         if self.optim.redraw_every and vit.feature_options.get("learned"):
-            raise ValueError("redraw_every draws new random features, and learned ones are kept: give one of the two.")
+            raise ValueError(
+                "redraw_every draws new random features, and learned ones are trained: give one of the two."
+            )
         if vit.num_classes < 2:
             raise ValueError(
                 f"a classifier needs num_classes of 2 or more, not {vit.num_classes}. (The weights of a model "

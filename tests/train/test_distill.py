@@ -49,18 +49,17 @@ def student(config: ViTConfig = LINEAR) -> ViT:
 
 
 def layers(vit: ViT, images: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """What the attention of each layer is given and puts out."""
+    """Return inputs and outputs of the attention of each layer."""
     positions = vit.grid_positions(vit.grid(*images.shape[2:]))
-    own = torch.cat([torch.zeros(1, 2), positions])  # the register's rotation is that of zero
     x = torch.cat([vit.prefix.expand(len(images), -1, -1), vit.embed(vit.patches(images))], dim=1)
-    found = []
+    pairs = []
     for block, rotation in zip(vit.blocks, vit.rotations(positions), strict=True):
-        given = block.norm1(x)
-        out = block.attention(given, rotation, positions=own, num_prefix=1)
-        found.append((given, out))
+        tokens = block.norm1(x)
+        out = block.attention(tokens, rotation)
+        pairs.append((tokens, out))
         x = x + out
         x = x + block.mlp(block.norm2(x))
-    return found
+    return pairs
 
 
 @pytest.mark.parametrize("side", [60, 84])
@@ -81,12 +80,11 @@ def test_the_terms_and_their_gradients_are_their_definition(run, side):
     own = (vit(images) / 2.5).softmax(-1)
     kl = 2.5**2 * (shares * (shares / own).log()).sum(-1).mean()
     errors = []
-    for block, rotation, (given, wanted) in zip(
+    for block, rotation, (tokens, target) in zip(
         vit.blocks, vit.rotations(vit.grid_positions(vit.grid(side, side))), exact, strict=True
     ):
-        places = torch.zeros(given.shape[1], 2)  # which nothing here looks at
-        out = block.attention(given, rotation, positions=places, num_prefix=1)
-        errors.append(((out - wanted) ** 2).sum() / (wanted**2).sum())
+        out = block.attention(tokens, rotation)
+        errors.append(((out - target) ** 2).sum() / (target**2).sum())
     torch.testing.assert_close(terms["teacher"], 0.3 * kl)
     torch.testing.assert_close(terms["attention"], 0.7 * (errors[0] + errors[1]) / 2)
     (0.3 * kl + 0.7 * (errors[0] + errors[1]) / 2).backward()

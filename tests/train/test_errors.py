@@ -42,7 +42,7 @@ from train.run_folder import LOCK, LOCK_VARIABLE
         (["--model.vit.num_classes", "7"], "num_classes=4, the model 7: set --model.vit.num_classes 4"),
         (
             ["--model.vit.feature_options", "{num_features: 8, learned: true}", "--model.optim.redraw_every", "2"],
-            "redraw_every draws new random features, and learned ones are kept",
+            "redraw_every draws new random features, and learned ones are trained",
         ),
         (["--model.optim.lr", "-1"], "error: lr has to be positive and weight_decay 0 or more, not -1.0"),
         (["--trainer.precision", "16-true"], "without a loss scale"),

@@ -76,7 +76,7 @@ class Transformed(Dataset[tuple[Tensor, int]]):
         if image.dtype != torch.uint8 or image.ndim != 3 or len(image) != self.channels:
             raise ValueError(
                 f"image {number} of the data is {image.dtype} of shape {list(image.shape)}: it has to be a PIL image "
-                f"or a uint8 tensor [C, H, W] of {self.channels} channels, which is scaled to [0, 1] and normalised later."
+                f"or a uint8 tensor [C, H, W] of {self.channels} channels. It is scaled to [0, 1] and normalised later."
             )
         if not 0 <= label < self.classes:
             raise ValueError(f"image {number} of the data is of class {label}: {self.classes} are numbered from 0.")

@@ -68,7 +68,7 @@ class KeyedDataset(Dataset[tuple[Tensor, int]]):
     Args:
         dataset: images and labels by index.
         seed: of the augmentations.
-        stream: every epoch has images of its own, `dataset[epoch * len(dataset) + index]`.
+        stream: every epoch has other images, `dataset[epoch * len(dataset) + index]`.
     """
 
     def __init__(self, dataset: Dataset[tuple[Tensor, int]], seed: int, stream: bool = False):

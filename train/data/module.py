@@ -38,7 +38,7 @@ class ImageData(L.LightningDataModule):
         resolutions: further sizes that each validation is repeated at, like 168 or 96x128 (height x width).
         augment: any of pad-crop, resized-crop, flip, rand-augment, erase; in this order.
         workers: processes that prepare data; 0 for none.
-        mean: of each channel, in [0, 1]; the source's unless given, 0.5 for a `folder`.
+        mean: of each channel, in [0, 1]; by default the source's, 0.5 for a `folder`.
         std: standard deviation of each channel, likewise.
         arrow: the version of the arrow task.
         size: [height, width] to train at, in pixels; the recipe takes it from the model. Images are made to cover the

@@ -47,7 +47,7 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CIFAR = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 
 
-# torchvision's own list, and what else Pillow reads as it comes.
+# The list of torchvision, and what else Pillow reads as it comes.
 ENDINGS = {*datasets.folder.IMG_EXTENSIONS, ".gif", ".jfif", ".avif", ".jp2", ".tga"} & {*Image.registered_extensions()}
 
 
@@ -69,7 +69,9 @@ def open_image(path: str) -> Image.Image:
             return image.convert("RGB")
     except OSError:
         raise
-    except Exception as error:  # Pillow raises many types: a damaged chunk is a SyntaxError, too large a one its own
+    except (
+        Exception
+    ) as error:  # Pillow raises many types: a damaged chunk is a SyntaxError, too large a one has another type
         raise OSError(f"{type(error).__name__}: {error}") from error
 
 
