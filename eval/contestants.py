@@ -190,9 +190,9 @@ def layer_call(
     torch.manual_seed(math.prod(grid))
     x = torch.randn(1, math.prod(grid), vit.norm.weight.numel(), device=device, dtype=vit.norm.weight.dtype)
     x.requires_grad_(options.backward)
-    positions = vit.grid_positions(grid, device)
     block = cast(Block, vit.blocks[0])
-    return lambda: block(x, vit.grid_rotations(grid, positions)[0], vit.layout(grid, positions))
+    layout = vit.layout(grid)
+    return lambda: block(x, vit.rotations(layout)[0], layout)
 
 
 def model_call(

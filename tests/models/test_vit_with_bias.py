@@ -12,6 +12,7 @@ from performer_string import LOCALITIES, VALUE_MAPS, ViT, ViTConfig, build_encod
 from performer_string.layers.attention import SelfAttention
 from performer_string.layers.backends import build_attention
 from performer_string.ops import reference
+from performer_string.ops.layout import TokenLayout
 from tests.helpers.small_vit import SMALL, vit
 from train.callbacks.figures import locality_figure
 from train.checkpoint import check_same_model, load_trained, read_checkpoint
@@ -196,7 +197,7 @@ def test_the_layer_itself_says_what_it_needs():
         rotation = build_encoding("rope-mixed", head_dim=4, num_heads=4)(torch.zeros(5, 2))
         layer = SelfAttention(16, 4, attend, locality=focused)
         with pytest.raises(ValueError, match=message):
-            layer(torch.randn(1, 5, 16), rotation, **given)
+            layer(torch.randn(1, 5, 16), rotation, TokenLayout(**given))
 
 
 @pytest.mark.parametrize("options", [{"num_heads": 3}, {"grid": [2, 2]}], ids=str)

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from performer_string import ViT, ViTConfig
+from performer_string.models.patches import patchify
 from tests.helpers.checkpoints import save
 from tests.helpers.runs import KilledError, fails, fit
 from tests.helpers.training import last
@@ -50,12 +51,12 @@ def student(config: ViTConfig = LINEAR) -> ViT:
 
 def layers(vit: ViT, images: Tensor) -> list[tuple[Tensor, Tensor]]:
     """Return inputs and outputs of the attention of each layer."""
-    positions = vit.grid_positions(vit.grid(*images.shape[2:]))
-    x = torch.cat([vit.prefix.expand(len(images), -1, -1), vit.embed(vit.patches(images))], dim=1)
+    layout = vit.layout(vit.grid(*images.shape[2:]))
+    x = torch.cat([vit.prefix.expand(len(images), -1, -1), vit.embed(patchify(images, vit.patch))], dim=1)
     pairs = []
-    for block, rotation in zip(vit.blocks, vit.rotations(positions), strict=True):
+    for block, rotation in zip(vit.blocks, vit.rotations(layout), strict=True):
         tokens = block.norm1(x)
-        out = block.attention(tokens, rotation)
+        out = block.attention(tokens, rotation, layout)
         pairs.append((tokens, out))
         x = x + out
         x = x + block.mlp(block.norm2(x))
@@ -81,7 +82,7 @@ def test_the_terms_and_their_gradients_are_their_definition(run, side):
     kl = 2.5**2 * (shares * (shares / own).log()).sum(-1).mean()
     errors = []
     for block, rotation, (tokens, target) in zip(
-        vit.blocks, vit.rotations(vit.grid_positions(vit.grid(side, side))), exact, strict=True
+        vit.blocks, vit.rotations(vit.layout(vit.grid(side, side))), exact, strict=True
     ):
         out = block.attention(tokens, rotation)
         errors.append(((out - target) ** 2).sum() / (target**2).sum())
