@@ -15,20 +15,22 @@ from train.run_folder import HISTORY, LOCK, clean_up, history_length
 
 
 @pytest.mark.parametrize("option", [["--config", "a.yaml"], ["-c", "a.yaml"], ["--config=a.yaml"]], ids=" ".join)
-def test_options_override_files_wherever_they_stand(option):
+def test_options_override_files_in_any_order(option):
     given = ["--data.root", "x", *option, "--trainer.callbacks+=Timer", "--config", "b.yaml", "--ema", "0.9"]
     expected = [*option, "--config", "b.yaml", "--data.root", "x", "--trainer.callbacks+=Timer", "--ema", "0.9"]
     assert expand(["fit", *given]) == ["fit", *expected]
 
 
-def test_a_field_set_before_its_file(config, tmp_path):
+@pytest.mark.slow
+def test_option_before_its_file_counts(config, tmp_path):
     run = tmp_path / "run"
     short = ["--trainer.max_epochs", "1", "--trainer.limit_train_batches", "2"]
     cli.run(["fit", "--model.optim.lr", "0.5", "--run_dir", str(run), "--config", str(config), *short])
     assert yaml.safe_load((run / "config.yaml").read_text())["model"]["optim"]["lr"] == 0.5
 
 
-def test_a_checkpoint_named_before_the_configuration_of_another_run(config, whole, tmp_path):
+@pytest.mark.slow
+def test_ckpt_path_before_config_counts(config, whole, tmp_path):
     """The file says `ckpt_path: null`, and the run that it is of has a checkpoint itself."""
     other = tmp_path / "other"
     cli.run(["fit", "--config", str(config), "--run_dir", str(other), "--data.batch_size", "8"])
@@ -37,7 +39,8 @@ def test_a_checkpoint_named_before_the_configuration_of_another_run(config, whol
     assert first.trainer.ckpt_path == second.trainer.ckpt_path == str(last(other))
 
 
-def test_resume_takes_a_file_after_the_run(whole):
+@pytest.mark.slow
+def test_resume_takes_further_config_files(whole):
     found = expand(["resume", str(whole), "--config", "more.yaml", "--trainer.max_epochs", "3"])
     assert found[:5] == ["fit", "--config", str(whole / "config.yaml"), "--config", "more.yaml"]
     assert found[-2:] == ["--trainer.max_epochs", "3"]
@@ -45,7 +48,7 @@ def test_resume_takes_a_file_after_the_run(whole):
 
 @pytest.mark.parametrize("made", [True, False])
 @pytest.mark.parametrize("begun", [True, False])
-def test_a_refused_command_leaves_a_folder_as_it_was(tmp_path, made, begun):
+def test_refused_command_leaves_folder_unchanged(tmp_path, made, begun):
     folder = tmp_path / "run"
     folder.mkdir()
     kept = [] if made else [folder / "events.out.tfevents.1", folder / "notes"]
@@ -63,7 +66,7 @@ def test_a_refused_command_leaves_a_folder_as_it_was(tmp_path, made, begun):
     assert sorted(folder.glob("*")) == sorted(kept)
 
 
-def test_a_refused_command_takes_nothing_from_the_one_that_trains(tmp_path):
+def test_refused_command_keeps_files_of_running_training(tmp_path):
     """Both found no folder, and the other has not written its history yet."""
     folder = tmp_path / "run"
     folder.mkdir()
@@ -79,7 +82,8 @@ def test_a_refused_command_takes_nothing_from_the_one_that_trains(tmp_path):
     assert list(folder.iterdir()) == theirs[:1]
 
 
-def test_a_progress_bar_of_ones_own(config, tmp_path):
+@pytest.mark.slow
+def test_custom_progress_bar(config, tmp_path):
     """Of which Lightning takes one only."""
     bar = ["--trainer.enable_progress_bar", "true", "--trainer.callbacks+=TQDMProgressBar"]
     given = [*bar, "--trainer.callbacks.refresh_rate=7", "--trainer.fast_dev_run", "true"]
@@ -87,7 +91,8 @@ def test_a_progress_bar_of_ones_own(config, tmp_path):
     assert trainer.progress_bar_callback.refresh_rate == 7
 
 
-def test_a_try_of_one_batch_is_no_run(config, tmp_path):
+@pytest.mark.slow
+def test_fast_dev_run_writes_no_history(config, tmp_path):
     run = tmp_path / "run"
     cli.run(["fit", "--config", str(config), "--run_dir", str(run), "--trainer.fast_dev_run", "true"])
     assert history_length(run) == 0

@@ -13,7 +13,7 @@ def paths(content, prefix=""):
             yield from paths(value, f"{prefix}{key}.")
 
 
-def test_fields_of_a_recipe_are_known():
+def test_known_fields():
     check_fields(set(paths(TINY)) - {"seed_everything", "model"})
     check_fields(["data.arrow.distance", "trainer.callbacks.monitor", "model.vit.encoding_options.block_size"])
 
@@ -28,11 +28,11 @@ def test_fields_of_a_recipe_are_known():
         ("run_dir", "run_dir is what a sweep gives to each of its runs itself"),
     ],
 )
-def test_what_is_no_field(name, message):
+def test_unknown_fields(name, message):
     with pytest.raises(ValueError, match=message):
         check_fields([name])
 
 
-def test_fields_that_a_command_line_sets():
+def test_options_of_arguments():
     given = ["--data.root", "x", "--ema=0.9", "--trainer.callbacks+=EarlyStopping", "--model.optim.lr", "-1"]
     assert [name for name, _ in options_of(given)] == ["data.root", "ema", "trainer.callbacks", "model.optim.lr"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 
+import pytest
 import torch
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch import Tensor, nn
@@ -18,6 +19,9 @@ from train import cli
 from train.checkpoint import read_checkpoint
 from train.data.module import ImageData
 from train.module import ImageClassifier
+
+pytestmark = pytest.mark.slow  # trainings
+
 
 SEED, STEPS = 3, 20  # two epochs
 OPTIONS = {
@@ -79,7 +83,7 @@ def definition(vit: ViT, batches: list[tuple[Tensor, Tensor]]) -> tuple[ViT, ViT
     return vit, average
 
 
-def test_a_training_is_its_definition(config, tmp_path, monkeypatch):
+def test_training_matches_definition(config, tmp_path, monkeypatch):
     start: list[ViT] = []
     batches: list[tuple[Tensor, Tensor]] = []
     transfer = ImageData.on_after_batch_transfer

@@ -64,7 +64,7 @@ def layers(vit: ViT, images: Tensor) -> list[tuple[Tensor, Tensor]]:
 
 
 @pytest.mark.parametrize("side", [60, 84])
-def test_the_terms_and_their_gradients_are_their_definition(run, side):
+def test_losses_and_gradients_match_definition(run, side):
     config = DistillationConfig(str(run), weight=0.3, temperature=2.5, attention=0.7)
     vit, images = student(), torch.rand(3, 1, side, side)
     for parameter in vit.parameters():
@@ -93,7 +93,7 @@ def test_the_terms_and_their_gradients_are_their_definition(run, side):
         torch.testing.assert_close(found[name], parameter.grad, msg=name)
 
 
-def test_a_model_is_not_behind_itself_and_others_are(run):
+def test_losses_vanish_for_same_model_only(run):
     """Of the teacher's weights: no error. Of other attention with them: one in the attention. Afresh: both."""
     config, images = DistillationConfig(str(run), weight=1, attention=1), torch.rand(2, 1, 60, 60)
     weights = ViT.from_checkpoint(run / "checkpoints" / "last.ckpt").state_dict()
@@ -108,7 +108,7 @@ def test_a_model_is_not_behind_itself_and_others_are(run):
     assert found[1]["teacher"] < found[2]["teacher"]
 
 
-def test_attention_transfer_reaches_attention_alone_and_answers_everything(run):
+def test_gradients_of_each_term(run):
     vit, images = student(), torch.rand(2, 1, 60, 60)
     _, terms = Teacher(DistillationConfig(str(run), attention=1), vit).losses(vit, images, None)
     for term, only in (("attention", True), ("teacher", False)):
@@ -119,7 +119,7 @@ def test_attention_transfer_reaches_attention_alone_and_answers_everything(run):
         assert reached == (inside if only else {n for n, _ in vit.named_parameters()})
 
 
-def test_images_are_normalised_as_the_teachers_were(tmp_path):
+def test_images_are_renormalised_for_teacher(tmp_path):
     data = ImageData("arrow", mean=[0.3], std=[0.4], val_size=32, size=[60, 60], workers=0)
     path, own = save(tmp_path / "teacher", EXACT, data), ImageData("arrow", mean=[0.1], std=[0.5], size=[60, 60])
     teacher, pixels = Teacher(DistillationConfig(str(path)), student(), own), torch.randint(0, 256, (2, 1, 60, 60))
@@ -128,7 +128,8 @@ def test_images_are_normalised_as_the_teachers_were(tmp_path):
     assert Teacher(DistillationConfig(str(path)), student(), data).images(alike) is alike
 
 
-def test_a_training_learns_from_its_teacher_and_is_resumed_as_it_was(run, config, tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_resume_with_teacher_continues_bit_for_bit(run, config, tmp_path, monkeypatch):
     vit = ["--model.vit.attention", "softmax", "--model.vit.registers", "1", "--model.optim.redraw_every", "0"]
     vit += ["--model.vit.feature_options", "{}"]
     given = [*vit, "--model.distillation.teacher", str(run), "--model.distillation.attention", "2.0", "--ema", "0"]
@@ -168,7 +169,7 @@ def test_a_training_learns_from_its_teacher_and_is_resumed_as_it_was(run, config
     ],
     ids=str,
 )
-def test_what_cannot_be_learned_from_is_refused(config, tmp_path, capsys, changes, given, message):
+def test_unsuitable_teachers(config, tmp_path, capsys, changes, given, message):
     path = save(tmp_path / "teacher", ViTConfig(**{**asdict(EXACT), "variant": None, **changes}))
     more = [f"--model.distillation.teacher={path}" if each == "TEACHER" else each for each in given]
     new = tmp_path / "run"
@@ -177,7 +178,7 @@ def test_what_cannot_be_learned_from_is_refused(config, tmp_path, capsys, change
 
 
 @pytest.mark.parametrize(("own", "fits"), [("abcd", True), ("abce", False)])
-def test_a_teacher_of_other_classes(tmp_path, own, fits):
+def test_teacher_with_other_classes(tmp_path, own, fits):
     """As many, but a number means another one."""
 
     def data(names: str) -> ImageData:
@@ -202,8 +203,9 @@ def test_a_teacher_of_other_classes(tmp_path, own, fits):
     Teacher(replace(config, weight=0.0, attention=1.0), student(colours), images)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attention", ["0", "1"])
-def test_a_teacher_of_other_layers_teaches_its_answers(run, config, tmp_path, attention):
+def test_teacher_with_other_layers(run, config, tmp_path, attention):
     """Other depth and width, or, with the transfer, another encoding, attention and image size."""
     given = ["--model.distillation.teacher", str(run), "--model.distillation.attention", attention]
     given += ["--trainer.max_epochs", "1", "--model.vit.registers", "1"]
@@ -212,7 +214,7 @@ def test_a_teacher_of_other_layers_teaches_its_answers(run, config, tmp_path, at
     fit(config, tmp_path / "run", *given, *([] if attention == "0" else ["--model.vit.image_size", "72"]))
 
 
-def test_the_labels_share_of_the_loss(run):
+def test_weight_of_labels(run):
     """(1 - weight) CE of the labels beside the terms, and CE alone without a teacher."""
     config = DistillationConfig(str(run), weight=0.25)
     module, batch = ImageClassifier(LINEAR, distillation=config), (torch.rand(4, 1, 60, 60), torch.arange(4))

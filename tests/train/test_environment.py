@@ -23,7 +23,7 @@ def git(folder, *arguments):
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="there is no git")
-def test_the_code_is_named_by_its_commit(tmp_path):
+def test_code_version_names_commit(tmp_path):
     """Also where a tag would be nearer at hand, and with what differs from it."""
     clone = tmp_path / "clone"
     clone.mkdir()
@@ -43,7 +43,7 @@ def test_the_code_is_named_by_its_commit(tmp_path):
     assert code(installed) == "performer_string 0.1.0"  # the repository around it is another one
 
 
-def test_the_header_of_a_result():
+def test_header_of_results():
     command, device, made_by = environment(["length", "--tokens", "4 5"], torch.device("cpu"))
     assert command == "command: python -m eval length --tokens '4 5'"
     assert device.startswith("device: ")
@@ -51,7 +51,8 @@ def test_the_header_of_a_result():
     assert made_by == f"code: {code()}"
 
 
-def test_a_run_knows_each_process_that_has_trained_it(config, whole, tmp_path):
+@pytest.mark.slow
+def test_history_of_a_run(config, whole, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(whole, run)
     cli.run(["resume", str(run), "--trainer.max_epochs", "4"])

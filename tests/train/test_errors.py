@@ -18,7 +18,7 @@ from performer_string import ViTConfig
 from tests.helpers.runs import fails
 from tests.helpers.training import REPOSITORY, TINY, last
 from train import cli
-from train.checkpoint import CheckpointError, load_trained, read_checkpoint
+from train.checkpoint import read_checkpoint
 from train.command_line import one_message, user_message
 from train.data.module import ImageData
 from train.module import ImageClassifier, NonFiniteLossError
@@ -92,7 +92,7 @@ def test_bad_arguments(config, arguments, message, capsys, tmp_path):
         ("data.arrow.cell", "cell has to be int, not None"),
     ],
 )
-def test_an_empty_section(config, section, message, capsys, tmp_path):
+def test_empty_section(config, section, message, capsys, tmp_path):
     recipe = yaml.safe_load(config.read_text())
     *groups, name = section.split(".")
     inner = recipe
@@ -104,7 +104,7 @@ def test_an_empty_section(config, section, message, capsys, tmp_path):
     assert message in fails(["fit", "--config", str(path), "--run_dir", str(tmp_path / "run")], capsys)
 
 
-def test_errors_of_disks_and_no_others_are_one_message(capsys):
+def test_disk_errors_are_one_message(capsys):
     for error in (OSError(errno.ENOSPC, "No space left on device", "a.csv"), OSError(errno.EROFS, "Read-only", "a")):
         with pytest.raises(SystemExit) as stop, one_message():
             raise error
@@ -116,22 +116,24 @@ def test_errors_of_disks_and_no_others_are_one_message(capsys):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_no_gpu_where_one_was_asked_for(config, capsys, tmp_path):
+def test_gpu_without_gpu(config, capsys, tmp_path):
     arguments = ["--trainer.accelerator", "gpu", "--run_dir", str(tmp_path)]
     assert "GPU" in fails(["fit", "--config", str(config), *arguments], capsys)
 
 
-def test_a_callback_that_misses_its_metric(config, capsys, tmp_path):
+@pytest.mark.slow
+def test_callback_without_its_metric(config, capsys, tmp_path):
     given = ["--trainer.callbacks", "EarlyStopping", "--trainer.callbacks.monitor", "val/acc"]
     message = fails(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *given], capsys)
     assert "val/acc` which is not available" in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [(["--model.vit.encoding", "rop"], "Did you mean 'rope'?"), (["--model.vit.num_classes", "7"], "the model 7")],
 )
-def test_a_refused_command_leaves_no_folder(config, tmp_path, arguments, message):
+def test_refused_command_leaves_no_folder(config, tmp_path, arguments, message):
     command = [sys.executable, "-m", "train", "fit", "--config", str(config), *arguments]
     path = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     found = subprocess.run(command, cwd=tmp_path, env=path, capture_output=True, text=True, check=False)
@@ -140,30 +142,33 @@ def test_a_refused_command_leaves_no_folder(config, tmp_path, arguments, message
     assert not list(tmp_path.glob("runs/*"))
 
 
-def test_a_typo_in_a_recipe_names_the_nearest_field(tmp_path, capsys):
+def test_typo_names_nearest_field(tmp_path, capsys):
     wrong = {**TINY, "model": {"vit": {**TINY["model"]["vit"], "encodng": "rope"}}}
     (tmp_path / "wrong.yaml").write_text(yaml.safe_dump(wrong))
     assert "Did you mean 'model.vit.encoding'?" in fails(["fit", "--config", str(tmp_path / "wrong.yaml")], capsys)
 
 
-def test_resume_of_a_checkpoint_names_its_run(whole, capsys):
+@pytest.mark.slow
+def test_resume_of_checkpoint_names_run(whole, capsys):
     assert f"resume takes the folder of a run: python -m train resume {whole}." in fails(
         ["resume", str(last(whole))], capsys
     )
 
 
-def test_a_run_is_not_overwritten(config, whole, capsys):
+@pytest.mark.slow
+def test_fit_does_not_overwrite_run(config, whole, capsys):
     said = fails(["fit", "--config", str(config), "--run_dir", str(whole)], capsys)
     assert f"python -m train resume {whole}" in said
 
 
-def test_a_checkpoint_of_another_model(config, whole, capsys):
+@pytest.mark.slow
+def test_resume_refuses_another_model(config, whole, capsys):
     said = fails(["fit", "--config", str(config), "--ckpt_path", str(last(whole)), "--model.vit.depth", "3"], capsys)
     assert "of another model" in said
     assert "depth: 2 in the checkpoint, 3 asked for" in said
 
 
-def test_an_unknown_command_names_the_nearest(capsys):
+def test_unknown_command_names_nearest(capsys):
     assert "Did you mean 'validate'?" in fails(["evaluate"], capsys)
     assert "Did you mean 'resume'?" in fails(["resum", "runs/x"], capsys)
 
@@ -174,12 +179,13 @@ def test_resume_needs_a_run(tmp_path, capsys):
     assert "takes the directory of a run" in fails(["resume", "--help"], capsys)
 
 
-def test_a_place_that_is_no_folder(config, tmp_path, capsys):
+def test_output_is_no_folder(config, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert "file" in fails(["fit", "--config", str(config), "--run_dir", str(tmp_path / "file" / "run")], capsys)
 
 
-def test_a_run_is_trained_by_one_process(config, tmp_path, capsys, monkeypatch):
+@pytest.mark.slow
+def test_one_process_trains_a_run(config, tmp_path, capsys, monkeypatch):
     """Unless a sweep holds the lock for the one that it has started."""
     run = tmp_path / "run"
     once = ["fit", "--config", str(config), "--trainer.max_epochs", "1", "--run_dir", str(run)]
@@ -195,47 +201,15 @@ def test_a_run_is_trained_by_one_process(config, tmp_path, capsys, monkeypatch):
         pass
 
 
-def test_damaged_checkpoints(whole, tmp_path):
-    content = last(whole).read_bytes()
-    cut, other, pickled = tmp_path / "cut.ckpt", tmp_path / "other.ckpt", tmp_path / "pickled.ckpt"
-    cut.write_bytes(content[: len(content) // 2])
-    other.write_text("not a checkpoint")
-    torch.save({"weights": torch.zeros(3)}, pickled)
-    for path, message in (
-        (cut, "cut off, damaged"),
-        (other, "cut off, damaged"),
-        (pickled, "not a checkpoint of this"),
-    ):
-        with pytest.raises(CheckpointError, match=message):
-            load_trained(path)
-    changed = read_checkpoint(last(whole))
-    changed["hyper_parameters"]["vit"]["width"] = 32
-    torch.save(changed, tmp_path / "changed.ckpt")
-    with pytest.raises(CheckpointError, match="do not match the configuration"):
-        load_trained(tmp_path / "changed.ckpt")
-
-
-def test_a_checkpoint_runs_no_code(tmp_path):
-    """A file with a pickled object that would run on loading is refused, and does not run."""
-
-    class Payload:
-        def __reduce__(self):
-            return (os.mkdir, (str(tmp_path / "ran"),))
-
-    torch.save({"state_dict": Payload(), "hyper_parameters": {}, "ImageData": {}}, tmp_path / "evil.ckpt")
-    with pytest.raises(CheckpointError):
-        load_trained(tmp_path / "evil.ckpt")
-    assert not (tmp_path / "ran").exists()
-
-
-def test_a_loss_that_is_not_finite_stops_with_advice():
+def test_non_finite_loss_stops_with_advice():
     classifier = ImageClassifier(ViTConfig(**TINY["model"]["vit"]), OptimConfig())
     classifier.vit.head.bias.data[0] = math.nan
     with pytest.raises(NonFiniteLossError, match=r"the loss is nan at step 0.*--model\.optim\.lr"):
         classifier.training_step((torch.rand(2, 1, 60, 60), torch.tensor([0, 1])), 0)
 
 
-def test_an_error_amid_training_shows_where_it_comes_from(config, tmp_path, capsys, monkeypatch):
+@pytest.mark.slow
+def test_error_in_training_shows_traceback(config, tmp_path, capsys, monkeypatch):
     training_step = ImageClassifier.training_step
 
     def fails_late(self, batch, batch_idx):
@@ -251,13 +225,13 @@ def test_an_error_amid_training_shows_where_it_comes_from(config, tmp_path, caps
     assert message.endswith("error: no such luck\n")
 
 
-def test_a_training_without_an_end(config, tmp_path, capsys):
+def test_endless_training_is_refused(config, tmp_path, capsys):
     endless = ["--trainer.max_epochs", "-1", "--trainer.max_time", "00:00:01:00"]
     said = fails(["fit", "--config", str(config), *endless, "--run_dir", str(tmp_path / "run")], capsys)
     assert "give --trainer.max_epochs or --trainer.max_steps" in said
 
 
-def test_an_epoch_goes_on_with_the_batches_that_it_began_with():
+def test_batch_size_is_fixed_within_epoch():
     data = ImageData(train_size=64, batch_size=8, size=[60, 60], workers=0)
     loader = data.train_dataloader()
     batches = iter(loader)
@@ -273,22 +247,23 @@ def test_an_epoch_goes_on_with_the_batches_that_it_began_with():
     assert other.train_dataloader().order.epoch == 1  # between two epochs it may change
 
 
-def test_more_processes_than_images_to_evaluate_on(monkeypatch):
+def test_fewer_images_than_processes(monkeypatch):
     data = ImageData(val_size=3, size=[60, 60])
     monkeypatch.setattr(data, "_rank", lambda: (0, 4))
     with pytest.raises(ValueError, match="3 images to evaluate on are fewer than the 4 processes"):
         data.val_dataloader()
 
 
-def test_what_another_process_ran_into_is_said_without_its_traceback():
+def test_worker_errors_without_traceback():
     """In the evaluations too."""
     traceback = 'Traceback (most recent call last):\n  File "loader.py", line 3\n'
     said = f"Caught ValueError in DataLoader worker process 0.\nOriginal {traceback}ValueError: a.png cannot be read.\n"
     assert user_message(ValueError(said)) == "a.png cannot be read."
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 1])
-def test_an_image_that_cannot_be_read(workers, tmp_path, capsys):
+def test_unreadable_image(workers, tmp_path, capsys):
     """One line, also where another process reads it."""
     for split in ("train", "test"):
         for name in ("cat", "dog"):

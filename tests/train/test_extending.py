@@ -40,7 +40,8 @@ def mine(tmp_path, monkeypatch):
         table.update(entries)
 
 
-def test_a_module_of_ones_own_from_the_command_line(config, mine, tmp_path):
+@pytest.mark.slow
+def test_user_module_from_command_line(config, mine, tmp_path):
     """Trained, resumed, evaluated, and in a sweep of a recipe that names it."""
     own = [
         "--imports",
@@ -70,14 +71,15 @@ def test_a_module_of_ones_own_from_the_command_line(config, mine, tmp_path):
     assert len(sweep_file.read_sweep(tmp_path / "sweep.yaml").runs) == 1
 
 
-def test_the_pages_own_command(mine, tmp_path):
+@pytest.mark.slow
+def test_command_of_the_page(mine, tmp_path):
     (command,) = [line for line in PAGE.splitlines() if line.startswith("python -m train fit --imports")]
     small = "--model.vit.variant null --model.vit.width 16 --model.vit.depth 1 --model.vit.num_heads 2 --ema 0"
     cli.run([*shlex.split(command)[3:], *small.split(), "--run_dir", str(tmp_path / "run"), "--data.workers", "0"])
     assert (tmp_path / "run" / "metrics.json").is_file()
 
 
-def test_a_module_that_is_not_there(config, mine, capsys):
+def test_missing_module(config, mine, capsys):
     for name in ("mien", "mine.more"):
         with pytest.raises(SystemExit):
             cli.main(["fit", "--config", str(config), "--imports", f"[{name}]"])
@@ -87,7 +89,7 @@ def test_a_module_that_is_not_there(config, mine, capsys):
     assert "there is no module 'mien'" in capsys.readouterr().err
 
 
-def test_the_pages_encoding_is_what_its_generators_say(mine):
+def test_encoding_of_the_page_matches_its_generators(mine):
     importlib.import_module("mine")
     encoding = build_encoding("golden", head_dim=6, num_heads=2, layers=2).double()
     positions = torch.randn(5, 2, dtype=torch.float64)
@@ -96,14 +98,16 @@ def test_the_pages_encoding_is_what_its_generators_say(mine):
     assert encoding.bfloat16().directions.dtype == torch.float32
 
 
-def test_a_training_of_ones_own(config, mine, tmp_path):
+@pytest.mark.slow
+def test_user_classifier(config, mine, tmp_path):
     model = importlib.import_module("mine").Plain
     fit = cli.run(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run")], model=model)
     assert type(fit.model) is model
     assert isinstance(fit.trainer.optimizers[0], torch.optim.SGD)
 
 
-def test_a_training_of_ones_own_goes_on_as_it_began(config, mine, tmp_path, capsys, monkeypatch):
+@pytest.mark.slow
+def test_resume_of_user_classifier(config, mine, tmp_path, capsys, monkeypatch):
     """And by another class not at all; what is printed and kept is the command that continues it."""
     model, run = importlib.import_module("mine").Plain, tmp_path / "run"
     monkeypatch.setattr(sys, "argv", ["mine.py"])
@@ -118,7 +122,7 @@ def test_a_training_of_ones_own_goes_on_as_it_began(config, mine, tmp_path, caps
     assert read_checkpoint(last(run))["epoch"] == 1
 
 
-def test_a_loop_of_ones_own():
+def test_user_training_loop():
     names: dict[str, object] = {"torch": torch}
     exec("\n".join(BLOCKS[5:]), names)
     assert names["x"].shape == (2, 144, 64)
@@ -127,6 +131,7 @@ def test_a_loop_of_ones_own():
     assert names["tokens"].shape == (1, 280, 192)
 
 
+@pytest.mark.slow
 def test_compiled_training_is_the_same(config, whole, tmp_path, monkeypatch):
     compiled = []
     monkeypatch.setattr(nn.Module, "compile", lambda self, **options: compiled.append((type(self).__name__, options)))

@@ -16,12 +16,13 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from performer_string import ViT, ViTConfig
+from performer_string import ViTConfig
 from tests.helpers.training import REPOSITORY, last
 from train import cli
 from train.checkpoint import load_trained, read_checkpoint
-from train.module import ImageClassifier
 from train.optim import OptimConfig
+
+pytestmark = pytest.mark.slow  # trainings
 
 
 def assert_same_end(one: Path, two: Path) -> None:
@@ -47,7 +48,7 @@ def wait_for(path: Path, seconds: float = 120) -> None:
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.6])
-def test_killed_and_resumed_is_the_same_run(config, whole, tmp_path, pause):
+def test_resume_after_sigkill_continues_bit_for_bit(config, whole, tmp_path, pause):
     """SIGKILL at two moments: within the first epoch and later; mixup, stochastic depth, EMA, redraws and moved
     positions are on."""
     run = tmp_path / "killed"
@@ -62,7 +63,7 @@ def test_killed_and_resumed_is_the_same_run(config, whole, tmp_path, pause):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_ctrl_c_saves_the_last_step_and_resumes(config, whole, tmp_path, number):
+def test_resume_after_ctrl_c_continues_bit_for_bit(config, whole, tmp_path, number):
     run = tmp_path / "stopped"
     process = start(config, run)
     wait_for(last(run))
@@ -75,7 +76,7 @@ def test_ctrl_c_saves_the_last_step_and_resumes(config, whole, tmp_path, number)
     assert_same_end(whole, run)
 
 
-def test_two_processes_take_the_same_steps_as_one(config, tmp_path):
+def test_two_processes_match_one(config, tmp_path):
     """Two processes of four images against one of eight, without what is random for each process."""
     plain = ["--config", str(config), "--trainer.max_epochs", "1", "--model.vit.drop_path", "0"]
     for name, off in {
@@ -100,7 +101,7 @@ def test_two_processes_take_the_same_steps_as_one(config, tmp_path):
 
 
 @pytest.mark.parametrize("option", [["--trainer.logger", "false"], ["--trainer.fast_dev_run", "true"]], ids=str)
-def test_runs_without_a_logger(config, tmp_path, option):
+def test_fit_without_logger(config, tmp_path, option):
     cli.run(["fit", "--config", str(config), "--trainer.max_epochs", "1", *option, "--run_dir", str(tmp_path / "run")])
     assert not list(tmp_path.rglob("events*"))
     fast = "fast_dev_run" in option[0]
@@ -108,7 +109,7 @@ def test_runs_without_a_logger(config, tmp_path, option):
     assert not Path("config.yaml").exists()
 
 
-def test_mixed_precision_trains(config, tmp_path):
+def test_fit_in_mixed_precision(config, tmp_path):
     run = tmp_path / "bf16"
     bf16 = ["--trainer.precision", "bf16-mixed", "--trainer.max_epochs", "1"]
     cli.run(["fit", "--config", str(config), *bf16, "--run_dir", str(run)])
@@ -116,7 +117,7 @@ def test_mixed_precision_trains(config, tmp_path):
     assert all(torch.isfinite(value).all() and value.dtype == torch.float32 for value in weights.values())
 
 
-def test_a_run_writes_what_it_should(whole):
+def test_files_and_curves_of_a_run(whole):
     assert sorted(p.name for p in (whole / "checkpoints").iterdir()) == ["best.ckpt", "last.ckpt"]
     assert yaml.safe_load((whole / "config.yaml").read_text())["trainer"]["devices"] == 1  # whatever the machine has
     events = EventAccumulator(str(whole), size_guidance={"tensors": 0, "images": 0}).Reload()
@@ -142,7 +143,7 @@ def test_a_run_writes_what_it_should(whole):
     assert hparams
 
 
-def test_another_logger_has_the_same_numbers(config, tmp_path):
+def test_custom_logger_gets_all_numbers(config, tmp_path):
     """A logger that is named takes the place of TensorBoard, which alone has the figures."""
     own = ["--trainer.logger+=lightning.pytorch.loggers.CSVLogger", f"--trainer.logger.save_dir={tmp_path}"]
     short = ["--trainer.max_epochs", "1", "--model.vit.locality", "gaussian"]
@@ -155,21 +156,8 @@ def test_another_logger_has_the_same_numbers(config, tmp_path):
     assert not list((tmp_path / "run").glob("events*"))
 
 
-def test_a_checkpoint_gives_the_model_back(whole):
-    trained = load_trained(last(whole))
-    assert trained.data.train_size == 80
-    assert not trained.classifier.training
-    weights = read_checkpoint(last(whole))["state_dict"]
-    assert torch.equal(trained.classifier.vit.head.weight, weights["vit.head.weight"])
-    images = torch.rand(2, 1, 84, 84)
-    with torch.no_grad():
-        assert torch.equal(ViT.from_checkpoint(last(whole))(images), trained.classifier(images))
-        assert torch.equal(load_trained(whole).classifier(images), trained.classifier(images))  # of a run
-    assert load_trained(last(whole), positions="interpolate").classifier.vit.config.positions == "interpolate"
-
-
 @pytest.mark.parametrize("recipe", sorted((REPOSITORY / "train" / "configs").glob("*.yaml")), ids=lambda p: p.stem)
-def test_recipes_are_complete(recipe):
+def test_recipes_have_header_and_build(recipe):
     """Each has a header with its command, and its model can be built."""
     text = recipe.read_text()
     header = [line for line in text.splitlines() if line.startswith("#")]
@@ -183,7 +171,7 @@ def test_recipes_are_complete(recipe):
     OptimConfig(**plain["model"].get("optim", {}))
 
 
-def test_sigma_and_amplitude_of_each_head_are_written(config, tmp_path):
+def test_learned_decay_is_logged_by_head(config, tmp_path):
     run = tmp_path / "local"
     focused = ["--model.vit.locality", "gaussian", "--model.vit.locality_options", "{sigma: 1.5}"]
     cli.run(["fit", "--config", str(config), "--trainer.max_epochs", "1", *focused, "--run_dir", str(run)])
@@ -196,7 +184,7 @@ def test_sigma_and_amplitude_of_each_head_are_written(config, tmp_path):
     assert learned[0].sigma()[0] != 1.5
 
 
-def test_a_validation_leaves_the_configuration_and_resume_goes_on(config, tmp_path):
+def test_validate_leaves_run_unchanged(config, tmp_path):
     run = tmp_path / "run"
     cli.run(["fit", "--config", str(config), "--trainer.max_epochs", "1", "--run_dir", str(run)])
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
@@ -206,7 +194,7 @@ def test_a_validation_leaves_the_configuration_and_resume_goes_on(config, tmp_pa
     assert read_checkpoint(last(run))["global_step"] == 20
 
 
-def test_a_run_with_its_best_checkpoint_only_is_resumed_from_that(config, tmp_path):
+def test_resume_from_best_without_last(config, tmp_path):
     run = tmp_path / "run"
     cli.run(["fit", "--config", str(config), "--trainer.max_epochs", "1", "--run_dir", str(run)])
     last(run).unlink()
@@ -214,7 +202,7 @@ def test_a_run_with_its_best_checkpoint_only_is_resumed_from_that(config, tmp_pa
     assert read_checkpoint(last(run))["global_step"] == 20
 
 
-def test_a_resume_that_is_refused_leaves_the_configuration(config, tmp_path):
+def test_refused_resume_leaves_config(config, tmp_path):
     run = tmp_path / "run"
     cli.run(["fit", "--config", str(config), "--trainer.max_steps", "15", "--run_dir", str(run)])
     before = (run / "config.yaml").read_text()
@@ -228,7 +216,7 @@ def test_a_resume_that_is_refused_leaves_the_configuration(config, tmp_path):
     assert after["ckpt_path"] is None  # a recipe for others still
 
 
-def test_a_run_is_not_overwritten_from_another_ones_checkpoint(config, whole, tmp_path):
+def test_fit_from_another_run_does_not_overwrite(config, whole, tmp_path):
     run = tmp_path / "run"
     cli.run(["fit", "--config", str(config), "--trainer.max_epochs", "1", "--run_dir", str(run)])
     for command in (["fit", "--config", str(config), "--ckpt_path", str(last(whole))], ["resume", str(whole)]):
@@ -237,7 +225,7 @@ def test_a_run_is_not_overwritten_from_another_ones_checkpoint(config, whole, tm
     assert read_checkpoint(last(run))["global_step"] == 10
 
 
-def test_validation_comes_after_the_last_epoch(config, tmp_path):
+def test_validation_after_last_epoch(config, tmp_path):
     given = ["--trainer.max_epochs", "3", "--trainer.check_val_every_n_epoch", "2", "--run_dir", str(tmp_path / "run")]
     cli.run(["fit", "--config", str(config), *given])
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
@@ -247,21 +235,14 @@ def test_validation_comes_after_the_last_epoch(config, tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["bf16-true", "64-true"])
-def test_other_precisions_train(config, tmp_path, precision):
+def test_fit_in_other_precisions(config, tmp_path, precision):
     given = ["--trainer.precision", precision, "--trainer.max_epochs", "1", "--run_dir", str(tmp_path / "run")]
     cli.run(["fit", "--config", str(config), *given])
     assert read_checkpoint(last(tmp_path / "run"))["global_step"] == 10
 
 
-def test_a_size_named_twice_is_validated_once(config, tmp_path):
+def test_repeated_resolution_validates_once(config, tmp_path):
     given = ["--data.resolutions", "[60, 84, 84]", "--trainer.max_epochs", "1", "--run_dir", str(tmp_path / "run")]
     cli.run(["fit", "--config", str(config), *given])
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert sorted(name for name in metrics if "accuracy_" in name) == ["val/accuracy_60", "val/accuracy_84"]
-
-
-def test_lightnings_own_way_to_load(whole):
-    model = ImageClassifier.load_from_checkpoint(last(whole), map_location="cpu").eval()
-    images = torch.rand(2, 1, 60, 60)
-    with torch.no_grad():
-        assert torch.equal(model(images), load_trained(last(whole)).classifier(images))

@@ -53,7 +53,7 @@ def test_seeds_projections_and_splits():
     assert shuffled(10).tolist() == ORDER
 
 
-def test_the_betas_of_recipes_that_give_none():
+def test_default_betas():
     assert OptimConfig().betas == (0.9, 0.98)
 
 

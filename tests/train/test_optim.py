@@ -33,7 +33,7 @@ def test_only_weights_of_linear_layers_decay(encoding):
     assert any(names[id(p)].startswith("encoding.") for p in free["params"])
 
 
-def test_images_count_alike_in_the_loss_of_a_validation_whatever_the_size_of_their_batch():
+def test_validation_loss_weighs_images_equally():
     module = ImageClassifier(ViTConfig(**VIT), resolutions=["60"]).eval()
     module.log = lambda *args, **kwargs: None
     images, targets = torch.randn(5, 1, 60, 60), torch.tensor([0, 1, 2, 3, 0])
@@ -55,7 +55,7 @@ def test_images_count_alike_in_the_loss_of_a_validation_whatever_the_size_of_the
     ],
     ids=str,
 )
-def test_redraws_of_what_has_no_draw_are_said_to_have_no_effect(changes, said, caplog):
+def test_redraw_without_random_features_is_reported(changes, said, caplog):
     model = ImageClassifier(ViTConfig(**{**VIT, **changes}), OptimConfig(redraw_every=2))
     before = [x.clone() for x in model.vit.buffers()]
     with caplog.at_level("INFO"):

@@ -113,6 +113,7 @@ def test_run_of_before_the_renames_resumes_bit_for_bit(config, whole, tmp_path, 
         assert all(torch.equal(value, ours[part][name]) for name, value in theirs[part].items())
 
 
+@pytest.mark.slow
 def test_checkpoint_of_before_the_renames_loads(whole, tmp_path):
     path = tmp_path / "former.ckpt"
     torch.save(make_former(torch.load(last(whole), weights_only=True)), path)

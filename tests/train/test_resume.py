@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import resource
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
@@ -16,9 +14,11 @@ from train import cli
 from train.callbacks.checkpoints import AtomicCheckpoints, StepSeed
 from train.checkpoint import read_checkpoint
 
+pytestmark = pytest.mark.slow  # trainings
+
 
 @pytest.mark.parametrize("step", [20, 30])
-def test_a_validation_that_a_run_is_killed_in_is_made_up_for(config, whole, tmp_path, monkeypatch, step):
+def test_resume_repeats_killed_validation(config, whole, tmp_path, monkeypatch, step):
     """Also where a checkpoint is due at that step: from there the resumed run would go on without it."""
     run = tmp_path / "run"
     kill_in_validation(monkeypatch, step)
@@ -34,7 +34,7 @@ def test_a_validation_that_a_run_is_killed_in_is_made_up_for(config, whole, tmp_
     assert steps[0] == steps[1]
 
 
-def test_checkpoints_that_validations_come_between_are_put_off_by_a_step(config, tmp_path, monkeypatch):
+def test_checkpoint_waits_for_validation(config, tmp_path, monkeypatch):
     run = tmp_path / "run"
 
     def die(self, trainer, module, batch, batch_idx):
@@ -50,7 +50,7 @@ def test_checkpoints_that_validations_come_between_are_put_off_by_a_step(config,
     assert validations(run) == [4, 9, 14, 19, 24, 29]
 
 
-def test_a_run_ended_by_steps_and_killed_in_its_last_validation(config, tmp_path, monkeypatch):
+def test_resume_repeats_last_validation(config, tmp_path, monkeypatch):
     run, given = tmp_path / "run", ("--trainer.max_epochs", "-1", "--trainer.max_steps", "15")
     kill_in_validation(monkeypatch, 15)
     with pytest.raises(KilledError):
@@ -64,7 +64,7 @@ def test_a_run_ended_by_steps_and_killed_in_its_last_validation(config, tmp_path
 
 
 @pytest.mark.parametrize("epochs", ["3", "-1"])
-def test_a_limit_of_steps_and_a_kill_at_the_end_of_an_epoch(config, tmp_path, monkeypatch, epochs):
+def test_resume_counts_epochs_under_max_steps(config, tmp_path, monkeypatch, epochs):
     """The epochs that are done count as such, with a limit of epochs too, and the batches come in their order."""
     given = ("--trainer.max_steps", "25", "--trainer.max_epochs", epochs)
     run, whole = tmp_path / "run", tmp_path / "whole"
@@ -87,13 +87,13 @@ def test_a_limit_of_steps_and_a_kill_at_the_end_of_an_epoch(config, tmp_path, mo
     assert all(torch.equal(ours["state_dict"][name], theirs["state_dict"][name]) for name in theirs["state_dict"])
 
 
-def test_a_run_of_one_epoch_goes_on_for_more(config, tmp_path):
+def test_resume_with_more_steps_and_epochs(config, tmp_path):
     fit(config, tmp_path / "run", "--trainer.max_steps", "10", "--trainer.max_epochs", "1")
     cli.run(["resume", str(tmp_path / "run"), "--trainer.max_steps", "15", "--trainer.max_epochs", "2"])
     assert metrics(tmp_path / "run")["step"] == 15
 
 
-def test_what_a_killed_save_has_left_is_taken_away(config, tmp_path):
+def test_partial_files_are_removed(config, tmp_path):
     run = tmp_path / "run"
     fit(config, run, "--trainer.max_epochs", "1")
     left = [run / "checkpoints" / "last.123.part.ckpt", run / "metrics.123.part.json"]
@@ -105,7 +105,7 @@ def test_what_a_killed_save_has_left_is_taken_away(config, tmp_path):
     assert all(path.exists() for path in own)
 
 
-def test_accumulated_gradients_are_not_cut_by_checkpoints(config, tmp_path, monkeypatch):
+def test_checkpoints_wait_for_accumulated_gradients(config, tmp_path, monkeypatch):
     """Killed twice, the second time soon after the first resume."""
     given = ("--trainer.accumulate_grad_batches", "4", "--checkpoint_every", "2", "--trainer.max_epochs", "2")
     fit(config, tmp_path / "whole", *given)
@@ -126,36 +126,6 @@ def test_accumulated_gradients_are_not_cut_by_checkpoints(config, tmp_path, monk
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-def test_a_checkpoint_is_whole_or_the_one_before(tmp_path, monkeypatch):
-    path, files = tmp_path / "last.ckpt", AtomicCheckpoints()
-    files.save_checkpoint({"step": 1}, path)
-
-    def die(content, place):
-        Path(place).write_bytes(b"half of it")
-        raise KilledError
-
-    monkeypatch.setattr(torch, "save", die)
-    with pytest.raises(KilledError):
-        files.save_checkpoint({"step": 2}, path)
-    monkeypatch.undo()
-    assert torch.load(path) == {"step": 1}
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_a_checkpoint_that_the_disk_has_no_room_for(tmp_path):
-    path, files = tmp_path / "last.ckpt", AtomicCheckpoints()
-    files.save_checkpoint({"step": 1}, path)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
-    try:
-        with pytest.raises(OSError, match=r"as on a full disk; the checkpoint before it.*last\.ckpt"):
-            files.save_checkpoint({"step": 2, "weights": torch.zeros(100_000)}, path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert torch.load(path) == {"step": 1}
-    assert list(tmp_path.iterdir()) == [path]
-
-
 def test_checkpoints_at_ends_only(config, tmp_path, capsys):
     run = fit(config, tmp_path / "run", "--checkpoint_every", "0", "--trainer.max_epochs", "1")
     assert isinstance(run.trainer.strategy.checkpoint_io, AtomicCheckpoints)
@@ -164,7 +134,7 @@ def test_checkpoints_at_ends_only(config, tmp_path, capsys):
         fit(config, tmp_path / "other", "--checkpoint_every", "-1")
 
 
-def test_metrics_are_of_the_last_step_whoever_ended_the_training(config, tmp_path):
+def test_final_metrics_after_early_stop(config, tmp_path):
     """Another callback, at the end of an epoch without a validation."""
     run, stop = tmp_path / "run", "--trainer.callbacks=EarlyStopping"
     options = {
@@ -181,7 +151,7 @@ def test_metrics_are_of_the_last_step_whoever_ended_the_training(config, tmp_pat
     assert found["val/loss_60"] == pytest.approx(float(again["val/loss_60"]))
 
 
-def test_metrics_are_not_those_of_an_earlier_validation(config, tmp_path):
+def test_final_metrics_are_not_of_earlier_validation(config, tmp_path):
     """Where another callback ends the training between two."""
     run, stop = tmp_path / "run", "--trainer.callbacks=EarlyStopping"
     options = {"monitor": "train/loss", "patience": "2", "min_delta": "100", "check_on_train_epoch_end": "true"}
@@ -194,7 +164,7 @@ def test_metrics_are_not_those_of_an_earlier_validation(config, tmp_path):
 
 
 @pytest.mark.parametrize("every", [["0.4"], ["7", "--trainer.check_val_every_n_epoch", "null"]], ids=str)
-def test_the_last_validation_is_of_the_last_step(config, tmp_path, every):
+def test_last_validation_is_of_last_step(config, tmp_path, every):
     """Where validations come at other steps than the ends of epochs."""
     run = tmp_path / "run"
     fit(config, run, "--trainer.max_epochs", "2", "--trainer.val_check_interval", *every)
@@ -202,7 +172,7 @@ def test_the_last_validation_is_of_the_last_step(config, tmp_path, every):
     assert validations(run) == ([3, 7, 13, 17, 19] if every == ["0.4"] else [6, 13, 19])
 
 
-def test_a_part_of_an_epoch_is_not_counted_as_a_whole_one(config, tmp_path):
+def test_resume_within_epoch_under_max_steps(config, tmp_path):
     """Of a run that `max_steps` ends, and that is given more of them then."""
     run = tmp_path / "run"
     fit(config, run, "--trainer.max_epochs", "2", "--trainer.max_steps", "7")
@@ -213,7 +183,7 @@ def test_a_part_of_an_epoch_is_not_counted_as_a_whole_one(config, tmp_path):
     assert metrics(run)["step"] == 20
 
 
-def test_a_run_that_began_with_other_weights_is_resumed(config, whole, tmp_path):
+def test_resume_of_run_with_init_from(config, whole, tmp_path):
     run = tmp_path / "run"
     fit(config, run, "--init_from", str(last(whole)), "--trainer.max_epochs", "1")
     cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
@@ -223,7 +193,7 @@ def test_a_run_that_began_with_other_weights_is_resumed(config, whole, tmp_path)
         cli.run(["resume", str(run), "--init_from", str(last(whole))])
 
 
-def test_an_average_is_not_trained_on(config, tmp_path):
+def test_resume_without_ema_is_refused(config, tmp_path):
     run = tmp_path / "run"
     fit(config, run, "--ema", "0.9", "--trainer.max_epochs", "1")
     with pytest.raises(ValueError, match="an average of the weights: resume it with its --ema"):
@@ -232,7 +202,7 @@ def test_an_average_is_not_trained_on(config, tmp_path):
 
 
 @pytest.mark.parametrize("form", [["--config", "{}"], ["--config={}"], ["-c", "{}"]], ids=str)
-def test_a_run_that_was_copied_is_tested_itself(whole, tmp_path, form):
+def test_copied_run_is_validated_itself(whole, tmp_path, form):
     """And not the one where it was: its configuration still has that folder in it."""
     shutil.copytree(whole, tmp_path / "copy")
     given = [part.format(tmp_path / "copy" / "config.yaml") for part in form]
@@ -240,6 +210,6 @@ def test_a_run_that_was_copied_is_tested_itself(whole, tmp_path, form):
     assert str(cli.run(["validate", *given, "--run_dir", str(whole)]).resumed) == str(last(whole))
 
 
-def test_steps_need_not_be_logged(config, tmp_path):
+def test_fit_without_step_logs(config, tmp_path):
     fit(config, tmp_path / "run", "--trainer.log_every_n_steps", "0", "--trainer.max_epochs", "1")
     assert metrics(tmp_path / "run")["step"] == 10

@@ -14,8 +14,10 @@ from train.callbacks.stopping import CleanStop
 from train.checkpoint import load_trained, read_checkpoint
 from train.module import ImageClassifier
 
+pytestmark = pytest.mark.slow  # trainings
 
-def test_the_best_model_of_a_run_that_was_moved_stays(config, tmp_path, monkeypatch):
+
+def test_best_model_survives_a_move(config, tmp_path, monkeypatch):
     before, after = tmp_path / "one", tmp_path / "two"
     fit(config, before, "--trainer.max_epochs", "1")
     before.rename(after)
@@ -27,7 +29,7 @@ def test_the_best_model_of_a_run_that_was_moved_stays(config, tmp_path, monkeypa
     assert not before.exists()
 
 
-def test_a_finished_run_that_is_trained_further_is_not_finished_meanwhile(config, tmp_path, monkeypatch):
+def test_resumed_run_is_unfinished_until_its_end(config, tmp_path, monkeypatch):
     run = tmp_path / "run"
     fit(config, run, "--trainer.max_epochs", "1")
     assert metrics(run)["step"] == 10
@@ -39,7 +41,7 @@ def test_a_finished_run_that_is_trained_further_is_not_finished_meanwhile(config
     assert not (run / "metrics.json").exists()
 
 
-def test_a_stop_comes_after_a_validation_that_is_due(config, whole, tmp_path, monkeypatch):
+def test_stop_waits_for_due_validation(config, whole, tmp_path, monkeypatch):
     run = tmp_path / "run"
     stop_in(monkeypatch, 9)  # the last of the first epoch
     with pytest.raises(SystemExit):
@@ -57,7 +59,7 @@ def test_a_stop_comes_after_a_validation_that_is_due(config, whole, tmp_path, mo
     assert validations(run) == [4]
 
 
-def test_a_stop_in_the_last_step_of_an_epoch_leaves_its_counters_whole(config, tmp_path, monkeypatch):
+def test_stop_at_end_of_epoch_keeps_counters(config, tmp_path, monkeypatch):
     """A run so stopped, resumed and killed went on behind the epoch that it was killed in."""
     given = ("--trainer.check_val_every_n_epoch", "3")
     fit(config, tmp_path / "one", *given)
@@ -83,7 +85,7 @@ def test_a_stop_in_the_last_step_of_an_epoch_leaves_its_counters_whole(config, t
         assert torch.equal(value, two[name]), name
 
 
-def test_a_run_that_goes_on_in_another_folder_has_a_best_model_of_its_own(config, whole, tmp_path, monkeypatch):
+def test_new_folder_has_new_best_model(config, whole, tmp_path, monkeypatch):
     log = ImageClassifier.log
     worse = lambda self, name, value, **given: log(self, name, 0.0 if name == "val/accuracy" else value, **given)  # noqa: E731
     monkeypatch.setattr(ImageClassifier, "log", worse)
@@ -91,7 +93,7 @@ def test_a_run_that_goes_on_in_another_folder_has_a_best_model_of_its_own(config
     assert read_checkpoint(tmp_path / "run" / "checkpoints" / "best.ckpt")["global_step"] == 40
 
 
-def test_a_stop_loses_no_gradients_that_are_being_accumulated(config, tmp_path, monkeypatch):
+def test_stop_waits_for_accumulated_gradients(config, tmp_path, monkeypatch):
     given = ("--trainer.accumulate_grad_batches", "4", "--trainer.max_epochs", "1")
     fit(config, tmp_path / "one", *given)
     stop_in(monkeypatch, 5)
@@ -105,14 +107,14 @@ def test_a_stop_loses_no_gradients_that_are_being_accumulated(config, tmp_path, 
         assert torch.equal(value, two[name]), name
 
 
-def test_a_run_that_ends_by_steps_is_validated_there(config, tmp_path):
+def test_validation_after_max_steps(config, tmp_path):
     run = tmp_path / "run"
     fit(config, run, "--trainer.max_epochs", "-1", "--trainer.max_steps", "15")
     assert metrics(run)["step"] == 15
     assert validations(run) == [9, 14]
 
 
-def test_a_run_that_is_out_of_time_goes_on_as_if_it_had_not_been(config, whole, tmp_path, monkeypatch):
+def test_resume_after_max_time_continues_bit_for_bit(config, whole, tmp_path, monkeypatch):
     run, steps = tmp_path / "run", []
     monkeypatch.setattr(ImageClassifier, "on_train_batch_end", lambda self, *batch: steps.append(1))
     monkeypatch.setattr(Timer, "time_elapsed", lambda self, stage="train": 7200.0 if len(steps) > 12 else 0.0)
@@ -125,7 +127,7 @@ def test_a_run_that_is_out_of_time_goes_on_as_if_it_had_not_been(config, whole, 
     assert metrics(run) == metrics(whole)
 
 
-def test_a_resumed_optimiser_is_not_said_to_have_changed(config, tmp_path):
+def test_resume_refuses_changed_optimiser(config, tmp_path):
     run = tmp_path / "run"
     fit(config, run, "--trainer.max_epochs", "1")
     with pytest.raises(ValueError, match=r"lr: 0\.001 in the checkpoint, 1e-05 asked for"):
@@ -133,7 +135,7 @@ def test_a_resumed_optimiser_is_not_said_to_have_changed(config, tmp_path):
     cli.run(["resume", str(run), "--trainer.max_epochs", "2", "--model.optim.mixup", "0.0"])  # this one does change
 
 
-def test_test_and_validate_take_the_runs_model_and_no_other(config, whole):
+def test_validate_needs_trained_model(config, whole):
     for command in ("test", "validate"):
         with pytest.raises(ValueError, match="needs a trained model"):
             cli.run([command, "--config", str(config)])
@@ -141,14 +143,14 @@ def test_test_and_validate_take_the_runs_model_and_no_other(config, whole):
     assert float(found["val/accuracy"]) == pytest.approx(metrics(whole)["val/accuracy"])
 
 
-def test_runs_of_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
+def test_runs_of_one_second_have_separate_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folders = [run_folder.make_run_folder() for _ in range(3)]
     assert len(set(folders)) == 3
     assert all(folder.is_dir() for folder in folders)
 
 
-def test_the_gradient_norm_is_of_the_step_it_is_logged_at(config, tmp_path):
+def test_gradient_norm_is_of_logged_step(config, tmp_path):
     given = ("--trainer.max_epochs", "1", "--trainer.logger", "true")
     norms = []
     for name, every in (("one", "1"), ("five", "5")):
@@ -159,7 +161,7 @@ def test_the_gradient_norm_is_of_the_step_it_is_logged_at(config, tmp_path):
     assert all(norms[0][step] == value for step, value in norms[1].items())
 
 
-def test_a_model_starts_from_the_weights_of_another(config, whole, tmp_path, caplog):
+def test_init_from_another_model(config, whole, tmp_path, caplog):
     larger = ("--model.vit.encoding", "absolute", "--model.vit.image_size", "84", "--data.resolutions", "[]")
     plain = (
         "--model.optim.randomized_positions",
@@ -176,7 +178,7 @@ def test_a_model_starts_from_the_weights_of_another(config, whole, tmp_path, cap
     torch.testing.assert_close(one.embed.weight, two.embed.weight, rtol=0, atol=1e-6)
 
 
-def test_a_model_that_is_fine_tuned_at_another_size_starts_as_it_was(config, tmp_path, caplog):
+def test_init_from_keeps_training_grid(config, tmp_path, caplog):
     """Its squeezed positions and log N are those of the grid that its weights are of, also in what comes of it."""
     caplog.set_level("INFO")
     kind = (
@@ -205,7 +207,7 @@ def test_a_model_that_is_fine_tuned_at_another_size_starts_as_it_was(config, tmp
         assert model.attentions()[0].log_n_scaling == models[0].attentions()[0].log_n_scaling == 25
 
 
-def test_overfitting_on_the_same_batches(config, tmp_path, monkeypatch):
+def test_overfit_batches_repeat(config, tmp_path, monkeypatch):
     """Of a stream, whose images are others in every epoch."""
     seen = []
     monkeypatch.setattr(
@@ -217,7 +219,7 @@ def test_overfitting_on_the_same_batches(config, tmp_path, monkeypatch):
     assert seen[0] != seen[1]
 
 
-def test_a_home_folder_is_found(config, tmp_path, monkeypatch, caplog):
+def test_tilde_in_run_dir(config, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("HOME", str(tmp_path))
     caplog.set_level("INFO")
     cli.run(["fit", "--config", str(config), "--run_dir=~/run", "--trainer.max_epochs", "1"])
@@ -226,7 +228,7 @@ def test_a_home_folder_is_found(config, tmp_path, monkeypatch, caplog):
     assert said in caplog.text
 
 
-def test_one_callback_need_not_be_a_list_and_checkpoints_can_be_left_out(config, tmp_path):
+def test_single_callback_without_checkpoints(config, tmp_path):
     stopping = "{class_path: EarlyStopping, init_args: {monitor: val/loss_60, patience: 9}}"
     given = ("--trainer.callbacks", stopping, "--trainer.enable_checkpointing", "false", "--trainer.max_epochs", "1")
     fit(config, tmp_path / "run", *given)

@@ -12,7 +12,7 @@ from tests.helpers.training import REPOSITORY, write_sweep
 from train.sweep_file import read_sweep, select_runs
 
 
-def test_a_plan_is_every_combination_and_what_lies_outside(tmp_path):
+def test_runs_are_all_combinations_and_models(tmp_path):
     plan = read_sweep(write_sweep(tmp_path))
     names = ["linear-plain", "linear-lf", "softmax-plain", "softmax-lf", "shallow"]
     assert [r.name for r in plan.runs] == [f"{name}-seed{seed}" for seed in (0, 4) for name in names]
@@ -28,7 +28,7 @@ def test_a_plan_is_every_combination_and_what_lies_outside(tmp_path):
 
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "experiments").rglob("sweep.yaml")), ids=lambda p: p.parent.name)
-def test_the_sweeps_of_this_project(path, monkeypatch):
+def test_sweeps_of_experiments(path, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     plan = read_sweep(path)
     expected = {"riemannformer": 36, "decay": 50, "arrow": 115, "cifar10": 24, "mnist": 9, "imagenette": 21}
@@ -37,7 +37,7 @@ def test_the_sweeps_of_this_project(path, monkeypatch):
     assert f"python -m train.sweep {path.relative_to(REPOSITORY)}" in path.read_text()
 
 
-def test_riemannformer_is_its_six_variants(monkeypatch):
+def test_riemannformer_variants(monkeypatch):
     """What a variant is called and what it has, after the recipe's own fields are overridden."""
     monkeypatch.chdir(REPOSITORY)
     recipe = yaml.safe_load(Path("train/configs/riemannformer.yaml").read_text())["model"]["vit"]
@@ -92,13 +92,13 @@ def test_bad_sweeps(tmp_path, changes, message):
         read_sweep(write_sweep(tmp_path, **changes))
 
 
-def test_a_number_that_yaml_reads_as_text(tmp_path):
+def test_number_read_as_text(tmp_path):
     path = write_sweep(tmp_path, models={"a": {"model.vit.drop_path": "2e-1"}})
     with pytest.raises(ValueError, match=r"a: drop_path has to be float, not '2e-1'. YAML reads .* write 0\.2"):
         read_sweep(path)
 
 
-def test_a_sweep_that_is_not_yaml(tmp_path):
+def test_sweep_that_is_no_yaml(tmp_path):
     path = write_sweep(tmp_path)
     path.write_text("recipe: [")
     with pytest.raises(ValueError, match=r"some\.yaml is not YAML: (?s:.*)line 1, column"):

@@ -103,7 +103,7 @@ def test_bad_arguments(tmp_path, arguments, message, capsys):
     assert not out.exists()
 
 
-def test_a_place_that_is_no_folder(tmp_path, capsys):
+def test_output_is_no_folder(tmp_path, capsys):
     place = tmp_path / "there"
     place.touch()
     status, _ = run(write_sweep(tmp_path), "--out", str(place))
@@ -121,7 +121,8 @@ def test_threads_of_each_run(asked, jobs, expected, monkeypatch):
     assert sweep.default_threads(jobs) == expected
 
 
-def test_stopped_and_started_again(tmp_path, faked, capsys):
+@pytest.mark.slow
+def test_sweep_resumes_after_ctrl_c(tmp_path, faked, capsys):
     """Ctrl-C in the middle: what was begun is resumed where it was, what was finished is skipped."""
     path = write_sweep(tmp_path, seeds=[0])
     out = tmp_path / "out"
@@ -168,7 +169,7 @@ def test_stopped_and_started_again(tmp_path, faked, capsys):
         (["--data.root", "%images: a: b"], None),
     ],
 )
-def test_arguments_do_not_undo_what_a_model_is_named_for(tmp_path, arguments, undone):
+def test_conflicting_arguments(tmp_path, arguments, undone):
     models = {"shallow": {"model.vit.depth": 1, "model.vit.feature_options": {"order": 2, "num_features": 16}}}
     plan = read_sweep(write_sweep(tmp_path, seeds=[0], axes=None, models=models))
     if undone is None:
@@ -178,7 +179,7 @@ def test_arguments_do_not_undo_what_a_model_is_named_for(tmp_path, arguments, un
         SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, arguments)
 
 
-def test_models_of_other_tasks_are_evaluated_apart(tmp_path):
+def test_tasks_are_evaluated_apart(tmp_path):
     """In one table, beside one majority baseline, `eval` refuses them."""
     plan = read_sweep(write_sweep(tmp_path, seeds=[0], axes=None, models={"recipe": {}, "ray": {}, "other": {}}))
     whole = SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, [])
@@ -196,7 +197,7 @@ def test_models_of_other_tasks_are_evaluated_apart(tmp_path):
     ]
 
 
-def test_modules_of_ones_own_are_in_the_commands_of_evaluation(tmp_path):
+def test_evaluation_commands_name_imports(tmp_path):
     plan = read_sweep(write_sweep(tmp_path, seeds=[0], axes=None, models={"recipe": {}}))
     whole = SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, [])
     folder = whole.out / plan.runs[0].name
@@ -210,7 +211,8 @@ def test_modules_of_ones_own_are_in_the_commands_of_evaluation(tmp_path):
     )
 
 
-def test_a_second_signal_kills(tmp_path, faked, monkeypatch):
+@pytest.mark.slow
+def test_second_signal_kills(tmp_path, faked, monkeypatch):
     """Children that do not listen."""
     (tmp_path / "fake.py").write_text(FAKE.replace("stop.append(1)", "None").replace("12", "10000"))
     out = tmp_path / "out"
@@ -226,7 +228,7 @@ def test_a_second_signal_kills(tmp_path, faked, monkeypatch):
     assert time.monotonic() - start < 30
 
 
-def test_a_run_that_another_process_has_is_left_to_it(tmp_path, faked, capsys):
+def test_locked_run_is_left_alone(tmp_path, faked, capsys):
     path, folder = write_sweep(tmp_path, axes=None, seeds=[0, 1]), tmp_path / "out" / "shallow-seed0"
     folder.mkdir(parents=True)
     with (folder / "lock").open("w") as lock:
@@ -239,7 +241,8 @@ def test_a_run_that_another_process_has_is_left_to_it(tmp_path, faked, capsys):
     assert run(path)[0] == 0
 
 
-def test_a_child_holds_its_lock_when_the_runner_is_killed(tmp_path, faked):
+@pytest.mark.slow
+def test_lock_outlives_the_runner(tmp_path, faked):
     (tmp_path / "fake.py").write_text(FAKE.replace("0.05", "0.2"))
     plan = read_sweep(write_sweep(tmp_path, axes=None, seeds=[0]))
     job = SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, []).start(plan.runs[0])
@@ -252,7 +255,7 @@ def test_a_child_holds_its_lock_when_the_runner_is_killed(tmp_path, faked):
     again.process.wait()
 
 
-def test_one_failure_does_not_end_the_others(tmp_path, faked, capsys):
+def test_failed_run_does_not_stop_others(tmp_path, faked, capsys):
     path = write_sweep(tmp_path, axes=None, models={"fails": {}, "works": {}}, seeds=[0])
     assert run(path)[0] == 1
     said = capsys.readouterr().out
@@ -263,7 +266,7 @@ def test_one_failure_does_not_end_the_others(tmp_path, faked, capsys):
 
 
 @pytest.mark.parametrize("change", ["recipe", "overrides", "arguments"])
-def test_a_result_with_other_settings_does_not_pass_for_this_one(tmp_path, faked, change, capsys):
+def test_changed_settings_are_refused(tmp_path, faked, change, capsys):
     path, given = write_sweep(tmp_path, axes=None, seeds=[0]), []
     assert run(path)[0] == 0
     if change == "recipe":
@@ -285,7 +288,8 @@ def test_progress_is_read_from_the_log(tmp_path):
     assert sweep_runs.progress(folder) == "a"
 
 
-def test_a_real_training_that_was_stopped_is_resumed(tmp_path, capsys):
+@pytest.mark.slow
+def test_sweep_resumes_real_training(tmp_path, capsys):
     """The arrow task in 20 steps, stopped after the first checkpoint; then also its last moment, after the last."""
     path, folder = write_sweep(tmp_path, axes=None, seeds=[5]), tmp_path / "out" / "shallow-seed5"
     given = ["--trainer.max_epochs", "2", "--data.resolutions", "[]", "--trainer.logger", "false"]
@@ -312,7 +316,7 @@ def test_a_real_training_that_was_stopped_is_resumed(tmp_path, capsys):
     assert "| shallow" in capsys.readouterr().out
 
 
-def test_each_job_has_a_gpu_of_its_own(tmp_path, monkeypatch):
+def test_jobs_share_out_gpus(tmp_path, monkeypatch):
     plan = read_sweep(write_sweep(tmp_path))
     one = SweepRunner(plan, plan.runs, tmp_path / "out", 3, 1, [])
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)

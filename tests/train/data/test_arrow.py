@@ -27,7 +27,7 @@ def read(image: np.ndarray, task: ArrowTask) -> dict[tuple[int, int], tuple[str,
 
 @pytest.mark.parametrize("distance", ["adjacent", "ray"])
 @pytest.mark.parametrize("pixels", [60, 108, 276])
-def test_the_label_is_the_arrow_at_the_base_of_the_y(distance, pixels):
+def test_label_is_arrow_at_base_of_y(distance, pixels):
     task = ArrowTask(distance=distance)
     for seed in range(40):
         image, label = task.draw(task.cells(pixels), seed)
@@ -43,7 +43,7 @@ def test_the_label_is_the_arrow_at_the_base_of_the_y(distance, pixels):
         assert found[arrows[0]][1] == label
 
 
-def test_an_upright_y_stands_on_its_base_and_an_arrow_points_up():
+def test_orientation_of_glyphs():
     glyphs = ArrowTask()._glyphs
     top, bottom = glyphs["Y"][2:4].astype(bool).sum(), glyphs["Y"][8:10].astype(bool).sum()
     assert top > bottom
@@ -51,6 +51,7 @@ def test_an_upright_y_stands_on_its_base_and_an_arrow_points_up():
     assert DIRECTIONS[0] == "up"
 
 
+@pytest.mark.slow
 def test_classes_are_balanced_and_distances_vary():
     task = ArrowTask(distance="ray")
     labels = Counter(task.draw(9, seed)[1] for seed in range(800))
@@ -69,7 +70,8 @@ def distance(task: ArrowTask, seed: int) -> int:
     )
 
 
-def test_the_null_score_is_that_of_the_mode():
+@pytest.mark.slow
+def test_majority_baseline():
     assert ArrowTask().majority_accuracy() == pytest.approx(0.442, abs=5e-4)
     assert ArrowTask(arrows=1).majority_accuracy() == 1
     right = 0.0
@@ -81,7 +83,7 @@ def test_the_null_score_is_that_of_the_mode():
     assert abs(right / 2000 - 0.442) < 4.5 * (0.25 / 2000) ** 0.5
 
 
-def test_an_image_depends_on_seed_split_and_index_alone():
+def test_image_depends_on_seed_split_and_index():
     data = ArrowDataset(ArrowTask(), 60, 8, "train", seed=1)
     assert torch.equal(data[3][0], ArrowDataset(ArrowTask(), 60, 8, "train", seed=1)[3][0])
     for other in (
@@ -92,7 +94,7 @@ def test_an_image_depends_on_seed_split_and_index_alone():
         assert not torch.equal(data[3][0], other[0])
 
 
-def test_the_same_in_any_number_of_workers():
+def test_images_do_not_depend_on_workers():
     data = ArrowDataset(ArrowTask(), 60, 24, "val")
     batches = [torch.cat([x for x, _ in DataLoader(data, 4, num_workers=n)]) for n in (0, 1, 3)]
     assert torch.equal(batches[0], batches[1])

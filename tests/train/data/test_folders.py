@@ -38,7 +38,7 @@ def test_an_empty_class(images):
         images(train={"cat": 0}).setup()
 
 
-def test_other_files_are_left_out_and_said_to_be(images, tmp_path, caplog):
+def test_other_files_are_left_out_with_warning(images, tmp_path, caplog):
     data = images(train={"cat": 3, "dog": 2})
     folder = tmp_path / "here" / "train" / "cat"
     Image.new("RGB", (8, 8)).save(folder / "4.gif")
@@ -57,7 +57,7 @@ def test_hidden_folders_are_no_classes(images, tmp_path):
     assert data.num_classes == 2
 
 
-def test_a_folder_is_the_same_however_it_is_spelled(images, tmp_path, monkeypatch):
+def test_folder_identity_ignores_spelling(images, tmp_path, monkeypatch):
     images(train={"a": 3})
     (tmp_path / "link").symlink_to(tmp_path / "here")
     monkeypatch.chdir(tmp_path)
@@ -66,7 +66,7 @@ def test_a_folder_is_the_same_however_it_is_spelled(images, tmp_path, monkeypatc
     assert drawn == drawn[:1] * len(roots)
 
 
-def test_a_test_folder_with_other_classes(images):
+def test_folder_with_other_classes(images):
     """Their labels would count other folders."""
     data = images(train={"a": 3, "b": 3, "c": 3}, test={"b": 3, "c": 3})
     assert len(data.held_out("val", (8, 8))) > 0
@@ -76,7 +76,7 @@ def test_a_test_folder_with_other_classes(images):
         data.held_out("test", (8, 8))
 
 
-def test_a_test_folder_without_classes_is_left_alone(images, tmp_path):
+def test_folder_without_classes(images, tmp_path):
     """ImageNet's test images have no labels, and its validation set is what models are compared on."""
     data = images(train={"a": 3, "b": 3}, val={"a": 2, "b": 1})
     (tmp_path / "here" / "test").mkdir()
@@ -84,14 +84,14 @@ def test_a_test_folder_without_classes_is_left_alone(images, tmp_path):
     assert len(data.held_out("test", (8, 8))) == 3
 
 
-def test_a_validation_folder_that_is_not_used_is_said_to_be(images, caplog):
+def test_unused_validation_folder_is_reported(images, caplog):
     caplog.set_level("WARNING")
     data = images(train={"a": 3, "b": 3}, val={"a": 2, "b": 1}, test={"a": 4, "b": 1})
     assert len(data.held_out("test", (8, 8))) == 5
     assert re.search(r"here/val is not used: validation is held out of .*here/train", caplog.text)
 
 
-def test_a_damaged_image_is_named(images, tmp_path):
+def test_damaged_image_is_named(images, tmp_path):
     data = images(train={"a": 3, "b": 3})
     files = sorted((tmp_path / "here" / "train").rglob("*.png"))
     for file in files:
@@ -100,7 +100,7 @@ def test_a_damaged_image_is_named(images, tmp_path):
         data.held_out("val", (8, 8))[0]
 
 
-def test_any_error_of_pillow_names_the_image(images, tmp_path):
+def test_pillow_errors_name_the_image(images, tmp_path):
     """A damaged chunk is a SyntaxError there; numbers without a range of their own would come out black."""
     data = images(train={"a": 3, "b": 3})
     files = sorted((tmp_path / "here" / "train").rglob("*.png"))
@@ -115,7 +115,7 @@ def test_any_error_of_pillow_names_the_image(images, tmp_path):
         open_image(str(tmp_path / "float.tiff"))
 
 
-def test_an_image_lies_as_its_camera_says(tmp_path):
+def test_exif_orientation(tmp_path):
     image, exif = Image.new("RGB", (40, 20)), Image.Exif()
     exif[0x0112] = 6  # turned by a quarter
     image.save(tmp_path / "turned.jpg", exif=exif)
@@ -149,7 +149,7 @@ def test_mean_and_deviation_of_the_channels(images):
         ImageData("folder", mean=[0.5])
 
 
-def test_the_null_score_is_that_of_the_most_frequent_class(images):
+def test_majority_baseline(images):
     data = images(train={"a": 12, "b": 8}, test={"a": 1, "b": 3})
     assert data.majority_accuracy("test") == 0.75
     labels = torch.tensor([label for _, label in data.held_out("val", (8, 8))])
@@ -167,6 +167,7 @@ def test_more_images_than_there_are(images, tmp_path, capsys):
     assert [row["images"] for row in read(tmp_path / "run" / "results" / "resolution.csv")[1]] == ["10"]
 
 
+@pytest.mark.slow
 def test_sizes_that_are_no_squares(images, tmp_path, capsys):
     """Images are resized to them as they are, on all of their patches, in every evaluation that takes sizes."""
     data = images(train={"a": 6, "b": 6})
@@ -201,7 +202,7 @@ def test_sizes_that_are_no_squares(images, tmp_path, capsys):
         assert {row["resolution"] for row in rows} >= {"8", "8x12", "20x8"}
 
 
-def test_a_checkpoint_knows_its_classes(images):
+def test_checkpoint_stores_classes(images):
     """Elsewhere (`eval --root`, a resumed run on another machine) the same label has to mean the same."""
     data = images(train={"a": 3, "b": 3})
     data.setup()
@@ -220,7 +221,7 @@ def test_a_checkpoint_knows_its_classes(images):
         other.load_state_dict(state)
 
 
-def test_test_images_are_enough_to_test(images, tmp_path, capsys):
+def test_testing_needs_no_training_images(images, tmp_path, capsys):
     """Not everyone has ImageNet's training images, and to list them takes minutes."""
     state = images(train={"a": 3, "b": 3})
     state.setup()
@@ -244,7 +245,7 @@ def test_test_images_are_enough_to_test(images, tmp_path, capsys):
     assert "no usable training set under" in capsys.readouterr().err
 
 
-def test_a_model_of_another_number_of_classes(images, tmp_path, capsys):
+def test_model_with_other_class_count(images, tmp_path, capsys):
     """One from elsewhere has no names for them, but for the number."""
     data = images(test={"a": 2, "b": 2})
     model = replace(CONFIG, image_size=8, patch_size=4, in_channels=3, num_classes=5)
@@ -262,7 +263,7 @@ def test_a_part_of_imagenet_is_not_imagenet(images, tmp_path):
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3])
-def test_what_is_held_out_is_never_what_was_trained_on(images, share, tmp_path):
+def test_held_out_images_stay_held_out(images, share, tmp_path):
     """One image more is another split: to resume, or to validate, on it would be on images of the training."""
     data = images(train={"a": 20, "b": 20}, test={"a": 2, "b": 2})
     data.val_fraction = share

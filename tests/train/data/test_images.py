@@ -61,7 +61,7 @@ def data(item, monkeypatch) -> ImageData:
 
 
 @pytest.mark.parametrize("image", [Image.new("RGB", (9, 12)), torch.zeros(3, 9, 12, dtype=torch.uint8)])
-def test_a_dataset_of_ones_own(image, monkeypatch):
+def test_user_dataset(image, monkeypatch):
     found, label = data((image, 1), monkeypatch).held_out("test", (8, 8))[0]
     assert (found.shape, found.dtype, label) == ((3, 8, 8), torch.uint8, 1)
 
@@ -76,7 +76,7 @@ def test_a_dataset_of_ones_own(image, monkeypatch):
         ((Image.new("RGB", (9, 9)), -1), "is of class -1"),
     ],
 )
-def test_items_that_would_be_trained_on_wrongly(item, message, monkeypatch):
+def test_bad_items(item, message, monkeypatch):
     own = data(item, monkeypatch)
     for images in (own.held_out("val", (8, 8)), own.train_dataset()):
         with pytest.raises(ValueError, match=message):

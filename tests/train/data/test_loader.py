@@ -40,7 +40,7 @@ def batches(load: ResumableLoader) -> list[tuple[list[int], list[float]]]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("done", [0, 2, 5])
-def test_a_restored_loader_goes_on_with_the_next_batch(workers, done):
+def test_restored_loader_continues(workers, done):
     whole, cut, back = loader(), loader(workers=workers), loader(workers=workers)
     expected = []
     for epoch in range(3):
@@ -61,7 +61,7 @@ def test_a_restored_loader_goes_on_with_the_next_batch(workers, done):
     assert len(back) == 5
 
 
-def test_an_epoch_is_a_permutation_of_its_own():
+def test_epochs_are_distinct_permutations():
     load = loader(size=24)
     epochs = []
     for epoch in (0, 1):
@@ -98,6 +98,7 @@ def test_too_large_a_batch_is_an_error():
         loader(batch_size=16, world=2)
 
 
+@pytest.mark.slow
 def test_a_crash_with_workers_ends():
     """They ignore SIGTERM, by which Python would ask them to end before it waits for them."""
     program = """

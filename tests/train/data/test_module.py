@@ -46,12 +46,12 @@ def test_a_folder_of_images(folder):
     assert data.held_out("test", (8, 24))[0][0].shape == (3, 8, 24)
 
 
-def test_the_held_out_images_do_not_depend_on_the_seed(folder):
+def test_held_out_images_do_not_depend_on_seed(folder):
     one, two = (ImageData("folder", root=str(folder), seed=seed).splits().parts for seed in (0, 1))
     assert torch.equal(one[1], two[1])
 
 
-def test_the_first_so_many_images_are_of_all_classes(folder):
+def test_first_images_are_of_all_classes(folder):
     """As `--images` takes them; a folder's files come class by class."""
     images = ImageData("folder", root=str(folder)).held_out("test", (8, 8))
     seen = [label for _, label in images]
@@ -59,7 +59,7 @@ def test_the_first_so_many_images_are_of_all_classes(folder):
     assert set(seen[:5]) == {0, 1}
 
 
-def test_the_first_so_many_are_those_of_all(folder):
+def test_first_images_are_a_prefix(folder):
     """Of arrows, which are drawn, there are as many as asked for."""
     for data, size, more in (
         (ImageData("folder", root=str(folder)), (8, 8), 10),
@@ -73,7 +73,7 @@ def test_the_first_so_many_are_those_of_all(folder):
             assert whole[i][1] == few[i][1]
 
 
-def test_augmentations_are_a_function_of_epoch_and_index(folder):
+def test_augmentations_depend_on_epoch_and_index(folder):
     data = ImageData("folder", root=str(folder), batch_size=4, size=[16, 16], augment=["resized-crop", "flip"])
     one, two = data.train_dataloader().dataset, data.train_dataloader().dataset
     assert torch.equal(one[0, 3][0], two[0, 3][0])
@@ -102,7 +102,7 @@ def test_mnist_from_its_files(tmp_path):
 
 
 @pytest.mark.parametrize("source", SOURCES)
-def test_missing_files_say_what_to_get_and_where_to_put_it(source, tmp_path):
+def test_missing_files_name_source_and_place(source, tmp_path):
     with pytest.raises(
         FileNotFoundError, match=rf"{source}: no usable training set under .*(?s:.)Put there: .*"
     ) as error:
@@ -126,17 +126,17 @@ def test_bad_data(options, message):
         ImageData(**options)
 
 
-def test_the_arrow_stream_needs_a_length():
+def test_arrow_stream_needs_train_size():
     with pytest.raises(ValueError, match=r"data\.train_size has to say"):
         ImageData("arrow").train_dataset()
 
 
-def test_plain_and_back():
+def test_plain_values_round_trip():
     data = ImageData("arrow", train_size=64, resolutions=[84])
     assert ImageData.from_checkpoint({"config": data.plain()}).plain() == data.plain()
 
 
-def test_training_validation_and_test_are_three_sets_of_arrows():
+def test_splits_of_arrows_differ():
     data = ImageData("arrow", train_size=16, val_size=16, size=[60, 60], batch_size=16, workers=0)
     loaders = (data.train_dataloader(), data.val_dataloader()[0], data.test_dataloader()[0])
     images = [next(iter(loader))[0] for loader in loaders]
@@ -156,7 +156,7 @@ def test_loaders_of_a_folder_are_of_its_splits(folder):
         assert torch.equal(images, torch.stack([held_out[i][0] for i in range(len(held_out))]))
 
 
-def test_augmentations_are_what_they_are_called():
+def test_augmentations_match_names():
     image = torch.arange(64, dtype=torch.uint8).reshape(1, 8, 8)
     flipped = {tuple(AUGMENTATIONS["flip"]((8, 8))(image).flatten().tolist()) for _ in range(50)}
     assert flipped == {tuple(image.flatten().tolist()), tuple(image.flip(-1).flatten().tolist())}

@@ -20,13 +20,13 @@ def test_a_square_is_one_number(given):
     assert (Size.of(given), str(Size.of(given)), Size.of(given).side) == ((168, 168), "168", 168)
 
 
-def test_order_is_that_of_the_areas():
+def test_ascending_orders_by_area():
     sizes = ["96x128", "128x96", "112", "60x200", "110", "96x128"]
     assert [str(size) for size in ascending(map(Size.of, sizes))] == ["60x200", "110", "96x128", "128x96", "112"]
 
 
 @pytest.mark.parametrize("given", ["", "0", "60x0", "60x", "x60", "60x84x3", "6.5", "-4", "60 x 84", 0, [60, 84, 3]])
-def test_what_is_no_size(given):
+def test_bad_sizes(given):
     with pytest.raises(ValueError, match=r"a size is a .*number"):
         Size.of(given)
 
