@@ -18,7 +18,7 @@ from eval.report import MAJORITY, Row
 from eval.statistics import check_seeds, differing_keys, wilson_interval
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import Size, ascending
-from train.files import checkpoint_of
+from train.run_folder import checkpoint_of
 
 
 def add_arguments(parser: argparse.ArgumentParser, split: str = "test", images: int = 0) -> None:
@@ -163,7 +163,7 @@ def accuracy_columns(trained: Trained, right: int, total: int, split: str) -> Ro
         "low": round(100 * low, 4),
         "high": round(100 * high, 4),
         "images": total,
-        MAJORITY: round(100 * trained.data.null_accuracy(split), 4),
+        MAJORITY: round(100 * trained.data.majority_accuracy(split), 4),
         "trained at": Size.of(trained.data.size),
     }
 

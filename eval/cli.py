@@ -21,8 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from train.errors import one_message
-from train.extensions import import_modules
+from train.command_line import import_modules, one_message
 
 if TYPE_CHECKING:
     import torch

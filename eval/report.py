@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tabulate import tabulate
 
-from train.files import write_aside
-from train.provenance import code, machine, versions
+from train.environment import code, machine, versions
+from train.run_folder import write_aside
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

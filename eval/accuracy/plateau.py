@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from eval.report import Row
 from eval.statistics import without_seed
-from train.files import METRICS
+from train.run_folder import METRICS
 
 ON_CPU = True
 LOSS = "train/loss"

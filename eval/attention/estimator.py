@@ -29,7 +29,7 @@ from performer_string.ops import reference
 from performer_string.ops.rotary import rotate_pair
 from train.checkpoint import Trained
 from train.data.sizes import Size, ascending
-from train.probe import Probe, probe_attention
+from train.inspection import AttentionInputs, inspect_attention
 
 QUANTILES = (0.01, 0.1, 0.5, 0.9)
 TITLES = {  # of the columns that are in the table and the plot, averaged over heads
@@ -57,24 +57,26 @@ def total_variation(one: Tensor, other: Tensor) -> Tensor:
     return (one - other).abs().sum(-1) / 2
 
 
-def attention_statistics(probe: Probe, queries: Tensor, positions: Tensor, blank: Tensor) -> dict[str, Tensor]:
+def attention_statistics(
+    inputs: AttentionInputs, queries: Tensor, positions: Tensor, blank: Tensor
+) -> dict[str, Tensor]:
     """Return statistics of one layer's attention, each [B, H], averaged over queries.
 
     Args:
-        probe: queries, keys and backend of the layer.
+        inputs: queries, keys and backend of the layer.
         queries: indices of the patches whose queries are looked at, [R].
         positions: of the patches, [N, 2].
         blank: which patches have one value everywhere, [B, N].
     """
-    q, k = rotate_pair(probe.q, probe.k, probe.rotation)
+    q, k = rotate_pair(inputs.q, inputs.k, inputs.rotation)
     prefix = k.shape[-2] - len(positions)
     some_q = q[:, :, prefix + queries]
-    weights = probe.backend.weights(some_q, k, key_bias=probe.key_bias).float()  # [B, H, R, P + N]
-    softmax = reference.softmax_weights(some_q, k, key_bias=probe.key_bias)
-    limit = expected_backend(probe.backend)
+    weights = inputs.backend.weights(some_q, k, key_bias=inputs.key_bias).float()  # [B, H, R, P + N]
+    softmax = reference.softmax_weights(some_q, k, key_bias=inputs.key_bias)
+    limit = expected_backend(inputs.backend)
     kernel = torch.full_like(weights, torch.nan)
     if limit is not None:
-        kernel = limit.weights(some_q, k, key_bias=probe.key_bias)
+        kernel = limit.weights(some_q, k, key_bias=inputs.key_bias)
 
     norms, blanks = k.norm(dim=-1), blank[:, None].to(k)  # [B, H, P + N], [B, 1, N]
     entropy = -torch.special.xlogy(weights, weights.clamp_min(0)).sum(-1).mean(-1)
@@ -123,7 +125,7 @@ def study(trained: Trained, size: Size, options: argparse.Namespace, device: tor
     blanks, total = 0.0, 0
     for images, _ in checkpoints.batches(trained, size, options, device):
         blank = blank_patches(vit, images)
-        probes = probe_attention(vit, images)
+        probes = inspect_attention(vit, images)
         by_batch.append([attention_statistics(probe, queries, positions, blank) for probe in probes])
         blanks, total = blanks + float(blank.float().mean(-1).sum()), total + len(images)
     layers = [

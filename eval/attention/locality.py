@@ -30,7 +30,7 @@ from eval.speed.measure import CachedCall, check_rounds, peak_bytes, time_in_tur
 from performer_string import ViT, fold
 from train.checkpoint import Trained
 from train.data.sizes import Size
-from train.probe import probe_attention
+from train.inspection import inspect_attention
 
 SOMETIMES_EMPTY = ("resolution", "tokens", "layer", "head", "low", "high", "images", MAJORITY)
 FROM_ACCURACY = ("resolution", "tokens", "low", "high", "images", MAJORITY)
@@ -80,7 +80,7 @@ def measure_radius(trained: Trained, options: argparse.Namespace, device: torch.
     columns = {"resolution": size, "tokens": len(positions), "images": len(images)}
     equal = torch.ones(1, 1, len(positions), len(positions), device=device)
     yield make_row("radius", name, "uniform", float(attention_radius(equal, positions)), **columns)
-    for layer, probe in enumerate(probe_attention(vit, data.normalise(images.to(device)))):
+    for layer, probe in enumerate(inspect_attention(vit, data.normalise(images.to(device)))):
         weights = {"attention radius": probe.weights(), "effective radius": probe.effective_weights()}
         radii = {quantity: attention_radius(w[..., prefix:, prefix:], positions) for quantity, w in weights.items()}
         if probe.locality is not None:

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from eval.encodings import translations
 from eval.report import Row, select, unique
 from train.checkpoint import load_trained
-from train.files import checkpoint_of
+from train.run_folder import checkpoint_of
 
 ON_CPU = True
 VERDICTS = {

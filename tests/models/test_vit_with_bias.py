@@ -15,12 +15,11 @@ from performer_string.ops import reference
 from performer_string.ops.layout import TokenLayout
 from tests.helpers.small_vit import SMALL, vit
 from train.callbacks.figures import locality_figure
-from train.checkpoint import check_same_model, load_trained
-from train.contents import read_checkpoint
+from train.checkpoint import check_same_model, load_trained, read_checkpoint
 from train.data.module import ImageData
+from train.inspection import inspect_attention as probe_attention
 from train.module import ImageClassifier
 from train.optim import OptimConfig
-from train.probe import probe_attention
 
 IMAGES = torch.randn(2, 2, 16, 24, generator=torch.Generator().manual_seed(0))
 FOCUSED = {"locality": "gaussian", "locality_options": {"sigma": 1.5, "amplitude": 0.8}}

@@ -9,7 +9,7 @@ from performer_string import ViT, ViTConfig, build_locality, grid_positions, lin
 from performer_string.layers.backends import build_attention
 from performer_string.ops import reference
 from tests.helpers.maps import MAPS, compare, make_map, naive_features
-from train.probe import probe_attention
+from train.inspection import inspect_attention as probe_attention
 
 B, H, N, D = 2, 3, 9, 6
 

@@ -15,7 +15,7 @@ from performer_string import grid_positions
 from performer_string.layers.backends import build_attention
 from tests.helpers.checkpoints import CONFIG, read, save
 from tests.helpers.large_weights import MODELS
-from train.probe import Probe
+from train.inspection import AttentionInputs
 
 POSITIONS = grid_positions((3, 4))
 
@@ -29,7 +29,7 @@ def statistics_of(weights: Tensor, blank: Tensor | None = None) -> dict[str, Ten
 
     q, k = torch.randn(2, 2, 3, len(weights), 4)
     blank = torch.zeros(2, 12, dtype=torch.bool) if blank is None else blank
-    return attention_statistics(Probe(Fixed(), q, k, None), torch.arange(12), POSITIONS, blank)
+    return attention_statistics(AttentionInputs(Fixed(), q, k, None), torch.arange(12), POSITIONS, blank)
 
 
 @pytest.mark.parametrize("prefix", [0, 2])
@@ -57,7 +57,7 @@ def test_norms_and_their_quantiles():
     k = torch.randn(2, 3, 14, 4)
     backend = build_attention("softmax", head_dim=4, num_heads=3, feature_map="", seed=0, feature_options={})
     blank = torch.arange(12).expand(2, 12) < 3
-    measured = attention_statistics(Probe(backend, 2 * k, k, None), torch.arange(5), POSITIONS, blank)
+    measured = attention_statistics(AttentionInputs(backend, 2 * k, k, None), torch.arange(5), POSITIONS, blank)
     norms = k.norm(dim=-1)
     torch.testing.assert_close(measured["q norm"], 2 * norms.mean(-1))
     torch.testing.assert_close(measured["k norm"], norms.mean(-1))
@@ -80,7 +80,7 @@ def test_another_kernel_is_told_from_the_variance_of_a_draw():
 
     def variations(name: str, **options) -> dict[str, float]:
         backend = build_attention("linear", head_dim=6, num_heads=8, feature_map=name, seed=0, feature_options=options)
-        values = attention_statistics(Probe(backend, q, k, None), torch.arange(12), POSITIONS, blank)
+        values = attention_statistics(AttentionInputs(backend, q, k, None), torch.arange(12), POSITIONS, blank)
         return {key.removeprefix("TV "): float(value.mean()) for key, value in values.items() if "TV" in key}
 
     few, many = (variations("favor+", num_features=m) for m in (64, 64 * 64))
@@ -101,7 +101,7 @@ def test_attention_and_its_limit_have_the_key_bias(kind):
     name = "softmax" if kind == "softmax" else "linear"
     backend = build_attention(name, head_dim=4, num_heads=3, feature_map=kind, seed=0, feature_options=options)
     q, k = torch.randn(2, 2, 3, 12, 4)
-    probe = Probe(backend, q, k, None, key_bias=3 * torch.randn(2, 3, 12))
+    probe = AttentionInputs(backend, q, k, None, key_bias=3 * torch.randn(2, 3, 12))
     measured = attention_statistics(probe, torch.arange(12), POSITIONS, torch.zeros(2, 12, dtype=torch.bool))
     assert measured["TV expected to softmax"].max() < 1e-6
     if kind == "softmax":

@@ -18,7 +18,7 @@ from performer_string import ViT, ViTConfig, grid_positions
 from performer_string.feature_maps import FEATURE_MAPS, FeatureMap
 from tests.helpers.checkpoints import CONFIG, read, save
 from tests.helpers.large_weights import MODELS, model, sparse_images
-from train.probe import probe_attention
+from train.inspection import inspect_attention
 
 
 def trace(vit: ViT) -> tuple:
@@ -163,7 +163,7 @@ def test_near_keys(kind, locality, normalised, monkeypatch):
     monkeypatch.setattr(dense_attention, "QUERIES_AT_A_TIME", 30)  # of 82
     focused = {"locality": locality, "locality_options": {"normalised": normalised}} if locality else {}
     vit, images = model(kind, **focused, key_gate=True), sparse_images(9)
-    probe, calls = probe_attention(vit, images)[1], []
+    probe, calls = inspect_attention(vit, images)[1], []
     with changed(vit, interventions(vit)["near keys, layer 1"]):
         backend = vit.backends()[1]
         backend.register_forward_hook(lambda module, args, out: calls.append((args[2], out)))
