@@ -231,7 +231,7 @@ def test_test_images_are_enough_to_test(images, tmp_path, capsys):
     given = ["resolution", "--checkpoint", str(path), "--resolutions", "8", "--root"]
     main([*given, str(tmp_path / "there")])
     _, rows = read(tmp_path / "run" / "results" / "resolution.csv")
-    assert [(row["images"], row["null"]) for row in rows] == [("4", "50.0")]
+    assert [(row["images"], row["majority baseline"]) for row in rows] == [("4", "50.0")]
     for root, only in (("elsewhere", "a, c are"), ("more", "c is")):
         with pytest.raises(SystemExit):
             main([*given, str(tmp_path / root)])
