@@ -9,9 +9,9 @@ import pytest
 import torch
 import yaml
 from torch import Tensor
-from training import TINY
 
 from performer_string.bias import base
+from tests.helpers.training import TINY
 
 if not torch.cuda.is_available():  # before anything imports Triton: its kernels then run on the CPU
     os.environ.setdefault("TRITON_INTERPRET", "1")

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from eval.measure import peak_bytes
+from eval.speed.measure import peak_bytes
 from performer_string import build_feature_map, build_locality, grid_positions, linear_attention
 from performer_string.bias.linear_time import recompute
 from performer_string.feature_maps import FEATURE_MAPS, FeatureMap, RandomFeatures

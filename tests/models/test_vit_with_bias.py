@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from eval.seeds import check_seeds
+from eval.statistics import check_seeds
 from performer_string import LOCALITIES, VALUE_MAPS, ViT, ViTConfig, build_encoding, fold, grid_positions
 from performer_string.bias import base
 from performer_string.layers.attention import SelfAttention
@@ -18,12 +18,11 @@ from performer_string.ops.layout import TokenLayout
 from tests.helpers.cases import case
 from tests.helpers.small_vit import SMALL, large, vit
 from train.callbacks.figures import locality_figure
-from train.checkpoint import check_same_model, load_trained
-from train.contents import read_checkpoint
+from train.checkpoint import check_same_model, load_trained, read_checkpoint
 from train.data.module import ImageData
+from train.inspection import inspect_attention
 from train.module import ImageClassifier
 from train.optim import OptimConfig
-from train.probe import probe_attention
 
 IMAGES = torch.randn(2, 2, 16, 24, generator=torch.Generator().manual_seed(0))
 GAUSSIAN = {"locality": "gaussian", "locality_options": {"sigma": 1.5, "amplitude": 0.8}}
@@ -87,7 +86,7 @@ def test_layers_multiply_their_weights_by_lambda(attention):
         positions = grid_positions((4, 3))
         squares = (positions[:, None] - positions).square().sum(-1)
         with torch.no_grad():
-            probes = probe_attention(model, IMAGES)
+            probes = inspect_attention(model, IMAGES)
             for probe, (values, out), locality in zip(probes, calls, model.localities(), strict=True):
                 decay = torch.ones(2, 12 + count, 12 + count)
                 for h, (sigma, amplitude) in enumerate(zip(locality.sigma(), locality.amplitude(), strict=True)):
@@ -107,7 +106,7 @@ def test_normalised_locality_is_a_bias_of_the_logits(attention):
                 for parameter in block.attention.locality.parameters():
                     torch.nn.init.uniform_(parameter, -2, -1)  # narrow decays
                 block.attention.backend.register_forward_hook(partial(record, calls))
-            for probe, (values, out) in zip(probe_attention(model, IMAGES), calls, strict=True):
+            for probe, (values, out) in zip(inspect_attention(model, IMAGES), calls, strict=True):
                 weights = probe.effective_weights()
                 torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
                 assert (weights - probe.weights()).abs().max() > 0.01
@@ -115,7 +114,7 @@ def test_normalised_locality_is_a_bias_of_the_logits(attention):
 
 
 def test_without_a_locality_the_effective_weights_are_the_attention():
-    probe = probe_attention(vit(), IMAGES)[1]
+    probe = inspect_attention(vit(), IMAGES)[1]
     assert torch.equal(probe.effective_weights(), probe.weights())
 
 
