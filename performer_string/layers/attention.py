@@ -24,8 +24,8 @@ GATE_SCALE = 4.0
 class SelfAttention(nn.Module):
     """Multi-head self-attention of tokens [B, N, D] under a rotation of queries and keys.
 
-    A rotation R = B Rot(theta) B^T has a basis B for each head, which is folded into the projections, W <- B^T W: once
-    a call in training, once for all calls in evaluation, instead of a product for each token.
+    A rotation R = B Rot(theta) B^T has a basis B for each head. It is folded into the projections, W <- B^T W, once for
+    each call instead of a product for each token, and once for all calls within `ViT.cached()`.
 
     Args:
         width: D.
@@ -123,11 +123,8 @@ class SelfAttention(nn.Module):
         foldable = self.is_foldable()
         if basis is None or not foldable:  # hooks and what stands for the projection (adapters, pruning) are called
             qkv = self.qkv(x)
-        elif self.training or torch.is_grad_enabled():
-            qkv = F.linear(x, *self.fold(basis))
         else:
-            sources = (basis, *self.qkv.parameters())
-            qkv = F.linear(x, *self.cache.get("folded", sources, lambda: self.fold(basis)))
+            qkv = F.linear(x, *self.cache.get((x.device, self.qkv.weight.dtype), lambda: self.fold(basis)))
         qkv = qkv.unflatten(-1, (3, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)  # [3, B, H, N, d]
         q, k, v = qkv.unbind(0)
         if basis is not None and not foldable:

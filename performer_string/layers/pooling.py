@@ -1,4 +1,4 @@
-"""From tokens to one vector: their mean, or attention by learned queries, in time linear in their number."""
+"""Pooling of tokens to one vector: their mean, or attention by learned queries, in time linear in their number."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ from torch import Tensor, nn
 
 
 def mean_pool(x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The mean of the tokens, [B, N, D] -> [B, D]; of those in the mask [B, N]."""
+    """Return the mean of the tokens that take part.
+
+    Args:
+        x: tokens, [B, N, D].
+        mask: [B, N], True where a token takes part; None for all.
+
+    Returns:
+        [B, D].
+    """
     if mask is None:
         return x.mean(dim=1)
     dtype = torch.promote_types(x.dtype, torch.float32)  # fp16 has no number for a sum of many
@@ -16,11 +24,11 @@ def mean_pool(x: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 class AttentionPool(nn.Module):
-    """o_h = sum_j softmax_j(w_h . x_j / sqrt D) x_j^(h), with a learned query w_h for each part h of the width.
+    """Pooling by attention: o_h = sum_j softmax_j(w_h . x_j / sqrt D) x_j^(h), a learned query w_h for each head h.
 
-    Pooling by multi-head attention (Lee et al., arXiv:1810.00825, section 3.2) with one seed and without projections
-    of its own: the tokens are keys, and their parts x^(h) of D / H dimensions the values. Queries start at zero, so
-    that it starts as the mean. It sees no positions, and keeps the invariance of the tokens.
+    Multi-head attention (arXiv:1810.00825, section 3.2) with one seed and without projections: tokens are the keys, and
+    their parts x^(h) of D / H dimensions the values. Queries start at zero, so that it starts as the mean. It sees no
+    positions, and keeps the invariance of the tokens.
 
     Args:
         width: D.
@@ -32,8 +40,15 @@ class AttentionPool(nn.Module):
         self.query = nn.Parameter(torch.zeros(num_heads, width))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """[B, N, D] -> [B, D], in the type of x; logits and softmax in float32 or better. Of the tokens in the mask
-        [B, N], of which each sample has to have one."""
+        """Pool tokens, with logits and softmax in float32 or better.
+
+        Args:
+            x: tokens, [B, N, D].
+            mask: [B, N], True where a token takes part, one of each sample at least; None for all.
+
+        Returns:
+            [B, D] in the type of x.
+        """
         dtype = torch.promote_types(x.dtype, torch.float32)
         heads, width = self.query.shape
         with torch.autocast(x.device.type, enabled=False):

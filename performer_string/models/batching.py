@@ -13,22 +13,22 @@ from performer_string.position.grid import grid_positions, grid_steps
 
 
 def batch_images(vit: ViT, images: Sequence[Tensor]) -> dict[str, Tensor]:
-    """What a ViT takes for images of several sizes: `vit(**batch_images(vit, images))` has a row for each image, equal
-    to `vit(image[None])` but for rounding, gradients included.
+    """Pad images of several sizes to one batch, with a mask and, where needed, positions of their patches.
 
-    Each is padded at the end of its axes to the largest size of the batch along each. Padding takes as long as patches
-    do, so that images of similar sizes belong together.
+    `vit(**batch_images(vit, images))` has a row for each image, equal to `vit(image[None])` but for rounding, gradients
+    included. Each image is padded at the end of its axes to the largest size of the batch. Padding takes as long as
+    patches do, so that images of similar sizes belong together.
 
     Args:
-        vit: whose patches divide the images, and whose configuration says where their patches lie.
+        vit: the model, whose patches divide the images.
         images: [channels, height, width] each (or of the axes that the model takes), of one type and device.
 
     Returns:
         images: [B, channels, height, width].
-        patch_mask: [B, N], False where a patch is padding; left out where images are of one size, as positions are.
-        positions: [B, N, C], left out where those of the padded grid will do. (With positions interpolated, or
-            `absolute` ones, the place of a patch is a matter of the size of its image. A locality, which wants one grid
-            for all images, then is an error of the model.)
+        patch_mask: [B, N], False where a patch is padding; left out where all images are of one size.
+        positions: [B, N, C], left out where those of the padded grid serve. With positions interpolated, and with
+            `absolute` ones, the position of a patch depends on the size of its image. A locality, which wants one grid
+            for all images, is then an error of the model.
 
     Raises:
         ValueError: no images, images of several channels, types or devices, or ones that the patches do not divide.
@@ -37,27 +37,27 @@ def batch_images(vit: ViT, images: Sequence[Tensor]) -> dict[str, Tensor]:
         raise ValueError("a batch has to hold one image or more.")
     kinds = {(image.ndim, len(image), image.dtype, image.device) for image in images}
     if len(kinds) > 1:
-        given = "; ".join(f"{list(image.shape)} {image.dtype} {image.device}" for image in images)
-        raise ValueError(f"the images of a batch have to be of the same channels, type and device, not {given}.")
+        listed = "; ".join(f"{list(image.shape)} {image.dtype} {image.device}" for image in images)
+        raise ValueError(f"the images of a batch have to be of the same channels, type and device, not {listed}.")
     grids = [vit.grid(*image.shape[1:]) for image in images]
     largest = [max(sizes) for sizes in zip(*grids, strict=True)]
 
-    def padded(x: Tensor, scale: Sequence[int]) -> Tensor:
-        """[.., *sizes] -> [.., *largest], each axis of which has `scale` entries for a patch."""
-        missing = [n * s - have for n, s, have in zip(largest, scale, x.shape[-len(scale) :], strict=True)]
+    def pad(x: Tensor, scale: Sequence[int]) -> Tensor:
+        """[.., *sizes] -> [.., *largest], with `scale` entries for a patch along each axis."""
+        missing = [n * s - size for n, s, size in zip(largest, scale, x.shape[-len(scale) :], strict=True)]
         return F.pad(x, [amount for m in reversed(missing) for amount in (0, m)])  # of the last axis first
 
-    def places(grid: tuple[int, ...]) -> Tensor:
-        """Those of an image's own grid, gone on with over the largest: [N, C]."""
-        own = vit.grid_positions(grid, images[0].device)
-        steps = own.new_tensor(grid_steps(grid, *vit.placing()))
-        return own[0] + grid_positions(largest, device=own.device, dtype=own.dtype) * steps
+    def extended_positions(grid: tuple[int, ...]) -> Tensor:
+        """Positions on an image's grid, continued over the largest one: [N, C]."""
+        positions = vit.grid_positions(grid, images[0].device)
+        steps = positions.new_tensor(grid_steps(grid, *vit.placing()))
+        return positions[0] + grid_positions(largest, device=positions.device, dtype=positions.dtype) * steps
 
-    ones = [1] * len(vit.patch)
-    there = [torch.ones(grid, dtype=torch.bool, device=images[0].device) for grid in grids]
-    batch = {"images": torch.stack([padded(image, vit.patch) for image in images])}
+    batch = {"images": torch.stack([pad(image, vit.patch) for image in images])}
     if len(set(grids)) > 1:
-        batch["patch_mask"] = torch.stack([padded(mask, ones).flatten() for mask in there])
+        ones = [1] * len(vit.patch)
+        masks = [torch.ones(grid, dtype=torch.bool, device=images[0].device) for grid in grids]
+        batch["patch_mask"] = torch.stack([pad(mask, ones).flatten() for mask in masks])
         if vit.placing()[0] != "extrapolate":
-            batch["positions"] = torch.stack([places(grid) for grid in grids])
+            batch["positions"] = torch.stack([extended_positions(grid) for grid in grids])
     return batch

@@ -1,4 +1,4 @@
-"""Bases folded into the projections for good: for inference every separable encoding is then RoPE."""
+"""Fold bases into the projections for good: for inference every separable encoding is then RoPE."""
 
 from __future__ import annotations
 
@@ -9,20 +9,26 @@ import torch
 
 from performer_string.models.vit import ViT
 from performer_string.position import SeparableEncoding
-from performer_string.position.rotation import parts_of
+from performer_string.position.rotation import split_heads
 
 
-@torch.inference_mode(False)  # the copy may serve others than this context
+@torch.inference_mode(False)  # the copy may be used outside of inference mode
 @torch.no_grad()
 def fold(model: ViT) -> ViT:
-    """A copy of the model, in evaluation mode, with W_Q and W_K replaced by B^T W_Q and B^T W_K, layer by layer.
+    """Return a copy for inference, with W_Q and W_K replaced by B^T W_Q and B^T W_K in each layer.
 
-    The outputs are those of the model; the encoding of the copy has no basis left to compute or to apply. The model
-    itself stays as it is, to be trained on. Encodings without a basis (RoPE, LieRE, absolute) are left as they are, as
-    is a folded model, and a structure on the values keeps the basis of its own encoding. The weights of a folded model
-    load into a folded model only.
+    Its outputs are those of the model. Its encoding has no basis left to compute or apply. The model itself stays as it
+    is. Encodings without a basis (RoPE, LieRE, absolute) are left as they are, as is a folded model. A value map keeps
+    the basis of its encoding. The weights of a folded model load into a folded model only.
+
+    Args:
+        model: the model.
+
+    Returns:
+        A ViT in evaluation mode.
 
     Raises:
+        TypeError: something else than a ViT.
         ValueError: a projection that is more than its weight and bias, or is shared by layers.
     """
     if not isinstance(model, ViT):
@@ -40,12 +46,12 @@ def fold(model: ViT) -> ViT:
         )
     projections = [x for attention in model.attentions() for x in attention.qkv.parameters()]
     if len(set(map(id, projections))) < len(projections):
-        raise ValueError("fold needs projections of its own in each layer, and two layers of this model share theirs.")
+        raise ValueError("fold needs a projection for each layer, and two layers of this model share theirs.")
     folded = copy.deepcopy(model).eval()
     layers = len(folded.blocks)
-    bases = [basis] * layers if encoding.layers == 1 else parts_of(basis, layers, 0)  # [1 or H, d, d] each
-    for attention, own in zip(folded.attentions(), bases, strict=True):
-        weight, bias = attention.fold(own)
+    bases = [basis] * layers if encoding.layers == 1 else split_heads(basis, layers, 0)  # [1 or H, d, d] each
+    for attention, layer_basis in zip(folded.attentions(), bases, strict=True):
+        weight, bias = attention.fold(layer_basis)
         attention.qkv.weight.copy_(weight)
         attention.qkv.bias.copy_(bias)
     cast(SeparableEncoding, folded.encoding).is_folded = True

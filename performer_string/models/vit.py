@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from os import PathLike
-from typing import cast
+from typing import Any, cast
 
 import torch
-from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
@@ -21,6 +21,8 @@ from performer_string.layers.block import Block, recomputable
 from performer_string.layers.pooling import AttentionPool, mean_pool
 from performer_string.models.build import build_block, build_position_encoding
 from performer_string.models.config import ViTConfig, patch_and_image
+from performer_string.models.initialise import initialise
+from performer_string.models.patches import check_images, patch_grid, patchify
 from performer_string.ops.layout import TokenLayout, make_grid
 from performer_string.ops.validation import check_mask
 from performer_string.position.grid import (
@@ -38,24 +40,23 @@ from performer_string.utils.renames import rename_weights
 from performer_string.utils.seeds import draw_seed, seeded
 
 
-def check_images(images: Tensor, channels: int, axes: int) -> None:
-    """Raise an error unless images are floats [B, channels, *sizes]."""
-    if images.ndim != 2 + axes or images.shape[1] != channels:
-        sizes = "height, width" if axes == 2 else f"and {axes} sizes"
-        raise ValueError(f"images have to be [B, {channels}, {sizes}], not {list(images.shape)}.")
-    if not images.is_floating_point():
-        raise TypeError(f"images have to be floating-point, normalised as in training, not {images.dtype}.")
+def _rename_weights(model: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Load weights under former names; a function of the module's top level, so that a model can be pickled."""
+    rename_weights(state_dict)
 
 
 class ViT(nn.Module):
-    """Images [B, channels, height, width], or [B, channels, *sizes] of other dimensions, to logits [B, classes];
-    `ViTConfig` says what can be chosen."""
+    """Vision Transformer: images [B, channels, *sizes] to logits [B, classes].
+
+    Args:
+        config: everything that can be chosen; see `ViTConfig`.
+    """
 
     def __init__(self, config: ViTConfig):
         super().__init__()
         if not isinstance(config, ViTConfig):
             raise TypeError(f"a ViT is built as ViT(ViTConfig(...)), not from a {type(config).__name__}.")
-        c = self.config = copy.deepcopy(config)  # whoever gave it may change theirs
+        c = self.config = copy.deepcopy(config)  # the caller may change theirs
         width, depth, heads = cast(int, c.width), cast(int, c.depth), cast(int, c.num_heads)
         if width % heads:
             raise ValueError(f"the width {width} is not divisible by {heads} heads.")
@@ -63,48 +64,31 @@ class ViT(nn.Module):
         self.train_grid = tuple(c.position_grid) if c.position_grid is not None else self.grid(*image_size)
         self.num_prefix = c.registers + (c.pool == "cls")
         self.grad_checkpointing = False
-        # Each component has a stream of random numbers of its own, so that a change of one leaves the initial values of
-        # all others as they are. The streams depend on one number of torch's generator, which moves on by that alone.
+        self.rotation_cache = TensorCache(2)  # of the latest two grids; LieRE has N x d x d for each layer
         stream = draw_seed()
-        with seeded(stream):
+        with seeded(stream):  # torch's generator moves on by the one number of `draw_seed`, whatever the model
             self.embed = nn.Linear(c.in_channels * math.prod(self.patch), width)
             self.prefix = nn.Parameter(torch.zeros(self.num_prefix, width)) if self.num_prefix else None
             self.encoding = build_position_encoding(c, self.train_grid, stream)
-            self.rotation_cache = TensorCache(2)  # of the latest two grids; LieRE has N x d x d for each layer
             blocks = (build_block(c, layer, self.train_grid, self.num_prefix, stream) for layer in range(depth))
             self.blocks = nn.ModuleList(blocks)
             self.norm = nn.LayerNorm(width, c.norm_eps)
             self.pool = AttentionPool(width, heads) if c.pool == "attention" else None
             self.head = nn.Linear(width, c.num_classes) if c.num_classes else nn.Identity()
-        self.initialise(stream)
+        initialise(self, stream)
         self.register_load_state_dict_post_hook(place_computed_buffers)
-        self.register_load_state_dict_pre_hook(lambda model, state_dict, *_: rename_weights(state_dict))
-
-    @torch.no_grad()
-    def initialise(self, stream: int) -> None:
-        """Draw the initial weights of linear layers and prefix tokens, each from a stream named after it.
-
-        Args:
-            stream: seed of the streams.
-        """
-        for name, module in self.named_modules():
-            if isinstance(module, nn.Linear):
-                with seeded(stream, name):
-                    nn.init.trunc_normal_(module.weight, std=0.02)
-                nn.init.zeros_(module.bias)
-        if self.prefix is not None:
-            with seeded(stream, "prefix"):
-                nn.init.normal_(self.prefix, std=0.02)
-        if self.config.mimetic_init:
-            for attention in self.attentions():
-                attention.tie_keys_to_queries()
+        self.register_load_state_dict_pre_hook(_rename_weights)
 
     @classmethod
     def from_checkpoint(cls, path: str | PathLike[str]) -> ViT:
-        """The model of a checkpoint of `python -m train`, on the CPU and in evaluation mode.
+        """Load the model of a checkpoint of `python -m train`, on the CPU and in evaluation mode.
+
+        Args:
+            path: the checkpoint, as `runs/NAME/checkpoints/last.ckpt`.
 
         Raises:
-            ValueError: a file of another kind, such as a `state_dict` alone, which does not say what model it is of.
+            ValueError: a file of another kind, such as a `state_dict` alone, which does not say what model it is of;
+                a field that this version does not have.
         """
         content = torch.load(path, map_location="cpu", weights_only=True)
         if not isinstance(content, dict) or not {"hyper_parameters", "state_dict"} <= content.keys():
@@ -118,78 +102,111 @@ class ViT(nn.Module):
         return model.eval()
 
     def grid(self, *sizes: int) -> tuple[int, ...]:
-        """Patches along each axis of an image of these sizes: height and width."""
-        if len(sizes) != len(self.patch):
-            raise ValueError(f"this model takes images of {len(self.patch)} axes, not {len(sizes)}: {sizes}.")
-        if any(size % patch for size, patch in zip(sizes, self.patch, strict=True)):
-            near = [max(size // patch, 1) * patch for size, patch in zip(sizes, self.patch, strict=True)]
-            given, patches, better = (" x ".join(map(str, each)) for each in (sizes, self.patch, near))
-            raise ValueError(
-                f"an image of {given} pixels is not divisible into patches of {patches}. Resize it, for example to "
-                f"{better}."
-            )
-        return tuple(size // patch for size, patch in zip(sizes, self.patch, strict=True))
+        """Return the patches along each axis of an image of these sizes in pixels: height and width."""
+        return patch_grid(sizes, self.patch)
 
     def placing(self) -> tuple[PositionMode, tuple[int, ...] | None]:
-        """How patches are placed, and in which training grid, where that matters."""
-        # Where encodings do not extrapolate, a place is a place of the training grid.
+        """Return the position mode, and the training grid where that matters."""
+        # Encodings that do not extrapolate have positions of the training grid only.
         mode: PositionMode = self.config.positions if self.encoding.extrapolates else "interpolate"
         return mode, self.train_grid if mode == "interpolate" else None
 
+    def is_centred(self) -> bool:
+        """Return whether positions are relative to their mean."""
+        return self.config.centred and self.encoding.extrapolates
+
     def grid_positions(self, grid: Sequence[int], device: torch.device | None = None) -> Tensor:
-        """Positions of the patches of a grid, [N, C], as the configuration and the encoding want them; float32, or
-        float64 in a model of it."""
+        """Return the positions of the patches of a grid, [N, C], in float32, or float64 in a model of that type."""
         mode, train_grid = self.placing()
-        centred = self.config.centred and self.encoding.extrapolates
         dtype = torch.promote_types(self.norm.weight.dtype, torch.float32)
+        centred = self.is_centred()
         return grid_positions(grid, mode=mode, train_grid=train_grid, centred=centred, device=device, dtype=dtype)
 
-    def rotations(self, positions: Tensor) -> list[Rotation]:
-        """The rotation of each layer at the positions [N, C] of the patches; prefix tokens stay at the origin."""
-        rotations = self.encoding.by_layer(with_prefix(positions, self.num_prefix))
+    def layout(
+        self, grid: tuple[int, ...], positions: Tensor | None = None, patch_mask: Tensor | None = None
+    ) -> TokenLayout:
+        """Return where the tokens lie, prefix tokens first.
+
+        Args:
+            grid: patches along each axis.
+            positions: of the patches, [N, C] or [B, N, C]; those of the grid unless given.
+            patch_mask: [B, N], True where a patch takes part.
+        """
+        regular, centre = None, None
+        if positions is None:
+            positions = self.grid_positions(grid, self.norm.weight.device)
+            regular = make_grid(grid, grid_steps(grid, *self.placing()))
+        if self.is_centred() and (regular is None or patch_mask is not None):
+            positions = as_floating(positions)
+            centre = mean_position(positions, patch_mask)  # [1, C], or [B, 1, C]
+            if centre.ndim == positions.ndim:  # one for each sample that has positions, else one for all
+                positions, centre = positions - centre, None
+        mask = None if patch_mask is None else F.pad(patch_mask, (self.num_prefix, 0), value=True)
+        return TokenLayout(with_prefix(positions, self.num_prefix), regular, self.num_prefix, mask, centre)
+
+    def rotations(self, layout: TokenLayout) -> list[Rotation]:
+        """Return the rotation of each layer; prefix tokens are at the origin."""
+        rotations = self.encoding.by_layer(layout.centred_positions())
         return rotations * len(self.blocks) if len(rotations) == 1 else rotations
 
-    def grid_rotations(self, grid: tuple[int, ...], positions: Tensor) -> list[Rotation]:
-        """Those of a grid, which are kept in evaluation for the latest two."""
-        if self.training or torch.is_grad_enabled():
-            return self.rotations(positions)
-        key = (grid, self.train_grid, positions.device, positions.dtype, self.config.positions, self.config.centred)
-        sources = (*self.encoding.parameters(), *self.encoding.buffers())
-        return self.rotation_cache.get(key, sources, lambda: self.rotations(positions))
+    @contextmanager
+    def cached(self) -> Iterator[ViT]:
+        """Compute rotations and folded projections once for all forward passes within the context.
 
-    def patches(self, images: Tensor) -> Tensor:
-        """The pixels of each patch: [B, channels, height, width] -> [B, N, channels p q], in any dimension."""
-        axes = range(len(self.patch))
-        whole, cells, pixels = (" ".join(form.format(i) for i in axes) for form in ("(n{0} p{0})", "n{0}", "p{0}"))
-        sizes = {f"p{i}": self.patch[i] for i in axes}
-        return rearrange(images, f"b c {whole} -> b ({cells}) (c {pixels})", **sizes)
+        For inference: `with model.cached(), torch.no_grad(): ...`. The weights have to stay as they are meanwhile. A
+        forward pass with gradients computes everything itself. `fold(model)` has a similar effect for good.
+
+        Raises:
+            RuntimeError: a model in training mode.
+        """
+        if self.training:
+            raise RuntimeError("cached() is for inference: call model.eval() before.")
+        caches = [self.rotation_cache, *(attention.cache for attention in self.attentions())]
+        for cache in caches:
+            cache.switch(True)
+        try:
+            yield self
+        finally:
+            for cache in caches:
+                cache.switch(False)
+
+    def forward(self, images: Tensor, positions: Tensor | None = None, patch_mask: Tensor | None = None) -> Tensor:
+        """Return logits [B, classes], or pooled features [B, D] where there are no classes.
+
+        Args:
+            images: [B, channels, height, width], floats, normalised as in training.
+            positions: [N, C], or [B, N, C] for each image, in place of those of the grid. They are centred as those
+                are where the configuration says so, by the mean of the patches that take part.
+            patch_mask: [B, N], True where a patch takes part, one of each image at least. The others, as the padding
+                of smaller images in a batch, are no keys and are not pooled. None for all. `batch_images` makes such
+                batches, with the positions of each image.
+        """
+        return self.forward_head(self.forward_features(images, positions, patch_mask), patch_mask=patch_mask)
 
     def forward_features(
         self, images: Tensor, positions: Tensor | None = None, patch_mask: Tensor | None = None
     ) -> Tensor:
-        """What the last norm puts out, prefix tokens first: [B, P + N, D]. Arguments as of `forward`."""
+        """Return the outputs of the last norm, prefix tokens first: [B, P + N, D]. Arguments as of `forward`."""
         check_images(images, self.config.in_channels, len(self.patch))
         grid = self.grid(*images.shape[2:])
-        check_mask("patch", patch_mask, images.shape[0], math.prod(grid))  # not len(): an export is of any batch
-        at_grid = positions is None
-        if positions is None:
-            positions = self.grid_positions(grid, images.device)
-        elif tuple(positions.shape[:-1]) not in ((math.prod(grid),), (len(images), math.prod(grid))):
+        patches = math.prod(grid)
+        check_mask("patch", patch_mask, images.shape[0], patches)  # not len(): an export is for any batch
+        if positions is not None and tuple(positions.shape[:-1]) not in ((patches,), (len(images), patches)):
             raise ValueError(
                 f"positions have to be [N, C], or [B, N, C] for each of the {len(images)} images, with one row for "
                 f"each of the {' x '.join(map(str, grid))} patches, not {list(positions.shape)}."
             )
-        layout = self.layout(grid, positions, at_grid, patch_mask)
-        patch_positions = layout.centred_positions()[..., self.num_prefix :, :]
-        if at_grid and layout.centre is None:
-            rotations = self.grid_rotations(grid, patch_positions)
-        else:
-            rotations = self.rotations(patch_positions)
-        x = self.embed(self.patches(images).to(self.norm.weight.dtype))  # [B, N, D]; a host model may have bf16
-        embedding = self.encoding.embedding(patch_positions)
+        layout = self.layout(grid, positions, patch_mask)
+        x = self.embed(patchify(images, self.patch).to(self.norm.weight.dtype))  # [B, N, D]; a host may have bf16
+        embedding = self.encoding.embedding(layout.centred_positions()[..., self.num_prefix :, :])
         x = x if embedding is None else x + embedding.to(x.dtype)
         if self.prefix is not None:
             x = torch.cat([self.prefix.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)  # [B, P + N, D]
+        if positions is None and layout.centre is None:
+            key = (grid, x.device, x.dtype)
+            rotations = self.rotation_cache.get(key, lambda: self.rotations(layout))
+        else:
+            rotations = self.rotations(layout)
         for block, rotation in zip(self.blocks, rotations, strict=True):
             if self.grad_checkpointing and torch.is_grad_enabled():
                 x = checkpoint(recomputable(cast(Block, block)), x, rotation, layout, use_reentrant=False)
@@ -197,62 +214,31 @@ class ViT(nn.Module):
                 x = block(x, rotation, layout)
         return cast(Tensor, self.norm(x))
 
-    def layout(
-        self, grid: tuple[int, ...], positions: Tensor, at_grid: bool = True, patch_mask: Tensor | None = None
-    ) -> TokenLayout:
-        """Return where the tokens lie, prefix tokens first.
-
-        Args:
-            grid: patches along each axis.
-            positions: of the patches, [N, C] or [B, N, C].
-            at_grid: these are `grid_positions(grid)`.
-            patch_mask: [B, N], True where a patch takes part.
-        """
-        mask = None if patch_mask is None else F.pad(patch_mask, (self.num_prefix, 0), value=True)
-        regular = make_grid(grid, grid_steps(grid, *self.placing())) if at_grid else None
-        centre = None
-        if self.config.centred and self.encoding.extrapolates and not (at_grid and patch_mask is None):
-            positions = as_floating(positions)
-            centre = mean_position(positions, patch_mask)  # [1, C], or [B, 1, C]
-            if centre.ndim == positions.ndim:  # as many samples as positions: offsets need no others
-                positions, centre = positions - centre, None
-        return TokenLayout(with_prefix(positions, self.num_prefix), regular, self.num_prefix, mask, centre)
-
     def forward_head(self, x: Tensor, pre_logits: bool = False, patch_mask: Tensor | None = None) -> Tensor:
-        """Logits [B, classes] of `forward_features`' tokens, or, before the head, what is pooled of them: [B, D]."""
-        if self.config.pool == "cls":
-            pooled = x[:, 0]
-        else:
-            patches = x[:, self.num_prefix :]
-            pooled = (self.pool or mean_pool)(patches, patch_mask)
-        return cast(Tensor, pooled if pre_logits else self.head(pooled))
-
-    def forward(self, images: Tensor, positions: Tensor | None = None, patch_mask: Tensor | None = None) -> Tensor:
-        """Logits [B, classes], or pooled features [B, D] where there are no classes.
+        """Pool the tokens of `forward_features` and classify.
 
         Args:
-            images: [B, channels, height, width], floats, normalised as in training.
-            positions: [N, C], or [B, N, C] for each image, in place of those of the grid; centred as those are where
-                the configuration says so, by the mean of the patches that take part.
-            patch_mask: [B, N], True where a patch takes part, one of each image at the least; the others, as the
-                padding of smaller images in a batch, are no keys and are not pooled. None for all. (`batch_images`
-                makes such batches, with the positions of each image.)
+            x: [B, P + N, D].
+            pre_logits: return what is pooled, [B, D], instead of logits [B, classes].
+            patch_mask: [B, N], as of `forward`.
         """
-        return self.forward_head(self.forward_features(images, positions, patch_mask), patch_mask=patch_mask)
+        patches = x[:, self.num_prefix :]
+        pooled = x[:, 0] if self.config.pool == "cls" else (self.pool or mean_pool)(patches, patch_mask)
+        return cast(Tensor, pooled if pre_logits else self.head(pooled))
 
     def patch_features(
         self, images: Tensor, positions: Tensor | None = None, patch_mask: Tensor | None = None
     ) -> Tensor:
-        """`forward_features` of the patches in their places, for dense prediction: [B, D, h, w]."""
+        """Return `forward_features` of the patches as a map for dense prediction, [B, D, h, w]."""
         x = self.forward_features(images, positions, patch_mask)[:, self.num_prefix :]
         return x.transpose(1, 2).unflatten(2, self.grid(*images.shape[2:]))
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
-        """Compute each block again in the backward pass instead of keeping what it computed (arXiv:1604.06174)."""
+        """Compute each block again in the backward pass instead of saving its tensors (arXiv:1604.06174)."""
         self.grad_checkpointing = enable
 
     def attentions(self) -> list[SelfAttention]:
-        """The attention of each layer."""
+        """Return the attention of each layer."""
         return [cast(Block, block).attention for block in self.blocks]
 
     def backends(self) -> list[AttentionBackend]:
@@ -260,16 +246,16 @@ class ViT(nn.Module):
         return [attention.backend for attention in self.attentions()]
 
     def localities(self) -> list[RelativeBias]:
-        """The locality of each layer; an empty list where there is none."""
+        """Return the locality of each layer; an empty list where there is none."""
         localities = (attention.locality for attention in self.attentions())
         return [locality for locality in localities if locality is not None]
 
     def no_weight_decay(self) -> set[str]:
-        """Names of the parameters that weight decay would pull off their meaning: all but weights of linear layers."""
+        """Return the names of the parameters without weight decay: all but the weights of linear layers."""
         decayed = {f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.Linear)}
         return {name for name, _ in self.named_parameters() if name not in decayed}
 
     def redraw(self, step: int) -> None:
-        """New random features in every layer, a function of (seed, step) alone."""
+        """Draw new random features in every layer, a function of (seed, step) alone."""
         for backend in self.backends():
             backend.redraw(step)

@@ -1,78 +1,50 @@
-"""What evaluation computes once and keeps for as long as the tensors it was made from stay the same."""
+"""An explicit cache of what does not change between forward passes of inference."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from typing import Any, TypeVar, cast
 
 import torch
-from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
-from performer_string.utils._compat import is_replica, values_unavailable, version_of
+from performer_string.utils._compat import values_unavailable
 
 T = TypeVar("T")
-_steps = 0  # of all optimizers
 
 
-def _stepped(*_: Any) -> None:
-    global _steps
-    _steps += 1
+class TensorCache:
+    """The latest few results under their keys, while it is switched on.
 
-
-register_optimizer_step_post_hook(_stepped)
-
-
-class TensorCache(nn.Module):
-    """The latest few results, each with the tensors that it depends on.
-
-    A part of the module that uses it, so that all are forgotten when that goes into training or back, or loads
-    weights, is converted or moved, and at a step of any optimizer (fused ones count no changes); a copy or a saved
-    module starts without any, and a replica of `nn.DataParallel` keeps none. Writing to a source in place is seen,
-    except through its `.data` or a NumPy view or by a collective of `torch.distributed` (as a broadcast), after which
-    `model.eval()` is to be called again.
+    It does not look at the tensors that a result depends on: no guess about their identity is right for every way to
+    write a weight (`.data`, shared memory, collectives). So it is off unless `ViT.cached()` switches it on, and whoever
+    does so leaves the weights alone meanwhile. A copied or pickled cache is empty and off.
 
     Args:
-        size: how many.
+        size: number of results.
     """
 
     def __init__(self, size: int):
-        super().__init__()
         self.size = size
-        self.results: dict[Hashable, tuple[Any, Any, Any]] = {}
+        self.results: dict[Hashable, Any] | None = None
 
-    def get(self, key: Hashable, sources: Iterable[Tensor], make: Callable[[], T]) -> T:
-        """The result kept under `key`, or `make()` where there is none or one of `sources` has changed since."""
-        sources = tuple(sources)
-        if values_unavailable() or is_replica(self):  # whose sources are no parameters
+    def switch(self, on: bool) -> None:
+        """Switch the cache on or off; either way it is empty after."""
+        self.results = {} if on else None
+
+    def get(self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return the cached result, or `make()`.
+
+        Gradients need a result of their own, so that nothing is cached while they are enabled.
+        """
+        results = self.results
+        if results is None or torch.is_grad_enabled() or values_unavailable():
             return make()
-        if any(x.is_inference() for x in sources):  # which count no changes
-            return make()
-        stamp = [_steps, *((x.data_ptr(), version_of(x), x.dtype) for x in sources)]
-        found = self.results.get(key)  # once: another thread may replace it
-        if found is not None and found[0] == stamp:
-            return cast(T, found[2])
-        with torch.inference_mode(False), torch.no_grad():  # or it could be no source of another result
-            made = make()
-        self.results.pop(key, None)
-        for oldest in list(self.results)[: max(0, len(self.results) + 1 - self.size)]:
-            self.results.pop(oldest, None)
-        # The sources are kept as well, so that no other tensor can come to lie where one of them was.
-        self.results[key] = (stamp, sources, made)
-        return made
-
-    def train(self, mode: bool = True) -> TensorCache:
-        self.results.clear()
-        return super().train(mode)
-
-    def _apply(self, *arguments: Any, **options: Any) -> TensorCache:
-        self.results.clear()  # of another type, on another device
-        super()._apply(*arguments, **options)
-        return self
-
-    def _load_from_state_dict(self, *arguments: Any) -> None:
-        self.results.clear()
-        super()._load_from_state_dict(*arguments)
+        if key not in results:
+            result = make()
+            for oldest in list(results)[: max(0, len(results) + 1 - self.size)]:
+                results.pop(oldest, None)
+            results[key] = result
+        return cast(T, results[key])
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "results": {}}
+        return {"size": self.size, "results": None}

@@ -1,4 +1,4 @@
-"""Check values against annotated types and ranges."""
+"""Checks of values against annotated types and ranges."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def fits(value: Any, kind: Any) -> bool:
-    """Whether a value is of an annotated type; of a type other than plain values, yes."""
+    """Return whether a value is of an annotated type; True for types other than plain values and their containers."""
     origin, members = get_origin(kind), get_args(kind)
     if origin in (Union, UnionType):
         return any(fits(value, member) for member in members)
@@ -30,6 +30,13 @@ def fits(value: Any, kind: Any) -> bool:
 
 
 def check_type(name: str, value: Any, kind: Any) -> None:
+    """Raise a ValueError unless a value is of an annotated type.
+
+    Args:
+        name: of the value, for the message.
+        value: to check.
+        kind: the annotation.
+    """
     if not fits(value, kind):
         wanted = kind.__name__ if isinstance(kind, type) and get_origin(kind) is None else str(kind)
         text = isinstance(value, str) and re.fullmatch(r"[-+]?\d+e[-+]?\d+", value)
@@ -37,13 +44,14 @@ def check_type(name: str, value: Any, kind: Any) -> None:
         raise ValueError(f"{name} has to be {wanted}, not {value!r}.{hint}")
 
 
-def check_types(given: DataclassInstance) -> None:
-    """An error where a field of a dataclass is of another type than annotated."""
-    annotated = get_type_hints(type(given))
-    for each in fields(given):
-        check_type(each.name, getattr(given, each.name), annotated[each.name])
+def check_types(instance: DataclassInstance) -> None:
+    """Raise a ValueError where a field of a dataclass is of another type than annotated."""
+    annotated = get_type_hints(type(instance))
+    for each in fields(instance):
+        check_type(each.name, getattr(instance, each.name), annotated[each.name])
 
 
 def check_positive(name: str, value: float) -> None:
-    if not value > 0:  # nor is NaN
+    """Raise a ValueError unless a number is positive, which NaN is not."""
+    if not value > 0:
         raise ValueError(f"{name} has to be positive, not {value}.")

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from performer_string.bias.decays import node_spacing
-from performer_string.bias.linear_time.bilateral_grid import cells_of
+from performer_string.bias.linear_time.bilateral_grid import cell_shape
 from performer_string.bias.linear_time.nodes import from_cells, to_cells
-from performer_string.bias.linear_time.tiles import products, radius_in_tokens
+from performer_string.bias.linear_time.tiles import count_products, radius_in_tokens
 from performer_string.ops.layout import Grid
 
 
@@ -23,8 +23,8 @@ def test_radius_cells_and_products_of_a_grid():
     grid = Grid((8, 20, 1), (1.0, 0.5, 1.0), 2)
     assert radius_in_tokens(3.2, grid) == (4, 7, 0)
     assert radius_in_tokens(99.0, grid) == (7, 19, 0)
-    assert cells_of(1.5, grid) == (1, 3, 1)
-    assert products(grid, (7, 19, 0)) == 160**2
+    assert cell_shape(1.5, grid) == (1, 3, 1)
+    assert count_products(grid, (7, 19, 0)) == 160**2
 
 
 def test_nodes_are_closer_in_three_dimensions_for_the_same_error():

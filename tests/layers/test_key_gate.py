@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from performer_string import ViT, ViTConfig
-from train.probe import probe_attention
+from train.inspection import inspect_attention
 
 GATED = {
     "softmax": {"attention": "softmax"},
@@ -40,10 +40,10 @@ def test_a_gate_multiplies_the_weights_of_keys(name):
     tokens = []
     attention.register_forward_pre_hook(lambda module, args: tokens.append(args[0]))
     images = torch.randn(2, 2, 16, 24, dtype=torch.float64)
-    gated = probe_attention(model, images)[0].weights()
+    gated = inspect_attention(model, images)[0].weights()
     factor = (4 * (tokens[0] @ attention.gate.mT)).exp().transpose(1, 2)[:, :, None]  # [B, H, 1, N]
     attention.gate = None
-    expected = probe_attention(model, images)[0].weights() * factor
+    expected = inspect_attention(model, images)[0].weights() * factor
     torch.testing.assert_close(gated, (expected / expected.sum(-1, keepdim=True)).to(gated.dtype), rtol=1e-4, atol=1e-6)
 
 

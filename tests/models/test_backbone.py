@@ -9,6 +9,7 @@ import torch
 from torch.nn.utils import parametrizations
 
 from performer_string import ENCODINGS, ViT, fold, grid_positions
+from performer_string.models.patches import patchify
 from tests.helpers.small_vit import SMALL, large, vit
 
 SHAPES = {1: ([30], [3]), 3: ([4, 6, 8], [2, 3, 2])}  # image and patch
@@ -50,7 +51,7 @@ def test_patches_are_those_of_their_places():
     """The first axis is the slowest, as in positions; within a patch the channel is."""
     model = solid(3)
     images = torch.arange(2 * 4 * 6 * 8.0).reshape(1, 2, 4, 6, 8)
-    patches = model.patches(images)
+    patches = patchify(images, model.patch)
     for n, (i, j, k) in enumerate(grid_positions((2, 2, 4)).long().tolist()):
         wanted = images[0, :, 2 * i : 2 * i + 2, 3 * j : 3 * j + 3, 2 * k : 2 * k + 2]
         assert torch.equal(patches[0, n], wanted.flatten())

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from saved import read
 from torch import nn
-from training import REPOSITORY
 
-from eval.__main__ import main as evaluate
+from eval.cli import main as evaluate
 from performer_string import ViT, ViTConfig, from_timm
+from tests.helpers.checkpoints import read
+from tests.helpers.training import REPOSITORY
 from train.checkpoint import start_from
 from train.data.module import ImageData
-from train.distillation import DistillationConfig, Teacher
+from train.distill import DistillationConfig, Teacher
 from train.module import ImageClassifier
 from train.pretrained import checkpoint, larger, main
 
@@ -129,6 +129,20 @@ def test_the_example_of_the_docs_runs(monkeypatch):
 def test_what_cannot_be_ours_is_an_error(make, changes, message):
     with pytest.raises(ValueError, match=message):
         from_timm(make(**changes))
+
+
+def test_a_head_that_was_replaced_by_hand():
+    """As in most fine-tuning: `num_classes` of timm's model stays as it was."""
+    images = torch.randn(1, 3, *SMALL["img_size"], dtype=torch.float64)
+    for head, classes in ((torch.nn.Linear(24, 7), 7), (torch.nn.Identity(), 0)):
+        theirs = vit()
+        theirs.head = head.double()
+        ours = from_timm(theirs.eval())
+        assert ours.config.num_classes == classes
+        torch.testing.assert_close(ours(images), theirs(images), rtol=1e-4, atol=1e-5)
+    theirs.head = torch.nn.Sequential(torch.nn.Linear(24, 8), torch.nn.Linear(8, 2)).double()
+    with pytest.raises(ValueError, match="its head is a Sequential"):
+        from_timm(theirs)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

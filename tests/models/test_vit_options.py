@@ -15,6 +15,7 @@ from performer_string.layers.attention import SelfAttention
 from performer_string.layers.backends import build_attention
 from performer_string.layers.block import DropPath
 from performer_string.layers.pooling import AttentionPool, mean_pool
+from performer_string.ops.layout import TokenLayout
 from tests.helpers.small_vit import POLYNOMIAL, large, vit
 
 TAYLOR = {"feature_map": "polynomial", "feature_options": {"lower": True}}
@@ -87,7 +88,7 @@ def test_log_scale_counts_the_keys_that_take_part():
     layer = SelfAttention(12, 2, attend, log_n_scaling=5).double()
     x, encoding = torch.randn(2, 9, 12, dtype=torch.float64), vit(encoding="none", num_heads=4).encoding
     mask = torch.arange(9)[None] < torch.tensor([[5], [7]])
-    out = layer(x, encoding(torch.zeros(9, 2)), mask)
+    out = layer(x, encoding(torch.zeros(9, 2)), TokenLayout(mask=mask))
     for image, count in enumerate((5, 7)):
         alone = layer(x[image : image + 1, :count], encoding(torch.zeros(count, 2)))[0]
         torch.testing.assert_close(out[image, :count], alone)
@@ -97,7 +98,8 @@ def test_log_scale_without_a_key_is_finite():
     attend = build_attention("softmax", head_dim=6, num_heads=2, feature_map="", seed=0, feature_options={})
     layer = SelfAttention(12, 2, attend, log_n_scaling=5)
     x, encoding = torch.randn(2, 9, 12, requires_grad=True), vit(encoding="none", num_heads=4).encoding
-    out = layer(x, encoding(torch.zeros(9, 2)), torch.tensor([[False] * 9, [True] * 9]))
+    mask = torch.tensor([[False] * 9, [True] * 9])
+    out = layer(x, encoding(torch.zeros(9, 2)), TokenLayout(mask=mask))
     (gradient,) = torch.autograd.grad(out.square().sum(), x)
     assert torch.equal(out[0], layer.out.bias.expand(9, -1))
     assert torch.isfinite(out).all()
@@ -217,9 +219,8 @@ def test_keys_that_start_as_the_queries_attend_to_what_is_alike_and_near():
         assert torch.equal(queries, keys)
         assert not torch.equal(queries, values)
     assert not torch.equal(*free.blocks[0].attention.qkv.weight.chunk(3)[:2])
-    positions = grid_positions((5, 5))
     x = torch.randn(1, 1, tied.config.width).expand(1, 25, -1)  # the same token everywhere
-    rotation = tied.rotations(positions)[0]
+    rotation = tied.rotations(tied.layout((5, 5)))[0]
     q, k, _ = tied.blocks[0].attention.qkv(x).unflatten(-1, (3, tied.config.num_heads, -1)).permute(2, 0, 3, 1, 4)
     logits = rotation.rotate(q) @ rotation.rotate(k).mT  # [1, H, 25, 25]
     assert (logits.argmax(-1) == torch.arange(25)).all()

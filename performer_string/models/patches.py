@@ -1,0 +1,46 @@
+"""Images cut into patches, in any number of dimensions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from einops import rearrange
+from torch import Tensor
+
+
+def check_images(images: Tensor, channels: int, axes: int) -> None:
+    """Raise an error unless images are floats [B, channels, *sizes] of so many axes."""
+    if images.ndim != 2 + axes or images.shape[1] != channels:
+        sizes = "height, width" if axes == 2 else f"and {axes} sizes"
+        raise ValueError(f"images have to be [B, {channels}, {sizes}], not {list(images.shape)}.")
+    if not images.is_floating_point():
+        raise TypeError(f"images have to be floating-point, normalised as in training, not {images.dtype}.")
+
+
+def patch_grid(sizes: Sequence[int], patch: Sequence[int]) -> tuple[int, ...]:
+    """Return the number of patches along each axis of an image.
+
+    Args:
+        sizes: of the image in pixels, height and width.
+        patch: sizes of a patch.
+
+    Raises:
+        ValueError: another number of axes, or sizes that the patches do not divide, with the nearest that they do.
+    """
+    if len(sizes) != len(patch):
+        raise ValueError(f"this model takes images of {len(patch)} axes, not {len(sizes)}: {tuple(sizes)}.")
+    if any(size % p for size, p in zip(sizes, patch, strict=True)):
+        near = [max(size // p, 1) * p for size, p in zip(sizes, patch, strict=True)]
+        image, patches, better = (" x ".join(map(str, each)) for each in (sizes, patch, near))
+        raise ValueError(
+            f"an image of {image} pixels is not divisible into patches of {patches}. Resize it, for example to "
+            f"{better}."
+        )
+    return tuple(size // p for size, p in zip(sizes, patch, strict=True))
+
+
+def patchify(images: Tensor, patch: Sequence[int]) -> Tensor:
+    """Return the pixels of each patch: [B, channels, height, width] -> [B, N, channels p q], in any dimension."""
+    axes = range(len(patch))
+    image, cells, pixels = (" ".join(form.format(i) for i in axes) for form in ("(n{0} p{0})", "n{0}", "p{0}"))
+    return rearrange(images, f"b c {image} -> b ({cells}) (c {pixels})", **{f"p{i}": patch[i] for i in axes})

@@ -1,0 +1,140 @@
+"""`ViT.cached()`: what is computed once, and that without it no way of writing a weight leaves an old result behind."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from performer_string import ViT
+from performer_string.utils.cache import TensorCache
+from tests.helpers.small_vit import vit
+
+WITH_GENERATORS = ["rope-mixed", "circulant-string", "cayley-string", "liere"]
+
+
+def images(height: int = 16, width: int = 24) -> Tensor:
+    return torch.randn(1, 2, height, width)
+
+
+def in_place(model: ViT) -> None:
+    for p in model.parameters():
+        p.mul_(1.3).add_(0.1)
+
+
+def through_data(model: ViT) -> None:
+    for p in model.parameters():
+        p.data.copy_(1.3 * p + 0.1)
+
+
+def new_data(model: ViT) -> None:
+    for p in model.parameters():
+        p.data = 1.3 * p + 0.1
+
+
+def by_vector(model: ViT) -> None:
+    vector_to_parameters(1.3 * parameters_to_vector(model.parameters()) + 0.1, model.parameters())
+
+
+def by_numpy(model: ViT) -> None:
+    """As another process writes to shared memory."""
+    for p in model.parameters():
+        view = p.detach().numpy()
+        view *= 1.3
+        view += 0.1
+
+
+def by_state_dict(model: ViT) -> None:
+    state = model.state_dict()
+    model.load_state_dict({k: 1.3 * x + 0.1 if x.is_floating_point() else x for k, x in state.items()})
+
+
+def by_fused_optimizer(model: ViT) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    for p in model.parameters():
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+
+
+WRITES: list[Callable[[ViT], None]] = [
+    in_place,
+    through_data,
+    new_data,
+    by_vector,
+    by_numpy,
+    by_state_dict,
+    by_fused_optimizer,
+]
+
+
+@pytest.mark.parametrize("write", WRITES, ids=lambda write: write.__name__)
+@torch.no_grad()
+def test_outputs_are_of_the_weights_of_now(write):
+    for encoding in WITH_GENERATORS:
+        model, x = vit(encoding=encoding).eval(), images()
+        before = model(x)
+        for _ in range(3):
+            write(model)
+            after = model(x)
+            assert (after - before).abs().max() > 1e-4, encoding
+            assert torch.equal(after, copy.deepcopy(model)(x)), encoding
+            before = after
+
+
+@pytest.mark.parametrize("encoding", WITH_GENERATORS)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_cached_computes_each_grid_and_fold_once(encoding, mode, monkeypatch):
+    model, wide, high = vit(encoding=encoding).eval(), images(16, 24), images(24, 16)
+    rotations, folds = [], []
+    forward, fold = type(model.encoding).forward, type(model.blocks[0].attention).fold
+    monkeypatch.setattr(type(model.encoding), "forward", lambda self, r: rotations.append(1) or forward(self, r))
+    monkeypatch.setattr(type(model.blocks[0].attention), "fold", lambda self, b: folds.append(1) or fold(self, b))
+    with mode():
+        plain = [model(x) for x in (wide, high, wide)]
+        rotations.clear(), folds.clear()
+        with model.cached():
+            assert all(torch.equal(model(x), y) for x, y in zip((wide, high, wide), plain, strict=True))
+        assert len(rotations) == 2
+        assert len(folds) in (0, len(model.blocks))  # encodings without a basis have nothing to fold
+        model(wide)
+        assert len(rotations) == 3  # off again
+
+
+def test_cached_is_off_after_an_error_and_in_copies():
+    model = vit(encoding="rope-mixed").eval()
+    with torch.no_grad(), model.cached():
+        model(images())
+        copies = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+        assert all(each.rotation_cache.results is None for each in copies)
+    with pytest.raises(KeyError), model.cached():
+        raise KeyError
+    assert model.rotation_cache.results is None
+
+
+def test_gradients_within_cached_are_those_without_it():
+    model, x = vit(encoding="cayley-string").eval(), images()
+    wanted = torch.autograd.grad(model(x).square().sum(), list(model.encoding.parameters()))
+    with model.cached():
+        with torch.no_grad():
+            model(x)
+        got = torch.autograd.grad(model(x).square().sum(), list(model.encoding.parameters()))
+    assert all(torch.equal(a, b) for a, b in zip(got, wanted, strict=True))
+
+
+def test_cached_is_refused_in_training():
+    with pytest.raises(RuntimeError, match=r"call model\.eval"), vit().train().cached():
+        pass
+
+
+def test_the_latest_results_are_cached():
+    cache = TensorCache(3)
+    cache.switch(True)
+    with torch.no_grad():
+        for key in range(6):
+            cache.get(key, lambda key=key: key)
+            assert list(cache.results) == list(range(max(0, key - 2), key + 1))

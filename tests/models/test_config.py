@@ -1,0 +1,78 @@
+"""The configuration: variants, parts, options checked before anything is built, and fields of former versions."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import pytest
+import torch
+
+from performer_string import ViT, ViTConfig
+from performer_string.models.config import VARIANTS
+from performer_string.utils.renames import FIELDS
+from tests.helpers.small_vit import vit
+
+SIZES = {"image_size": 16, "patch_size": 8, "width": 16, "depth": 1, "num_heads": 2, "num_classes": 3}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_replace_takes_another_variant(variant):
+    for base in VARIANTS:
+        config = replace(ViTConfig(variant=base, num_classes=7), variant=variant)
+        assert {name: getattr(config, name) for name in VARIANTS[variant]} == VARIANTS[variant]
+        assert config.num_classes == 7
+
+
+def test_a_variant_beside_sizes_of_ones_own_is_an_error():
+    with pytest.raises(ValueError, match="the variant 'tiny' has no effect"):
+        replace(ViTConfig(**SIZES), variant="tiny")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"attention": "softmax", "feature_options": {"ordr": 9}}, "has no option 'ordr'"),
+        ({"feature_map": "arc-cosine", "feature_options": {"ordr": 9}}, "Did you mean 'order'"),
+        ({"feature_options": {"num_features": "many"}}, "num_features has to be int, not 'many'"),
+        ({"encoding_options": {"blok_size": 4}}, "Did you mean 'block_size'"),
+        ({"locality": "gaussian", "locality_options": {"sgma": 2.0}}, "Did you mean 'sigma'"),
+        ({"values": "lepe", "value_options": {"kernel": 3}}, "Did you mean 'kernel_size'"),
+        ({"locality_options": {"sigma": 2.0}}, "but none is named"),
+        ({"encoding_options": {"head_dim": 4}}, "cannot have 'head_dim'"),
+        ({"mlp_ratio": 0.01}, "mlp_ratio 0.01 gives an MLP of width 0: take at least 0.0625"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_built_is_refused_with_what_to_do(fields, message):
+    with pytest.raises(ValueError, match=message):
+        ViT(ViTConfig(**{**SIZES, **fields}))
+
+
+def test_positional_arguments_are_the_sizes():
+    config = ViTConfig(32, 8, 1, 5)
+    assert (config.image_size, config.patch_size, config.in_channels, config.num_classes) == (32, 8, 1, 5)
+
+
+def test_fields_of_former_versions_load():
+    saved = asdict(ViTConfig(**SIZES, log_n_scaling=True, mimetic_init=True, attention="softmax"))
+    former = {next((old for old, new in FIELDS.items() if new == name), name): x for name, x in saved.items()}
+    assert {"log_scale", "tied_start"} <= former.keys()
+    assert ViTConfig.of_checkpoint(former) == ViTConfig.of_checkpoint(saved)
+    assert ViTConfig(**SIZES, feature_map="relu") == ViTConfig(**SIZES, feature_map="arc-cosine")
+
+
+def test_a_removed_field_is_named(tmp_path):
+    config = {**asdict(ViTConfig(**SIZES)), "key_gates": True}
+    torch.save({"hyper_parameters": {"vit": config}, "state_dict": {}}, tmp_path / "last.ckpt")
+    with pytest.raises(ValueError, match=r"a field 'key_gates' .* does not have. Did you mean 'key_gate'"):
+        ViT.from_checkpoint(tmp_path / "last.ckpt")
+
+
+def test_weights_of_former_versions_load():
+    model = vit(encoding="rope-mixed").eval()
+    state = {name.replace(".attention.backend.", ".attention.attend."): x for name, x in model.state_dict().items()}
+    assert state.keys() != model.state_dict().keys()
+    other = vit(encoding="rope-mixed").eval()
+    other.load_state_dict(state)
+    images = torch.randn(1, 2, 16, 24)
+    assert torch.equal(other(images), model(images))

@@ -1,0 +1,59 @@
+"""Models with their bases folded into the projections for good."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from performer_string import ENCODINGS, fold
+from performer_string.position import SeparableEncoding
+from tests.helpers.small_vit import vit
+
+
+@pytest.mark.parametrize("changes", [{}, {"qk_norm": True}, {"share_layers": True}, {"log_n_scaling": True}], ids=str)
+@pytest.mark.parametrize("encoding", ENCODINGS)
+def test_a_folded_model_has_equal_outputs_and_leaves_the_model_alone(encoding, changes):
+    model = vit(encoding=encoding, attention="softmax", **changes).eval()
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=0.2)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    folded, images = fold(model), torch.randn(2, 2, 16, 24)
+    with torch.no_grad():
+        torch.testing.assert_close(folded(images), model(images), rtol=1e-5, atol=1e-5)
+    assert all(rotation.factor()[0] is None for rotation in folded.rotations(folded.layout((4, 3))))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("encoding", [name for name, kind in ENCODINGS.items() if issubclass(kind, SeparableEncoding)])
+def test_folding_within_autocast_rounds_nothing(encoding):
+    model = vit(encoding=encoding).eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        within = fold(model)
+    for name, value in fold(model).state_dict().items():
+        assert torch.equal(within.state_dict()[name], value), name
+
+
+def test_a_model_folded_in_inference_mode_works_outside_of_it():
+    model, images = vit(encoding="circulant-string").eval(), torch.randn(2, 2, 16, 24)
+    with torch.inference_mode():
+        folded = fold(model)
+    torch.testing.assert_close(folded(images), model(images), rtol=1e-5, atol=1e-5)
+    assert not any(x.is_inference() for x in folded.state_dict().values())
+
+
+@pytest.mark.parametrize("encoding", ["circulant-string", "cayley-string", "pate-so3", "rope-mixed"])
+def test_folding_twice_is_folding_once_and_its_weights_stay_with_it(encoding):
+    model, images = vit(encoding=encoding, attention="softmax").eval(), torch.randn(2, 2, 16, 24)
+    once, other = fold(model), fold(vit(encoding=encoding, attention="softmax"))
+    with torch.no_grad():
+        torch.testing.assert_close(fold(once)(images), model(images), rtol=1e-5, atol=1e-5)
+        other.load_state_dict(once.state_dict())
+        assert torch.equal(other(images), once(images))
+        assert torch.equal(torch.func.functional_call(other, once.state_dict(), (images,)), once(images))
+    if encoding == "rope-mixed":  # no basis, nothing folded
+        model.load_state_dict(once.state_dict())
+        return
+    with pytest.raises(RuntimeError, match=r"a model that is folded .*, and this one is not folded"):
+        model.load_state_dict(once.state_dict())
+    with pytest.raises(RuntimeError, match="not folded, and this one is folded"):
+        once.load_state_dict(model.state_dict())
