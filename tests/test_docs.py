@@ -6,11 +6,11 @@ import re
 import shlex
 
 import pytest
-from training import REPOSITORY
 
-from eval.__main__ import build_parser
-from train.fields import undone
-from train.plan import read_plan, select
+from eval.cli import parse_arguments
+from tests.helpers.training import REPOSITORY
+from train.config import find_conflict
+from train.sweep_file import read_sweep, select_runs
 
 PAGES = [REPOSITORY / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
 PAGES += sorted((REPOSITORY / "docs").glob("*.md")) + sorted((REPOSITORY / "experiments").rglob("*.md"))
@@ -54,9 +54,9 @@ def test_trainings_name_what_there_is(command, monkeypatch):
     if words[2] == "train.sweep":
         own = words[4 : words.index("--")] if "--" in words else words[4:]
         only = own[own.index("--only") + 1 :] if "--only" in own else []
-        runs = select(read_plan(REPOSITORY / words[3]), [word for word in only if "=" in word])
+        runs = select_runs(read_sweep(REPOSITORY / words[3]), [word for word in only if "=" in word])
         assert runs
-        assert not any(undone(run.overrides, words[4 + len(own) :]) for run in runs)
+        assert not any(find_conflict(run.overrides, words[4 + len(own) :]) for run in runs)
 
 
 @pytest.mark.parametrize("command", [c for c in commands() if c.startswith("python -m eval ")])
@@ -64,4 +64,4 @@ def test_evaluations_have_these_options(command):
     places = {"--checkpoint ...": "--checkpoint A", "--resolutions ...": "--resolutions 1"}
     for place, example in places.items():
         command = command.replace(place, example)
-    build_parser().parse_args(shlex.split(command)[3:])  # what does not parse ends the program
+    parse_arguments(shlex.split(command)[3:])  # what does not parse ends the program

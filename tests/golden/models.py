@@ -51,6 +51,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"qk_norm": True, **KINDS["relu"]},
     {"qk_norm": True, **HYPERBOLIC},
     {"qk_norm": True, **TAYLOR},
+    {"qk_norm": True, "feature_options": {"num_features": 16, "scale": 0.9}},
     {"key_gate": True},
     {"key_gate": True, **RELU4},
     {"key_gate": True, **KINDS["softmax"]},

@@ -42,7 +42,7 @@ def test_circulant_is_its_fft_form(qk):
 def test_reflection_is_two_householder_matrices(qk):
     encoding, positions = make_encoding("reflection-string"), random_positions(7, 2)
     torch.nn.init.normal_(encoding.mirrors)
-    expected = reference.reflections(qk[0], encoding.mirrors, positions)
+    expected = reference.reflection_rotate(qk[0], encoding.mirrors, positions)
     assert_close(encoding(positions).rotate(qk[0]), expected)
 
 
@@ -53,7 +53,7 @@ def test_so3_is_rodrigues_formula(qk):
         if along is not None:
             encoding.axis.data[:] = torch.eye(3)[along]
         axis = torch.nn.functional.normalize(encoding.axis, dim=-1)
-        q, k = (reference.rodrigues(x, axis, encoding.omega, positions) for x in qk)
+        q, k = (reference.rodrigues_rotate(x, axis, encoding.omega, positions) for x in qk)
         with naming(along):
             assert_close(scores(encoding, *qk, positions), q @ k.mT)
 
