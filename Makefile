@@ -1,11 +1,12 @@
 # make demo: train three small models and evaluate them above their training resolution.
 # make test: lint, type-check and test.
+# make tables: write the tables of experiments/**/README.md anew from the CSV files beside them.
 # make gpu: test and time the fused kernels on this machine's NVIDIA GPU. Each installs what it needs into .venv, once.
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint gpu clean
+.PHONY: demo test lint tables gpu clean
 
 demo: .venv/installed
 	$(BIN)/python -m eval.demo
@@ -20,12 +21,15 @@ lint: .venv/installed
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+tables: .venv/installed
+	$(BIN)/python -m experiments.tables
+
 LENGTH = $(BIN)/python -m eval length --device cuda --dtype bfloat16 --longest 20
 
 gpu: .venv/installed
 	$(BIN)/python -m pytest tests/test_triton.py
-	$(LENGTH) --tokens 256 1024 2048 4096 16384 65536 --out results/length/gpu
-	$(LENGTH) --tokens 1024 2048 4096 16384 65536 --backward --out results/length/gpu-backward
+	$(LENGTH) --tokens 256 1024 2048 4096 16384 65536 --out experiments/speed/gpu
+	$(LENGTH) --tokens 1024 2048 4096 16384 65536 --backward --out experiments/speed/gpu-backward
 
 .venv/installed: requirements.lock setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 10), "Python 3.10 or newer is needed, this is " + sys.version'

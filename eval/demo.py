@@ -11,7 +11,7 @@ from pathlib import Path
 from eval.__main__ import main as evaluate
 from train.sweep import main as sweep
 
-SWEEP = "train/sweeps/demo.yaml"
+SWEEP = "experiments/arrow/demo/sweep.yaml"
 
 
 def main() -> None:

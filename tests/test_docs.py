@@ -1,4 +1,4 @@
-"""What README and docs/ say: links lead somewhere, the tour runs, and commands name what there is."""
+"""What README, docs/ and experiments/ say: links lead somewhere, the tour runs, and commands name what there is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from train.fields import undone
 from train.plan import read_plan, select
 
 PAGES = [REPOSITORY / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
-PAGES += sorted((REPOSITORY / "docs").glob("*.md"))
+PAGES += sorted((REPOSITORY / "docs").glob("*.md")) + sorted((REPOSITORY / "experiments").rglob("*.md"))
 
 
 def anchors(page) -> set[str]:
@@ -28,7 +28,7 @@ def commands() -> list[str]:
     return sorted({re.sub(r"\s+#.*", "", line) for block in blocks for line in block.splitlines()})
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(REPOSITORY)))
 def test_links_lead_somewhere(page):
     for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
         path, _, anchor = link.partition("#")

@@ -24,14 +24,14 @@ def test_a_plan_is_every_combination_and_what_lies_outside(tmp_path):
     assert [r.name for r in select(plan, ["model=shallow,linear-lf", "seed=0"])] == ["linear-lf-seed0", "shallow-seed0"]
 
 
-@pytest.mark.parametrize("path", sorted((REPOSITORY / "train" / "sweeps").glob("*.yaml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "experiments").rglob("sweep.yaml")), ids=lambda p: p.parent.name)
 def test_the_sweeps_of_this_project(path, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     plan = read_plan(path)
-    expected = {"riemannformer": 36, "arrow": 50, "ablation": 115, "cifar10": 24, "mnist": 9, "imagenette": 21}
-    expected |= {"demo": 3, "demo-ablation": 81, "encodings": 39, "stability": 60, "ray": 35}
-    assert len(plan.runs) == expected[path.stem]
-    assert f"python -m train.sweep train/sweeps/{path.name}" in path.read_text()
+    expected = {"riemannformer": 36, "decay": 50, "arrow": 115, "cifar10": 24, "mnist": 9, "imagenette": 21}
+    expected |= {"demo": 3, "ablation": 81, "encodings": 39, "stability": 60, "ray": 35}
+    assert len(plan.runs) == expected[path.parent.name]
+    assert f"python -m train.sweep {path.relative_to(REPOSITORY)}" in path.read_text()
 
 
 def test_riemannformer_is_its_six_variants(monkeypatch):
@@ -39,7 +39,7 @@ def test_riemannformer_is_its_six_variants(monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     recipe = yaml.safe_load(Path("train/configs/riemannformer.yaml").read_text())["model"]["vit"]
     found = {}
-    for r in read_plan(Path("train/sweeps/riemannformer.yaml")).runs:
+    for r in read_plan(Path("experiments/cifar10/riemannformer/sweep.yaml")).runs:
         config = ViTConfig(**{**recipe, **{k.removeprefix("model.vit."): v for k, v in r.overrides.items()}})
         assert config.attention == r.choices["attention"]
         found[r.choices["variant"]] = config.encoding, config.locality

@@ -78,11 +78,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         usage="%(prog)s SWEEP.yaml [options] [-- arguments of python -m train fit for all]",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("sweep", type=Path, help="a file of train/sweeps")
+    parser.add_argument("sweep", type=Path, help="a sweep.yaml of experiments/, or a file of your own")
     parser.add_argument("--only", nargs="+", default=[], metavar="AXIS=NAME,NAME", help="a part of it; model, seed too")
     parser.add_argument("--jobs", type=int, default=1, help="trainings at a time")
     parser.add_argument("--threads", type=int, help="of each; default: OMP_NUM_THREADS, or all cores shared out")
-    parser.add_argument("--out", type=Path, help="where the runs are; runs/NAME by default")
+    parser.add_argument("--out", type=Path, help="folder of the runs; default: runs/NAME, of NAME/sweep.yaml")
     parser.add_argument("--list", action="store_true", help="say what there is to do, and do nothing")
     options, unknown = parser.parse_known_args(given[:split])
     if unknown:
@@ -91,7 +91,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     threads = default_threads(options.jobs) if options.threads is None else options.threads
     with one_message():
         plan = read_plan(options.sweep)
-        out = options.out or Path("runs") / options.sweep.stem
+        path = options.sweep.resolve()
+        out = options.out or Path("runs") / (path.parent.name if path.stem == "sweep" else path.stem)
         runs = select(plan, options.only)
         sweep = Sweep(plan, runs, out, options.jobs, threads, given[split + 1 :])
     if options.list:

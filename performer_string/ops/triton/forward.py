@@ -15,7 +15,7 @@ Matrix products take operands of the inputs' type and sum in float32. Every tl.d
 more where features meet tokens, which Hopper's wgmma needs (64 rows for each group of four warps).
 
 The budget is 64 K registers and 227 KiB of shared memory for a multiprocessor; `python -m eval budget` compiles every
-block size and says what it takes of it (results/budget: bf16 on sm_90, where all products are wgmma). A program of
+block size and says what it takes of it (in bf16 on sm_90 all products are wgmma). A program of
 64 x 64 takes 130 registers a thread at d = 64, and three fit side by side in either pass; at d = 128 two, without a
 spill. This hardly depends on m.
 
