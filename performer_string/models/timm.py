@@ -1,4 +1,4 @@
-"""Vision Transformers of timm, pretrained ones among them, as models of this library that compute the same."""
+"""Vision Transformers of timm, pretrained ones among them, as models of this library with the same outputs."""
 
 from __future__ import annotations
 
@@ -15,44 +15,51 @@ TOLERANCE = 1e-6  # of the largest output, in float64: in float32 rounding hides
 
 
 def from_timm(model: nn.Module) -> ViT:
-    """The ViT that computes what a model of timm computes, with its weights, in evaluation mode.
+    """Return a ViT with the weights and outputs of a model of timm, in evaluation mode.
 
-    `VisionTransformer` (ViT, DeiT, DeiT-III, DINOv2, with registers) becomes exact attention with `absolute` positions,
-    RoPE-ViT (Heo et al., arXiv:2403.13298; timm's `*_rope_mixed_*`) exact attention with `rope-mixed`. What follows is
-    up to you: a ViT of the same configuration but for its attention, its encoding or its gate takes these weights by
+    `VisionTransformer` (ViT, DeiT, DeiT-III, DINOv2, with registers) becomes exact attention with `absolute` positions.
+    RoPE-ViT (arXiv:2403.13298; timm's `*_rope_mixed_*`) becomes exact attention with `rope-mixed`. A ViT of the same
+    configuration but for its attention, its encoding or its gate takes these weights by
     `load_state_dict(..., strict=False)`.
 
-    Scales of residual branches (LayerScale) are multiplied into the projections before them. At other sizes than the
-    model's own, `absolute` interpolates its table linearly, where timm resamples it by bicubic splines.
+    Scales of residual branches (LayerScale) are multiplied into the projections before them. At other sizes than that
+    of the model, `absolute` interpolates its table linearly, where timm resamples it by bicubic splines.
 
     Args:
         model: from `timm.create_model`. It is left as it is.
+
+    Returns:
+        A ViT of the type of the model's weights.
 
     Raises:
         ValueError: it has parts that this library's ViT has not (norms of queries and keys or of the pooled tokens,
             gated MLPs, distillation tokens, rotations beside absolute positions), or its outputs on a random image
             are not those of the ViT made of it.
     """
-    kind, given = type(model).__name__, {name: x.detach().double() for name, x in model.state_dict().items()}
+    kind, weights = type(model).__name__, {name: x.detach().double() for name, x in model.state_dict().items()}
     try:
         config = config_of(cast(Any, model))
         x_first = config.encoding == "rope-mixed" and cast(Any, model).rope.grid_indexing == "xy"
         vit = ViT(config)
-        own = translated(given, config, vit.train_grid, x_first)
+        state = translate_weights(weights, config, vit.train_grid, x_first)
     except (AttributeError, KeyError) as error:
         raise ValueError(f"{kind} is not one of the Vision Transformers of timm known here: {error}.") from error
     except ValueError as error:
         raise ValueError(f"{kind} cannot be a ViT of this library: {error}") from None
-    if given:
-        raise ValueError(f"{kind} has parts that a ViT of this library has not: {', '.join(sorted(given))}.")
-    vit.to(own["norm.weight"]).load_state_dict(own)
+    if weights:
+        raise ValueError(f"{kind} has parts that a ViT of this library has not: {', '.join(sorted(weights))}.")
+    vit.to(state["norm.weight"]).load_state_dict(state)
     vit.eval()
     check_same(model, vit)
     return vit.to(next(model.parameters()).dtype)
 
 
 def config_of(model: Any) -> ViTConfig:
-    """What a model of timm is built of, as far as its weights do not say."""
+    """Return the configuration of a model of timm.
+
+    Raises:
+        ValueError: a part that a ViT of this library does not have.
+    """
     block, patch = model.blocks[0], model.patch_embed
     width, hidden = model.embed_dim, block.mlp.fc1.out_features
     if isinstance(model.norm, nn.Identity):
@@ -68,11 +75,14 @@ def config_of(model: Any) -> ViTConfig:
         raise ValueError("rotations beside absolute positions are not one encoding: take a model with either.")
     if tables == ["rope"] and getattr(model.rope, "freqs", None) is None:
         raise ValueError(f"of timm's rotations the mixed ones are known, not {type(model.rope).__name__}.")
+    # `num_classes` stays as it was where a head was replaced by hand, as in most fine-tuning.
+    if not isinstance(model.head, nn.Linear | nn.Identity):
+        raise ValueError(f"its head is a {type(model.head).__name__}; a ViT of this library has a Linear one or none.")
     return ViTConfig(
         image_size=list(patch.img_size),
         patch_size=list(patch.patch_size),
         in_channels=patch.proj.in_channels,
-        num_classes=model.num_classes,
+        num_classes=model.head.out_features if isinstance(model.head, nn.Linear) else 0,
         width=width,
         depth=len(model.blocks),
         num_heads=block.attn.num_heads,
@@ -85,45 +95,51 @@ def config_of(model: Any) -> ViTConfig:
     )
 
 
-def translated(given: dict[str, Tensor], config: ViTConfig, grid: tuple[int, ...], x_first: bool) -> dict[str, Tensor]:
-    """Weights under this library's names and in its order; what is taken is taken out of `given`.
+def translate_weights(
+    weights: dict[str, Tensor], config: ViTConfig, grid: tuple[int, ...], x_first: bool
+) -> dict[str, Tensor]:
+    """Return weights under this library's names and in its order.
 
     Args:
+        weights: of timm's model, from which everything that is used is removed.
+        config: of the ViT.
         grid: patches along each axis.
         x_first: frequencies are those along x before those along y.
     """
     width, heads = cast(int, config.width), cast(int, config.num_heads)
-    own: dict[str, Tensor] = {}
+    state: dict[str, Tensor] = {}
 
     def linear(name: str, theirs: str, scale: Tensor | None = None) -> None:
-        weight = given.pop(f"{theirs}.weight").flatten(1)  # of a convolution too: [D, channels, *patch] -> [D, ..]
-        bias = given.pop(f"{theirs}.bias", None)
+        weight = weights.pop(f"{theirs}.weight").flatten(1)  # of a convolution too: [D, channels, *patch] -> [D, ..]
+        bias = weights.pop(f"{theirs}.bias", None)
         bias = weight.new_zeros(len(weight)) if bias is None else bias
-        own[f"{name}.weight"] = weight if scale is None else scale[:, None] * weight
-        own[f"{name}.bias"] = bias if scale is None else scale * bias
+        state[f"{name}.weight"] = weight if scale is None else scale[:, None] * weight
+        state[f"{name}.bias"] = bias if scale is None else scale * bias
 
     def norm(name: str, theirs: str) -> None:
         for part in ("weight", "bias"):
-            own[f"{name}.{part}"] = given.pop(f"{theirs}.{part}")
+            state[f"{name}.{part}"] = weights.pop(f"{theirs}.{part}")
 
     linear("embed", "patch_embed.proj")
-    prefix = [given.pop(name)[0] for name in ("cls_token", "reg_token") if name in given]  # [., D] each
+    prefix = [weights.pop(name)[0] for name in ("cls_token", "reg_token") if name in weights]  # [., D] each
     count = sum(map(len, prefix))
     if prefix:
-        own["prefix"] = torch.cat(prefix)
+        state["prefix"] = torch.cat(prefix)
     if config.encoding == "absolute":
-        table = given.pop("pos_embed")[0]
+        table = weights.pop("pos_embed")[0]
         if len(table) == count + grid[0] * grid[1] and count:  # in some models prefix tokens have rows of their own
-            own["prefix"], table = own["prefix"] + table[:count], table[count:]
+            state["prefix"], table = state["prefix"] + table[:count], table[count:]
         if len(table) != grid[0] * grid[1]:
             raise ValueError(f"pos_embed has {len(table)} places for {grid[0]} x {grid[1]} patches.")
-        own["encoding.table"] = table.unflatten(0, grid)  # [N, D] -> [h, w, D]
+        state["encoding.table"] = table.unflatten(0, grid)  # [N, D] -> [h, w, D]
     if config.encoding == "rope-mixed":
-        omega = given.pop("rope.freqs").flatten(1, 2).transpose(0, 1)  # [2, layers, H, planes] -> [layers H, 2, planes]
-        own["encoding.omega"] = omega.flip(1) if x_first else omega  # y before x here
+        omega = (
+            weights.pop("rope.freqs").flatten(1, 2).transpose(0, 1)
+        )  # [2, layers, H, planes] -> [layers H, 2, planes]
+        state["encoding.omega"] = omega.flip(1) if x_first else omega  # y before x here
     for layer in range(cast(int, config.depth)):
         block = f"blocks.{layer}"
-        scales = [given.pop(f"{block}.gamma_{i}", given.pop(f"{block}.ls{i}.gamma", None)) for i in (1, 2)]
+        scales = [weights.pop(f"{block}.gamma_{i}", weights.pop(f"{block}.ls{i}.gamma", None)) for i in (1, 2)]
         linear(f"{block}.attention.qkv", f"{block}.attn.qkv")
         linear(f"{block}.attention.out", f"{block}.attn.proj", scales[0])
         linear(f"{block}.mlp.0", f"{block}.mlp.fc1")
@@ -133,16 +149,15 @@ def translated(given: dict[str, Tensor], config: ViTConfig, grid: tuple[int, ...
         if config.encoding == "rope-mixed":
             for part in ("weight", "bias"):
                 name = f"{block}.attention.qkv.{part}"
-                own[name] = halves(own[name], heads, width // heads)
+                state[name] = planes_as_halves(state[name], heads, width // heads)
     norm("norm", "norm")
     if config.num_classes:
         linear("head", "head")
-    return own
+    return state
 
 
-def halves(rows: Tensor, heads: int, head_dim: int) -> Tensor:
-    """Rows of the projections, [3 H d, ..], whose queries and keys have the planes (2j, 2j + 1), in our order of them:
-    plane j is that of j and j + d / 2."""
+def planes_as_halves(rows: Tensor, heads: int, head_dim: int) -> Tensor:
+    """Reorder the rows of the projections, [3 H d, ..]: from planes (2j, 2j + 1) to planes (j, j + d / 2)."""
     parts = rows.unflatten(0, (3, heads, head_dim)).clone()  # [3, H, d, ..]
     order = torch.arange(head_dim, device=rows.device).view(-1, 2).T.flatten()  # 0, 2, .., 1, 3, ..
     parts[:2] = parts[:2, :, order]
@@ -151,8 +166,10 @@ def halves(rows: Tensor, heads: int, head_dim: int) -> Tensor:
 
 @torch.no_grad()
 def check_same(model: nn.Module, vit: ViT) -> None:
-    """An error where the two differ on a random image, in float64: what no weight shows (activations, the order of
-    tokens)."""
+    """Raise a ValueError where outputs on a random image differ in float64.
+
+    No weight shows the activation or the order of the tokens.
+    """
     channels, sizes = vit.config.in_channels, cast(list, vit.config.image_size)
     noise = torch.randn(1, channels, *sizes, generator=torch.Generator().manual_seed(0))
     images = noise.to(vit.norm.weight)

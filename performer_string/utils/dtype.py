@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 
@@ -9,3 +11,15 @@ from torch import Tensor
 def full_precision(x: Tensor) -> Tensor:
     """Return x in float32, or in float64 where it is float64."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """Return a context in which autocast casts no operation on x's device; an empty one where it is off.
+
+    An autocast that is entered needlessly is an error on the meta device, and cannot be loaded again from an exported
+    program.
+    """
+    kind = x.device.type
+    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+        return torch.autocast(kind, enabled=False)
+    return nullcontext()

@@ -131,6 +131,20 @@ def test_what_cannot_be_ours_is_an_error(make, changes, message):
         from_timm(make(**changes))
 
 
+def test_a_head_that_was_replaced_by_hand():
+    """As in most fine-tuning: `num_classes` of timm's model stays as it was."""
+    images = torch.randn(1, 3, *SMALL["img_size"], dtype=torch.float64)
+    for head, classes in ((torch.nn.Linear(24, 7), 7), (torch.nn.Identity(), 0)):
+        theirs = vit()
+        theirs.head = head.double()
+        ours = from_timm(theirs.eval())
+        assert ours.config.num_classes == classes
+        torch.testing.assert_close(ours(images), theirs(images), rtol=1e-4, atol=1e-5)
+    theirs.head = torch.nn.Sequential(torch.nn.Linear(24, 8), torch.nn.Linear(8, 2)).double()
+    with pytest.raises(ValueError, match="its head is a Sequential"):
+        from_timm(theirs)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize(("make", "changes"), [(vit, {"reg_tokens": 2, "init_values": 0.1}), (eva, {})])
 def test_a_model_keeps_its_type(make, changes, dtype):
