@@ -76,7 +76,9 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), link))
         target = MOVED.get(path, path.removeprefix("docs/"))
         if files.get_file_from_path(target) is None:
-            return match[0] if not (REPOSITORY / path).exists() else f"{text} (`{path}`)" if text != path else f"`{path}`"
+            if not (REPOSITORY / path).exists():
+                return match[0]
+            return f"`{path}`" if text == path else f"{text} (`{path}`)"
         relative = posixpath.relpath(target, posixpath.dirname(page.file.src_uri) or ".")
         return f"{image}[{text}]({relative}{anchor})"
 

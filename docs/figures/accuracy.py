@@ -1,6 +1,6 @@
 """Draw the README's figure from the results of the arrow task: error against image size.
 
-    python -m docs.figures.accuracy
+python -m docs.figures.accuracy
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Draw the pictures of the concept pages from the library itself, without any training.
 
-    python -m docs.figures.make            # all of them, into docs/figures
-    python -m docs.figures.make string     # one of them
+python -m docs.figures.make            # all of them, into docs/figures
+python -m docs.figures.make string     # one of them
 """
 
 from __future__ import annotations
@@ -82,7 +82,8 @@ def random_features() -> Figure:
         kernel = phi.log_kernel(q, k)[0, 0, 0].exp()
         left.plot(angles.rad2deg(), kernel / kernel[0], color=colour, label=label)
     left.legend(frameon=False, fontsize=8, loc="upper center", labelcolor="linecolor")
-    left.set(xlabel="angle between query and key in degrees", ylabel="kernel, 1 at angle 0", xticks=[0, 45, 90, 135, 180])
+    left.set(xlabel="angle between query and key in degrees", ylabel="kernel, 1 at angle 0")
+    left.set_xticks([0, 45, 90, 135, 180])
     counts = [16, 32, 64, 128, 256, 512]
     torch.manual_seed(0)
     q, k = torch.randn(2, 8, 1, 64, HEAD) / 2
@@ -201,7 +202,9 @@ def attention() -> Figure:
     for label, (values, colour, line) in lines.items():
         ax.plot(counts, values, line, color=colour)
         ax.annotate(label, (counts[-1], values[-1]), (4, -3), color=colour, annotation_clip=False, **TEXT)
-    ax.set(xscale="log", xlabel="number of keys", ylabel="weight of the one that matches", ylim=(1e-4, 1.5), yscale="log")
+    ax.set(
+        xscale="log", yscale="log", ylim=(1e-4, 1.5), xlabel="number of keys", ylabel="weight of the one that matches"
+    )
     ax.set_xticks([32, 128, 512, 2048], ["32", "128", "512", "2,048"])
     ax.set_xticks([], minor=True)
     return figure
