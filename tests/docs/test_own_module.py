@@ -1,46 +1,31 @@
-"""What docs/extending.md says: an encoding, a feature map, a locality, data and a training of one's own."""
+"""What the guides say: an encoding, a feature map, a decay, data and a training of one's own, in one module `mine`."""
 
 from __future__ import annotations
 
 import importlib
 import json
-import re
 import shlex
 import sys
 
 import pytest
 import torch
-from saved import read
 from torch import nn
-from training import REPOSITORY, last
 
 from eval.__main__ import main
-from performer_string import ENCODINGS, FEATURE_MAPS, LOCALITIES, build_encoding
-from train import cli, plan
+from performer_string import build_encoding
+from tests.docs.conftest import TABLES
+from tests.helpers.pages import DOCS, commands
+from train import cli, sweep
 from train.contents import CheckpointError, read_checkpoint
-from train.data.images import AUGMENTATIONS
-from train.data.sources import SOURCES
 
-PAGE = (REPOSITORY / "docs" / "extending.md").read_text()
-BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-TABLES = (ENCODINGS, FEATURE_MAPS, LOCALITIES, SOURCES, AUGMENTATIONS)
+NAMES = ("golden", "elu", "city-block", "discs", "blur")  # in the tables, in their order
 
 
-@pytest.fixture
-def mine(tmp_path, monkeypatch):
-    """The page's module where commands are run; the tables are afterwards as they were."""
-    before = [dict(table) for table in TABLES]
-    (tmp_path / "mine.py").write_text("\n\n".join(BLOCKS[:5]))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend("")
-    yield
-    sys.modules.pop("mine", None)
-    for table, entries in zip(TABLES, before, strict=True):
-        table.clear()
-        table.update(entries)
+def last(run):
+    return run / "checkpoints" / "last.ckpt"
 
 
-def test_a_module_of_ones_own_from_the_command_line(config, mine, tmp_path):
+def test_own_module_from_the_command_line(config, own_module, tmp_path, capsys):
     """Trained, resumed, evaluated, and in a sweep of a recipe that names it."""
     own = [
         "--imports",
@@ -55,29 +40,32 @@ def test_a_module_of_ones_own_from_the_command_line(config, mine, tmp_path):
     options = ["--model.vit.feature_options", "{}", "--model.vit.encoding_options", "{speed: 0.7}"]
     run = tmp_path / "run"
     cli.run(["fit", "--config", str(config), "--run_dir", str(run), "--trainer.max_epochs", "1", *own, *options])
-    for table, entry in zip(TABLES, ("golden", "elu", "city-block", "discs", "blur"), strict=True):
+    for table, entry in zip(TABLES, NAMES, strict=True):
         del table[entry]
     del sys.modules["mine"]  # as in a process of its own
     cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
     speed = read_checkpoint(last(run))["state_dict"]["vit.encoding.speed"]
     assert (speed - 0.7).abs().min() > 0
     main(["resolution", "--checkpoint", str(run), "--imports", "mine", "--images", "4"])
-    assert len(read(run / "results" / "resolution.csv")[1]) == 2
+    lines = (run / "results" / "resolution.csv").read_text().splitlines()
+    assert len([line for line in lines if not line.startswith("#")]) == 3  # a header and two resolutions
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("imports: [mine]\n" + config.read_text())
     elu = "{model.vit.feature_map: elu, model.vit.feature_options: {}}"
     (tmp_path / "sweep.yaml").write_text(f"recipe: {recipe}\nmodels:\n  elu: {elu}\n")
-    assert len(plan.read_plan(tmp_path / "sweep.yaml").runs) == 1
+    sweep.main([str(tmp_path / "sweep.yaml"), "--list"])
+    assert "elu-seed" in capsys.readouterr().out
 
 
-def test_the_pages_own_command(mine, tmp_path):
-    (command,) = [line for line in PAGE.splitlines() if line.startswith("python -m train fit --imports")]
+def test_the_command_of_the_guide_trains(own_module, tmp_path):
+    (page,) = [page for page in DOCS if page.name == "own-data.md"]
+    (command,) = commands(page)
     small = "--model.vit.variant null --model.vit.width 16 --model.vit.depth 1 --model.vit.num_heads 2 --ema 0"
     cli.run([*shlex.split(command)[3:], *small.split(), "--run_dir", str(tmp_path / "run"), "--data.workers", "0"])
     assert (tmp_path / "run" / "metrics.json").is_file()
 
 
-def test_a_module_that_is_not_there(config, mine, capsys):
+def test_missing_modules_are_named(config, own_module, capsys):
     for name in ("mien", "mine.more"):
         with pytest.raises(SystemExit):
             cli.main(["fit", "--config", str(config), "--imports", f"[{name}]"])
@@ -87,7 +75,7 @@ def test_a_module_that_is_not_there(config, mine, capsys):
     assert "there is no module 'mien'" in capsys.readouterr().err
 
 
-def test_the_pages_encoding_is_what_its_generators_say(mine):
+def test_the_encoding_is_what_its_generators_say(own_module):
     importlib.import_module("mine")
     encoding = build_encoding("golden", head_dim=6, num_heads=2, layers=2).double()
     positions = torch.randn(5, 2, dtype=torch.float64)
@@ -96,14 +84,14 @@ def test_the_pages_encoding_is_what_its_generators_say(mine):
     assert encoding.bfloat16().directions.dtype == torch.float32
 
 
-def test_a_training_of_ones_own(config, mine, tmp_path):
+def test_own_class_is_trained(config, own_module, tmp_path):
     model = importlib.import_module("mine").Plain
     fit = cli.run(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run")], model=model)
     assert type(fit.model) is model
     assert isinstance(fit.trainer.optimizers[0], torch.optim.SGD)
 
 
-def test_a_training_of_ones_own_goes_on_as_it_began(config, mine, tmp_path, capsys, monkeypatch):
+def test_own_class_is_resumed_by_itself_alone(config, own_module, tmp_path, capsys, monkeypatch):
     """And by another class not at all; what is printed and kept is the command that continues it."""
     model, run = importlib.import_module("mine").Plain, tmp_path / "run"
     monkeypatch.setattr(sys, "argv", ["mine.py"])
@@ -116,15 +104,6 @@ def test_a_training_of_ones_own_goes_on_as_it_began(config, mine, tmp_path, caps
         cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
     cli.run(["resume", str(run), "--trainer.max_epochs", "2"], model=model)
     assert read_checkpoint(last(run))["epoch"] == 1
-
-
-def test_a_loop_of_ones_own():
-    names: dict[str, object] = {"torch": torch}
-    exec("\n".join(BLOCKS[5:]), names)
-    assert names["x"].shape == (2, 144, 64)
-    assert names["logits"].shape == (1, 10)
-    assert names["maps"].shape == (1, 192, 14, 20)
-    assert names["tokens"].shape == (1, 280, 192)
 
 
 def test_compiled_training_is_the_same(config, whole, tmp_path, monkeypatch):

@@ -50,5 +50,12 @@ def test_long_sentences_are_seen(tmp_path):
 @pytest.mark.parametrize("page", [REPOSITORY / "README.md", REPOSITORY / "CONTRIBUTING.md", *DOCS], ids=name_of)
 def test_former_names_are_gone(page):
     """Options and modules have their names of today; CHANGELOG.md and experiments say what the former ones are."""
-    for name in ("tied_start", "log_scale", "position_frame", "naive.py", "docs/extending.md", "performer_string/kernels"):
+    for name in (
+        "tied_start",
+        "log_scale",
+        "position_frame",
+        "naive.py",
+        "docs/extending.md",
+        "performer_string/kernels",
+    ):
         assert name not in prose(page), name
