@@ -1,4 +1,4 @@
-"""The models that an evaluation is given, the images and sizes that they are tested on, and how many they get right."""
+"""The models that an evaluation is called with, the images they are tested on, and how many they get right."""
 
 from __future__ import annotations
 
@@ -13,19 +13,24 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from eval.arguments import Once, count, pixels
-from eval.report import Row, beside, wilson
-from eval.seeds import check_seeds, differing
+from eval.argument_types import WithoutRepetitions, image_size, number_of_images
+from eval.report import MAJORITY, Row
+from eval.statistics import check_seeds, differing_keys, wilson_interval
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import Size, ascending
-from train.files import checkpoint_of
+from train.run_folder import checkpoint_of
 
 
 def add_arguments(parser: argparse.ArgumentParser, split: str = "test", images: int = 0) -> None:
+    """Add the options that choose models and images.
+
+    Args:
+        split, images: the defaults of `--split` and `--images`.
+    """
     models = "one or more checkpoints, or folders of runs, for the last checkpoint of each"
     parser.add_argument("--checkpoint", nargs="+", type=checkpoint_of, required=True, help=models)
     sizes = "of the images in pixels: 168, or 96x128 (height x width); those of the training's validation by default"
-    parser.add_argument("--resolutions", nargs="+", type=pixels, action=Once, help=sizes)
+    parser.add_argument("--resolutions", nargs="+", type=image_size, action=WithoutRepetitions, help=sizes)
     parser.add_argument(
         "--positions", choices=("extrapolate", "interpolate"), help="as the model was trained by default"
     )
@@ -33,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser, split: str = "test", images: 
     parser.add_argument("--split", choices=("test", "val"), default=split, help=f"choose models on val only {default}")
     parser.add_argument(
         "--images",
-        type=count,
+        type=number_of_images,
         default=images,
         help=f"how many, the same for every model; 0 for all (arrow task: as in validation) {default}",
     )
@@ -41,30 +46,26 @@ def add_arguments(parser: argparse.ArgumentParser, split: str = "test", images: 
 
 
 def name_of(path: Path) -> str:
-    """A run's name: `runs/NAME/checkpoints/best.ckpt` is NAME."""
-    path = path.absolute()  # the name of a run that is "." too
+    """Return the name of a checkpoint's run: NAME for `runs/NAME/checkpoints/best.ckpt`."""
+    path = path.absolute()  # for the name of a run that is "." too
     return path.parents[1].name if path.parent.name == "checkpoints" else path.stem
 
 
-def result_directory(options: argparse.Namespace) -> Path:
-    """`results` of the run, of the folder of runs where there are several."""
-    first: Path = options.checkpoint[0]
-    if first.parent.name != "checkpoints":
-        return first.parent / "results"
-    return beside(first.parents[1], len(options.checkpoint) > 1)
-
-
 def load_models(options: argparse.Namespace) -> list[Trained]:
-    """The models of the checkpoints; what cannot be evaluated is said before anything is."""
-    chosen = {} if options.positions is None else {"positions": options.positions}
+    """Load the models of `--checkpoint`, and set `--resolutions` where it was left out.
+
+    Raises:
+        ValueError: models that cannot be evaluated, or not in one table. It comes before anything is measured.
+    """
+    overrides = {} if options.positions is None else {"positions": options.positions}
     names = [name_of(path) for path in options.checkpoint]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
         raise ValueError(
-            f"two checkpoints have the same name, so that their rows would mix: {', '.join(twice)}. Evaluate them one "
-            f"after the other, with an --out for each, or rename the folder of one."
+            f"two checkpoints have the same name, so that their rows would mix: {', '.join(repeated)}. Evaluate them "
+            f"one after the other, with an --out for each, or rename the folder of one."
         )
-    models = [load_trained(path, **chosen) for path in options.checkpoint]
+    models = [load_trained(path, **overrides) for path in options.checkpoint]
     check_seeds({name: trained.settings for name, trained in zip(names, models, strict=True)})
     for trained in models:
         trained.data.root = options.root or trained.data.root
@@ -83,26 +84,30 @@ def load_models(options: argparse.Namespace) -> list[Trained]:
 
 
 def check_classes(trained: Trained) -> None:
-    """An error where a model trained elsewhere, which has no names of its classes, has another number of them."""
-    ours, theirs = trained.classifier.vit.config.num_classes, trained.data.num_classes
-    if ours != theirs:
+    """Raise a ValueError where the images have another number of classes than the model.
+
+    A model that this project has not trained has no names of its classes to compare.
+    """
+    of_model, of_images = trained.classifier.vit.config.num_classes, trained.data.num_classes
+    if of_model != of_images:
         raise ValueError(
-            f"{name_of(trained.path)} has {ours} classes, and the images under {trained.data.root} have {theirs}."
+            f"{name_of(trained.path)} has {of_model} classes, and the images under {trained.data.root} have "
+            f"{of_images}."
         )
 
 
 def check_same_images(models: Sequence[Trained], options: argparse.Namespace) -> None:
-    """An error where models would be tested on different images, in one table and beside one null score."""
+    """Raise a ValueError where models would be tested on different images, in one table with one majority baseline."""
     size = options.resolutions[0]
     first: dict[str, Any] = {}
     for trained in models:
         held_out: Any = trained.data.held_out(options.split, size, options.images)
-        own = {**trained.data.drawn_from(options.split), "images": len(held_out)}
-        first = first or own
-        if differ := differing(first, own):
+        images = {**trained.data.drawn_from(options.split), "images": len(held_out)}
+        first = first or images
+        if keys := differing_keys(first, images):
             raise ValueError(
                 f"{name_of(models[0].path)} and {name_of(trained.path)} would be tested on different images ("
-                + "; ".join(f"{key}: {first.get(key)} and {own.get(key)}" for key in differ)
+                + "; ".join(f"{key}: {first.get(key)} and {images.get(key)}" for key in keys)
                 + "): evaluate them one after the other, with an --out for each."
             )
     if options.images > first["images"]:
@@ -112,7 +117,18 @@ def check_same_images(models: Sequence[Trained], options: argparse.Namespace) ->
 def batches(
     trained: Trained, size: Size, options: argparse.Namespace, device: torch.device, title: str = ""
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Normalised images on the device and their classes, in batches of about as many tokens as in training."""
+    """Yield the test images of a model in batches of about as many tokens as in training.
+
+    Args:
+        trained: the model, and where its images are.
+        size: of the images.
+        options: `split` and `images` of the command line.
+        device: where the images are wanted.
+        title: a part of the progress bar's text.
+
+    Yields:
+        Normalised images [B, C, H, W] on the device, and their classes [B].
+    """
     vit, data = trained.classifier.vit, trained.data
     images = data.held_out(options.split, size, options.images)
     tokens, trained_tokens = [h * w for h, w in (vit.grid(*size), vit.train_grid)]
@@ -123,41 +139,43 @@ def batches(
 
 
 @torch.inference_mode()
-def accuracy(
+def count_right(
     trained: Trained, size: Size, options: argparse.Namespace, device: torch.device, title: str = ""
 ) -> tuple[int, int]:
-    """(right, total) at one size."""
+    """Return how many images of a size a model classifies correctly, and of how many; arguments as of `batches`."""
     vit = trained.classifier.vit.to(device)
     right = total = 0
-    for images, targets in batches(trained, size, options, device, title):
-        right += int((vit(images).argmax(-1).cpu() == targets).sum())
-        total += len(targets)
+    with vit.cached():
+        for images, targets in batches(trained, size, options, device, title):
+            right += int((vit(images).argmax(-1).cpu() == targets).sum())
+            total += len(targets)
     return right, total
 
 
-def score(trained: Trained, right: int, total: int, split: str) -> Row:
-    """An accuracy in % with its interval, and what it is to be compared with; of more digits than are shown, so that
-    nothing is rounded twice."""
-    low, high = wilson(right, total)
+def accuracy_columns(trained: Trained, right: int, total: int, split: str) -> Row:
+    """Return an accuracy in % with its interval, the majority baseline and the training resolution.
+
+    There are more digits than are shown, so that nothing is rounded twice.
+    """
+    low, high = wilson_interval(right, total)
     return {
         "accuracy": round(100 * right / total, 4),
         "low": round(100 * low, 4),
         "high": round(100 * high, 4),
         "images": total,
-        "null": round(100 * trained.data.null_accuracy(split), 4),
+        MAJORITY: round(100 * trained.data.majority_accuracy(split), 4),
         "trained at": Size.of(trained.data.size),
     }
 
 
 def accuracies(models: Sequence[Trained], options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
-    """A row for each model and resolution."""
+    """Yield a row with the accuracy of each model at each resolution."""
     for trained in models:
         for size in options.resolutions:
-            right, total = accuracy(trained, size, options, device)
-            vit = trained.classifier.vit
+            right, total = count_right(trained, size, options, device)
             yield {
                 "model": name_of(trained.path),
                 "resolution": size,
-                "tokens": math.prod(vit.grid(*size)),
-                **score(trained, right, total, options.split),
+                "tokens": math.prod(trained.classifier.vit.grid(*size)),
+                **accuracy_columns(trained, right, total, options.split),
             }

@@ -1,39 +1,36 @@
-"""Rows of results as a table on the terminal, a CSV file and a plot, with what they were measured on."""
+"""What an evaluation writes: rows as a table, a CSV file and a plot, with the machine and code that they come from."""
 
 from __future__ import annotations
 
 import csv
 import itertools
-import math
 import os
 import re
 import shlex
+import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from tabulate import tabulate
 
-from train.files import write_aside
-from train.provenance import code, machine, versions
+from train.environment import code, machine, versions
+from train.run_folder import write_aside
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 Row = Mapping[str, Any]
 
-
-def wilson(right: int, total: int, z: float = 1.96) -> tuple[float, float]:
-    """The 95 % interval of a share (Wilson, 1927): of these images, for this model; other seeds are not in it."""
-    if total < 1:
-        raise ValueError(f"an interval needs at least one image, not {total}.")
-    share = right / total
-    centre = (share + z * z / (2 * total)) / (1 + z * z / total)
-    half = z / (1 + z * z / total) * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total))
-    return max(0.0, centre - half), min(1.0, centre + half)
+MAJORITY = "majority baseline"  # the accuracy of always answering the most frequent class
+FORMER_COLUMNS = {"null": MAJORITY}  # columns of CSV files that were written before they were renamed
 
 
 def environment(arguments: Sequence[str], device: torch.device) -> list[str]:
-    """The command, machine, versions and code behind a result."""
+    """Return the command, machine, versions and code behind a result, one line each."""
     return [
         f"command: python -m eval {shlex.join(arguments)}",
         f"device: {machine(device)}; {versions()}",
@@ -42,7 +39,7 @@ def environment(arguments: Sequence[str], device: torch.device) -> list[str]:
 
 
 def write_csv(path: Path, rows: Sequence[Row], header: Sequence[str]) -> None:
-    """Rows as CSV under lines of comment; written aside and renamed."""
+    """Write rows as CSV under lines of comment; a file is whole or not there."""
     with write_aside(path) as partial, partial.open("w", newline="") as file:
         file.writelines(f"# {line}\n" for line in header)
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
@@ -50,29 +47,95 @@ def write_csv(path: Path, rows: Sequence[Row], header: Sequence[str]) -> None:
         writer.writerows(rows)
 
 
-def beside(run: Path, several: bool) -> Path:
-    """`results` of the run, of the folder of runs where there are several."""
-    return (run.parent if several else run) / "results"
+def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """Read a CSV file of an evaluation, also one with former names of columns.
+
+    Returns:
+        The lines of comment, and the rows, by today's names of the columns.
+    """
+    lines = path.read_text().splitlines()
+    header = list(itertools.takewhile(lambda line: line.startswith("#"), lines))
+    rows = csv.DictReader(lines[len(header) :])
+    return header, [{FORMER_COLUMNS.get(name, name): cell for name, cell in row.items()} for row in rows]
+
+
+class Report:
+    """The files of one evaluation: NAME.csv and NAME.png in a folder, NAME.partial.csv of one that was stopped.
+
+    Args:
+        folder: where the files are written; made where it is missing.
+        name: of the evaluation.
+        header: the lines of comment of the CSV file; the first is the command.
+
+    Raises:
+        ValueError: a folder that cannot be written to, before hours of measuring.
+    """
+
+    def __init__(self, folder: Path, name: str, header: Sequence[str]):
+        check_writable(folder)
+        self.header = header
+        self.csv, self.png = folder / f"{name}.csv", folder / f"{name}.png"
+        self.partial = folder / f"{name}.partial.csv"
+
+    def collect(self, rows: Iterable[Row]) -> list[Row]:
+        """Return all rows; where that is stopped or fails, write those that were measured to `partial`."""
+        measured: list[Row] = []
+        try:
+            for row in rows:
+                measured.append(row)
+        except BaseException:
+            if measured:
+                keep_other(self.partial, self.header)
+                write_csv(self.partial, measured, self.header)
+                sys.stderr.write(f"\nnot complete; what was measured is in {self.partial}\n")
+            raise
+        return measured
+
+    def write(self, rows: Sequence[Row]) -> None:
+        """Write the CSV file, and remove what an interrupted run of the same command has left."""
+        keep_other(self.csv, self.header)
+        write_csv(self.csv, rows, self.header)
+        if is_of_command(self.partial, self.header):
+            self.partial.unlink()
+
+    def save_plot(self, figure: Figure) -> None:
+        """Write the plot as PNG."""
+        with write_aside(self.png) as partial:
+            figure.savefig(partial, dpi=120)
+
+
+def results_of(paths: Sequence[Path]) -> Path:
+    """Return the folder of results of runs or their checkpoints.
+
+    It is `results` in the folder of a single run, and beside several runs. A checkpoint that belongs to no run has it
+    beside it.
+    """
+    first = paths[0]
+    in_run = first.parent.name == "checkpoints"
+    if not in_run and not first.is_dir():
+        return first.parent / "results"
+    run = first.parents[1] if in_run else first
+    return (run.parent if len(paths) > 1 else run) / "results"
 
 
 def check_writable(folder: Path) -> None:
-    """An error where results could not be written, before hours of measuring them."""
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    """Raise a ValueError where results could not be written."""
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
-        with tempfile.TemporaryFile(dir=there):
+        with tempfile.TemporaryFile(dir=existing):
             pass
     except OSError as error:
-        raise ValueError(f"--out {folder}: {there} is not a folder that can be written to ({error}).") from error
+        raise ValueError(f"--out {folder}: {existing} is not a folder that can be written to ({error}).") from error
 
 
-def of_command(path: Path, header: Sequence[str]) -> bool:
-    """Whether this file is there, and from the command of this header."""
+def is_of_command(path: Path, header: Sequence[str]) -> bool:
+    """Return whether a CSV file exists and was written by the command of this header."""
     return path.is_file() and path.read_text().partition("\n")[0] == f"# {header[0]}"
 
 
 def keep_other(path: Path, header: Sequence[str]) -> None:
-    """What another command has left at NAME.csv is kept: NAME.1.csv and NAME.1.png, NAME.2.csv, ..."""
-    if not path.is_file() or of_command(path, header):
+    """Rename the files of another command at NAME.csv to NAME.1.csv and NAME.1.png, NAME.2.csv, ..."""
+    if not path.is_file() or is_of_command(path, header):
         return
     number = next(n for n in itertools.count(1) if not path.with_name(f"{path.stem}.{n}.csv").exists())
     for old in (path, path.with_suffix(".png")):
@@ -80,14 +143,8 @@ def keep_other(path: Path, header: Sequence[str]) -> None:
             os.replace(old, old.with_name(f"{old.stem}.{number}{old.suffix}"))
 
 
-def save_figure(figure: Any, path: Path) -> None:
-    """A matplotlib figure as PNG; written aside and renamed."""
-    with write_aside(path) as partial:
-        figure.savefig(partial, dpi=120)
-
-
 def table(rows: Sequence[Row]) -> str:
-    """Rows as a Markdown table, which reads as well on a terminal."""
+    """Return rows as a Markdown table, which reads as well on a terminal."""
     cells = [[f"{value:g}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows]
     number = re.compile(r"([-+]?\d[\d.]*(e[-+]\d+)?|nan|inf)?")
     aligned = ["right" if all(map(number.fullmatch, column)) else "left" for column in zip(*cells, strict=True)]
@@ -95,8 +152,23 @@ def table(rows: Sequence[Row]) -> str:
     return tabulate(cells, headers=list(rows[0]), tablefmt="github", disable_numparse=True, colalign=aligned)
 
 
-def mark_training(axis: Any, found: Sequence[Row]) -> None:
-    """A line at each training size."""
-    for size in dict.fromkeys(row["trained at"] for row in found):
+def unique(rows: Iterable[Row], column: str) -> list[Any]:
+    """Return the values of a column, each once, in the order of the rows."""
+    return list(dict.fromkeys(row[column] for row in rows))
+
+
+def select(rows: Iterable[Row], **wanted: Any) -> list[Row]:
+    """Return the rows that have these values."""
+    return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
+
+
+def error_bars(rows: Sequence[Row], value: str = "accuracy") -> list[list[float]]:
+    """Return the distances of `low` and `high` from a value, as matplotlib takes them."""
+    return [[row[value] - row["low"] for row in rows], [row["high"] - row[value] for row in rows]]
+
+
+def mark_training(axis: Axes, rows: Sequence[Row]) -> None:
+    """Draw a line at each training resolution."""
+    for size in unique(rows, "trained at"):
         axis.axvline(size.side, color="grey", linewidth=0.8)
         axis.annotate(" trained here", (size.side, 0.03), xycoords=("data", "axes fraction"), fontsize=8, color="grey")

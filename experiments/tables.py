@@ -45,7 +45,7 @@ from typing import Any
 import yaml
 from tabulate import tabulate
 
-from eval.seeds import over_seeds, stem, student
+from eval.statistics import mean_over_seeds, student_interval, without_seed
 
 ROOT = Path(__file__).parent
 BLOCK = re.compile(r"(<!-- table\n(.*?)\n-->\n)(.*?)(<!-- end table -->)", re.DOTALL)
@@ -84,7 +84,7 @@ def select(rows: Sequence[CsvRow], conditions: Condition) -> list[CsvRow]:
     """Return the rows whose cells, with or without `-seedN`, match all conditions."""
 
     def matches(cell: str, pattern: object) -> bool:
-        return fnmatchcase(cell, str(pattern)) or fnmatchcase(stem(cell), str(pattern))
+        return fnmatchcase(cell, str(pattern)) or fnmatchcase(without_seed(cell), str(pattern))
 
     return [row for row in rows if all(matches(row.get(column, ""), p) for column, p in conditions.items())]
 
@@ -98,15 +98,15 @@ def show_seeds(rows: Sequence[CsvRow], column: str, scale: float, form: str) -> 
         return f"{statistics.mean(values):{form}}"
     bounds = [{bound: number(row, bound, scale) for bound in ("low", "high")} for row in rows]
     entries = [{"model": "", "resolution": 0, "accuracy": v, **b} for v, b in zip(values, bounds, strict=True)]
-    (mean,) = over_seeds(entries)
+    (mean,) = mean_over_seeds(entries)
     return f"{mean['accuracy']:{form}} ({mean['low']:{form}}-{mean['high']:{form}})"
 
 
 def show_difference(rows: Sequence[CsvRow], column: str, form: str) -> str:
     """Return the mean difference to the reference with Student's interval over seeds; of the reference, accuracy."""
-    if all(stem(row["model"]) == row["reference"] for row in rows):
+    if all(without_seed(row["model"]) == row["reference"] for row in rows):
         return show_seeds(rows, "accuracy", 1.0, form)
-    mean, low, high = student([number(row, column, 1.0) for row in rows])
+    mean, low, high = student_interval([number(row, column, 1.0) for row in rows])
     return f"{mean:+{form}} ({low:+{form}} to {high:+{form}})"
 
 
@@ -142,7 +142,7 @@ def build(table: Condition, folder: Path) -> str:
     key, across, where = table["rows"], table.get("across", ""), table.get("where", {})
     labels = table.get("labels")
     if labels is None:
-        names = [stem(row[key]) for row in select(read_csv(folder / table["file"]), where)]
+        names = [without_seed(row[key]) for row in select(read_csv(folder / table["file"]), where)]
         labels = dict(zip(names, names, strict=True))
     found: dict[str, list[CsvRow]] = {}
     for label, condition in labels.items():

@@ -9,9 +9,9 @@ import pytest
 import torch
 import yaml
 from torch import Tensor
-from training import TINY
 
 from performer_string.bias import base
+from tests.helpers.training import TINY
 
 if not torch.cuda.is_available():  # before anything imports Triton: its kernels then run on the CPU
     os.environ.setdefault("TRITON_INTERPRET", "1")
@@ -25,7 +25,7 @@ def _seed() -> None:
 @pytest.fixture(autouse=True)
 def _no_token_is_few(monkeypatch) -> None:
     """Sums over offsets go the way of long sequences on the small grids of the tests too."""
-    monkeypatch.setattr(base, "DENSE", 0)
+    monkeypatch.setattr(base, "MAX_DENSE_TOKENS", 0)
 
 
 @pytest.fixture

@@ -1,70 +1,145 @@
-"""Trained models back from their checkpoints, and what a training that begins or goes on with one asks of it."""
+"""Checkpoints: read with errors that say what is wrong, and checked where a training begins or goes on with one."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import torch
 from lightning.pytorch.utilities import rank_zero_info
 
 from performer_string import ViTConfig
 from performer_string.models.config import patch_and_image
-from train.contents import CheckpointError, config_of, read_checkpoint
+from performer_string.utils.renames import current_fields, rename_weights
 from train.data.module import ImageData
-from train.distillation import DistillationConfig
-from train.files import BEST, HISTORY, checkpoint_of
-from train.module import ImageClassifier
 from train.optim import OptimConfig
+from train.run_folder import BEST, CHECKPOINTS, HISTORY, LAST, checkpoint_of, latest_checkpoint
+
+if TYPE_CHECKING:
+    from train.module import ImageClassifier
+
+KEYS = {"state_dict", "hyper_parameters", "ImageData"}
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be used."""
+
+
+def read_checkpoint(path: str | Path) -> dict[str, Any]:
+    """Return the content of a checkpoint file, with weights under the names of today.
+
+    Only tensors and plain values are loaded (`weights_only=True`), so that a file cannot run code.
+
+    Raises:
+        CheckpointError: there is no such file, or it is damaged or of another kind.
+    """
+    path = Path(path)
+    if not path.is_file():
+        latest = latest_checkpoint(path)
+        hint = "" if latest is None else f" It is the folder of a run: give {latest}."
+        if latest is None and path.is_dir() and any(map(latest_checkpoint, path.iterdir())):
+            hint = f" It is a folder of runs: give {path}/*/{CHECKPOINTS}/{LAST}."
+        raise CheckpointError(f"there is no checkpoint {path}.{hint}")
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many types here: pickle, zip, end of file, key
+        raise CheckpointError(
+            f"{path} is not a checkpoint that can be read: it is cut off, damaged, or another kind of file "
+            f"({type(error).__name__})."
+        ) from error
+    if not isinstance(content, dict) or not content.keys() >= KEYS:
+        raise CheckpointError(f"{path} is not a checkpoint of this project: it has to hold {', '.join(sorted(KEYS))}.")
+    for weights in ("state_dict", "current_model_state"):  # the second beside an average of the weights
+        if weights in content:
+            rename_weights(content[weights])
+    return content
+
+
+def vit_config(content: dict[str, Any], **overrides: Any) -> ViTConfig:
+    """Return the model's configuration in the content of a checkpoint.
+
+    Args:
+        content: of the checkpoint.
+        overrides: fields in place of those.
+    """
+    try:
+        return ViTConfig.of_checkpoint(content["hyper_parameters"]["vit"], **overrides)
+    except ValueError as error:
+        if not str(error).startswith("unknown "):
+            raise
+        raise ValueError(f"{error} A name of your module needs it to be imported first: --imports MODULE.") from None
 
 
 @dataclass
 class Trained:
-    """A checkpoint: the model, and what it was trained on."""
+    """A trained model and its training.
+
+    Attributes:
+        path: of the checkpoint.
+        classifier: the model, in evaluation mode.
+        data: what it was trained on.
+        settings: all that it was trained with.
+    """
 
     path: Path
     classifier: ImageClassifier
     data: ImageData
-    settings: dict[str, Any]  # all that it was trained with
+    settings: dict[str, Any]
 
 
 def load_trained(path: str | Path, **overrides: Any) -> Trained:
-    """The model of a checkpoint, or of a run's last one, in evaluation mode; `overrides` replace fields of its
-    ViTConfig."""
+    """Return the model of a checkpoint, or of a run's last one.
+
+    Args:
+        path: of a checkpoint, or of the folder of a run.
+        overrides: fields of `ViTConfig` in place of those in the checkpoint.
+
+    Raises:
+        CheckpointError: a checkpoint that cannot be read, or whose weights do not fit its configuration.
+    """
+    from train.distill import DistillationConfig  # which reads a teacher by this module
+    from train.module import ImageClassifier
+
     path = checkpoint_of(path)
     content = read_checkpoint(path)
     try:
-        vit = config_of(content, **overrides)
-        classifier = ImageClassifier(vit, resolutions=content["hyper_parameters"]["resolutions"])
+        saved = content["hyper_parameters"]
+        vit = vit_config(content, **overrides)
+        classifier = ImageClassifier(vit, resolutions=saved["resolutions"])
         classifier.load_state_dict(content["state_dict"])
         data = ImageData.from_checkpoint(content["ImageData"])
-        settings = content["hyper_parameters"]
-        optim = OptimConfig(**settings.get("optim", {}))  # with what is newer at its default
-        taught = asdict(DistillationConfig(**settings.get("distillation", {})))
+        optim = OptimConfig(**current_fields(saved.get("optim", {})))  # what is newer has its default
+        distillation = DistillationConfig(**saved.get("distillation", {}))
     except (KeyError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"the weights in {path} do not match the configuration beside them: {error}") from error
-    taken = "best" if path.name == BEST else content.get("global_step")  # the best may be of any step
-    settings = {**asdict(vit), **asdict(optim), **data.plain(), "distillation": taught, "steps": taken}
+    steps = "best" if path.name == BEST else content.get("global_step")  # the best may be of any step
+    settings = {**asdict(vit), **asdict(optim), **data.plain(), "distillation": asdict(distillation), "steps": steps}
     return Trained(path, classifier.eval(), data, settings)
 
 
-def differences(saved: dict[str, Any], wanted: dict[str, Any]) -> list[str]:
-    return [f"{k}: {saved.get(k)!r} in the checkpoint, {v!r} asked for" for k, v in wanted.items() if saved.get(k) != v]
+def differences(saved: dict[str, Any], asked: dict[str, Any]) -> list[str]:
+    """Return the fields that differ, each with both of its values."""
+    return [f"{k}: {saved.get(k)!r} in the checkpoint, {v!r} asked for" for k, v in asked.items() if saved.get(k) != v]
 
 
-def check_same_model(path: str | Path, content: dict[str, Any], wanted: dict[str, Any], resumed: bool) -> None:
-    """An error that lists the differences, unless the checkpoint is of a model of these hyper-parameters.
+def check_same_model(path: str | Path, content: dict[str, Any], asked: dict[str, Any], resumed: bool) -> None:
+    """Check that a checkpoint is of a model with these hyper-parameters.
 
     Args:
-        content: of the checkpoint at `path`.
-        resumed: its optimiser goes on as well, which keeps its own learning rate, decay and betas.
+        path: of the checkpoint.
+        content: of the checkpoint.
+        asked: hyper-parameters of an `ImageClassifier`.
+        resumed: its optimiser goes on as well, with its learning rate, decay and betas.
+
+    Raises:
+        CheckpointError: with all differences.
     """
-    saved, vit = content["hyper_parameters"], asdict(config_of(content))  # with what is newer at its default
-    wrong = differences(vit, wanted["vit"])
-    if resumed and "optim" in saved:
-        kept = ("lr", "weight_decay", "betas")
-        mine, theirs = ({k: optim[k] for k in kept} for optim in (saved["optim"], wanted["optim"]))
-        wrong += differences({**mine, "betas": tuple(mine["betas"])}, {**theirs, "betas": tuple(theirs["betas"])})
+    wrong = differences(asdict(vit_config(content)), asked["vit"])  # what is newer has its default
+    if resumed and "optim" in content["hyper_parameters"]:
+        optimisers = [content["hyper_parameters"]["optim"], asked["optim"]]
+        saved, new = ({**{k: o[k] for k in ("lr", "weight_decay")}, "betas": tuple(o["betas"])} for o in optimisers)
+        wrong += differences(saved, new)
     if wrong:
         raise CheckpointError(
             f"{path} is of another model:\n  " + "\n  ".join(wrong) + "\nResume with the configuration that the run "
@@ -72,18 +147,23 @@ def check_same_model(path: str | Path, content: dict[str, Any], wanted: dict[str
         )
 
 
-def check_same_class(path: str | Path, content: dict[str, Any], own: str) -> None:
-    """An error where a class of one's own trained a checkpoint that another would go on with, by its own loss."""
-    then = content.get("classifier", own)  # not in those of old checkpoints
-    if then != own:
+def check_same_class(path: str | Path, content: dict[str, Any], name: str) -> None:
+    """Check that the class of this name trained a checkpoint: another one would go on by its own loss.
+
+    Raises:
+        CheckpointError: another class did.
+    """
+    trained_by = content.get("classifier", name)  # not in those of old checkpoints
+    if trained_by != name:
         raise CheckpointError(
-            f"{path} is of a run of the class {then}, and {own} would go on with it, by a loss or an optimiser of its "
-            f"own. Resume it by what started it (the run's {HISTORY} has the command), as in python mine.py resume RUN."
+            f"{path} is of a run of the class {trained_by}, and {name} would go on with it, with another loss or "
+            f"optimiser. Resume it by what started it (the run's {HISTORY} has the command), as in python mine.py "
+            f"resume RUN."
         )
 
 
 def check_no_average(path: str | Path, content: dict[str, Any]) -> None:
-    """An error where a checkpoint's weights are an average: training cannot continue from it."""
+    """Raise a CheckpointError where the weights are an average: training cannot continue from it."""
     if "current_model_state" in content:
         raise CheckpointError(
             f"{path} is of a run with an average of the weights: resume it with its --ema, or start another run from "
@@ -91,29 +171,31 @@ def check_no_average(path: str | Path, content: dict[str, Any]) -> None:
         )
 
 
-def grid_of(config: ViTConfig) -> list[int]:
-    """The grid that positions and log N of a model refer to."""
+def training_grid(config: ViTConfig) -> list[int]:
+    """Return the grid that positions and log N of a model refer to."""
     patch, image = patch_and_image(config.patch_size, config.image_size)
     return config.position_grid or [size // p for size, p in zip(image, patch, strict=True)]
 
 
 def start_from(path: str | Path, classifier: ImageClassifier) -> None:
-    """The weights of a checkpoint in a model that is to be trained anew: all that are of the same name and shape.
+    """Load the weights of a checkpoint that have the name and shape of the model's into it.
 
-    What is not, as a head of other classes or a table of another grid, starts afresh and is listed, as is what the
-    checkpoint has and the model has no place for, and where the two are configured otherwise: a number of heads, for
-    one, changes no shape.
+    The others, as a head of other classes or a table of another grid, keep their initial values. They are listed, as
+    are weights of the checkpoint that the model has no place for, and fields of the configuration that differ: another
+    number of heads changes no shape.
+
+    Raises:
+        CheckpointError: no weight fits.
     """
-    content, own = read_checkpoint(path), classifier.state_dict()
+    content, weights = read_checkpoint(path), classifier.state_dict()
     saved = content["state_dict"]
-    fitting = {k: v for k, v in saved.items() if k in own and own[k].shape == v.shape}
+    fitting = {k: v for k, v in saved.items() if k in weights and weights[k].shape == v.shape}
     if not fitting:
         raise CheckpointError(f"{path} has no weight that fits this model.")
     classifier.load_state_dict(fitting, strict=False)
-    fresh = sorted(own.keys() - fitting.keys())
-    unused = sorted(saved.keys() - fitting.keys())
-    otherwise = differences(asdict(config_of(content)), asdict(classifier.vit.config))
+    fresh, unused = sorted(weights.keys() - fitting.keys()), sorted(saved.keys() - fitting.keys())
+    changed = differences(asdict(vit_config(content)), asdict(classifier.vit.config))
     rank_zero_info(
         f"{len(fitting)} tensors from {path}. Afresh: {', '.join(fresh) or 'none'}. Not used: "
-        f"{', '.join(unused) or 'none'}. Configured otherwise: {'; '.join(otherwise) or 'nothing'}."
+        f"{', '.join(unused) or 'none'}. Configured otherwise: {'; '.join(changed) or 'nothing'}."
     )

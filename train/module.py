@@ -15,13 +15,12 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
-from torchvision.transforms import v2
 
 from performer_string import ViT, ViTConfig
-from train.distillation import DistillationConfig, Teacher
+from performer_string.utils.renames import current_fields
+from train.augmentation import build_mixes, random_positions, random_size
+from train.distill import DistillationConfig, Teacher
 from train.optim import OptimConfig, learning_rate, parameter_groups
-from train.positions import jitter_positions
-from train.rounded import rounded_products
 
 
 class NonFiniteLossError(RuntimeError):
@@ -34,20 +33,28 @@ def plain_settings(
     resolutions: list[str],
     distillation: DistillationConfig = DistillationConfig(),  # noqa: B008
 ) -> dict[str, Any]:
-    """What a checkpoint holds of a classifier's settings."""
-    settings = {**asdict(optim), "betas": list(optim.betas)}  # YAML has no tuples
-    kept = {"vit": asdict(vit), "optim": settings, "resolutions": resolutions}
-    return {**kept, "distillation": asdict(distillation)}
+    """Return settings of a classifier as plain values, as checkpoints hold them."""
+    return {
+        "vit": asdict(vit),
+        "optim": {**asdict(optim), "betas": list(optim.betas)},  # YAML has no tuples
+        "resolutions": resolutions,
+        "distillation": asdict(distillation),
+    }
 
 
 class ImageClassifier(L.LightningModule):
     """A ViT with its training.
+
+    The configurations may be mappings, as Lightning's `load_from_checkpoint` gives them.
 
     Args:
         vit: the model.
         optim: how it is trained.
         resolutions: names of the validation sets' sizes, the training size first.
         distillation: the trained model that it learns from, where there is one.
+
+    Raises:
+        ValueError: settings that exclude each other.
     """
 
     def __init__(
@@ -58,14 +65,29 @@ class ImageClassifier(L.LightningModule):
         distillation: DistillationConfig = DistillationConfig(),  # noqa: B008
     ):
         super().__init__()
-        # from the plain values of a checkpoint, as `load_from_checkpoint` gives them
-        vit = ViTConfig(**vit) if isinstance(vit, dict) else vit
-        optim = OptimConfig(**optim) if isinstance(optim, dict) else optim
+        vit = ViTConfig(**current_fields(vit)) if isinstance(vit, dict) else vit
+        optim = OptimConfig(**current_fields(optim)) if isinstance(optim, dict) else optim
         if isinstance(distillation, dict):
             distillation = DistillationConfig(**distillation)
         self.vit, self.optim, self.distillation = ViT(vit), optim, distillation
-        self.teacher: Teacher | None = None  # which a training reads
+        self.teacher: Teacher | None = None  # a training reads it
         self.resolutions = resolutions or ["train"]
+        self.check_settings()
+        # plain values only: a checkpoint loads with weights_only=True
+        self.save_hyperparameters(plain_settings(vit, self.optim, self.resolutions, distillation))
+        classes = vit.num_classes
+
+        def metrics() -> nn.ModuleList:
+            return nn.ModuleList(MulticlassAccuracy(classes, average="micro") for _ in self.resolutions)
+
+        self.accuracy, self.test_accuracy = metrics(), metrics()
+        self.train_accuracy = MulticlassAccuracy(classes, average="micro")
+        self.val_loss = nn.ModuleList(MeanMetric() for _ in self.resolutions)
+        self.mixes = build_mixes(self.optim, classes)
+
+    def check_settings(self) -> None:
+        """Raise a ValueError for settings of the model and of its training that exclude each other."""
+        vit = self.vit.config
         extrapolates = vit.positions == "extrapolate" and self.vit.encoding.extrapolates
         if self.optim.randomized_positions > 1 and not extrapolates:
             raise ValueError(
@@ -80,31 +102,18 @@ class ImageClassifier(L.LightningModule):
                 f"needs: give one of the two."
             )
         if self.optim.redraw_every and vit.feature_options.get("learned"):
-            raise ValueError("redraw_every draws new random features, and learned ones are kept: give one of the two.")
-        classes = vit.num_classes
-        if classes < 2:
             raise ValueError(
-                f"a classifier needs num_classes of 2 or more, not {classes}. (The weights of a model without a head: "
-                f"ViT.from_checkpoint, or --init_from for a model with one.)"
+                "redraw_every draws new random features, and learned ones are trained: give one of the two."
             )
-        # plain values only: a checkpoint loads with weights_only=True
-        self.save_hyperparameters(plain_settings(vit, self.optim, self.resolutions, distillation))
-
-        def metrics() -> nn.ModuleList:
-            return nn.ModuleList(MulticlassAccuracy(classes, average="micro") for _ in self.resolutions)
-
-        self.accuracy, self.test_accuracy = metrics(), metrics()
-        self.train_accuracy = MulticlassAccuracy(classes, average="micro")
-        self.val_loss = nn.ModuleList(MeanMetric() for _ in self.resolutions)
-        self.mixes: list[v2.Transform] = []
-        if self.optim.mixup:
-            self.mixes.append(v2.MixUp(alpha=self.optim.mixup, num_classes=classes))
-        if self.optim.cutmix:
-            self.mixes.append(v2.CutMix(alpha=self.optim.cutmix, num_classes=classes))
+        if vit.num_classes < 2:
+            raise ValueError(
+                f"a classifier needs num_classes of 2 or more, not {vit.num_classes}. (The weights of a model "
+                f"without a head: ViT.from_checkpoint, or --init_from for a model with one.)"
+            )
 
     def forward(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
-        with rounded_products(self.vit.norm.weight):
-            return cast(Tensor, self.vit(images, positions))
+        """Return logits [B, classes]. Arguments as of `ViT`."""
+        return cast(Tensor, self.vit(images, positions))
 
     def setup(self, stage: str) -> None:
         if stage == "fit" and self.distillation.teacher:
@@ -113,7 +122,7 @@ class ImageClassifier(L.LightningModule):
     def on_fit_start(self) -> None:
         if self.teacher is not None:
             self.teacher.to(self.device)
-        if self.optim.redraw_every and not any(attend.has_random_features for attend in self.vit.backends()):
+        if self.optim.redraw_every and not any(backend.has_random_features for backend in self.vit.backends()):
             rank_zero_info("redraw_every has no effect: this model's attention has no random features.")
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
@@ -121,40 +130,19 @@ class ImageClassifier(L.LightningModule):
         if every and self.global_step and self.global_step % every == 0:
             self.vit.redraw(self.global_step)
 
-    def draw_size(self, images: Tensor) -> Tensor:
-        """The images [B, C, H, W] of one step, all resized to [B, C, H', W'] of whole patches."""
-        largest = self.optim.image_scale
-        if largest == 1:
-            return images
-        factor = largest ** float(torch.empty(()).uniform_(-1, 1))
-        sides = zip(images.shape[-2:], self.vit.patch, strict=True)
-        size = [max(1, round(factor * side / patch)) * patch for side, patch in sides]
-        return v2.functional.resize(images, size, antialias=True)
-
-    def draw_positions(self, images: Tensor) -> Tensor | None:
-        """Positions for one step, the same for all its images; None for those of the grid."""
-        c, vit = self.optim, self.vit
-        if (c.randomized_positions, c.position_scale, c.position_offset) == (1, 1, 0):
-            return None
-        positions = vit.grid_positions(vit.grid(*images.shape[-2:]))
-        return jitter_positions(
-            positions, c.randomized_positions, c.position_scale, c.position_offset, c.randomized_positions_min
-        ).to(images.device)
-
     def compare(self, images: Tensor, positions: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
-        """Logits [B, classes] in float32, and the terms of the loss that a teacher adds to that of the labels."""
+        """Return logits [B, classes] in float32, and the terms that a teacher adds to the loss, by name."""
         if self.teacher is None:
             return self(images, positions).float(), {}
-        with rounded_products(self.vit.norm.weight):
-            return self.teacher.losses(self.vit, images, positions)
+        return self.teacher.losses(self.vit, images, positions)
 
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
-        images, targets = self.draw_size(batch[0]), batch[1]
+        images, targets = random_size(batch[0], self.vit, self.optim.image_scale), batch[1]
         mixed = targets
         if self.mixes:
             mix = self.mixes[int(torch.randint(len(self.mixes), ()))]
             images, mixed = mix(images, targets)
-        logits, terms = self.compare(images, self.draw_positions(images))
+        logits, terms = self.compare(images, random_positions(images, self.vit, self.optim))
         labels = F.cross_entropy(logits, mixed, label_smoothing=self.optim.label_smoothing)
         loss = labels if self.teacher is None else (1 - self.distillation.weight) * labels + sum(terms.values())
         if not torch.isfinite(loss):

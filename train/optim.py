@@ -1,4 +1,4 @@
-"""How a model is trained: what can be chosen, the learning rate, and which weights decay."""
+"""Settings of a training, its learning rate, and which weights decay."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from performer_string.utils.validation import check_types
 
 @dataclass
 class OptimConfig:
-    """How a model is trained.
+    """Settings of a training.
 
     Attributes:
         lr: peak learning rate of AdamW, typically 1e-4 to a few 1e-3.
@@ -77,7 +77,14 @@ class OptimConfig:
 
 
 def learning_rate(step: int, steps: float, warmup: float, minimum: float) -> float:
-    """Share of the peak: linear to 1 over `warmup` of the training, then a cosine down to `minimum`."""
+    """Return the share of the peak learning rate: a linear rise to 1, then a cosine down to `minimum`.
+
+    Args:
+        step: that is to be taken, from 0.
+        steps: of the whole training.
+        warmup: share of the training that the rise takes.
+        minimum: share of the peak at the end.
+    """
     rise = max(1.0, warmup * steps)
     if step < rise:
         return (step + 1) / rise if rise > 1 else 1.0
@@ -86,10 +93,10 @@ def learning_rate(step: int, steps: float, warmup: float, minimum: float) -> flo
 
 
 def parameter_groups(model: ViT, weight_decay: float) -> list[dict[str, Any]]:
-    """Weights of linear layers with decay; everything else (norms, biases, embeddings, generators) without."""
-    spared = model.no_weight_decay()
+    """Return weights of linear layers with decay, and norms, biases, embeddings and generators without."""
+    undecayed = model.no_weight_decay()
     learned = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     return [
-        {"params": [p for name, p in learned if name not in spared], "weight_decay": weight_decay},
-        {"params": [p for name, p in learned if name in spared], "weight_decay": 0.0},
+        {"params": [p for name, p in learned if name not in undecayed], "weight_decay": weight_decay},
+        {"params": [p for name, p in learned if name in undecayed], "weight_decay": 0.0},
     ]

@@ -1,4 +1,4 @@
-"""A pretrained model of timm as a checkpoint of this project: to evaluate, or to fine-tune with linear attention."""
+"""Write a pretrained model of timm as a checkpoint of this project, to evaluate or to fine-tune it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ import yaml
 
 from performer_string import ViT, from_timm
 from performer_string.utils.registry import nearest
+from train.command_line import one_message
 from train.data.module import ImageData
 from train.data.sizes import Size
-from train.errors import one_message
-from train.files import write_aside
 from train.module import plain_settings
 from train.optim import OptimConfig
+from train.run_folder import write_aside
 
 # What the weights decide. How to attend and what else is new is up to the recipe that they are trained on with.
 FIXED: tuple[str, ...] = ("image_size", "patch_size", "in_channels", "width", "depth", "num_heads", "mlp_ratio")
@@ -28,8 +28,13 @@ RECIPE = "train/configs/imagenet.yaml"
 
 
 def open_model(name: str, weights: Path | None, random: bool) -> tuple[Any, dict[str, Any]]:
-    """A model of timm with its weights, pretrained ones, those of a file, or random ones; and the mean and standard
-    deviation of what it was trained on."""
+    """Return a model of timm, and the mean and standard deviation of the images that it was trained on.
+
+    Args:
+        name: of the model in timm.
+        weights: a file of weights in place of the pretrained ones.
+        random: random weights in place of the pretrained ones.
+    """
     try:
         import timm  # which nothing else here needs
         from timm.data import resolve_model_data_config
@@ -41,8 +46,8 @@ def open_model(name: str, weights: Path | None, random: bool) -> tuple[Any, dict
     if weights is not None and not weights.is_file():
         raise FileNotFoundError(f"there is no file {weights}.")
     try:
-        given = "" if weights is None else str(weights)
-        model = timm.create_model(name, pretrained=not (given or random), checkpoint_path=given)
+        path = "" if weights is None else str(weights)
+        model = timm.create_model(name, pretrained=not (path or random), checkpoint_path=path)
     except Exception as error:  # of many types: no such weights, no network, a file of another model
         raise ValueError(f"timm cannot give {name} with these weights: {type(error).__name__}: {error}") from error
     shown = resolve_model_data_config(model)
@@ -50,7 +55,7 @@ def open_model(name: str, weights: Path | None, random: bool) -> tuple[Any, dict
 
 
 def checkpoint(vit: ViT, data: ImageData) -> dict[str, Any]:
-    """What `python -m train` and `python -m eval` read, of a model that this project has not trained."""
+    """Return a checkpoint, as `python -m train` and `python -m eval` read it, of a model trained elsewhere."""
     return {
         "state_dict": {f"vit.{name}": value for name, value in vit.state_dict().items()},
         "hyper_parameters": plain_settings(vit.config, OptimConfig(), [str(Size.of(data.size))]),
@@ -60,7 +65,7 @@ def checkpoint(vit: ViT, data: ImageData) -> dict[str, Any]:
 
 
 def larger(vit: ViT, factor: float) -> str:
-    """About so many times the size of its images, in whole patches."""
+    """Return the size of a model's images times a factor, in whole patches."""
     sizes = zip(cast(list, vit.config.image_size), vit.patch, strict=True)
     return str(Size.of([round(factor * size / patch) * patch for size, patch in sizes]))
 

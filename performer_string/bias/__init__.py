@@ -1,8 +1,7 @@
-"""Kernels of the offset between two tokens on attention: decays with the distance, RiemannFormer's, and learned tables.
+"""Relative biases: factors lambda(p_i - p_j) of the attention weights, by name.
 
-The attention's denominator does not see them, or does (`normalised`), which makes them a relative position bias on the
-logits. On a grid decays take linear time (`focusing`), over windows (`window`) and coarse nodes (`grid`) of a
-`grid`.
+Read `base.py` for the interface, then `decays.py` (decays with the distance) or `table.py` (a learned table). How a
+decay takes linear time on a grid is in `linear_time/`, which the other files do not need.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from performer_string.bias.base import RelativeBias
+from performer_string.bias.base import RelativeBias, Split
 from performer_string.bias.decays import DistanceDecay, ExponentialDecay, GaussianDecay, RadialDecay
 from performer_string.bias.table import RelativeBiasTable
 from performer_string.utils.registry import construct, lookup
@@ -22,16 +21,17 @@ LOCALITIES: dict[str, type[RelativeBias]] = {
     "table": RelativeBiasTable,
 }
 
-__all__ = ["LOCALITIES", "DistanceDecay", "RelativeBias", "RelativeBiasTable", "build_locality"]
+__all__ = ["LOCALITIES", "DistanceDecay", "RelativeBias", "RelativeBiasTable", "Split", "build_locality"]
 
 
 def build_locality(name: str, *, num_heads: int, grid: Sequence[int] | None = None, **options: Any) -> RelativeBias:
-    """A kernel of the offset by its name in `LOCALITIES`.
+    """Build a relative bias by its name in `LOCALITIES`.
 
     Args:
+        name: `gaussian`, `exponential`, `radial` or `table`.
         num_heads: H.
         grid: the training grid, which `table` needs.
-        options: `normalised`, whether the attention's denominator sees it too; those of `DistanceDecay` for a
+        options: `normalised`, whether the attention's denominator has the bias too; those of `DistanceDecay` for a
             decay, and `num_scales` for `radial`.
 
     Raises:

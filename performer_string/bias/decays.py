@@ -1,10 +1,10 @@
-"""Decays with the distance: RiemannFormer's locality focusing, or as a bias of the logits.
+"""Decays with the distance: a factor of the weights after normalisation, or a bias of the logits.
 
     o_i = sum_j A_ij lambda(p_i - p_j) v_j
 
 with A the normalised attention (softmax or linear) and lambda a decay for each head. Source: RiemannFormer,
-arXiv:2506.07405. With `normalised` the denominator sees it too, as in ALiBi (arXiv:2108.12409), whose -|i - j| / s
-`exponential` is.
+arXiv:2506.07405 (locality focusing). With `normalised` the denominator has lambda too, as in ALiBi (arXiv:2108.12409),
+whose bias -|i - j| / s is the decay `exponential`.
 """
 
 from __future__ import annotations
@@ -17,20 +17,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from performer_string.bias.base import RelativeBias
-from performer_string.bias.linear_time.plan import Split
+from performer_string.bias.base import RelativeBias, Split
 from performer_string.utils.dtype import full_precision
 
-REACH = 3.5  # of a window on a Gaussian, in standard deviations: what lies outside is below 0.1 % of the sum
+# Radius of a window over a Gaussian, in standard deviations: what lies outside is below 0.1 % of the sum.
+WINDOW_REACH = 3.5
 
 
 class DistanceDecay(RelativeBias):
     """A decay lambda(r) = amplitude f(|r| / sigma), with sigma and amplitude learned for each head within bounds.
 
-    On a grid each head goes through a window or a grid of nodes, whichever is predicted to cost less: in time and
-    memory linear in N. The outputs are off by less than 0.1 % through a window, and by some 3 % through nodes; more
-    where attention is sharp and the decay `exponential`, whose weight of a token itself comes out up to 16 % low, and
-    outputs 2 to 4 % off.
+    On a grid each head goes through a window or through coarse nodes, whichever is predicted to cost less, in time and
+    memory linear in N. Outputs are off by less than 0.1 % through a window, and by some 3 % through nodes. Where
+    attention is sharp and the decay `exponential`, a token's weight of itself comes out up to 16 % low, and outputs are
+    2 to 4 % off.
+
+    Normalised, a decay always goes through a window, up to where lambda is 2.5e-11. The reason is that keys close to a
+    query may have weights so small that distant keys decide. The error is below 0.1 % where close keys weigh at least
+    1e-7 of the distant ones. A query with no key within the window has the output zero.
 
     Args:
         num_heads: H.
@@ -38,13 +42,13 @@ class DistanceDecay(RelativeBias):
         amplitude: at the start, below `max_amplitude`.
         sigma_bounds: sigma stays between them: sigma = low (high / low)^s with s in (0, 1).
         max_amplitude: the bound of the amplitude.
-        normalised: whether the denominator sees the decay too. Then there is no amplitude, which would cancel; and
-            always a window, up to where lambda is 2.5e-11, since a query may have weights so small nearby that what is
-            far decides. It is off by less than 0.1 % where what is near weighs 1e-7 of what is far, or more; a query
-            with no key within the window has the output zero.
+        normalised: whether the denominator has the decay too. Then there is no amplitude, which would cancel.
+
+    Raises:
+        ValueError: an initial value out of its bounds, infinite bounds, or options of an amplitude if normalised.
     """
 
-    FAR = 7.0  # from here on lambda is below 2.5e-11; in widths of the widest component
+    CUTOFF = 7.0  # in widths of the widest component: lambda is below 2.5e-11 from here on
 
     def __init__(
         self,
@@ -69,98 +73,110 @@ class DistanceDecay(RelativeBias):
         if normalised and (amplitude, max_amplitude) != (1.0, 2.0):
             raise ValueError("a normalised decay has no amplitude, which would cancel: leave out its options.")
         self.max_amplitude = max_amplitude
-        share = torch.tensor(math.log(sigma / self.low) / math.log(self.high / self.low))
-        self.raw_sigma = nn.Parameter(share.logit().repeat(num_heads))
-        raw = torch.tensor(amplitude / max_amplitude).logit().repeat(num_heads)
-        self.raw_amplitude = None if normalised else nn.Parameter(raw)
+        exponent = torch.tensor(math.log(sigma / self.low) / math.log(self.high / self.low))
+        self.raw_sigma = nn.Parameter(exponent.logit().repeat(num_heads))
+        raw_amplitude = torch.tensor(amplitude / max_amplitude).logit().repeat(num_heads)
+        self.raw_amplitude = None if normalised else nn.Parameter(raw_amplitude)
 
     def sigma(self) -> Tensor:
-        """In patches, [H]."""
+        """Return sigma in patches, [H]."""
         return self.low * (self.high / self.low) ** full_precision(self.raw_sigma).sigmoid()
 
     def log_amplitude(self) -> Tensor:
-        """[H]; finite where the amplitude is too small for a number."""
+        """Return the logarithm of the amplitude, [H], which is finite where the amplitude underflows."""
         if self.raw_amplitude is None:
             return torch.zeros_like(full_precision(self.raw_sigma))
         return math.log(self.max_amplitude) + F.logsigmoid(full_precision(self.raw_amplitude))
 
     def amplitude(self) -> Tensor:
-        """[H]."""
+        """Return the amplitude, [H]."""
         return self.log_amplitude().exp()
 
     def learned(self) -> dict[str, Tensor]:
+        """Return `sigma`, and `amplitude` unless normalised, [H] each."""
         sigma = {"sigma": self.sigma()}
         return sigma if self.normalised else {**sigma, "amplitude": self.amplitude()}
 
     def log_profile(self, squares: Tensor) -> Tensor:
-        """log f of |r|^2 / sigma^2, [H, ...] -> [H, ...]."""
+        """Return log f of |r|^2 / sigma^2, [H, ...] to the same."""
         raise NotImplementedError
 
     def log_of_offsets(self, offsets: Tensor) -> Tensor:
+        """Return log lambda(r) = log amplitude + log f(|r| / sigma): offsets [..., C] -> [H, ...]."""
         view = (-1, *[1] * (offsets.ndim - 1))
         squares = offsets.square().sum(-1) / self.sigma().square().view(view)
         return self.log_amplitude().view(view) + self.log_profile(squares)
 
     def of_offsets(self, offsets: Tensor) -> Tensor:
+        """Return lambda(r): offsets [..., C] -> [H, ...]."""
         return self.log_of_offsets(offsets).exp()
 
-    def ways(self, widths: Sequence[float], dim: int) -> list[Split]:
-        """`splits` of a decay that the denominator does not see."""
+    def numerator_splits(self, widths: Sequence[float], dim: int) -> list[Split]:
+        """Return the `splits` of a decay that is in the numerator only."""
         raise NotImplementedError
 
     def splits(self, widths: Sequence[float], dim: int) -> list[Split]:
+        """Return `numerator_splits`, or a window up to `CUTOFF` if normalised."""
         if not self.normalised:
-            return self.ways(widths, dim)
-        return [Split(self.FAR * widths[-1], None, len(widths))]
+            return self.numerator_splits(widths, dim)
+        return [Split(self.CUTOFF * widths[-1], None, len(widths))]
 
 
 def node_spacing(width: float, dim: int) -> float:
-    """Of the nodes under a Gaussian: half its width, and less in three dimensions, for the same error of 3 %.
+    """Return the distance of the nodes under a Gaussian of this width, both in patches.
 
-    The error is that of each axis, which grows with the square of the spacing, times the root of the dimension.
+    It is half the width, and less in three dimensions, for the same error of 3 %: the error of each axis grows with the
+    square of the spacing, and that of the sum with the root of the dimension.
     """
     return width / 2 * min(1.0, (2 / dim) ** 0.25)
 
 
 class GaussianDecay(DistanceDecay):
-    """lambda(r) = amplitude exp(-|r|^2 / (2 sigma^2))."""
+    """A Gaussian decay, lambda(r) = amplitude exp(-|r|^2 / (2 sigma^2))."""
 
     def log_profile(self, squares: Tensor) -> Tensor:
+        """Return -|r|^2 / (2 sigma^2)."""
         return -squares / 2
 
     def components(self) -> tuple[Tensor, Tensor]:
+        """Return the decay itself, of amplitude and width [H, 1]."""
         return self.amplitude()[:, None], self.sigma()[:, None]
 
-    def ways(self, widths: Sequence[float], dim: int) -> list[Split]:
+    def numerator_splits(self, widths: Sequence[float], dim: int) -> list[Split]:
+        """Return a window of 3.5 sigma, or nodes half a sigma apart."""
         (sigma,) = widths
-        return [Split(REACH * sigma, None, 1), Split(None, node_spacing(sigma, dim), 0)]
+        return [Split(WINDOW_REACH * sigma, None, 1), Split(None, node_spacing(sigma, dim), 0)]
 
 
 class ExponentialDecay(DistanceDecay):
-    """lambda(r) = amplitude exp(-|r| / sigma).
+    """An exponential decay, lambda(r) = amplitude exp(-|r| / sigma).
 
-    Through a grid of nodes it is a sum of four Gaussians, fitted once, at an error of 1 to 2 %. Nodes lie sigma / 4
-    apart, or sigma / 2 where the narrowest Gaussian is left out and a window of radius sigma / 2 makes up for the kink
-    at 0. By a window alone it needs a radius of 9 sigma. Where sigma is above the grid's size, all offsets are near the
-    kink, where the Gaussians sum to 0.905: through nodes alone outputs are within the bound up to a sigma of twice the
-    grid's side, 3 % low at four times and 9 % far above, as under a smaller amplitude, and the gradient of sigma is up
-    to a quarter off.
+    Through nodes it is a sum of four Gaussians, fitted once, at an error of 1 to 2 %. Nodes lie sigma / 4 apart. They
+    lie sigma / 2 apart where a window of radius sigma / 2 takes the narrowest Gaussian and the kink at 0. A window
+    alone needs a radius of 9 sigma.
+
+    Where sigma is above the grid's size, all offsets are close to the kink, where the Gaussians sum to 0.905. Through
+    nodes alone outputs are within the bound up to a sigma of twice the grid's side. They are 3 % low at four times and
+    9 % low far above, as under a smaller amplitude, and the gradient of sigma is up to a quarter off.
     """
 
-    FAR = 24.6 / 2.1
-    # weights fitted to exp(-x) on 0.1 <= x <= 8 by non-negative least squares with the weight x
+    CUTOFF = 24.6 / 2.1
+    # Fitted to exp(-x) on 0.1 <= x <= 8 by non-negative least squares with the weight x.
     WIDTHS = (0.25, 0.6, 1.1, 2.1)
     WEIGHTS = (0.2256, 0.2563, 0.3057, 0.1174)
 
     def log_profile(self, squares: Tensor) -> Tensor:
-        here = squares == 0  # the root has no gradient at 0
-        return torch.where(here, 0.0, -torch.where(here, 1.0, squares).sqrt())
+        """Return -|r| / sigma."""
+        is_zero = squares == 0  # the root has no gradient at 0
+        return torch.where(is_zero, 0.0, -torch.where(is_zero, 1.0, squares).sqrt())
 
     def components(self) -> tuple[Tensor, Tensor]:
+        """Return the four Gaussians of the fit, [H, 4] each."""
         amplitude, sigma = self.amplitude()[:, None], self.sigma()[:, None]
         return amplitude * amplitude.new_tensor(self.WEIGHTS), sigma * sigma.new_tensor(self.WIDTHS)
 
-    def ways(self, widths: Sequence[float], dim: int) -> list[Split]:
+    def numerator_splits(self, widths: Sequence[float], dim: int) -> list[Split]:
+        """Return a window alone, nodes alone, or a window with the narrowest Gaussian and nodes with the others."""
         sigma = widths[0] / self.WIDTHS[0]
         return [
             Split(9 * sigma, None, len(widths)),
@@ -172,11 +188,14 @@ class ExponentialDecay(DistanceDecay):
 class RadialDecay(DistanceDecay):
     """A learned radial profile: lambda(r) = amplitude sum_g w_g exp(-|r|^2 / (2 s_g^2)), s_g = sigma / 2^(G - 1 - g).
 
-    The shares w > 0 of a head sum to 1 and start equal; sigma is the widest scale. Positive mixtures of Gaussians are
-    the profiles that fall off in every dimension alike and stay positive definite in each (Schoenberg, 1938).
+    The weights w > 0 of a head sum to 1 and start equal; sigma is the widest scale. Positive mixtures of Gaussians are
+    the radial profiles that are positive definite in every dimension (Schoenberg, 1938).
 
     Args:
-        num_scales: G.
+        num_scales: G. The other arguments are those of `DistanceDecay`.
+
+    Raises:
+        ValueError: as `DistanceDecay`, or a number of scales below 1.
     """
 
     def __init__(
@@ -204,27 +223,30 @@ class RadialDecay(DistanceDecay):
         self.raw_shares = nn.Parameter(torch.zeros(num_heads, num_scales))
 
     def scales(self) -> Tensor:
-        """s_g / sigma, [G]."""
+        """Return s_g / sigma, [G]."""
         return full_precision(self.raw_shares).new_tensor(
             [2.0 ** (g + 1 - self.num_scales) for g in range(self.num_scales)]
         )
 
     def shares(self) -> Tensor:
-        """w, [H, G]."""
+        """Return the weights w, [H, G]."""
         return full_precision(self.raw_shares).softmax(-1)
 
     def log_profile(self, squares: Tensor) -> Tensor:
+        """Return log sum_g w_g exp(-|r|^2 / (2 s_g^2))."""
         view = (-1, *[1] * (squares.ndim - 1))
         shares, scales = full_precision(self.raw_shares).log_softmax(-1).unbind(-1), self.scales().unbind()
         terms = [share.view(view) - squares / (2 * scale.square()) for share, scale in zip(shares, scales, strict=True)]
         return functools.reduce(torch.logaddexp, terms)
 
     def components(self) -> tuple[Tensor, Tensor]:
+        """Return the Gaussians of the mixture, narrowest first, [H, G] each."""
         return self.amplitude()[:, None] * self.shares(), self.sigma()[:, None] * self.scales()
 
-    def ways(self, widths: Sequence[float], dim: int) -> list[Split]:
-        count = len(widths)  # the narrow ones through the window, the rest through the grid
+    def numerator_splits(self, widths: Sequence[float], dim: int) -> list[Split]:
+        """Return each cut of the mixture: the narrow Gaussians through a window, the rest through nodes."""
+        count = len(widths)
         return [
-            Split(REACH * widths[g - 1] if g else None, node_spacing(widths[g], dim) if g < count else None, g)
+            Split(WINDOW_REACH * widths[g - 1] if g else None, node_spacing(widths[g], dim) if g < count else None, g)
             for g in range(count + 1)
         ]

@@ -2,9 +2,9 @@
 
     o_i = sum_j c(p_i - p_j) phi(q_i)^T phi(k_j) v_j / sum_j c(p_i - p_j) phi(q_i)^T phi(k_j)
 
-with c = exp(b) > 0 for each head. Source: Luo et al. 2021, arXiv:2106.12566, by FFT: on a regular grid c(p_i - p_j) is
-block-Toeplitz, and its product with the columns phi(k_j) [v_j, 1] a convolution. For fewer than some 10^5 tokens a
-window over the whole grid is faster, and in memory linear in N too.
+with c = exp(b) > 0 for each head. Source: Luo et al. 2021, arXiv:2106.12566, by FFT. On a regular grid c(p_i - p_j) is
+block-Toeplitz, and its product with the columns phi(k_j) [v_j, 1] is a convolution. For fewer than some 10^5 tokens a
+window over the whole grid is faster, and its memory is linear in N too.
 """
 
 from __future__ import annotations
@@ -22,21 +22,29 @@ from performer_string.bias.base import RelativeBias
 from performer_string.ops.layout import Grid
 from performer_string.utils._compat import is_transformed
 
-ENTRIES = {"cpu": 4e6, "cuda": 2.5e8}  # numbers that go through one FFT, if that is possible
-FFT = 300.0  # what a number and stage of the transforms is worth in multiplications of the window, measured on a CPU
+# Numbers that go through one FFT at most; one feature of all samples and heads is the least.
+FFT_ENTRIES = {"cpu": 4e6, "cuda": 2.5e8}
+# Predicted cost of a number and stage of the transforms, in multiplications of the window, measured on a CPU.
+FFT_COST = 300.0
 
 
 def toeplitz_sum(fq: Tensor, fk: Tensor, v: Tensor, kernel: Tensor, shape: Sequence[int]) -> Tensor:
-    """sum_j c(i - j) phi(q_i)^T phi(k_j) v_j over a row-major grid, [B, H, N, d].
+    """Return sum_j c(i - j) phi(q_i)^T phi(k_j) v_j over a row-major grid, by FFT.
 
-    Exact to rounding in float64 of the largest term, hence to 1e-6 where c spans less than eight decades. Time
-    N log N m d. Features go in blocks, and the backward pass computes each again: memory N (m + d).
+    The error is the rounding of the largest term in float64, hence 1e-6 where c spans less than eight decades. Time
+    N log N m d. Features go in blocks, and the backward pass computes the sum of each again: memory N (m + d).
 
     Args:
         fq, fk: features [B, H, N, m].
         v: [B, H, N, d].
         kernel: c at the offsets -(n - 1) .. n - 1 along each axis, [H, 2 n_0 - 1, ...].
         shape: of the grid, n_0, ...
+
+    Returns:
+        [B, H, N, d].
+
+    Raises:
+        ValueError: a kernel or a grid of another size.
     """
     expected = (fq.shape[1], *(2 * n - 1 for n in shape))
     if kernel.shape != expected or math.prod(shape) != fq.shape[2]:
@@ -45,7 +53,7 @@ def toeplitz_sum(fq: Tensor, fk: Tensor, v: Tensor, kernel: Tensor, shape: Seque
             f"{list(expected)}, not {list(kernel.shape)}, and the grid's sizes have to multiply to the tokens."
         )
     per_feature = len(fq) * kernel.numel() * v.shape[-1]
-    block = int(min(fq.shape[-1], max(1, ENTRIES.get(fq.device.type, 4e6) // per_feature)))
+    block = int(min(fq.shape[-1], max(1, FFT_ENTRIES.get(fq.device.type, 4e6) // per_feature)))
     out = torch.zeros_like(v)
     for q, k in zip(fq.split(block, dim=-1), fk.split(block, dim=-1), strict=True):
         if torch.is_grad_enabled() and block < fq.shape[-1] and not is_transformed():
@@ -56,15 +64,15 @@ def toeplitz_sum(fq: Tensor, fk: Tensor, v: Tensor, kernel: Tensor, shape: Seque
 
 
 def _convolve(fq: Tensor, fk: Tensor, v: Tensor, kernel: Tensor, shape: Sequence[int]) -> Tensor:
-    """`toeplitz_sum` of a block of features."""
+    """Return `toeplitz_sum` of a block of features."""
     axes = tuple(range(-len(shape), 0))
     sizes = tuple(2 * n - 1 for n in shape)
-    # A transform's error is relative to the largest number, which where the mask is strong is many times another's sum.
-    fine = fk.dtype if fk.device.type == "mps" else torch.float64
-    products = fk.to(fine).mT[..., None, :] * v.to(fine).mT[:, :, None]  # [B, H, m, d, N]
+    # A transform's error is relative to the largest number, which is many times some sums where c spans decades.
+    dtype = fk.dtype if fk.device.type == "mps" else torch.float64
+    products = fk.to(dtype).mT[..., None, :] * v.to(dtype).mT[:, :, None]  # [B, H, m, d, N]
     spectrum = torch.fft.rfftn(products.unflatten(-1, tuple(shape)), s=sizes, dim=axes)
-    # cyclic in 2 n - 1: the offset 0 comes first, and none of the 2 n - 1 offsets meets another
-    centred = torch.fft.ifftshift(kernel.to(fine), dim=axes)
+    # The transform is cyclic in 2 n - 1. The offset 0 comes first, and no two of the 2 n - 1 offsets coincide.
+    centred = torch.fft.ifftshift(kernel.to(dtype), dim=axes)
     spectrum = spectrum * torch.fft.rfftn(centred, dim=axes)[:, None, None]
     sums = torch.fft.irfftn(spectrum, s=sizes, dim=axes)
     for axis, n in zip(axes, shape, strict=True):
@@ -73,15 +81,18 @@ def _convolve(fq: Tensor, fk: Tensor, v: Tensor, kernel: Tensor, shape: Sequence
 
 
 class RelativeBiasTable(RelativeBias):
-    """c(r) = exp(b(r)), b a learned table [H, 2 n_0 - 1, ...] over the offsets of the training grid.
+    """A table c(r) = exp(b(r)), with b learned, [H, 2 n_0 - 1, ...], over the offsets of the training grid.
 
-    Between whole offsets b is interpolated linearly along each axis; beyond the training grid it keeps the value of
-    the border. At the start b = 0: no bias.
+    Between whole offsets b is interpolated linearly along each axis. Beyond the training grid it has the value of the
+    border. At the start b = 0: no bias.
 
     Args:
         num_heads: H.
         grid: the training grid, n_0, ...: cells along each axis.
-        normalised: whether the denominator sees it too, as it does a bias of the logits.
+        normalised: whether the denominator has c too, as with a bias of the logits.
+
+    Raises:
+        ValueError: no grid, or sizes below 1.
     """
 
     def __init__(self, num_heads: int, *, grid: Sequence[int] | None = None, normalised: bool = True):
@@ -92,42 +103,49 @@ class RelativeBiasTable(RelativeBias):
         self.bias = nn.Parameter(torch.zeros(num_heads, *(2 * n - 1 for n in grid)))
 
     def log_of_offsets(self, offsets: Tensor) -> Tensor:
+        """Return b(r) of offsets [..., C], interpolated: [H, ...].
+
+        Raises:
+            ValueError: offsets of another number of axes than the training grid.
+        """
         if offsets.shape[-1] != len(self.grid):
             raise ValueError(
                 f"positions have to have the {len(self.grid)} coordinates of grid={self.grid}, not {offsets.shape[-1]}."
             )
-        lower, share = [], []
+        lower, fraction = [], []
         for axis, n in zip(offsets.unbind(-1), self.grid, strict=True):
-            place = axis.clamp(1 - n, n - 1) + (n - 1)
-            floor = place.detach().floor().clamp(max=max(2 * n - 3, 0))
+            entry = axis.clamp(1 - n, n - 1) + (n - 1)
+            floor = entry.detach().floor().clamp(max=max(2 * n - 3, 0))
             lower.append(floor.long())
-            share.append(place - floor)
+            fraction.append(entry - floor)
         total = torch.zeros((), dtype=offsets.dtype, device=offsets.device)
         for corner in itertools.product((0, 1), repeat=len(self.grid)):
             index: list[Any] = [slice(None)]
             index += [(low + up).clamp(max=2 * n - 2) for low, up, n in zip(lower, corner, self.grid, strict=True)]
-            weight = torch.ones_like(share[0])
-            for up, part in zip(corner, share, strict=True):
+            weight = torch.ones_like(fraction[0])
+            for up, part in zip(corner, fraction, strict=True):
                 weight = weight * (part if up else 1 - part)
             total = total + weight * self.bias[tuple(index)]
         return total
 
     def of_offsets(self, offsets: Tensor) -> Tensor:
+        """Return c(r) of offsets [..., C], [H, ...]."""
         return self.log_of_offsets(offsets).exp()
 
     def kernel(self, grid: Grid, like: Tensor) -> Tensor:
-        """c at the offsets of a grid, [H, 2 n_0 - 1, ...]."""
+        """Return c at the offsets of a grid, in the type of `like`: [H, 2 n_0 - 1, ...]."""
         axes = []
         for n, step in zip(grid.shape[: grid.dim], grid.steps, strict=False):
             axes.append(torch.arange(1 - n, n, device=like.device, dtype=like.dtype) * step)
         return self.of_offsets(torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)).to(like.dtype)
 
     def needs_all_features(self, grid: Grid, features: int, width: int) -> bool:
-        """Whether the FFT is predicted to cost less than a window over the grid."""
+        """Return whether the FFT, which needs them, is predicted to cost less than a window over the grid."""
         stages = math.log2(grid.tokens) + grid.dim
-        return grid.tokens * (features + width) > FFT * features * width * stages
+        return grid.tokens * (features + width) > FFT_COST * features * width * stages
 
     def sum_on_grid(self, fq: Tensor, fk: Tensor, v: Tensor, grid: Grid) -> Tensor:
+        """Return the sum over the tokens of a grid, by FFT or by a window over all of it: [B, H, N, d]."""
         if not self.needs_all_features(grid, fq.shape[-1], v.shape[-1]):
             return super().sum_on_grid(fq, fk, v, grid)
         return toeplitz_sum(fq, fk, v, self.kernel(grid, fq), grid.shape[: grid.dim])

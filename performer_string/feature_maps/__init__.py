@@ -1,8 +1,8 @@
-"""Feature maps: phi(q)^T phi(k) is or estimates a kernel of q and k, so that attention is linear in the tokens.
+"""Feature maps: phi(q)^T phi(k) is a kernel of q and k or an estimate of it, so that attention is linear in the tokens.
 
-All maps here are isotropic: their projections are drawn from a rotation-invariant law, so that in expectation they
-see only inner products and norms, and a rotation of queries and keys keeps its translation invariance. `polynomial`
-has no draw: there it is kept exactly.
+All maps here are isotropic: their projections have a rotation-invariant distribution. In expectation the features then
+depend on inner products and norms alone, and a rotation of queries and keys keeps attention translation invariant.
+`polynomial` has no random projection, so that its invariance is exact.
 """
 
 from __future__ import annotations
@@ -29,17 +29,21 @@ __all__ = ["FEATURE_MAPS", "FeatureForm", "FeatureMap", "RandomFeatures", "build
 
 
 def build_feature_map(name: str, *, head_dim: int, num_heads: int, seed: int = 0, **options: Any) -> FeatureMap:
-    """A feature map by its name in `FEATURE_MAPS`.
+    """Return a feature map by its name in `FEATURE_MAPS`.
 
     Args:
-        head_dim: d.
-        num_heads: H.
-        seed: of the draw, on which torch's own seed has no effect: give each layer another, as
-            `derive_seed(seed, layer)`. A map without a draw leaves it unused.
-        options: the map's own: `num_features` (256 by default), `learned`, `scale`, `order`, `lower`.
+        name: a name in `FEATURE_MAPS`.
+        head_dim: width d of a head.
+        num_heads: number H of heads.
+        seed: of the random projection, which does not depend on torch's seed. Give each layer another seed, as
+            `derive_seed(seed, layer)`. A map without a random projection ignores it.
+        options: of the map: `num_features` (256 by default), `learned`, `scale`, `order`, `lower`.
+
+    Returns:
+        The feature map, a module.
 
     Raises:
-        ValueError: an unknown name or option, with the nearest known one; or a value out of its range.
+        ValueError: an unknown name or option, with the nearest known one, or a value out of range.
     """
     kind = lookup("feature map", name, FEATURE_MAPS)
     return construct("feature map", name, kind, options, {"seed": seed}, head_dim=head_dim, num_heads=num_heads)

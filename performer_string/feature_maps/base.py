@@ -1,4 +1,4 @@
-"""What a feature map is, and what fused kernels know of it."""
+"""The contract of every feature map."""
 
 from __future__ import annotations
 
@@ -13,26 +13,32 @@ from performer_string.utils._compat import tensors_of
 from performer_string.utils.buffers import ComputedBuffers
 from performer_string.utils.dtype import full_precision
 
-Heads: TypeAlias = "int | list[int] | slice"  # whose features are asked for
+Heads: TypeAlias = "int | list[int] | slice"  # heads whose features are computed
 ALL = slice(None)
 
 
 class FeatureMap(ComputedBuffers):
-    """phi, with phi(q)^T phi(k) a kernel of q and k or an estimate of it.
+    """Feature map phi, for which phi(q)^T phi(k) is a kernel of q and k or an estimate of it.
+
+    A subclass overrides `queries`. All other methods have defaults; `key_scale`, `scaled_queries` and `scaled_keys`
+    keep features in range at any norm.
 
     Args:
-        head_dim: d.
-        num_heads: H.
-        num_features: m, the width of phi.
+        head_dim: width d of a head.
+        num_heads: number H of heads.
+        num_features: width m of phi.
 
     Attributes:
-        degree: p where phi(c x) = c^p phi(x) for c > 0, so that no attention weight changes with the norm of a query
-            or with a common factor of the keys (a temperature has no effect), and a key's norm is its weight; None for
-            a map that is not homogeneous.
-        learned: whether the features have parameters, and are no draw nor exact.
-        scale: s where the kernel is a function of s q.k; None for one that sees no scale of the logits.
-        isotropic: whether the kernel, or its mean over draws, sees inner products and norms alone, so that a rotation
-            of queries and keys by their positions keeps attention translation invariant (in the mean).
+        degree: p with phi(c x) = c^p phi(x) for c > 0, or None for a map that is not homogeneous. Attention with a
+            homogeneous map is invariant to the norms of queries and to a common factor of keys: a temperature has no
+            effect, and the norm of a key is its weight.
+        learned: whether the features have parameters.
+        scale: s where the kernel is a function of s q^T k, or None for a map without a scale of the logits.
+        isotropic: whether the kernel, or its mean over draws, depends on inner products and norms alone. Rotations of
+            queries and keys by their positions then keep attention translation invariant (in the mean).
+
+    Raises:
+        ValueError: a size that is not positive.
     """
 
     degree: int | None = None
@@ -49,91 +55,164 @@ class FeatureMap(ComputedBuffers):
 
     @property
     def homogeneous(self) -> bool:
+        """Whether phi(c x) = c^p phi(x) for some p and every c > 0."""
         return self.degree is not None
 
     def queries(self, q: Tensor) -> Tensor:
-        """phi(q), [B, H, N, m]: the definition, which may overflow where `pair` does not, and all that a map has to
-        give. Without parameters and buffers it takes any [..., d].
+        """Return phi(q) by its definition, which may overflow where `pair` does not.
+
+        Args:
+            q: queries, [B, H, N, d]; [..., d] for a map without parameters and buffers.
+
+        Returns:
+            [B, H, N, m].
         """
-        raise self.lacks("queries")
+        raise self.not_implemented("queries")
 
     def keys(self, k: Tensor) -> Tensor:
-        """phi(k), [B, H, N, m]."""
+        """Return phi(k) by its definition for keys [B, H, N, d], [B, H, N, m]; the same as `queries` by default."""
         return self.queries(k)
 
     def pair(self, q: Tensor, k: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(phi(q), phi(k)) up to a factor for each query and one for each head: what attention uses.
+        """Return (phi(q), phi(k)) up to a factor for each query and one for each head, as attention uses them.
 
-        Those factors cancel in sum_j phi(q)^T phi(k_j) v_j / sum_j phi(q)^T phi(k_j), and choosing them well keeps
-        the features in range at any norm. Keys outside `key_mask` [B, N] have zero features and no say in the
-        factors.
-        """
-        hidden = None if key_mask is None else ~key_mask[:, None, :, None]  # [B, 1, N, 1]
-        scale = self.key_scale(k, hidden)
-        return self.scaled_queries(q, scale), self.scaled_keys(k, scale, hidden)
-
-    def key_scale(self, k: Tensor, hidden: Tensor | None = None) -> Tensor:
-        """What `scaled_queries` and `scaled_keys` have to know of all keys, without a gradient: [B, H, 1, 1 or m].
-
-        A maximum over the keys, so that that of all is the maximum over that of parts.
-
-        Nothing unless a map says otherwise, whose features are then used as they are.
+        The factors cancel in sum_j phi(q)^T phi(k_j) v_j / sum_j phi(q)^T phi(k_j). They are chosen so that features
+        stay in range at any norm.
 
         Args:
-            hidden: masked keys, [B, 1, N, 1], True where a key takes no part.
+            q: queries, [B, H, Nq, d].
+            k: keys, [B, H, Nk, d].
+            key_mask: [B, Nk], True where a key takes part. The others have zero features and do not change the
+                factors.
+
+        Returns:
+            [B, H, Nq, m] and [B, H, Nk, m].
+        """
+        masked = None if key_mask is None else ~key_mask[:, None, :, None]  # [B, 1, N, 1]
+        scale = self.key_scale(k, masked)
+        return self.scaled_queries(q, scale), self.scaled_keys(k, scale, masked)
+
+    def key_scale(self, k: Tensor, masked: Tensor | None = None) -> Tensor:
+        """Return the statistic of all keys that `scaled_queries` and `scaled_keys` need, without a gradient.
+
+        It is a maximum over the keys, so that the maximum over parts of them is that of all. By default it is zero and
+        unused.
+
+        Args:
+            k: keys, [B, H, N, d].
+            masked: [B, 1, N, 1], True where a key takes no part.
+
+        Returns:
+            [B, H, 1, 1 or m].
         """
         return k.new_zeros(*k.shape[:2], 1, 1)
 
     def scaled_queries(self, q: Tensor, scale: Tensor, heads: Heads = ALL) -> Tensor:
-        """`pair`'s phi(q), token by token: [.., H', N, d] of these heads, or [.., N, d] of one, to [.., m]."""
-        return self.of_heads(self.queries, q, heads)
+        """Return the queries' part of `pair`, token by token.
 
-    def scaled_keys(self, k: Tensor, scale: Tensor, hidden: Tensor | None = None, heads: Heads = ALL) -> Tensor:
-        """`pair`'s phi(k), token by token; zero where hidden, which broadcasts over [.., m]."""
-        features = self.of_heads(self.keys, k, heads)
-        return features if hidden is None else features.masked_fill(hidden, 0.0)
+        Args:
+            q: queries of these heads, [.., H', N, d], or [.., N, d] of one.
+            scale: of these heads, from `key_scale`.
+            heads: all heads, several or one.
 
-    def of_heads(self, features: Callable[[Tensor], Tensor], x: Tensor, heads: Heads) -> Tensor:
-        """`queries` or `keys`, which are of all heads, of some: [.., H', N, d], or [.., N, d] of one, to [.., m].
+        Returns:
+            [.., m].
+        """
+        return self.features_of_heads(self.queries, q, heads)
 
-        Others may have weights of their own, so that a map with any is asked for all and the wanted ones are taken, at
-        that many times the cost. One that overrides `scaled_queries` and `scaled_keys` need not pay it.
+    def scaled_keys(self, k: Tensor, scale: Tensor, masked: Tensor | None = None, heads: Heads = ALL) -> Tensor:
+        """Return the keys' part of `pair`, token by token.
+
+        Args:
+            k: keys of these heads, [.., H', N, d], or [.., N, d] of one.
+            scale: of these heads, from `key_scale`.
+            masked: True where a key takes no part and its features are zero; it broadcasts over [.., m].
+            heads: all heads, several or one.
+
+        Returns:
+            [.., m].
+        """
+        features = self.features_of_heads(self.keys, k, heads)
+        return features if masked is None else features.masked_fill(masked, 0.0)
+
+    def features_of_heads(self, features: Callable[[Tensor], Tensor], x: Tensor, heads: Heads) -> Tensor:
+        """Return `queries` or `keys` of some heads.
+
+        Those methods compute all heads at once, and each head may have weights. So a map with weights computes all
+        heads and selects some. A map that overrides `scaled_queries` and `scaled_keys` can avoid that cost.
+
+        Args:
+            features: the method.
+            x: queries or keys of these heads, [.., H', N, d], or [.., N, d] of one.
+            heads: all heads, several or one.
+
+        Returns:
+            [.., m].
         """
         x = full_precision(x)
         if not tensors_of(self) or heads == ALL or heads == list(range(self.num_heads)):
             return features(x)
         if isinstance(heads, int):
-            whole = x.flatten(0, -3)[:, None].expand(-1, self.num_heads, -1, -1)  # [.. , H, N, d]
-            return features(whole)[:, heads].unflatten(0, x.shape[:-2])
-        place = torch.as_tensor(heads, device=x.device)
-        whole = x.new_zeros(*x.shape[:-3], self.num_heads, *x.shape[-2:]).index_copy(-3, place, x)
-        return features(whole).index_select(-3, place)
+            expanded = x.flatten(0, -3)[:, None].expand(-1, self.num_heads, -1, -1)  # [.. , H, N, d]
+            return features(expanded)[:, heads].unflatten(0, x.shape[:-2])
+        index = torch.as_tensor(heads, device=x.device)
+        expanded = x.new_zeros(*x.shape[:-3], self.num_heads, *x.shape[-2:]).index_copy(-3, index, x)
+        return features(expanded).index_select(-3, index)
 
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
-        """log E phi(q_i)^T phi(k_j) over draws, in float32 or better: [B, H, Nq, d], [B, H, Nk, d] -> [B, H, Nq, Nk].
+        """Return log E phi(q_i)^T phi(k_j), the mean over draws, in float32 or better.
 
-        For study: its softmax over j is the attention of the map in the limit of many features.
+        Its softmax over j is the attention of the map in the limit of many features.
+
+        Args:
+            q: queries, [B, H, Nq, d].
+            k: keys, [B, H, Nk, d].
+
+        Returns:
+            [B, H, Nq, Nk].
         """
-        raise self.lacks("log_kernel")
+        raise self.not_implemented("log_kernel")
 
-    def lacks(self, method: str) -> NotImplementedError:
+    def not_implemented(self, method: str) -> NotImplementedError:
+        """Return the error for a method that this map does not override."""
         return NotImplementedError(
             f"{type(self).__name__} has no {method}, needed here: docs/extending.md says what a feature map gives."
         )
 
     def redraw(self, step: int) -> None:
-        """New random features, a function of (seed, step) alone; nothing where there are none."""
+        """Replace random features by the draw of (seed, step). A map without random features does nothing.
+
+        Args:
+            step: of the training.
+        """
 
     def form(self) -> FeatureForm | None:
-        """The map as fused kernels know it; None for a map that is neither an exponential nor a power."""
+        """Return the map as fused kernels know it, or None for a map that is neither an exponential nor a power."""
         return None
 
     def extra_repr(self) -> str:
+        """Return the sizes, for `repr`."""
         return f"head_dim={self.head_dim}, num_heads={self.num_heads}, num_features={self.num_features}"
 
 
 def inner_products(q: Tensor, k: Tensor) -> Tensor:
-    """q_i^T k_j in float32 or better, whatever autocast: [B, H, Nq, Nk]."""
+    """Return q_i^T k_j, [B, H, Nq, Nk], in float32 or better under autocast too."""
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
         return q.to(dtype) @ k.to(dtype).mT
+
+
+def largest_key_norm(k: Tensor, masked: Tensor | None) -> Tensor:
+    """Return the largest norm of the keys of each head, in float32 or better.
+
+    Args:
+        k: keys, [B, H, N, d].
+        masked: [B, 1, N, 1], True where a key takes no part; None for none.
+
+    Returns:
+        [B, H, 1, 1].
+    """
+    norms = k.norm(dim=-1, keepdim=True, dtype=torch.promote_types(k.dtype, torch.float32))
+    if masked is not None:
+        norms = norms.masked_fill(masked, 0.0)
+    return norms.amax(dim=-2, keepdim=True)

@@ -1,4 +1,4 @@
-"""Random features: their orthogonal draws, a function of a seed, and maps that are made of one."""
+"""Orthogonal random projections as a function of a seed, and feature maps made of them."""
 
 from __future__ import annotations
 
@@ -15,38 +15,46 @@ from performer_string.utils.seeds import derive_seed
 
 
 def orthogonal_projection(num_heads: int, rows: int, dim: int, seed: int) -> Tensor:
-    """Rows w ~ N(0, I_d), orthogonal in blocks of d: [H, rows, d], float32.
+    """Return random rows w ~ N(0, I_d) that are orthogonal in blocks of d.
 
-    Haar-distributed orthogonal blocks with chi-distributed norms (arXiv:2009.14794 section 2.4), one draw for each
-    head. The columns of QR's Q are multiplied by sign(diag R): LAPACK's sign convention is not Haar, and without this
-    the estimate is biased. Drawn on the CPU in float64, hence the same on every device.
+    The blocks are Haar-distributed orthogonal matrices, with chi-distributed norms of the rows. The columns of QR's Q
+    are multiplied by sign(diag R): LAPACK's sign convention is not Haar, and the estimate would be biased. The draw is
+    on the CPU in float64, so that it is the same on every device. Source: arXiv:2009.14794, section 2.4.
+
+    Args:
+        num_heads: number H of heads, each with its own draw.
+        rows: number m of rows.
+        dim: width d.
+        seed: of the draw.
+
+    Returns:
+        [H, m, d], in float32.
     """
     generator = torch.Generator().manual_seed(seed)
     blocks = math.ceil(rows / dim)
 
-    def gaussian(*shape: int) -> Tensor:  # the same on every device
+    def gaussian(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu")
 
-    gauss = gaussian(num_heads, blocks, dim, dim)
-    q, r = torch.linalg.qr(gauss)
+    q, r = torch.linalg.qr(gaussian(num_heads, blocks, dim, dim))
     q = q * r.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
     norms = gaussian(num_heads, blocks * dim, dim).norm(dim=-1)
     return (q.flatten(1, 2) * norms[..., None])[:, :rows].float()  # [H, blocks d, d] -> [H, rows, d]
 
 
 class RandomFeatures(FeatureMap):
-    """A feature map with a draw.
+    """Feature map with a random projection W, the draw of (seed, step).
+
+    The projection is a buffer, or a parameter if it is learned, and is saved with a checkpoint either way. Every rank
+    and every resumed run draws the same projection.
 
     Args:
-        head_dim: d.
-        num_heads: H; each head has a draw of its own.
-        num_features: m, the width of phi.
+        head_dim: width d of a head.
+        num_heads: number H of heads, each with its own draw.
+        num_features: width m of phi.
         seed: of the draw.
-        learned: the projection is a parameter that starts as the draw. What it learns is no longer isotropic, so that
+        learned: make the projection a parameter that starts as the draw. A learned projection is not isotropic, so that
             attention is translation invariant in expectation at the start only.
-
-    The projection is a buffer unless it is learned, saved with a checkpoint either way. `redraw(step)` replaces it by
-    the draw of (seed, step), so that every rank and every resumed run draws the same.
     """
 
     projection: Tensor
@@ -54,54 +62,76 @@ class RandomFeatures(FeatureMap):
     def __init__(self, head_dim: int, num_heads: int, num_features: int = 256, seed: int = 0, *, learned: bool = False):
         super().__init__(head_dim, num_heads, num_features)
         self.seed, self.learned = seed, learned
-        drawn = self.draw(0)
+        projection = self.draw(0)
         if learned:
-            self.projection = nn.Parameter(drawn)
+            self.projection = nn.Parameter(projection)
         else:
-            self.register_buffer("projection", drawn)
+            self.register_buffer("projection", projection)
 
-    def draws(self) -> int:
-        """How many projections the features are made of."""
+    def num_projections(self) -> int:
+        """Return the number of rows of W, m by default."""
         return self.num_features
 
     def draw(self, step: int) -> Tensor:
-        """The projections of (seed, step), [H, draws, d]."""
-        return orthogonal_projection(self.num_heads, self.draws(), self.head_dim, derive_seed(self.seed, step))
+        """Return the projection of (seed, step), [H, rows, d]."""
+        return orthogonal_projection(
+            self.num_heads, self.num_projections(), self.head_dim, derive_seed(self.seed, step)
+        )
 
     @torch.no_grad()
     def redraw(self, step: int) -> None:
-        """The projections of (seed, step), in place.
+        """Overwrite the projection with that of (seed, step).
+
+        Args:
+            step: of the training.
 
         Raises:
-            ValueError: they are learned.
+            ValueError: a learned projection.
         """
         if self.learned:
             raise ValueError("learned projections are not redrawn: leave out redraw_every, or the option learned.")
         self.projection.copy_(self.draw(step))
 
     def exact_projection(self) -> Tensor:
-        """W in float32 or better, also where the module is of a smaller type: [H, draws, d]."""
+        """Return W in float32 or better, also for a module of a smaller type, [H, rows, d]."""
         return full_precision(self.projection)
 
     def project(self, x: Tensor, heads: Heads = ALL) -> Tensor:
-        """W x in float32 or better: [.., H', N, d] of these heads, or [.., d] of one, to [.., draws]."""
+        """Return W x in float32 or better, under autocast too.
+
+        Args:
+            x: [.., H', N, d] of these heads, or [.., d] of one.
+            heads: all heads, several or one.
+
+        Returns:
+            [.., rows].
+        """
         dtype = torch.promote_types(x.dtype, torch.float32)
         with torch.autocast(x.device.type, enabled=False):
             return x.to(dtype) @ self.projection[heads].to(dtype).mT
 
     def extra_repr(self) -> str:
+        """Return the sizes, the seed and whether the projection is learned, for `repr`."""
         learned = ", learned=True" if self.learned else ""
         return f"{super().extra_repr()}, seed={self.seed}{learned}"
 
 
-def versions(fixed: Iterable[Tensor]) -> list[int]:
-    """Of buffers; a new draw is another version."""
-    return [version_of(x) for x in fixed]
+def versions(buffers: Iterable[Tensor]) -> list[int]:
+    """Return how often each buffer was written to. A redraw increases the number."""
+    return [version_of(x) for x in buffers]
 
 
-def check_draw(fixed: Iterable[Tensor], drawn: list[int]) -> None:
-    """An error where a backward pass would compute features again that are others than those of its forward pass."""
-    if versions(fixed) != drawn:
+def check_draw(buffers: Iterable[Tensor], expected_versions: list[int]) -> None:
+    """Check that a backward pass that computes features again has the buffers of its forward pass.
+
+    Args:
+        buffers: of the feature map, at the backward pass.
+        expected_versions: `versions` of them at the forward pass.
+
+    Raises:
+        RuntimeError: buffers that were written to in between.
+    """
+    if versions(buffers) != expected_versions:
         raise RuntimeError(
             "the random features were redrawn between a forward and its backward pass, which computes them again: "
             "redraw after the backward pass."

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Any
 
 from performer_string.bias import LOCALITIES
 from performer_string.feature_maps import FEATURE_MAPS
 from performer_string.layers.backends import ATTENTIONS
 from performer_string.layers.values import VALUE_MAPS
 from performer_string.position import ENCODINGS
-from performer_string.position.grid import PositionMode
+from performer_string.position.grid import PositionMode, check_position_mode
 from performer_string.utils.registry import check_options, lookup
 from performer_string.utils.renames import current_name
 from performer_string.utils.validation import check_positive
@@ -78,7 +78,7 @@ class PositionConfig:
         encoding: a name in `ENCODINGS`.
         encoding_options: of the encoding.
         share_layers: one set of generators for all layers instead of one for each.
-        positions: `extrapolate` (spacing preserved), `interpolate` (squeezed into the training grid) or `unit`.
+        positions: `extrapolate` (spacing preserved) or `interpolate` (squeezed into the training grid).
         position_grid: the training grid, in patches along each axis: that of `image_size` unless given. A model that
             is trained on at another size with the positions and log N of its weights needs it.
         centred: positions relative to their mean. `absolute` has a vector for each patch of the training grid; it is
@@ -99,7 +99,7 @@ class PositionConfig:
             axes: of the images.
         """
         check_part("encoding", "encoding_options", self.encoding, ENCODINGS, self.encoding_options)
-        lookup("position mode", self.positions, dict.fromkeys(get_args(PositionMode)))
+        check_position_mode(self.positions)
         grid = self.position_grid
         if grid is not None and (len(grid) != axes or min(grid) < 1):
             raise ValueError(f"position_grid has to hold {axes} positive numbers of patches, not {grid}.")

@@ -9,7 +9,7 @@ import torch
 
 from performer_string.models.vit import ViT
 from performer_string.position import SeparableEncoding
-from performer_string.position.rotation import parts_of
+from performer_string.position.rotation import split_heads
 
 
 @torch.inference_mode(False)  # the copy may be used outside of inference mode
@@ -49,7 +49,7 @@ def fold(model: ViT) -> ViT:
         raise ValueError("fold needs a projection for each layer, and two layers of this model share theirs.")
     folded = copy.deepcopy(model).eval()
     layers = len(folded.blocks)
-    bases = [basis] * layers if encoding.layers == 1 else parts_of(basis, layers, 0)  # [1 or H, d, d] each
+    bases = [basis] * layers if encoding.layers == 1 else split_heads(basis, layers, 0)  # [1 or H, d, d] each
     for attention, layer_basis in zip(folded.attentions(), bases, strict=True):
         weight, bias = attention.fold(layer_basis)
         attention.qkv.weight.copy_(weight)

@@ -1,7 +1,7 @@
-"""Linear attention in chunks of tokens that fit into the cache: never N x m features, forward or backward.
+"""Linear attention in chunks of tokens that fit into the cache, without N x m features in either pass.
 
-Plain torch operations, on any device and in any floating type. What is saved for the backward pass has the size of the
-inputs and of the sums over the keys; features are computed again.
+It consists of plain torch operations, on any device and in any floating type. Tensors saved for the backward pass have
+the size of the inputs and of the sums over the keys; features are computed again.
 """
 
 from __future__ import annotations
@@ -9,37 +9,41 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from performer_string.ops.chunk_sums import ExponentialSums, KeyChunk, PowerSums
+from performer_string.ops.chunk_sums import ChunkSums, KeyChunk
+from performer_string.ops.exponential_sums import ExponentialSums
 from performer_string.ops.flash import FlashSums, can_flash
 from performer_string.ops.forms import FeatureForm
+from performer_string.ops.power_sums import PowerSums
 from performer_string.ops.rotary import apply_rotary
 from performer_string.utils._compat import has_bf16_tiles
 from performer_string.utils.numerics import chunk_slices
 
-CACHE_FEATURES = 2**19  # features held at a time on a CPU: 2 MiB of float32, the fastest of the sizes tried
-FLASH_FEATURES = 2**21  # tokens times features that torch's flash attention takes at a time; it holds none of them
-DEVICE_FEATURES = 2**26  # features held at a time on other devices, where a launch costs more than memory
+# Features held at a time on a CPU: 2 MiB of float32, the fastest of the sizes tried.
+CACHE_FEATURES = 2**19
+# Tokens times features that torch's flash attention takes at a time. It holds none of them.
+FLASH_FEATURES = 2**21
+# Features held at a time on other devices, where a launch costs more than memory.
+DEVICE_FEATURES = 2**26
 
-Gradients = tuple[
-    Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None
-]  # of q, k, v, bias, weight, cos and sin
+# Gradients of q, k, v, bias, weight, cos and sin.
+Gradients = tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None, Tensor | None, Tensor | None]
 
 
 def chunk_of(x: Tensor, samples: slice, tokens: slice) -> Tensor:
-    """Return a chunk of [1 or H, 1 or B, N, .], whose axis of samples may have size 1 for all."""
+    """Return a chunk of a tensor [1 or H, 1 or B, N, .], which all samples share where their axis has size 1."""
     return x[:, samples if x.shape[1] > 1 else slice(None), tokens]
 
 
 class ChunkWalk:
-    """Walks over the chunks of one attention: tensors [B, H, N, .], worked on as [H, B, N, .].
+    """Walk over the chunks of one attention. Tensors [B, H, N, .] are transposed to [H, B, N, .].
 
     Args:
         q, k, v: [B, H, N, d].
         weight: W of the feature map, [H, m, d].
-        cos, sin: of the rotation's angles, [1 or H, 1 or B, N, P], or None.
-        masked: True for masked keys, [1, B, N, 1], or None.
-        bias: of each key, [B, H, N], or None.
-        form: of the feature map.
+        cos, sin: cosines and sines of the rotation's angles, [1 or H, 1 or B, N, P], or None.
+        masked: True for keys that take no part, [1, B, N, 1], or None.
+        bias: bias of each key, [B, H, N], or None.
+        form: equation of the feature map.
     """
 
     def __init__(
@@ -64,7 +68,11 @@ class ChunkWalk:
         self.bias = None if bias is None else bias.to(self.dtype).transpose(0, 1)[..., None]  # [H, B, N, 1]
 
     def split(self, flash: bool = False) -> None:
-        """Choose the chunks of samples and of tokens."""
+        """Choose the chunks of samples and of tokens.
+
+        Args:
+            flash: whether torch's flash attention computes the sums.
+        """
         heads, batch, tokens, _ = self.k.shape
         features = FLASH_FEATURES if flash else CACHE_FEATURES if self.q.device.type == "cpu" else DEVICE_FEATURES
         budget = max(1, features // (heads * self.weight.shape[1]))
@@ -72,18 +80,18 @@ class ChunkWalk:
         self.samples = chunk_slices(batch, max(1, budget // size))
         self.query_tokens, self.key_tokens = chunk_slices(self.q.shape[2], size), chunk_slices(tokens, size)
 
-    def sums(self, learned: bool = False, flash: bool = False) -> ExponentialSums | PowerSums:
+    def sums(self, learned: bool = False, flash: bool = False) -> ChunkSums:
         """Return the empty sums over the keys of a group of samples.
 
         Args:
             learned: whether a gradient of the weight is wanted.
             flash: whether torch's flash attention computes them.
         """
-        kind = FlashSums if flash else ExponentialSums if self.form.kind == "exponential" else PowerSums
-        return kind(self.form, self.weight, self.value_dtype, learned)
+        kind = ExponentialSums if self.form.kind == "exponential" else PowerSums
+        return (FlashSums if flash else kind)(self.form, self.weight, self.value_dtype, learned)
 
     def rotated(self, x: Tensor, samples: slice, tokens: slice) -> Tensor:
-        """Return a chunk of queries or keys, rotated, in the type of the features."""
+        """Return a rotated chunk of queries or keys in the type of the features: [H, B, N, d] -> [H, B, C, d]."""
         x = x[:, samples, tokens].to(self.dtype)
         if self.angles is None:
             return x
@@ -95,10 +103,13 @@ class ChunkWalk:
         """Return the gradient of a chunk x from that of the rotated chunk.
 
         Args:
-            gradient: of the rotated chunk.
-            x: all queries or keys.
-            samples, tokens: of the chunk.
+            gradient: gradient of the rotated chunk, [H, B, C, d].
+            x: all queries or keys, [H, B, N, d].
+            samples, tokens: slices of the chunk.
             angle_sums: gradients of the cosines and sines, which are added to; None where they are not wanted.
+
+        Returns:
+            R^-1 times the gradient, [H, B, C, d].
         """
         if self.angles is None:
             return gradient
@@ -112,7 +123,7 @@ class ChunkWalk:
         return apply_rotary(gradient, cos, -sin)
 
     def keys(self, samples: slice, tokens: slice, v: Tensor) -> KeyChunk:
-        """Return a chunk of keys with its values `v`."""
+        """Return a chunk of keys with its values `v`, [H, B, C, d_v]."""
         bias = None if self.bias is None else self.bias[:, samples, tokens]
         masked = None if self.masked is None else chunk_of(self.masked, samples, tokens)
         return KeyChunk(self.rotated(self.k, samples, tokens), v, masked, bias)
@@ -133,7 +144,7 @@ class ChunkWalk:
                 sums.add_keys(self.keys(s, t, self.v[:, s, t]))
             states.append(sums.close())
             for t in self.query_tokens:
-                by_head[:, s, t].copy_(sums.queries(self.rotated(self.q, s, t)))
+                by_head[:, s, t].copy_(sums.outputs(self.rotated(self.q, s, t)))
         if len(states) == 1:
             return out, states[0]
         return out, tuple(torch.cat(state, dim=1) for state in zip(*states, strict=True))
@@ -141,13 +152,16 @@ class ChunkWalk:
     def backward(
         self, out: Tensor, gradient: Tensor, state: tuple[Tensor, ...], learned: bool, learned_angles: bool
     ) -> Gradients:
-        """Return the gradients of q, k and v, and where there are such or they are wanted of bias, weight, cos and sin.
+        """Return the gradients of q, k, v, bias, weight, cos and sin.
 
         Args:
             out, gradient: the outputs and their gradient, [B, H, N, d_v].
-            state: from `forward`.
+            state: sums that `forward` returned.
             learned: whether the gradient of the weight is wanted.
-            learned_angles: whether those of the cosines and sines are wanted.
+            learned_angles: whether the gradients of the cosines and sines are wanted.
+
+        Returns:
+            One tensor of each input's shape; None for inputs that are missing or whose gradient is not wanted.
         """
         out, gradient = out.transpose(0, 1), gradient.transpose(0, 1)
         q_gradient, k_gradient, v_gradient = (torch.empty_like(x) for x in (self.q, self.k, self.v))
@@ -162,11 +176,11 @@ class ChunkWalk:
             sums.restore(tuple(x[:, s] for x in state))
             for t in self.query_tokens:
                 out_chunk, gradient_chunk = out[:, s, t].to(self.dtype), gradient[:, s, t].to(self.dtype)
-                dx = sums.queries_back(self.rotated(self.q, s, t), out_chunk, gradient_chunk)
+                dx = sums.backward_queries(self.rotated(self.q, s, t), out_chunk, gradient_chunk)
                 q_gradient[:, s, t].copy_(self.rotated_back(dx, self.q, s, t, angle_gradients))
-            sums.close_back()
+            sums.backward_close()
             for t in self.key_tokens:
-                dx, dv, db = sums.keys_back(self.keys(s, t, self.v[:, s, t].to(self.dtype)))
+                dx, dv, db = sums.backward_keys(self.keys(s, t, self.v[:, s, t].to(self.dtype)))
                 k_gradient[:, s, t].copy_(self.rotated_back(dx, self.k, s, t, angle_gradients))
                 v_gradient[:, s, t].copy_(dv)
                 if bias_gradient is not None and db is not None:

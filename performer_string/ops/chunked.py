@@ -1,8 +1,7 @@
-"""Linear attention in chunks: the function that attention calls, as an autograd function and as one compiled operation.
+"""Linear attention in chunks of tokens, as an autograd function and as one operation of a compiled graph.
 
-A compiler would unroll the walk over the chunks into its graph, which would grow with the batch and the tokens and be
-compiled again for each size. In a compiled graph the walk is therefore one operation, `performer_string::
-chunked_attention`.
+A compiler would unroll the walk over the chunks. Its graph would grow with the batch and the tokens, and be compiled
+again for each size. In a compiled graph the walk is therefore the operation `performer_string::chunked_attention`.
 """
 
 from __future__ import annotations
@@ -29,10 +28,12 @@ def chunked_attention(
 ) -> Tensor:
     """Linear attention under a plane rotation, without N x m features.
 
+        o_i = sum_j phi(R_i q_i)^T phi(R_j k_j) v_j / sum_j phi(R_i q_i)^T phi(R_j k_j)
+
     Args:
         q, k, v: [B, H, N, d].
-        form: of the feature map.
-        planes: cosines and sines, [..., 1 or H, N, P], as `Rotation.planar` gives them; None for no rotation.
+        form: phi, as `FeatureMap.form` returns it.
+        planes: cosines and sines of R, [..., 1 or H, N, P], as `Rotation.planar` returns them; None for the identity.
         key_mask: [B, N], True where a key takes part.
         key_bias: [B, H, N], finite, added to the logarithms of a key's features; for exponentials.
 
@@ -61,6 +62,8 @@ def chunked_attention(
 
 
 class _ChunkedAttention(torch.autograd.Function):
+    """Walk over the chunks with its gradients, for eager mode."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -88,11 +91,13 @@ class _ChunkedAttention(torch.autograd.Function):
         return *walk.backward(out, gradient, tuple(state), for_weight, for_cos or for_sin), None, None
 
 
-# The same as operations of a compiled graph. Their schemas have plain types: FeatureForm is three of them.
+# The same as operations of a compiled graph. Schemas take plain types, so that FeatureForm becomes three arguments.
 _FORM = "str kind, float square, int order"
 _INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor weight, Tensor? cos, Tensor? sin, Tensor? masked"
-_STATE = "Tensor out, Tensor a, Tensor b, Tensor c"  # the outputs and the sums over the keys; c may be empty
-_SEVEN = "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"  # gradients of q to sin; empty if not wanted
+# The outputs and the sums over the keys. Exponential features have two sums; the third is then empty.
+_STATE = "Tensor out, Tensor sums_a, Tensor sums_b, Tensor sums_c"
+# Gradients of q to sin, empty where not wanted.
+_SEVEN = "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 
 
 def _walk(
@@ -108,6 +113,7 @@ def _walk(
     square: float,
     order: int,
 ) -> ChunkWalk:
+    """Return the walk for the arguments of an operation."""
     form = FeatureForm(kind, weight, square=square, order=order)
     return ChunkWalk(q, k, v, weight, cos, sin, masked, bias, form)
 
@@ -118,6 +124,7 @@ def _walk(
     schema=f"({_INPUTS}, {_FORM}) -> (Tensor, Tensor, Tensor, Tensor)",
 )
 def _attention(*inputs: Any) -> tuple[Tensor, ...]:
+    """Return outputs and sums over the keys, without autocast, of the arguments of `_walk`."""
     q = inputs[0]
     with torch.autocast(q.device.type, enabled=False):
         out, state = _walk(*inputs).forward()
@@ -125,7 +132,8 @@ def _attention(*inputs: Any) -> tuple[Tensor, ...]:
 
 
 @_attention.register_fake
-def _(*inputs: Any) -> tuple[Tensor, ...]:
+def _fake_attention(*inputs: Any) -> tuple[Tensor, ...]:
+    """Return empty tensors of the shapes and types of `_attention`, for the compiler."""
     (q, _, v), weight, kind, dtype = inputs[:3], inputs[4], inputs[8], _walk(*inputs).dtype
     (batch, heads, tokens, _), rows, width = q.shape, weight.shape[1], v.shape[-1]
     sums = q.new_empty(heads, batch, rows, width, dtype=dtype)
@@ -140,6 +148,7 @@ def _(*inputs: Any) -> tuple[Tensor, ...]:
     schema=f"(Tensor gradient, {_INPUTS}, {_STATE}, {_FORM}, bool learned, bool learned_angles) -> {_SEVEN}",
 )
 def _gradients(gradient: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    """Return the gradients of q to sin, in the types of these, from that of the outputs."""
     inputs, out, state, form, wanted = (
         arguments[:8],
         arguments[8],
@@ -152,11 +161,12 @@ def _gradients(gradient: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
         sums = state[:2] if form[0] == "exponential" else state
         gradients = _walk(*inputs, *form).backward(out, gradient, sums, *wanted)
     pairs = zip(gradients, inputs[:7], strict=True)
-    return tuple(q.new_empty(0) if x is None else x.to(of.dtype).contiguous() for x, of in pairs)
+    return tuple(q.new_empty(0) if x is None else x.to(source.dtype).contiguous() for x, source in pairs)
 
 
 @_gradients.register_fake
-def _(gradient: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+def _fake_gradients(gradient: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
+    """Return empty tensors of the shapes and types of `_gradients`, for the compiler."""
     learned, learned_angles = arguments[15:]
     wanted = (True, True, True, True, learned, learned_angles, learned_angles)
     pairs = zip(arguments[:7], wanted, strict=True)
@@ -164,11 +174,13 @@ def _(gradient: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    """Save the arguments and results of `_attention` for its backward pass."""
     ctx.save_for_backward(*inputs[:8], *output)
     ctx.form = inputs[8:]
 
 
 def _backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    """Return the gradients of the arguments of `_attention`, None for those that need none."""
     needed = ctx.needs_input_grad[:7]
     gradients = _gradients(gradient, *ctx.saved_tensors, *ctx.form, needed[4], needed[5] or needed[6])
     return *(x if need else None for x, need in zip(gradients, needed, strict=True)), None, None, None, None

@@ -1,7 +1,7 @@
-"""The two softmaxes of exponential features by torch's own flash attention, on CPUs.
+"""The two softmax attentions of exponential features by torch's flash attention for CPUs.
 
-Keys: the features are the queries of an attention to the keys, whose outputs are U_f and whose normalisers are e_f.
-Queries: they attend to the features, with U_f as values. Logits and weights never leave the cache of a core.
+In the notation of `ExponentialSums`, features attend to keys, with outputs U_f and log-normalisers L_f. Queries then
+attend to features, with U_f as values. Logits and weights stay in the cache of a core.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from performer_string.ops.chunk_sums import ExponentialSums, KeyChunk
+from performer_string.ops.chunk_sums import KeyChunk
+from performer_string.ops.exponential_sums import ExponentialSums
 from performer_string.utils._compat import FLASH_ATTENTION_CPU
 
-ROWS_PER_THREAD = 64  # queries that one thread of torch's kernel takes at a time, where there are 192 or more
+# Queries that one thread of torch's kernel takes at a time, where there are 192 or more.
+ROWS_PER_THREAD = 64
 
 
 def can_flash(q: Tensor, v: Tensor, weight: Tensor) -> bool:
@@ -20,25 +22,25 @@ def can_flash(q: Tensor, v: Tensor, weight: Tensor) -> bool:
 
     Args:
         q, v: [H, B, N, d], [H, B, N, d_v].
-        weight: [H, m, d].
+        weight: W of the feature map, [H, m, d].
     """
     tasks = q.shape[0] * q.shape[1] * -(-weight.shape[1] // ROWS_PER_THREAD)  # the sums have m rows a head and sample
     busy = tasks >= torch.get_num_threads()
     return FLASH_ATTENTION_CPU is not None and q.device.type == "cpu" and q.shape[-1] == v.shape[-1] and busy
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
-    """Return softmax_j(q_i k_j + bias_j) v_j and the logarithms of its normalisers.
+def flash_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Return sum_j softmax_j(q_i k_j + b_j) v_j and log sum_j exp(q_i k_j + b_j).
 
     Args:
         q, k, v: [H, B, M, d], [H, B, N, d], [H, B, N, d].
-        bias: finite, [H, B, 1, N].
+        bias: b, finite, [H, B, 1, N].
 
     Returns:
         [H, B, M, d], [H, B, M].
     """
     if q.stride(-1) != 1 or 1 in q.shape:
-        # torch lays the output out like q. Where an axis of size 1 was expanded, its kernel writes into other places.
+        # torch gives the output the strides of q. Along an expanded axis its kernel would write to wrong addresses.
         q = q.contiguous()
     k = k if k.stride(-1) == 1 else k.contiguous()
     v = v if v.stride(-1) == 1 else v.contiguous()
@@ -48,24 +50,24 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> tuple[Tensor, Tenso
 
 
 class FlashSums(ExponentialSums):
-    """The forward pass of `ExponentialSums`, all of it in the type of the features."""
+    """Forward pass of `ExponentialSums` by torch's flash attention, with values in the type of the features."""
 
     def begin(self, keys: Tensor, width: int, masked: Tensor | None) -> None:
         super().begin(keys, width, masked)
-        self.landmark_weights = self.weight[:, None].expand(-1, keys.shape[1], -1, -1)  # [H, B, m, d]
+        self.feature_queries = self.weight[:, None].expand(-1, keys.shape[1], -1, -1)  # [H, B, m, d]
 
     def add_keys(self, keys: KeyChunk) -> None:
         values = keys.v.to(self.weight.dtype)
-        landmarks, log = attend(self.landmark_weights, keys.x, values, self.key_offsets(keys).mT)
+        means, log = flash_attention(self.feature_queries, keys.x, values, self.key_offsets(keys).mT)
         if not self.first:
-            total = torch.logaddexp(self.log, log)
-            landmarks = landmarks * (log - total).exp_()[..., None]
-            landmarks.addcmul_(self.landmarks, (self.log - total).exp_()[..., None])
+            total = torch.logaddexp(self.log_total, log)
+            means = means * (log - total).exp_()[..., None]
+            means.addcmul_(self.means, (self.log_total - total).exp_()[..., None])
             log = total
-        self.landmarks, self.log, self.first = landmarks, log, False
+        self.means, self.log_total, self.first = means, log, False
 
     def close(self) -> tuple[Tensor, ...]:
-        return self.without_masked(self.landmarks, self.log)
+        return self.without_masked(self.means, self.log_total)
 
-    def queries(self, x: Tensor) -> Tensor:
-        return attend(x, self.landmark_weights, self.landmarks, self.log[:, :, None])[0]
+    def outputs(self, x: Tensor) -> Tensor:
+        return flash_attention(x, self.feature_queries, self.means, self.log_total[:, :, None])[0]

@@ -1,4 +1,4 @@
-"""What a fused kernel knows of a feature map."""
+"""Description of a feature map for fused kernels."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class FeatureForm:
-    """What a fused kernel has to know of a feature map, in place of the map itself.
+    """Equation and weight of a feature map, as `FeatureMap.form` returns them.
+
+    A factor that all features share is left out, because it cancels in attention.
 
     Attributes:
-        kind: `exponential`, phi_f(x) = exp(w_f x - square |x|^2), or `power`, phi_f(x) = relu(w_f x)^order. A common
-            factor of all features is left out: it cancels in attention.
+        kind: `exponential`, phi_f(x) = exp(w_f x - square |x|^2), or `power`, phi_f(x) = relu(w_f x)^order.
         weight: W, [H, rows, d], in float32 or better, with the scale of the logits in it.
-        mirrored: the features are those of W and of -W, 2 rows in all.
-        square: of the exponential.
-        order: of the power.
+        mirrored: whether the features are those of W and of -W, 2 rows in all.
+        square: coefficient of |x|^2 in the exponential.
+        order: exponent of the power.
     """
 
     kind: Literal["exponential", "power"]

@@ -1,4 +1,4 @@
-"""Where the tokens of a sequence lie: positions, the regular grid that they form, prefix tokens and the mask.
+"""Layout of the tokens of a sequence: positions, the regular grid that they form, prefix tokens and the mask.
 
 A grid of C <= 3 axes is written as (n_0, n_1, n_2) with ones behind, so that one loop serves every dimension.
 """
@@ -19,9 +19,9 @@ class Grid:
     """A row-major grid of tokens.
 
     Attributes:
-        shape: tokens along each of three axes; 1 where the grid has fewer dimensions.
-        steps: the distance of neighbours along each axis, in patches; 1 along an axis of one token.
-        dim: C, how many of the axes are the positions' own.
+        shape: number of tokens along each of three axes, 1 where the grid has fewer dimensions.
+        steps: distance of neighbours along each axis, in patches; 1 along an axis of one token.
+        dim: C, the number of coordinates of a position.
     """
 
     shape: Triple
@@ -30,11 +30,17 @@ class Grid:
 
     @property
     def tokens(self) -> int:
+        """Number of tokens."""
         return self.shape[0] * self.shape[1] * self.shape[2]
 
 
 def make_grid(shape: Sequence[int], steps: Sequence[float]) -> Grid | None:
-    """The grid of this shape and these steps, 1 along an axis of one token; None of more than three axes."""
+    """Return the grid of this shape, or None for more than three axes.
+
+    Args:
+        shape: number of tokens along each axis.
+        steps: distance of neighbours along each axis, in patches; 1 along an axis of one token.
+    """
     if not 1 <= len(shape) <= 3:
         return None
     n0, n1, n2 = (*shape, 1, 1)[:3]
@@ -43,9 +49,12 @@ def make_grid(shape: Sequence[int], steps: Sequence[float]) -> Grid | None:
 
 
 def find_grid(positions: Tensor) -> Grid | None:
-    """The regular row-major grid that `positions` [N, C] are, of any spacing and origin; None where there is none.
+    """Return the regular row-major grid that positions form, or None where they form none.
 
-    A coordinate may be off by a thousandth of a step, or what rounding makes of it on a long axis.
+    Spacing and origin are free. A coordinate may be off by a thousandth of a step, or by its rounding on a long axis.
+
+    Args:
+        positions: [N, C].
     """
     positions = positions.detach()
     positions = positions if positions.is_floating_point() else positions.double()
@@ -84,16 +93,15 @@ def find_grid(positions: Tensor) -> Grid | None:
 
 @dataclass(frozen=True)
 class TokenLayout:
-    """Where the N tokens of a sequence lie, for everything that looks at their positions.
+    """Positions, grid, prefix and mask of the N tokens of a sequence.
 
     Attributes:
-        positions: [N, C], or [B, N, C] where each sample has positions of its own, prefix tokens first, at zero; None
-            where nothing looks at them.
-        grid: the regular grid of the tokens behind the prefix, where it is known without a look at the positions.
+        positions: [N, C], or [B, N, C] where samples differ, prefix tokens first, at zero; None where they are not
+            needed.
+        grid: regular grid of the tokens behind the prefix, where it is known in advance.
         num_prefix: leading tokens without a position (class token, registers).
         mask: [B, N], True where a token takes part; None for all.
-        centre: [B, 1, C], the point of each sample that counts as its origin; None for zero. Offsets between tokens
-            do not see it.
+        centre: [B, 1, C], the origin of each sample; None for zero. Offsets between tokens do not depend on it.
     """
 
     positions: Tensor | None = None

@@ -1,4 +1,4 @@
-"""Linear attention under a rotation of queries and keys: one function, and the three ways that it computes.
+"""Linear attention under a rotation of queries and keys: one function with three implementations.
 
 Shapes: queries, keys and values [B, H, N, d]; a key mask [B, N] of booleans, True where a key takes part.
 """
@@ -44,10 +44,12 @@ def linear_attention(
     key_mask: Tensor | None = None,
     key_bias: Tensor | None = None,
 ) -> Tensor:
-    """Attention in time linear in N: o_i = phi(R_i q_i)^T sum_j phi(R_j k_j) v_j^T / phi(R_i q_i)^T sum_j phi(R_j k_j).
+    """Attention in time linear in N.
 
-    Features, sums and denominator are in float32 or better, whatever the input and autocast. A query that no key
-    answers to gives zero: every key is masked, or every product of features is zero.
+        o_i = phi(R_i q_i)^T sum_j phi(R_j k_j) v_j^T / phi(R_i q_i)^T sum_j phi(R_j k_j)
+
+    Features, sums and denominator are in float32 or better, whatever the input and autocast. The output of a query is
+    zero where every key is masked, or every product of features is zero.
 
     Args:
         q, k, v: [B, H, N, d]. Each token attends to all others; there is no causal form.
@@ -58,8 +60,7 @@ def linear_attention(
         num_prefix: leading tokens without a position, for the locality.
         key_mask: [B, N], True where a key takes part. The others have to be finite too.
         key_bias: b, [B, H, N], finite. Each product of features is multiplied by exp(b_j), as if b_j were added to a
-            logit. With a normalised locality, keys more than 50 (in float64 400) below the largest b of their head
-            count alike.
+            logit. With a normalised locality, b is at least the largest of its head less 50 (in float64 400).
 
     Returns:
         [B, H, N, d] in the type of v.
@@ -87,10 +88,17 @@ def attend_linear(
     layout: TokenLayout,
     key_bias: Tensor | None,
 ) -> Tensor:
-    """`linear_attention` without its checks, for layers: choose one of three ways.
+    """Compute `linear_attention` without its checks, for layers.
 
-    Explicit features where the operations have to be plain or the map has no fused form, a fused kernel where it has,
-    and the locality's own sum where there is one.
+    A locality sums over the keys itself. Otherwise a map with a fused form goes to a kernel. Explicit features serve
+    other maps, and transforms and exports, which need plain operations.
+
+    Args:
+        q, k, v, phi, rotation, locality, key_bias: as of `linear_attention`.
+        layout: positions of the tokens, prefix and mask of the keys.
+
+    Returns:
+        [B, H, N, d] in the type of v.
     """
     if not k.shape[-2] or not v.shape[0]:
         return _no_tokens(q, k, v, phi, rotation, locality, key_bias)
@@ -115,7 +123,7 @@ def _with_features(
     key_mask: Tensor | None,
     key_bias: Tensor | None,
 ) -> Tensor:
-    """Linear attention with the features of all tokens held, N x m: plain operations for any map."""
+    """Linear attention by plain operations for any map, which hold the N x m features of all tokens."""
     q, k = rotate_pair(q, k, rotation)
     with torch.autocast(q.device.type, enabled=False):
         fq, fk = phi.pair(q, k, key_mask)  # [B, H, N, m]
@@ -134,11 +142,11 @@ def _with_kernel(
     key_mask: Tensor | None,
     key_bias: Tensor | None,
 ) -> Tensor:
-    """Linear attention without N x m features: by the Triton kernel where it applies, else in chunks.
+    """Linear attention without N x m features, by the Triton kernels where these apply and else in chunks.
 
-    Where the Triton kernel does not apply on a GPU, a warning says once why. Outputs are the same up to rounding,
-    except where keys of one head differ so much in length that powers of the shorter leave float32: chunks scale all
-    keys by the longest, Triton each feature by its largest.
+    On a GPU a warning says once per reason why the Triton kernels do not apply. Both give the same outputs up to
+    rounding, unless keys of one head differ so much in length that powers of the shorter leave float32: chunks scale
+    all keys by the longest, Triton each feature by its largest.
     """
     planes = None if rotation is None else rotation.planar()
     if planes is None:
@@ -147,14 +155,11 @@ def _with_kernel(
     with torch.autocast(q.device.type, enabled=False):
         if q.device.type == "cuda":
             q, k = q.to(v.dtype), k.to(v.dtype)  # under autocast a norm of queries and keys leaves them in float32
-            try:
-                from performer_string.ops.triton.api import supports, triton_linear_attention
+            from performer_string.ops.triton.api import triton_linear_attention, why_unsupported
 
-                reason = supports(q, k, v, form, planes, key_mask, bias)
-                if reason is None:
-                    return triton_linear_attention(q, k, v, form, planes, key_mask, bias)
-            except ImportError as error:
-                reason = f"triton cannot be imported ({error})"
+            reason = why_unsupported(q, k, v, form, planes, key_mask, bias)
+            if reason is None:
+                return triton_linear_attention(q, k, v, form, planes, key_mask, bias)
             kind, _, _ = reason.partition(", not ")  # without the shapes, which may differ at every call
             warn_once(log, kind, f"linear attention runs in chunks of plain torch operations; Triton kernel: {reason}.")
         return chunked_attention(q, k, v, form, planes, key_mask, bias)
@@ -172,8 +177,11 @@ def _with_locality(
 ) -> Tensor:
     """Linear attention with a locality, which sums over the keys itself.
 
-    A bias of the keys becomes weights w_j = exp(b_j) of the values, and one more column of them for the denominator:
-    sum_j A_ij w_j v_j / sum_j A_ij w_j. A locality that the denominator does not see leaves that column out.
+    A bias of the keys becomes weights w_j = exp(b_j) of the values, with one more column for the denominator:
+
+        o_i = sum_j A_ij w_j v_j / sum_j A_ij w_j
+
+    Where a locality is not normalised, the denominator is computed without it.
     """
     dtype = torch.promote_types(q.dtype, k.dtype)
     rotated_q, rotated_k = rotate_pair(q, k, rotation)
@@ -182,7 +190,7 @@ def _with_locality(
         if key_bias is None:
             return locality.attend(phi, rotated_q, rotated_k, v, layout).to(out_dtype)
         v = v.float() if v.dtype == torch.float16 else v  # fp16 has no room for small weights
-        # Where the denominator sees the locality, all keys in reach of a query may have small weights: bound them.
+        # All keys in reach of a query may have small weights. A bound keeps a normalised denominator above zero.
         least = 0.57 * math.log(torch.finfo(full_precision(v).dtype).tiny) if locality.normalised else -math.inf
         weights = key_weights(key_bias, layout.mask, least=least)
         if locality.normalised:
@@ -204,7 +212,10 @@ def _no_tokens(
     locality: RelativeBias | None,
     key_bias: Tensor | None,
 ) -> Tensor:
-    """Zeros, with a gradient of zero for all that has one otherwise, as a process without images among others needs."""
+    """Return zeros [B, H, N, d], with a gradient of zero for every input and parameter.
+
+    Distributed training needs these gradients in a process without images.
+    """
     inputs = [v, *rotate_pair(q, k, rotation), *phi.parameters()]
     inputs += [] if key_bias is None else [key_bias]
     inputs += [] if locality is None else locality.parameters()

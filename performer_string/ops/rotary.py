@@ -1,6 +1,6 @@
-"""Rotary position embedding of queries and keys: the one place that computes it in torch.
+"""Rotary position embedding of queries and keys in torch.
 
-The Triton kernels rotate inside (`ops/triton`); `ops/reference.py` has the definition.
+The Triton kernels rotate inside (`ops/triton`). The definition is `rotate` of `ops/reference.py`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,15 @@ if TYPE_CHECKING:
 
 
 def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotate each plane (x_p, x_(p+P)) of the last axis by its angle: R x = (c x_p - s x_(p+P), s x_p + c x_(p+P)).
+    """Rotate each plane (x_p, x_(p+P)) of the last axis by its angle.
 
-    Halves rather than neighbours form a plane, since slices are faster than strides.
+        R x = (cos x_p - sin x_(p+P), sin x_p + cos x_(p+P))
+
+    A plane lies across the two halves, because slices are faster than strides.
 
     Args:
         x: queries or keys, [..., N, d].
-        cos, sin: of the angles, [..., N, P] with 2 P <= d. Dimensions from 2 P up stay as they are.
+        cos, sin: cosines and sines of the angles, [..., N, P] with 2 P <= d. Dimensions from 2 P up stay as they are.
 
     Returns:
         [..., N, d].
@@ -32,5 +34,10 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def rotate_pair(q: Tensor, k: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
-    """Return the rotated queries and keys, or both as they are without a rotation."""
+    """Return the rotated queries and keys, or both unchanged without a rotation.
+
+    Args:
+        q, k: [B, H, N, d].
+        rotation: R of each head and token, or None.
+    """
     return (q, k) if rotation is None else (rotation.rotate(q), rotation.rotate(k))

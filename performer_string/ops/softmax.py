@@ -38,19 +38,21 @@ def softmax_attention(
     key_bias: Tensor | None = None,
     scale: float | None = None,
 ) -> Tensor:
-    """Exact attention through torch's fused kernels: o_i = sum_j softmax_j(scale <R_i q_i, R_j k_j>) v_j.
+    """Exact softmax attention through torch's fused kernels.
+
+        o_i = sum_j softmax_j(scale <R_i q_i, R_j k_j> + b_j) v_j
 
     Args:
         q, k, v: [B, H, N, d]. Each token attends to all others; there is no causal form.
-        rotation: R, from an encoding; None for the identity. In cross attention rotate queries and keys before, by
-            `rotate` of a rotation each.
-        locality: attenuates the values by distance after the softmax, or, if normalised, is a bias of the logits. It
-            needs the weights in full, N x N.
+        rotation: R, from an encoding; None for the identity. In cross attention rotate queries and keys beforehand,
+            each by `rotate` of its rotation.
+        locality: attenuates the values by distance after the softmax, or, if normalised, is a bias of the logits.
+            All N x N weights are then held.
         positions: [N, C], for the locality.
         num_prefix: leading tokens without a position, for the locality.
-        key_mask: [B, N], True where a key takes part. A row with no key is zero.
+        key_mask: [B, N], True where a key takes part. The output of a sample without keys is zero.
         key_bias: b, [B, H, N], finite, added to the logits of each key.
-        scale: of the logits; d^-1/2 unless given.
+        scale: of the logits; None for d^-1/2.
 
     Returns:
         [B, H, N, d] in the type of v.
@@ -77,7 +79,15 @@ def attend_softmax(
     key_bias: Tensor | None,
     scale: float | None = None,
 ) -> Tensor:
-    """`softmax_attention` without its checks, for layers."""
+    """Compute `softmax_attention` without its checks, for layers.
+
+    Args:
+        q, k, v, rotation, locality, key_bias, scale: as of `softmax_attention`.
+        layout: positions of the tokens, prefix and mask of the keys.
+
+    Returns:
+        [B, H, N, d] in the type of v.
+    """
     q, k = rotate_pair(q, k, rotation)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     key_mask = layout.mask
@@ -110,10 +120,17 @@ def _softmax_with_locality(
     layout: TokenLayout,
     key_bias: Tensor | None,
 ) -> Tensor:
-    """Softmax attention with a locality: all weights, [B, H, N, N], in float32 or better.
+    """Softmax attention with a locality, with all weights [B, H, N, N] in float32 or better.
 
     Args:
-        key_bias: from `key_logits`.
+        q, k, v: [B, H, N, d], rotated.
+        scale: of the logits.
+        locality: attenuates the values, or, if normalised, is a bias of the logits.
+        layout: positions of the tokens, prefix and mask of the keys.
+        key_bias: from `key_logits`, [B, H, N], or None.
+
+    Returns:
+        [B, H, N, d] in the type of v.
     """
     dtype, key_mask = torch.promote_types(q.dtype, torch.float32), layout.mask
     assert layout.positions is not None
@@ -127,7 +144,7 @@ def _softmax_with_locality(
             logits = logits.masked_fill(~key_mask[:, None, None], -torch.inf)
         no_keys = None
         if key_mask is not None or locality.normalised:
-            no_keys = (logits == -torch.inf).all(-1, keepdim=True)  # all masked, or none that the bias reaches
+            no_keys = (logits == -torch.inf).all(-1, keepdim=True)  # all are masked or out of the bias's reach
             logits = logits.masked_fill(no_keys, 0.0)
         weights = logits.softmax(-1)
         if not locality.normalised:

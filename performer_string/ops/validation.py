@@ -1,4 +1,4 @@
-"""Checks of what attention is called with: wrong shapes would broadcast or be cut off, and give other numbers."""
+"""Checks of the arguments of attention. Wrong shapes would broadcast, or be cut off, and give other numbers."""
 
 from __future__ import annotations
 
@@ -17,6 +17,12 @@ def check_attention(
     q: Tensor, k: Tensor, v: Tensor, rotation: Rotation | None, key_mask: Tensor | None, key_bias: Tensor | None
 ) -> None:
     """Raise an error unless queries, keys, values, rotation, mask and bias fit together.
+
+    Args:
+        q, k, v: [B, H, N, d], [B, H, M, d], [B, H, M, d_v].
+        rotation: of N = M tokens, or None.
+        key_mask: boolean, [B, M], or None.
+        key_bias: [B, H, M], or None.
 
     Raises:
         TypeError: integers as queries, keys or values, or a rotation of another kind.
@@ -44,7 +50,16 @@ def check_attention(
 
 
 def check_mask(kind: str, mask: Tensor | None, batch: int, count: int) -> None:
-    """Raise a ValueError unless a mask of keys or patches is boolean, [B, N]."""
+    """Raise an error unless a mask is boolean and of shape [B, N].
+
+    Args:
+        kind: "key" or "patch", for the message.
+        mask: the mask, or None.
+        batch, count: B and N.
+
+    Raises:
+        ValueError: another type or shape.
+    """
     if mask is not None and (mask.dtype != torch.bool or mask.shape != (batch, count)):
         raise ValueError(
             f"{kind}_mask has to be boolean and of shape [B, N] = [{batch}, {count}], True where a {kind} takes part, "
@@ -53,7 +68,16 @@ def check_mask(kind: str, mask: Tensor | None, batch: int, count: int) -> None:
 
 
 def check_feature_map(phi: FeatureMap, q: Tensor) -> None:
-    """Raise an error unless `phi` is a feature map of the heads of the queries [B, H, N, d]."""
+    """Raise an error unless a feature map fits the heads of the queries.
+
+    Args:
+        phi: the feature map.
+        q: [B, H, N, d].
+
+    Raises:
+        TypeError: `phi` is no feature map.
+        ValueError: another number of heads, or another width.
+    """
     if not hasattr(phi, "pair"):
         raise TypeError(f"phi is what build_feature_map gives, not a {type(phi).__name__}.")
     if (phi.num_heads, phi.head_dim) != (q.shape[1], q.shape[3]):
@@ -64,7 +88,18 @@ def check_feature_map(phi: FeatureMap, q: Tensor) -> None:
 
 
 def check_locality(locality: RelativeBias, q: Tensor, k: Tensor, positions: Tensor | None, num_prefix: int) -> None:
-    """Raise an error unless `locality` fits the heads, and `positions` [N, C] the tokens."""
+    """Raise an error unless a locality fits the heads, and the positions fit the tokens.
+
+    Args:
+        locality: the relative bias.
+        q, k: [B, H, N, d].
+        positions: [N, C], or None.
+        num_prefix: leading tokens without a position.
+
+    Raises:
+        TypeError: `locality` is no relative bias.
+        ValueError: another number of heads or tokens, or positions that are missing or differ between samples.
+    """
     if not hasattr(locality, "of_offsets"):
         raise TypeError(f"a locality is what build_locality gives, not a {type(locality).__name__}.")
     if locality.num_heads != q.shape[1]:

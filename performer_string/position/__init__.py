@@ -1,4 +1,7 @@
-"""Position encodings by name. To add a family, write one file and add its line here: every test then runs on it."""
+"""Position encodings by name.
+
+To add a family, write one file and add its line to `ENCODINGS`. The tests of the contract then run on it.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from performer_string.position.additive import Absolute, NoEncoding, Sinusoidal
-from performer_string.position.base import Encoding, SeparableEncoding, Sizes
+from performer_string.position.base import Encoding, Sizes
 from performer_string.position.cayley import CayleySTRING
 from performer_string.position.circulant import CirculantSTRING
 from performer_string.position.liere import LieRE
-from performer_string.position.pate import PaTESO2, PaTESO3
+from performer_string.position.pate_so2 import PaTESO2
+from performer_string.position.pate_so3 import PaTESO3
 from performer_string.position.pate_so4 import PaTESO4
 from performer_string.position.reflection import ReflectionSTRING
 from performer_string.position.rope import RoPE, RoPEMixed, VisionLLaMA
+from performer_string.position.separable import SeparableEncoding
 from performer_string.utils.registry import construct, lookup
 
 ENCODINGS: dict[str, type[Encoding]] = {
@@ -45,20 +50,26 @@ def build_encoding(
     layers: int = 1,
     **options: Any,
 ) -> Encoding:
-    """A position encoding by its name in `ENCODINGS`.
+    """Return a position encoding by its name in `ENCODINGS`.
 
-    `encoding(positions)` is the rotation of queries and keys. `absolute`, `sinusoidal` and `none` (`additive`) do not
-    rotate. `encoding.embedding(positions)` is what the first two add to the tokens, and None for all others.
+    `encoding(positions)` is the rotation of queries and keys. `absolute` and `sinusoidal` do not rotate:
+    `encoding.embedding(positions)` is what they add to the tokens, and None for all others. `none` does neither.
 
     Args:
-        head_dim, num_heads: the attention it serves; learned generators are for each head.
-        coord_dim: dimension of the positions.
-        grid: the training grid, which `absolute` needs.
-        layers: how many layers it serves, each with generators of its own; `by_layer` gives their rotations.
-        options: the family's own, as its docstring lists them.
+        name: a name in `ENCODINGS`.
+        head_dim: width d of a head.
+        num_heads: number H of heads. Each has its own generators where they are learned.
+        coord_dim: dimension C of the positions.
+        grid: cells of the training grid along each axis. `absolute` needs it, and the raster index of `pate-so2` and
+            of conformal scaling in two or more dimensions.
+        layers: number of layers served, each with its own generators; `by_layer` returns their rotations.
+        options: of the family, which its docstring lists.
+
+    Returns:
+        The encoding, a module.
 
     Raises:
-        ValueError: an unknown name or option, with the nearest known one; or a value out of its range.
+        ValueError: an unknown name or option, with the nearest known one, or a value out of range.
     """
     family = lookup("encoding", name, ENCODINGS)
     if isinstance(grid, int):

@@ -1,4 +1,4 @@
-"""Encodings that are added to the tokens at the entry of the model, and no encoding at all."""
+"""Encodings that are added to the tokens at the entry of the model, and no encoding."""
 
 from __future__ import annotations
 
@@ -13,16 +13,22 @@ from performer_string.utils.validation import check_positive
 
 
 class NoEncoding(Encoding):
-    """No positions at all: the model sees a bag of patches."""
+    """No position encoding: the model sees a set of patches without an order."""
 
     additive = True
 
 
 class Absolute(Encoding):
-    """A learned vector for each cell of the training grid (Dosovitskiy et al., arXiv:2010.11929, section 3.1).
+    """Learned vector for each cell of the training grid.
 
-    Elsewhere the table is interpolated linearly along each axis, and held constant outside the grid; the model
-    squeezes larger grids onto it, as ViTs are fine-tuned at higher resolutions.
+    Between cells the table is interpolated linearly along each axis, and it is constant outside the grid. The model
+    interpolates the positions of larger grids into it. Source: Dosovitskiy et al., arXiv:2010.11929, section 3.1.
+
+    Args:
+        sizes: of the attention that the encoding serves, with the training grid.
+
+    Raises:
+        ValueError: sizes without the training grid.
     """
 
     additive = True
@@ -35,25 +41,35 @@ class Absolute(Encoding):
         self.table = nn.Parameter(torch.randn(*self.grid, sizes.num_heads * sizes.head_dim) * 0.02)
 
     def embedding(self, positions: Tensor) -> Tensor:
+        """Return the interpolated table at positions [..., N, C], in cells of the training grid: [..., N, H d]."""
         assert self.grid is not None
         self.check(positions)
         last = torch.tensor(self.grid, device=positions.device) - 1  # [C]
         r = positions.clamp(min=torch.zeros_like(last), max=last)  # [..., N, C]
-        low = r.floor().long().minimum((last - 1).clamp(min=0))
-        part = r - low  # in [0, 1]
+        lower = r.floor().long().minimum((last - 1).clamp(min=0))
+        fraction = r - lower  # in [0, 1]
         total = self.table.new_zeros(())
         for corner in itertools.product((0, 1), repeat=self.coord_dim):
-            at = torch.tensor(corner, device=positions.device)
-            weight = torch.where(at.bool(), part, 1 - part).prod(-1, keepdim=True).to(self.table.dtype)  # [..., N, 1]
-            total = total + weight * self.table[tuple((low + at).minimum(last).unbind(-1))]  # [..., N, H d]
+            offset = torch.tensor(corner, device=positions.device)
+            weight = torch.where(offset.bool(), fraction, 1 - fraction).prod(-1, keepdim=True)  # [..., N, 1]
+            cell = (lower + offset).minimum(last)
+            total = total + weight.to(self.table.dtype) * self.table[tuple(cell.unbind(-1))]  # [..., N, H d]
         return total
 
 
 class Sinusoidal(Encoding):
-    """Fixed sines and cosines, the width shared out over the axes: sin(r_k w_t), cos(r_k w_t), w_t = base^(-t / n).
+    """Fixed sines and cosines, sin(r_k w_t) and cos(r_k w_t) with w_t = base^(-t / n), t = 0 .. n - 1.
 
-    Source: Vaswani et al., arXiv:1706.03762, section 3.5, in the two-dimensional form of arXiv:2104.02057 (MoCo v3).
-    Where the width is not divisible by 2 C, the last dimensions stay zero.
+    Each of the C axes has n = H d / (2 C) frequencies, rounded down. The last dimensions are zero where the width is
+    not divisible by 2 C. Source: Vaswani et al., arXiv:1706.03762, section 3.5, in the two-dimensional form of MoCo v3,
+    arXiv:2104.02057.
+
+    Args:
+        sizes: of the attention that the encoding serves.
+        base: base of the geometric sequence of frequencies.
+
+    Raises:
+        ValueError: a base that is not positive, or a width below 2 C.
     """
 
     additive = True
@@ -73,6 +89,7 @@ class Sinusoidal(Encoding):
             )
 
     def embedding(self, positions: Tensor) -> Tensor:
+        """Return the sines and then the cosines at positions [..., N, C], in patches: [..., N, H d]."""
         n = self.width // (2 * self.coord_dim)
         r = full_precision(self.check(positions))
         omega = self.base ** (-torch.arange(n, device=r.device, dtype=r.dtype) / n)

@@ -1,4 +1,4 @@
-"""Circulant-STRING: generators that are block-circulant, so that a Fourier basis turns them into planes."""
+"""Circulant-STRING: block-circulant generators, whose rotation planes are a Fourier basis."""
 
 from __future__ import annotations
 
@@ -7,46 +7,65 @@ import math
 import torch
 from torch import Tensor, nn
 
-from performer_string.position.base import SeparableEncoding, Sizes, block_of
+from performer_string.position.base import Sizes, resolve_block_size
+from performer_string.position.block_rotation import block_diagonal
 from performer_string.position.frequencies import mixed_frequencies
-from performer_string.position.rotation import block_diagonal
+from performer_string.position.separable import SeparableEncoding
 
 
 def fourier_basis(block_size: int, blocks: int) -> Tensor:
-    """The real Fourier basis of each block, with the planes first: [d, d], columns (cosines, sines, still ones).
+    """Return the real Fourier basis of each block, with the columns in the order cosines, sines, constants.
 
-    Column p of the cosines is sqrt(2/b) cos(2 pi k n / b) and of the sines sqrt(2/b) sin(2 pi k n / b), where
-    k = 1 .. (b-1)//2 within each block. The constant column and, for an even b, the alternating one never turn.
+    In row n of a block the cosines are sqrt(2/b) cos(2 pi k n / b), k = 1 .. (b - 1) // 2, and the sines
+    sqrt(2/b) sin(2 pi k n / b). The constant column and, for an even b, the alternating one are not rotated.
+
+    Args:
+        block_size: size b of a block.
+        blocks: number of blocks, d / b.
+
+    Returns:
+        An orthogonal matrix, [d, d], in float64.
     """
     planes = (block_size - 1) // 2
     n = torch.arange(block_size, dtype=torch.float64)[:, None]  # [b, 1]
     phase = 2 * math.pi * n * torch.arange(1, planes + 1) / block_size  # [b, p]
     cosines, sines = phase.cos() * math.sqrt(2 / block_size), phase.sin() * math.sqrt(2 / block_size)
-    still = [torch.full_like(n, block_size**-0.5)]
+    fixed = [torch.full_like(n, block_size**-0.5)]
     if block_size % 2 == 0:
-        still.append((1 - 2 * (n % 2)) * block_size**-0.5)
+        fixed.append((1 - 2 * (n % 2)) * block_size**-0.5)
     eye = torch.eye(blocks, dtype=torch.float64)
-    return torch.cat([torch.kron(eye, part) for part in (cosines, sines, torch.cat(still, 1))], dim=1)  # [d, d]
+    return torch.cat([torch.kron(eye, part) for part in (cosines, sines, torch.cat(fixed, 1))], dim=1)  # [d, d]
 
 
 def sine_matrix(block_size: int) -> Tensor:
-    """M with Omega = M a: M_kj = 2 sin(2 pi j k / b), j, k = 1 .. (b-1)//2; M M^T = b I. [p, p]"""
+    """Return M of Omega = M a, M_kj = 2 sin(2 pi j k / b) with j, k = 1 .. (b - 1) // 2, so that M M^T = b I.
+
+    Args:
+        block_size: size b of a block.
+
+    Returns:
+        A symmetric matrix, [p, p] with p = (b - 1) // 2, in float64.
+    """
     k = torch.arange(1, (block_size - 1) // 2 + 1, dtype=torch.float64)
     return 2 * torch.sin(2 * math.pi * k[:, None] * k / block_size)
 
 
 class CirculantSTRING(SeparableEncoding):
-    """L_k = C_k - C_k^T with C_k block-circulant, hence R(r) = F Rot(Omega r) F^T with F the real Fourier basis.
+    """Circulant-STRING, L_k = C_k - C_k^T with C_k block-circulant, hence R(r) = F Rot(Omega r) F^T.
 
-    Only the antisymmetric part of a circulant's coefficients reaches L, so that only it is kept: a_j, j = 1 ..
-    (b-1)//2, for each block, axis and head; the eigenvalues of the block are +- i 2 sum_j a_j sin(2 pi j k / b).
-
-    Source: Schenck et al., arXiv:2502.02562, section 3.2 (Theorem 3.5).
+    F is the real Fourier basis. Only the antisymmetric part of a circulant's coefficients enters L, so only that is a
+    parameter: a_j, j = 1 .. (b - 1) // 2, for each block, axis and head. The eigenvalues of a block are
+    +- i 2 sum_j a_j sin(2 pi j k / b). Source: Schenck et al., arXiv:2502.02562, section 3.2 (Theorem 3.5).
 
     Args:
-        block_size: b, from 3 (4 in the papers) to d, a divisor of d. Each block has (b-1)//2 planes, so that one or
-            two of its b dimensions never turn. The whole width unless given.
-        base: the initial spectrum is that of RoPE-Mixed with this base.
+        sizes: of the attention that the encoding serves.
+        block_size: size b, from 3 (4 in the papers) to d, a divisor of d; d by default. Each block has (b - 1) // 2
+            planes, so that one or two of its b dimensions are not rotated.
+        base: the initial frequencies are those of RoPE-Mixed with this base.
+        share_heads: one set of parameters per layer instead of one per head.
+
+    Raises:
+        ValueError: a block size that does not fit, or a base that is not positive.
     """
 
     fourier: Tensor
@@ -61,25 +80,31 @@ class CirculantSTRING(SeparableEncoding):
         share_heads: bool = False,
     ):
         super().__init__(sizes, share_heads=share_heads)
-        b = block_of("circulant-string", sizes.head_dim, block_size, 3)
+        b = resolve_block_size("circulant-string", sizes.head_dim, block_size, 3)
         self.block_size, self.blocks = b, sizes.head_dim // b
         sines = sine_matrix(b)
-        omega = mixed_frequencies(self.own_heads, self.blocks * len(sines), sizes.coord_dim, base)
+        omega = mixed_frequencies(self.parameter_heads, self.blocks * len(sines), sizes.coord_dim, base)
         omega = omega.unflatten(-1, (self.blocks, -1))  # [H, C, blocks, p]
         self.coefficients = nn.Parameter(omega @ sines.to(omega) / b)  # a = M^T omega / b, rows
         self.register_computed_buffers()
 
-    def constants(self) -> dict[str, Tensor]:
+    def computed_buffers(self) -> dict[str, Tensor]:
+        """Return the Fourier basis F, [d, d], and the sine matrix M, [p, p]."""
         return {"fourier": fourier_basis(self.block_size, self.blocks), "sines": sine_matrix(self.block_size)}
 
     def frequencies(self) -> Tensor:
+        """Return Omega = M a, [parameter_heads, C, P], in radians per patch."""
         return (self.coefficients.to(self.sines.dtype) @ self.sines.mT).flatten(-2)  # [H, C, P]
 
     def basis(self) -> Tensor:
+        """Return F, [1, d, d]."""
         return self.fourier[None]
 
     def generators(self) -> Tensor:
-        """C - C^T block by block: entry (m, n) of a block is c[(m - n) mod b], c_j = a_j and c_(b-j) = -a_j."""
+        """Return C_k - C_k^T block by block, [layers H, C, d, d].
+
+        Entry (m, n) of a block is c[(m - n) mod b] with c_j = a_j and c_(b-j) = -a_j.
+        """
         b, a = self.block_size, self.coefficients
         c = a.new_zeros(*a.shape[:-1], b)  # [H, C, blocks, b]
         p = a.shape[-1]

@@ -1,4 +1,4 @@
-"""Initial plane frequencies, and the rotation generators they stand for."""
+"""Initial plane frequencies of the rotary encodings, and the generators that they define."""
 
 from __future__ import annotations
 
@@ -11,21 +11,41 @@ from performer_string.position.base import HeadWidthError
 from performer_string.utils.validation import check_positive
 
 
-def planes_of(head_dim: int, family: str) -> int:
-    """d / 2; an odd width is an error, since one dimension would stay unturned unnoticed."""
+def num_planes(head_dim: int, family: str) -> int:
+    """Return the number of rotation planes, d / 2.
+
+    Args:
+        head_dim: width d of a head.
+        family: name of the encoding, for the message.
+
+    Raises:
+        HeadWidthError: an odd width, whose last dimension would never be rotated.
+    """
     if head_dim % 2:
         raise HeadWidthError(
-            f"{family} turns pairs of dimensions, so the head width has to be even, not {head_dim}. Choose a width "
+            f"{family} rotates pairs of dimensions, so the head width has to be even, not {head_dim}. Choose a width "
             f"and a number of heads with an even quotient."
         )
     return head_dim // 2
 
 
 def axial_frequencies(planes: int, coord_dim: int, base: float, dtype: torch.dtype | None = None) -> Tensor:
-    """Each plane turns with one axis: base^(-t / n), t = 0 .. n-1, for the n planes of an axis. [1, C, P]
+    """Return the frequencies of axial RoPE, where each plane rotates with one axis.
 
-    Axial RoPE of arXiv:2403.13298 section 3.1, where n = d/4 and base = 100. Planes that cannot be shared out evenly
-    go to the first axes.
+    The n planes of an axis have the frequencies base^(-t / n), t = 0 .. n - 1. Where the planes cannot be divided
+    evenly, the first axes have one more. Source: arXiv:2403.13298, section 3.1, where n = d / 4 and base = 100.
+
+    Args:
+        planes: number of planes P.
+        coord_dim: dimension C of the positions.
+        base: base of the geometric sequence.
+        dtype: of the result; torch's default type if None.
+
+    Returns:
+        Omega, [1, C, P], in radians per patch.
+
+    Raises:
+        ValueError: fewer planes than axes, or a base that is not positive.
     """
     if planes < coord_dim:
         raise ValueError(f"{coord_dim} axes need at least as many planes (head width {2 * coord_dim}), not {planes}.")
@@ -39,14 +59,28 @@ def axial_frequencies(planes: int, coord_dim: int, base: float, dtype: torch.dty
 
 
 def mixed_frequencies(heads: int, planes: int, coord_dim: int, base: float) -> Tensor:
-    """Each plane turns with a mixture of the axes: random directions, magnitudes as in the axial form. [heads, C, P]
+    """Return random frequencies of RoPE-Mixed, where each plane rotates with a mixture of the axes.
 
-    RoPE-Mixed of arXiv:2403.13298 section 3.2 and its released code: for each head one random orthogonal frame, whose
-    C directions share each of the magnitudes base^(-t / n), n = planes / C. The draw is torch's global generator's.
+    Each head has one random orthogonal frame. Its C directions share the magnitudes base^(-t / n), t = 0 .. n - 1, with
+    n = P / C rounded up. Source: arXiv:2403.13298, section 3.2, and its released code. The draw is from torch's global
+    generator.
+
+    Args:
+        heads: number of heads with parameters.
+        planes: number of planes P.
+        coord_dim: dimension C of the positions.
+        base: base of the geometric sequence.
+
+    Returns:
+        Omega, [heads, C, P], in radians per patch.
+
+    Raises:
+        ValueError: a base that is not positive.
     """
     check_positive("the base of the frequencies", base)
     frame, upper = torch.linalg.qr(torch.randn(heads, coord_dim, coord_dim, dtype=torch.float32))
-    frame = frame * upper.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # Haar, [heads, C, C]
+    # LAPACK fixes the signs of Q by a convention. With the signs of R's diagonal the frame is Haar distributed.
+    frame = frame * upper.diagonal(dim1=-2, dim2=-1).sign()[:, None]  # [heads, C, C]
     n = math.ceil(planes / coord_dim)
     magnitudes = (base ** (-torch.arange(n) / n)).repeat(coord_dim)[:planes]  # [P]
     directions = frame.repeat_interleave(n, dim=-1)[..., :planes]  # [heads, C, P]
@@ -54,9 +88,17 @@ def mixed_frequencies(heads: int, planes: int, coord_dim: int, base: float) -> T
 
 
 def plane_generators(omega: Tensor, head_dim: int) -> Tensor:
-    """L_k = sum_p Omega_kp (e_s e_p^T - e_p e_s^T), s = p + P: infinitesimal turns. [H, C, P] -> [H, C, d, d]"""
+    """Return the generators of plane rotations, L_k = sum_p Omega_kp (e_s e_p^T - e_p e_s^T) with s = p + P.
+
+    Args:
+        omega: frequencies, [H, C, P].
+        head_dim: width d of a head.
+
+    Returns:
+        Skew-symmetric matrices, [H, C, d, d].
+    """
     planes = omega.shape[-1]
-    turns = omega.new_zeros(*omega.shape[:-1], head_dim, head_dim)
+    generators = omega.new_zeros(*omega.shape[:-1], head_dim, head_dim)
     p = torch.arange(planes, device=omega.device)
-    turns[..., p + planes, p], turns[..., p, p + planes] = omega, -omega
-    return turns
+    generators[..., p + planes, p], generators[..., p, p + planes] = omega, -omega
+    return generators

@@ -1,7 +1,7 @@
-"""Grids of any dimension as real coordinates.
+"""Positions of the cells of grids of any dimension, as real coordinates.
 
-One unit is one patch of the training grid, whatever the resolution: a larger image has positions further out, not
-closer together ("spacing preserved", which LieRE, arXiv:2406.10322 section 5.6, found best).
+One unit is one patch of the training grid at every resolution: a larger image has positions further out, not closer
+together. LieRE found this "spacing preserved" best (arXiv:2406.10322, section 5.6).
 """
 
 from __future__ import annotations
@@ -13,7 +13,41 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-PositionMode = Literal["extrapolate", "interpolate", "unit"]
+from performer_string.utils.registry import lookup
+
+PositionMode = Literal["extrapolate", "interpolate"]
+
+
+def check_position_mode(mode: str) -> None:
+    """Check the name of a position mode.
+
+    Args:
+        mode: a name.
+
+    Raises:
+        ValueError: an unknown mode, or one that was removed.
+    """
+    if mode == "unit":
+        raise ValueError(
+            'position mode "unit" was removed: it scaled every grid to [0, 1], so that no distance had a meaning. '
+            'Use "extrapolate" or "interpolate"; a model trained with it loads in the version that wrote it.'
+        )
+    lookup("position mode", mode, dict.fromkeys(get_args(PositionMode)))
+
+
+def check_sizes(name: str, sizes: Sequence[int]) -> None:
+    """Check the sizes of a grid.
+
+    Args:
+        name: for the message.
+        sizes: cells along each axis.
+
+    Raises:
+        ValueError: no sizes, or one that is no positive integer.
+    """
+    is_valid = isinstance(sizes, Sequence) and all(isinstance(n, Integral | torch.SymInt) and n > 0 for n in sizes)
+    if not is_valid or not sizes:
+        raise ValueError(f"{name} has to hold one or more positive sizes, like (14, 14), not {sizes!r}.")
 
 
 def grid_positions(
@@ -25,32 +59,33 @@ def grid_positions(
     device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
-    """Coordinates of the cells of a grid, in row-major order.
+    """Return the coordinates of the cells of a grid, in row-major order.
 
     Args:
         grid: cells along each of the C axes, for example `(h, w)`.
-        mode: `"extrapolate"`: cell i of an axis lies at i. `"interpolate"`: the grid is squeezed onto `train_grid`,
-            with cell centres aligned: (i + 1/2) n_train / n - 1/2. `"unit"`: i / (n - 1) in [0, 1]; it destroys the
-            scale and is here only to reproduce code that does so.
-        train_grid: the training grid; only (and always) for `"interpolate"`.
-        centred: subtract the mean position, which makes a model with any encoding but `absolute`, a table of
-            places, exactly invariant to a common move of all tokens.
+        mode: with `"extrapolate"` cell i of an axis lies at i. With `"interpolate"` the grid is scaled to `train_grid`
+            with cell borders aligned: cell i lies at (i + 1/2) n_train / n - 1/2.
+        train_grid: the training grid, for `"interpolate"` only.
+        centred: subtract the mean position. A model with any encoding but `absolute` is then exactly invariant to a
+            translation of all tokens.
+        device: of the result.
+        dtype: of the result, float32 or float64.
 
     Returns:
-        [N, C] with N the product of `grid`; unit: one patch of the training grid.
+        [N, C] with N the product of `grid`, in patches of the training grid.
+
+    Raises:
+        ValueError: sizes that are no positive integers, an unknown mode, a training grid that is missing or does not
+            fit, or a type of 16 bits.
     """
-    given = {"grid": grid} if train_grid is None else {"grid": grid, "train_grid": train_grid}
-    for name, sizes in given.items():
-        whole = isinstance(sizes, Sequence) and all(isinstance(n, Integral | torch.SymInt) and n > 0 for n in sizes)
-        if not whole or not sizes:
-            raise ValueError(f"{name} has to hold one or more positive sizes, like (14, 14), not {sizes!r}.")
-    if mode not in get_args(PositionMode):
-        raise ValueError(f"mode has to be one of {', '.join(get_args(PositionMode))}, not {mode!r}.")
+    check_sizes("grid", grid)
+    check_position_mode(mode)
     if (mode == "interpolate") != (train_grid is not None):
         raise ValueError(f'mode "interpolate" needs train_grid, and no other does; mode={mode!r}, {train_grid=}.')
-    if train_grid is not None and len(train_grid) != len(grid):
-        raise ValueError(f"train_grid {tuple(train_grid)} and grid {grid} differ in dimension.")
-
+    if train_grid is not None:
+        check_sizes("train_grid", train_grid)
+        if len(train_grid) != len(grid):
+            raise ValueError(f"train_grid {tuple(train_grid)} and grid {grid} differ in dimension.")
     if dtype in (torch.bfloat16, torch.float16):
         raise ValueError(f"{dtype} rounds positions, to whole patches or worse: use float32 or float64.")
     axes = []
@@ -58,18 +93,25 @@ def grid_positions(
         axis = torch.arange(n, device=device, dtype=dtype)  # [n]
         if train_grid is not None:
             axis = (axis + 0.5) * (train_grid[c] / n) - 0.5
-        elif mode == "unit":
-            axis = axis / max(n - 1, 1)
         axes.append(axis - axis.mean() if centred else axis)
     return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, len(grid))  # [N, C]
 
 
 def grid_steps(grid: Sequence[int], mode: PositionMode, train_grid: Sequence[int] | None) -> list[float]:
-    """How far the cells of `grid_positions` lie apart, along each axis; 1 along an axis of one cell."""
+    """Return the distance of neighbouring cells of `grid_positions` along each axis, in patches of the training grid.
+
+    Args:
+        grid: cells along each axis.
+        mode: as of `grid_positions`.
+        train_grid: as of `grid_positions`.
+
+    Returns:
+        A distance for each axis; 1 along an axis of one cell.
+    """
     if mode == "interpolate":
         assert train_grid is not None
         return [n_train / n if n > 1 else 1.0 for n_train, n in zip(train_grid, grid, strict=True)]
-    return [1 / max(n - 1, 1) if mode == "unit" else 1.0 for n in grid]
+    return [1.0] * len(grid)
 
 
 def as_floating(positions: Tensor) -> Tensor:
@@ -78,7 +120,15 @@ def as_floating(positions: Tensor) -> Tensor:
 
 
 def mean_position(positions: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return the mean position, [..., 1, C]; with a mask [B, N] that of the tokens that take part, [B, 1, C]."""
+    """Return the mean position.
+
+    Args:
+        positions: [..., N, C].
+        mask: [B, N], True where a token takes part; None for all.
+
+    Returns:
+        [..., 1, C], or [B, 1, C] with a mask.
+    """
     if mask is None:
         return positions.mean(dim=-2, keepdim=True)
     weights = mask[..., None].to(positions.dtype)  # [B, N, 1]
@@ -86,7 +136,15 @@ def mean_position(positions: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def with_prefix(positions: Tensor, count: int) -> Tensor:
-    """Return positions with `count` prefix tokens (class token, registers) first, at the origin: [..., P + N, C]."""
+    """Return positions with prefix tokens (class token, registers) first, at the origin.
+
+    Args:
+        positions: [..., N, C].
+        count: number P of prefix tokens.
+
+    Returns:
+        [..., P + N, C].
+    """
     if not count:
         return positions
     *batch, _, dimensions = positions.shape

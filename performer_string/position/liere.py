@@ -5,26 +5,32 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from performer_string.position.base import Encoding, Sizes, block_of
-from performer_string.position.exponential import exponentials
-from performer_string.position.rotation import BlockRotation, Rotation, block_diagonal
+from performer_string.position.base import Encoding, Sizes, resolve_block_size
+from performer_string.position.block_rotation import BlockRotation, block_diagonal
+from performer_string.position.matrix_exponential import chunked_exponential_of_combination
+from performer_string.position.rotation import Rotation
 from performer_string.utils.dtype import full_precision
 
 
 class LieRE(Encoding):
-    """R(r) = exp(sum_k r_k A_k), A_k skew-symmetric in blocks of b, for each token in full.
+    """LieRE, R(r) = exp(sum_k r_k A_k) with A_k skew-symmetric in blocks of size b.
 
-    Generators of b > 2 along two or more axes do not commute, so that scores are not translation invariant; b = 2 is
-    RoPE-Mixed. The exponential is in float32 or better, once a forward pass and not once an image; a model keeps it in
-    evaluation.
+    Generators with b > 2 along two or more axes do not commute, so that scores are not translation invariant. With
+    b = 2 the encoding is RoPE-Mixed. The exponential is in float32 or better, once a forward pass and not once an
+    image; a model caches it in evaluation.
 
     Source: Ostmeier et al., arXiv:2406.10322, section 4. The initial scale is a choice of this project; table 7 there
     compares 2 pi and 1.
 
     Args:
-        block_size: b, from 2 to d, a divisor of d; the whole width unless given.
-        init_scale: entries of A start with standard deviation init_scale / sqrt(b), hence turns of about twice
-            init_scale radians a patch at most.
+        sizes: of the attention that the encoding serves.
+        block_size: size b, from 2 to d, a divisor of d; d by default.
+        init_scale: entries of A start with standard deviation init_scale / sqrt(b). The largest initial frequency is
+            then about twice init_scale, in radians per patch.
+        share_heads: one set of parameters per layer instead of one per head.
+
+    Raises:
+        ValueError: a block size that does not fit.
     """
 
     def __init__(
@@ -36,13 +42,13 @@ class LieRE(Encoding):
         share_heads: bool = False,
     ):
         super().__init__(sizes)
-        b = block_of("liere", sizes.head_dim, block_size, 2)
+        b = resolve_block_size("liere", sizes.head_dim, block_size, 2)
         self.block_size = b
-        shape = (sizes.own_heads(share_heads), sizes.coord_dim, sizes.head_dim // b, b * (b - 1) // 2)
+        shape = (sizes.parameter_heads(share_heads), sizes.coord_dim, sizes.head_dim // b, b * (b - 1) // 2)
         self.entries = nn.Parameter(torch.randn(shape) * init_scale / b**0.5)
 
     def skew(self) -> Tensor:
-        """A by blocks, [1 or H, C, d / b, b, b], in float32 or better."""
+        """Return the blocks of A, [parameter heads, C, d / b, b, b], in float32 or better."""
         b = self.block_size
         upper = self.entries.new_zeros(*self.entries.shape[:-1], b, b)
         rows, columns = torch.triu_indices(b, b, offset=1, device=upper.device)
@@ -50,12 +56,14 @@ class LieRE(Encoding):
         return full_precision(upper - upper.mT)
 
     def forward(self, positions: Tensor) -> Rotation:
+        """Return the rotation at positions [..., N, C], in patches."""
         self.check(positions)
         skew = self.skew()
         dtype = torch.promote_types(positions.dtype, skew.dtype)
         rows = positions.to(dtype).flatten(0, -2)  # [.. N, C]
-        blocks = exponentials(rows, skew.to(dtype)).unflatten(1, positions.shape[:-1])  # [H, ..., N, d / b, b, b]
-        return BlockRotation(blocks.movedim(0, -5))
+        blocks = chunked_exponential_of_combination(rows, skew.to(dtype))  # [H, .. N, d / b, b, b]
+        return BlockRotation(blocks.unflatten(1, positions.shape[:-1]).movedim(0, -5))
 
     def generators(self) -> Tensor:
+        """Return A, [layers H, C, d, d]."""
         return self.all_heads(block_diagonal(self.skew()))

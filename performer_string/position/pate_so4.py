@@ -1,4 +1,4 @@
-"""RiemannFormer's rotations of blocks of four, as quaternions (arXiv:2506.07405)."""
+"""Parallel transport with rotations of blocks of four, as quaternions."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from performer_string.position.base import Sizes
+from performer_string.position.block_rotation import block_diagonal
 from performer_string.position.frequencies import axial_frequencies
 from performer_string.position.pate import PaTE, block_basis
-from performer_string.position.rotation import block_diagonal
 from performer_string.utils.dtype import full_precision
 
 
 def quaternion_left(u: Tensor) -> Tensor:
-    """The matrix of q -> u q for an imaginary u: [..., 3] -> [..., 4, 4]."""
+    """Return the matrix of q -> u q for imaginary quaternions u [..., 3], [..., 4, 4]."""
     a, b, c = u.unbind(-1)
     o = torch.zeros_like(a)
     rows = [o, -a, -b, -c, a, o, -c, b, b, c, o, -a, c, -b, a, o]
@@ -22,7 +22,7 @@ def quaternion_left(u: Tensor) -> Tensor:
 
 
 def quaternion_right(v: Tensor) -> Tensor:
-    """The matrix of q -> q v for an imaginary v: [..., 3] -> [..., 4, 4]."""
+    """Return the matrix of q -> q v for imaginary quaternions v [..., 3], [..., 4, 4]."""
     a, b, c = v.unbind(-1)
     o = torch.zeros_like(a)
     rows = [o, -a, -b, -c, a, o, c, -b, b, -c, o, a, c, b, -a, o]
@@ -30,14 +30,22 @@ def quaternion_right(v: Tensor) -> Tensor:
 
 
 class PaTESO4(PaTE):
-    """Blocks of 4 as quaternions: the first coordinate turns from the left, exp(alpha x u), the second from the right,
-    exp(beta y v). Left and right multiplications commute, so that this is separable for any unit u and v.
+    """RiemannFormer's SO(4): blocks of 4 as quaternions, R(x, y) q = exp(alpha x u) q exp(beta y v).
 
-    The planes {q, u q} with u q = q v turn by alpha x + beta y, those with u q = -q v by alpha x - beta y.
+    Left and right multiplications commute, so that this is separable for any unit u and v. The planes {q, u q} with
+    u q = q v rotate by alpha x + beta y, and those with u q = -q v by alpha x - beta y. Source: Ji, RiemannFormer,
+    arXiv:2506.07405.
 
     Args:
+        sizes: of the attention that the encoding serves, with positions of 1 or 2 dimensions.
         learn_angles: whether alpha and beta of each block are learned.
         base: they start at base^(-m / M) for block m of M.
+        conformal_scaling: bound of |log lambda|; 0 for no scaling.
+        slow_down: tau, in tokens.
+        share_heads: one set of parameters per layer instead of one per head.
+
+    Raises:
+        ValueError: as of `PaTE`, or positions of more than 2 dimensions.
     """
 
     def __init__(
@@ -53,25 +61,27 @@ class PaTESO4(PaTE):
         super().__init__(sizes, share_heads, conformal_scaling, slow_down, 4)
         if sizes.coord_dim > 2:
             raise ValueError(
-                f"pate-so4 has two commuting turns, so positions have 1 or 2 dimensions, not {sizes.coord_dim}."
+                f"pate-so4 has two commuting generators, so positions have 1 or 2 dimensions, not {sizes.coord_dim}."
             )
         blocks = sizes.head_dim // 4
-        rates = axial_frequencies(blocks, 1, base).repeat(self.own_heads, sizes.coord_dim, 1)
+        rates = axial_frequencies(blocks, 1, base).repeat(self.parameter_heads, sizes.coord_dim, 1)
         self.rates = nn.Parameter(rates, requires_grad=learn_angles)  # alpha and beta, [H, C, M]
-        self.axes = nn.Parameter(torch.randn(sizes.coord_dim, self.own_heads, blocks, 3))  # u and v
+        self.axes = nn.Parameter(torch.randn(sizes.coord_dim, self.parameter_heads, blocks, 3))  # u and v
 
     def frequencies(self) -> Tensor:
+        """Return the frequencies of the planes with u q = q v and then u q = -q v, [parameter_heads, C, d / 2]."""
         if self.coord_dim == 1:
             return self.rates.repeat(1, 1, 2)
         alpha, beta = self.rates.unbind(1)
         return torch.stack([torch.cat([alpha, alpha], -1), torch.cat([beta, -beta], -1)], dim=1)  # [H, 2, 2 M]
 
     def basis(self) -> Tensor:
+        """Return the basis of the planes {q, u q}, [parameter_heads, d, d]."""
         axes = F.normalize(full_precision(self.axes), dim=-1)
         left, right = quaternion_left(axes[0]), quaternion_right(axes[-1])  # [H, M, 4, 4]
-        eye, both = torch.eye(4, dtype=axes.dtype, device=axes.device), left @ right
+        eye, product = torch.eye(4, dtype=axes.dtype, device=axes.device), left @ right
         firsts = []
-        for projector in ((eye - both) / 2, (eye + both) / 2):  # onto u q = q v, then onto u q = -q v
+        for projector in ((eye - product) / 2, (eye + product) / 2):  # onto u q = q v, then onto u q = -q v
             longest = projector.detach().norm(dim=-2).argmax(-1)  # [H, M]
             column = projector.gather(-1, longest[..., None, None].expand(*longest.shape, 4, 1))[..., 0]
             firsts.append(F.normalize(column, dim=-1))
@@ -79,7 +89,8 @@ class PaTESO4(PaTE):
         return block_basis([*firsts, *seconds])
 
     def generators(self) -> Tensor:
+        """Return alpha [u q] and beta [q v] block by block, [layers H, C, d, d]."""
         axes = F.normalize(full_precision(self.axes), dim=-1)
-        turns = [quaternion_left(axes[0]), quaternion_right(axes[-1])][: self.coord_dim]
-        blocks = self.rates[..., None, None] * torch.stack(turns, dim=1)  # [H, C, M, 4, 4]
+        matrices = [quaternion_left(axes[0]), quaternion_right(axes[-1])][: self.coord_dim]
+        blocks = self.rates[..., None, None] * torch.stack(matrices, dim=1)  # [H, C, M, 4, 4]
         return self.all_heads(block_diagonal(blocks))

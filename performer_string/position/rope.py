@@ -5,14 +5,22 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from performer_string.position.base import SeparableEncoding, Sizes
-from performer_string.position.frequencies import axial_frequencies, mixed_frequencies, plane_generators, planes_of
+from performer_string.position.base import Sizes
+from performer_string.position.frequencies import axial_frequencies, mixed_frequencies, num_planes, plane_generators
+from performer_string.position.separable import SeparableEncoding
 
 
 class RoPE(SeparableEncoding):
-    """Axial RoPE: the planes are shared out over the axes, theta_p = base^(-t/n) r_axis(p), nothing is learned.
+    """Axial RoPE with fixed frequencies, theta_p = base^(-t / n) r_axis(p) for plane t of the n planes of an axis.
 
     Source: Heo et al., arXiv:2403.13298, section 3.1 (base 100 for images); Su et al., arXiv:2104.09864.
+
+    Args:
+        sizes: of the attention that the encoding serves.
+        base: base of the geometric sequence of frequencies.
+
+    Raises:
+        ValueError: an odd head width, fewer planes than axes, or a base that is not positive.
     """
 
     name = "rope"
@@ -28,22 +36,32 @@ class RoPE(SeparableEncoding):
         self.base = base
         self.register_computed_buffers()
 
-    def constants(self) -> dict[str, Tensor]:
-        planes = planes_of(self.head_dim, self.name)
+    def computed_buffers(self) -> dict[str, Tensor]:
+        """Return Omega, [1, C, P], in radians per patch."""
+        planes = num_planes(self.head_dim, self.name)
         return {"omega": axial_frequencies(planes, self.coord_dim, self.base, torch.float64)}
 
     def frequencies(self) -> Tensor:
+        """Return Omega, [1, C, P], in radians per patch."""
         return self.omega
 
     def generators(self) -> Tensor:
+        """Return the plane generators, [layers H, C, d, d]."""
         return self.all_heads(plane_generators(self.omega, self.head_dim))
 
 
 class VisionLLaMA(RoPE):
-    """Axial RoPE with the language models' base 10000: the baseline of LieRE (arXiv:2406.10322, section 5.1).
+    """Axial RoPE with base 10000, that of language models: the baseline of LieRE (arXiv:2406.10322, section 5.1).
 
-    Source: Chu et al., arXiv:2403.00522, section 3. Its rescaling of positions to an anchor resolution is the
-    position mode `"interpolate"`, which is chosen at the model and not here.
+    The source rescales positions to an anchor resolution. Here that is the position mode `"interpolate"` of the model.
+    Source: Chu et al., arXiv:2403.00522, section 3.
+
+    Args:
+        sizes: of the attention that the encoding serves.
+        base: base of the geometric sequence of frequencies.
+
+    Raises:
+        ValueError: as of `RoPE`.
     """
 
     name = "visionllama"
@@ -58,9 +76,17 @@ class VisionLLaMA(RoPE):
 
 
 class RoPEMixed(SeparableEncoding):
-    """RoPE-Mixed: theta_p = sum_k Omega_kp r_k with learned Omega, for each head.
+    """RoPE-Mixed, theta_p = sum_k Omega_kp r_k with learned frequencies Omega for each head.
 
     Source: Heo et al., arXiv:2403.13298, section 3.2 (its code starts from base 10 and random directions).
+
+    Args:
+        sizes: of the attention that the encoding serves.
+        base: base of the initial frequencies.
+        share_heads: one set of parameters per layer instead of one per head.
+
+    Raises:
+        ValueError: an odd head width, or a base that is not positive.
     """
 
     def __init__(
@@ -71,11 +97,13 @@ class RoPEMixed(SeparableEncoding):
         share_heads: bool = False,
     ):
         super().__init__(sizes, share_heads=share_heads)
-        planes = planes_of(sizes.head_dim, "rope-mixed")
-        self.omega = nn.Parameter(mixed_frequencies(self.own_heads, planes, sizes.coord_dim, base))
+        planes = num_planes(sizes.head_dim, "rope-mixed")
+        self.omega = nn.Parameter(mixed_frequencies(self.parameter_heads, planes, sizes.coord_dim, base))
 
     def frequencies(self) -> Tensor:
+        """Return Omega, [parameter_heads, C, P], in radians per patch."""
         return self.omega
 
     def generators(self) -> Tensor:
+        """Return the plane generators, [layers H, C, d, d]."""
         return self.all_heads(plane_generators(self.omega, self.head_dim))

@@ -1,7 +1,7 @@
 """Learned skew-symmetric matrices, dense or sparse, and their Cayley transform: bases for Cayley-STRING.
 
-Rows and columns are numbered as the papers do, where plane p is spanned by the neighbours 2p and 2p + 1; `planar_order`
-says where those dimensions lie in this library, where a plane is (p, p + P).
+The papers number rows and columns so that plane p is spanned by dimensions 2 p and 2 p + 1. In this library plane p is
+spanned by p and p + P; `plane_order` converts between the two.
 """
 
 from __future__ import annotations
@@ -13,18 +13,31 @@ from performer_string.utils.buffers import ComputedBuffers
 from performer_string.utils.dtype import full_precision
 
 
-def planar_order(head_dim: int) -> Tensor:
-    """Where dimension 0, 1, 2, ... of the papers lies here: 0, P, 1, P + 1, ...; a last odd one stays last. [d]"""
+def plane_order(head_dim: int) -> Tensor:
+    """Return the index in this library of each dimension of the papers: 0, P, 1, P + 1, ...
+
+    Args:
+        head_dim: width d of a head. The last dimension of an odd width is the last in both.
+
+    Returns:
+        [d].
+    """
     planes = head_dim // 2
     pairs = torch.stack([torch.arange(planes), torch.arange(planes) + planes], dim=1).flatten()
     return torch.cat([pairs, torch.arange(2 * planes, head_dim)])
 
 
 def cayley(skew: Tensor) -> Tensor:
-    """P = (I - S)(I + S)^-1, orthogonal for skew-symmetric S [..., d, d]; float32 or better, whatever autocast says.
+    """Return the Cayley transform P = (I - S)(I + S)^-1, computed as 2 (I + S)^-1 - I.
 
-    As 2 (I + S)^-1 - I: half the work of a solution in the backward pass. I + S has no singular value below 1, so that
-    nothing has to be looked at, which on other devices than the CPU would make the program wait.
+    That takes half the work of a linear solution in the backward pass. No singular value of I + S is below 1, so the
+    inverse needs no check, which would synchronise with the device.
+
+    Args:
+        skew: skew-symmetric S, [..., d, d].
+
+    Returns:
+        Orthogonal matrices, [..., d, d], in float32 or better under autocast too.
     """
     skew = full_precision(skew)
     eye = torch.eye(skew.shape[-1], dtype=skew.dtype, device=skew.device)
@@ -32,17 +45,17 @@ def cayley(skew: Tensor) -> Tensor:
 
 
 class SkewGenerator(ComputedBuffers):
-    """Skew-symmetric S with some of its entries above the diagonal learned; its Cayley transform is the basis.
+    """Skew-symmetric matrix S with learned entries, whose Cayley transform is a basis.
 
     Args:
-        heads: how many matrices.
-        head_dim: d.
-        support: rows and columns (i < j) of the learned entries of each head, [heads, 2, n]. It is saved.
-        init_std: of the entries at the start.
+        heads: number of matrices.
+        head_dim: width d of a head.
+        support: rows and columns (i < j) of the learned entries of each head, [heads, 2, n], saved with checkpoints.
+        init_std: standard deviation of the initial entries.
     """
 
     support: Tensor
-    place: Tensor
+    order: Tensor
 
     def __init__(self, heads: int, head_dim: int, support: Tensor, init_std: float):
         super().__init__()
@@ -51,27 +64,28 @@ class SkewGenerator(ComputedBuffers):
         self.entries = nn.Parameter(torch.randn(heads, support.shape[-1]) * init_std)
         self.register_computed_buffers()
 
-    def constants(self) -> dict[str, Tensor]:
-        return {"place": planar_order(self.head_dim)}
+    def computed_buffers(self) -> dict[str, Tensor]:
+        """Return the order of dimensions, [d]."""
+        return {"order": plane_order(self.head_dim)}
 
-    def kept(self) -> Tensor:
-        """The entries as they enter S, [heads, n]."""
+    def active_entries(self) -> Tensor:
+        """Return the entries that enter S, [heads, n]; the others are zero."""
         return self.entries
 
     def skew(self) -> Tensor:
-        """S, [heads, d, d]."""
+        """Return S, [heads, d, d]."""
         heads = torch.arange(len(self.entries), device=self.entries.device)[:, None]
-        rows, columns = self.place[self.support].unbind(1)  # [heads, n]
+        rows, columns = self.order[self.support].unbind(1)  # [heads, n]
         upper = self.entries.new_zeros(len(self.entries), self.head_dim, self.head_dim)
-        upper[heads, rows, columns] = self.kept()
+        upper[heads, rows, columns] = self.active_entries()
         return upper - upper.mT
 
     def basis(self) -> Tensor:
-        """P = (I - S)(I + S)^-1, [heads, d, d]."""
+        """Return P = (I - S)(I + S)^-1, [heads, d, d]."""
         return cayley(self.skew())
 
     def conjugate(self, generators: Tensor) -> Tensor:
-        """P L P^-1 for L [heads, C, d, d], with explicit inverses: the definition, for `Encoding.generators`."""
+        """Return P L P^-1 for L [heads, C, d, d], with explicit inverses: the definition for `Encoding.generators`."""
         generators, skew = full_precision(generators), full_precision(self.skew())
         eye = torch.eye(self.head_dim).to(generators)
         with torch.autocast(skew.device.type, enabled=False):
@@ -80,38 +94,58 @@ class SkewGenerator(ComputedBuffers):
 
 
 def upper_triangle(head_dim: int) -> Tensor:
-    """Rows and columns above the diagonal, [2, d (d-1) / 2]."""
+    """Return rows and columns of the entries above the diagonal, [2, d (d - 1) / 2]."""
     return torch.triu_indices(head_dim, head_dim, offset=1)
 
 
 class DenseGenerator(SkewGenerator):
-    """Every entry above the diagonal is learned (arXiv:2502.02562, section 3.2)."""
+    """Skew-symmetric matrix with every entry learned. Source: arXiv:2502.02562, section 3.2.
+
+    Args:
+        heads: number of matrices.
+        head_dim: width d of a head.
+        init_std: standard deviation of the initial entries.
+    """
 
     def __init__(self, heads: int, head_dim: int, init_std: float):
         super().__init__(heads, head_dim, upper_triangle(head_dim).expand(heads, -1, -1).clone(), init_std)
 
 
 class BandedGenerator(SkewGenerator):
-    """Entries with j - i at most the bandwidth.
+    """Skew-symmetric matrix with learned entries (i, j) of j - i at most the bandwidth.
 
     Args:
-        bandwidth: b, from 1 to d - 1; 2 unless given, or 1 where there are no more.
+        heads: number of matrices.
+        head_dim: width d of a head.
+        init_std: standard deviation of the initial entries.
+        bandwidth: from 1 to d - 1; by default 2, or 1 where d = 2.
+
+    Raises:
+        ValueError: a bandwidth out of range.
     """
 
     def __init__(self, heads: int, head_dim: int, init_std: float, *, bandwidth: int | None = None):
         bandwidth = min(2, head_dim - 1) if bandwidth is None else bandwidth
         if not 1 <= bandwidth < head_dim:
             raise ValueError(f"bandwidth has to lie between 1 and {head_dim - 1} (d - 1), not {bandwidth}.")
-        places = [(i, j) for i in range(head_dim) for j in range(i + 1, min(i + bandwidth + 1, head_dim))]
-        band = torch.tensor(places).T  # [2, n]; no boolean mask, which the meta device has not
+        pairs = [(i, j) for i in range(head_dim) for j in range(i + 1, min(i + bandwidth + 1, head_dim))]
+        band = torch.tensor(pairs).T  # [2, n]; not by a boolean mask, which the meta device does not support
         super().__init__(heads, head_dim, band.expand(heads, -1, -1).clone(), init_std)
 
 
 class RandomGenerator(SkewGenerator):
-    """A random share of the entries, drawn for each head at construction and saved with the checkpoint.
+    """Skew-symmetric matrix with a random fraction of the entries learned.
+
+    The entries of each head are drawn at construction and saved with the checkpoint.
 
     Args:
-        fraction: f in (0, 1] of the strict upper triangle; at least one entry.
+        heads: number of matrices.
+        head_dim: width d of a head.
+        init_std: standard deviation of the initial entries.
+        fraction: of the entries above the diagonal, in (0, 1]; at least one entry.
+
+    Raises:
+        ValueError: a fraction out of range.
     """
 
     def __init__(self, heads: int, head_dim: int, init_std: float, *, fraction: float = 0.3):
@@ -120,15 +154,23 @@ class RandomGenerator(SkewGenerator):
         upper = upper_triangle(head_dim)
         total = upper.shape[1]
         count = max(1, round(fraction * total))
-        chosen = torch.stack([torch.randperm(total)[:count].sort().values for _ in range(heads)])  # [heads, n]
-        super().__init__(heads, head_dim, upper[:, chosen].transpose(0, 1).contiguous(), init_std)
+        indices = torch.stack([torch.randperm(total)[:count].sort().values for _ in range(heads)])  # [heads, n]
+        super().__init__(heads, head_dim, upper[:, indices].transpose(0, 1).contiguous(), init_std)
 
 
 class TopKGenerator(SkewGenerator):
-    """All entries are kept as parameters; the k of largest magnitude of each head enter S and get gradients.
+    """Skew-symmetric matrix of the k entries of largest magnitude of each head.
+
+    All entries are parameters; only those k enter S and get gradients.
 
     Args:
-        k: from 1 to d (d-1) / 2, counted above the diagonal; 24 unless given, or all where there are fewer.
+        heads: number of matrices.
+        head_dim: width d of a head.
+        init_std: standard deviation of the initial entries.
+        k: entries above the diagonal, from 1 to d (d - 1) / 2; by default 24, or all where there are fewer.
+
+    Raises:
+        ValueError: k out of range.
     """
 
     def __init__(self, heads: int, head_dim: int, init_std: float, *, k: int | None = None):
@@ -139,16 +181,22 @@ class TopKGenerator(SkewGenerator):
         super().__init__(heads, head_dim, upper.expand(heads, -1, -1).clone(), init_std)
         self.k = k
 
-    def kept(self) -> Tensor:
+    def active_entries(self) -> Tensor:
+        """Return the entries with zeros in place of all but the k largest of each head, [heads, n]."""
         largest = self.entries.detach().abs().topk(self.k, dim=-1).indices  # [heads, k]
         return self.entries * torch.zeros_like(self.entries).scatter(-1, largest, 1.0)
 
 
 class BlockDiagonalGenerator(SkewGenerator):
-    """2 x 2 blocks on the planes, of which the Cayley transform is a rotation by -2 atan(s) in each.
+    """Skew-symmetric matrix of 2 x 2 blocks on the planes, whose Cayley transform rotates each by -2 atan(s).
 
-    It commutes with the rotation of its plane, so that the encoding is RoPE itself; it is here because it is one of
-    the sources' variants. An odd width leaves the last dimension alone.
+    It commutes with the rotation of its plane, so that the encoding is RoPE. It is one of the variants of the sources.
+    The last dimension of an odd width is not rotated.
+
+    Args:
+        heads: number of matrices.
+        head_dim: width d of a head.
+        init_std: standard deviation of the initial entries.
     """
 
     def __init__(self, heads: int, head_dim: int, init_std: float):
@@ -156,10 +204,11 @@ class BlockDiagonalGenerator(SkewGenerator):
         super().__init__(heads, head_dim, torch.stack([2 * planes, 2 * planes + 1]).repeat(heads, 1, 1), init_std)
 
     def basis(self) -> Tensor:
+        """Return P in closed form, cos = (1 - s^2) / (1 + s^2) and sin = 2 s / (1 + s^2), [heads, d, d]."""
         s = full_precision(self.entries)
         cos, sin = (1 - s * s) / (1 + s * s), 2 * s / (1 + s * s)
         p = torch.arange(s.shape[1], device=s.device)
-        basis = s.new_zeros(len(s), self.head_dim, self.head_dim)  # and not torch.eye, which `vmap` could not write to
+        basis = s.new_zeros(len(s), self.head_dim, self.head_dim)  # not torch.eye, into which `vmap` cannot write
         basis[:, p, p], basis[:, p, p + len(p)] = cos, -sin
         basis[:, p + len(p), p], basis[:, p + len(p), p + len(p)] = sin, cos
         basis[:, 2 * len(p) :, 2 * len(p) :] = 1

@@ -1,6 +1,9 @@
-"""Private names of torch that the library cannot do without, each with the public way that would replace it.
+"""Private names of torch that the library needs, each with the public way that would replace it.
 
-Tested on torch 2.11 and 2.14. Nothing else in the library uses a private name of torch.
+Tested on torch 2.11 and 2.14. No other module of the library uses a private name of torch.
+
+Modules of the library override `_apply`, `_save_to_state_dict` and `_load_from_state_dict` of `torch.nn.Module`. These
+names are torch's extension points for moving a module, saving and loading its weights. None of them has a public way.
 """
 
 from __future__ import annotations
@@ -12,14 +15,14 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-# `scaled_dot_product_attention` returns no normalisers. No public function of torch does on a CPU.
+# Flash attention on a CPU with the logarithms of its normalisers, which no public function returns.
 FLASH_ATTENTION_CPU: Any = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
 
 
 def is_transformed() -> bool:
     """Return whether a transform of `torch.func` or forward-mode differentiation is active.
 
-    The fused kernels have no rule for either. torch has no public function that says so.
+    The fused kernels have no rule for either. torch has no public function for this question.
     """
     if torch.compiler.is_compiling():
         return False
@@ -35,34 +38,45 @@ def is_exporting() -> bool:
 
 
 def values_unavailable() -> bool:
-    """Return whether tensors have no values to look at or to cache: under a compiler or a transform."""
+    """Return whether tensors have no values to test or to cache, as under a compiler or a transform."""
     return torch.compiler.is_compiling() or is_transformed()
 
 
 def needs_plain_operations() -> bool:
-    """Return whether attention has to be plain operations on whole tensors: under transforms and in an export."""
+    """Return whether attention has to consist of plain operations, as under a transform and in an export."""
     return is_exporting() or is_transformed()
 
 
 def is_batched_gradient(x: Tensor) -> bool:
-    """Return whether `x` is a batch of gradients, as `is_grads_batched=True` makes them; no public function says so."""
+    """Return whether `x` is a batch of gradients under `is_grads_batched=True`; no public function tells it."""
     return bool(torch._C._functorch.is_legacy_batchedtensor(x))
 
 
 def version_of(x: Tensor) -> int:
-    """Return how often a tensor was written to in place, 0 for one of inference mode; torch has no public counter."""
+    """Return how often a tensor was written to in place; torch has no public counter.
+
+    Tensors of inference mode have none, and give 0.
+    """
     return 0 if x.is_inference() else x._version
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Return whether a module has forward or backward hooks of its own; torch has no public list of them."""
+    """Return whether forward or backward hooks are registered on a module; torch has no public list of them."""
     return bool(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )
 
 
+def is_replica(module: nn.Module) -> bool:
+    """Return whether `nn.DataParallel` made this module for one forward pass; no public function tells it."""
+    return bool(getattr(module, "_is_replica", False))
+
+
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
-    """Return parameters and buffers by name, of a replica of `nn.DataParallel` too, whose parameters are not listed."""
+    """Return parameters and buffers by name.
+
+    In a replica of `nn.DataParallel`, `named_parameters` lists nothing, so that private attributes are read.
+    """
     tensors: dict[str, Tensor] = {}
     for name, part in module.named_modules():
         parts = {**part._parameters, **getattr(part, "_former_parameters", {}), **part._buffers}
@@ -72,7 +86,10 @@ def tensors_of(module: nn.Module) -> dict[str, Tensor]:
 
 @functools.cache
 def has_bf16_products(device: torch.device) -> bool:
-    """Return whether a device multiplies in bf16. A CPU that emulates it takes ten times as long as in float32."""
+    """Return whether a device multiplies in bf16. A CPU that emulates it takes ten times as long as in float32.
+
+    torch has no public function for this question.
+    """
     if device.type != "cpu":
         return True
     return torch.backends.mkldnn.is_available() and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
@@ -80,6 +97,9 @@ def has_bf16_products(device: torch.device) -> bool:
 
 @functools.cache
 def has_bf16_tiles(device: torch.device) -> bool:
-    """Return whether rounding to bf16 pays: with AVX-512 and without AMX it costs what the products gain."""
+    """Return whether products in bf16 save time, including the rounding of their operands.
+
+    With AVX-512 and without AMX the rounding costs what the products gain. torch has no public function for either.
+    """
     without_tiles = torch.cpu._is_avx512_bf16_supported() and not torch.cpu._is_amx_tile_supported()
     return has_bf16_products(device) and not (device.type == "cpu" and without_tiles)

@@ -19,13 +19,13 @@ class ComputedBuffers(nn.Module):
 
     computed_names: tuple[str, ...] = ()
 
-    def constants(self) -> Mapping[str, Tensor]:
+    def computed_buffers(self) -> Mapping[str, Tensor]:
         """Return the values by name, on any device, in the best type that they can be computed in."""
         return {}
 
     def register_computed_buffers(self) -> None:
         """Register the buffers. Call it once, at the end of the constructor."""
-        values = self.constants()
+        values = self.computed_buffers()
         self.computed_names = tuple(values)
         for name, value in values.items():
             least = torch.promote_types(torch.get_default_dtype(), torch.float32)
@@ -37,7 +37,7 @@ class ComputedBuffers(nn.Module):
         Args:
             device: to put them on; where they are unless given.
         """
-        for name, value in self.constants().items():
+        for name, value in self.computed_buffers().items():
             buffer = self.get_buffer(name)
             dtype = torch.promote_types(buffer.dtype, torch.float32) if value.is_floating_point() else value.dtype
             self.register_buffer(name, value.to(device or buffer.device, dtype), persistent=False)

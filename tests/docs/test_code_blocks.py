@@ -25,6 +25,7 @@ def tables():
         table.update(entries)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", WITH_CODE, ids=name_of)
 def test_python_blocks_run(page, tables, tmp_path, monkeypatch):
     """Blocks that need a download or a trained run say so in a comment above, and are compiled only."""

@@ -10,7 +10,7 @@ import sys
 import pytest
 import yaml
 
-from eval.__main__ import build_parser
+from eval.cli import parse_arguments
 from performer_string import ViTConfig
 from tests.helpers.pages import PAGES, REPOSITORY, blocks, commands
 from train import cli, sweep
@@ -45,6 +45,7 @@ def mine(tmp_path, monkeypatch, own_module):
         (tmp_path / folder).symlink_to(REPOSITORY / folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", starting("python -m train fit", "python -m train test"))
 def test_trainings_are_configured(command, config, mine, tmp_path, capsys):
     """Every field is known, and the model can be built; a run of the reader's stands for a tiny one."""
@@ -74,7 +75,7 @@ def test_sweeps_have_these_runs(command, monkeypatch, capsys):
 def test_evaluations_have_these_options(command):
     for place, example in {"--checkpoint ...": "--checkpoint A", "--resolutions ...": "--resolutions 1"}.items():
         command = command.replace(place, example)
-    build_parser().parse_args(shlex.split(command)[3:])  # what does not parse ends the program
+    parse_arguments(shlex.split(command)[3:])  # what does not parse ends the program
 
 
 def test_the_example_of_a_sweep_file_is_one(tmp_path, monkeypatch, capsys):

@@ -11,20 +11,18 @@ import pytest
 import torch
 from torch import nn
 
-from eval.__main__ import main
+from eval.cli import main
 from performer_string import build_encoding
 from tests.docs.conftest import TABLES
 from tests.helpers.pages import DOCS, commands
+from tests.helpers.training import last
 from train import cli, sweep
-from train.contents import CheckpointError, read_checkpoint
+from train.checkpoint import CheckpointError, read_checkpoint
 
 NAMES = ("golden", "elu", "city-block", "discs", "blur")  # in the tables, in their order
 
 
-def last(run):
-    return run / "checkpoints" / "last.ckpt"
-
-
+@pytest.mark.slow
 def test_own_module_from_the_command_line(config, own_module, tmp_path, capsys):
     """Trained, resumed, evaluated, and in a sweep of a recipe that names it."""
     own = [
@@ -57,6 +55,7 @@ def test_own_module_from_the_command_line(config, own_module, tmp_path, capsys):
     assert "elu-seed" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_command_of_the_guide_trains(own_module, tmp_path):
     (page,) = [page for page in DOCS if page.name == "own-data.md"]
     (command,) = commands(page)
@@ -91,6 +90,7 @@ def test_own_class_is_trained(config, own_module, tmp_path):
     assert isinstance(fit.trainer.optimizers[0], torch.optim.SGD)
 
 
+@pytest.mark.slow
 def test_own_class_is_resumed_by_itself_alone(config, own_module, tmp_path, capsys, monkeypatch):
     """And by another class not at all; what is printed and kept is the command that continues it."""
     model, run = importlib.import_module("mine").Plain, tmp_path / "run"
@@ -106,6 +106,7 @@ def test_own_class_is_resumed_by_itself_alone(config, own_module, tmp_path, caps
     assert read_checkpoint(last(run))["epoch"] == 1
 
 
+@pytest.mark.slow
 def test_compiled_training_is_the_same(config, whole, tmp_path, monkeypatch):
     compiled = []
     monkeypatch.setattr(nn.Module, "compile", lambda self, **options: compiled.append((type(self).__name__, options)))

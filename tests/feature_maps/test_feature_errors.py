@@ -1,4 +1,4 @@
-"""What building a feature map refuses, and one of one's own, with and without all that attention uses."""
+"""What building a feature map refuses, and a user's map, with and without the methods that attention needs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Elu(FeatureMap):
         return torch.nn.functional.elu(q) + 1
 
 
-@pytest.mark.parametrize("sigma", [0.7, 9.0])
-def test_a_map_of_ones_own_needs_its_features_only(sigma):
-    """Plain, under a mask, in bf16, and with a locality by a window or through a grid."""
+@pytest.mark.parametrize("sigma", [0.7, 9.0], ids=["window", "grid"])
+def test_a_users_map_needs_its_features_only(sigma):
+    """It works plainly, under a mask, in bf16, and with a decay by a window or through a grid."""
     phi, q = Elu(6, 2, 6), torch.randn(1, 2, 60, 6)
     features, mask = phi.queries(q), torch.rand(1, 60) < 0.7
     locality, positions = build_locality("gaussian", num_heads=2, sigma=sigma), grid_positions((6, 10))
@@ -27,13 +27,13 @@ def test_a_map_of_ones_own_needs_its_features_only(sigma):
     rounded = q.bfloat16()
     features = phi.queries(rounded.float())
     out = linear_attention(rounded, rounded, rounded, phi)
-    wanted = reference.attend(reference.linear_weights(features, features), rounded.float())
-    torch.testing.assert_close(out.float(), wanted, rtol=1e-2, atol=1e-2)
+    expected = reference.attend(reference.linear_weights(features, features), rounded.float())
+    torch.testing.assert_close(out.float(), expected, rtol=1e-2, atol=1e-2)
     out = linear_attention(q, q, q, phi, locality=locality, positions=positions, key_mask=mask)
     torch.testing.assert_close(out, reference.attend(weights * locality.matrix(positions), q), rtol=2e-2, atol=2e-2)
 
 
-def test_a_map_of_ones_own_is_told_what_it_lacks():
+def test_a_missing_method_is_named():
     with pytest.raises(NotImplementedError, match="Elu has no log_kernel, needed here: "):
         Elu(6, 2, 6).log_kernel(torch.randn(1, 2, 5, 6), torch.randn(1, 2, 5, 6))
 
@@ -56,6 +56,7 @@ ORDERS = "order has to be a positive integer of at most 32, beyond which feature
         ("polynomial", {"scale": -1.0}, "scale of the logits has to be positive"),
         ("polynomial", {"num_features": 64}, "no option 'num_features'. Its options: scale, lower"),
     ],
+    ids=str,
 )
 def test_bad_options(name, options, message):
     with pytest.raises(ValueError, match=message):

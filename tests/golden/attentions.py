@@ -111,6 +111,21 @@ def many_tokens() -> dict[str, Tensor]:
 
 
 @torch.no_grad()
+def bf16() -> dict[str, Tensor]:
+    """Return attention of bf16 tensors: with biases that bf16 does not resolve, which the first coordinate makes up."""
+    out: dict[str, Tensor] = {}
+    q, k, v = (x.detach().bfloat16() for x in qkv(2))
+    bias, rotation = 60 * draw(2, HEADS, 12, key=4).float(), build_rotations("cayley-string", {}, 2)(places(2))
+    q[..., 0], k[..., 0] = 1, -bias * WIDTH**0.5
+    out["softmax"] = softmax_attention(q, k, v, key_bias=bias, key_mask=mask()).float()
+    q, k, v = (x.detach().bfloat16() for x in qkv(2))
+    for kind, more in MAPS:
+        given: dict[str, Any] = {"key_bias": bias / 30, "key_mask": mask(), "rotation": rotation}
+        out[kind] = linear_attention(q, k, v, build_map(kind, more).float(), **given).float()
+    return out
+
+
+@torch.no_grad()
 def modules() -> dict[str, Tensor]:
     """Return the three ways to attend as modules, and performer-pytorch after another draw."""
     out: dict[str, Tensor] = {}

@@ -47,6 +47,24 @@ MORE: dict[str, list[dict[str, Any]]] = {
     "sinusoidal": [{"base": 50.0}],
 }
 CASES = [(name, options) for name in ENCODINGS for options in ({}, *OPTIONS.get(name, []), *MORE.get(name, []))]
+# Heads whose width is odd, or whose planes the axes cannot share out evenly.
+WIDTHS: list[tuple[str, dict[str, Any], int]] = [
+    *(
+        (name, {}, 10)
+        for name in ("rope", "visionllama", "rope-mixed", "cayley-string", "reflection-string", "sinusoidal")
+    ),
+    ("cayley-string", {"frequencies": "axial", "generator": "banded"}, 10),
+    ("cayley-string", {"generator": "block-diagonal"}, 9),
+    ("cayley-string", {"generator": "top-k"}, 4),
+    ("circulant-string", {}, 9),
+    ("circulant-string", {"block_size": 5}, 10),
+    ("circulant-string", {"block_size": 6}, 6),
+    ("pate-so2", {"layout": "axes", "learn_angles": False}, 10),
+    ("pate-so3", {}, 9),
+    ("pate-so4", {}, 8),
+    ("liere", {}, 9),
+    ("liere", {"block_size": 5}, 10),
+]
 FIXED = [  # no draw at the start
     ("pate-so2", {}),
     ("pate-so2", {"layout": "axes"}),
@@ -59,12 +77,14 @@ def case_id(name: str, options: dict[str, Any]) -> str:
     return ",".join([name, *(f"{key}={value}" for key, value in options.items())])
 
 
-def build(name: str, options: dict[str, Any], coord_dim: int, layers: int = 1, filled: bool = True) -> Encoding:
+def build(
+    name: str, options: dict[str, Any], coord_dim: int, layers: int = 1, filled: bool = True, width: int = WIDTH
+) -> Encoding:
     torch.manual_seed(0)
-    sizes: dict[str, Any] = {"head_dim": WIDTH, "num_heads": HEADS, "coord_dim": coord_dim, "grid": GRID[:coord_dim]}
+    sizes: dict[str, Any] = {"head_dim": width, "num_heads": HEADS, "coord_dim": coord_dim, "grid": GRID[:coord_dim]}
     encoding = build_encoding(name, **sizes, layers=layers, **options).double().eval()
     if options.get("generator") == "random":
-        spread(encoding, WIDTH)
+        spread(encoding, width)
     return fill(encoding) if filled else encoding
 
 
@@ -117,6 +137,21 @@ def layers_and_samples() -> dict[str, Tensor]:
         for layer, rotation in enumerate(encoding.by_layer(places(2))):
             out[f"{case_id(name, options)}/layer {layer}"] = projected(rotation.rotate(x[:1]), 2)
         out[f"{case_id(name, options)}/samples"] = projected(build(name, options, 2)(both).rotate(x), 2)
+    return out
+
+
+@torch.no_grad()
+def widths() -> dict[str, Tensor]:
+    """Return traces of the rotations of heads of other widths."""
+    out: dict[str, Tensor] = {}
+    for name, options, width in WIDTHS:
+        for coord_dim in (1, 2) if name == "pate-so4" or width < 6 else (1, 2, 3):
+            encoding, key = build(name, options, coord_dim, width=width), f"{case_id(name, options)}/{width}"
+            rotation, added = encoding(places(coord_dim)), encoding.embedding(places(coord_dim))
+            out[f"{key}/{coord_dim}d"] = projected(rotation.rotate(draw(1, HEADS, 12, width)), 2)
+            out[f"{key}/{coord_dim}d/matrix"] = projected(rotation.matrix(), 2)
+            if added is not None:
+                out[f"{key}/{coord_dim}d/embedding"] = projected(added, 1)
     return out
 
 

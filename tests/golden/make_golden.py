@@ -31,6 +31,7 @@ class Group:
 GROUPS: dict[str, Group] = {
     **{f"encodings {n}d": Group(partial(encodings.encodings, n)) for n in (1, 2, 3)},
     "encodings of layers and samples": Group(encodings.layers_and_samples),
+    "encodings of other widths": Group(encodings.widths),
     "encodings untouched": Group(encodings.untouched),
     "feature maps": Group(features.feature_maps),
     "linear attention": Group(features.linear),
@@ -38,6 +39,7 @@ GROUPS: dict[str, Group] = {
     "linear attention rotated": Group(attentions.linear_rotations),
     "linear attention of many tokens": Group(attentions.many_tokens),
     "softmax attention": Group(attentions.softmax),
+    "attention of bf16": Group(attentions.bf16, 2e-2, 2e-2),
     "attention modules": Group(attentions.modules, 1e-4, 1e-5),
     "localities of few tokens": Group(localities.few_tokens),
     "localities of many tokens": Group(localities.many_tokens),

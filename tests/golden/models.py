@@ -43,7 +43,6 @@ OPTIONS: list[dict[str, Any]] = [
     {"centred": True},
     {"centred": True, "encoding": "pate-so2", "registers": 1},
     {"positions": "interpolate"},
-    {"positions": "unit"},
     {"position_grid": [5, 4], "positions": "interpolate"},
     {"mlp_ratio": 2.5, "norm_eps": 1e-3, "drop_path": 0.3},
     {"depth": 3, "seed": 11},
@@ -52,6 +51,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"qk_norm": True, **KINDS["relu"]},
     {"qk_norm": True, **HYPERBOLIC},
     {"qk_norm": True, **TAYLOR},
+    {"qk_norm": True, "feature_options": {"num_features": 16, "scale": 0.9}},
     {"key_gate": True},
     {"key_gate": True, **RELU4},
     {"key_gate": True, **KINDS["softmax"]},
@@ -155,7 +155,6 @@ def uses() -> dict[str, Tensor]:
         {"encoding": "liere", "centred": True, "values": "group-action"},
         {"encoding": "pate-so4", "qk_norm": True, "log_scale": True, "pool": "cls", **KINDS["softmax"]},
         {"positions": "interpolate", "values": "lepe"},
-        {"positions": "unit", "encoding": "rope-mixed"},
     ]
     for changes in kinds:
         model = build(**changes)

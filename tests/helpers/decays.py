@@ -1,20 +1,21 @@
-"""Decays and sums under them, shared by the tests of locality focusing: definition and comparison."""
+"""Decays and sums with them, shared by the tests of relative biases: definition and comparison."""
 
 from __future__ import annotations
 
 import torch
 
 from performer_string import build_locality
-from performer_string.bias.linear_time import plan as focusing
+from performer_string.bias.linear_time import plan
 from performer_string.ops import reference
 
 WINDOW, GRID, GRADIENT = 1e-3, 0.03, 0.05  # bounds on relative errors
-HIGHEST = 400.0
+MAX_SIGMA = 400.0
+REGIMES = {"window": (True, False), "grid": (False, True), "both": (True, True)}  # has a window, has nodes
 
 
 def decay(name, sigma, heads=2):
-    """Heads of slightly different sigma, so that they may go different ways."""
-    locality = build_locality(name, num_heads=heads, sigma=sigma, sigma_bounds=(0.25, HIGHEST)).double()
+    """Return a decay whose heads differ slightly in sigma, so that their plans may differ."""
+    locality = build_locality(name, num_heads=heads, sigma=sigma, sigma_bounds=(0.25, MAX_SIGMA)).double()
     with torch.no_grad():
         locality.raw_sigma += torch.linspace(0, 0.05, heads)
         if name == "radial":
@@ -22,21 +23,36 @@ def decay(name, sigma, heads=2):
     return locality
 
 
-def definition(locality, positions):
-    """lambda by `reference`, from the parameters alone."""
+def definition(locality, positions, num_prefix=0):
+    """Return lambda by `reference`, from the parameters alone, 1 from and to prefix tokens."""
     if "Exponential" in type(locality).__name__:
-        return reference.exponential(positions, locality.amplitude(), locality.sigma())
-    return reference.gaussians(positions, *locality.components())
+        factors = reference.exponential_decay(positions, locality.amplitude(), locality.sigma())
+    else:
+        factors = reference.gaussian_decay(positions, *locality.components())
+    factors = factors.clone()
+    factors[:, :num_prefix] = 1
+    factors[:, :, :num_prefix] = 1
+    return factors
 
 
 def inputs(tokens, features=6, width=5, batch=1, heads=2):
+    """Return positive features of queries and keys, and values."""
     shapes = [(batch, heads, tokens, c) for c in (features, features, width)]
     fq, fk, v = (torch.rand(shape, dtype=torch.float64) for shape in shapes)
     return fq.requires_grad_(), fk.requires_grad_(), (v - 0.3).requires_grad_()
 
 
+def qkv(tokens, batch=2, heads=2, width=6):
+    """Return queries, keys and values around 1, whose sums do not cancel."""
+    q, k, v = (torch.randn(batch, heads, tokens, width, dtype=torch.float64) for _ in range(3))
+    return q.requires_grad_(), k.requires_grad_(), (v + 1).requires_grad_()
+
+
 def compare(fast, slow, leaves):
-    """Relative errors of the values and of each gradient, of a sum whose terms do not cancel in that to sigma."""
+    """Return relative errors of the values and of each gradient.
+
+    The upstream gradient is positive, so that terms of the gradient to sigma do not cancel.
+    """
     weight = torch.rand_like(slow)
     pairs = zip(*(torch.autograd.grad((x * weight).sum(), leaves) for x in (fast, slow)), strict=True)
     errors = [float((a - b).norm() / b.norm()) for a, b in pairs]
@@ -44,18 +60,26 @@ def compare(fast, slow, leaves):
 
 
 def assert_equal(fast, slow, leaves):
-    """Values and every gradient."""
+    """Compare values and every gradient, none of which may vanish."""
     torch.testing.assert_close(fast, slow)
     weight = torch.randn_like(slow)
     for a, b in zip(*(torch.autograd.grad((x * weight).sum(), leaves) for x in (fast, slow)), strict=True):
+        assert b.abs().max() > 0
         torch.testing.assert_close(a, b)
 
 
-def take(monkeypatch, regime):
-    """Every head goes through the window, through the grid, or the narrow part of its decay through the window."""
+def assert_within_bounds(fast, slow, leaves, regime):
+    """Compare values and every gradient within the bounds of a window or of nodes."""
+    value, gradients = compare(fast, slow, leaves)
+    assert value < (WINDOW if regime == "window" else GRID)
+    assert max(gradients) < (10 * WINDOW if regime == "window" else GRADIENT)
 
-    def cost(plan, *_):
-        taken = {"window": plan.cell is None, "grid": plan.radius is None}
-        return float(not taken.get(regime, not any(taken.values())))
 
-    monkeypatch.setattr(focusing.Plan, "cost", cost)
+def use_regime(monkeypatch, regime):
+    """Send every head through a window, through nodes, or through the first split with both."""
+
+    def of_regime(splits, grid, *_):
+        plans = [plan.make_plan(split, grid) for split in splits]
+        return next(p for p in plans if (p.radius is not None, p.cell is not None) == REGIMES[regime])
+
+    monkeypatch.setattr(plan, "cheapest_plan", of_regime)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
 from performer_string.position import ENCODINGS, Encoding, SeparableEncoding, build_encoding
 
-# A family is tested with its defaults by being listed in ENCODINGS; here are further options worth every test.
+# A family is tested with its defaults by being listed in ENCODINGS. These are further options worth every test.
 MORE_OPTIONS: dict[str, list[dict[str, Any]]] = {
     "cayley-string": [
         {"frequencies": "axial", "learn_frequencies": False},
@@ -29,37 +31,64 @@ MORE_OPTIONS: dict[str, list[dict[str, Any]]] = {
     "liere": [{"block_size": 2}, {"block_size": 4}, {"share_heads": True}],
     "rope-mixed": [{"share_heads": True}],
 }
-CASES = [(name, options) for name in ENCODINGS for options in ({}, *MORE_OPTIONS.get(name, []))]
-SEPARABLE = [case for case in CASES if issubclass(ENCODINGS[case[0]], SeparableEncoding)]
-FIXED = [("rope", {}), ("visionllama", {}), ("pate-so2", {"learn_angles": False})]  # nothing is learned
+MOST_DIMENSIONS = {"pate-so4": 2}
+SEPARABLE = [name for name, family in ENCODINGS.items() if issubclass(family, SeparableEncoding)]
+ROTATING = [name for name, family in ENCODINGS.items() if not family.additive]
 
 
-def with_dimensions(cases: list[tuple[str, dict[str, Any]]]) -> list[Any]:
-    """Each case in one, two and three dimensions, where it admits them."""
-    most = {"pate-so4": 2}
-    return [
-        pytest.param(case, coord_dim, id=f"{case_id(case)}-{coord_dim}d")
-        for case in cases
-        for coord_dim in range(1, most.get(case[0], 3) + 1)
-    ]
+def make_encoding(name: str, head_dim: int = 12, num_heads: int = 2, coord_dim: int = 2, **options: Any) -> Encoding:
+    """Return an encoding in float64, for a training grid of 4 x 5 x 3 cells or as many axes as it has."""
+    sizes = {"head_dim": head_dim, "num_heads": num_heads, "coord_dim": coord_dim, "grid": (4, 5, 3)[:coord_dim]}
+    return build_encoding(name, **sizes, **options).double()
 
 
-def case_id(case: tuple[str, dict[str, Any]]) -> str:
-    return case[0] + "".join(f",{k}={v}" for k, v in case[1].items())
+@dataclass(frozen=True)
+class Variant:
+    """A family with options, for positions of one dimension C."""
+
+    name: str
+    coord_dim: int = 2
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def make(self) -> Encoding:
+        """Return the encoding in float64, of two heads of width 12."""
+        return make_encoding(self.name, coord_dim=self.coord_dim, **self.options)
+
+    def positions(self, count: int = 7) -> Tensor:
+        """Return random positions [count, C]."""
+        return random_positions(count, self.coord_dim)
 
 
-def make(case: tuple[str, dict[str, Any]], head_dim: int = 12, num_heads: int = 2, coord_dim: int = 2) -> Encoding:
-    """The encoding of a case, in float64."""
-    name, options = case
-    grid = (4, 5, 3)[:coord_dim]
-    encoding = build_encoding(name, head_dim=head_dim, num_heads=num_heads, coord_dim=coord_dim, grid=grid, **options)
-    return encoding.double()
+def variants(name: str, all_dimensions: bool = True) -> Iterator[Variant]:
+    """Yield a family with each set of options in two dimensions, and with its defaults in one and three."""
+    for options in ({}, *MORE_OPTIONS.get(name, [])):
+        yield Variant(name, 2, options)
+    for coord_dim in (1, 3) if all_dimensions else ():
+        if coord_dim <= MOST_DIMENSIONS.get(name, 3):
+            yield Variant(name, coord_dim)
+
+
+@contextmanager
+def naming(case: object) -> Iterator[None]:
+    """Say in a failure which case of a loop failed."""
+    try:
+        yield
+    except AssertionError as error:
+        raise AssertionError(f"{case}: {error}") from error
 
 
 def random_positions(count: int, coord_dim: int) -> Tensor:
+    """Return random positions [count, C] in float64, some tens of patches apart."""
     return torch.randn(count, coord_dim, dtype=torch.float64) * 10
 
 
 def scores(encoding: Encoding, q: Tensor, k: Tensor, positions: Tensor) -> Tensor:
+    """Return the inner products of rotated queries and keys, [B, H, N, N]."""
     rotation = encoding(positions)
     return rotation.rotate(q) @ rotation.rotate(k).mT
+
+
+def exponentials(encoding: Encoding, positions: Tensor) -> Tensor:
+    """Return exp(sum_k r_k L_k) from the generators, [H, N, d, d]."""
+    exponents = torch.einsum("nc,hcij->hnij", positions, encoding.generators().double())
+    return torch.linalg.matrix_exp(exponents.contiguous())

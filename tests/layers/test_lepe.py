@@ -1,20 +1,24 @@
-"""The convolution of the values against its N x N definition, torch's own convolution, and what it keeps."""
+"""The convolution of the values against its N x N definition and torch's convolution, and its invariances."""
 
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
 from torch.nn import functional as F
 
 from performer_string import batch_images, build_value_map, grid_positions
-from performer_string.layers.values import Surroundings
 from performer_string.ops import reference
+from performer_string.ops.layout import TokenLayout
+from tests.helpers.cases import case
+from tests.helpers.decays import assert_equal
 from tests.helpers.small_vit import vit
 
 H, D = 2, 3
 STEPS = [(1.0, 1.0), (0.5, 0.5), (0.4, 0.9), (2.0, 1.5), (2.7, 0.3)]
+GRIDS = [*(((5, 4), steps) for steps in STEPS), ((7,), (0.3,)), ((3, 2, 5), (1.0, 0.5, 1.3)), ((1, 6), (1.0, 0.7))]
 
 
 def spaced(grid, steps, start=0.37):
@@ -27,83 +31,77 @@ def convolution(dim=2, kernel_size=3):
 
 def run(values, v, positions, attend=torch.zeros_like, **more):
     tokens = v.transpose(1, 2).flatten(2)
-    return values(attend, v, Surroundings(tokens, v, positions, positions, **more))
+    return values(attend, v, tokens=tokens, queries=v, layout=TokenLayout(positions, **more))
 
 
 @pytest.mark.parametrize("kernel_size", [1, 3, 5])
-@pytest.mark.parametrize("prefix", [0, 2])
-@pytest.mark.parametrize(
-    ("grid", "steps"),
-    [((5, 4), steps) for steps in STEPS] + [((7,), (0.3,)), ((3, 2, 5), (1.0, 0.5, 1.3)), ((1, 6), (1.0, 0.7))],
-)
-def test_it_is_its_definition(grid, steps, prefix, kernel_size):
-    """With every gradient; tokens that take no part and prefix tokens are not seen."""
-    values, tokens = convolution(len(grid), kernel_size), prefix + math.prod(grid)
-    v = torch.randn(2, H, tokens, D, dtype=torch.float64, requires_grad=True)
-    positions = torch.cat([torch.zeros(prefix, len(grid), dtype=torch.float64), spaced(grid, steps)])
-    mask = torch.rand(2, tokens) < 0.7
-    weights = torch.rand(2, H, tokens, tokens, dtype=torch.float64)
-    out = run(values, v, positions, lambda x: weights @ x, num_prefix=prefix, key_mask=mask)
-    hidden = (v * mask[:, None, :, None])[:, :, prefix:]
-    slow = reference.attend(weights, v)
-    local = reference.local_sum(hidden, values.weight, positions[prefix:], steps)
-    slow = torch.cat([slow[:, :, :prefix], slow[:, :, prefix:] + local], dim=2)
-    torch.testing.assert_close(out, slow)
-    assert (out - reference.attend(weights, v)).abs().max() > 1e-2
-    weight = torch.randn_like(slow)
-    pairs = [torch.autograd.grad((x * weight).sum(), [v, values.weight]) for x in (out, slow)]
-    for fast, plain in zip(*pairs, strict=True):
-        assert plain.abs().max() > 0
-        torch.testing.assert_close(fast, plain)
+def test_convolution_is_the_definition_with_every_gradient(kernel_size):
+    """At any spacing and odd sizes; masked and prefix tokens count as zero."""
+    for grid, steps in GRIDS:
+        for prefix in (0, 2):
+            with case(grid, steps, prefix):
+                values, tokens = convolution(len(grid), kernel_size), prefix + math.prod(grid)
+                v = torch.randn(2, H, tokens, D, dtype=torch.float64, requires_grad=True)
+                positions = torch.cat([torch.zeros(prefix, len(grid), dtype=torch.float64), spaced(grid, steps)])
+                mask = torch.rand(2, tokens) < 0.7
+                weights = torch.rand(2, H, tokens, tokens, dtype=torch.float64)
+                out = run(values, v, positions, partial(torch.matmul, weights), num_prefix=prefix, mask=mask)
+                patches = (v * mask[:, None, :, None])[:, :, prefix:]
+                attended = reference.attend(weights, v)
+                local = reference.local_sum(patches, values.weight, positions[prefix:], steps)
+                slow = torch.cat([attended[:, :, :prefix], attended[:, :, prefix:] + local], dim=2)
+                assert (out - attended).abs().max() > 1e-2
+                assert_equal(out, slow, [v, values.weight])
 
 
-def test_at_the_training_resolution_it_is_a_common_convolution():
+def test_torch_convolution_at_the_training_resolution():
     values, v = convolution(), torch.randn(2, H, 20, D, dtype=torch.float64)
     image = v.transpose(2, 3).reshape(2, H * D, 5, 4)
     out = F.conv2d(image, values.weight.flatten(0, 1)[:, None], padding=1, groups=H * D)
     torch.testing.assert_close(run(values, v, spaced((5, 4), (1.0, 1.0))).transpose(2, 3).reshape(2, H * D, 5, 4), out)
 
 
-@pytest.mark.parametrize("fine", [2, 3])
-def test_a_finer_grid_gives_the_same_at_the_same_places(fine):
-    """Exactly for values that are linear in the place, away from the edge; a kernel of the index does not."""
+def test_finer_grid_gives_the_same_at_the_same_places():
+    """Exactly for values linear in the position, away from the edge; a kernel of the index does not."""
     values, slope = convolution(), torch.randn(2, H, 2, D, dtype=torch.float64)
-    outs = []
-    for k in (1, fine):
-        positions = spaced((6 * k + 1, 6 * k + 1), (1 / k, 1 / k))
+    outs = {}
+    for fine in (1, 2, 3):
+        size = (6 * fine + 1, 6 * fine + 1)
+        positions = spaced(size, (1 / fine, 1 / fine))
         v = positions @ slope + 1  # [2, H, N, D]
-        out = run(values, v, positions).unflatten(2, (6 * k + 1, 6 * k + 1))[:, :, ::k, ::k]
-        counted = run(values, v, positions * k).unflatten(2, (6 * k + 1, 6 * k + 1))[:, :, ::k, ::k]
-        outs.append((out[:, :, 2:-2, 2:-2], counted[:, :, 2:-2, 2:-2]))
-    torch.testing.assert_close(outs[1][0], outs[0][0])
-    assert (outs[1][1] - outs[0][0]).abs().max() > 0.1
+        for name, scale in (("offset", 1), ("index", fine)):
+            coarse = run(values, v, positions * scale).unflatten(2, size)[:, :, ::fine, ::fine]
+            outs[name, fine] = coarse[:, :, 2:-2, 2:-2]
+    for fine in (2, 3):
+        torch.testing.assert_close(outs["offset", fine], outs["offset", 1])
+        assert (outs["index", fine] - outs["offset", 1]).abs().max() > 0.1
 
 
-@pytest.mark.parametrize("steps", STEPS)
-def test_a_constant_is_kept_at_any_spacing(steps):
+def test_constant_is_preserved_at_any_spacing():
     values = convolution()
     v = torch.ones(1, H, 25 * 25, D, dtype=torch.float64)
-    middle = run(values, v, spaced((25, 25), steps)).unflatten(2, (25, 25))[0, :, 12, 12]
-    torch.testing.assert_close(middle, values.weight.sum((-2, -1)))
+    for steps in STEPS:
+        middle = run(values, v, spaced((25, 25), steps)).unflatten(2, (25, 25))[0, :, 12, 12]
+        torch.testing.assert_close(middle, values.weight.sum((-2, -1)))
 
 
-def test_it_does_not_see_a_common_move():
+def test_invariant_to_a_translation():
     values, v = convolution(), torch.randn(1, H, 12, D, dtype=torch.float64)
     outs = [run(values, v, spaced((4, 3), (0.4, 0.8), start)) for start in (0.0, -17.31)]
     torch.testing.assert_close(*outs)
 
 
 @pytest.mark.parametrize("attention", ["linear", "softmax"])
-@pytest.mark.parametrize("positions", ["extrapolate", "interpolate", "unit"])
-def test_padded_images_of_several_sizes_are_what_they_are_alone(attention, positions):
-    model = vit(attention=attention, values="lepe", registers=1, positions=positions).double().eval()
-    images = [torch.randn(2, *size, dtype=torch.float64) for size in ((16, 24), (8, 16))]
-    with torch.no_grad():
-        together = model(**batch_images(model, images))
-        torch.testing.assert_close(together, torch.cat([model(image[None]) for image in images]))
+def test_padded_images_are_what_they_are_alone(attention):
+    for positions in ("extrapolate", "interpolate"):
+        with case(positions), torch.no_grad():
+            model = vit(attention=attention, values="lepe", registers=1, positions=positions).double().eval()
+            images = [torch.randn(2, *size, dtype=torch.float64) for size in ((16, 24), (8, 16))]
+            together = model(**batch_images(model, images))
+            torch.testing.assert_close(together, torch.cat([model(image[None]) for image in images]))
 
 
-def test_no_images_at_places_of_their_own():
+def test_no_images_with_positions_for_each():
     model = vit(values="lepe").double()
     positions = model.grid_positions((4, 3))
     out = model(torch.randn(0, 2, 16, 24).double(), positions=positions.expand(0, -1, -1))
@@ -112,8 +110,8 @@ def test_no_images_at_places_of_their_own():
     assert all(p.grad is not None and not p.grad.any() for p in model.parameters())
 
 
-def test_a_model_goes_to_other_sizes():
-    """As it is told to place the patches: with squeezed positions the kernel is a wider one."""
+def test_model_at_other_sizes():
+    """With interpolated positions the kernel covers more patches."""
     images = torch.randn(1, 2, 32, 48)
     outs = {}
     for mode in ("extrapolate", "interpolate"):
@@ -122,7 +120,7 @@ def test_a_model_goes_to_other_sizes():
     assert (outs["extrapolate"] - outs["interpolate"]).abs().max() > 1e-4
 
 
-def test_what_is_wrong_is_said():
+def test_bad_options_and_positions():
     for options, message in (
         ({"kernel_size": 2}, "kernel_size has to be odd and positive, not 2"),
         ({"kernel_size": -1}, "kernel_size has to be odd and positive, not -1"),

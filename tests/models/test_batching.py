@@ -15,7 +15,7 @@ def some(*sizes: tuple[int, ...]) -> list[torch.Tensor]:
     return [torch.randn(2, *size).double() for size in sizes]
 
 
-@pytest.mark.parametrize("positions", ["extrapolate", "interpolate", "unit"])
+@pytest.mark.parametrize("positions", ["extrapolate", "interpolate"])
 @pytest.mark.parametrize(
     "options",
     [

@@ -8,15 +8,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from saved import read
 from torch import nn
-from training import REPOSITORY
 
-from eval.__main__ import main as evaluate
+from eval.cli import main as evaluate
 from performer_string import ViT, ViTConfig, from_timm
+from tests.helpers.checkpoints import read
+from tests.helpers.training import REPOSITORY
 from train.checkpoint import start_from
 from train.data.module import ImageData
-from train.distillation import DistillationConfig, Teacher
+from train.distill import DistillationConfig, Teacher
 from train.module import ImageClassifier
 from train.pretrained import checkpoint, larger, main
 

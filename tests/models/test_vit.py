@@ -76,7 +76,7 @@ def test_one_encoding_of_many_layers_is_one_of_each(name, more, shared):
 
 @pytest.mark.parametrize("name", ["cayley-string", "circulant-string", "liere", "pate-so4"])
 def test_a_generator_that_is_not_finite_is_an_error_that_names_it(name):
-    model = vit(encoding=name)
+    model = vit(encoding=name).eval()
     with torch.no_grad():
         next(model.encoding.parameters()).flatten()[1] = float("nan")
     with pytest.raises(ValueError, match=r"have to be finite numbers, but \w+.* is nan"):

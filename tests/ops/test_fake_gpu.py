@@ -1,13 +1,15 @@
-"""Whole models on a GPU that is not there: shapes, types and devices of every tensor, without a number (FakeTensor).
+"""Models and attention on a simulated GPU: shapes, types and devices of every tensor, without numbers (FakeTensor).
 
-What a CPU alone does not show is a constant that stays behind on it. The Triton kernels are noted instead of launched;
-test_triton.py has their values, and test_budget.py that they compile. A backward pass wants a real device.
+A CPU alone does not show a constant that stays behind on it. Launches of the Triton kernels are recorded instead of
+executed; test_triton.py has their values. A backward pass needs a real device.
 """
 
 from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
+from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -17,13 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from eval.budget import Recorder
-from performer_string import ENCODINGS, ViT, ViTConfig
-from performer_string.bias import LOCALITIES
-from performer_string.bias import base as offsets
-from performer_string.layers.values import VALUE_MAPS, lepe
-from performer_string.ops.layout import Grid
+from performer_string import ENCODINGS, ViT, ViTConfig, build_feature_map, linear_attention
+from performer_string.layers.values import VALUE_MAPS
+from performer_string.ops.triton import api
 from performer_string.position import Encoding
+from performer_string.utils import log as warnings_log
 
 SIDE = 24  # cells; more tokens than attention with a locality takes N x N
 CONFIG = ViTConfig(
@@ -33,85 +33,188 @@ WITHOUT_NUMBERS = sorted(set(ENCODINGS) - {"liere"})  # whose exponential choose
 EXTRAS = {"key_gate": True, "qk_norm": True, "pool": "attention", "registers": 2}
 
 
+class Recorder:
+    """Stands for a kernel and records its arguments at every launch."""
+
+    def __init__(self, launches: list[tuple[Any, ...]]):
+        self.launches = launches
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return lambda *arguments, **constants: self.launches.append(arguments)
+
+
 @pytest.fixture(autouse=True)
-def launched(monkeypatch) -> list[Any]:
-    """What would have been launched on an H100."""
+def launches(monkeypatch) -> list[tuple[Any, ...]]:
+    """Arguments of all launches, on a simulated H100."""
     pytest.importorskip("triton")
-    found: list[Any] = []
+    recorded: list[tuple[Any, ...]] = []
     module = importlib.import_module("performer_string.ops.triton.forward")
     for name in ("key_pass", "merge_keys", "query_pass"):
-        monkeypatch.setattr(module, name, Recorder(getattr(module, name), found))
+        monkeypatch.setattr(module, name, Recorder(recorded))
     properties = SimpleNamespace(multi_processor_count=132)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: properties)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
     monkeypatch.setattr(torch.cuda, "device_of", lambda tensor: contextlib.nullcontext())
-    return found
+    return recorded
 
 
-def moved(x: Tensor) -> Tensor:
+def to_cuda(x: Tensor) -> Tensor:
     return torch.empty(x.shape, dtype=x.dtype, device="cuda")
 
 
-def check(training: bool = True, dtype: torch.dtype = torch.float32, **changes: Any) -> None:
+def run_model(training: bool = True, dtype: torch.dtype = torch.float32, **changes: Any) -> None:
+    """Run a model, and check device, shape and type of its output."""
     model = ViT(replace(CONFIG, **changes)).to(dtype).train(training)
     with FakeTensorMode():
         for module in model.modules():
-            module._parameters.update(
-                {k: nn.Parameter(moved(x)) for k, x in module._parameters.items() if x is not None}
-            )
-            module._buffers.update({k: moved(x) for k, x in module._buffers.items() if x is not None})
+            for name, x in list(module.named_parameters(recurse=False)):
+                module.register_parameter(name, nn.Parameter(to_cuda(x)))
+            for name, x in list(module.named_buffers(recurse=False)):
+                setattr(module, name, to_cuda(x))
         out = model(torch.empty(2, 3, SIDE * 4, SIDE * 4, device="cuda", dtype=dtype))
     assert (out.device.type, out.shape, out.dtype) == ("cuda", (2, 10), dtype)
 
 
-@pytest.mark.parametrize("attention", ["linear", "softmax"])
 @pytest.mark.parametrize("name", WITHOUT_NUMBERS)
-def test_encodings(name, attention, launched):
-    check(encoding=name, attention=attention)
-    assert len(launched) == (3 * CONFIG.depth if attention == "linear" else 0)
-
-
-@pytest.mark.parametrize("name", WITHOUT_NUMBERS)
-def test_encodings_in_evaluation(name, launched, monkeypatch):
+def test_encodings(name, launches, monkeypatch):
+    run_model(encoding=name)
     monkeypatch.setattr(Encoding, "check_finite", lambda self: None)
-    check(encoding=name, training=False)
-    assert len(launched) == 3 * CONFIG.depth
+    run_model(encoding=name, training=False)
+    assert len(launches) == 2 * 3 * CONFIG.depth
+    run_model(encoding=name, attention="softmax")
+    assert len(launches) == 2 * 3 * CONFIG.depth
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_sixteen_bits(dtype, launched):
-    check(dtype=dtype)
-    assert {x.dtype for _, arguments, _ in launched for x in arguments if isinstance(x, Tensor)} == {
-        dtype,
-        torch.float32,
-    }
+def test_sixteen_bits(launches):
+    for dtype in (torch.bfloat16, torch.float16):
+        launches.clear()
+        run_model(dtype=dtype)
+        assert {x.dtype for x in sum(launches, ()) if isinstance(x, Tensor)} == {dtype, torch.float32}
 
 
 @pytest.mark.parametrize(("name", "kernels"), [("favor+hyperbolic", 6), ("arc-cosine", 6), ("polynomial", 0)])
-def test_feature_maps(name, kernels, launched):
-    check(feature_map=name, **EXTRAS)
-    assert len(launched) == kernels
+def test_feature_maps(name, kernels, launches):
+    run_model(feature_map=name, **EXTRAS)
+    assert len(launches) == kernels
 
 
-@pytest.mark.parametrize("attention", ["softmax", "performer-pytorch"])
-def test_other_attention(attention):
-    softmax = attention == "softmax"
-    check(attention=attention, **{**EXTRAS, "log_n_scaling": softmax, "key_gate": softmax})
+def test_other_attention():
+    run_model(attention="softmax", log_n_scaling=True, **EXTRAS)
+    run_model(attention="performer-pytorch", **{**EXTRAS, "key_gate": False})
 
 
-@pytest.mark.parametrize("attention", ["linear", "softmax"])
 @pytest.mark.parametrize("name", sorted(VALUE_MAPS))
-def test_values(name, attention, monkeypatch):
-    """What is read from the grid is given."""
-    monkeypatch.setattr(lepe, "find_lattice", lambda positions: Grid((SIDE, SIDE, 1), (1.0, 1.0, 1.0), 2))
-    check(values=name, attention=attention)
+def test_values(name):
+    for attention in ("linear", "softmax"):
+        run_model(values=name, attention=attention)
 
 
-@pytest.mark.parametrize("sigma", [1.0, 30.0], ids=["window", "nodes"])
-@pytest.mark.parametrize("name", sorted(LOCALITIES))
+@pytest.mark.parametrize(
+    ("name", "sigma"),
+    [
+        ("gaussian", 1.0),
+        pytest.param("gaussian", 30.0, marks=pytest.mark.slow),
+        pytest.param("exponential", 30.0, marks=pytest.mark.slow),
+        ("radial", 1.0),
+        ("table", 1.0),
+    ],
+)
 def test_localities(name, sigma, monkeypatch):
-    """What is read from the grid and from sigma is given."""
-    monkeypatch.setattr(offsets, "find_lattice", lambda positions: Grid((SIDE, SIDE, 1), (1.0, 1.0, 1.0), 2))
+    """Widths decide between a window (1) and nodes (30), so that their numbers are supplied."""
     monkeypatch.setattr(FakeTensor, "tolist", lambda self: [[sigma] * self.shape[1]] * self.shape[0])
     monkeypatch.setattr(FakeTensor, "__float__", lambda self: sigma, raising=False)
-    check(locality=name, registers=2)
+    run_model(locality=name, registers=2)
+
+
+@pytest.fixture
+def attend(monkeypatch):
+    """Linear attention on the simulated GPU with nothing imported and nothing logged so far."""
+    monkeypatch.setattr(warnings_log, "_warned", set())
+    api._import_kernels.cache_clear()
+    phi = build_feature_map("favor+", head_dim=16, num_heads=2, num_features=32)
+
+    def run() -> Tensor:
+        with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+            q, k, v = torch.empty(3, 1, 2, 40, 16, device="cuda").unbind(0)
+            phi.projection = to_cuda(phi.projection)
+            return linear_attention(q, k, v, phi)
+
+    yield run
+    api._import_kernels.cache_clear()
+
+
+def break_import(monkeypatch, error: Exception) -> None:
+    """Raise an error at the import of the module that imports Triton."""
+    import_module = importlib.import_module
+
+    def raising(name: str, package: str | None = None) -> Any:
+        if name in api.KERNEL_MODULES:
+            raise error
+        return import_module(name, package)
+
+    monkeypatch.setattr(importlib, "import_module", raising)
+
+
+def test_kernels_run_where_triton_can_be_imported(attend, launches, caplog):
+    assert attend().device.type == "cuda"
+    assert len(launches) == 3
+    assert not caplog.records
+
+
+def test_triton_that_is_not_installed_falls_back_to_chunks(attend, launches, caplog, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    for _ in range(2):
+        assert attend().shape == (1, 2, 40, 16)
+    assert not launches
+    assert [x.getMessage() for x in caplog.records] == [
+        "linear attention runs in chunks of plain torch operations; Triton kernel: Triton is not installed."
+    ]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ImportError("cannot import name 'language'"),
+        RuntimeError("0 active drivers"),
+        OSError("libcuda.so: cannot open shared object file, not found"),
+        AttributeError("module 'triton' has no attribute 'jit'"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_triton_that_cannot_be_imported_falls_back_to_chunks(error, attend, launches, caplog, monkeypatch):
+    break_import(monkeypatch, error)
+    for _ in range(2):
+        assert attend().shape == (1, 2, 40, 16)
+    assert not launches
+    assert [x.levelno for x in caplog.records] == [logging.WARNING]
+    message = caplog.records[0].getMessage()
+    assert "runs in chunks" in message
+    assert f"Triton cannot be imported ({type(error).__name__}: {error})" in message
+
+
+@pytest.mark.parametrize("error", [ImportError("of a library"), RuntimeError("illegal memory access")], ids=repr)
+def test_errors_of_a_running_kernel_reach_the_caller(error, attend, caplog, monkeypatch):
+    def fail(*arguments: Any) -> None:
+        raise error
+
+    attend()  # the import succeeds
+    monkeypatch.setattr(importlib.import_module("performer_string.ops.triton.forward"), "forward", fail)
+    with pytest.raises(type(error), match=str(error)):
+        attend()
+    assert not caplog.records
+
+
+def test_a_reason_is_logged_once_for_all_shapes(caplog, monkeypatch):
+    monkeypatch.setattr(warnings_log, "_warned", set())
+    phi = build_feature_map("favor+", head_dim=16, num_heads=2, num_features=32)
+    odd = build_feature_map("favor+", head_dim=15, num_heads=2, num_features=32)
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        for x in (phi, odd):
+            x.projection = to_cuda(x.projection)
+        for keys in (5, 6, 7):
+            q, k = torch.empty(1, 2, 9, 16, device="cuda"), torch.empty(1, 2, keys, 16, device="cuda")
+            linear_attention(q, k, k, phi)
+        assert len(caplog.records) == 1
+        assert "[1, 2, 5, 16]" in caplog.records[0].getMessage()
+        linear_attention(q[..., :15], q[..., :15], q[..., :15], odd)
+    assert len(caplog.records) == 2

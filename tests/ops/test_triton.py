@@ -1,7 +1,7 @@
 """The Triton kernels against the definition: on a GPU where there is one, else in Triton's interpreter.
 
-On a GPU each case compiles its own kernels, with the first block size that fits: some minutes in all. The last test
-lets Triton choose.
+On a GPU each case compiles its kernels, with the first block size that fits: some minutes in all. The last test lets
+Triton choose.
 """
 
 from __future__ import annotations
@@ -12,28 +12,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from performer_string import build_feature_map
+from performer_string import build_feature_map, linear_attention
 from performer_string.ops import reference
 from performer_string.ops.forms import FeatureForm
-from performer_string.ops.linear import tell
-from performer_string.ops.triton.api import supports, triton_linear_attention
+from performer_string.ops.triton.api import triton_linear_attention, why_not_importable, why_unsupported
 from performer_string.position.rotation import PlaneRotation
-from performer_string.utils import log as logs
+from tests.helpers.maps import MAPS, reference_features
 
 pytest.importorskip("triton")
 pytestmark = pytest.mark.filterwarnings("ignore:divide by zero")  # log2(0), of the interpreter
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
-KERNELS = ("key_pass", "query_pass", "query_gradients", "feature_sums", "key_gradients")
-MAPS = [
-    ("favor+", {}),
-    ("favor+hyperbolic", {}),
-    ("arc-cosine", {"order": 1}),
-    ("arc-cosine", {"order": 3}),
-    ("arc-cosine", {"order": 4}),
-    ("arc-cosine", {"order": 8}),
-]
-# B, H, N, d, dv, m and the shape of the angles: none, some and all dimensions turn; heads or batches share them or not.
+SLOW = [pytest.mark.slow]
+# B, H, N, d, dv, m and the shape of the angles. All, some or no dimensions are rotated; angles are of all batches, of
+# all batches and heads, or of each batch.
 SHAPES = [
     (2, 2, 65, 32, 32, 20, (2, 65, 16)),
     (1, 2, 7, 16, 20, 34, (1, 7, 3)),
@@ -44,7 +36,7 @@ SHAPES = [
 
 @pytest.fixture(autouse=True)
 def _one_block_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if not GPU or "chosen" in request.node.name:
+    if not GPU or request.node.get_closest_marker("gpu"):
         return
     for module in ("forward", "backward", "backward_queries"):
         for kernel in vars(importlib.import_module(f"performer_string.ops.triton.{module}")).values():
@@ -54,34 +46,28 @@ def _one_block_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
                 monkeypatch.setattr(kernel, "early_config_prune", first)
 
 
-def turn(x: Tensor, c: Tensor, s: Tensor) -> Tensor:
+def rotate_planes(x: Tensor, c: Tensor, s: Tensor) -> Tensor:
+    """Rotate plane by plane, (x_p, x_(p+P))."""
     planes = c.shape[-1]
-    turned = x.clone()
+    rotated = x.clone()
     for p in range(planes):
         a, b = x[..., p], x[..., p + planes]
-        turned[..., p], turned[..., p + planes] = c[..., p] * a - s[..., p] * b, s[..., p] * a + c[..., p] * b
-    return turned
-
-
-def features(case, phi, x: Tensor) -> Tensor:
-    name, options = case
-    if name == "arc-cosine":
-        return reference.arc_cosine_features(x, phi.projection, options["order"])
-    form = reference.positive_features if name == "favor+" else reference.hyperbolic_features
-    return form(x, phi.projection, x.shape[-1] ** -0.5)
+        rotated[..., p], rotated[..., p + planes] = c[..., p] * a - s[..., p] * b, s[..., p] * a + c[..., p] * b
+    return rotated
 
 
 def definition(
-    case, phi, q: Tensor, k: Tensor, v: Tensor, c: Tensor, s: Tensor, *bias: Tensor, mask: Tensor | None = None
+    name, phi, q: Tensor, k: Tensor, v: Tensor, c: Tensor, s: Tensor, *bias: Tensor, mask: Tensor | None = None
 ) -> Tensor:
-    fq, fk = (features(case, phi, turn(x, c, s)) for x in (q, k))
+    fq, fk = (reference_features(name, phi, rotate_planes(x, c, s)) for x in (q, k))
     return reference.attend(reference.linear_weights(fq, fk, mask, *bias), v)
 
 
-def draw(case, shape, dtype=torch.float32):
-    """(phi, its form, [q, k, v, c, s], mask whose last row is empty where there are two)."""
+def draw(name, shape, dtype=torch.float32):
+    """Return phi, its form, [q, k, v, c, s], and a mask whose last row is empty where there are two."""
     batch, heads, tokens, d, dv, m, angles = shape
-    phi = build_feature_map(case[0], head_dim=d, num_heads=heads, num_features=m, seed=3, **case[1]).to(DEVICE)
+    kind, options = MAPS[name]
+    phi = build_feature_map(kind, head_dim=d, num_heads=heads, num_features=m, seed=3, **options).to(DEVICE)
     q, k = torch.randn(2, batch, heads, tokens, d, device=DEVICE, dtype=dtype).unbind(0)
     v = torch.randn(batch, heads, tokens, dv, device=DEVICE, dtype=dtype)
     theta = torch.randn(angles, device=DEVICE)
@@ -96,95 +82,98 @@ def doubled(leaves: list[Tensor]) -> list[Tensor]:
 
 
 def compare(fast: Tensor, slow: Tensor, leaves: list[Tensor], doubles: list[Tensor], tolerance: float) -> None:
-    """Values and every gradient, by the norm of the difference."""
+    """Compare values and every gradient, by the norm of the difference."""
     used = [i for i, x in enumerate(leaves) if x.numel() and x.requires_grad]
-    weight = torch.randn_like(slow)
-    results = [fast, *torch.autograd.grad(fast, [leaves[i] for i in used], weight.to(fast.dtype))]
-    wanted = [slow, *torch.autograd.grad(slow, [doubles[i] for i in used], weight)]
-    for name, a, b in zip(["out", *("qkvcsb"[i] for i in used)], results, wanted, strict=True):
+    upstream = torch.randn_like(slow)
+    results = [fast, *torch.autograd.grad(fast, [leaves[i] for i in used], upstream.to(fast.dtype))]
+    expected = [slow, *torch.autograd.grad(slow, [doubles[i] for i in used], upstream)]
+    for name, a, b in zip(["out", *("qkvcsb"[i] for i in used)], results, expected, strict=True):
         assert a.shape == b.shape
         error = (a.double() - b).norm() / (b.norm() + 1)
         assert error < tolerance, f"{name}: {error:.1e}"
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("case", MAPS, ids=str)
-def test_the_kernels_are_the_definition(case, shape):
-    phi, form, leaves, mask = draw(case, shape)
+@pytest.mark.parametrize(
+    ("name", "shape", "biased"),
+    [
+        *(pytest.param("favor+", shape, True, marks=SLOW if shape is SHAPES[0] else []) for shape in SHAPES),
+        *(pytest.param("arc-cosine-3", shape, False, marks=SLOW if shape is SHAPES[0] else []) for shape in SHAPES[:3]),
+        ("favor+hyperbolic", SHAPES[1], False),
+        ("arc-cosine-1", SHAPES[3], False),
+        pytest.param("arc-cosine-8", SHAPES[0], False, marks=SLOW),
+    ],
+    ids=str,
+)
+def test_values_and_gradients(name, shape, biased):
+    phi, form, leaves, mask = draw(name, shape)
+    if biased:
+        leaves.append((3 * torch.randn(shape[:3], device=DEVICE)).requires_grad_())
     doubles = doubled(leaves)
-    q, k, v, c, s = leaves
-    for m in [mask] if shape[0] > 1 else [None]:
-        out = triton_linear_attention(q, k, v, form, (c, s), m)
-        assert out.dtype == v.dtype
-        tolerance = 1e-5 * max(1.0, case[1].get("order", 1) / 4)  # a power multiplies the rounding of its base
-        compare(out, definition(case, phi.double(), *doubles, mask=m), leaves, doubles, tolerance)
+    q, k, v, c, s, *bias = leaves
+    mask = mask if shape[0] > 1 else None
+    out = triton_linear_attention(q, k, v, form, (c, s), mask, *bias)
+    assert out.dtype == v.dtype
+    tolerance = 1e-5 * max(1.0, form.order / 4)  # a power multiplies the rounding of its base
+    compare(out, definition(name, phi.double(), *doubles, mask=mask), leaves, doubles, tolerance)
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("case", MAPS[:2], ids=str)
-def test_a_bias_of_the_keys(case, shape):
-    phi, form, leaves, mask = draw(case, shape)
-    leaves.append((3 * torch.randn(shape[:3], device=DEVICE)).requires_grad_())
-    doubles = doubled(leaves)
-    q, k, v, c, s, bias = leaves
-    m = mask if shape[0] > 1 else None
-    out = triton_linear_attention(q, k, v, form, (c, s), m, bias)
-    compare(out, definition(case, phi.double(), *doubles, mask=m), leaves, doubles, 1e-5)
-
-
-def test_a_large_bias_beside_features_that_are_not_there():
-    """m = 24 leaves room in the last block."""
-    _, form, (q, k, v, c, s), _ = draw(MAPS[0], (1, 2, 40, 16, 16, 24, (2, 40, 8)))
+def test_a_large_bias_beside_padded_features():
+    """The last block has room for more features than m = 24."""
+    _, form, (q, k, v, c, s), _ = draw("favor+", (1, 2, 40, 16, 16, 24, (2, 40, 8)))
     bias = (100 + 2 * torch.rand(1, 2, 40, device=DEVICE)).requires_grad_()
     out = triton_linear_attention(q, k, v, form, (c, s), None, bias)
-    found = torch.autograd.grad(out.square().sum(), [q, k, v, c, s, bias])
-    assert all(x.isfinite().all() for x in (out, *found))
+    gradients = torch.autograd.grad(out.square().sum(), [q, k, v, c, s, bias])
+    assert all(x.isfinite().all() for x in (out, *gradients))
 
 
-@pytest.mark.parametrize("case", [MAPS[1], MAPS[3]], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["favor+hyperbolic", "arc-cosine-3"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-def test_sixteen_bits(case, dtype):
-    phi, form, leaves, _ = draw(case, (1, 2, 100, 32, 32, 32, (2, 100, 16)), dtype)
+def test_sixteen_bits(name, dtype):
+    phi, form, leaves, _ = draw(name, (1, 2, 100, 32, 32, 32, (2, 100, 16)), dtype)
     doubles = doubled(leaves)
     q, k, v, c, s = leaves
     out = triton_linear_attention(q, k, v, form, (c, s))
     assert out.dtype == dtype
     tolerance = 3e-2 if dtype == torch.bfloat16 else 4e-3
-    compare(out, definition(case, phi.double(), *doubles), leaves, doubles, tolerance)
+    compare(out, definition(name, phi.double(), *doubles), leaves, doubles, tolerance)
 
 
-@pytest.mark.parametrize("case", [MAPS[0], MAPS[4]], ids=str)
-def test_what_masked_keys_hold_does_not_matter(case):
-    _, form, (q, k, v, c, s), mask = draw(case, SHAPES[0])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["favor+", "arc-cosine-3"])
+def test_masked_keys_are_not_read(name):
+    _, form, (q, k, v, c, s), mask = draw(name, SHAPES[0])
     with torch.no_grad():
         for x in (k, v):
             x.masked_fill_(~mask[:, None, :, None], torch.nan)
     out = triton_linear_attention(q, k, v, form, (c, s), mask)
     assert out[1].abs().max() == 0  # no key at all
-    grads = torch.autograd.grad(out.square().sum(), [q, k, v, c, s])
+    gradients = torch.autograd.grad(out.square().sum(), [q, k, v, c, s])
     kept = [x[:1, :, mask[0]] for x in (k, v)]
     alone = triton_linear_attention(q[:1, :, mask[0]], *kept, form, (c[:, mask[0]], s[:, mask[0]]))
     torch.testing.assert_close(out[:1, :, mask[0]], alone, rtol=1e-4, atol=1e-5)
-    assert all(g.isfinite().all() for g in grads)
-    assert grads[1].masked_select(~mask[:, None, :, None]).abs().max() == 0
+    assert all(x.isfinite().all() for x in gradients)
+    assert gradients[1].masked_select(~mask[:, None, :, None]).abs().max() == 0
 
 
-@pytest.mark.parametrize("case", [MAPS[1], MAPS[5]], ids=str)
-@pytest.mark.parametrize("size", [1e3, 1e-3])
-def test_any_norm(case, size):
-    """Outputs are means of the values; powers do not see the norm of a query, nor one factor for all keys."""
-    _, form, (q, k, v, c, s), _ = draw(case, (1, 2, 40, 32, 32, 32, (2, 40, 16)))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["favor+hyperbolic", "arc-cosine-8"])
+def test_any_norm(name):
+    """Outputs are means of the values. Powers depend neither on a query's norm nor on one factor for all keys."""
+    _, form, (q, k, v, c, s), _ = draw(name, (1, 2, 40, 32, 32, 32, (2, 40, 16)))
     with torch.no_grad():
         v.clamp_(-1, 1)
-    out = triton_linear_attention(q * size, k * size, v, form, (c, s))
-    assert out.abs().max() <= 1 + 1e-5
-    assert all(g.isfinite().all() for g in torch.autograd.grad(out.square().sum(), [q, k, v, c, s]))
-    if case[0] == "arc-cosine":
-        torch.testing.assert_close(out, triton_linear_attention(q, k, v, form, (c, s)), rtol=1e-4, atol=1e-5)
+    for size in (1e3, 1e-3):
+        out = triton_linear_attention(q * size, k * size, v, form, (c, s))
+        assert out.abs().max() <= 1 + 1e-5
+        assert all(x.isfinite().all() for x in torch.autograd.grad(out.square().sum(), [q, k, v, c, s]))
+        if form.kind == "power":
+            torch.testing.assert_close(out, triton_linear_attention(q, k, v, form, (c, s)), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_views_and_repetitions_give_the_same_bits():
-    _, form, (_, _, _, c, s), mask = draw(MAPS[0], (2, 2, 33, 32, 32, 16, (2, 33, 16)))
+    _, form, (_, _, _, c, s), mask = draw("favor+", (2, 2, 33, 32, 32, 16, (2, 33, 16)))
     qkv = torch.randn(2, 33, 3, 2, 32, device=DEVICE)  # as a layer projects them
     views = [x.detach().requires_grad_() for x in qkv.permute(2, 0, 3, 1, 4).unbind(0)]
     copies = [x.detach().contiguous().requires_grad_() for x in views]
@@ -199,38 +188,27 @@ def test_views_and_repetitions_give_the_same_bits():
 
 
 def test_fixed_planes_are_those_of_a_rotation():
-    _, form, (q, k, v, _, _), _ = draw(MAPS[2], (1, 2, 33, 32, 32, 16, (2, 33, 12)))
+    _, form, (q, k, v, _, _), _ = draw("arc-cosine-1", (1, 2, 33, 32, 32, 16, (2, 33, 12)))
     angles = torch.randn(1, 33, 12, device=DEVICE)
     rotation = PlaneRotation(angles.cos(), angles.sin(), 32)
-    planes = rotation.planar()
-    grads = []
+    results = []
     for out in (
-        triton_linear_attention(q, k, v, form, planes),
+        triton_linear_attention(q, k, v, form, rotation.planar()),
         triton_linear_attention(rotation.rotate(q), rotation.rotate(k), v, form),
     ):
-        grads.append([out, *torch.autograd.grad(out.square().sum(), [q, k, v])])
-    for a, b in zip(*grads, strict=True):
+        results.append([out, *torch.autograd.grad(out.square().sum(), [q, k, v])])
+    for a, b in zip(*results, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-def test_a_reason_is_told_once_for_all_shapes(caplog):
-    logs._warned.clear()
-    _, form, (q, k, v, _, _), _ = draw(MAPS[0], (1, 2, 9, 16, 16, 16, (2, 9, 8)))
-    for keys in (5, 6, 7):
-        reason = supports(q, k[:, :, :keys], v[:, :, :keys], form, interpreted=True)
-        assert f"[1, 2, {keys}, 16]" in reason
-        tell(reason)
-    assert len(caplog.records) == 1
-    tell(supports(q[..., :15], k[..., :15], v, form, interpreted=True))
-    assert len(caplog.records) == 2
-
-
-def test_reasons():
-    _, form, (q, k, v, c, s), mask = draw(MAPS[0], (1, 2, 4, 16, 16, 16, (2, 4, 8)))
+def test_reasons_against_arguments():
+    _, form, (q, k, v, c, s), mask = draw("favor+", (1, 2, 4, 16, 16, 16, (2, 4, 8)))
+    assert why_not_importable() is None
+    assert why_unsupported(q, k, v, form, (c, s), mask, interpreted=True) is None
     if GPU:
-        assert supports(q, k, v, form, (c, s), mask) is None
+        assert why_unsupported(q, k, v, form, (c, s), mask) is None
     else:
-        assert "not on cpu" in supports(q, k, v, form, (c, s), mask)
+        assert "not on cpu" in why_unsupported(q, k, v, form, (c, s), mask)
     odd = FeatureForm("exponential", form.weight[..., :15])
     for reason, arguments in [
         ("one type", (q.double(), k, v, form)),
@@ -248,11 +226,22 @@ def test_reasons():
             triton_linear_attention(*arguments)
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not GPU, reason="the interpreter has one block size")
-@pytest.mark.parametrize("case", [MAPS[0], MAPS[4]], ids=str)
-def test_block_sizes_chosen_by_timing(case):
-    phi, form, leaves, _ = draw(case, (2, 4, 2048, 64, 64, 256, (4, 2048, 32)), torch.bfloat16)
+@pytest.mark.parametrize("name", ["favor+", "arc-cosine-3"])
+def test_block_sizes_chosen_by_timing(name):
+    phi, form, leaves, _ = draw(name, (2, 4, 2048, 64, 64, 256, (4, 2048, 32)), torch.bfloat16)
     doubles = doubled(leaves)
     q, k, v, c, s = leaves
     out = triton_linear_attention(q, k, v, form, (c, s))
-    compare(out, definition(case, phi.double(), *doubles), leaves, doubles, 3e-2)
+    compare(out, definition(name, phi.double(), *doubles), leaves, doubles, 3e-2)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not GPU, reason="needs an NVIDIA GPU")
+def test_linear_attention_takes_the_kernels(caplog):
+    """A fallback would be logged."""
+    phi = build_feature_map("favor+", head_dim=32, num_heads=2, num_features=32).cuda()
+    q, k, v = torch.randn(3, 1, 2, 70, 32, device="cuda")
+    assert linear_attention(q, k, v, phi).isfinite().all()
+    assert not caplog.records

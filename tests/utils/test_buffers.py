@@ -72,7 +72,7 @@ class Shifted(FeatureMap):
         super().__init__(head_dim, num_heads, head_dim)
         self.register_computed_buffers()
 
-    def constants(self):
+    def computed_buffers(self):
         return {"shift": torch.arange(self.head_dim) / 3}
 
     def queries(self, q):

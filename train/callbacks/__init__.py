@@ -1,1 +1,1 @@
-"""Lightning callbacks: control of a run, what is measured on the way, and figures for TensorBoard."""
+"""Lightning callbacks: checkpoints, checks, clean stops, measurements, records and figures."""

@@ -1,4 +1,4 @@
-"""Checkpoints of a run: the best, wherever its folder is moved to, and the last, from which it goes on as itself."""
+"""Checkpoints of a run, and what makes a resumed run the same one: the best, the last, seeds of steps."""
 
 from __future__ import annotations
 
@@ -9,16 +9,21 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.fabric.plugins import TorchCheckpointIO
-from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+from lightning.pytorch.callbacks import Callback, Checkpoint, ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
-from train.callbacks.control import validation_due, whole_window
-from train.files import LAST, write_aside
+from performer_string.utils.seeds import derive_seed
+from train._compat import count_whole_epochs
+from train.callbacks.stopping import ends_within, validation_due, whole_window
+from train.run_folder import LAST, write_aside
 
 
-class WholeFiles(TorchCheckpointIO):
-    """Checkpoints written beside their place and renamed. Lightning's go through the folder for temporary files, and
-    are copied from there over the one before where that is another file system."""
+class AtomicCheckpoints(TorchCheckpointIO):
+    """Write checkpoints beside their place and rename them, so that each is whole or not there.
+
+    Lightning's go through the folder for temporary files. Where that is another file system they are copied from there
+    over the one before.
+    """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         if storage_options is not None:
@@ -29,16 +34,22 @@ class WholeFiles(TorchCheckpointIO):
         except RuntimeError as error:
             if "inline_container" not in str(error):
                 raise
-            said = "could not be written, as on a full disk; the checkpoint before it, if there was one, is still there"
-            raise OSError(errno.ENOSPC, said, str(path)) from error  # torch's writer of files says nothing of disks
+            text = "could not be written, as on a full disk; the checkpoint before it, if there was one, is still there"
+            raise OSError(errno.ENOSPC, text, str(path)) from error  # torch's writer of files says nothing of disks
 
 
 class MovableCheckpoint(ModelCheckpoint):
-    """A ModelCheckpoint that knows its best model after its folder was moved or copied.
+    """Keep the best model of a run as `best.ckpt`, also after its folder was moved or copied.
 
-    Lightning's own forgets it then, so that the next model, however bad, would replace it. A run in a new folder, which
-    has none, begins with its own.
+    Lightning's `ModelCheckpoint` forgets it then, so that the next model, however bad, would replace it. A run in a new
+    folder, which has none, begins anew.
+
+    Args:
+        directory: of the file.
     """
+
+    def __init__(self, directory: Path):
+        super().__init__(directory, "best", "val/accuracy", mode="max", enable_version_counter=False)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         def here(path: str) -> str:
@@ -51,17 +62,15 @@ class MovableCheckpoint(ModelCheckpoint):
         super().load_state_dict({**state_dict, **moved, "best_k_models": best, "dirpath": self.dirpath})
 
 
-def ends_within(trainer: L.Trainer) -> bool:
-    """Whether `max_steps` ended the training within an epoch."""
-    return 0 < trainer.max_steps <= trainer.global_step and not trainer.is_last_batch
-
-
 class LastCheckpoint(Checkpoint):
-    """`last.ckpt`: every so many steps, at the end of each epoch, and at the end of the training.
+    """Save `last.ckpt` every so many steps, at the end of each epoch, and at the end of the training.
 
-    Where a resumed run goes on as this one would: between whole windows of accumulated gradients, which are not saved;
-    instead of right before a validation, which would be left out, one step after it; and still within the epoch that
-    `max_steps` ends, after its validation, since Lightning counts that epoch as a whole one afterwards.
+    A resumed run goes on from it as this one would:
+
+    - It is saved between whole windows of accumulated gradients, which are not saved.
+    - Right before a validation, which would be left out, it is put off by one step.
+    - In an epoch that `max_steps` ends it is saved after the validation, since Lightning counts that epoch as a whole
+      one afterwards.
 
     Args:
         directory: of the file.
@@ -100,3 +109,25 @@ class LastCheckpoint(Checkpoint):
 
     def load_state_dict(self, state_dict: dict[str, int]) -> None:
         self.saved = state_dict["saved"]
+
+
+class StepSeed(Callback):
+    """Draw random numbers of a step (mixup, stochastic depth) from (seed, step, rank) alone.
+
+    The order of the data and the random features are such functions too. So a resumed run needs no saved random state
+    to end with the same weights as one that was not stopped.
+    """
+
+    def __init__(self, seed: int):
+        self.seed = seed
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        step = trainer.fit_loop.epoch_loop.total_batch_idx
+        torch.manual_seed(derive_seed(self.seed, "step", step, trainer.global_rank))
+
+
+class WholeEpochs(Callback):
+    """Let a run that is resumed from the end of an epoch go on with the next one."""
+
+    def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+        count_whole_epochs(trainer)

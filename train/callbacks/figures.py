@@ -1,4 +1,4 @@
-"""What a model has learned, drawn for TensorBoard after each validation."""
+"""Figures of what a model has learned, for TensorBoard, after each validation."""
 
 from __future__ import annotations
 
@@ -12,21 +12,24 @@ from torch import Tensor
 
 from performer_string import ViT
 from performer_string.position import SeparableEncoding
-from train.callbacks.monitor import tensorboard
-from train.probe import Probe, probe_attention
+from train.callbacks.metrics import tensorboard
+from train.inspection import AttentionInputs, inspect_attention
 
 LARGEST = 1024  # tokens beyond which a dense N x N attention matrix is not drawn up
 
 
-def estimator_error(probe: Probe) -> Tensor:
-    """Mean total variation between the layer's attention and the exact softmax of the same logits: 0 to 1."""
-    return (probe.weights() - probe.exact_weights()).abs().sum(-1).mean() / 2
+def estimator_error(layer: AttentionInputs) -> Tensor:
+    """Return the mean total variation between attention and the exact softmax of the same logits, 0 to 1."""
+    return (layer.weights() - layer.exact_weights()).abs().sum(-1).mean() / 2
 
 
 class ModelFigures(Callback):
-    """Estimator error against exact softmax, attention maps, learned frequencies, and what localities have learned.
+    """Log the error against exact softmax, attention maps, frequencies, and what relative biases have learned.
 
-    What needs images is taken on the first of the first validation batch, in evaluation mode.
+    What needs images is computed on the first of the first validation batch, in evaluation mode.
+
+    Args:
+        images: how many.
     """
 
     def __init__(self, images: int = 4):
@@ -47,7 +50,7 @@ class ModelFigures(Callback):
 
     @torch.no_grad()
     def on_validation_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        """Numbers go to every logger, figures to TensorBoard."""
+        """Log numbers to every logger and figures to TensorBoard."""
         writer, vit = tensorboard(trainer), module.vit
         assert isinstance(vit, ViT)
         if not trainer.loggers or not trainer.is_global_zero or self.batch is None or trainer.sanity_checking:
@@ -55,12 +58,12 @@ class ModelFigures(Callback):
         step, numbers, figures = trainer.global_step, dict(locality_scalars(vit)), {}
         grid = vit.grid(*self.batch.shape[-2:])
         if grid[0] * grid[1] <= LARGEST:
-            probes = probe_attention(vit, self.batch)
-            errors = [float(estimator_error(probe)) for probe in probes]
+            layers = inspect_attention(vit, self.batch)
+            errors = [float(estimator_error(layer)) for layer in layers]
             numbers["estimator/total_variation_to_softmax"] = sum(errors) / len(errors)
             numbers |= {f"estimator/layer_{layer}": error for layer, error in enumerate(errors)}
             if writer is not None:
-                figures["attention"] = attention_figure(vit, self.batch[0], probes, grid)
+                figures["attention"] = attention_figure(vit, self.batch[0], layers, grid)
         for logger in trainer.loggers:
             logger.log_metrics(numbers, step)
         if writer is not None:
@@ -71,18 +74,18 @@ class ModelFigures(Callback):
 
 
 def locality_scalars(vit: ViT) -> Iterator[tuple[str, float]]:
-    """What each locality has learned, by layer and head: of a decay, sigma in patches and the amplitude."""
+    """Yield what each relative bias has learned, by layer and head: of a decay, sigma in patches and the amplitude."""
     for layer, locality in enumerate(vit.localities()):
         for name, learned in locality.learned().items():
             for head, value in enumerate(learned.tolist()):
                 yield f"locality_{name}/layer_{layer}_head_{head}", value
 
 
-def attention_figure(vit: ViT, image: Tensor, probes: list[Probe], grid: tuple[int, ...]) -> Any:
-    """For the token that the last layer attends to most: where it looks itself, by layer (rows) and head (columns)."""
+def attention_figure(vit: ViT, image: Tensor, layers: list[AttentionInputs], grid: tuple[int, ...]) -> Any:
+    """Return maps of the attention of the token that the last layer attends to most, by layer (rows) and head."""
     from matplotlib.figure import Figure
 
-    maps = [p.of_image(0).effective_weights()[0].float() for p in probes]  # of [H, N, N]
+    maps = [layer.of_image(0).effective_weights()[0].float() for layer in layers]  # of [H, N, N]
     skip = vit.num_prefix
     token = int(maps[-1][:, :, skip:].sum((0, 1)).argmax())
     rows, columns = len(maps), maps[0].shape[0]
@@ -95,9 +98,9 @@ def attention_figure(vit: ViT, image: Tensor, probes: list[Probe], grid: tuple[i
         axes[layer][0].plot(x * vit.patch[1], y * vit.patch[0], "r+", markersize=10)
         axes[layer][0].set_ylabel(f"layer {layer}")
         for head in range(columns):
-            looks = weights[head, skip + token, skip:].reshape(grid)  # [N] -> [h, w]
-            axes[layer][head + 1].imshow(looks.cpu(), cmap="viridis")
-            axes[layer][head + 1].set_title(f"head {head}, max {looks.max():.2f}", fontsize=7)
+            attended = weights[head, skip + token, skip:].reshape(grid)  # [N] -> [h, w]
+            axes[layer][head + 1].imshow(attended.cpu(), cmap="viridis")
+            axes[layer][head + 1].set_title(f"head {head}, max {attended.max():.2f}", fontsize=7)
     for axis in axes.flat:
         axis.set(xticks=[], yticks=[])
     figure.tight_layout()
@@ -105,20 +108,22 @@ def attention_figure(vit: ViT, image: Tensor, probes: list[Probe], grid: tuple[i
 
 
 def locality_figure(vit: ViT) -> Any:
-    """log lambda over the offsets of the training grid, by layer (rows) and head (columns). None without a locality, or
-    in other than two dimensions."""
+    """Return maps of log lambda over the offsets of the training grid, by layer (rows) and head (columns).
+
+    None without a relative bias, or in other than two dimensions.
+    """
     from matplotlib.figure import Figure
 
-    found = vit.localities()
-    if not found or len(vit.train_grid) != 2:
+    biases = vit.localities()
+    if not biases or len(vit.train_grid) != 2:
         return None
-    (h, w), rows, columns = vit.train_grid, len(found), found[0].num_heads
+    (h, w), rows, columns = vit.train_grid, len(biases), biases[0].num_heads
     axes = (torch.arange(1 - n, n, dtype=torch.float32) for n in (h, w))
     offsets = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).to(vit.norm.weight.device)
     figure = Figure(figsize=(1.6 * columns, 1.7 * rows))
     panels = figure.subplots(rows, columns, squeeze=False)
-    for layer, locality in enumerate(found):
-        logs = locality.log_of_offsets(offsets).detach().float().cpu()  # [H or 1, 2 h - 1, 2 w - 1]
+    for layer, bias in enumerate(biases):
+        logs = bias.log_of_offsets(offsets).detach().float().cpu()  # [H or 1, 2 h - 1, 2 w - 1]
         for head, values in enumerate(logs.expand(columns, -1, -1)):
             panels[layer][head].imshow(values, cmap="viridis", extent=(-w + 0.5, w - 0.5, h - 0.5, -h + 0.5))
             panels[layer][head].set_title(f"{values.min():.1f} to {values.max():.1f}", fontsize=7)
@@ -129,7 +134,7 @@ def locality_figure(vit: ViT) -> Any:
 
 
 def frequency_figure(vit: ViT) -> Any:
-    """Plane frequencies of each layer as points: the first two axes, one colour a head. None without planes."""
+    """Return plane frequencies of each layer as points: two axes, one colour a head. None without planes."""
     from matplotlib.figure import Figure
 
     if not isinstance(vit.encoding, SeparableEncoding):

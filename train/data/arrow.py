@@ -23,8 +23,8 @@ from torch.utils.data import Dataset
 
 from performer_string.utils.seeds import derive_seed
 from performer_string.utils.validation import check_types
-from train.errors import one_message
-from train.files import write_aside
+from train.command_line import one_message
+from train.run_folder import write_aside
 
 GLYPHS = {  # 8 x 8, put in the middle of a cell
     "arrow": "...##... ..####.. .######. ##.##.## ...##... ...##... ...##... ...##...",
@@ -43,7 +43,7 @@ Distance = Literal["adjacent", "ray"]
 
 @dataclass
 class ArrowTask:
-    """One version of the task.
+    """A version of the task.
 
     Attributes:
         arrows: how many arrows, the one that counts included.
@@ -75,7 +75,7 @@ class ArrowTask:
         }
 
     def cells(self, pixels: int) -> int:
-        """Cells along a side of an image, which needs 1.5 times as many cells as glyphs."""
+        """Return the cells along a side of an image, which needs 1.5 times as many cells as glyphs."""
         cells, least = pixels // self.cell, math.ceil(math.sqrt(1.5 * (self.arrows + len(self.letters) + 1)))
         if pixels % self.cell or cells < least:
             raise ValueError(
@@ -85,7 +85,7 @@ class ArrowTask:
         return cells
 
     def draw(self, cells: int, seed: int) -> tuple[np.ndarray, int]:
-        """One image, uint8 [pixels, pixels], and its class: a function of (task, cells, seed) alone."""
+        """Return an image, uint8 [pixels, pixels], and its class: a function of (task, cells, seed) alone."""
         rng = np.random.default_rng(seed)
         while True:  # the Y at the edge may leave no cell for its arrow
             y, side = rng.integers(cells, size=2), int(rng.integers(4))
@@ -118,8 +118,8 @@ class ArrowTask:
         axis = int(np.abs(step).argmax())
         return int(cells - 1 - y[axis] if step[axis] > 0 else y[axis])
 
-    def null_accuracy(self) -> float:
-        """Of the answer "the most frequent direction", exactly: E[largest of the four counts] / arrows."""
+    def majority_accuracy(self) -> float:
+        """Return the exact accuracy of "the most frequent direction": E[largest of the four counts] / arrows."""
         total = 0.0
         for counts in itertools.product(range(self.arrows + 1), repeat=4):
             if sum(counts) == self.arrows:
@@ -129,7 +129,7 @@ class ArrowTask:
 
 
 class ArrowDataset(Dataset[tuple[Tensor, int]]):
-    """`size` images of a split, each a function of (seed, split, index) alone, in any order and any worker.
+    """A split of `size` images, each a function of (seed, split, index) alone, in any order and any worker.
 
     An index may run past `size`: the training stream takes epoch * size + index.
     """
@@ -152,7 +152,7 @@ class ArrowDataset(Dataset[tuple[Tensor, int]]):
 
 
 def contact_sheet(task: ArrowTask, pixels: int, path: Path, rows: int = 3, columns: int = 4) -> None:
-    """A sheet of training images with their classes."""
+    """Write a figure of training images with their classes."""
     import matplotlib.pyplot as plt
 
     data = ArrowDataset(task, pixels, rows * columns, "train")
@@ -177,7 +177,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     task = ArrowTask(distance=options.distance)
     with one_message():
         contact_sheet(task, options.resolution, options.out)
-    print(f"{options.out}: {DIRECTIONS} by the arrow at the base of the Y; null score {task.null_accuracy():.1%}")
+    baseline = f"majority baseline {task.majority_accuracy():.1%}"
+    print(f"{options.out}: {DIRECTIONS} by the arrow at the base of the Y; {baseline}")
 
 
 if __name__ == "__main__":

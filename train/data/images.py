@@ -1,4 +1,4 @@
-"""Images of a dataset: in which order, and through which transforms."""
+"""Transforms and order of the images of a dataset."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ AUGMENTATIONS = {
 
 
 def shuffled(total: int) -> Tensor:
-    """One order for all runs. Folders are sorted by class, so that the first so many images would be of one."""
+    """Return the order of `total` images, the same in all runs.
+
+    Folders are sorted by class, so that the first images alone would be of one class.
+    """
     return torch.randperm(total, generator=torch.Generator().manual_seed(0))
 
 
@@ -28,7 +31,7 @@ class UnreadableImageError(ValueError):
 
 
 class Cover(v2.Transform):
-    """Images as large as it takes to cover a size, their middle cut out: no proportion changes."""
+    """Resize images until they cover a size and cut out their middle: no proportion changes."""
 
     def __init__(self, size: tuple[int, int]):
         super().__init__()
@@ -44,7 +47,7 @@ class Cover(v2.Transform):
 
 
 class Transformed(Dataset[tuple[Tensor, int]]):
-    """Some of a dataset's images, through a transform.
+    """A part of a dataset's images, through a transform.
 
     Raises:
         UnreadableImageError: an image that cannot be read.
@@ -60,21 +63,21 @@ class Transformed(Dataset[tuple[Tensor, int]]):
         return len(self.indices)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        place = int(self.indices[index])
+        number = int(self.indices[index])
         try:
-            item = self.dataset[place]
+            item = self.dataset[number]
         except OSError as error:
             files = getattr(self.dataset, "samples", None)
-            name = f"image {place}" if files is None else files[place][0]
+            name = f"image {number}" if files is None else files[number][0]
             raise UnreadableImageError(f"{name} cannot be read ({error}). Repair it, or take it away.") from error
         if not isinstance(item, tuple | list) or len(item) != 2:
-            raise ValueError(f"item {place} of the data has to be a pair (image, class), not a {type(item).__name__}.")
+            raise ValueError(f"item {number} of the data has to be a pair (image, class), not a {type(item).__name__}.")
         image, label = self.transform(item[0]), int(item[1])
         if image.dtype != torch.uint8 or image.ndim != 3 or len(image) != self.channels:
             raise ValueError(
-                f"image {place} of the data is {image.dtype} of shape {list(image.shape)}: it has to be a PIL image or "
-                f"a uint8 tensor [C, H, W] of {self.channels} channels, which is scaled to [0, 1] and normalised later."
+                f"image {number} of the data is {image.dtype} of shape {list(image.shape)}: it has to be a PIL image "
+                f"or a uint8 tensor [C, H, W] of {self.channels} channels. It is scaled to [0, 1] and normalised later."
             )
         if not 0 <= label < self.classes:
-            raise ValueError(f"image {place} of the data is of class {label}: {self.classes} are numbered from 0.")
+            raise ValueError(f"image {number} of the data is of class {label}: {self.classes} are numbered from 0.")
         return image, label

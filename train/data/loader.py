@@ -18,7 +18,7 @@ Key = tuple[int, int]  # (epoch, index)
 
 
 class EpochSampler(Sampler[list[Key]]):
-    """Batches of (epoch, index) keys for one rank; each epoch is a permutation drawn from (seed, epoch) alone.
+    """Sampler of (epoch, index) keys for one rank; each epoch is a permutation drawn from (seed, epoch) alone.
 
     The ranks share out each global batch of `batch_size * world`, and the last, incomplete one is dropped, so that
     every rank takes equally many steps.
@@ -68,7 +68,7 @@ class KeyedDataset(Dataset[tuple[Tensor, int]]):
     Args:
         dataset: images and labels by index.
         seed: of the augmentations.
-        stream: every epoch has images of its own, `dataset[epoch * len(dataset) + index]`.
+        stream: every epoch has other images, `dataset[epoch * len(dataset) + index]`.
     """
 
     def __init__(self, dataset: Dataset[tuple[Tensor, int]], seed: int, stream: bool = False):
@@ -86,9 +86,9 @@ class KeyedDataset(Dataset[tuple[Tensor, int]]):
 
 
 def ignore_stop_signals(worker: int) -> None:
-    """For workers: Ctrl-C in a terminal reaches every process of the run, and stopping is the main process's to do.
+    """Let a worker ignore Ctrl-C, which reaches every process of a run in a terminal.
 
-    Without this the workers would be gone before the step at hand is done and saved. They end with the main process.
+    Without this the workers would end before the current step is done and saved. They end with the main process.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
@@ -96,7 +96,7 @@ def ignore_stop_signals(worker: int) -> None:
 
 @atexit.register
 def end_workers() -> None:
-    """Ends those that a crash has left. Else `multiprocessing` would ask them by SIGTERM, and wait forever."""
+    """End workers that a crash has left. Else `multiprocessing` would ask them by SIGTERM, and wait forever."""
     for process in multiprocessing.active_children():
         if process.daemon:
             process.kill()
@@ -124,13 +124,13 @@ class ResumableLoader(DataLoader[tuple[Tensor, int]]):
         return {"epoch": epoch, "batches": count, "step": self.order.step, "size": self.order.size}
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        own = (self.order.step, self.order.size)
+        step, size = self.order.step, self.order.size
         ended = state["batches"] >= state["size"] // state["step"]
-        if not ended and state["batches"] and own != (state["step"], state["size"]):
+        if not ended and state["batches"] and (step, size) != (state["step"], state["size"]):
             raise ValueError(
                 f"this run was stopped in the middle of an epoch of {state['size']} images, {state['step']} a step "
-                f"(the batch size times the number of processes), and can go on with those only, not with {own[1]} "
-                f"and {own[0]}: some images would come twice, or not at all."
+                f"(the batch size times the number of processes), and can go on with those only, not with {size} "
+                f"and {step}: some images would come twice, or not at all."
             )
         self.order.epoch = state["epoch"] + ended
         self.order.start = 0 if ended else state["batches"]

@@ -19,13 +19,13 @@ from train.data.arrow import ArrowDataset, ArrowTask
 from train.data.images import AUGMENTATIONS, Cover, Transformed
 from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignore_stop_signals
 from train.data.sizes import Size
-from train.data.sources import SOURCES, null_accuracy, open_source
-from train.data.stored import StoredImages
+from train.data.sources import SOURCES, majority_accuracy, open_source
+from train.data.splits import ImageSplits
 
 
 @dataclass(eq=False)
 class ImageData(L.LightningDataModule):
-    """What is trained and evaluated on: uint8 images in the loaders, normalised floats on the device.
+    """Images to train and evaluate on: uint8 in the loaders, normalised floats on the device.
 
     Attributes:
         source: `arrow`, `mnist`, `cifar10`, `cifar100`, `imagenette`, `imagenet` or `folder`.
@@ -38,7 +38,7 @@ class ImageData(L.LightningDataModule):
         resolutions: further sizes that each validation is repeated at, like 168 or 96x128 (height x width).
         augment: any of pad-crop, resized-crop, flip, rand-augment, erase; in this order.
         workers: processes that prepare data; 0 for none.
-        mean: of each channel, in [0, 1]; the source's unless given, 0.5 for a `folder`.
+        mean: of each channel, in [0, 1]; by default the source's, 0.5 for a `folder`.
         std: standard deviation of each channel, likewise.
         arrow: the version of the arrow task.
         size: [height, width] to train at, in pixels; the recipe takes it from the model. Images are made to cover the
@@ -93,18 +93,18 @@ class ImageData(L.LightningDataModule):
                 f"std above 0, not {shift.tolist()} and {scale.tolist()}."
             )
         self.shift, self.scale = shift[:, None, None], scale[:, None, None]  # [C, 1, 1]
-        self._sets: StoredImages | None = None
+        self._splits: ImageSplits | None = None
         self._trained: dict[str, Any] | None = None  # the state in the checkpoint that this comes from
         self._loader: ResumableLoader | None = None
         self._resume: dict[str, int] | None = None
 
     def plain(self) -> dict[str, Any]:
-        """The fields as plain values, which a checkpoint loads with `weights_only=True`."""
+        """Return the fields as plain values, which a checkpoint loads with `weights_only=True`."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         return {**values, "arrow": asdict(self.arrow)}
 
     def drawn_from(self, split: str) -> dict[str, Any]:
-        """What decides which images are held out for a split: `val` or `test`."""
+        """Return what decides which images are held out for a split: `val` or `test`."""
         if self.stored is None:
             return {"source": self.source, **asdict(self.arrow)}
         where = {"root": str(Path(self.root).expanduser().resolve())} if self.source == "folder" else {}
@@ -113,7 +113,7 @@ class ImageData(L.LightningDataModule):
 
     @classmethod
     def from_checkpoint(cls, state: dict[str, Any]) -> ImageData:
-        """What a checkpoint's `state_dict` says was trained on."""
+        """Return the data that a model was trained on, from the state in its checkpoint."""
         values = state["config"]
         data = cls(**{**values, "arrow": ArrowTask(**values["arrow"])})
         data._trained = state
@@ -126,34 +126,36 @@ class ImageData(L.LightningDataModule):
                 open_source(self.source, Path(self.root).expanduser(), train, download=True)
 
     def setup(self, stage: str | None = None) -> None:
-        """Opens the training images; for the stage `test` the test images, and nothing else."""
+        """Open the training images; for the stage `test` the test images, and nothing else."""
         if self.stored is None:
             return
-        self.num_classes = self.sets().open("test" if stage == "test" else "train")
+        self.num_classes = self.splits().open("test" if stage == "test" else "train")
 
-    def sets(self) -> StoredImages:
-        """The stored images, at the root as it is when they are first asked for."""
-        if self._sets is None:
-            self._sets = StoredImages(self.source, self.root, self.val_fraction)
+    def splits(self) -> ImageSplits:
+        """Return the stored images, at the root as it is when they are first asked for."""
+        if self._splits is None:
+            self._splits = ImageSplits(self.source, self.root, self.val_fraction)
             if self._trained is not None:
-                self._sets.of_checkpoint(self._trained)
-        return self._sets
+                self._splits.check_checkpoint(self._trained)
+        return self._splits
 
-    def null_accuracy(self, split: str) -> float:
-        """Accuracy of an answer that ignores the question: the mode of the arrows, or the most frequent class."""
+    def majority_accuracy(self, split: str) -> float:
+        """Return the accuracy of the majority baseline: the mode of the arrows, or the most frequent class."""
         if self.stored is None:
-            return self.arrow.null_accuracy()
-        return null_accuracy(*self.sets().held_out(split), self.num_classes or 1)
+            return self.arrow.majority_accuracy()
+        return majority_accuracy(*self.splits().held_out(split), self.num_classes or 1)
 
     def _images(self, dataset: Any, indices: Tensor, *transforms: Any) -> Transformed:
-        """Some of a dataset's images, through transforms of uint8 tensors."""
+        """Return some of a dataset's images, through transforms of uint8 tensors."""
         whole = v2.Compose([v2.PILToTensor(), *transforms])
         return Transformed(dataset, indices, whole, self.in_channels, self.num_classes or 0)
 
     def held_out(self, split: str, size: tuple[int, int], images: int = 0) -> Dataset[tuple[Tensor, int]]:
-        """The validation or test set at a size (height, width): larger images, or, for arrows, more cells.
+        """Return the validation or test set at a size: larger images, or, for arrows, more cells.
 
         Args:
+            split: `val` or `test`.
+            size: height and width in pixels.
             images: only the first so many, 0 for all; arrow images are drawn, so that any number of them can be had.
         """
         if self.stored is None:
@@ -161,11 +163,11 @@ class ImageData(L.LightningDataModule):
                 raise ValueError(f"arrow images are square, not {size[0]} x {size[1]}.")
             return ArrowDataset(self.arrow, size[0], images or self.val_size, split)
         self.setup("test" if split == "test" else None)
-        dataset, indices = self.sets().held_out(split)
+        dataset, indices = self.splits().held_out(split)
         return self._images(dataset, indices[: images or None], Cover(size))
 
     def train_dataset(self) -> Dataset[tuple[Tensor, int]]:
-        """What an epoch of training goes through, augmented."""
+        """Return the images of an epoch of training, augmented."""
         if self.stored is None:
             if self.train_size < 1:
                 raise ValueError(
@@ -175,10 +177,11 @@ class ImageData(L.LightningDataModule):
         self.setup()
         resize = [] if "resized-crop" in self.augment else [Cover((self.size[0], self.size[1]))]
         augment = [AUGMENTATIONS[name](tuple(self.size)) for name in self.augment]
-        indices = self.sets().parts[0][: self.train_size or None]
-        return self._images(self.sets().train, indices, *resize, *augment)
+        indices = self.splits().parts[0][: self.train_size or None]
+        return self._images(self.splits().train, indices, *resize, *augment)
 
     def train_dataloader(self) -> ResumableLoader:
+        """Return the training loader, where a resumed run left it."""
         stream = self.stored is None
         images = KeyedDataset(self.train_dataset(), self.seed, stream)
         sampler = EpochSampler(len(images), self.batch_size, self.seed, not stream, *self._rank())
@@ -189,31 +192,31 @@ class ImageData(L.LightningDataModule):
         return self._loader
 
     def state_dict(self) -> dict[str, Any]:
-        """For checkpoints: what the data are, and how far the epoch is."""
+        """Return what the data are, and how far the epoch is, for checkpoints."""
         position = self._loader.state_dict() if self._loader else None
-        return {"config": self.plain(), "position": position, **(self._sets.state() if self._sets else {})}
+        return {"config": self.plain(), "position": position, **(self._splits.state() if self._splits else {})}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         # Lightning asks for the loader, to count its steps, before it would restore a loader's state by itself.
         self._resume = state["position"]
         self._trained = state
-        if self._sets is not None:
-            self._sets.of_checkpoint(state)
+        if self._splits is not None:
+            self._splits.check_checkpoint(state)
 
     def loader(self, dataset: Dataset[tuple[Tensor, int]], batch_size: int | None = None) -> DataLoader[Any]:
-        """A dataset in order, each rank its share."""
+        """Return a loader of a dataset in order, each rank its share."""
         (rank, world), total = self._rank(), len(dataset)  # type: ignore[arg-type]
         if total < world:
             raise ValueError(
                 f"{total} images to evaluate on are fewer than the {world} processes: raise data.val_size or "
                 f"data.val_fraction, or take fewer processes."
             )
-        mine = range(rank, total, world)
+        indices = range(rank, total, world)
         options = {**self._workers(), "persistent_workers": False}
-        return DataLoader(dataset, batch_size or self.batch_size, sampler=mine, **options)
+        return DataLoader(dataset, batch_size or self.batch_size, sampler=indices, **options)
 
     def sizes(self) -> list[Size]:
-        """Sizes to validate and test at: the training size first."""
+        """Return the sizes to validate and test at: the training resolution first."""
         return list(dict.fromkeys(map(Size.of, [self.size, *self.resolutions])))
 
     def val_dataloader(self) -> list[DataLoader[Any]]:
@@ -223,7 +226,7 @@ class ImageData(L.LightningDataModule):
         return [self.loader(self.held_out("test", size)) for size in self.sizes()]
 
     def normalise(self, images: Tensor) -> Tensor:
-        """uint8 [B, C, H, W] to floats with the source's mean and deviation."""
+        """Return uint8 images [B, C, H, W] as floats, normalised by the source's mean and deviation."""
         return (images.float() / 255 - self.shift.to(images.device)) / self.scale.to(images.device)
 
     def on_after_batch_transfer(self, batch: tuple[Tensor, Tensor], dataloader_idx: int) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""Where images come from: torchvision's datasets and folders of images, each with what its numbers mean."""
+"""Sources of images: torchvision's datasets and folders of images, each with what its numbers mean."""
 
 from __future__ import annotations
 
@@ -47,38 +47,41 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CIFAR = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 
 
-# torchvision's own list, and what else Pillow reads as it comes.
+# The list of torchvision, and what else Pillow reads as it comes.
 ENDINGS = {*datasets.folder.IMG_EXTENSIONS, ".gif", ".jfif", ".avif", ".jp2", ".tga"} & {*Image.registered_extensions()}
 
 
 def open_image(path: str) -> Image.Image:
-    """An image as RGB, upright as its EXIF says; 16 bits a pixel are scaled to 8, where Pillow's own conversion would
-    cut off at 255.
+    """Return an image as RGB, upright as its EXIF says.
+
+    16 bits a pixel are scaled to 8, where Pillow's conversion would cut off at 255.
 
     Raises:
-        OSError: whatever kept it from being read.
+        OSError: for any reason that it cannot be read.
     """
     try:
         with open(path, "rb") as file:
             image: Image.Image = ImageOps.exif_transpose(Image.open(file))
             if image.mode == "F":
-                raise ValueError("floating-point pixels have no range of their own: save it with 8 or 16 bits")
+                raise ValueError("floating-point pixels have no range: save it with 8 or 16 bits")
             if image.mode.startswith("I"):
                 image = Image.fromarray((np.asarray(image).clip(0, 65535) / 257).round().astype(np.uint8))
             return image.convert("RGB")
     except OSError:
         raise
-    except Exception as error:  # Pillow raises many types: a damaged chunk is a SyntaxError, too large a one its own
+    except (
+        Exception
+    ) as error:  # Pillow raises many types: a damaged chunk is a SyntaxError, too large a one has another type
         raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 def classes_in(folder: Path) -> list[str]:
-    """Names of its folders in their order, without hidden ones such as .ipynb_checkpoints."""
+    """Return the names of a folder's folders in their order, without hidden ones such as .ipynb_checkpoints."""
     return sorted(inside.name for inside in folder.iterdir() if inside.is_dir() and not inside.name.startswith("."))
 
 
 class ClassFolders(datasets.ImageFolder):
-    """A folder of images for each class. Files of other endings than those of images are left out, and said to be."""
+    """A folder of images for each class. Files of other endings than those of images are left out, with a warning."""
 
     def __init__(self, root: Path):
         other: Counter[str] = Counter()
@@ -104,15 +107,15 @@ class ClassFolders(datasets.ImageFolder):
 
 
 def image_folder(root: Path, train: bool, download: bool) -> VisionDataset:
-    """`root/train/CLASS/IMAGE` and `root/test/CLASS/IMAGE` (or `root/val`): any images that Pillow reads."""
+    """Return `root/train/CLASS/IMAGE` or `root/test/CLASS/IMAGE` (or `root/val`): any images that Pillow reads."""
     if download:
         raise ValueError("a folder of images is not downloaded; leave data.download out.")
     names = ("train",) if train else ("test", "val")
-    found = [root / name for name in names if (root / name).is_dir()]
-    if not found:
+    folders = [root / name for name in names if (root / name).is_dir()]
+    if not folders:
         raise FileNotFoundError(f"there is no folder {' or '.join(str(root / name) for name in names)}")
-    labelled = [folder for folder in found if classes_in(folder)]
-    chosen = (labelled or found)[0]  # ImageNet's test images have no labels
+    labelled = [folder for folder in folders if classes_in(folder)]
+    chosen = (labelled or folders)[0]  # ImageNet's test images have no labels
     if len(labelled) > 1:
         warn_once(log, str(root), f"{labelled[1]} is not used: validation is held out of {root / 'train'}.")
     try:
@@ -122,12 +125,14 @@ def image_folder(root: Path, train: bool, download: bool) -> VisionDataset:
 
 
 def built_in(dataset: Callable[..., VisionDataset]) -> Build:
+    """Return the builder of a dataset of torchvision."""
     return lambda root, train, download: dataset(str(root), train=train, download=download)
 
 
 def imagenette(root: Path, train: bool, download: bool) -> VisionDataset:
-    there = (root / "imagenette2-160").is_dir()  # torchvision refuses to download over it
-    return datasets.Imagenette(str(root), "train" if train else "val", size="160px", download=download and not there)
+    """Return Imagenette with images of 160 pixels."""
+    present = (root / "imagenette2-160").is_dir()  # torchvision refuses to download over it
+    return datasets.Imagenette(str(root), "train" if train else "val", size="160px", download=download and not present)
 
 
 SOURCES: dict[str, Source] = {
@@ -174,7 +179,11 @@ SOURCES: dict[str, Source] = {
 
 
 def open_source(name: str, root: Path, train: bool, download: bool = False) -> VisionDataset:
-    """The dataset; where its files are missing, an error that says which to get, from where, and where to put them."""
+    """Return the training or the test set of a source.
+
+    Raises:
+        FileNotFoundError: its files are missing. It says which to get, from where, and where to put them.
+    """
     source = SOURCES[name]
     try:
         return source.build(root, train, download)
@@ -187,8 +196,8 @@ def open_source(name: str, root: Path, train: bool, download: bool = False) -> V
         ) from error
 
 
-def null_accuracy(dataset: Any, indices: Tensor, classes: int) -> float:
-    """Share of the most frequent class among some images; as if all were as frequent, where labels are not listed."""
+def majority_accuracy(dataset: Any, indices: Tensor, classes: int) -> float:
+    """Return the share of the most frequent class among some images; 1 / classes where labels are not listed."""
     targets = getattr(dataset, "targets", None)
     if targets is None:
         return 1 / classes

@@ -39,7 +39,9 @@ class BiasedFeatures(ArcCosineFeatures):
         return
 
     def draw(self, step: int) -> Tensor:
-        return orthogonal_projection(self.num_heads, self.draws(), self.head_dim + 1, derive_seed(self.seed, step))
+        return orthogonal_projection(
+            self.num_heads, self.num_projections(), self.head_dim + 1, derive_seed(self.seed, step)
+        )
 
     def append_bias(self, x: Tensor) -> Tensor:
         return torch.cat([x, x.new_full((*x.shape[:-1], 1), self.bias)], -1)
@@ -47,17 +49,17 @@ class BiasedFeatures(ArcCosineFeatures):
     def queries(self, q: Tensor) -> Tensor:
         return super().queries(self.append_bias(q))
 
-    def key_scale(self, k: Tensor, hidden: Tensor | None = None) -> Tensor:
-        return super().key_scale(self.append_bias(k), hidden)
+    def key_scale(self, k: Tensor, masked: Tensor | None = None) -> Tensor:
+        return super().key_scale(self.append_bias(k), masked)
 
     def scaled_queries(self, q: Tensor, scale: Tensor, heads: Heads = ALL) -> Tensor:
         q = self.append_bias(q.to(scale.dtype))
         norms = q.norm(dim=-1, keepdim=True).detach()
-        return self.powers(q / (norms * self.reach(heads)), heads)
+        return self.power_features(q / (norms * self.row_scale(heads)), heads)
 
-    def scaled_keys(self, k: Tensor, scale: Tensor, hidden: Tensor | None = None, heads: Heads = ALL) -> Tensor:
-        k = self.append_bias(k.to(scale.dtype)) / (scale * self.reach(heads))
-        return self.powers(k if hidden is None else k.masked_fill(hidden, 0.0), heads)
+    def scaled_keys(self, k: Tensor, scale: Tensor, masked: Tensor | None = None, heads: Heads = ALL) -> Tensor:
+        k = self.append_bias(k.to(scale.dtype)) / (scale * self.row_scale(heads))
+        return self.power_features(k if masked is None else k.masked_fill(masked, 0.0), heads)
 
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
         return super().log_kernel(self.append_bias(q), self.append_bias(k))

@@ -1,1 +1,14 @@
-"""Distance decays in time linear in the tokens of a grid: windows, a bilateral grid, and the choice of both."""
+"""Relative biases in time linear in the tokens of a grid; nothing here is needed to read `bias/decays.py`.
+
+Read in this order:
+
+    sums.py            the entry: `decayed_sum` over a grid, and `decayed_attention` with prefix tokens and denominator
+    plan.py            which heads go through a window and which through coarse nodes, by predicted cost
+    window.py          the exact sum inside a window, over the tiles of tiles.py
+    bilateral_grid.py  the sum of wide Gaussians through coarse nodes, with the operations of nodes.py
+    recompute.py       features of a slab of tokens at a time: `StoredFeatures` or `RecomputedFeatures`
+"""
+
+from performer_string.bias.linear_time.sums import decayed_attention, decayed_sum
+
+__all__ = ["decayed_attention", "decayed_sum"]

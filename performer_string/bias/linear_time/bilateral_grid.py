@@ -3,16 +3,17 @@
     lambda(r) = sum_g a_g exp(-|r|^2 / (2 s_g^2)) ~ sum_g a_g (hat B_g hat^T)(r)
 
 Nodes lie t apart, `cell` tokens along each axis; hat weights interpolate between them. Splat and slice each widen the
-kernel by the hats' variance f (1 - f) t^2 at the fraction f of a cell, t^2 (1 - 1 / cell^2) / 6 in the mean over the
-tokens of a cell, so that the blur B_g is a Gaussian of the variance b^2 = s_g^2 - t^2 (1 - 1 / cell^2) / 3 and of the
-amplitude s_g / b along each axis, which keeps the mass. cell = 1 is exact.
+Gaussian by the hats' variance f (1 - f) t^2 at the fraction f of a cell. Its mean over the tokens of a cell is
+t^2 (1 - 1 / cell^2) / 6. The blur B_g is therefore a Gaussian of the variance b^2 = s_g^2 - t^2 (1 - 1 / cell^2) / 3
+and of the amplitude s_g / b along each axis, which keeps the mass. cell = 1 is exact.
 
-Heads go one by one; the features of some cells are held at a time, in the backward pass as well, where they and the
-sums at the nodes are computed again. Source: the project's own; the bilateral grid is Chen, Paris and Durand (2007).
+Heads go one by one. Only the features of some cells are in memory. The backward pass computes them, and the sums at the
+nodes, again. Source: the project's own; the bilateral grid is Chen, Paris and Durand (2007).
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import Any
 
@@ -22,11 +23,11 @@ from torch import Tensor
 from performer_string.bias.linear_time.nodes import (
     Blur,
     Cells,
+    apply_blur,
     blur_gradients,
-    blurred,
     from_cells,
-    slice_across,
     slice_nodes,
+    slice_transposed,
     splat,
     to_cells,
 )
@@ -35,24 +36,34 @@ from performer_string.ops.layout import Grid, Triple
 from performer_string.utils.autograd import first_order
 from performer_string.utils.numerics import chunk_slices
 
-REACH = 3.5  # of the blur, in standard deviations
-LEAST_BLOCK = 16  # values at a time, or matrix products get slow
-SUMS = {"cpu": 2**25, "cuda": 2**28}  # at the nodes, held at a time; features are made for each block of values
+BLUR_REACH = 3.5  # in standard deviations
+MIN_VALUE_BLOCK = 16  # values at a time; matrix products of fewer are slow
+NODE_SUMS = {"cpu": 2**25, "cuda": 2**28}  # numbers at the nodes in memory; each block of values computes features anew
 
 
-def cells_of(spacing: float, grid: Grid) -> Triple:
-    """Tokens of a cell along each axis: the most whose nodes lie at most `spacing` patches apart, at least 1.
+def cell_shape(spacing: float, grid: Grid) -> Triple:
+    """Return the tokens of a cell along each axis: the most whose nodes lie at most `spacing` patches apart.
 
-    Four cells along an axis cost next to nothing more than one, and keep the gradient to a very wide Gaussian's width.
+    They are at least 1 and at most a quarter of the axis. Four cells cost next to nothing more than one, and keep the
+    gradient to a very wide Gaussian's width.
     """
-    c0, c1, c2 = (
+    c0, c1, c2 = [
         max(1, min(n // 4, math.floor(spacing / step + 1e-9))) for n, step in zip(grid.shape, grid.steps, strict=True)
-    )
+    ]
     return c0, c1, c2
 
 
-def stencil(width: Tensor, reach: int, cell: int, step: float) -> Tensor:
-    """The blur along one axis: a width [] -> its weights at -reach .. reach nodes, [2 reach + 1]."""
+@functools.lru_cache(maxsize=256)
+def make_cells(grid: Grid, cell: Triple) -> Cells:
+    """Return the cells of a grid, its axes of one token put first, which leaves the order of the tokens as it is."""
+    a, b, c = sorted(range(3), key=lambda axis: grid.shape[axis] > 1)
+    shape, steps = grid.shape, grid.steps
+    sorted_grid = Grid((shape[a], shape[b], shape[c]), (steps[a], steps[b], steps[c]), grid.dim)
+    return Cells(sorted_grid, (cell[a], cell[b], cell[c]))
+
+
+def blur_weights(width: Tensor, reach: int, cell: int, step: float) -> Tensor:
+    """Return the blur along one axis: a width [] -> weights at -reach .. reach nodes, [2 reach + 1]."""
     spacing = cell * step
     variance = width.square() - spacing**2 * (1 - cell**-2) / 3
     offsets = torch.arange(-reach, reach + 1, device=width.device, dtype=width.dtype) * spacing
@@ -60,112 +71,116 @@ def stencil(width: Tensor, reach: int, cell: int, step: float) -> Tensor:
 
 
 class _GridSum(torch.autograd.Function):
-    """out = slice(B splat(fk, v), fq), and fq . sums, of one head: q, k, v [cells, B, S, .], sums [B, m, .]."""
+    """out = slice(B splat(fk, v), fq) of one head, and one column more: fq . key_sums.
+
+    Shapes: q, k, v [cells, B, S, .], key_sums [B, m, .].
+    """
 
     @staticmethod
     def forward(
         ctx: Any,
         source: FeatureSource,
         cells: Cells,
-        axes: list[list[int]],
+        blur_axes: list[list[int]],
         masked: Tensor | None,
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        sums: Tensor | None,
-        *rest: Tensor,
+        key_sums: Tensor | None,
+        *blurs_and_learned: Tensor,
     ) -> Tensor:
-        ctx.source, ctx.cells, ctx.axes = source, cells, axes
-        blurs, _ = _blurs(rest, axes)
+        ctx.source, ctx.cells, ctx.blur_axes, ctx.has_key_sums = source, cells, blur_axes, key_sums is not None
+        blurs, _ = _blurs(blurs_and_learned, blur_axes)
         width = v.shape[-1]
         out = v.new_zeros(*v.shape[:-1], width + 1)
-        for values in chunk_slices(width, _block(v, source, cells)):
+        for values in chunk_slices(width, _value_block(v, source, cells)):
             nodes, total = _splat_keys(source, cells, masked, k, v[..., values])
-            far = total if sums is None else sums
-            nodes = _blur_all(nodes, blurs)
-            for own in _slabs(q, source, cells):
-                features = source.queries(q[own])
-                out[own][..., values] += slice_nodes(nodes, features, cells, own)
-                if not values.start:  # once
-                    out[own][..., -far.shape[-1] :] += features @ far
-        ctx.save_for_backward(q, k, v, masked, far, *rest)
-        ctx.given = sums is not None
+            total = total if key_sums is None else key_sums
+            nodes = _apply_blurs(nodes, blurs)
+            for part in _parts(q, source, cells):
+                features = source.queries(q[part])
+                out[part][..., values] += slice_nodes(nodes, features, cells, part)
+                if values.start == 0:  # the last column does not depend on the values
+                    out[part][..., -total.shape[-1] :] += features @ total
+        ctx.save_for_backward(q, k, v, masked, total, *blurs_and_learned)
         return out
 
     @staticmethod
     @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, masked, far, *rest = ctx.saved_tensors
+        q, k, v, masked, total, *blurs_and_learned = ctx.saved_tensors
         source, cells = ctx.source, ctx.cells
-        blurs, learned = _blurs(rest, ctx.axes)
+        blurs, learned = _blurs(blurs_and_learned, ctx.blur_axes)
         q_grad, k_grad, v_grad, *learned_grads = (torch.zeros_like(x) for x in (q, k, v, *learned))
         blur_grads = [torch.zeros_like(weights) for blur in blurs for _, weights in blur]
-        far_grad = torch.zeros_like(far)
-        for values in chunk_slices(v.shape[-1], _block(v, source, cells)):
+        total_grad = torch.zeros_like(total)
+        for values in chunk_slices(v.shape[-1], _value_block(v, source, cells)):
             nodes, _ = _splat_keys(source, cells, masked, k, v[..., values])
-            smooth = _blur_all(nodes, blurs)
-            smooth_grad = torch.zeros_like(nodes)
-            for own in _slabs(q, source, cells):
-                again, g = Recomputed(source.queries, q[own]), gradient[own][..., values].contiguous()
-                splat(smooth_grad, again.features, g, cells, own)
-                across = slice_across(smooth, g, cells, own)
-                if not values.start:
-                    g = gradient[own][..., -far.shape[-1] :]
-                    across += g @ far.mT
-                    far_grad += (again.features.mT @ g).sum(0)
-                q_grad[own] += again.back(across, learned, learned_grads)
-            del smooth
-            found = [x for blur in blurs for x in blur_gradients(nodes, smooth_grad, blur)]
-            for total, x in zip(blur_grads, found, strict=True):
-                total += x
-            nodes_grad = _blur_all(smooth_grad, blurs)
-            for own in _slabs(q, source, cells):
-                again = Recomputed(source.keys, k[own], None if masked is None else masked[own])
-                v_grad[own][..., values] = slice_nodes(nodes_grad, again.features, cells, own)
-                across = slice_across(nodes_grad, v[own][..., values], cells, own)
-                if not ctx.given and not values.start:
-                    across += far_grad.mT
-                k_grad[own] += again.back(across, learned, learned_grads)
-        sums_grad = far_grad if ctx.given else None
-        return None, None, None, None, q_grad, k_grad, v_grad, sums_grad, *blur_grads, *learned_grads
+            blurred = _apply_blurs(nodes, blurs)
+            blurred_grad = torch.zeros_like(nodes)
+            for part in _parts(q, source, cells):
+                queries, g = Recomputed(source.queries, q[part]), gradient[part][..., values].contiguous()
+                splat(blurred_grad, queries.features, g, cells, part)
+                features_grad = slice_transposed(blurred, g, cells, part)
+                if values.start == 0:
+                    g = gradient[part][..., -total.shape[-1] :]
+                    features_grad += g @ total.mT
+                    total_grad += (queries.features.mT @ g).sum(0)
+                q_grad[part] += queries.backward(features_grad, learned, learned_grads)
+            del blurred
+            gradients = [x for blur in blurs for x in blur_gradients(nodes, blurred_grad, blur)]
+            for blur_grad, x in zip(blur_grads, gradients, strict=True):
+                blur_grad += x
+            nodes_grad = _apply_blurs(blurred_grad, blurs)
+            for part in _parts(q, source, cells):
+                keys = Recomputed(source.keys, k[part], None if masked is None else masked[part])
+                v_grad[part][..., values] = slice_nodes(nodes_grad, keys.features, cells, part)
+                features_grad = slice_transposed(nodes_grad, v[part][..., values], cells, part)
+                if not ctx.has_key_sums and values.start == 0:
+                    features_grad += total_grad.mT
+                k_grad[part] += keys.backward(features_grad, learned, learned_grads)
+        key_sums_grad = total_grad if ctx.has_key_sums else None
+        return None, None, None, None, q_grad, k_grad, v_grad, key_sums_grad, *blur_grads, *learned_grads
 
 
-def _blurs(rest: tuple[Tensor, ...] | list[Tensor], axes: list[list[int]]) -> tuple[list[Blur], list[Tensor]]:
-    """The Gaussians' blurs, and what is learned, from both in a row."""
-    left = list(rest)
-    return [[(c, left.pop(0)) for c in own] for own in axes], left
+def _blurs(
+    blurs_and_learned: tuple[Tensor, ...] | list[Tensor], blur_axes: list[list[int]]
+) -> tuple[list[Blur], list[Tensor]]:
+    """Return the blur of each Gaussian, and what is learned beside them, from the tensors of both in a row."""
+    rest = list(blurs_and_learned)
+    return [[(c, rest.pop(0)) for c in axes] for axes in blur_axes], rest
 
 
-def _blur_all(nodes: Tensor, blurs: list[Blur]) -> Tensor:
-    total = blurred(nodes, blurs[0])
+def _apply_blurs(nodes: Tensor, blurs: list[Blur]) -> Tensor:
+    """Return the sum of all Gaussians' blurs of the nodes."""
+    total = apply_blur(nodes, blurs[0])
     for blur in blurs[1:]:
-        total += blurred(nodes, blur)
+        total += apply_blur(nodes, blur)
     return total
 
 
 def _splat_keys(
     source: FeatureSource, cells: Cells, masked: Tensor | None, k: Tensor, v: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The sums at the nodes of keys and a block of values, [x_0, x_1, x_2, B, m, e], and the sum of keys, [B, m, 1]."""
+    """Return the sums of keys and a block of values at the nodes, [x_0, x_1, x_2, B, m, e], and of keys, [B, m, 1]."""
     nodes = v.new_zeros(*cells.nodes, v.shape[1], source.size, v.shape[-1])
     total = v.new_zeros(v.shape[1], source.size)
-    for own in _slabs(k, source, cells):
-        features = source.keys(k[own], None if masked is None else masked[own])
+    for part in _parts(k, source, cells):
+        features = source.keys(k[part], None if masked is None else masked[part])
         total += features.sum((0, 2))
-        splat(nodes, features, v[own], cells, own)
+        splat(nodes, features, v[part], cells, part)
     return nodes, total[..., None]
 
 
-def _slabs(x: Tensor, source: FeatureSource, cells: Cells) -> list[slice]:
-    """Cells whose features are held together."""
+def _parts(x: Tensor, source: FeatureSource, cells: Cells) -> list[slice]:
+    """Return the cells whose features are in memory together."""
     return chunk_slices(cells.total, max(1, slab_size(x.device) // (x.shape[1] * x.shape[2] * source.size)))
 
 
-def _block(v: Tensor, source: FeatureSource, cells: Cells) -> int:
-    """Values whose sums are held together."""
-    nodes = cells.nodes[0] * cells.nodes[1] * cells.nodes[2]
-    room = SUMS.get(v.device.type, SUMS["cpu"]) // (nodes * v.shape[1] * source.size)
-    return v.shape[-1] if room >= v.shape[-1] else max(LEAST_BLOCK, room)
+def _value_block(v: Tensor, source: FeatureSource, cells: Cells) -> int:
+    """Return the number of values whose sums at the nodes are in memory together."""
+    room = NODE_SUMS.get(v.device.type, NODE_SUMS["cpu"]) // (cells.total_nodes * v.shape[1] * source.size)
+    return v.shape[-1] if room >= v.shape[-1] else max(MIN_VALUE_BLOCK, room)
 
 
 def grid_sum(
@@ -178,47 +193,42 @@ def grid_sum(
     grid: Grid,
     cell: Triple,
     masked: Tensor | None = None,
-    sums: Tensor | None = None,
+    key_sums: Tensor | None = None,
 ) -> Tensor:
-    """sum_j lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j for a mixture of Gaussians, to a few per cent, and one column
-    more, as `plan.decayed_sum` has it: [B, H, N, d + 1].
+    """Return sum_j lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j of a mixture of Gaussians, and one column more.
 
     Args:
         source: of the features of queries and keys.
         q, k: [B, H, N, .].
         v: [B, H, N, d].
-        amplitudes, widths: a_g and s_g of each head, [H, G], widths in patches; nodes lie half a width apart or less.
+        amplitudes, widths: a_g and s_g of each head, [H, G], widths in patches. The error is a few per cent where nodes
+            lie at most half a width apart.
         grid: of the tokens, two or more.
         cell: tokens from node to node along each axis.
-        masked: masked keys, [B, 1, N, 1].
-        sums: [B, H, m, d + 1 or 1]; None for the sum over the keys.
+        masked: True for masked keys, [B, 1, N, 1].
+        key_sums: [B, H, m, d + 1 or 1], as `decayed_sum` has it; None for the sum over the keys.
+
+    Returns:
+        [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).
     """
-    cells = cells_behind(grid, cell)
-    shape, cell = cells.grid.shape, cells.cell
+    cells = make_cells(grid, cell)
+    shape, steps, cell = cells.grid.shape, cells.grid.steps, cells.cell
     if masked is None and any(n % s for n, s in zip(shape, cell, strict=True)):
         masked = torch.zeros(1, 1, grid.tokens, 1, dtype=torch.bool, device=v.device)
-    if masked is not None:  # and what is no token at the edge
+    if masked is not None:  # and so are places of a cell beyond the edge, which hold no token
         masked = to_cells((~masked[:, 0]).to(torch.uint8), shape, cell) == 0  # [cells, B, S, 1]
-    outs = []
+    axes, outs = [c for c in range(3) if shape[c] > 1], []
+    lengths = widths.detach().tolist()
     for h, (queries, keys, values) in enumerate(zip(*(x.unbind(1) for x in (q, k, v)), strict=True)):
-        axes, weights = [], []
-        for amplitude, width in zip(amplitudes[h].unbind(), widths[h].unbind(), strict=True):
-            axes.append([c for c in range(3) if shape[c] > 1])
-            for c in axes[-1]:
-                step = cells.grid.steps[c]
-                reach = min(cells.nodes[c] - 1, math.ceil(REACH * float(width.detach()) / (cell[c] * step)))
-                weights.append(stencil(width, reach, cell[c], step) * (amplitude if c == axes[-1][0] else 1.0))
-        own, far = source.of(h), None if sums is None else sums[:, h]
+        weights = []
+        for amplitude, width, length in zip(amplitudes[h].unbind(), widths[h].unbind(), lengths[h], strict=True):
+            for c in axes:
+                reach = min(cells.nodes[c] - 1, math.ceil(BLUR_REACH * length / (cell[c] * steps[c])))
+                factor = amplitude if c == axes[0] else 1.0
+                weights.append(blur_weights(width, reach, cell[c], steps[c]) * factor)
+        head, total = source.select_heads(h), None if key_sums is None else key_sums[:, h]
         tokens = [to_cells(x, shape, cell) for x in (queries, keys, values)]
-        out = _GridSum.apply(own, cells, axes, masked, *tokens, far, *weights, *own.learned)
+        blur_axes = [axes] * len(lengths[h])
+        out = _GridSum.apply(head, cells, blur_axes, masked, *tokens, total, *weights, *head.learned)
         outs.append(from_cells(out, shape, cell))
     return torch.stack(outs, dim=1)
-
-
-def cells_behind(grid: Grid, cell: Triple) -> Cells:
-    """The cells of a grid, its axes of one token put first, which leaves the order of the tokens as it is."""
-    order = sorted(range(3), key=lambda c: grid.shape[c] > 1)
-    a, b, c = order
-    shape, steps = grid.shape, grid.steps
-    turned = Grid((shape[a], shape[b], shape[c]), (steps[a], steps[b], steps[c]), grid.dim)
-    return Cells(turned, (cell[a], cell[b], cell[c]))

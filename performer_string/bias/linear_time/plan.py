@@ -1,243 +1,127 @@
-"""Locality focusing in linear time: which of two ways a head goes, by what each is predicted to cost.
+"""The choice between a window and coarse nodes for each head, by the predicted cost of both.
 
 A decay is exact as a function of distance and, to sufficient accuracy, a mixture of Gaussians. Its wide components can
-go through a grid of nodes (`grid`), the rest through a window (`window`), which then takes the decay
-less what the grid has given. A `Split` says how; a decay lists those that keep its error within bounds.
+go through coarse nodes (`bilateral_grid`), the rest through a window (`window`). The window then takes the decay less
+what the nodes have. A decay lists the `Split`s that keep its error within bounds.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-import torch
 from torch import Tensor
-from torch.nn import functional as F
 
-from performer_string.bias.linear_time.bilateral_grid import LEAST_BLOCK, cells_behind, cells_of, grid_sum
-from performer_string.bias.linear_time.recompute import (
-    FeatureSource,
-    RecomputedFeatures,
-    key_sums,
-    largest_scale,
-    slab_size,
-)
-from performer_string.bias.linear_time.tiles import products, radius_in_tokens
-from performer_string.bias.linear_time.window import window_sum
-from performer_string.feature_maps import FeatureMap
+from performer_string.bias.linear_time.bilateral_grid import MIN_VALUE_BLOCK, cell_shape, make_cells
+from performer_string.bias.linear_time.recompute import slab_size
+from performer_string.bias.linear_time.tiles import count_products, radius_in_tokens
 from performer_string.ops.layout import Grid, Triple
-from performer_string.utils.numerics import safe_divide
 
-# Of the predicted cost, in multiplications: moving a number to or from memory is worth this many, measured on a CPU.
-MEMORY = 30.0
+if TYPE_CHECKING:
+    from performer_string.bias.base import RelativeBias, Split
 
-
-@dataclass(frozen=True)
-class Split:
-    """One way to sum a head's decay.
-
-    Attributes:
-        radius: of the window, in patches; None for no window.
-        spacing: of the nodes at most, in patches; None for no grid.
-        first: the components from here on go through the grid.
-    """
-
-    radius: float | None
-    spacing: float | None
-    first: int
-
-
-class Mixture(Protocol):
-    """What focusing asks of a kernel of the offset.
-
-    Attributes:
-        normalised: whether the denominator sees it too.
-    """
-
-    normalised: bool
-
-    def components(self) -> tuple[Tensor, Tensor]:
-        """Amplitudes and widths of its Gaussians, [H, G] each, widths rising."""
-        ...
-
-    def of_heads(self, offsets: Tensor) -> Tensor:
-        """lambda(r), exact: [..., C] -> [H, ...]."""
-        ...
-
-    def splits(self, widths: Sequence[float], dim: int) -> list[Split]:
-        """The ways to sum it within bounds, for a head of these widths and a grid of `dim` axes."""
-        ...
+# Predicted cost of moving a number to or from memory, in multiplications, measured on a CPU.
+MEMORY_COST = 30.0
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A split in tokens of a grid. Heads of the same plan are computed together."""
+    """A split in tokens of a grid. Heads of the same plan are computed together.
+
+    Attributes:
+        radius: of the window along each axis; None for no window.
+        cell: tokens from node to node along each axis; None for no nodes.
+        first: the index of the first component that goes through the nodes.
+    """
 
     radius: Triple | None
     cell: Triple | None
     first: int
 
-    def cost(self, grid: Grid, features: int, width: int, components: int) -> float:
-        """Predicted, in multiplications, of one head."""
-        cost = 0.0
-        if self.radius is not None:
-            cost += products(grid, self.radius) * (features + width + 2 * MEMORY)
-        if self.cell is not None:
-            nodes = cells_behind(grid, self.cell).nodes
-            corners = 2 ** sum(n > 1 for n in grid.shape)
-            count = nodes[0] * nodes[1] * nodes[2]
-            cost += 2 * grid.tokens * features * (corners * width + MEMORY * width / LEAST_BLOCK)
-            cost += count * features * width * MEMORY * (2 * corners + 3 * (components - self.first))
-        return cost
+
+def make_plan(split: Split, grid: Grid) -> Plan:
+    """Return a split in tokens of a grid."""
+    radius = None if split.radius is None else radius_in_tokens(split.radius, grid)
+    cell = None if split.spacing is None else cell_shape(split.spacing, grid)
+    return Plan(radius, cell, split.first)
 
 
-def plan_of(split: Split, grid: Grid) -> Plan:
-    return Plan(
-        None if split.radius is None else radius_in_tokens(split.radius, grid),
-        None if split.spacing is None else cells_of(split.spacing, grid),
-        split.first,
-    )
+def predicted_cost(plan: Plan, grid: Grid, features: int, width: int, components: int) -> float:
+    """Return the predicted cost of one head, in multiplications.
+
+    Args:
+        plan: of the head.
+        grid: of the tokens.
+        features: m.
+        width: d, of the values.
+        components: G.
+    """
+    cost = 0.0
+    if plan.radius is not None:
+        cost += count_products(grid, plan.radius) * (features + width + 2 * MEMORY_COST)
+    if plan.cell is not None:
+        cells = make_cells(grid, plan.cell)
+        corners = len(cells.corners)
+        cost += 2 * grid.tokens * features * (corners * width + MEMORY_COST * width / MIN_VALUE_BLOCK)
+        moves = 2 * corners + 3 * (components - plan.first)
+        cost += cells.total_nodes * features * width * MEMORY_COST * moves
+    return cost
 
 
-def choose(decay: Mixture, grid: Grid, features: int, width: int) -> list[Plan]:
-    """The cheapest plan for each head."""
-    chosen = []
-    for head, widths in enumerate(decay.components()[1].tolist()):
+@functools.lru_cache(maxsize=1024)
+def cheapest_plan(splits: tuple[Split, ...], grid: Grid, features: int, width: int, components: int) -> Plan:
+    """Return the plan of the split with the least predicted cost; arguments as those of `predicted_cost`."""
+    if grid.tokens == 1:
+        return Plan((0, 0, 0), None, components)
+    plans = [make_plan(split, grid) for split in splits]
+    costs = [predicted_cost(plan, grid, features, width, components) for plan in plans]
+    return plans[costs.index(min(costs))]
+
+
+def choose(bias: RelativeBias, grid: Grid, features: int, width: int) -> list[Plan]:
+    """Return the cheapest plan for each head.
+
+    Args:
+        bias: lambda.
+        grid: of the tokens.
+        features: m.
+        width: d, of the values.
+
+    Raises:
+        ValueError: widths that are not finite.
+    """
+    plans = []
+    for head, widths in enumerate(bias.components()[1].tolist()):
         if not all(map(math.isfinite, widths)):
             raise ValueError(
-                f"{type(decay).__name__}: the widths of head {head} have to be finite, and are {widths}. Weights that "
+                f"{type(bias).__name__}: the widths of head {head} have to be finite, and are {widths}. Weights that "
                 f"went bad in training? Load an earlier checkpoint."
             )
-        plans = [plan_of(split, grid) for split in decay.splits(widths, grid.dim)]
-        if grid.tokens == 1:
-            plans = [Plan((0, 0, 0), None, len(widths))]
-        chosen.append(min(plans, key=lambda plan: plan.cost(grid, features, width, len(widths))))
-    return chosen
+        plans.append(cheapest_plan(tuple(bias.splits(widths, grid.dim)), grid, features, width, len(widths)))
+    return plans
 
 
-def decayed_attention(
-    decay: Mixture,
-    phi: FeatureMap,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    masked: Tensor | None,
-    grid: Grid,
-    num_prefix: int,
-) -> Tensor:
-    """Linear attention with a decay in its numerator, and denominator if it is normalised, without the features of
-    all tokens. [B, H, N, d]
+def group_heads(plans: list[Plan], grid: Grid, features: int, v: Tensor) -> list[tuple[Plan, list[int]]]:
+    """Return groups of heads that are computed together: heads of the same plan, as many as one slab has room for.
+
+    A window needs room for its rows and for twice as many around them; nodes take one head after another anyway.
 
     Args:
-        q, k, v: [B, H, N, d], in the type of the features.
-        masked: masked keys, [B, 1, N, 1].
-        grid: of the tokens behind the first `num_prefix`.
+        plans: of each head.
+        grid: of the tokens.
+        features: m.
+        v: values, [B, H, N, d].
     """
-    scale = largest_scale(phi, k, masked)
-    source = RecomputedFeatures(phi, scale, list(range(k.shape[1])))
-    if decay.normalised:
-        v = F.pad(v, (0, 1), value=1.0)
-
-    def divided(out: Tensor) -> Tensor:  # [B, H, N, d + 1], or d + 2 of which the sum without lambda comes last
-        out = out[..., :-1] if decay.normalised else out
-        return safe_divide(out[..., :-1], out[..., -1:])
-
-    if not num_prefix:
-        return divided(decayed_sum(decay, source, q, k, v, grid, masked))
-    sums = key_sums(source, k, F.pad(v, (0, 1), value=1.0), masked)  # [B, H, m, d + 1]
-    sizes = (num_prefix, grid.tokens)
-    (q0, q), (k0, k), (v0, v) = (x.split(sizes, dim=2) for x in (q, k, v))
-    hidden0, masked = (None, None) if masked is None else masked.split(sizes, dim=2)
-    own = torch.cat([source.keys(k0, hidden0).mT @ v0, sums[..., -1:]], dim=-1)  # what placed tokens get from k0
-    out = torch.cat([source.queries(q0) @ sums, decayed_sum(decay, source, q, k, v, grid, masked, own)], dim=2)
-    return divided(out)
-
-
-def decayed_sum(
-    decay: Mixture,
-    source: FeatureSource,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    grid: Grid,
-    masked: Tensor | None = None,
-    sums: Tensor | None = None,
-) -> Tensor:
-    """phi(q_i)^T sum_j lambda(p_i - p_j) phi(k_j) v_j^T over a grid, and phi(q_i)^T sum_j phi(k_j) as one column
-    more, in time linear in its tokens: [B, H, N, d + 1].
-
-    Args:
-        source: of the features of all heads.
-        q, k: what the source makes features of, [B, H, N, .].
-        v: [B, H, N, d].
-        masked: masked keys, [B, 1, N, 1].
-        sums: over keys that lambda does not reach: phi(q_i)^T sums is added, [B, H, m, d + 1], and its last column is
-            the sum over all keys; or that column alone, [B, H, m, 1].
-    """
-    heads: dict[int, Tensor] = {}
-    per_head = [x.unbind(1) for x in (q, k, v)]  # not indexing, whose gradient is as large as all heads for each
-    for plan, members in jobs(decay, source, grid, v):
-        whole = len(members) == q.shape[1]
-        q_own, k_own, v_own = (q, k, v) if whole else (torch.stack([x[h] for h in members], dim=1) for x in per_head)
-        own, far = source if whole else source.of(members), None if sums is None else sums[:, members]
-        out = _decayed_sum(decay, own, q_own, k_own, v_own, grid, plan, members, masked, far)
-        if whole:
-            return out
-        for h, x in zip(members, out.unbind(1), strict=True):
-            heads[h] = x
-    return torch.stack([heads[h] for h in range(q.shape[1])], dim=1)
-
-
-def jobs(decay: Mixture, source: FeatureSource, grid: Grid, v: Tensor) -> list[tuple[Plan, list[int]]]:
-    """Heads of the same plan: as many together as fit into one slab, or have room for a window's rows and twice as many
-    around them."""
-    plans = choose(decay, grid, source.size, v.shape[-1])
-    found = []
+    groups = []
     for plan in dict.fromkeys(plans):
-        members = [h for h, other in enumerate(plans) if other == plan]
-        row, room = len(v) * grid.shape[1] * grid.shape[2] * source.size, slab_size(v.device)
-        rows = grid.shape[0]
-        if plan.radius is not None and row * rows > room:
-            rows = min(rows, 6 * plan.radius[0] + 1)
-        together = len(members) if plan.radius is None else max(1, room // (row * rows))
-        found += [(plan, members[i : i + together]) for i in range(0, len(members), together)]
-    return found
-
-
-def _decayed_sum(
-    decay: Mixture,
-    source: FeatureSource,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    grid: Grid,
-    plan: Plan,
-    heads: list[int],
-    masked: Tensor | None,
-    sums: Tensor | None,
-) -> Tensor:
-    """`decayed_sum` of heads that share a plan."""
-    amplitudes, widths = (x[heads].to(v) for x in decay.components())
-    wide = amplitudes[:, plan.first :], widths[:, plan.first :]  # [H, G'] each
-
-    def near(offsets: Tensor) -> Tensor:
-        kernel = decay.of_heads(offsets[..., : grid.dim])[heads]
-        if plan.cell is not None:
-            squares = offsets.square().sum(-1)
-            for a, s in zip(wide[0].unbind(-1), wide[1].unbind(-1), strict=True):
-                view = (-1, *[1] * squares.ndim)
-                kernel = kernel - a.view(view) * (-squares / (2 * s.view(view).square())).exp()
-        return kernel
-
-    if plan.radius is None:
-        assert plan.cell is not None
-        return grid_sum(source, q, k, v, *wide, grid, plan.cell, masked, sums)
-    if sums is None and slab_size(v.device) < q.shape[0] * q.shape[1] * q.shape[2] * source.size:
-        sums = key_sums(source, k, v.new_ones(1, 1, 1, 1).expand(*v.shape[:-1], 1), masked)
-    out = window_sum(source, q, k, v, near, grid, plan.radius, masked, sums)
-    if plan.cell is None:
-        return out
-    far = grid_sum(source, q, k, v, *wide, grid, plan.cell, masked)
-    return torch.cat([out[..., :-1] + far[..., :-1], out[..., -1:]], dim=-1)
+        heads = [h for h, other in enumerate(plans) if other == plan]
+        size = len(heads)
+        if plan.radius is not None:
+            row, room, rows = len(v) * grid.shape[1] * grid.shape[2] * features, slab_size(v.device), grid.shape[0]
+            if row * rows > room:
+                rows = min(rows, 6 * plan.radius[0] + 1)
+            size = max(1, room // (row * rows))
+        groups += [(plan, heads[i : i + size]) for i in range(0, len(heads), size)]
+    return groups

@@ -1,7 +1,7 @@
-"""Features of a slab of tokens at a time, so that those of all tokens, N x m, are never held.
+"""Features of a slab of tokens at a time, so that those of all tokens, N x m, are never in memory.
 
-A sum over a grid asks for the features of some tokens and says later what their gradient is; in between nothing is
-kept but the tokens themselves, and the features are computed again.
+A slab is a number of consecutive tokens. A sum over a grid asks for the features of some tokens and says later what
+their gradient is. In between only the tokens are saved, and the features are computed again.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from performer_string.feature_maps.random import check_draw, versions
 from performer_string.utils._compat import tensors_of
 from performer_string.utils.numerics import chunk_slices
 
-SLAB = {"cpu": 2**21, "cuda": 2**26}  # features held at a time: on a CPU the fastest of the sizes tried
+SLAB = {"cpu": 2**21, "cuda": 2**26}  # features in memory at a time: on a CPU the fastest of the sizes tried
 
 
 def slab_size(device: torch.device) -> int:
+    """Return how many features may be in memory at a time."""
     return SLAB.get(device.type, SLAB["cpu"])
 
 
@@ -38,20 +39,24 @@ class FeatureSource(Protocol):
     learned: tuple[Tensor, ...]
 
     def queries(self, q: Tensor) -> Tensor:
-        """Of queries [B, H, T, d], or [.., B, T, d] of one head: [.., m]."""
+        """Return features of queries [B, H, T, d], or [.., B, T, d] of one head: [.., m]."""
         ...
 
     def keys(self, k: Tensor, masked: Tensor | None) -> Tensor:
-        """Of keys; zero where masked, [B, 1, T, 1] or [.., B, T, 1]."""
+        """Return features of keys, zero where `masked` [B, 1, T, 1] or [.., B, T, 1] is True."""
         ...
 
-    def of(self, heads: list[int] | int) -> FeatureSource:
-        """Of some of its heads, or of one."""
+    def select_heads(self, heads: list[int] | int) -> FeatureSource:
+        """Return the source of some of its heads, or of one."""
         ...
 
 
 class StoredFeatures:
-    """Features that are held anyway: the tokens are their own features, and all keys take part."""
+    """Features that are in memory anyway: the tokens are their own features, and masked keys are zero already.
+
+    Args:
+        size: m.
+    """
 
     learned: tuple[Tensor, ...] = ()
 
@@ -59,12 +64,15 @@ class StoredFeatures:
         self.size = size
 
     def queries(self, q: Tensor) -> Tensor:
+        """Return the queries."""
         return q
 
     def keys(self, k: Tensor, masked: Tensor | None) -> Tensor:
+        """Return the keys."""
         return k
 
-    def of(self, heads: list[int] | int) -> FeatureSource:
+    def select_heads(self, heads: list[int] | int) -> FeatureSource:
+        """Return itself, which does not depend on the head."""
         return self
 
 
@@ -72,10 +80,11 @@ class RecomputedFeatures:
     """Features of a map, with the weights and the draw that it had in the forward pass.
 
     Args:
+        phi: the feature map.
         scale: the map's `key_scale` of all keys, [B, H, 1, 1 or m]; without the axis of heads for one head.
         heads: of the map, which the axis of heads stands for; an integer for one head.
-        held: tensors of the map, those of now by default.
-        drawn: versions of those without a gradient, likewise.
+        tensors: of the map, by name; the present ones by default.
+        fixed_versions: of those without a gradient; the present ones by default.
     """
 
     def __init__(
@@ -83,34 +92,42 @@ class RecomputedFeatures:
         phi: FeatureMap,
         scale: Tensor,
         heads: list[int] | int,
-        held: dict[str, Tensor] | None = None,
-        drawn: list[int] | None = None,
+        tensors: dict[str, Tensor] | None = None,
+        fixed_versions: list[int] | None = None,
     ):
         self.phi, self.scale, self.heads, self.size = phi, scale, heads, phi.num_features
-        self.held = tensors_of(phi) if held is None else held
-        self.learned = tuple(x for x in self.held.values() if x.requires_grad)
-        self.fixed = [x for x in self.held.values() if not x.requires_grad]
-        self.drawn = versions(self.fixed) if drawn is None else drawn
+        self.tensors = tensors_of(phi) if tensors is None else tensors
+        self.learned = tuple(x for x in self.tensors.values() if x.requires_grad)
+        self.fixed = [x for x in self.tensors.values() if not x.requires_grad]
+        self.fixed_versions = versions(self.fixed) if fixed_versions is None else fixed_versions
 
     def queries(self, q: Tensor) -> Tensor:
-        return self.features("scaled_queries", q, self.scale, self.heads)
+        """Return features of queries."""
+        return self._call("scaled_queries", q, self.scale, self.heads)
 
     def keys(self, k: Tensor, masked: Tensor | None) -> Tensor:
-        return self.features("scaled_keys", k, self.scale, masked, self.heads)
+        """Return features of keys, zero where masked."""
+        return self._call("scaled_keys", k, self.scale, masked, self.heads)
 
-    def features(self, method: str, *given: Any) -> Tensor:
-        check_draw(self.fixed, self.drawn)
-        now = tensors_of(self.phi)
-        if all(now[name] is x for name, x in self.held.items()):
-            return cast(Tensor, getattr(self.phi, method)(*given))
-        # As after `functional_call`, which has given the map its own weights back before the backward pass.
-        lent = {f"phi.{name}": x for name, x in self.held.items()}
-        return cast(Tensor, functional_call(_Method(self.phi, method), lent, given))
+    def _call(self, method: str, *args: Any) -> Tensor:
+        """Return what a method of the map returns with the tensors of the forward pass.
 
-    def of(self, heads: list[int] | int) -> FeatureSource:
+        Raises:
+            RuntimeError: random features drawn anew since the forward pass.
+        """
+        check_draw(self.fixed, self.fixed_versions)
+        present = tensors_of(self.phi)
+        if all(present[name] is x for name, x in self.tensors.items()):
+            return cast(Tensor, getattr(self.phi, method)(*args))
+        # Under `functional_call` the map has its registered weights again by the time of the backward pass.
+        replacements = {f"phi.{name}": x for name, x in self.tensors.items()}
+        return cast(Tensor, functional_call(_Method(self.phi, method), replacements, args))
+
+    def select_heads(self, heads: list[int] | int) -> FeatureSource:
+        """Return the source of some of its heads, or of one."""
         assert isinstance(self.heads, list)
-        own = self.heads[heads] if isinstance(heads, int) else [self.heads[h] for h in heads]
-        return RecomputedFeatures(self.phi, self.scale[:, heads], own, self.held, self.drawn)
+        selected = self.heads[heads] if isinstance(heads, int) else [self.heads[h] for h in heads]
+        return RecomputedFeatures(self.phi, self.scale[:, heads], selected, self.tensors, self.fixed_versions)
 
 
 class _Method(nn.Module):
@@ -120,58 +137,70 @@ class _Method(nn.Module):
         super().__init__()
         self.phi, self.method = phi, method
 
-    def forward(self, *given: Any) -> Tensor:
-        return cast(Tensor, getattr(self.phi, self.method)(*given))
+    def forward(self, *args: Any) -> Tensor:
+        return cast(Tensor, getattr(self.phi, self.method)(*args))
 
 
 class Recomputed:
-    """Features computed again in a backward pass: `features`, and what their gradient is to the tokens."""
+    """Features computed again in a backward pass, with the graph to their tokens.
 
-    def __init__(self, make: Callable[..., Tensor], tokens: Tensor, *rest: Tensor | None):
+    Args:
+        compute: of features from tokens and `rest`.
+        tokens: queries or keys.
+        rest: further arguments of `compute`.
+
+    Attributes:
+        features: without a graph.
+    """
+
+    def __init__(self, compute: Callable[..., Tensor], tokens: Tensor, *rest: Tensor | None):
         with torch.enable_grad():
             self.tokens = tokens.detach().requires_grad_()
-            self.made = make(self.tokens, *rest)
-        self.features = self.made.detach()
+            self.outputs = compute(self.tokens, *rest)
+        self.features = self.outputs.detach()
 
-    def back(self, gradient: Tensor, learned: Sequence[Tensor], sums: Sequence[Tensor]) -> Tensor:
-        """The gradient of the tokens; those of what is learned are added to `sums`."""
-        own, *others = torch.autograd.grad(self.made, [self.tokens, *learned], gradient, allow_unused=True)
-        for total, other in zip(sums, others, strict=True):
+    def backward(self, gradient: Tensor, learned: Sequence[Tensor], learned_grads: Sequence[Tensor]) -> Tensor:
+        """Return the gradient of the tokens from that of the features; add those of `learned` to `learned_grads`."""
+        inputs = [self.tokens, *learned]
+        tokens_grad, *others = torch.autograd.grad(self.outputs, inputs, gradient, allow_unused=True)
+        for total, other in zip(learned_grads, others, strict=True):
             if other is not None:
                 total += other
-        assert own is not None
-        return own
+        assert tokens_grad is not None
+        return tokens_grad
 
 
 def largest_scale(phi: FeatureMap, k: Tensor, masked: Tensor | None) -> Tensor:
-    """The map's `key_scale` of all keys [B, H, N, d], slab by slab."""
+    """Return the map's `key_scale` of all keys [B, H, N, d] that take part, slab by slab: [B, H, 1, 1 or m]."""
     scale: Tensor | None = None
-    for tokens in _walk(phi.num_features, k):
+    for tokens in _slices(phi.num_features, k):
         part = phi.key_scale(k[:, :, tokens], None if masked is None else masked[:, :, tokens])
         scale = part if scale is None else torch.maximum(scale, part)
     assert scale is not None
     return scale
 
 
-def key_sums(source: FeatureSource, k: Tensor, v: Tensor, masked: Tensor | None) -> Tensor:
-    """sum_j phi(k_j) v_j^T of keys [B, H, N, d] and values [B, H, N, e], slab by slab: [B, H, m, e]."""
+def sum_keys(source: FeatureSource, k: Tensor, v: Tensor, masked: Tensor | None) -> Tensor:
+    """Return sum_j phi(k_j) v_j^T of keys [B, H, N, d] and values [B, H, N, e], slab by slab: [B, H, m, e]."""
 
     def part(k: Tensor, v: Tensor, masked: Tensor | None) -> Tensor:
         return source.keys(k, masked).mT @ v
 
-    walk = _walk(source.size, k)
-    sizes = [tokens.stop - tokens.start for tokens in walk]
-    masks = [None if masked is None else masked[:, :, tokens] for tokens in walk]
+    slices = _slices(source.size, k)
+    sizes = [tokens.stop - tokens.start for tokens in slices]
+    masks = [None if masked is None else masked[:, :, tokens] for tokens in slices]
     total: Tensor | None = None
-    for given in zip(k.split(sizes, dim=2), v.split(sizes, dim=2), masks, strict=True):  # slices have large gradients
+    # The gradient of each slice would be as large as all keys; that of a split is not.
+    for args in zip(k.split(sizes, dim=2), v.split(sizes, dim=2), masks, strict=True):
         if torch.is_grad_enabled():
-            found = checkpoint(part, *given, use_reentrant=False, preserve_rng_state=False)
+            sums = checkpoint(part, *args, use_reentrant=False, preserve_rng_state=False)
         else:
-            found = part(*given)
-        total = found if total is None else total + found
+            sums = part(*args)
+        total = sums if total is None else total + sums
     assert total is not None
     return total
 
 
-def _walk(size: int, k: Tensor) -> list[slice]:
+def _slices(size: int, k: Tensor) -> list[slice]:
+    """Return the tokens of each slab of keys [B, H, N, d] with `size` features."""
     return chunk_slices(k.shape[2], max(1, slab_size(k.device) // (k.shape[0] * k.shape[1] * size)))

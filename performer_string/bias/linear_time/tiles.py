@@ -1,164 +1,209 @@
-"""A grid cut into tiles with windows around them: which tokens share a window, and views of them.
+"""Tiles of a grid and the windows around them: which tokens share a window, and views of them.
 
-A slab is some whole rows of tiles, along the first axis, so that its tokens are contiguous; a band is all tiles of a
-slab that have their place along the other two axes in common; a run is those of a band whose windows are not cut off
-at the edges of the grid, or one tile at an edge.
+The grid is cut in three steps. A slab is some whole rows of tiles along the first axis, so that its tokens are
+contiguous. A band is all tiles of a slab in the same place along the other two axes. A run is the tiles of a band
+whose windows have the same shape: those inside the grid, or one tile at an edge.
+
+All of it depends on the grid, the radius and the size of a slab alone. It is computed once and cached.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from torch import Tensor
 
 from performer_string.ops.layout import Grid, Triple
 
-TILE_TOKENS = 64  # enough rows for a matrix product to run at full speed; more would only widen the window
+# Tokens of a tile: enough rows for a matrix product to run at full speed. More would only widen the window.
+TILE_TOKENS = 64
 
 Index = tuple[slice, ...]
+ALL = slice(None)
 
 
-def tile_of(grid: Grid) -> Triple:
-    """The tile: about `TILE_TOKENS` tokens, a cube in as many axes as the grid has."""
-    tile, left = [1, 1, 1], TILE_TOKENS
-    long = sorted((c for c in range(3) if grid.shape[c] > 1), key=lambda c: grid.shape[c])
-    for i, c in enumerate(long):
-        tile[c] = min(grid.shape[c], max(1, round(left ** (1 / (len(long) - i)))))
-        left = max(1, left // tile[c])
-    return tile[0], tile[1], tile[2]
-
-
-def products(grid: Grid, radius: Triple) -> float:
-    """How many products phi(q_i)^T phi(k_j) the windows take."""
-    total = 1.0
-    for n, a, r in zip(grid.shape, tile_of(grid), radius, strict=True):
-        total *= sum((stop - start) * (high - low) for start, stop, low, high in spans(n, a, r))
-    return total
-
-
-def spans(n: int, tile: int, radius: int) -> Iterator[tuple[int, int, int, int]]:
-    """(start, stop) of each tile along an axis of n tokens, and (low, high) of its window."""
-    for start in range(0, n, tile):
-        stop = min(start + tile, n)
-        yield start, stop, max(0, start - radius), min(n, stop + radius)
-
-
-def radius_in_tokens(reach: float, grid: Grid) -> Triple:
-    """A reach in patches as whole tokens along each axis, no further than the grid."""
-    r0, r1, r2 = (math.ceil(min(n - 1, reach / step - 0.01)) for n, step in zip(grid.shape, grid.steps, strict=True))
-    return r0, r1, r2
-
-
-@dataclass(frozen=True)
-class Slab:
-    """Tokens [start, stop) of a grid along its first axis, and [low, high) that their windows reach.
-
-    Attributes:
-        tokens, around: the same of the grid's tokens.
-        shape, window: the sizes of the two as grids.
-    """
+class Span(NamedTuple):
+    """A tile [start, stop) along one axis, and the window [low, high) around it."""
 
     start: int
     stop: int
     low: int
-    tokens: slice
-    around: slice
-    shape: Triple
-    window: Triple
+    high: int
 
 
-def slabs(grid: Grid, radius: Triple, most: int) -> Iterator[Slab]:
-    """Slabs of at most so many tokens, or of one row of tiles; one of all tokens, if there are no more."""
-    n0, n1, n2 = grid.shape
-    tile = tile_of(grid)[0]
-    rows = n0 if most >= grid.tokens else max(1, most // (n1 * n2) // tile) * tile
-    for start, stop, low, high in spans(n0, rows, radius[0]):
-        here, around = (slice(first * n1 * n2, last * n1 * n2) for first, last in ((start, stop), (low, high)))
-        yield Slab(start, stop, low, here, around, (stop - start, n1, n2), (high - low, n1, n2))
+@functools.lru_cache(maxsize=256)
+def tile_shape(grid: Grid) -> Triple:
+    """Return the shape of a tile: about `TILE_TOKENS` tokens, with equal sides where the grid has room."""
+    tile, tokens_left = [1, 1, 1], TILE_TOKENS
+    axes = sorted((c for c in range(3) if grid.shape[c] > 1), key=lambda c: grid.shape[c])
+    for i, c in enumerate(axes):
+        tile[c] = min(grid.shape[c], max(1, round(tokens_left ** (1 / (len(axes) - i)))))
+        tokens_left = max(1, tokens_left // tile[c])
+    return tile[0], tile[1], tile[2]
+
+
+@functools.lru_cache(maxsize=1024)
+def spans(n: int, tile: int, radius: int) -> tuple[Span, ...]:
+    """Return the tiles along an axis of n tokens, with windows cut off at its ends."""
+    stops = [(start, min(start + tile, n)) for start in range(0, n, tile)]
+    return tuple(Span(start, stop, max(0, start - radius), min(n, stop + radius)) for start, stop in stops)
+
+
+@functools.lru_cache(maxsize=1024)
+def count_products(grid: Grid, radius: Triple) -> float:
+    """Return how many products phi(q_i)^T phi(k_j) the windows take."""
+    total = 1.0
+    for n, tile, r in zip(grid.shape, tile_shape(grid), radius, strict=True):
+        total *= sum((span.stop - span.start) * (span.high - span.low) for span in spans(n, tile, r))
+    return total
+
+
+def radius_in_tokens(reach: float, grid: Grid) -> Triple:
+    """Return a reach in patches as whole tokens along each axis, at most the grid's size less one."""
+    r0, r1, r2 = [math.ceil(min(n - 1, reach / step - 0.01)) for n, step in zip(grid.shape, grid.steps, strict=True)]
+    return r0, r1, r2
 
 
 @dataclass(frozen=True)
 class Run:
-    """Tiles of a band, one after another along the first axis, with windows of the same shape.
+    """Consecutive tiles of a band along the first axis, whose windows have the same shape.
 
     Attributes:
-        count: of the tiles, T.
-        shape: of each, a_0, a_1, a_2.
-        own: their index into the slab [B, H, n_0, n_1, n_2, c].
-        first, height: the first row of the band in the first window, and the rows of each window.
-        table: their index into the table [H, a_0, a_1, a_2, w_0, w_1, w_2].
+        count: T, the number of tiles.
+        tile: the shape of each, a_0, a_1, a_2; A is their product.
+        index: of the tiles in a slab [B, H, n_0, n_1, n_2, c].
+        first_row: of the first window in its band.
+        rows: of each window; W is rows times the columns of the band.
+        table_index: of the window in the table [H, a_0, a_1, a_2, w_0, w_1, w_2].
     """
 
     count: int
-    shape: Triple
-    own: Index
-    first: int
-    height: int
-    table: Index
+    tile: Triple
+    index: Index
+    first_row: int
+    rows: int
+    table_index: Index
 
     def tiles(self, slab: Tensor) -> Tensor:
-        """[B, H, n_0, n_1, n_2, c] -> [B, H, T, a_0 a_1 a_2, c]."""
-        return slab[self.own].unflatten(2, (self.count, self.shape[0])).flatten(3, 5)
+        """Return the tokens of each tile, [B, H, n_0, n_1, n_2, c] -> [B, H, T, A, c]."""
+        return slab[self.index].unflatten(2, (self.count, self.tile[0])).flatten(3, 5)
 
     def put(self, slab: Tensor, tiles: Tensor) -> None:
-        """slab[own] = tiles [B, H, T, a_0 a_1 a_2, c]."""
-        slab[self.own] = tiles.unflatten(3, self.shape).flatten(2, 3)
+        """Write tiles [B, H, T, A, c] to their places in a slab [B, H, n_0, n_1, n_2, c]."""
+        slab[self.index] = tiles.unflatten(3, self.tile).flatten(2, 3)
 
     def windows(self, band: Tensor) -> Tensor:
-        """[B, H, n_0, w_1 w_2, c] -> [B, H, T, W, c], a view, in which windows overlap."""
-        columns, step = band.shape[3], self.shape[0]
-        rows = band[:, :, self.first : self.first + (self.count - 1) * step + self.height]
-        return rows.flatten(2, 3).unfold(2, self.height * columns, step * columns).mT
+        """Return the window of each tile as an overlapping view, [B, H, n_0, w_1 w_2, c] -> [B, H, T, W, c]."""
+        columns, step = band.shape[3], self.tile[0]
+        rows = band[:, :, self.first_row : self.first_row + (self.count - 1) * step + self.rows]
+        return rows.flatten(2, 3).unfold(2, self.rows * columns, step * columns).mT
 
     @property
-    def apart(self) -> int:
-        """So many tiles on, the windows no longer overlap."""
-        return -(-self.height // self.shape[0])
+    def disjoint_step(self) -> int:
+        """The number of tiles from one window to the next that does not overlap it."""
+        return -(-self.rows // self.tile[0])
 
 
-def bands(grid: Grid, radius: Triple, slab: Slab) -> Iterator[tuple[Index, list[Run]]]:
-    """For each band of a slab: its window along the last two axes, and its tiles."""
-    axes = [list(spans(n, a, r)) for n, a, r in zip(grid.shape, tile_of(grid), radius, strict=True)]
-    rows = [span for span in axes[0] if slab.start <= span[0] < slab.stop]
-    alike = [list(group) for _, group in itertools.groupby(rows, key=lambda span: [x - span[0] for x in span])]
-    everything = slice(None)
-    for span1 in axes[1]:
-        for span2 in axes[2]:
-            runs = []
-            for group in alike:
-                three = (group[0], span1, span2)
-                a0, a1, a2 = (stop - start for start, stop, _, _ in three)
-                window = [
-                    slice(low - start + r, high - start + r)
-                    for (start, _, low, high), r in zip(three, radius, strict=True)
-                ]
-                (start, _, low, high), (_, stop, _, _) = group[0], group[-1]
-                rows_own = slice(start - slab.start, stop - slab.start)
-                runs.append(
-                    Run(
-                        count=len(group),
-                        shape=(a0, a1, a2),
-                        own=(everything, everything, rows_own, slice(*span1[:2]), slice(*span2[:2])),
-                        first=low - slab.low,
-                        height=high - low,
-                        table=(everything, slice(a0), slice(a1), slice(a2), *window),
-                    )
-                )
-            yield (slice(*span1[2:]), slice(*span2[2:])), runs
+@dataclass(frozen=True)
+class Band:
+    """The tiles of a slab in one place along the last two axes.
+
+    Attributes:
+        columns: the window's part of the last two axes.
+        runs: the tiles, in order along the first axis.
+    """
+
+    columns: Index
+    runs: tuple[Run, ...]
+
+    def window_rows(self, x: Tensor) -> Tensor:
+        """Return a contiguous copy of the window's columns, [B, H, n_0, n_1, n_2, c] -> [B, H, n_0, w_1 w_2, c]."""
+        return x[(ALL, ALL, ALL, *self.columns)].flatten(3, 4).contiguous()
 
 
-def band_of(x: Tensor, columns: Index) -> Tensor:
-    """[B, H, n_0, n_1, n_2, c] -> the window's part of the last two axes, [B, H, n_0, w_1 w_2, c]."""
-    return x[(slice(None), slice(None), slice(None), *columns)].flatten(3, 4).contiguous()
+@dataclass(frozen=True)
+class Slab:
+    """Whole rows of tiles, and the tokens that their windows reach.
+
+    Attributes:
+        tokens, window: the queries and the keys among the grid's tokens.
+        shape, window_shape: of both as grids.
+        bands: all tiles of the slab.
+    """
+
+    tokens: slice
+    window: slice
+    shape: Triple
+    window_shape: Triple
+    bands: tuple[Band, ...]
 
 
-def together(tiles: Tensor) -> list[tuple[tuple[slice | int, ...], slice | int]]:
-    """How to go through tiles [B, H, T, ..] in few batches: indices, [n, ..] or [B, H, ..] each, and their heads."""
-    batch, heads, count = tiles.shape[:3]
-    everything = slice(None)
+@functools.lru_cache(maxsize=32)
+def slabs(grid: Grid, radius: Triple, max_tokens: int) -> tuple[Slab, ...]:
+    """Return slabs of at most so many tokens, or of one row of tiles; one slab where all tokens fit."""
+    n0, n1, n2 = grid.shape
+    tile, row_tokens = tile_shape(grid), n1 * n2
+    rows = n0 if max_tokens >= grid.tokens else max(1, max_tokens // row_tokens // tile[0]) * tile[0]
+    result, cuts = [], {}
+    for start, stop, low, high in spans(n0, rows, radius[0]):
+        tile_rows = [span for span in spans(n0, tile[0], radius[0]) if start <= span.start < stop]
+        relative = tuple(Span(*(x - start for x in span)) for span in tile_rows)
+        if relative not in cuts:  # the slabs inside a grid are cut alike
+            cuts[relative] = _bands(relative, grid, radius)
+        result.append(
+            Slab(
+                tokens=slice(start * row_tokens, stop * row_tokens),
+                window=slice(low * row_tokens, high * row_tokens),
+                shape=(stop - start, n1, n2),
+                window_shape=(high - low, n1, n2),
+                bands=cuts[relative],
+            )
+        )
+    return tuple(result)
+
+
+def _bands(tile_rows: tuple[Span, ...], grid: Grid, radius: Triple) -> tuple[Band, ...]:
+    """Return the bands of a slab, whose rows of tiles count from its first row."""
+    _, tile1, tile2 = tile_shape(grid)
+    groups = [list(group) for _, group in itertools.groupby(tile_rows, key=lambda s: [x - s.start for x in s])]
+    return tuple(
+        Band(
+            columns=(slice(span1.low, span1.high), slice(span2.low, span2.high)),
+            runs=tuple(_run(group, span1, span2, radius, tile_rows[0].low) for group in groups),
+        )
+        for span1 in spans(grid.shape[1], tile1, radius[1])
+        for span2 in spans(grid.shape[2], tile2, radius[2])
+    )
+
+
+def _run(group: list[Span], span1: Span, span2: Span, radius: Triple, slab_low: int) -> Run:
+    """Return the run of a group of rows of tiles with windows alike, in the band of `span1` and `span2`."""
+    first, last = group[0], group[-1]
+    axes = (first, span1, span2)
+    a0, a1, a2 = (span.stop - span.start for span in axes)
+    window = [
+        slice(span.low - span.start + r, span.high - span.start + r) for span, r in zip(axes, radius, strict=True)
+    ]
+    return Run(
+        count=len(group),
+        tile=(a0, a1, a2),
+        index=(ALL, ALL, slice(first.start, last.stop), *(slice(span.start, span.stop) for span in (span1, span2))),
+        first_row=first.low - slab_low,
+        rows=first.high - first.low,
+        table_index=(ALL, slice(a0), slice(a1), slice(a2), *window),
+    )
+
+
+@functools.lru_cache(maxsize=256)
+def batches(batch: int, heads: int, count: int) -> tuple[tuple[tuple[slice | int, ...], slice | int], ...]:
+    """Return the fewest batches of tiles [B, H, T, ..]: the index of each, and that of its heads.
+
+    Each batch is all tiles of one head and sample, [T, ..], or one tile of all heads, [B, H, ..].
+    """
     if count >= batch * heads:
-        return [((b, h), h) for b in range(batch) for h in range(heads)]
-    return [((everything, everything, t), everything) for t in range(count)]
+        return tuple(((b, h), h) for b in range(batch) for h in range(heads))
+    return tuple(((ALL, ALL, t), ALL) for t in range(count))

@@ -1,9 +1,8 @@
-"""Value maps by name: what is done to the values of attention before the sum over keys, after it, or beside it.
+"""Value maps by name: operations on the values of attention before the sum over keys, after it, or added to it.
 
-Attention is linear in its values, o = A v, whatever A is: softmax, linear in N, masked or attenuated by distance. A
-value map wraps it from outside, so that attention knows nothing of it. Gates, group actions and connections are
-RiemannFormer's (arXiv:2506.07405). Only its abstracts and the text beside its released code were at hand. The forms
-here are the plainest of what they name.
+Attention is linear in its values, o = A v, for any weights A. A value map is a function of A as an operator, so that
+attention needs no code for it. Gates, group actions and connections are RiemannFormer's (arXiv:2506.07405). Only its
+abstracts and the text beside its released code were available. The forms here are the simplest that fit them.
 """
 
 from __future__ import annotations
@@ -40,10 +39,11 @@ def build_value_map(
     """Build a value map by its name in `VALUE_MAPS`.
 
     Args:
-        head_dim, num_heads: of the attention that it wraps.
+        name: `gating`, `metric-gating`, `group-action`, `connection` or `lepe`.
+        head_dim, num_heads: d and H, of the attention.
         coord_dim: dimension of the positions.
         grid: the training grid, for encodings that need it.
-        options: its own, as its docstring lists them.
+        options: those of the value map, as its docstring lists them.
 
     Raises:
         ValueError: an unknown name or option, with the nearest known one.

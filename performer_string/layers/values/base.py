@@ -1,4 +1,4 @@
-"""The contract of a value map."""
+"""The interface of a value map."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Attention = Callable[[Tensor], Tensor]  # v -> A v, [B, H, N, d] to the same
 
 
 class ValueMap(nn.Module):
-    """Changes the values before the weighted sum of attention, its result after it, or adds to it.
+    """A function of attention and its values: it changes the values before the sum over keys, or the outputs after it.
 
     Args:
-        sizes: of the attention that it wraps.
+        sizes: of the attention.
 
     Attributes:
         needs_grid: whether positions have to be a regular grid.

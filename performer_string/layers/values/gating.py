@@ -1,4 +1,4 @@
-"""Gates on the values, of each head and token."""
+"""Gates on the values and outputs for each head and token."""
 
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ Source = Literal["token", "query"]
 
 
 class FiberGating(ValueMap):
-    """o_i = g_i sum_j A_ij v_j with a gate 0 < g < 2 for each head and token, which is 1 where its argument is 0.
+    """Gated outputs o_i = g_i sum_j A_ij v_j, with a gate 0 < g < 2 for each head and token.
 
-    g_i = 2 sigmoid(w_h . x_i + b_h) of the token x_i, or 2 sigmoid(w_h . q_i + b_h) of its query, which is that of the
-    gauge B^T q where the basis B of an encoding is folded into the projections.
+    The gate is g_i = 2 sigmoid(w_h . x_i + b_h) of the token x_i, or g_i = 2 sigmoid(w_h . q_i + b_h) of its query. It
+    is 1 where its argument is 0. Where the basis B of an encoding is folded into the projections, q stands for B^T q.
 
     Args:
-        source: `token` or `query`.
+        sizes: of the attention.
+        source: of the gate, `token` or `query`.
+
+    Raises:
+        ValueError: an unknown source.
     """
 
     def __init__(self, sizes: Sizes, *, source: Source = "token"):
@@ -33,7 +37,7 @@ class FiberGating(ValueMap):
         self.bias = nn.Parameter(torch.zeros(sizes.num_heads))
 
     def gates(self, tokens: Tensor, queries: Tensor) -> Tensor:
-        """g, [B, H, N]."""
+        """Return g, [B, H, N], of tokens [B, N, H d] or queries [B, H, N, d]."""
         if self.source == "token":
             logits = torch.einsum("bnw,hw->bhn", tokens, self.weight.to(tokens.dtype))
         else:
@@ -41,15 +45,17 @@ class FiberGating(ValueMap):
         return 2 * (logits + self.bias[:, None]).sigmoid()
 
     def forward(self, attend: Attention, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:
+        """Return g_i sum_j A_ij v_j; arguments as those of `ValueMap`."""
         return attend(v) * self.gates(tokens, queries)[..., None].to(v.dtype)
 
 
 class MetricGating(FiberGating):
-    """o_i = sum_j A_ij g_i g_j v_j with the gates of `FiberGating`: a metric of each pair from the content of both.
+    """Outputs o_i = sum_j A_ij g_i g_j v_j, with the gates of `FiberGating` for each pair of tokens.
 
-    RiemannFormer's metric scaling outside of the softmax (third version): the weights stay normalised without it.
+    It is RiemannFormer's metric scaling outside of the softmax (third version): the denominator does not have it.
     """
 
     def forward(self, attend: Attention, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:
+        """Return sum_j A_ij g_i g_j v_j; arguments as those of `ValueMap`."""
         gates = self.gates(tokens, queries)[..., None].to(v.dtype)  # [B, H, N, 1]
         return attend(v * gates) * gates

@@ -1,4 +1,4 @@
-"""Values turned by an encoding of their own."""
+"""Values rotated by a position encoding R_V, which is not that of queries and keys."""
 
 from __future__ import annotations
 
@@ -14,45 +14,57 @@ from performer_string.position.base import Sizes
 
 
 class TransportedValues(ValueMap):
-    """What both uses of R_V share: an encoding of its own, by name.
+    """Base of value maps with an encoding R_V of the values.
 
     Args:
-        encoding: a name in `ENCODINGS` of an encoding that turns.
+        sizes: of the attention.
+        encoding: a name in `ENCODINGS`, of an encoding that rotates.
         encoding_options: of that encoding.
+
+    Raises:
+        ValueError: an encoding that adds to tokens instead of rotating, or options that are the layer's.
     """
 
     def __init__(
         self, sizes: Sizes, *, encoding: str = "rope-mixed", encoding_options: Mapping[str, Any] | None = None
     ):
         super().__init__(sizes)
-        built: dict[str, Any] = {name: getattr(sizes, name) for name in ("head_dim", "num_heads", "coord_dim", "grid")}
-        built["layers"] = 1
+        arguments: dict[str, Any] = {
+            "head_dim": sizes.head_dim,
+            "num_heads": sizes.num_heads,
+            "coord_dim": sizes.coord_dim,
+            "grid": sizes.grid,
+            "layers": 1,
+        }
         options = dict(encoding_options or {})
-        for name in built:
+        for name in arguments:
             if name in options:
                 raise ValueError(f"encoding_options of values: {name} is that of the layer; leave it out.")
-        self.encoding = build_encoding(encoding, **built, **options)
+        self.encoding = build_encoding(encoding, **arguments, **options)
         if self.encoding.additive:
             raise ValueError(
-                f"values need an encoding that turns them, which {encoding!r} does not: take 'rope-mixed'."
+                f"values need an encoding that rotates them, which {encoding!r} does not: take 'rope-mixed'."
             )
 
 
 class GroupAction(TransportedValues):
-    """o_i = sum_j A_ij R_V(p_j) v_j: absolute by design, since a move of all tokens turns every output."""
+    """Outputs o_i = sum_j A_ij R_V(p_j) v_j, which depend on absolute positions by design."""
 
     def forward(self, attend: Attention, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:
+        """Return sum_j A_ij R_V(p_j) v_j; arguments as those of `ValueMap`."""
         rotation = self.encoding(layout.centred_positions())
         return rotation.outer(attend(rotation.rotate(v)))
 
 
 class Connection(TransportedValues):
-    """o_i = sum_j A_ij R_V(p_i)^-1 R_V(p_j) v_j: values are brought to the place of the query.
+    """Outputs o_i = sum_j A_ij R_V(p_i)^-1 R_V(p_j) v_j: values in the frame of the query.
 
-    R_V(p_i)^-1 does not depend on j: values are turned before the sum, and outputs are turned back after it. For an
-    encoding whose generators commute the product is R_V(p_j - p_i), and a common move of all tokens changes nothing.
+    R_V(p_i)^-1 does not depend on j: values are rotated before the sum, and outputs are rotated back after it. Where
+    the generators of the encoding commute, the product is R_V(p_j - p_i), and a translation of all tokens changes
+    nothing.
     """
 
     def forward(self, attend: Attention, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:
+        """Return sum_j A_ij R_V(p_i)^-1 R_V(p_j) v_j; arguments as those of `ValueMap`."""
         rotation = self.encoding(layout.centred_positions())
         return rotation.unrotate(attend(rotation.rotate(v)))

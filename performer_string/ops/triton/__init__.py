@@ -1,1 +1,1 @@
-"""Linear attention as fused Triton kernels for NVIDIA GPUs. Triton is imported at the first call."""
+"""Linear attention as fused Triton kernels for NVIDIA GPUs. `api` imports Triton at its first use."""

@@ -1,15 +1,17 @@
-"""Linear attention with the plane rotation inside, fused for NVIDIA GPUs: the public face of the Triton kernels.
+"""Linear attention with the plane rotation inside, fused for NVIDIA GPUs: what the library calls of the kernels.
 
-The mathematics is in `triton_forward` and `triton_backward`. Triton is imported at the first call. With
-TRITON_INTERPRET=1 in the environment before that, the kernels run on the CPU, slowly, for tests.
+The equations are in `forward` and `backward`. Triton is imported at the first use. With TRITON_INTERPRET=1 in the
+environment before that, the kernels run on the CPU, slowly, for tests.
 
-Block sizes are tuned at the first call of each head width, number of features and power of two of tokens, which takes
-a minute or two forward and backward; TRITON_CACHE_AUTOTUNING=1 keeps the choice on disk where Triton knows that. With
-one choice of blocks the same inputs give the same bits.
+Block sizes are tuned at the first call of each head width, number of features and power of two of tokens. That takes a
+minute or two forward and backward. TRITON_CACHE_AUTOTUNING=1 keeps the choice on disk in versions of Triton that know
+it. With one choice of blocks the same inputs give the same bits.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib
 import importlib.util
 import math
 import os
@@ -21,12 +23,32 @@ from torch import Tensor
 from performer_string.ops.forms import FeatureForm
 from performer_string.utils.autograd import first_order
 
-WIDEST = 128  # heads and values; beyond it the sums of a program leave the registers
-HIGHEST_ORDER = 16
+WIDEST = 128  # width of heads and values; beyond it the sums of a program leave the registers
+HIGHEST_ORDER = 16  # of powers
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+KERNEL_MODULES = ("performer_string.ops.triton.forward", "performer_string.ops.triton.backward")
 
 
-def supports(
+@functools.cache
+def _import_kernels() -> str | None:
+    """Import the kernels, once per process, and return the reason where that fails."""
+    try:
+        if importlib.util.find_spec("triton") is None:
+            return "Triton is not installed"
+        for module in KERNEL_MODULES:
+            importlib.import_module(module)
+    except Exception as error:  # of any kind: a missing library is an OSError, another version an AttributeError
+        return f"Triton cannot be imported ({type(error).__name__}: {error})"
+    return None
+
+
+@torch.compiler.assume_constant_result
+def why_not_importable() -> str | None:
+    """Return why the kernels cannot be imported, or None where they can. A compiler takes it for a constant."""
+    return _import_kernels()
+
+
+def why_unsupported(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -37,10 +59,16 @@ def supports(
     *,
     interpreted: bool = False,
 ) -> str | None:
-    """None where `triton_linear_attention` applies to these arguments, else the reason why not, for a log.
+    """Return why `triton_linear_attention` does not apply to these arguments, or None where it does.
 
-    Any number of tokens and features will do; below 16 features or a head width of 32 the matrix units are padded.
-    In Triton's interpreter (`interpreted`) the device does not matter.
+    Any number of tokens and features is supported. Below 16 features or a head width of 32 the matrix units are padded.
+
+    Args:
+        q, k, v, form, planes, key_mask, key_bias: as of `triton_linear_attention`.
+        interpreted: whether Triton's interpreter runs the kernels, which does so on any device.
+
+    Returns:
+        A reason for a log. What varies from call to call comes after ", not ".
     """
     if not interpreted:
         if q.device.type != "cuda":
@@ -49,8 +77,6 @@ def supports(
             return "the Triton kernels are tested on NVIDIA GPUs only"
         if torch.cuda.get_device_capability(q.device) < (8, 0):
             return "the Triton kernels need compute capability 8.0 (Ampere) or newer"
-    if importlib.util.find_spec("triton") is None:
-        return "Triton is not installed"
     if q.dtype not in DTYPES or not q.dtype == k.dtype == v.dtype:
         return f"q, k and v of one type, float32, bfloat16 or float16, not {q.dtype}, {k.dtype} and {v.dtype}"
     if q.dim() != 4 or q.shape != k.shape or q.shape[:3] != v.shape[:3] or not q.numel() or not v.numel():
@@ -75,10 +101,11 @@ def supports(
     tensors = [k, v, form.weight, *(planes or ()), *(x for x in (key_mask, key_bias) if x is not None)]
     if any(x.device != q.device for x in tensors):
         return f"all tensors on one device, not {sorted({str(x.device) for x in [q, *tensors]})}"
-    return None
+    return why_not_importable()
 
 
 def _broadcasts(c: Tensor, q: Tensor) -> bool:
+    """Return whether [..., N, P] broadcasts to [B, H, N, P] of the queries, with all N tokens."""
     lead, full = c.shape[:-1], q.shape[:-1]
     return 2 <= c.dim() <= 4 and lead[-1] == full[-1] and all(
         a in (1, b) for a, b in zip(lead, full[-len(lead) :], strict=True)
@@ -95,30 +122,33 @@ def triton_linear_attention(
     key_mask: Tensor | None = None,
     key_bias: Tensor | None = None,
 ) -> Tensor:
-    """o_i = sum_j phi(R_i q_i)^T phi(R_j k_j) v_j / sum_j phi(R_i q_i)^T phi(R_j k_j), in one pass over the keys and
-    one over the queries. Features live in registers; sums are float32, matrix products of the inputs' type.
+    """Linear attention in one pass over the keys and one over the queries, with features held in registers.
+
+        o_i = sum_j phi(R_i q_i)^T phi(R_j k_j) v_j / sum_j phi(R_i q_i)^T phi(R_j k_j)
+
+    Sums are in float32, operands of matrix products in the type of the inputs.
 
     Args:
         q, k: [B, H, N, d] of one type, d even and at most 128, with any strides over B, H and N.
         v: [B, H, N, dv].
-        form: phi, as `FeatureMap.form` gives it. Its weight gets no gradient.
-        planes: (c, s) of R, as `Rotation.planar` gives them, [..., 1 or H, N, P]; None for the identity. Gradients
-            are computed where they are asked for.
+        form: phi, as `FeatureMap.form` returns it. Its weight gets no gradient.
+        planes: cosines and sines of R, as `Rotation.planar` returns them, [..., 1 or H, N, P]; None for the identity.
+            Gradients are computed where they are asked for.
         key_mask: [B, N], True where a key takes part; the others are not read.
         key_bias: [B, H, N], finite, added to the logarithms of a key's features; for exponentials.
 
     Returns:
-        [B, H, N, dv] in the type of v, heads side by side in memory. A query that no key answers to gives zero. float32
-        products follow `torch.backends.cuda.matmul.fp32_precision` (or `allow_tf32`).
+        [B, H, N, dv] in the type of v, heads side by side in memory. The output of a query whose products of features
+        are all zero is zero. float32 products follow `torch.backends.cuda.matmul.fp32_precision` (or `allow_tf32`).
 
     Raises:
-        ValueError: arguments that `supports` has a reason against.
+        ValueError: arguments that `why_unsupported` has a reason against.
 
-    Source: arXiv:2009.14794 (FAVOR+), arXiv:2502.02562 section 3.2 (rotations before the features); blocks with an
-    online maximum as in arXiv:2307.08691 (FlashAttention-2).
+    Source: arXiv:2009.14794 (FAVOR+); arXiv:2502.02562, section 3.2 (rotations before the features);
+    arXiv:2307.08691 (FlashAttention-2: blocks with an online maximum).
     """
     interpreted = q.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
-    reason = supports(q, k, v, form, planes, key_mask, key_bias, interpreted=interpreted)
+    reason = why_unsupported(q, k, v, form, planes, key_mask, key_bias, interpreted=interpreted)
     if reason is not None:
         raise ValueError(f"triton_linear_attention takes other arguments: {reason}.")
     weight = form.weight
@@ -137,10 +167,13 @@ def triton_linear_attention(
 
 
 def _dense_rows(x: Tensor) -> Tensor:
+    """Return x with a last axis that is dense in memory."""
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
 class _LinearAttention(torch.autograd.Function):
+    """Kernels with their gradients. The weight, the mask and the constants get none."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -155,7 +188,7 @@ class _LinearAttention(torch.autograd.Function):
         order: int,
         square: float,
     ) -> Tensor:
-        from performer_string.ops.triton import forward as triton_forward
+        from performer_string.ops.triton import forward as kernels
 
         q, k, v = _dense_rows(q), _dense_rows(k), _dense_rows(v)
         if c is not None and s is not None and not (c.stride() == s.stride() and c.stride(-1) == 1):
@@ -165,20 +198,20 @@ class _LinearAttention(torch.autograd.Function):
         exact = q.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
         ctx.settings = order, square, "ieee" if exact else "tf32"
         with torch.cuda.device_of(q):
-            out, *rest = triton_forward.forward(q, k, v, weight, c, s, bias, mask, *ctx.settings)
+            out, *rest = kernels.forward(q, k, v, weight, c, s, bias, mask, *ctx.settings)
         ctx.save_for_backward(q, k, v, weight, c, s, bias, mask, out, *rest)
         return out
 
     @staticmethod
     @first_order
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        from performer_string.ops.triton import backward as triton_backward
+        from performer_string.ops.triton import backward as kernels
 
         q, k, v, weight, c, s, bias, mask, *saved = ctx.saved_tensors
         order, square, precision = ctx.settings
         learned = ctx.needs_input_grad[3] or ctx.needs_input_grad[4]
         with torch.cuda.device_of(q):
-            grads = triton_backward.backward(
+            gradients = kernels.backward(
                 _dense_rows(dout), q, k, v, weight, c, s, bias, mask, tuple(saved), order, square, precision, learned
             )
-        return *grads, None, None, None, None
+        return *gradients, None, None, None, None

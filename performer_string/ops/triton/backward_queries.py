@@ -1,6 +1,6 @@
-"""What the queries hand back: dq, and for each feature the sums over the queries that `key_gradients` needs.
+"""Backward pass of the queries: dq, and for each feature the sums over the queries that `key_gradients` needs.
 
-The equations are in `triton_backward`.
+The equations are in `backward`.
 """
 
 # mypy: disable-error-code="no-untyped-def,misc"
@@ -13,29 +13,29 @@ import triton.language as tl
 
 from performer_string.ops.triton.common import (
     LN2,
-    answer,
     columns,
     dot,
     load_half,
+    load_rotated,
     load_rows,
-    load_turned,
-    relative,
+    query_response,
+    relative_feature,
     relative_slope,
+    store_rotated_back,
     store_rows,
-    store_turned_back,
-    tuned,
 )
+from performer_string.ops.triton.launch import autotuned
 
 
-@tuned((64, 64, 4, 2), (64, 64, 8, 2), (32, 128, 8, 2), (64, 128, 8, 2), (128, 64, 8, 2), (64, 128, 8, 1))
+@autotuned((64, 64, 4, 2), (64, 64, 8, 2), (32, 128, 8, 2), (64, 128, 8, 2), (128, 64, 8, 2), (64, 128, 8, 1))
 def query_gradients(
-    q, w, c, s, levels, values, norms, out, dout, dq, dots, dcos, dsin,
+    q, w, c, s, levels, values, norms, out, dout, dq, out_dots, dcos, dsin,
     qb, qh, qn, cb, ch, cn, ob, oh, on, gb, gh, gn, xb, xh, xn, H, N,
     D: tl.constexpr, HALF: tl.constexpr, DV: tl.constexpr, WIDE: tl.constexpr, M: tl.constexpr, P: tl.constexpr,
     ORDER: tl.constexpr, GRAD_PLANES: tl.constexpr, PRECISION: tl.constexpr, BUCKET,
     BLOCK_F: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """dq, the planes' dc and ds by the queries, and D [B H, N] float32 for `feature_sums`."""
+    """Write dq, the queries' part of dc and ds, and D [B H, N] in float32 for `feature_sums`."""
     pid = tl.program_id(0)
     blocks_n = tl.cdiv(N, BLOCK_N)
     rows, head = ((pid % blocks_n) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64), (pid // blocks_n).to(tl.int64)
@@ -45,10 +45,10 @@ def query_gradients(
     w, levels, values = w + h * M * D, levels + head * M, values + head * M * DV
     p, first, second = columns(D, HALF, P)
     keep = rows < N
-    y1, y2 = load_turned(q, c, s, rows, qn, cn, keep, p, first, second, D, HALF, P)
+    y1, y2 = load_rotated(q, c, s, rows, qn, cn, keep, p, first, second, D, HALF, P)
     g = load_rows(dout, rows, gn, keep, DV, WIDE)
-    drop = tl.sum(g.to(tl.float32) * load_rows(out, rows, on, keep, DV, WIDE).to(tl.float32), 1)
-    tl.store(dots + head * N + rows, drop, mask=keep)
+    out_dot = tl.sum(g.to(tl.float32) * load_rows(out, rows, on, keep, DV, WIDE).to(tl.float32), 1)
+    tl.store(out_dots + head * N + rows, out_dot, mask=keep)
     norm = tl.load(norms + head * N + rows, mask=keep, other=float("inf"))
     g1 = tl.zeros([BLOCK_N, HALF], tl.float32)
     g2 = tl.zeros([BLOCK_N, HALF], tl.float32)
@@ -62,31 +62,31 @@ def query_gradients(
         u = dot(y1, tl.trans(w1), None, PRECISION)
         u = dot(y2, tl.trans(w2), u, PRECISION)  # [BLOCK_N, BLOCK_F]
         by_weight = dot(g, tl.trans(means), None, PRECISION)
-        _, slope = relative_slope(answer(u, level[None, :], ORDER), norm[:, None], level[None, :], ORDER)
-        du = (slope * (by_weight - drop[:, None])).to(w1.dtype)
+        _, slope = relative_slope(query_response(u, level[None, :], ORDER), norm[:, None], level[None, :], ORDER)
+        du = (slope * (by_weight - out_dot[:, None])).to(w1.dtype)
         g1 = dot(du, w1, g1, PRECISION)
         g2 = dot(du, w2, g2, PRECISION)
     if ORDER == 0:
         g1, g2 = g1 * LN2, g2 * LN2
     at = head * N * P
-    store_turned_back(
+    store_rotated_back(
         dq, q, c, s, dcos + at, dsin + at, rows, xn, qn, cn, keep, keep, p, first, second, g1, g2,
         D, HALF, P, GRAD_PLANES, False,
     )  # fmt: skip
 
 
-@tuned(
+@autotuned(
     (64, 64, 4, 2), (64, 128, 4, 2), (128, 64, 4, 2), (128, 64, 8, 2), (128, 64, 8, 1), (128, 128, 8, 2),
     (256, 64, 8, 2),
 )  # fmt: skip
 def feature_sums(
-    q, w, c, s, levels, norms, dots, dout, sums, masses,
+    q, w, c, s, levels, norms, out_dots, dout, sums, masses,
     qb, qh, qn, cb, ch, cn, gb, gh, gn, H, N, SPLITS,
     D: tl.constexpr, HALF: tl.constexpr, DV: tl.constexpr, WIDE: tl.constexpr, M: tl.constexpr, P: tl.constexpr,
     ORDER: tl.constexpr, PRECISION: tl.constexpr, BUCKET,
     BLOCK_F: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """dU and e over one part of the queries: [B H, SPLITS, m, dv] and [B H, SPLITS, m], float32."""
+    """Write dU and e over each part of the queries, in float32: [B H, SPLITS, m, dv] and [B H, SPLITS, m]."""
     pid = tl.program_id(0)
     blocks_f, blocks_n = tl.cdiv(M, BLOCK_F), tl.cdiv(N, BLOCK_N)
     f = (pid % blocks_f) * BLOCK_F + tl.arange(0, BLOCK_F)
@@ -94,7 +94,7 @@ def feature_sums(
     split, head = part % SPLITS, (part // SPLITS).to(tl.int64)
     b, h = head // H, head % H
     q, c, s, dout = q + b * qb + h * qh, c + b * cb + h * ch, s + b * cb + h * ch, dout + b * gb + h * gh
-    norms, dots = norms + head * N, dots + head * N
+    norms, out_dots = norms + head * N, out_dots + head * N
     p, first, second = columns(D, HALF, P)
     real = f < M
     w += h * M * D
@@ -107,14 +107,14 @@ def feature_sums(
     for block in range(split * each, tl.minimum(split * each + each, blocks_n)):
         rows = (block * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
         keep = rows < N
-        y1, y2 = load_turned(q, c, s, rows, qn, cn, keep, p, first, second, D, HALF, P)
+        y1, y2 = load_rotated(q, c, s, rows, qn, cn, keep, p, first, second, D, HALF, P)
         g = load_rows(dout, rows, gn, keep, DV, WIDE)
         norm = tl.load(norms + rows, mask=keep, other=float("inf"))
-        drop = tl.load(dots + rows, mask=keep, other=0.0)
+        out_dot = tl.load(out_dots + rows, mask=keep, other=0.0)
         u = dot(w1, tl.trans(y1), None, PRECISION)
         u = dot(w2, tl.trans(y2), u, PRECISION)  # [BLOCK_F, BLOCK_N]
-        weights = relative(answer(u, level[:, None], ORDER), norm[None, :], ORDER).to(g.dtype)
-        mass += tl.sum(weights.to(tl.float32) * drop[None, :], 1)
+        weights = relative_feature(query_response(u, level[:, None], ORDER), norm[None, :], ORDER).to(g.dtype)
+        mass += tl.sum(weights.to(tl.float32) * out_dot[None, :], 1)
         total = dot(weights, g, total, PRECISION)
     at = (head * SPLITS + split) * M + f
     tl.store(masses + at, mass, mask=real)
@@ -123,10 +123,13 @@ def feature_sums(
 
 @triton.jit
 def merge_features(
-    sums, masses, levels, peaks, dvalues, drops, SPLITS,
+    sums, masses, levels, peaks, dvalues, dot_sums, SPLITS,
     DV: tl.constexpr, WIDE: tl.constexpr, M: tl.constexpr, ORDER: tl.constexpr, BLOCK_F: tl.constexpr,
 ):  # fmt: skip
-    """dU and e over all queries, divided by the keys' sum of exp(l - max): [B H, m, dv], and [B H, m] in float32."""
+    """Write dU and e over all queries, divided by the keys' sum of exp(l - max).
+
+    dU is [B H, m, dv] in the inputs' type, e is [B H, m] in float32.
+    """
     pid = tl.program_id(0)
     blocks_f = tl.cdiv(M, BLOCK_F)
     f, head = (pid % blocks_f) * BLOCK_F + tl.arange(0, BLOCK_F), (pid // blocks_f).to(tl.int64)
@@ -139,7 +142,7 @@ def merge_features(
         total += load_rows(sums, at, DV, real, DV, WIDE)
     at = head * M + f
     level, peak = tl.load(levels + at, mask=real, other=1.0), tl.load(peaks + at, mask=real, other=1.0)
-    keys = relative(level, peak, ORDER)
+    keys = relative_feature(level, peak, ORDER)
     keys = tl.where(keys > 0, keys, 1.0)
-    tl.store(drops + at, mass / keys, mask=real)
+    tl.store(dot_sums + at, mass / keys, mask=real)
     store_rows(dvalues, at, DV, real, total / keys[:, None], DV, WIDE)

@@ -1,32 +1,32 @@
-"""The forward pass of fused linear attention: keys into features, parts of the sum into one, features into queries.
+"""Forward pass of fused linear attention: sums over the keys, their merger, and the outputs of the queries.
 
 With l_jf the log-feature of key j, and u_if the projection of query i,
 
     L_f = log sum_j exp(l_jf),   U_f = sum_j exp(l_jf - L_f) v_j                                   (pass over the keys)
     out_i = sum_f exp(u_if + L_f - n_i) U_f,   n_i = log sum_f exp(u_if + L_f)                  (pass over the queries)
 
-is linear attention with exponential features: two softmax attentions in a row, one of m features to the keys, one of
-the queries to m features. Both therefore run as flash attention does, with an online maximum, and nothing overflows
-or needs an epsilon: every weight is at most 1 and U_f lies among the values. Powers are the same with l = order
-log relu(u), written without logarithms: maxima divide instead of being subtracted, and L_f and n_i are `order`-norms.
-Exponentials are in base 2 (the weight comes multiplied by log2 e).
+is linear attention with exponential features. It consists of two softmax attentions in a row: m features attend to
+the keys, and the queries attend to the m features. Both run as flash attention does, with an online maximum. Nothing
+overflows or needs an epsilon, because every weight is at most 1 and U_f is a mean of the values.
+
+Powers are the same with l = order log relu(u), written without logarithms. Maxima divide instead of being subtracted,
+and L_f and n_i are `order`-norms. Exponentials are in base 2: the weight comes multiplied by log2 e.
 
 Matrix products take operands of the inputs' type and sum in float32. Every tl.dot has sides of at least 16, and 64 or
 more where features meet tokens, which Hopper's wgmma needs (64 rows for each group of four warps).
 
-The budget is 64 K registers and 227 KiB of shared memory for a multiprocessor; `python -m eval budget` compiles every
-block size and says what it takes of it (in bf16 on sm_90 all products are wgmma). A program of
-64 x 64 takes 130 registers a thread at d = 64, and three fit side by side in either pass; at d = 128 two, without a
-spill. This hardly depends on m.
+A multiprocessor has 64 K registers and 227 KiB of shared memory. Compiled for bf16 on sm_90, where all products are
+wgmma, a program of 64 x 64 takes 130 registers a thread at d = 64. Three such programs fit side by side in either
+pass. At d = 128 two fit, without a spill. This hardly depends on m.
 
-In key_pass the sum S and the scores are float32 in registers (64 and 32 a thread at d = 128 with 128 features and
-eight warps), W stays in shared memory, and a stage holds k, v, c and s. Each block of features reads its tokens again:
-4 BLOCK_F d operations for 8 d bytes (half of them c and s, in float32), hence 64 a byte with 128 features and 128 with
-256, which at d = 64 is all of m = 256. query_pass reads W and U from L2 for each block of tokens: BLOCK_N operations a
-byte.
+In key_pass the sums and the scores are float32 in registers: 64 and 32 a thread at d = 128 with 128 features and eight
+warps. W stays in shared memory, and a stage holds k, v, c and s. Each block of features reads its tokens again, with
+4 BLOCK_F d operations for 8 d bytes (half of them c and s, in float32). That is 64 operations a byte with 128 features
+and 128 with 256, which at d = 64 is all of m = 256. query_pass reads W and U from L2 for each block of tokens, with
+BLOCK_N operations a byte.
 
-At d = 64 the exponentials (16 a cycle and multiprocessor, one for each 4 d operations) take as long as the products,
-and only programs side by side hide one behind the other. Powers cost a few multiplications instead.
+At d = 64 the exponentials (16 a cycle and multiprocessor, one for each 4 d operations) take as long as the products.
+Only programs side by side hide one behind the other. Powers cost a few multiplications instead.
 """
 
 # mypy: disable-error-code="no-untyped-def,misc"
@@ -42,27 +42,25 @@ import triton.language as tl
 from torch import Tensor
 
 from performer_string.ops.triton.common import (
-    answer,
     columns,
-    constants,
     dot,
-    dropped,
-    leveled,
+    initial_maximum,
+    key_penalty,
+    key_response,
     load_half,
-    load_kept,
+    load_mask,
+    load_rotated,
     load_rows,
-    load_turned,
-    lowest,
-    relative,
-    response,
-    splits,
+    query_response,
+    relative_feature,
     store_rows,
-    tuned,
+    total_level,
 )
+from performer_string.ops.triton.launch import autotuned, compile_constants, count_splits
 
 
 # BLOCK_F, BLOCK_N, warps, stages
-@tuned(
+@autotuned(
     (64, 64, 4, 2), (64, 128, 4, 2), (128, 64, 4, 2), (128, 64, 8, 2), (128, 64, 8, 1), (128, 128, 8, 2),
     (256, 64, 8, 2),
 )  # fmt: skip
@@ -73,8 +71,10 @@ def key_pass(
     ORDER: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr, PRECISION: tl.constexpr, BUCKET,
     BLOCK_F: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Sums over one part of the tokens, relative to its own maximum: sums [B H, SPLITS, m, dv], masses and tops
-    [B H, SPLITS, m]. Feature blocks of the same tokens are neighbours, so that they share what L2 holds.
+    """Write the sums over each part of the tokens, relative to the maximum of that part.
+
+    They are sums [B H, SPLITS, m, dv], masses and tops [B H, SPLITS, m]. Feature blocks of the same tokens are
+    neighbours, so that they share tokens in L2.
     """
     pid = tl.program_id(0)
     blocks_f, blocks_n = tl.cdiv(M, BLOCK_F), tl.cdiv(N, BLOCK_N)
@@ -88,22 +88,22 @@ def key_pass(
     w += h * M * D
     w1 = load_half(w, f, D, real, p, first, D, HALF)
     w2 = load_half(w, f, D, real, p, second, D, HALF)
-    top = tl.full([BLOCK_F], lowest(ORDER), tl.float32)
+    top = tl.full([BLOCK_F], initial_maximum(ORDER), tl.float32)
     mass = tl.zeros([BLOCK_F], tl.float32)
     total = tl.zeros([BLOCK_F, WIDE], tl.float32)
     each = tl.cdiv(blocks_n, SPLITS)
     for block in range(split * each, tl.minimum(split * each + each, blocks_n)):
         rows = (block * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
-        keep = load_kept(mask, rows, N, HAS_MASK)
-        y1, y2 = load_turned(k, c, s, rows, kn, cn, keep, p, first, second, D, HALF, P)
+        keep = load_mask(mask, rows, N, HAS_MASK)
+        y1, y2 = load_rotated(k, c, s, rows, kn, cn, keep, p, first, second, D, HALF, P)
         values = load_rows(v, rows, vn, keep, DV, WIDE)
         x = dot(w1, tl.trans(y1), None, PRECISION)
         x = dot(w2, tl.trans(y2), x, PRECISION)  # [BLOCK_F, BLOCK_N]
-        drop = dropped(y1, y2, bias + head * N, rows, keep, square, HAS_BIAS)
-        x = response(x, drop[None, :], keep[None, :], ORDER)
+        penalty = key_penalty(y1, y2, bias + head * N, rows, keep, square, HAS_BIAS)
+        x = key_response(x, penalty[None, :], keep[None, :], ORDER)
         higher = tl.maximum(top, tl.max(x, 1))
-        features = relative(x, higher[:, None], ORDER).to(values.dtype)
-        shrink = relative(top, higher, ORDER)
+        features = relative_feature(x, higher[:, None], ORDER).to(values.dtype)
+        shrink = relative_feature(top, higher, ORDER)
         mass = mass * shrink + tl.sum(features.to(tl.float32), 1)
         total = dot(features, values, total * shrink[:, None], PRECISION)
         top = higher
@@ -118,28 +118,31 @@ def merge_keys(
     sums, masses, tops, values, levels, peaks, SPLITS,
     DV: tl.constexpr, WIDE: tl.constexpr, M: tl.constexpr, ORDER: tl.constexpr, BLOCK_F: tl.constexpr,
 ):  # fmt: skip
-    """Parts into one: U [B H, m, dv] in the inputs' type, L and the maximum over all keys, [B H, m] float32."""
+    """Merge the parts, and write U, L and the maximum over all keys.
+
+    U is [B H, m, dv] in the inputs' type; L and the maximum are [B H, m] in float32.
+    """
     pid = tl.program_id(0)
     blocks_f = tl.cdiv(M, BLOCK_F)
     f, head = (pid % blocks_f) * BLOCK_F + tl.arange(0, BLOCK_F), (pid // blocks_f).to(tl.int64)
     real = f < M
-    top = tl.full([BLOCK_F], lowest(ORDER), tl.float32)
+    top = tl.full([BLOCK_F], initial_maximum(ORDER), tl.float32)
     for split in range(0, SPLITS):
-        top = tl.maximum(top, tl.load(tops + (head * SPLITS + split) * M + f, mask=real, other=lowest(ORDER)))
+        top = tl.maximum(top, tl.load(tops + (head * SPLITS + split) * M + f, mask=real, other=initial_maximum(ORDER)))
     mass = tl.zeros([BLOCK_F], tl.float32)
     total = tl.zeros([BLOCK_F, WIDE], tl.float32)
     for split in range(0, SPLITS):
         at = (head * SPLITS + split) * M + f
-        shrink = relative(tl.load(tops + at, mask=real, other=lowest(ORDER)), top, ORDER)
+        shrink = relative_feature(tl.load(tops + at, mask=real, other=initial_maximum(ORDER)), top, ORDER)
         mass += tl.load(masses + at, mask=real, other=0.0) * shrink
         total += load_rows(sums, at, DV, real, DV, WIDE) * shrink[:, None]
     at = head * M + f
     tl.store(peaks + at, top, mask=real)
-    tl.store(levels + at, leveled(top, mass, ORDER), mask=real)
+    tl.store(levels + at, total_level(top, mass, ORDER), mask=real)
     store_rows(values, at, DV, real, total / tl.where(mass > 0, mass, 1.0)[:, None], DV, WIDE)
 
 
-@tuned(
+@autotuned(
     (64, 64, 4, 2), (64, 128, 4, 2), (64, 128, 8, 2), (64, 128, 8, 3), (128, 64, 4, 2), (128, 128, 8, 2),
     (32, 128, 4, 3),
 )  # fmt: skip
@@ -150,7 +153,7 @@ def query_pass(
     ORDER: tl.constexpr, PRECISION: tl.constexpr, BUCKET,
     BLOCK_F: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """out, and n for the backward pass: [B H, N] float32."""
+    """Write out [B, H, N, dv], and n [B H, N] in float32 for the backward pass."""
     pid = tl.program_id(0)
     blocks_n = tl.cdiv(N, BLOCK_N)
     rows, head = ((pid % blocks_n) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64), (pid // blocks_n).to(tl.int64)
@@ -159,8 +162,8 @@ def query_pass(
     w, levels, values = w + h * M * D, levels + head * M, values + head * M * DV
     p, first, second = columns(D, HALF, P)
     keep = rows < N
-    y1, y2 = load_turned(q, c, s, rows, qn, cn, keep, p, first, second, D, HALF, P)
-    top = tl.full([BLOCK_N], lowest(ORDER), tl.float32)
+    y1, y2 = load_rotated(q, c, s, rows, qn, cn, keep, p, first, second, D, HALF, P)
+    top = tl.full([BLOCK_N], initial_maximum(ORDER), tl.float32)
     mass = tl.zeros([BLOCK_N], tl.float32)
     total = tl.zeros([BLOCK_N, WIDE], tl.float32)
     for start in range(0, M, BLOCK_F):
@@ -172,15 +175,15 @@ def query_pass(
         level = tl.load(levels + f, mask=real, other=float("-inf") if ORDER == 0 else 0.0)
         u = dot(y1, tl.trans(w1), None, PRECISION)
         u = dot(y2, tl.trans(w2), u, PRECISION)  # [BLOCK_N, BLOCK_F]
-        x = answer(u, level[None, :], ORDER)
+        x = query_response(u, level[None, :], ORDER)
         higher = tl.maximum(top, tl.max(x, 1))
-        weights = relative(x, higher[:, None], ORDER).to(means.dtype)
-        shrink = relative(top, higher, ORDER)
+        weights = relative_feature(x, higher[:, None], ORDER).to(means.dtype)
+        shrink = relative_feature(top, higher, ORDER)
         mass = mass * shrink + tl.sum(weights.to(tl.float32), 1)
         total = dot(weights, means, total * shrink[:, None], PRECISION)
         top = higher
-    mass = tl.where(mass > 0, mass, 1.0)  # a query that no key answers to gives 0
-    tl.store(norms + head * N + rows, leveled(top, mass, ORDER), mask=keep)
+    mass = tl.where(mass > 0, mass, 1.0)  # where all products of features are zero, out is 0
+    tl.store(norms + head * N + rows, total_level(top, mass, ORDER), mask=keep)
     store_rows(out, rows, on, keep, total / mass[:, None], DV, WIDE)
 
 
@@ -188,20 +191,23 @@ def forward(
     q: Tensor, k: Tensor, v: Tensor, weight: Tensor, c: Tensor | None, s: Tensor | None, bias: Tensor | None,
     mask: Tensor | None, order: int, square: float, precision: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """(out [B, H, N, dv], n [B, H, N], U [B, H, m, dv], L [B, H, m], the maxima [B, H, m]).
+    """Run the forward pass.
 
     Args:
         q, k, v: [B, H, N, d], of one type, last dimension dense.
         weight: [H, m, d] in that type, dense, times log2 e for exponentials.
-        c, s: [B, H, N, P], last dimension dense, of the same strides.
-        bias: [B, H, N], float32, dense, times log2 e; of exponentials.
-        mask: [B, N], last dimension dense.
+        c, s: cosines and sines, [B, H, N, P], last dimension dense, of the same strides.
+        bias: of the keys under exponentials, [B, H, N], float32, dense, times log2 e.
+        mask: True for keys that take part, [B, N], last dimension dense.
         order: of the power; 0 for exponentials.
-        square: times log2 e.
+        square: coefficient of |k|^2, times log2 e.
         precision: of float32 products, `ieee` or `tf32`.
+
+    Returns:
+        out [B, H, N, dv], n [B, H, N], U [B, H, m, dv], L [B, H, m], the maxima [B, H, m].
     """
     (batch, heads, tokens, _), dv, m = q.shape, v.shape[-1], weight.shape[1]
-    parts = splits(batch * heads, m, tokens, q)
+    parts = count_splits(batch * heads, m, tokens, q)
     single = partial(torch.empty, device=q.device, dtype=torch.float32)
     sums, norms = single(batch, heads, parts, m, dv), single(batch, heads, tokens)
     masses, tops = single(2, batch, heads, parts, m).unbind(0)
@@ -209,12 +215,13 @@ def forward(
     values = torch.empty(batch, heads, m, dv, device=q.device, dtype=q.dtype)
     # Heads side by side in memory: what the output projection wants.
     out = torch.empty(batch, tokens, heads, dv, device=q.device, dtype=q.dtype).transpose(1, 2)
-    shape = constants(q, v, weight, c, order, precision)
+    shape = compile_constants(q, v, weight, c, order, precision)
     c, s = (q, q) if c is None or s is None else (c, s)  # not read without planes
-    turns = c.stride()[:3]
+    plane_strides = c.stride()[:3]
     key_pass[lambda meta: (triton.cdiv(m, meta["BLOCK_F"]) * parts * batch * heads,)](
         k, v, weight, c, s, q if bias is None else bias, q if mask is None else mask, sums, masses, tops,
-        *k.stride()[:3], *v.stride()[:3], *turns, 0 if mask is None else mask.stride(0), heads, tokens, parts, square,
+        *k.stride()[:3], *v.stride()[:3], *plane_strides, 0 if mask is None else mask.stride(0), heads, tokens, parts,
+        square,
         HAS_BIAS=bias is not None, HAS_MASK=mask is not None, **shape,
     )  # fmt: skip
     merge_keys[(triton.cdiv(m, 16) * batch * heads,)](
@@ -223,6 +230,6 @@ def forward(
     )  # fmt: skip
     query_pass[lambda meta: (triton.cdiv(tokens, meta["BLOCK_N"]) * batch * heads,)](
         q, weight, c, s, levels, values, out, norms,
-        *q.stride()[:3], *turns, *out.stride()[:3], heads, tokens, **shape,
+        *q.stride()[:3], *plane_strides, *out.stride()[:3], heads, tokens, **shape,
     )  # fmt: skip
     return out, norms, values, levels, peaks

@@ -1,0 +1,107 @@
+"""What is each part of a recipe worth: models with one thing changed at a time, beside the baseline recipe.
+
+The difference of a changed model to the baseline is taken seed by seed, at the same images. Its interval is Student's
+over the seeds. What the seeds have in common (the images of the training, the random features) is not in it.
+
+Columns: those of `eval resolution`, `reference` (name of the baseline recipe) and `difference` (percentage points to
+the reference of the same seed).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+
+import torch
+from matplotlib.figure import Figure
+
+from eval import checkpoints
+from eval.accuracy import resolution
+from eval.report import MAJORITY, Row
+from eval.statistics import mean_over_seeds, seed_of, student_interval, without_seed
+from train.data.sizes import Size, ascending
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `eval ablation`."""
+    checkpoints.add_arguments(parser)
+    parser.add_argument(
+        "--reference", default="recipe", help="the model that all others differ from (default: %(default)s)"
+    )
+
+
+def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Yield the rows of `eval resolution`, with the difference to the reference of the same seed."""
+    names = [checkpoints.name_of(path) for path in options.checkpoint]
+    seeds = {seed_of(name) for name in names if without_seed(name) == options.reference}
+    without_reference = [name for name in names if seed_of(name) not in seeds]
+    if without_reference:
+        known = ", ".join(sorted(set(map(without_seed, names))))
+        raise ValueError(
+            f"no checkpoint of {options.reference!r} has the seed of {without_reference[0]}: add it, or say with "
+            f"--reference which of {known} the others differ from."
+        )
+    # The reference comes first.
+    options.checkpoint.sort(key=lambda path: without_seed(checkpoints.name_of(path)) != options.reference)
+    references: dict[tuple[int | None, int], float] = {}
+    for row in resolution.evaluate(options, device):
+        reference = references.setdefault((seed_of(row["model"]), row["resolution"]), row["accuracy"])
+        difference = row["accuracy"] - reference
+        yield {**row, "reference": options.reference, "difference": round(difference, 4)}
+
+
+def over_seeds(rows: Sequence[Row], model: str, size: Size, column: str) -> list[float]:
+    """Return the values of a column over the seeds of a model at one resolution."""
+    return [row[column] for row in rows if without_seed(row["model"]) == model and row["resolution"] == size]
+
+
+def models_and_sizes(rows: Sequence[Row]) -> tuple[list[str], list[Size]]:
+    """Return the models, the reference first, and the resolutions in ascending order."""
+    names = dict.fromkeys([rows[0]["reference"], *(without_seed(row["model"]) for row in rows)])
+    return list(names), ascending(row["resolution"] for row in rows)
+
+
+def format_difference(values: Sequence[float]) -> str:
+    """Return the mean of differences with its interval, as text."""
+    mean, low, high = student_interval(values)
+    if low == high:
+        return f"{mean:+.1f}" + (" (all seeds alike)" if len(values) > 1 else "")
+    return f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Return the reference's accuracy, then the others' differences to it: means over seeds with their intervals."""
+    models, sizes = models_and_sizes(rows)
+    reference = mean_over_seeds([row for row in rows if without_seed(row["model"]) == models[0]])
+    lines: list[Row] = []
+    for model in models:
+        if model == models[0]:
+            title = model
+            cells = {row["resolution"]: "{accuracy:.1f} ({low:.1f} to {high:.1f})".format(**row) for row in reference}
+        else:
+            title = f"{model} - {models[0]}"
+            cells = {size: format_difference(over_seeds(rows, model, size, "difference")) for size in sizes}
+        line = {f"{size} px": cells[size] for size in sizes}
+        lines.append({"accuracy in %": title, **line, "seeds": len(over_seeds(rows, model, sizes[0], "accuracy"))})
+    return lines
+
+
+def plot(rows: Sequence[Row]) -> Figure:
+    """Draw a panel for each resolution: every seed a dot, the mean a bar, the reference's mean a line through all."""
+    models, sizes = models_and_sizes(rows)
+    figure = Figure(figsize=(2.0 + 2.4 * len(sizes), 1.0 + 0.32 * len(models)), layout="constrained")
+    lowest = min(row["accuracy"] for row in rows)
+    panels = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
+    for axis, size in zip(panels, sizes, strict=True):
+        for height, model in enumerate(models):
+            values = over_seeds(rows, model, size, "accuracy")
+            axis.plot(values, [height] * len(values), "o", color="C0", alpha=0.5, markersize=5)
+            axis.plot(student_interval(values)[0], height, "|", color="black", markersize=12, markeredgewidth=2)
+        reference_mean = student_interval(over_seeds(rows, models[0], size, "accuracy"))[0]
+        axis.axvline(reference_mean, color="grey", linewidth=0.8)
+        axis.axvline(rows[0][MAJORITY], color="grey", linestyle=":")
+        axis.set(title=f"{size} px", xlabel="accuracy in %", xlim=(lowest - 1, 101))
+        axis.grid(axis="y", alpha=0.2)
+    panels[0].set(yticks=range(len(models)), yticklabels=models)
+    panels[0].invert_yaxis()
+    return figure

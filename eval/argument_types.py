@@ -1,0 +1,51 @@
+"""Types of command-line arguments, whose errors say what was expected."""
+
+from __future__ import annotations
+
+import argparse
+import math
+
+from performer_string.utils.renames import current_name
+from train.data.sizes import Size
+
+
+def image_size(text: str) -> Size:
+    """Read a size of images in pixels, `168` or `96x128`."""
+    try:
+        return Size.of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def number_of_images(text: str) -> int:
+    """Read a number of images, 0 or more."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"a number of images is 0 or more, not {text!r}.")
+    return int(text)
+
+
+def positive_int(text: str) -> int:
+    """Read a number of 1 or more."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"a number of 1 or more is needed here, not {text!r}")
+    return int(text)
+
+
+def square_number(text: str) -> int:
+    """Read a number of tokens that form a square grid."""
+    if not text.isdigit() or int(text) == 0 or math.isqrt(int(text)) ** 2 != int(text):
+        nearest = f", like {max(1, round(int(text) ** 0.5)) ** 2}" if text.isdigit() else ""
+        raise argparse.ArgumentTypeError(f"a number of tokens is that of a square grid{nearest}, not {text!r}")
+    return int(text)
+
+
+def feature_map_name(text: str) -> str:
+    """Read the name of a feature map, also a former one: `arc-cosine` for `relu`."""
+    return current_name("feature map", text)
+
+
+class WithoutRepetitions(argparse.Action):
+    """Store a list with each value once: repetitions would pass for other measurements."""
+
+    def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
+        setattr(namespace, self.dest, list(dict.fromkeys(values)))

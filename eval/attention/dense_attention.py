@@ -1,0 +1,144 @@
+"""Attention by N x N weights, for study: the limit of many random features, and only the keys nearby."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from performer_string.bias import RelativeBias
+from performer_string.feature_maps import FeatureMap
+from performer_string.layers.backends import EVERY_TOKEN, AttentionBackend, LinearBackend, SoftmaxBackend
+from performer_string.ops.layout import TokenLayout
+from performer_string.ops.rotary import rotate_pair
+from performer_string.position.rotation import Rotation
+
+QUERIES_AT_A_TIME = 256
+
+
+class DenseAttention(AttentionBackend):
+    """Attention by rows of its N x N weights, so many queries at a time."""
+
+    def rows(self, queries: slice, q: Tensor, k: Tensor, key_bias: Tensor | None, layout: TokenLayout) -> Tensor:
+        """Return the weights of some of the queries.
+
+        Args:
+            queries: which of the N tokens they are.
+            q: these queries, rotated, [B, H, n, d].
+            k: all keys, rotated, [B, H, N, d].
+            key_bias: [B, H, N].
+            layout: of all tokens.
+
+        Returns:
+            [B, H, n, N].
+        """
+        raise NotImplementedError
+
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rotation: Rotation | None = None,
+        locality: RelativeBias | None = None,
+        layout: TokenLayout = EVERY_TOKEN,
+        key_bias: Tensor | None = None,
+    ) -> Tensor:
+        q, k = rotate_pair(q, k, rotation)
+        outputs = []
+        for start in range(0, q.shape[-2], QUERIES_AT_A_TIME):
+            queries = slice(start, start + QUERIES_AT_A_TIME)
+            weights = self.rows(queries, q[:, :, queries], k, key_bias, layout)
+            if locality is not None:
+                weights = locality.modulate(weights, layout, queries)
+            outputs.append(weights @ v.to(weights.dtype))
+        return torch.cat(outputs, dim=-2).to(v.dtype)  # [B, H, N, d]
+
+
+class ExpectedKernel(DenseAttention):
+    """Attention with the kernel that a feature map estimates, E phi(q)^T phi(k): without the variance of a draw.
+
+    Args:
+        phi: a map with a `log_kernel`.
+    """
+
+    def __init__(self, phi: FeatureMap):
+        super().__init__()
+        self.phi, self.homogeneous, self.logit_scale = phi, phi.homogeneous, phi.scale
+
+    def weights(
+        self,
+        q: Tensor,
+        k: Tensor,
+        rotation: Rotation | None = None,
+        key_bias: Tensor | None = None,
+        key_mask: Tensor | None = None,
+    ) -> Tensor:
+        """Return the normalised kernel, [B, H, n, N].
+
+        Args:
+            q, k: [B, H, n, d] and [B, H, N, d].
+            rotation: of queries and keys.
+            key_bias: [B, H, N].
+            key_mask: True for keys that take part, [B, N].
+        """
+        logits = self.phi.log_kernel(*rotate_pair(q, k, rotation))
+        if key_bias is not None:
+            logits = logits + key_bias[:, :, None]
+        if key_mask is not None:
+            logits = logits.masked_fill(~key_mask[:, None, None, :], -math.inf)
+        return logits.softmax(-1).nan_to_num(0.0)
+
+    def rows(self, queries: slice, q: Tensor, k: Tensor, key_bias: Tensor | None, layout: TokenLayout) -> Tensor:
+        return self.weights(q, k, None, key_bias, layout.mask)
+
+
+def has_log_kernel(kind: type[FeatureMap]) -> bool:
+    """Return whether a feature map says which kernel it estimates; it needs that for study only."""
+    return kind.log_kernel is not FeatureMap.log_kernel
+
+
+def expected_backend(backend: AttentionBackend) -> AttentionBackend | None:
+    """Return the same attention in the limit of many features.
+
+    Returns:
+        A backend; None where the limit is not known (performer-pytorch, a map without `log_kernel`) or there is none
+        (learned features).
+    """
+    if isinstance(backend, LinearBackend):
+        known = has_log_kernel(type(backend.phi)) and not backend.phi.learned
+        return ExpectedKernel(backend.phi) if known else None
+    return backend if isinstance(backend, SoftmaxBackend) else None
+
+
+class NearKeys(DenseAttention):
+    """Attention to the keys whose offset from the query occurs in training: |p_i - p_j| <= extent in each axis.
+
+    Its weights are those of a backend, normalised over the keys that are left. Prefix tokens are near to all.
+
+    Args:
+        backend: whose weights are taken.
+        extent: the largest offset along each axis, in patches.
+    """
+
+    def __init__(self, backend: AttentionBackend, extent: Sequence[float]):
+        super().__init__()
+        self.backend, self.extent = backend, extent
+        self.homogeneous, self.logit_scale = backend.homogeneous, backend.logit_scale
+
+    def near(self, queries: slice, layout: TokenLayout) -> Tensor:
+        """Return which keys are near to some of the queries, [n, N]."""
+        assert layout.positions is not None
+        offsets = (layout.positions[queries, None] - layout.positions).abs()  # [n, N, C]
+        near = (offsets <= offsets.new_tensor(self.extent) + 1e-3).all(-1)
+        prefix = torch.arange(len(layout.positions), device=near.device) < layout.num_prefix
+        return near | prefix | prefix[queries, None]
+
+    def rows(self, queries: slice, q: Tensor, k: Tensor, key_bias: Tensor | None, layout: TokenLayout) -> Tensor:
+        near = self.near(queries, layout)
+        near = near if layout.mask is None else near & layout.mask[:, None, None]
+        weights = self.backend.weights(q, k, None, key_bias) * near
+        return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)

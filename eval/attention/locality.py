@@ -1,0 +1,178 @@
+"""How far does each head attend, as learned (sigma) and as measured, and what does that cost?
+
+The measured radius is the mean over images and queries of sum_j w_ij |p_i - p_j| / sum_j w_ij over patches, in patches
+of the training grid. The weights w are the attention A (`attention radius`) or what the values are summed with,
+A lambda (`effective radius`); `uniform` is the radius of equal weights.
+
+Columns: `part` (accuracy, radius or cost), `model`, `quantity`, `value`, `resolution`, `tokens`, `layer`, `head`, `low`
+and `high` (interval of an accuracy, range of a time), `images`, `majority baseline`. What does not apply is empty.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+from tqdm import tqdm
+
+from eval import checkpoints
+from eval.argument_types import WithoutRepetitions, square_number
+from eval.checkpoints import name_of
+from eval.report import MAJORITY, Row, error_bars, select, unique
+from eval.speed.measure import CachedCall, check_rounds, peak_bytes, time_in_turn
+from performer_string import ViT, fold
+from train.checkpoint import Trained
+from train.data.sizes import Size
+from train.inspection import inspect_attention
+
+SOMETIMES_EMPTY = ("resolution", "tokens", "layer", "head", "low", "high", "images", MAJORITY)
+FROM_ACCURACY = ("resolution", "tokens", "low", "high", "images", MAJORITY)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `eval locality`."""
+    checkpoints.add_arguments(parser)
+    parser.add_argument(
+        "--tokens",
+        nargs="+",
+        type=square_number,
+        action=WithoutRepetitions,
+        default=[256, 1024, 4096],
+        help="to measure time and memory at",
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of time, after one not counted")
+    parser.add_argument("--probes", type=int, default=8, help="images that the radius is measured on")
+
+
+def make_row(part: str, model: str, quantity: str, value: float, **more: Any) -> Row:
+    """Return a row with all columns of the CSV file; those that are left out are empty."""
+    empty = dict.fromkeys(SOMETIMES_EMPTY, "")
+    return {"part": part, "model": model, "quantity": quantity, "value": float(f"{value:.5g}"), **empty, **more}
+
+
+def attention_radius(weights: Tensor, positions: Tensor) -> Tensor:
+    """Return the weighted mean distance of the keys, [H]; a query without any weight is left out.
+
+    Args:
+        weights: [B, H, N, N].
+        positions: [N, C].
+    """
+    distance = (positions[:, None] - positions).norm(dim=-1)  # [N, N]
+    means = (weights * distance).sum(-1) / weights.sum(-1)  # [B, H, N]; NaN without any weight
+    return means.nanmean((0, 2))
+
+
+@torch.no_grad()
+def measure_radius(trained: Trained, options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Yield rows with the radius of each layer and head at the training resolution."""
+    vit, data, name = trained.classifier.vit.to(device), trained.data, name_of(trained.path)
+    size = Size.of(data.size)
+    held_out = data.held_out(options.split, size, options.probes)
+    images = torch.stack([held_out[i][0] for i in range(len(held_out))])  # type: ignore[arg-type]
+    prefix, positions = vit.num_prefix, vit.grid_positions(vit.grid(*size), device)
+    columns = {"resolution": size, "tokens": len(positions), "images": len(images)}
+    equal = torch.ones(1, 1, len(positions), len(positions), device=device)
+    yield make_row("radius", name, "uniform", float(attention_radius(equal, positions)), **columns)
+    for layer, probe in enumerate(inspect_attention(vit, data.normalise(images.to(device)))):
+        weights = {"attention radius": probe.weights(), "effective radius": probe.effective_weights()}
+        radii = {quantity: attention_radius(w[..., prefix:, prefix:], positions) for quantity, w in weights.items()}
+        if probe.locality is not None:
+            radii |= probe.locality.learned()
+        for quantity, values in radii.items():
+            for head, value in enumerate(values.tolist()):
+                yield make_row("radius", name, quantity, value, layer=layer, head=head, **columns)
+
+
+@torch.inference_mode()
+def measure_cost(models: Sequence[Trained], options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Yield rows with time and memory of folded inference of one image, all models in turn."""
+    folded = {name_of(trained.path): fold(trained.classifier.vit).to(device) for trained in models}
+    for count in tqdm(options.tokens, desc="cost", leave=False, disable=None):
+        calls = {name: CachedCall(vit, partial(vit, random_image(vit, count, device))) for name, vit in folded.items()}
+        times = time_in_turn(calls, options.rounds, device)
+        for name, call in calls.items():
+            memory = peak_bytes(call, device)
+            spread = {"low": float(f"{1000 * min(times[name]):.5g}"), "high": float(f"{1000 * max(times[name]):.5g}")}
+            yield make_row("cost", name, "milliseconds", 1000 * statistics.median(times[name]), tokens=count, **spread)
+            yield make_row("cost", name, "peak MiB", memory / 2**20, tokens=count)
+
+
+def random_image(vit: ViT, tokens: int, device: torch.device) -> Tensor:
+    """Return a random image of so many tokens in a square, [1, C, H, W]."""
+    side = math.isqrt(tokens)
+    return torch.randn(1, vit.config.in_channels, side * vit.patch[0], side * vit.patch[1], device=device)
+
+
+def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Yield the rows of the parts `accuracy`, `radius` and `cost`."""
+    check_rounds(options.rounds)
+    if options.probes < 1:
+        raise ValueError(f"a radius needs at least 1 image, not {options.probes}.")
+    models = checkpoints.load_models(options)
+    for row in checkpoints.accuracies(models, options, device):
+        columns = {name: row[name] for name in FROM_ACCURACY}
+        yield make_row("accuracy", row["model"], "accuracy in %", row["accuracy"], **columns)
+    for trained in tqdm(models, desc="radius", leave=False, disable=None):
+        yield from measure_radius(trained, options, device)
+    yield from measure_cost(models, options, device)
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Return a line a model: accuracy at each resolution, cost at the most tokens, radii as mean (range) of heads."""
+    most = max(row["tokens"] for row in select(rows, part="cost"))
+    lines: list[Row] = []
+    for model in unique(rows, "model"):
+        of_model = select(rows, model=model)
+        cells: dict[str, Any] = {"model": model}
+        for row in select(of_model, part="accuracy"):
+            cells[f"% at {row['resolution']} px"] = f"{row['value']:.1f}"
+        for quantity, title in (("milliseconds", "ms"), ("peak MiB", "MiB")):
+            (row,) = select(of_model, quantity=quantity, tokens=most)
+            cells[f"{title}, {most} tokens"] = f"{row['value']:.1f}"
+        for quantity in ("uniform", "attention radius", "effective radius", "sigma"):
+            values = [row["value"] for row in select(of_model, part="radius", quantity=quantity)]
+            span = f" ({min(values):.1f}-{max(values):.1f})" if len(values) > 1 else ""
+            cells[quantity] = f"{statistics.mean(values):.1f}{span}" if values else "none"
+        lines.append(cells)
+    return lines
+
+
+def plot(rows: Sequence[Row]) -> Figure:
+    """Draw accuracy over resolution; time and memory over tokens; radius of each layer and head, sigma as crosses."""
+    figure = Figure(figsize=(11, 8), layout="tight")
+    accuracy, radii, time, memory = figure.subplots(2, 2).flat
+    models = unique(rows, "model")
+    for number, model in enumerate(models):
+        of_model, colour = select(rows, model=model), f"C{number % 10}"
+        points = sorted(select(of_model, part="accuracy"), key=lambda row: row["resolution"].side)
+        x, y = [row["resolution"].side for row in points], [row["value"] for row in points]
+        accuracy.errorbar(x, y, error_bars(points, "value"), marker="o", capsize=3, color=colour, label=model)
+        for axis, quantity in ((time, "milliseconds"), (memory, "peak MiB")):
+            points = select(of_model, quantity=quantity)
+            axis.plot([p["tokens"] for p in points], [p["value"] for p in points], marker="o", color=colour)
+        for quantity, marker in (("effective radius", "o"), ("sigma", "x")):
+            points = select(of_model, part="radius", quantity=quantity)
+            x = [point["layer"] + 0.7 * (number + 0.5) / len(models) - 0.35 for point in points]
+            radii.scatter(x, [point["value"] for point in points], s=18, marker=marker, color=colour, alpha=0.7)
+    uniform = select(rows, quantity="uniform")[0]["value"]
+    radii.axhline(uniform, color="grey", linestyle=":", label="uniform weights")
+    radii.legend(fontsize=7)
+    accuracy.axhline(select(rows, part="accuracy")[0][MAJORITY], color="grey", linestyle=":", label=MAJORITY)
+    accuracy.set(xlabel="resolution in pixels", ylabel="accuracy in %", ylim=(0, 102))
+    radii.set(xlabel="layer", ylabel="effective radius (o) and sigma (x) in patches")
+    radii.xaxis.get_major_locator().set_params(integer=True)
+    time.set(xscale="log", yscale="log", xlabel="tokens", ylabel="milliseconds, folded inference of one image")
+    memory.set(xscale="log", yscale="log", xlabel="tokens", ylabel="peak MiB of tensors")
+    for axis in (time, memory):
+        counts = sorted(unique(select(rows, part="cost"), "tokens"))
+        axis.set_xticks(counts, [str(count) for count in counts])
+        axis.set_xticks([], minor=True)
+    accuracy.legend(fontsize=7)
+    return figure

@@ -1,0 +1,107 @@
+"""Interventions on the tokens: how many take part, how far apart they are, and their order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from einops import rearrange
+from torch import Tensor, nn
+
+from eval.attention.dense_attention import NearKeys
+from eval.attention.model_changes import Intervention, ModelChanges, each_and_all_layers, replace_backends
+from performer_string import ViT
+
+
+def blank_patches(vit: ViT, images: Tensor) -> Tensor:
+    """Return which patches of images [B, C, H, W] have one value everywhere, [B, N]."""
+    patches = rearrange(images, "b c (h p) (w q) -> b (h w) c (p q)", p=vit.patch[0], q=vit.patch[1])
+    return (patches.amax(-1) == patches.amin(-1)).all(-1)
+
+
+def thin_tokens(vit: ViT, changes: ModelChanges, layers: Sequence[int], pool: bool) -> None:
+    """Let no more tokens take part than in training: all patches that are not blank, and random blank ones.
+
+    At the training resolution nothing changes.
+
+    Args:
+        vit, changes: as of every intervention.
+        layers: whose keys are thinned; their queries are all there.
+        pool: whether the mean that is pooled is thinned too.
+    """
+    most, generator = math.prod(vit.train_grid), torch.Generator().manual_seed(0)
+    chosen: Tensor  # [B, N], of the images that the model is called with
+
+    def choose(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
+        nonlocal chosen
+        blank = blank_patches(vit, args[0])
+        order = (~blank).float() + torch.rand(blank.shape, generator=generator).to(blank.device) / 2
+        indices = order.topk(min(most, blank.shape[1]), dim=-1).indices
+        chosen = torch.zeros_like(blank).scatter(-1, indices, True)
+
+    def mask_keys(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> Any:
+        prefix = chosen.new_ones(len(chosen), vit.num_prefix)
+        layout = replace(kwargs["layout"], mask=torch.cat([prefix, chosen], dim=1))
+        return args, {**kwargs, "layout": layout}
+
+    def weight_tokens(module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> Tensor:
+        share = chosen.to(out) / chosen.sum(-1, keepdim=True) * chosen.shape[1]  # of mean one
+        return torch.cat([out[:, : vit.num_prefix], out[:, vit.num_prefix :] * share[..., None]], dim=1)
+
+    changes.before(vit, choose)
+    for layer in layers:
+        changes.before(vit.backends()[layer], mask_keys)
+    if pool:
+        changes.after(vit.norm, weight_tokens)
+
+
+def fewer_tokens(vit: ViT) -> dict[str, Intervention]:
+    """Test whether the number of tokens costs accuracy, and not the distances between them."""
+    interventions: dict[str, Intervention] = {}
+    every_layer = list(range(len(vit.blocks)))
+    has_mask, has_mean = vit.config.attention != "performer-pytorch", vit.config.pool == "mean"
+    if has_mask:
+        by_title = each_and_all_layers(vit, "keys thinned")
+        interventions |= {title: partial(thin_tokens, layers=layers, pool=False) for title, layers in by_title.items()}
+    if has_mean:
+        interventions["pooling thinned"] = partial(thin_tokens, layers=[], pool=True)
+    if has_mask and has_mean:
+        interventions["keys and pooling thinned"] = partial(thin_tokens, layers=every_layer, pool=True)
+    return interventions
+
+
+def attend_nearby(vit: ViT, changes: ModelChanges, layers: Sequence[int]) -> None:
+    """Let these layers attend to the keys whose offset lies in the training grid; nothing changes on that grid."""
+    backends, extent = vit.backends(), [n - 1 for n in vit.train_grid]
+    replace_backends(vit, changes, layers, lambda layer: NearKeys(backends[layer], extent))
+
+
+def near_keys(vit: ViT) -> dict[str, Intervention]:
+    """Test whether distances cost accuracy, that is, offsets that training never had."""
+    by_title = each_and_all_layers(vit, "near keys")
+    return {title: partial(attend_nearby, layers=layers) for title, layers in by_title.items()}
+
+
+def shuffle_patches(vit: ViT, changes: ModelChanges) -> None:
+    """Put the patches of each image into a random order."""
+    generator = torch.Generator().manual_seed(0)
+
+    def permute(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> Any:
+        if args[0].shape[1] != vit.config.in_channels:
+            return None  # the model refuses these images
+        sizes = dict(zip("hw", vit.grid(*args[0].shape[-2:]), strict=True), p=vit.patch[0], q=vit.patch[1])
+        patches = rearrange(args[0], "b c (h p) (w q) -> b (h w) c p q", **sizes)
+        order = torch.rand(patches.shape[:2], generator=generator).argsort(-1).to(patches.device)
+        patches = patches.gather(1, order[..., None, None, None].expand_as(patches))
+        return (rearrange(patches, "b (h w) c p q -> b c (h p) (w q)", **sizes), *args[1:]), kwargs
+
+    changes.before(vit, permute)
+
+
+def shuffled_patches(vit: ViT) -> dict[str, Intervention]:
+    """Test what the order of the patches is worth; a model without positions does not depend on it."""
+    return {"patches shuffled": shuffle_patches}

@@ -1,0 +1,215 @@
+"""How far is one draw of random features from its kernel, by the map, its order and the number of features?
+
+For a query and a key of known norms and angle, phi(q)^T phi(k) has the kernel as its mean over draws. Its standard
+deviation over the kernel falls as 1/sqrt(m) where draws are independent, from a value known in closed form:
+
+    FAVOR+ (arXiv:2009.14794, Lemma 2)    sqrt((e^s - 1) / m),             s = scale |q + k|^2
+    hyperbolic FAVOR+                     sqrt((e^s + e^-s - 2) / m)
+    arc-cosine of order p                 sqrt((2 k_2p / k_p^2 - 1) / m),  k_p the kernel
+
+The draws here are orthogonal in blocks. At high orders most of the variance is in rare draws, so that what is measured
+lies below. But attention divides by a sum of such estimates with the same draw. What counts there is the weight that a
+key gets among others: the sharper the kernel, the higher its limit, and the more features come near it.
+
+Columns: `map`, `features` (m), `angle` (degrees), `kernel over its peak`, `relative error` (measured), `with
+independent draws` (the closed form), `weight` (of the key, mean over draws), `lowest twentieth` (5 % quantile of it),
+`weight in the limit` (of many features).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+from torch.nn import functional as F
+from tqdm import tqdm
+
+from eval.argument_types import WithoutRepetitions, positive_int
+from eval.attention.dense_attention import has_log_kernel
+from eval.report import Row, select, unique
+from performer_string import FEATURE_MAPS, build_feature_map
+from performer_string.feature_maps import RandomFeatures
+
+ON_CPU = True
+MAPS: dict[str, tuple[str, dict[str, Any]]] = {
+    "favor+": ("favor+", {}),
+    "favor+hyperbolic": ("favor+hyperbolic", {}),
+    **{f"arc-cosine, order {p}": ("arc-cosine", {"order": p}) for p in (1, 2, 4, 8, 16)},
+}
+DRAWS_AT_A_TIME = 128
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `eval variance`."""
+    once: dict[str, Any] = {"nargs": "+", "action": WithoutRepetitions}
+    features = [2**n for n in range(4, 10)]
+    parser.add_argument("--features", type=positive_int, **once, default=features, help="numbers of them")
+    parser.add_argument("--angles", type=float, **once, default=[0.0, 30.0, 60.0], help="degrees")
+    parser.add_argument("--others", type=positive_int, default=80, help="keys in random directions beside the one")
+    parser.add_argument("--head-dim", type=positive_int, default=24)
+    parser.add_argument("--logit", type=float, default=2.0, help="scale |q| |k|, for maps that see norms (FAVOR+)")
+    parser.add_argument("--draws", type=positive_int, default=1024)
+
+
+def query_and_key(angle: float, options: argparse.Namespace) -> tuple[Tensor, Tensor]:
+    """Return a query and a key of equal norm at an angle in degrees, [1, 1, 1, d] each.
+
+    Draws are isotropic, so that any plane will do.
+    """
+    q, k = torch.zeros(2, 1, 1, 1, options.head_dim, dtype=torch.float64)
+    q[..., 0] = 1
+    k[..., 0], k[..., 1] = math.cos(math.radians(angle)), math.sin(math.radians(angle))
+    return q * norm_for_logit(options), k * norm_for_logit(options)
+
+
+def norm_for_logit(options: argparse.Namespace) -> float:
+    """Return the norm of queries and keys whose largest logit, of scale d^-1/2, is `--logit`."""
+    return float((options.logit * options.head_dim**0.5) ** 0.5)
+
+
+def build_map(title: str, features: int, heads: int, head_dim: int, seed: int = 0) -> RandomFeatures:
+    """Build a feature map in float64, each of whose heads is a draw."""
+    name, extra = MAPS.get(title, (title, {}))
+    sizes = {"head_dim": head_dim, "num_heads": heads, "num_features": features}
+    return cast(RandomFeatures, build_feature_map(name, seed=seed, **sizes, **extra).double())
+
+
+def independent_deviation(phi: RandomFeatures, q: Tensor, k: Tensor) -> float:
+    """Return the relative standard deviation with independent draws; NaN for a map without a closed form."""
+    form = phi.form()
+    if form is None:
+        return math.nan
+    if form.kind == "exponential":
+        s = 2 * form.square * float((q + k).square().sum())
+        variance = math.exp(s) - 1 + (math.exp(-s) - 1 if form.mirrored else 0)
+    else:
+        twice = build_feature_map(
+            "arc-cosine", head_dim=phi.head_dim, num_heads=1, num_features=1, order=2 * form.order
+        )
+        variance = 2 * math.exp(float(twice.log_kernel(q, k) - 2 * phi.log_kernel(q, k))) - 1
+    return float((variance / phi.num_features) ** 0.5)
+
+
+class Case:
+    """One map with so many features: a query, and a key at each angle to it among keys in random directions.
+
+    Args:
+        title: of the map.
+        features: m.
+        options: of the command line.
+    """
+
+    def __init__(self, title: str, features: int, options: argparse.Namespace):
+        self.title, self.features, self.options = title, features, options
+        self.estimates: dict[float, list[Tensor]] = {angle: [] for angle in options.angles}
+        self.weights: dict[float, list[Tensor]] = {angle: [] for angle in options.angles}
+        self.limits: dict[float, list[Tensor]] = {angle: [] for angle in options.angles}
+
+    def draw(self, start: int, heads: int) -> RandomFeatures:
+        """Measure so many draws, each with other random keys, and return the map that made them."""
+        phi = build_map(self.title, self.features, heads, self.options.head_dim, seed=start)
+        generator = torch.Generator().manual_seed(start)
+        shape = (1, heads, self.options.others, self.options.head_dim)
+        others = F.normalize(torch.randn(shape, generator=generator, dtype=torch.float64), dim=-1)
+        others = others * norm_for_logit(self.options)
+        for angle in self.options.angles:
+            q, k = (x.expand(1, heads, 1, -1) for x in query_and_key(angle, self.options))
+            keys = torch.cat([k, others], dim=-2)
+            self.estimates[angle].append((phi.queries(q) * phi.keys(k)).sum(-1).flatten())  # [heads]
+            fq, fk = phi.pair(q, keys)
+            weights = (fq @ fk.mT).flatten(0, 2)  # [heads, 1 + others]
+            self.weights[angle].append(weights[:, 0] / weights.sum(-1).clamp_min(torch.finfo(weights.dtype).tiny))
+            self.limits[angle].append(phi.log_kernel(q, keys).softmax(-1)[..., 0].flatten())
+        return phi
+
+    def rows(self, phi: RandomFeatures) -> Iterator[Row]:
+        """Yield a row for each angle, over all draws so far."""
+        peak = float(phi.log_kernel(*query_and_key(0.0, self.options)))
+        for angle in self.options.angles:
+            q, k = query_and_key(angle, self.options)
+            kernel, weights = float(phi.log_kernel(q, k)), torch.cat(self.weights[angle])
+            relative = torch.cat(self.estimates[angle]) / math.exp(kernel) - 1
+            yield {
+                "map": self.title,
+                "features": self.features,
+                "angle": angle,
+                "kernel over its peak": math.exp(kernel - peak),
+                "relative error": float(relative.square().mean().sqrt()),
+                "with independent draws": independent_deviation(phi, q, k),
+                "weight": float(weights.mean()),
+                "lowest twentieth": float(weights.quantile(0.05)),
+                "weight in the limit": float(torch.cat(self.limits[angle]).mean()),
+            }
+
+
+def titles() -> list[str]:
+    """Return the maps to measure, also those that a user has added; one without a kernel is left out with a line."""
+    added = []
+    for name, kind in FEATURE_MAPS.items():
+        if not issubclass(kind, RandomFeatures) or name == "arc-cosine":
+            continue
+        if has_log_kernel(kind):
+            added.append(name)
+        else:
+            tqdm.write(f"{name} is left out: it has no log_kernel, the kernel that it estimates.")
+    return list(dict.fromkeys([*MAPS, *added]))
+
+
+@torch.no_grad()
+def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Yield a row for each map, number of features and angle."""
+    cases = [Case(title, features, options) for title in titles() for features in options.features]
+    for case in tqdm(cases, desc="feature maps", leave=False, disable=None):
+        for start in range(0, options.draws, DRAWS_AT_A_TIME):
+            phi = case.draw(start, min(DRAWS_AT_A_TIME, options.draws - start))
+        yield from case.rows(phi)
+
+
+def at_smallest_angle(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of the smallest angle."""
+    return select(rows, angle=min(row["angle"] for row in rows))
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Return a line for each map: the weight of the key nearest to the query, and its lowest twentieth over draws."""
+    lines: list[Row] = []
+    near = at_smallest_angle(rows)
+    for title in unique(near, "map"):
+        of_map = select(near, map=title)
+        name = {f"weight of a key at {of_map[0]['angle']:g} degrees": title}
+        weights = {f"m = {r['features']}": f"{r['weight']:.2f} ({r['lowest twentieth']:.2f})" for r in of_map}
+        lines.append({**name, **weights, "limit": f"{of_map[0]['weight in the limit']:.2f}"})
+    return lines
+
+
+def plot(rows: Sequence[Row]) -> Figure:
+    """Draw the error of the estimate and the weight at the smallest angle, over the number of features."""
+    near = at_smallest_angle(rows)
+    figure = Figure(figsize=(11, 4.6), layout="tight")
+    errors, weights = figure.subplots(1, 2)
+    for title in unique(near, "map"):
+        of_map = select(near, map=title)
+        features = [row["features"] for row in of_map]
+        (line,) = errors.plot(features, [row["relative error"] for row in of_map], marker="o", label=title)
+        colour = line.get_color()
+        errors.plot(features, [row["with independent draws"] for row in of_map], linestyle=":", color=colour)
+        mean, lowest = ([row[column] for row in of_map] for column in ("weight", "lowest twentieth"))
+        weights.plot(features, mean, marker="o", color=colour, label=title)
+        weights.fill_between(features, lowest, mean, color=colour, alpha=0.12)
+        weights.axhline(of_map[0]["weight in the limit"], linestyle=":", color=colour)
+    angle = f"{near[0]['angle']:g} degrees"
+    errors.set_yscale("log")
+    errors.set(ylabel="standard deviation over the kernel", title=f"estimate at {angle} (dotted: independent draws)")
+    weights.set(
+        ylabel="mean, down to the lowest twentieth of draws", title=f"weight of a key at {angle} (dotted: the limit)"
+    )
+    weights.legend(fontsize=8)
+    for axis in (errors, weights):
+        axis.set_xscale("log", base=2)
+        axis.set_xlabel("features")
+    return figure

@@ -1,0 +1,181 @@
+"""The command line of `python -m eval NAME ...`: one evaluation, its table, its CSV file and its plot.
+
+An evaluation is a module with a line in `EVALUATIONS` and four functions:
+
+- `add_arguments(parser)` adds its options;
+- `evaluate(options, device)` yields rows, each a mapping from the columns of the CSV file to values;
+- `summary(rows)` returns the rows of the table on the terminal;
+- `plot(rows)` returns a matplotlib figure.
+
+A module with `ON_CPU = True` has no option `--device`. Modules are imported when they are called, and not before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+
+from train.command_line import import_modules, one_message
+
+if TYPE_CHECKING:
+    import torch
+    from matplotlib.figure import Figure
+
+    from eval.report import Row
+
+
+class Evaluation(Protocol):
+    """The functions of an evaluation's module."""
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
+    def evaluate(self, options: argparse.Namespace, device: torch.device) -> Iterator[Row]: ...
+    def summary(self, rows: Sequence[Row]) -> list[Row]: ...
+    def plot(self, rows: Sequence[Row]) -> Figure: ...
+
+
+class Entry(NamedTuple):
+    """A line of the list of evaluations."""
+
+    module: str
+    help: str
+
+    def load(self) -> Evaluation:
+        """Import the evaluation's module."""
+        return cast(Evaluation, importlib.import_module(self.module))
+
+
+EVALUATIONS: dict[str, Entry] = {
+    "resolution": Entry(
+        "eval.accuracy.resolution", "accuracy per resolution, with 95 %% intervals, beside the majority baseline"
+    ),
+    "ablation": Entry(
+        "eval.accuracy.ablation",
+        "accuracy of models with one thing changed at a time, as differences to the baseline recipe, seed by seed",
+    ),
+    "cost": Entry(
+        "eval.accuracy.cost", "parameters, operations, time, memory and accuracy of models at each resolution"
+    ),
+    "plateau": Entry(
+        "eval.accuracy.plateau", "when each run's training loss left its first plateau, and the accuracy at the end"
+    ),
+    "estimator": Entry(
+        "eval.attention.estimator", "norms, entropy, sharpness and error of each head's attention, per resolution"
+    ),
+    "intervene": Entry(
+        "eval.attention.intervene", "accuracy per resolution under interventions on trained models, without training"
+    ),
+    "locality": Entry(
+        "eval.attention.locality", "accuracy per resolution, time and memory per number of tokens, radius of each head"
+    ),
+    "variance": Entry(
+        "eval.attention.variance", "error of one draw of random features, and the weight of a matching key among others"
+    ),
+    "invariance": Entry(
+        "eval.encodings.invariance", "translation invariance of scores, random-feature estimates and whole models"
+    ),
+    "redundancy": Entry(
+        "eval.encodings.redundancy", "which encodings are the same function class, by fitting each to each"
+    ),
+    "latency": Entry(
+        "eval.encodings.latency", "parameters and time of each encoding, in training and inference, relative to RoPE"
+    ),
+    "length": Entry(
+        "eval.speed.length", "time, memory and error by the number of tokens, and where linear attention is faster"
+    ),
+    "focusing": Entry(
+        "eval.speed.decay", "time, memory and error of attention with a distance decay, by length and sigma"
+    ),
+}
+OUT = "folder of CSV and PNG; default: `results` in the run's folder or beside several, else runs/results/NAME"
+
+
+def choose_device(name: str) -> torch.device:
+    """Return a device by name; `auto` is the GPU where there is one.
+
+    Raises:
+        ValueError: an unknown name, or a GPU where there is none.
+    """
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"--device {name}: torch sees no GPU here. Use --device cpu, or auto.")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ValueError(f"--device has to be auto, cpu, cuda or cuda:NUMBER, not {name!r}.")
+    return torch.device(name)
+
+
+def build_parser(name: str | None = None) -> argparse.ArgumentParser:
+    """Return the parser of the command line, with the options of the evaluation `name` alone."""
+    parser = argparse.ArgumentParser(prog="python -m eval", description="Run one evaluation: table, CSV file and plot.")
+    commands = parser.add_subparsers(dest="evaluation", required=True, metavar="NAME")
+    for command_name, entry in EVALUATIONS.items():
+        command = commands.add_parser(command_name, help=entry.help)
+        if command_name != name:
+            continue
+        evaluation = entry.load()
+        command.description = evaluation.__doc__
+        evaluation.add_arguments(command)
+        if not getattr(evaluation, "ON_CPU", False):
+            command.add_argument("--device", default="auto", help="auto, cpu or cuda")
+        command.add_argument("--imports", nargs="+", default=[], help="modules to import first, with additions to use")
+        command.add_argument("--out", type=Path, help=OUT)
+    return parser
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a command line; an unknown evaluation ends the program, with the nearest name."""
+    name = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    parser = build_parser(name)
+    if name is not None and name not in EVALUATIONS:
+        close = difflib.get_close_matches(name, EVALUATIONS, n=1, cutoff=0.5)
+        suggestion = f" Did you mean {close[0]!r}?" if close else ""
+        parser.error(f"unknown evaluation {name!r}.{suggestion} Known: {', '.join(EVALUATIONS)}.")
+    return parser.parse_args(arguments)
+
+
+def output_folder(options: argparse.Namespace) -> Path:
+    """Return `--out`, else `results` in the run that is evaluated or beside several, else runs/results/NAME."""
+    from eval.report import results_of
+
+    runs: list[Any] = getattr(options, "checkpoint", None) or getattr(options, "run", None) or []
+    folder = options.out or (results_of(runs) if runs else Path("runs/results") / options.evaluation)
+    return Path(folder).expanduser()
+
+
+def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
+    """Run an evaluation: write its CSV file and plot, print its table.
+
+    Args:
+        options: as parsed.
+        arguments: of the command line, for the header of the CSV file.
+    """
+    from eval.report import Report, environment, table
+
+    import_modules(options.imports)
+    device = choose_device(getattr(options, "device", "cpu"))
+    evaluation = EVALUATIONS[options.evaluation].load()
+    report = Report(output_folder(options), options.evaluation, environment(arguments, device))
+    rows = report.collect(evaluation.evaluate(options, device))
+    report.write(rows)
+    print(table(evaluation.summary(rows)))
+    report.save_plot(evaluation.plot(rows))
+    print(f"\n{report.csv}\n{report.png}")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; an error that a user can mend is one message and exit status 2."""
+    arguments = sys.argv[1:] if arguments is None else list(arguments)
+    options = parse_arguments(arguments)
+    try:
+        with one_message():
+            run(options, arguments)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

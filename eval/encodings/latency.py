@@ -1,0 +1,166 @@
+"""What does an encoding cost, in a training step and in folded inference, relative to RoPE?
+
+All models are measured in turn, round after round, and RoPE again right after each, since the speed of a machine drifts
+by more than they differ. A ratio is the median over the rounds of a model's time over that of RoPE next to it. RoPE's
+ratio to itself shows the noise.
+
+Columns: `encoding`, `parameters (M)` (of the model), `of the encoding` (parameters), `training step (ms)`, `step to
+rope`, `folded inference (ms)`, `inference to rope`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+from torch.nn import functional as F
+from tqdm import tqdm
+
+from eval.argument_types import positive_int
+from eval.report import Row
+from eval.speed.measure import CachedCall, Call, check_rounds, time_in_turn
+from eval.statistics import median_ratio
+from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, fold
+from performer_string.position.base import HeadWidthError
+from performer_string.utils.registry import lookup
+
+REFERENCE = "rope"
+SPARSE: dict[str, dict[str, Any]] = {
+    f"cayley-string, {name}": {"generator": name} for name in ("block-diagonal", "banded", "top-k", "random")
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `eval latency`."""
+    parser.add_argument("--encodings", nargs="+", default=["all"], help="names, or all")
+    parser.add_argument("--variant", choices=VARIANTS, default="tiny")
+    parser.add_argument("--image-size", type=positive_int, default=224)
+    parser.add_argument("--patch-size", type=positive_int, default=16)
+    parser.add_argument("--attention", default="linear")
+    parser.add_argument("--features", type=int, default=64, help="random features a head")
+    parser.add_argument("--batch-size", type=positive_int, default=8)
+    parser.add_argument("--rounds", type=int, default=7, help="measurements, after one not counted")
+
+
+def chosen_encodings(names: Sequence[str]) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Return the name and options of each encoding by its title, the reference first."""
+    known: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in ENCODINGS}
+    known |= {title: ("cayley-string", o) for title, o in SPARSE.items()}
+    titles = list(known) if "all" in names else list(names)
+    for title in titles:
+        lookup("encoding", title, known)
+    return {title: known[title] for title in dict.fromkeys([REFERENCE, *titles])}
+
+
+class TimedModel:
+    """A model with one training step and one inference to be timed.
+
+    Args:
+        config: of the model.
+        batch_size: images at a time.
+        device: where to compute.
+
+    Attributes:
+        infer: a call of the folded model.
+    """
+
+    def __init__(self, config: ViTConfig, batch_size: int, device: torch.device):
+        torch.manual_seed(0)
+        self.model = ViT(config).to(device)
+        self.folded = fold(self.model)
+        self.optimiser = torch.optim.AdamW(self.model.parameters())
+        height, width = (n * p for n, p in zip(self.model.train_grid, self.model.patch, strict=True))
+        self.images = torch.randn(batch_size, config.in_channels, height, width, device=device)
+        self.infer = CachedCall(self.folded, self.logits)
+        self.targets = torch.randint(config.num_classes, (batch_size,), device=device)
+
+    def step(self) -> None:
+        """Take one training step."""
+        self.optimiser.zero_grad()
+        F.cross_entropy(self.model(self.images), self.targets).backward()
+        self.optimiser.step()
+
+    @torch.inference_mode()
+    def logits(self) -> Tensor:
+        """Return the logits of the folded model."""
+        return cast(Tensor, self.folded(self.images))
+
+    def check(self) -> None:
+        """Check that the folded model has the same outputs, without which its speed is worth nothing."""
+        with torch.no_grad():
+            torch.testing.assert_close(self.folded(self.images), self.model.eval()(self.images), rtol=1e-4, atol=1e-4)
+        self.model.train()
+
+
+def build_models(options: argparse.Namespace, device: torch.device) -> dict[str, TimedModel]:
+    """Build a model for each encoding; one that does not fit the width of the heads is left out with a line."""
+    models: dict[str, TimedModel] = {}
+    encodings = chosen_encodings(options.encodings).items()
+    for title, (name, encoding_options) in tqdm(encodings, desc="building", leave=False, disable=None):
+        config = ViTConfig(
+            image_size=options.image_size,
+            patch_size=options.patch_size,
+            variant=options.variant,
+            attention=options.attention,
+            feature_options={"num_features": options.features},
+            encoding=name,
+            encoding_options=encoding_options,
+        )
+        try:
+            models[title] = TimedModel(config, options.batch_size, device)
+        except HeadWidthError as error:
+            if title == REFERENCE:
+                raise
+            tqdm.write(f"{title} is left out: {error}")
+            continue
+        models[title].check()
+    return models
+
+
+def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Yield a row for each encoding."""
+    check_rounds(options.rounds)
+    models = build_models(options, device)
+    rope = models[REFERENCE]
+    calls: dict[tuple[str, str, bool], Call] = {}  # (title, what, whether of the model itself or of RoPE beside it)
+    for title, model in models.items():
+        calls |= {(title, "step", True): model.step, (title, "step", False): rope.step}
+        calls |= {(title, "infer", True): model.infer, (title, "infer", False): rope.infer}
+    times = time_in_turn(calls, options.rounds, device)
+    for title, model in models.items():
+        step, inference = times[title, "step", True], times[title, "infer", True]
+        yield {
+            "encoding": title,
+            "parameters (M)": round(sum(p.numel() for p in model.model.parameters()) / 1e6, 4),
+            "of the encoding": sum(p.numel() for p in model.model.encoding.parameters()),
+            "training step (ms)": round(1000 * statistics.median(step), 1),
+            "step to rope": round(median_ratio(step, times[title, "step", False]), 3),
+            "folded inference (ms)": round(1000 * statistics.median(inference), 1),
+            "inference to rope": round(median_ratio(inference, times[title, "infer", False]), 3),
+        }
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows as they are."""
+    return list(rows)
+
+
+def plot(rows: Sequence[Row]) -> Figure:
+    """Draw both ratios for each encoding."""
+    figure = Figure(figsize=(7.5, 5), layout="tight")
+    axis = figure.subplots()
+    places = range(len(rows))
+    axis.barh([p - 0.2 for p in places], [row["step to rope"] for row in rows], height=0.4, label="training step")
+    ratios = [row["inference to rope"] for row in rows]
+    axis.barh([p + 0.2 for p in places], ratios, height=0.4, label="folded inference")
+    axis.set_yticks(places, [row["encoding"] for row in rows], fontsize=8)
+    axis.axvline(1, color="grey", linewidth=0.8)
+    axis.invert_yaxis()
+    axis.set(xlabel="time over RoPE's, median of rounds")
+    axis.legend(fontsize=8)
+    return figure

@@ -1,0 +1,230 @@
+"""From how many tokens on is linear attention faster than softmax, and what does each cost in memory and error?
+
+Methods are measured in turn at each length: as attention alone, as one layer or as a whole ViT-tiny. A large matrix
+product is measured beside attention; its speed is the peak that `of peak` is a share of. Each method of this library is
+first compared with its definition, and the evaluation stops at one that is off.
+
+Columns: `level` (attention, layer or model), `method`, `tokens`, `ms` (median of the rounds), `tokens/s`, `to softmax`
+(time over that of softmax in the same round), `peak MiB`, `error to softmax` (relative, of the outputs), `of peak`,
+`time exponent` and `memory exponent` (b of N^b), `faster than softmax from` (tokens, empty for never).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+from tqdm import tqdm
+
+from eval.argument_types import WithoutRepetitions, feature_map_name, positive_int
+from eval.report import Row, select, unique
+from eval.speed.measure import check_rounds, peak_bytes, relative_error, square_product, time_in_turn
+from eval.speed.methods import METHODS, AttentionMethods, layer_call, model_call, near_square_grid, operations
+from eval.statistics import median_ratio, power_law_exponent
+from performer_string.utils.registry import lookup
+
+LEVELS = {"attention": None, "layer": layer_call, "model": model_call}
+REFERENCE = "softmax"
+PRODUCT = "matrix product"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `eval length`."""
+    powers = [2**n for n in range(8, 15)]
+    once: dict[str, Any] = {"nargs": "+", "action": WithoutRepetitions}
+    parser.add_argument("--tokens", type=positive_int, **once, default=powers, help="up to millions")
+    parser.add_argument("--levels", **once, default=["attention"], help=", ".join(LEVELS))
+    parser.add_argument("--methods", nargs="+", default=["all"], help=", ".join(METHODS))
+    parser.add_argument("--heads", type=int, default=4, help="at the level of attention; the others are a ViT-tiny")
+    parser.add_argument("--head-dim", type=int, default=64)
+    parser.add_argument("--features", type=int, default=256, help="random features a head")
+    parser.add_argument("--feature-map", type=feature_map_name, default="favor+")
+    parser.add_argument("--sigma", type=float, default=4.0, help="of the distance decay, in patches")
+    parser.add_argument("--std", type=float, default=0.5, help="of the queries and keys at the level of attention")
+    parser.add_argument("--rotation", action="store_true", help="at the level of attention too, with circulant-string")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser.add_argument("--backward", action="store_true", help="time the backward pass too")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements, after one not counted")
+    parser.add_argument("--longest", type=float, default=10.0, help="leave out what would take more seconds a call")
+
+
+def with_backward(out: Callable[[], Tensor], backward: bool) -> Callable[[], None]:
+    """Return a call that computes an output and, if wanted, its gradients."""
+
+    def call() -> None:
+        if backward:
+            out().sum().backward()
+            return
+        with torch.inference_mode():
+            out()
+
+    return call
+
+
+class Level:
+    """The calls of all methods at one level, made when they are needed.
+
+    Args:
+        level: a name in `LEVELS`.
+        attentions: the methods as attention alone, with the options of the command line.
+    """
+
+    def __init__(self, level: str, attentions: AttentionMethods):
+        self.level, self.attentions = level, attentions
+        self.options, self.device = attentions.options, attentions.device
+
+    def calls(self, methods: Sequence[str], tokens: int) -> tuple[dict[str, Callable[[], None]], dict[str, float]]:
+        """Return a call for each method, and the relative error of its outputs to those of exact softmax.
+
+        Layers and models are compared with those of the same weights, where softmax is among the methods. There is no
+        error of a method with a decay, which is not meant to equal softmax.
+        """
+        make = LEVELS[self.level]
+        outputs: dict[str, Callable[[], Tensor]]
+        errors = dict.fromkeys(methods, math.nan)
+        compared = [name for name in methods if name != "linear+lf"]
+        if make is None:
+            inputs = self.attentions.inputs(tokens)
+            every = self.attentions.outputs(tokens, *inputs)
+            outputs = {name: every[name] for name in methods}
+            with torch.inference_mode():
+                errors |= {name: self.attentions.error(outputs[name](), *inputs) for name in compared}
+        else:
+            outputs = {name: make(name, self.options, near_square_grid(tokens), self.device) for name in methods}
+            if REFERENCE in methods:
+                with torch.inference_mode():
+                    exact = outputs[REFERENCE]()
+                    errors |= {name: relative_error(outputs[name](), exact) for name in compared}
+        return {name: with_backward(out, self.options.backward) for name, out in outputs.items()}, errors
+
+
+def affordable_methods(rows: Sequence[Row], methods: Sequence[str], tokens: int, longest: float) -> list[str]:
+    """Return the methods that are predicted to take no longer than `longest` seconds.
+
+    The prediction goes on from the last measured length, by the power that the last two differ by, from 1 to 2. After a
+    single length it is the square for softmax, and proportional for others.
+
+    Args:
+        rows: measured so far.
+        methods: to choose from.
+        tokens: the length to predict for.
+        longest: in seconds.
+    """
+    affordable = []
+    for name in methods:
+        last = sorted(select(rows, method=name), key=lambda row: row["tokens"])[-2:]
+        power = 2.0 if name == REFERENCE else 1.0
+        if len(last) == 2:
+            power = min(2.0, max(1.0, power_law_exponent([r["tokens"] for r in last], [r["ms"] for r in last])))
+        seconds = last[-1]["ms"] / 1000 * (tokens / last[-1]["tokens"]) ** power if last else 0.0
+        if seconds <= longest:
+            affordable.append(name)
+        else:
+            tqdm.write(
+                f"{name} is left out at {tokens} tokens: it would take {seconds:.1f} s a call if time grew as "
+                f"N^{power:.1f}, and --longest is {longest:g}."
+            )
+    return affordable
+
+
+def crossover(level: Level, rows: Sequence[Row], method: str, device: torch.device) -> int | None:
+    """Return the number of tokens from which a method is faster than softmax; None where it never is.
+
+    It is found by bisection between two measured lengths.
+    """
+    ratios = sorted((row["tokens"], row["to softmax"]) for row in select(rows, method=method))
+    faster = [n for n, value in ratios if value < 1]
+    if not faster:
+        return None
+    high = faster[0]
+    slower = [n for n, value in ratios if value >= 1 and n < high]
+    if not slower:
+        return high
+    low = slower[-1]
+    while high - low > max(16, low // 16):
+        middle = (low + high) // 32 * 16
+        if middle in (low, high):
+            break
+        calls, _ = level.calls([method, REFERENCE], middle)
+        times = time_in_turn(calls, level.options.rounds, device)
+        if median_ratio(times[method], times[REFERENCE]) < 1:
+            high = middle
+        else:
+            low = middle
+    return high
+
+
+def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Yield a row for each level, length and method."""
+    check_rounds(options.rounds)
+    methods = list(METHODS) if "all" in options.methods else list(options.methods)
+    for name in methods:
+        lookup("method", name, dict.fromkeys(METHODS))
+    for name in options.levels:
+        lookup("level", name, LEVELS)
+    attentions = AttentionMethods(options, device)
+    attentions.check(methods)
+    product, product_operations = square_product(attentions.dtype, device)
+    for name in options.levels:
+        level = Level(name, attentions)
+        rows: list[dict[str, Any]] = []
+        for tokens in tqdm(sorted(options.tokens), desc=name, leave=False, disable=None):
+            calls, errors = level.calls(affordable_methods(rows, methods, tokens, options.longest), tokens)
+            reference = {PRODUCT: product} if name == "attention" else {}
+            times = time_in_turn({**calls, **reference}, options.rounds, device)
+            peak = product_operations / statistics.median(times[PRODUCT]) if reference else math.nan  # a second
+            for method, call in calls.items():
+                median = statistics.median(times[method])
+                ratio = median_ratio(times[method], times[REFERENCE]) if REFERENCE in times else math.nan
+                row = {
+                    "level": name,
+                    "method": method,
+                    "tokens": tokens,
+                    "ms": 1000 * median,
+                    "tokens/s": tokens / median,
+                    "to softmax": ratio,
+                    "peak MiB": peak_bytes(call, device) / 2**20,
+                    "error to softmax": errors[method],
+                    "of peak": operations(method, options, tokens) / median / peak,
+                }
+                rows.append(row)
+                yield row
+        for method in methods:  # at the end: columns that need all lengths
+            same = [row for row in rows if row["method"] == method]
+            lengths = [row["tokens"] for row in same]
+            exponents = {
+                "time exponent": power_law_exponent(lengths, [row["ms"] for row in same]),
+                "memory exponent": power_law_exponent(lengths, [row["peak MiB"] for row in same]),
+            }
+            where = crossover(level, rows, method, device) if method != REFERENCE else None
+            for row in same:
+                row.update(exponents, **{"faster than softmax from": "" if where is None else where})
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows, rounded."""
+    digits = {"ms": 2, "tokens/s": 0, "to softmax": 3, "peak MiB": 1, "error to softmax": 4, "of peak": 3}
+    digits |= {"time exponent": 2, "memory exponent": 2}
+    return [{k: round(v, digits[k]) if k in digits else v for k, v in row.items()} for row in rows]
+
+
+def plot(rows: Sequence[Row]) -> Figure:
+    """Draw time and memory over the tokens on logarithmic axes, a row of panels for each level."""
+    levels = unique(rows, "level")
+    figure = Figure(figsize=(9, 3.6 * len(levels)), layout="tight")
+    panels = figure.subplots(len(levels), 2, squeeze=False)
+    for level, axes in zip(levels, panels, strict=True):
+        for axis, column, slope in zip(axes, ("ms", "peak MiB"), ("time exponent", "memory exponent"), strict=True):
+            for name in unique(select(rows, level=level), "method"):
+                line = select(rows, level=level, method=name)
+                label = f"{name} (N^{line[0][slope]:.2f})"
+                axis.loglog([row["tokens"] for row in line], [row[column] for row in line], marker="o", label=label)
+            axis.set(xlabel="tokens", ylabel=column, title=level)
+            axis.legend(fontsize=7)
+    return figure

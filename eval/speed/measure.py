@@ -1,0 +1,139 @@
+"""Time, memory, operations and error of a call, measured in the same way by every evaluation."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.flop_counter import FlopCounterMode
+from tqdm import tqdm
+
+from performer_string import ViT
+
+Call = Callable[[], object]
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T")
+
+
+class CachedCall(Generic[T]):
+    """A call whose model caches its rotations and projections as long as the call exists, as in inference.
+
+    Args:
+        vit: in evaluation mode.
+        call: of the model or a part of it.
+    """
+
+    def __init__(self, vit: ViT, call: Callable[[], T]):
+        self.call, self.caches = call, ExitStack()
+        self.caches.enter_context(vit.cached())
+
+    def __call__(self) -> T:
+        return self.call()
+
+
+def relative_error(out: Tensor, expected: Tensor) -> float:
+    """Return |out - expected| / |expected|, in float64."""
+    out, expected = out.detach().double(), expected.detach().double()
+    return float((out - expected).norm() / expected.norm())
+
+
+def seconds(call: Call, device: torch.device) -> float:
+    """Return the wall time of one call in seconds, waiting for the device."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    call()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    return time.perf_counter() - start
+
+
+def check_rounds(rounds: int) -> None:
+    """Raise a ValueError for fewer rounds than a median needs."""
+    if rounds < 5:
+        raise ValueError(f"a median needs at least 5 rounds, not {rounds}.")
+
+
+def time_in_turn(calls: Mapping[K, Call], rounds: int, device: torch.device) -> dict[K, list[float]]:
+    """Time calls in turn, round after round, so that a drift of the machine's speed hits all alike.
+
+    Args:
+        calls: by name.
+        rounds: number of measurements of each, after one that is not counted.
+        device: what to wait for.
+
+    Returns:
+        Seconds of each call in each round.
+    """
+    times: dict[K, list[float]] = {name: [] for name in calls}
+    for number in tqdm(range(rounds + 1), desc="rounds", leave=False, disable=None):
+        for name, call in calls.items():
+            duration = seconds(call, device)
+            if number:
+                times[name].append(duration)
+    return times
+
+
+def square_product(dtype: torch.dtype, device: torch.device) -> tuple[Call, int]:
+    """Return a product of two matrices that are large enough for the device's peak speed, and its operations."""
+    side = 8192 if device.type == "cuda" else 1024
+    a, b = torch.randn(2, side, side, device=device, dtype=dtype).unbind(0)
+    out = torch.empty_like(a)
+    return lambda: torch.mm(a, b, out=out), 2 * side**3
+
+
+def peak_bytes(call: Call, device: torch.device) -> int:
+    """Return the most bytes that a call has at a time from torch's allocator, above what it began with."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        call()
+        torch.cuda.synchronize(device)
+        return torch.cuda.max_memory_allocated(device) - before
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or each profile writes lines of its stages to the terminal
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        call()
+    now = peak = 0
+    assert record.profiler is not None
+    for event in record.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            now += event.nbytes()
+            peak = max(peak, now)
+    return peak
+
+
+def flash_operations(
+    query: Sequence[int], key: Sequence[int], value: Sequence[int], *rest: object, **named: object
+) -> int:
+    """Return the operations of torch's flash attention on a CPU, which torch's own counter does not know.
+
+    Args:
+        query, key, value: shapes [..., N, d].
+        rest, named: further arguments of the operator, without influence.
+
+    Returns:
+        Multiplications and additions together, as torch counts them.
+    """
+    *batch, queries, width = query
+    return 2 * math.prod(batch) * queries * key[-2] * (width + value[-1])
+
+
+def multiplications(call: Call) -> int:
+    """Count the multiplications, each with an addition, of a call on a CPU.
+
+    Those of matrix products, convolutions and attention are counted, in a second call, which uses what the first one
+    has put into caches.
+    """
+    call()
+    known = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: flash_operations}
+    with FlopCounterMode(display=False, custom_mapping=known) as counter:
+        call()
+    return counter.get_total_flops() // 2

@@ -1,0 +1,121 @@
+"""Intervals of accuracies, and several seeds of one model as one row: their mean, and how sure it is."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scipy.special import ndtr
+from scipy.stats import binomtest, sem, t
+
+from eval.report import Row
+
+WILSON_CONFIDENCE = 2 * float(ndtr(1.96)) - 1  # 95 %, with z rounded to 1.96 as in all stored results
+MAY_DIFFER = {"seed", "root", "workers", "download", "resolutions"}  # settings that seeds of one model may differ in
+
+
+def wilson_interval(right: int, total: int) -> tuple[float, float]:
+    """Return the 95 % interval of a share by Wilson (1927).
+
+    It is the uncertainty from the choice of images for one model. What other seeds would give is not in it.
+
+    Args:
+        right: number of images that are classified correctly.
+        total: number of images.
+
+    Raises:
+        ValueError: no images.
+    """
+    if total < 1:
+        raise ValueError(f"an interval needs at least one image, not {total}.")
+    low, high = binomtest(right, total).proportion_ci(WILSON_CONFIDENCE, method="wilson")
+    return float(low), float(high)
+
+
+def student_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return the mean and the ends of its 95 % interval, mean +- t_(n-1) s / sqrt(n).
+
+    The interval of a single value is that value.
+    """
+    mean, count = statistics.mean(values), len(values)
+    half = float(t.ppf(0.975, count - 1) * sem(values)) if count > 1 else 0.0
+    return mean, mean - half, mean + half
+
+
+def power_law_exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """Return b of values ~ sizes^b, by least squares on the logarithms; NaN for fewer than two sizes."""
+    if len(sizes) < 2 or min(values) <= 0:
+        return math.nan
+    x, y = ([math.log(a) for a in series] for series in (sizes, values))
+    return statistics.linear_regression(x, y).slope
+
+
+def median_ratio(times: Sequence[float], reference: Sequence[float]) -> float:
+    """Return the median over rounds of one call's time over another's in the same round."""
+    return statistics.median(a / b for a, b in zip(times, reference, strict=True))
+
+
+def without_seed(model: str) -> str:
+    """Return the name of a run without its seed: `linear` for `linear-seed3`."""
+    return re.sub(r"-seed\d+$", "", model)
+
+
+def seed_of(model: str) -> int | None:
+    """Return the seed in the name of a run, 3 for `linear-seed3`; None where there is none."""
+    match = re.search(r"-seed(\d+)$", model)
+    return int(match[1]) if match else None
+
+
+def differing_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return the keys whose values differ, or that one of the two lacks."""
+    return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+
+
+def check_seeds(settings: Mapping[str, Mapping[str, Any]]) -> None:
+    """Check that runs which are seeds of one model by their names were trained alike.
+
+    Args:
+        settings: of each training, by the name of the run.
+
+    Raises:
+        ValueError: settings that differ in more than what seeds may differ in.
+    """
+    first: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    for run, run_settings in settings.items():
+        other, other_settings = first.setdefault(without_seed(run), (run, run_settings))
+        keys = [key for key in differing_keys(run_settings, other_settings) if key not in MAY_DIFFER]
+        if keys:
+            raise ValueError(
+                f"{run} and {other} would pass for seeds of one model, but differ in {', '.join(keys)}: rename the "
+                f"folder of one, or evaluate them one after the other."
+            )
+
+
+def mean_over_seeds(rows: Sequence[Row]) -> list[Row]:
+    """Return one row for the seeds of a model at each resolution, with their mean accuracy and its 95 % interval.
+
+    The interval is Student's over n seeds, mean +- t_(n-1) s / sqrt(n), cut off at 0 and 100 %. It is the uncertainty
+    of the training, on these images; with three seeds t is 4.3. A model with one seed, or whose seeds are all alike,
+    keeps the interval over its images.
+
+    Args:
+        rows: with `model`, `resolution`, `accuracy`, `low` and `high`, in %.
+    """
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((without_seed(row["model"]), row["resolution"]), []).append(row)
+    means: list[Row] = []
+    for (model, _), seeds in groups.items():
+        if len(seeds) == 1:
+            means.append(seeds[0])
+            continue
+        mean, low, high = student_interval([row["accuracy"] for row in seeds])
+        if low == high:  # all seeds alike: not more certain than one of them
+            low, high = seeds[0]["low"], seeds[0]["high"]
+        title = f"{model}, mean of {len(seeds)} seeds"
+        interval = {"accuracy": mean, "low": max(0.0, low), "high": min(100.0, high)}
+        means.append({**seeds[0], "model": title, **interval})
+    return means

@@ -1,0 +1,177 @@
+"""Definitions of rotations, decays and local sums, dense and in full, as functions of positions.
+
+They are part of `reference`, and share no code with the faster forms.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+
+def rotation_matrices(generators: Tensor, positions: Tensor) -> Tensor:
+    """Return R(r) = exp(sum_c r_c L_c) of each head and token.
+
+    Args:
+        generators: L, [H, C, d, d].
+        positions: r, [N, C].
+
+    Returns:
+        [H, N, d, d].
+
+    Source: arXiv:2502.02562 (STRING).
+    """
+    exponents = torch.einsum("nc,hcij->hnij", positions, generators)
+    return torch.linalg.matrix_exp(exponents.contiguous())
+
+
+def rotate(x: Tensor, generators: Tensor, positions: Tensor) -> Tensor:
+    """Return R(r_n) x_n with R(r) = exp(sum_c r_c L_c).
+
+    Args:
+        x: queries or keys, [B, H, N, d].
+        generators: L, [H, C, d, d].
+        positions: r, [N, C].
+
+    Returns:
+        [B, H, N, d].
+    """
+    return torch.einsum("hnij,bhnj->bhni", rotation_matrices(generators, positions), x)
+
+
+def circulant_rotate(x: Tensor, coefficients: Tensor, block_size: int, positions: Tensor) -> Tensor:
+    """Return exp(sum_k r_k (C_k - C_k^T)) x by FFT.
+
+    A circulant with first column c has the eigenvalues FFT(c). Each block is therefore
+
+        IFFT(exp(sum_k r_k FFT(c_k)) FFT(x)),   c_j = a_j,   c_(b-j) = -a_j
+
+    Args:
+        x: queries or keys, [B, H, N, d].
+        coefficients: a, [H, C, d / b, (b-1)//2].
+        block_size: b.
+        positions: r, [N, C].
+
+    Returns:
+        [B, H, N, d].
+
+    Source: arXiv:2502.02562, section 3.2.
+    """
+    half = coefficients.shape[-1]
+    column = coefficients.new_zeros(*coefficients.shape[:-1], block_size)
+    column[..., 1 : half + 1] = coefficients
+    column[..., block_size - half :] = -coefficients.flip(-1)
+    exponents = torch.einsum("nc,hcmf->hnmf", positions.to(torch.fft.fft(column).dtype), torch.fft.fft(column))
+    blocks = torch.fft.fft(x.unflatten(-1, (-1, block_size)))  # [B, H, N, d / b, b]
+    return torch.fft.ifft(torch.exp(exponents) * blocks).real.flatten(-2)
+
+
+def reflection_rotate(x: Tensor, mirrors: Tensor, positions: Tensor) -> Tensor:
+    """Return H(w_2 r) H(w_1 r) x on each plane (p, p + P), a product of two reflections.
+
+    H(t) = I - 2 n n^T with n = (-sin t, cos t), which reflects across the line at angle t.
+
+    Args:
+        x: queries or keys, [B, H, N, d].
+        mirrors: w, [2, H, C, P].
+        positions: r, [N, C].
+
+    Returns:
+        [B, H, N, d].
+    """
+    planes = mirrors.shape[-1]
+    rotated = x.clone()
+    for w in mirrors:
+        angle = torch.einsum("nc,hcp->hnp", positions, w)
+        normal = torch.stack([-angle.sin(), angle.cos()], dim=-1)  # [H, N, P, 2]
+        pairs = torch.stack([rotated[..., :planes], rotated[..., planes : 2 * planes]], dim=-1)  # [B, H, N, P, 2]
+        pairs = pairs - 2 * (pairs * normal).sum(-1, keepdim=True) * normal
+        rotated = torch.cat([pairs[..., 0], pairs[..., 1], rotated[..., 2 * planes :]], dim=-1)
+    return rotated
+
+
+def rodrigues_rotate(x: Tensor, axis: Tensor, omega: Tensor, positions: Tensor) -> Tensor:
+    """Return x cos t + (u cross x) sin t + u (u.x)(1 - cos t) on each block of three dimensions, t = omega r.
+
+    Args:
+        x: queries or keys, [B, H, N, d].
+        axis: unit vectors u, [H, d / 3, 3].
+        omega: [H, C, d / 3].
+        positions: r, [N, C].
+
+    Returns:
+        [B, H, N, d].
+    """
+    t = torch.einsum("nc,hcm->hnm", positions, omega)[..., None]
+    parts, u = x.unflatten(-1, (-1, 3)), axis[:, None]  # [B, H, N, m, 3], [H, 1, m, 3]
+    along = (parts * u).sum(-1, keepdim=True) * u
+    rotated = parts * t.cos() + torch.linalg.cross(u.expand_as(parts), parts) * t.sin() + along * (1 - t.cos())
+    return rotated.flatten(-2)
+
+
+def gaussian_decay(positions: Tensor, amplitudes: Tensor, widths: Tensor) -> Tensor:
+    """Return lambda_ij = sum_g a_g exp(-|p_i - p_j|^2 / (2 s_g^2)): p [N, C], a and s [H, G] -> [H, N, N]."""
+    squares = ((positions[:, None] - positions[None]) ** 2).sum(-1)
+    terms = torch.exp(-0.5 * torch.einsum("ij,hg->hgij", squares, widths**-2))
+    return torch.einsum("hg,hgij->hij", amplitudes, terms)
+
+
+def exponential_decay(positions: Tensor, amplitude: Tensor, sigma: Tensor) -> Tensor:
+    """Return lambda_ij = a exp(-|p_i - p_j| / s): p [N, C], a and s [H] -> [H, N, N]."""
+    distance = torch.linalg.vector_norm(positions[:, None] - positions[None], dim=-1)
+    return amplitude[:, None, None] * torch.exp(-distance / sigma[:, None, None])
+
+
+def table_decay(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return lambda_ij = exp(b(p_i - p_j)) for the whole positions p of a grid.
+
+    Args:
+        bias: b by offset, [H, 2 n_0 - 1, ...], offset zero in the middle; its border holds for offsets beyond it.
+        shape: tokens along each axis of the grid.
+
+    Returns:
+        [H, N, N].
+    """
+    axes = [torch.arange(n) for n in shape]
+    positions = torch.cartesian_prod(*axes).view(-1, len(shape)).tolist()
+    decay = bias.new_empty(len(bias), len(positions), len(positions))
+    for i, p in enumerate(positions):
+        for j, r in enumerate(positions):
+            entry = bias
+            for x, y in zip(p, r, strict=True):
+                half = entry.shape[1] // 2
+                entry = entry[:, min(max(x - y, -half), half) + half]
+            decay[:, i, j] = entry.exp()
+    return decay
+
+
+def local_sum(v: Tensor, taps: Tensor, positions: Tensor, steps: Sequence[float]) -> Tensor:
+    """Return sum_j w(p_j - p_i) v_j, a convolution whose kernel is interpolated between its taps.
+
+        w(x) = sum_k w_k prod_c h(x_c - k_c) / sum_n h(n s_c - k_c) over all integers n
+        h(x) = max(1 - |x| / max(s_c, 1), 0)
+
+    Args:
+        v: [B, H, N, d].
+        taps: w_k, [H, d, K, ...] with C axes of size K.
+        positions: p, [N, C].
+        steps: s, the distance of neighbours along each axis.
+
+    Returns:
+        [B, H, N, d].
+    """
+    total, half = torch.zeros_like(v), taps.shape[-1] // 2
+    for number, tap in enumerate(itertools.product(range(taps.shape[-1]), repeat=positions.shape[1])):
+        weights = positions.new_ones(len(positions), len(positions))  # [N, N]
+        for c, (k, step) in enumerate(zip(tap, steps, strict=True)):
+            integers = torch.arange(-1000, 1001, dtype=positions.dtype) * step
+            offsets, normalisation = (
+                torch.clamp(1 - (x - (k - half)).abs() / max(step, 1.0), min=0)
+                for x in (positions[None, :, c] - positions[:, None, c], integers)
+            )
+            weights = weights * offsets / normalisation.sum()
+        total = total + torch.einsum("ij,bhjd,hd->bhid", weights, v, taps.flatten(2)[..., number])
+    return total

@@ -1,0 +1,76 @@
+"""Launch parameters of the Triton kernels: block sizes, constants to compile for, and parts of a sum.
+
+Importing this module imports Triton. `api` does so at its first use.
+"""
+
+# mypy: disable-error-code="misc"
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # as triton.jit reads it at import
+
+
+def autotuned(*blocks: tuple[int, int, int, int], restore: tuple[str, ...] = ()) -> Callable[[Any], Any]:
+    """Decorate a kernel with `triton.jit` and autotuning over block sizes.
+
+    The choice is made for each head width, number of features and power of two of tokens. Exact float32 products run
+    without the matrix units, and large blocks of them outside the registers, so that their blocks are smaller. The
+    interpreter has one small block size, so that tests meet many blocks.
+
+    Args:
+        blocks: (BLOCK_F features, BLOCK_N tokens, warps, stages) of each configuration.
+        restore: names of arguments that the kernel adds to, restored between trials.
+    """
+    exact = [(32, 32, 4, 1), (32, 32, 8, 1), (32, 64, 8, 1), (64, 32, 8, 1)]
+    if INTERPRETED.value:
+        blocks, exact = ((16, 64, 1, 1),), []
+    configs = [
+        triton.Config({"BLOCK_F": f, "BLOCK_N": n}, num_warps=w, num_stages=s) for f, n, w, s in [*blocks, *exact]
+    ]
+    key = ["D", "DV", "M", "P", "ORDER", "PRECISION", "BUCKET"]
+
+    def prune(configs: list[Any], arguments: dict[str, Any], **constants: Any) -> list[Any]:
+        return configs[len(blocks) :] if constants["PRECISION"] == "ieee" else configs[: len(blocks)]
+
+    def wrap(kernel: Any) -> Any:
+        options = {"restore_value": list(restore) or None, "prune_configs_by": {"early_config_prune": prune}}
+        return triton.autotune(configs, key, **options)(triton.jit(kernel))
+
+    return wrap
+
+
+def compile_constants(
+    q: Tensor, v: Tensor, weight: Tensor, c: Tensor | None, order: int, precision: str
+) -> dict[str, Any]:
+    """Return the constants that every kernel is compiled for, from the arguments of `forward`.
+
+    Matrix units take no side below 16, so that halves of a head and values are padded to it.
+    """
+    (tokens, d), dv = q.shape[2:], v.shape[-1]
+    half, value = max(16, triton.next_power_of_2(d // 2)), max(16, triton.next_power_of_2(dv))
+    shape = {"D": d, "HALF": half, "DV": dv, "WIDE": value, "BUCKET": max(10, tokens.bit_length())}
+    return {**shape, "M": weight.shape[1], "P": 0 if c is None else c.shape[-1], "ORDER": order, "PRECISION": precision}
+
+
+def count_splits(heads: int, features: int, tokens: int, x: Tensor) -> int:
+    """Return the number of parts of a sum over tokens, for about four programs on each multiprocessor in all.
+
+    Args:
+        heads: B H.
+        features: m.
+        tokens: N.
+        x: any tensor on the device.
+    """
+    if x.device.type != "cuda":
+        return min(2, triton.cdiv(tokens, 32))
+    wanted = 4 * torch.cuda.get_device_properties(x.device).multi_processor_count
+    return max(1, min(triton.cdiv(wanted, heads * triton.cdiv(features, 128)), triton.cdiv(tokens, 256)))

@@ -1,0 +1,64 @@
+"""Rotations by their matrices, block by block, for generators that do not commute."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from performer_string.position.rotation import Rotation, check_rotation_input, split_heads
+
+
+def block_diagonal(blocks: Tensor) -> Tensor:
+    """Return diag(R_1, .., R_m) of blocks [..., m, b, b], [..., m b, m b]."""
+    full = torch.diag_embed(blocks.movedim(-3, -1), dim1=-4, dim2=-2)
+    return full.flatten(-2).flatten(-3, -2)  # [..., m, b, m, b] -> [..., m b, m b]
+
+
+class BlockRotation:
+    """Rotation R = diag(R_1, .., R_m) by its matrices, for encodings whose generators do not commute.
+
+    Args:
+        blocks: the b x b blocks along the diagonal, [..., 1 or H, N, m, b, b], in float32 or better.
+    """
+
+    def __init__(self, blocks: Tensor):
+        self.blocks = blocks
+
+    def check(self, x: Tensor) -> None:
+        """Raise a ValueError unless x [B, H, N, d] has the tokens and heads of this rotation."""
+        *leading, num_positions, blocks, size, _ = self.blocks.shape
+        check_rotation_input(x, leading, num_positions, blocks * size)
+
+    def rotate(self, x: Tensor) -> Tensor:
+        """Return R x for x [B, H, N, d], computed in the precision of the blocks, in the type of x."""
+        self.check(x)
+        dtype = torch.promote_types(x.dtype, self.blocks.dtype)
+        parts = x.to(dtype).unflatten(-1, self.blocks.shape[-3:-1])  # [B, H, N, m, b]
+        with torch.autocast(x.device.type, enabled=False):
+            # Not `@`, which would repeat the blocks for each image.
+            rotated = torch.einsum("...hnmij,...hnmj->...hnmi", self.blocks.to(dtype), parts)
+        return rotated.flatten(-2).to(x.dtype)
+
+    def unrotate(self, x: Tensor) -> Tensor:
+        """Return R^T x for x [B, H, N, d]."""
+        return BlockRotation(self.blocks.mT).rotate(x)
+
+    def outer(self, x: Tensor) -> Tensor:
+        """Return x: `rotate` leaves no factor out."""
+        return x
+
+    def matrix(self) -> Tensor:
+        """Return R, [..., H, N, d, d]."""
+        return block_diagonal(self.blocks)
+
+    def factor(self) -> tuple[Tensor | None, Rotation]:
+        """Return (None, self): there is no basis alike for all tokens."""
+        return None, self
+
+    def split(self, count: int) -> list[Rotation]:
+        """Return the rotations of `count` equal parts of the heads, in order."""
+        return [BlockRotation(blocks) for blocks in split_heads(self.blocks, count, -5)]
+
+    def planar(self) -> tuple[Tensor, Tensor] | None:
+        """Return None: this is no plain rotation of planes."""
+        return None

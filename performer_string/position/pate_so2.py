@@ -1,0 +1,90 @@
+"""Parallel transport with rotations of planes, along the raster or along the axes, with an optional metric."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from performer_string.position.base import Sizes
+from performer_string.position.frequencies import axial_frequencies, num_planes, plane_generators
+from performer_string.position.pate import PaTE
+from performer_string.position.rotation import MetricRotation
+from performer_string.utils.dtype import full_precision
+
+Layout = Literal["raster", "axes"]
+
+
+class PaTESO2(PaTE):
+    """RiemannFormer's SO(2): planes rotate by omega_p i with the raster index i, or with one axis each.
+
+    Both layouts are separable. The raster index is linear in the coordinates, hence Omega = omega (W, 1) for a training
+    grid of width W. On a wider grid the end of a row has the index of the beginning of the next: choose `axes` for
+    larger images. Source: Ji, RiemannFormer, arXiv:2506.07405.
+
+    Args:
+        sizes: of the attention that the encoding serves.
+        layout: `raster` (as in the paper's table 1) or `axes`. The default is `raster` where the training grid is
+            known or positions have one dimension, and `axes` otherwise.
+        learn_angles: whether omega is learned, for each head.
+        base: initial omega_p = base^(-p / P); with `axes` P is the number of planes of an axis.
+        metric: learn a 2 x 2 metric M = L L^T of each plane, which the rotations preserve (the paper's appendix). It
+            starts as the Euclidean one. W_Q and W_K can absorb L^T, so that it adds no functions to exact attention.
+        conformal_scaling: bound of |log lambda|; 0 for no scaling.
+        slow_down: tau, in tokens.
+        share_heads: one set of parameters per layer instead of one per head.
+
+    Raises:
+        ValueError: as of `PaTE`, or an unknown layout.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        layout: Layout | None = None,
+        learn_angles: bool = True,
+        base: float = 10000.0,
+        metric: bool = False,
+        conformal_scaling: float = 0.0,
+        slow_down: float = 64.0,
+        share_heads: bool = False,
+    ):
+        if layout is None:
+            # Models know the training grid, and configurations without a layout have always meant the raster.
+            layout = "raster" if sizes.grid is not None or sizes.coord_dim == 1 else "axes"
+        if layout not in get_args(Layout):
+            raise ValueError(f"layout has to be one of {', '.join(get_args(Layout))}, not {layout!r}.")
+        super().__init__(sizes, share_heads, conformal_scaling, slow_down, 2, raster=layout == "raster")
+        planes = num_planes(sizes.head_dim, self.name)
+        omega = axial_frequencies(planes, 1 if self.raster else sizes.coord_dim, base)
+        self.omega = nn.Parameter(omega.repeat(self.parameter_heads, 1, 1), requires_grad=learn_angles)
+        # log L_11, L_21 and log L_22 of each plane
+        self.root = nn.Parameter(torch.zeros(self.parameter_heads, planes, 3)) if metric else None
+        if metric:
+            self.rotation = MetricRotation
+
+    def basis(self) -> Tensor | None:
+        """Return L, lower triangular in each plane, [parameter_heads, d, d]; None without a metric."""
+        if self.root is None:
+            return None
+        first, below, second = full_precision(self.root).unbind(-1)  # [H, P]
+        diagonal = torch.diag_embed(torch.cat([first.exp(), second.exp()], dim=-1))  # [H, 2 P, 2 P]
+        return diagonal + torch.diag_embed(below, offset=-below.shape[-1])  # row p + P, column p
+
+    def frequencies(self) -> Tensor:
+        """Return Omega, [parameter_heads, C, P], in radians per patch; in float32 or better where strides multiply."""
+        if not self.raster:
+            return self.omega  # [H, C, P]
+        dtype = torch.promote_types(self.omega.dtype, torch.float32)  # a row's stride is large
+        return self.omega.to(dtype) * self.strides.to(dtype)[:, None]  # [H, 1, P] [C, 1]
+
+    def generators(self) -> Tensor:
+        """Return the plane generators G_k, or L^-T G_k L^T under a metric, [layers H, C, d, d]."""
+        generators, root = self.all_heads(plane_generators(self.frequencies(), self.head_dim)), self.basis()
+        if root is None:
+            return generators
+        root = self.all_heads(root)[:, None].to(generators.dtype)
+        with torch.autocast(generators.device.type, enabled=False):
+            return torch.linalg.solve_triangular(root.mT, generators @ root.mT, upper=True).contiguous()

@@ -1,0 +1,116 @@
+"""The form that all separable encodings share: rotation planes in an orthogonal basis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from performer_string.position.base import Encoding, Sizes
+from performer_string.position.rotation import PlaneRotation, Rotation
+
+
+class SeparableEncoding(Encoding):
+    """Encoding of the form R(r) = B Rot(Omega r) B^T.
+
+    Every STRING encoding has this form (arXiv:2502.02562, Theorem 3.4). A family overrides `frequencies` and, where its
+    basis is not the identity, `basis`. Both are for the heads of all layers served.
+
+    Args:
+        sizes: of the attention that the encoding serves.
+        share_heads: one set of parameters per layer instead of one per head.
+
+    Attributes:
+        parameter_heads: number of heads with parameters, over all layers.
+        is_folded: whether the projections of queries and keys contain the basis, so that rotations come without it.
+        rotation: class of the rotations.
+    """
+
+    share_heads: bool
+    is_folded = False
+    rotation = PlaneRotation
+
+    def __init__(self, sizes: Sizes, *, share_heads: bool = False):
+        super().__init__(sizes)
+        self.share_heads = share_heads
+        self.parameter_heads = sizes.parameter_heads(share_heads)
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.is_folded:
+            destination[prefix + "folded"] = torch.tensor(True)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        folded = bool(state_dict.pop(prefix + "folded", False))
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        if folded != self.is_folded:
+            kinds = {True: "folded (performer_string.fold)", False: "not folded"}
+            rest[-1].append(
+                f"the weights are of a model that is {kinds[folded]}, and this one is {kinds[self.is_folded]}"
+            )
+
+    def frequencies(self) -> Tensor:
+        """Return the plane frequencies Omega in radians per patch.
+
+        Returns:
+            [heads, C, P], where the number of heads is 1, parameter_heads or layers H, and P is at most d / 2.
+        """
+        raise NotImplementedError
+
+    def basis(self) -> Tensor | None:
+        """Return the orthogonal basis B, or None for the identity.
+
+        Returns:
+            [heads, d, d], where the number of heads is 1, parameter_heads or layers H.
+        """
+        return None
+
+    def check_shape(self, method: str, x: Tensor, fits: bool, shape: str) -> None:
+        """Check that what a method returned has a head axis of a possible length and a shape that fits.
+
+        Args:
+            method: name of the method, for the message.
+            x: what it returned.
+            fits: whether the axes after the heads are right.
+            shape: the right axes after the heads, for the message.
+
+        Raises:
+            ValueError: another shape.
+        """
+        heads = (1, self.parameter_heads, self.layers * self.num_heads)
+        if not fits or x.shape[0] not in heads:
+            raise ValueError(
+                f"{type(self).__name__}.{method}() has to be [{' or '.join(map(str, dict.fromkeys(heads)))}, {shape}] "
+                f"for {self.layers} layers of {self.num_heads} heads of width {self.head_dim}, not {list(x.shape)}."
+            )
+
+    def forward(self, positions: Tensor) -> Rotation:
+        """Return the rotation at positions.
+
+        Args:
+            positions: [..., N, C], in patches of the training grid; integers or floating-point numbers.
+
+        Returns:
+            The rotation, with angles theta = Omega r in float32 or better.
+
+        Raises:
+            ValueError: positions that do not fit, or frequencies or a basis of another shape.
+        """
+        self.check(positions)
+        with torch.autocast(positions.device.type, enabled=False):
+            omega, basis = self.frequencies(), None if self.is_folded else self.basis()
+        planes, d = self.head_dim // 2, self.head_dim
+        fits = omega.ndim == 3 and omega.shape[1] == self.coord_dim and omega.shape[2] <= planes
+        self.check_shape("frequencies", omega, fits, f"{self.coord_dim}, at most {planes}")
+        if basis is not None:
+            self.check_shape("basis", basis, basis.ndim == 3 and basis.shape[1:] == (d, d), f"{d}, {d}")
+        dtype = torch.promote_types(torch.promote_types(positions.dtype, omega.dtype), torch.float32)
+        r = positions.to(dtype)[..., None, :, :, None]  # [..., 1, N, C, 1]
+        omega = omega.to(dtype)[:, None]  # [H, 1, C, P]
+        # A sum of products and not a matrix product: autocast would take that one to bf16, where 23 patches are
+        # off by a quarter of a radian at unit frequency.
+        angles = sum(
+            (r[..., c, :] * omega[..., c, :] for c in range(1, self.coord_dim)), r[..., 0, :] * omega[..., 0, :]
+        )
+        return self.rotation(angles.cos(), angles.sin(), self.head_dim, basis)  # angles [..., H, N, P]

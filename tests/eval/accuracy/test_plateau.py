@@ -1,0 +1,68 @@
+"""When a run left the plateau of its training loss."""
+
+from __future__ import annotations
+
+import pytest
+from torch.utils.tensorboard import SummaryWriter
+
+from eval.accuracy.plateau import evaluate, first_step_below, plot
+from eval.cli import choose_device, main, parse_arguments
+from tests.helpers.checkpoints import read
+
+
+def test_first_step_with_a_mean_below_the_threshold():
+    steps, losses = [9, 19, 29, 39, 49], [1.2, 0.1, 1.2, 0.4, 0.2]
+    assert first_step_below(steps, losses, 0.5, 1) == 19  # one lucky batch
+    assert first_step_below(steps, losses, 0.5, 2) == 49
+    assert first_step_below(steps, losses, 0.1, 2) is None
+    assert first_step_below(steps, losses, 0.5, 9) is None
+
+
+def log_run(run, losses, accuracy):
+    """Write what a run logs, and return its folder."""
+    writer = SummaryWriter(str(run))
+    for index, loss in enumerate(losses):
+        writer.add_scalar("train/loss", loss, 10 * index + 9)
+    for size, value in accuracy.items():
+        writer.add_scalar(f"val/accuracy_{size}", 0.3, 9)
+        writer.add_scalar(f"val/accuracy_{size}", value, 10 * len(losses) + 3)
+    writer.close()
+    return str(run)
+
+
+def test_plateau_of_runs(tmp_path, capsys):
+    early = log_run(tmp_path / "early", [1.3, 1.2, 0.2, 0.1, 0.05, 0.01], {60: 1.0, 84: 0.99})
+    never = log_run(tmp_path / "never", [1.3] * 6, {60: 0.44})
+    main(["plateau", "--run", early, never, "--window", "2", "--out", str(tmp_path)])
+    assert "left the plateau" in capsys.readouterr().out
+    _, rows = read(tmp_path / "plateau.csv")
+    columns = ("run", "steps", "left the plateau at step", "lowest accuracy")
+    cells = [tuple(row[column] for column in columns) for row in rows]
+    assert cells == [("early", "64", "39", "99.0"), ("never", "64", "", "44.0")]
+    assert rows[0]["losses"].startswith("9:1.3 19:1.2 29:0.2")
+    assert (tmp_path / "plateau.png").stat().st_size > 5000
+
+
+def test_unfinished_run_is_not_drawn(tmp_path):
+    runs = [log_run(tmp_path / name, [1.3, 0.1, 0.1], {60: 1.0}) for name in ("done", "killed")]
+    (tmp_path / "done" / "metrics.json").write_text("{}")
+    rows = list(evaluate(parse_arguments(["plateau", "--run", *runs, "--window", "1"]), choose_device("cpu")))
+    assert [row["finished"] for row in rows] == [True, False]
+    assert [len(axis.lines) for axis in plot(rows).axes] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(["--run", "nowhere"], "nowhere is not the folder of a run"), (["--run", "x", "--window", "0"], "1 or more")],
+)
+def test_bad_arguments(options, message, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["plateau", *options, "--out", str(tmp_path)])
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_plateau_of_a_run_of_this_project(whole, tmp_path, capsys):
+    main(["plateau", "--run", str(whole), "--threshold", "100", "--window", "1", "--out", str(tmp_path)])
+    (row,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("| whole")]
+    assert row.split("|")[3].strip() != ""

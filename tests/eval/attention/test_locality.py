@@ -1,0 +1,120 @@
+"""How far models attend: radii against a plain loop, and the files of the evaluation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from eval.attention.locality import attention_radius
+from eval.cli import main
+from performer_string import grid_positions
+from tests.helpers.checkpoints import CONFIG, read, save
+from train.checkpoint import load_trained
+
+QUICK = ["--resolutions", "60", "84", "--images", "8", "--tokens", "16", "64", "--rounds", "5", "--probes", "2"]
+
+
+def test_radius_is_its_definition():
+    weights, positions = torch.rand(2, 3, 12, 12, dtype=torch.float64), grid_positions((3, 4), dtype=torch.float64)
+    weights[1, 2, 5] = 0  # a query that nothing answers to
+    for h, mean in enumerate(attention_radius(weights, positions)):
+        means = []
+        for b in range(2):
+            for i in range(12):
+                w = weights[b, h, i]
+                if w.sum() > 0:
+                    means.append(sum(w[j] * (positions[i] - positions[j]).norm() for j in range(12)) / w.sum())
+        assert float(mean) == pytest.approx(float(sum(means) / len(means)))
+
+
+def test_radius_of_known_weights():
+    positions = grid_positions((9, 1))
+    assert attention_radius(torch.eye(9)[None, None], positions).tolist() == [0.0]
+    neighbours = ((positions[:, 0, None] - positions[:, 0]).abs() == 1).float()
+    assert attention_radius(neighbours[None, None], positions).tolist() == [1.0]
+    assert attention_radius(2.5 * neighbours[None, None], positions).tolist() == [1.0]  # an amplitude does not matter
+
+
+@pytest.mark.slow
+def test_locality_of_checkpoints(tmp_path, capsys):
+    focused = {"locality": "gaussian", "locality_options": {"sigma": 1.5, "amplitude": 0.5}, "pool": "cls"}
+    paths = [save(tmp_path / "plain"), save(tmp_path / "focused", replace(CONFIG, depth=2, **focused))]
+    main(["locality", "--checkpoint", *map(str, paths), *QUICK])
+    said = capsys.readouterr().out
+    header, rows = read(tmp_path / "results" / "locality.csv")
+    assert header[0].startswith("# command: python -m eval locality --checkpoint")
+    assert (tmp_path / "results" / "locality.png").stat().st_size > 10000
+
+    def some(**wanted):
+        return [row for row in rows if all(row[k] == v for k, v in wanted.items())]
+
+    main(["resolution", "--checkpoint", *map(str, paths), *QUICK[:5], "--out", str(tmp_path)])
+    accuracies = [(r["model"], r["resolution"], float(r["accuracy"])) for r in read(tmp_path / "resolution.csv")[1]]
+    assert [(r["model"], r["resolution"], float(r["value"])) for r in some(part="accuracy")] == accuracies
+    for model in ("plain", "focused"):
+        assert [r["tokens"] for r in some(model=model, quantity="milliseconds")] == ["16", "64"]
+        peaks = [float(r["value"]) for r in some(model=model, quantity="peak MiB")]
+        assert 0 < peaks[0] < peaks[1]
+    assert not some(model="plain", quantity="sigma")
+    heads = [(str(layer), str(head)) for layer in range(2) for head in range(2)]
+    for quantity in ("sigma", "amplitude", "attention radius", "effective radius"):
+        assert [(r["layer"], r["head"]) for r in some(model="focused", quantity=quantity)] == heads
+    assert {float(r["value"]) for r in some(quantity="sigma")} == {1.5}
+    assert {float(r["value"]) for r in some(quantity="amplitude")} == {0.5}
+    plain = [
+        [float(r["value"]) for r in some(model="plain", quantity=f"{k} radius")] for k in ("attention", "effective")
+    ]
+    assert plain[0] == plain[1]
+    for a, e in zip(*[some(model="focused", quantity=f"{k} radius") for k in ("attention", "effective")], strict=True):
+        assert float(e["value"]) < float(a["value"])  # lambda brings it in
+    # an untrained model attends almost uniformly
+    uniform = float(attention_radius(torch.ones(1, 1, 25, 25), grid_positions((5, 5))))
+    assert float(some(model="plain", quantity="uniform")[0]["value"]) == pytest.approx(uniform, rel=1e-4)
+    table = [[cell.strip() for cell in row.split("|")[1:-1]] for row in said.splitlines() if row.startswith("|")]
+    titles = ["model", "% at 60 px", "% at 84 px", "ms, 64 tokens", "MiB, 64 tokens"]
+    assert table[0] == [*titles, "uniform", "attention radius", "effective radius", "sigma"]
+    assert [row[0] for row in table[2:]] == ["plain", "focused"]
+    assert [row[-1] for row in table[2:]] == ["none", "1.5 (1.5-1.5)"]
+
+
+def test_measured_radius_is_that_of_weights_by_hand(tmp_path):
+    """Prefix tokens are left out."""
+    config = replace(CONFIG, locality="exponential", locality_options={"sigma": 0.8}, pool="cls", attention="softmax")
+    path = save(tmp_path / "one", config)
+    main(["locality", "--checkpoint", str(path), *QUICK])
+    row = next(r for r in read(tmp_path / "one" / "results" / "locality.csv")[1] if r["quantity"] == "effective radius")
+    trained = load_trained(path)
+    vit, held_out = trained.classifier.vit, trained.data.held_out("test", (60, 60))
+    images = trained.data.normalise(torch.stack([held_out[i][0] for i in range(2)]))
+    calls = []
+    vit.blocks[0].attention.backend.register_forward_pre_hook(
+        lambda module, args, kwargs: calls.append((args, kwargs)), with_kwargs=True
+    )
+    with torch.no_grad():
+        vit(images)
+        (q, k, _), kwargs = calls[0]
+        q, k = kwargs["rotation"].rotate(q), kwargs["rotation"].rotate(k)
+        weights = (q @ k.mT / 8**0.5).softmax(-1)[:, 0, 1:, 1:]
+        distance = torch.cdist(grid_positions((5, 5)), grid_positions((5, 5)))
+        weights = weights * (-distance / 0.8).exp()
+    expected = ((weights * distance).sum(-1) / weights.sum(-1)).mean()
+    assert float(row["value"]) == pytest.approx(float(expected), rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--tokens", "100", "200"], "a square grid, like 196, not '200'"),
+        (["--tokens", "many"], "a square grid, not 'many'"),
+        (["--rounds", "1"], "a median needs at least 5 rounds, not 1"),
+    ],
+)
+def test_bad_arguments(tmp_path, arguments, message, capsys):
+    path = str(save(tmp_path / "one"))
+    with pytest.raises(SystemExit) as stop:
+        main(["locality", "--checkpoint", path, *QUICK, *arguments])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "one" / "results").exists()

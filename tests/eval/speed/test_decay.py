@@ -1,0 +1,89 @@
+"""What a distance decay costs: regimes, errors within their bounds, and decays that are made to be wrong."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from eval.cli import main, parse_arguments
+from eval.speed import decay
+from performer_string import LOCALITIES
+from performer_string.ops.layout import TokenLayout
+from tests.helpers.checkpoints import read
+
+FOCUSING = ["--features", "8", "--head-dim", "4", "--heads", "2", "--rounds", "5", "--sigmas", "1", "8"]
+
+
+@pytest.mark.slow
+def test_decays_of_several_lengths(tmp_path, capsys):
+    main(["focusing", *FOCUSING, "--sides", "12", "24", "--exact-up-to", "144", "--backward", "--out", str(tmp_path)])
+    rows = read(tmp_path / "focusing.csv")[1]
+    names = ["plain", "sigma 1", "sigma 1, exact", "sigma 8", "sigma 8, exact", "plain", "sigma 1", "sigma 8"]
+    assert [row["attention"] for row in rows] == names
+    assert {row["regime"] for row in rows if "exact" not in row["attention"]} == {"", "window", "grid"}
+    for row in rows:
+        assert float(row["error"]) <= {"window": 1e-3, "grid": 0.03}.get(row["regime"], 0.0)
+        assert float(row["peak MiB"]) > 0
+    assert all(float(row["to plain"]) == 1 for row in rows if row["attention"] == "plain")
+    assert "| sigma 8, exact" in capsys.readouterr().out
+
+
+def test_added_decay(tmp_path, monkeypatch):
+    monkeypatch.setitem(LOCALITIES, "wide", LOCALITIES["gaussian"])
+    main(["focusing", *FOCUSING, "--sides", "3", "--locality", "wide", "--out", str(tmp_path)])
+    assert len(read(tmp_path / "focusing.csv")[1]) == 5
+
+
+def test_wrong_decay_has_no_speed(tmp_path, monkeypatch, capsys):
+    right = decay.DistanceDecay.numerator
+    monkeypatch.setattr(decay.DistanceDecay, "numerator", lambda *args: 1.05 * right(*args))
+    with pytest.raises(SystemExit):
+        main(["focusing", *FOCUSING, "--sides", "12", "--out", str(tmp_path)])
+    assert "above its bound of" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_wrong_gradient_has_no_speed(tmp_path, monkeypatch, capsys):
+    right = decay.DistanceDecay.numerator
+
+    def steeper(*args):
+        out = right(*args)
+        return out.detach() + 1.1 * (out - out.detach())
+
+    monkeypatch.setattr(decay.DistanceDecay, "numerator", steeper)
+    arguments = ["focusing", *FOCUSING, "--sides", "12", "--exact-up-to", "0", "--out", str(tmp_path)]
+    main(arguments)
+    with pytest.raises(SystemExit):
+        main([*arguments, "--backward"])
+    assert "above its bound of" in capsys.readouterr().err
+
+
+def test_timed_calls_have_a_backward_pass():
+    options = parse_arguments(["focusing", *FOCUSING, "--backward"])
+    attentions = decay.AttentionsAtLength(options, 6, torch.device("cpu"))
+    for call in attentions.calls.values():
+        attentions.q.grad = None
+        call()
+        assert attentions.q.grad.abs().max() > 0
+
+
+def test_exact_attention_is_by_dense_weights():
+    locality = decay.build_locality("gaussian", num_heads=2)
+    layout = TokenLayout(decay.grid_positions((6, 6)))
+    assert locality.grid_of(layout) is not None
+    assert decay.DenseBias(locality).grid_of(layout) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--locality", "gausian"], "Did you mean 'gaussian'"),
+        (["--rounds", "3"], "at least 5 rounds, not 3"),
+        (["--sides", "1"], "2 tokens or more along a side, not 1"),
+        (["--sigmas", "0"], "--sigmas have to be positive, not 0"),
+    ],
+)
+def test_bad_arguments(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        main(["focusing", *arguments])
+    assert message in capsys.readouterr().err

@@ -1,0 +1,124 @@
+"""The models and images of an evaluation: which go into one table, and how many images they get right."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from eval.cli import main
+from tests.helpers.checkpoints import CONFIG, read, save
+from train.checkpoint import load_trained
+from train.data.arrow import ArrowDataset, ArrowTask
+from train.data.module import ImageData
+
+
+def refusal(arguments, capsys) -> str:
+    """Return what the command line says when it ends with an error."""
+    with pytest.raises(SystemExit):
+        main(["resolution", *arguments])
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("split", ["test", "val"])
+def test_accuracy_is_that_of_a_plain_loop(split, tmp_path):
+    path = save(tmp_path / "one")
+    trained = load_trained(path)
+    main(["resolution", "--checkpoint", str(path), "--resolutions", "84", "--out", str(tmp_path), "--split", split])
+    data = ArrowDataset(ArrowTask(), 84, 32, split)
+    with torch.no_grad():
+        right = sum(int(trained.classifier(x[None] / 255).argmax()) == y for x, y in data)
+    assert float(read(tmp_path / "resolution.csv")[1][0]["accuracy"]) == pytest.approx(100 * right / 32, abs=0.01)
+
+
+def test_seeds_that_were_trained_otherwise(tmp_path, capsys):
+    """By their names they would be seeds of one model, and their mean would be nobody's."""
+    first = str(save(tmp_path / "one" / "m-seed0"))
+    deeper = str(save(tmp_path / "two" / "m-seed1", replace(CONFIG, depth=2, seed=1)))
+    said = refusal(["--checkpoint", first, deeper, "--resolutions", "60"], capsys)
+    assert "m-seed1 and m-seed0 would pass for seeds of one model, but differ in depth" in said
+    longer = save(tmp_path / "three" / "m-seed1", replace(CONFIG, seed=1))
+    torch.save({**torch.load(longer, weights_only=True), "global_step": 7}, longer)
+    assert "but differ in steps" in refusal(["--checkpoint", first, str(longer), "--resolutions", "60"], capsys)
+    second = str(save(tmp_path / "four" / "m-seed1", replace(CONFIG, seed=1)))
+    main(["resolution", "--checkpoint", first, second, "--resolutions", "60", "--images", "4"])
+    assert "m, mean of 2 seeds" in capsys.readouterr().out
+
+
+def test_rectangular_training_resolution(tmp_path, capsys):
+    path = str(save(tmp_path / "one", replace(CONFIG, image_size=[60, 84])))
+    main(["resolution", "--checkpoint", path, "--resolutions", "60", "--images", "4"])
+    assert read(tmp_path / "one" / "results" / "resolution.csv")[1][0]["trained at"] == "60x84"
+    said = refusal(["--checkpoint", path, "--resolutions", "60x84"], capsys)
+    assert "arrow images are square, not 60 x 84" in said
+
+
+def test_resolution_named_twice_is_no_second_seed(tmp_path, capsys):
+    main(["resolution", "--checkpoint", str(save(tmp_path / "one")), "--resolutions", "60", "60", "--images", "4"])
+    assert "seeds" not in capsys.readouterr().out
+    assert len(read(tmp_path / "one" / "results" / "resolution.csv")[1]) == 1
+
+
+def test_models_of_other_images(tmp_path, capsys):
+    """They would stand beside one majority baseline."""
+    one, two, few = (str(save(tmp_path / name)) for name in ("one", "two", "few"))
+    for path, name, value in ((two, "arrow", {"distance": "ray", "cell": 12}), (few, "val_size", 16)):
+        content = torch.load(path, weights_only=True)
+        config = content["ImageData"]["config"]
+        config[name] = {**config[name], **value} if isinstance(value, dict) else value
+        torch.save(content, path)
+    for path, message in ((two, "distance: adjacent and ray"), (few, "images: 32 and 16")):
+        said = refusal(["--checkpoint", one, path, "--resolutions", "60"], capsys)
+        assert f"would be tested on different images ({message})" in said
+    main(["resolution", "--checkpoint", one, few, "--resolutions", "60", "--images", "16"])
+    main(["resolution", "--checkpoint", one, "--resolutions", "60", "--images", "50"])
+    assert {row["images"] for row in read(tmp_path / "one" / "results" / "resolution.csv")[1]} == {"50"}  # drawn
+
+
+def test_two_models_of_one_name(tmp_path, capsys):
+    paths = [str(save(tmp_path / folder / "one")) for folder in ("a", "b")]
+    said = refusal(["--checkpoint", *paths, "--resolutions", "60"], capsys)
+    assert "two checkpoints have the same name, so that their rows would mix: one" in said
+
+
+def test_run_is_named_from_within_its_folder(tmp_path, monkeypatch, capsys):
+    path = save(tmp_path / "one")
+    monkeypatch.chdir(tmp_path / "one")
+    for checkpoint in (".", str(path.relative_to(tmp_path / "one"))):
+        options = ["--resolutions", "60", "--images", "4", "--out", str(tmp_path / "out")]
+        main(["resolution", "--checkpoint", checkpoint, *options])
+        assert read(tmp_path / "out" / "resolution.csv")[1][0]["model"] == "one"
+    said = refusal(["--checkpoint", ".", "--resolutions", "61"], capsys)
+    assert "error: one: an image of 61 x 61 pixels is not divisible" in said
+
+
+def test_positions_can_be_interpolated(tmp_path):
+    path = save(tmp_path / "one", replace(CONFIG, encoding="rope"))
+    model = load_trained(path, positions="interpolate").classifier.vit
+    assert model.grid_positions((10, 10)).max() < 5
+    main(["resolution", "--checkpoint", str(path), "--resolutions", "120", "--positions", "interpolate"])
+
+
+def test_folder_of_runs_is_not_a_run(tmp_path, capsys):
+    save(tmp_path / "runs" / "one")
+    said = refusal(["--checkpoint", str(tmp_path / "runs")], capsys)
+    assert f"It is a folder of runs: give {tmp_path / 'runs'}/*/checkpoints/last.ckpt." in said
+
+
+def test_missing_checkpoint(tmp_path, capsys):
+    (tmp_path / "no").mkdir()
+    for path in ("no.ckpt", "no"):
+        assert "there is no checkpoint" in refusal(["--checkpoint", str(tmp_path / path)], capsys)
+
+
+def test_resolutions_by_default_are_those_of_training(tmp_path):
+    """The last checkpoint of each run, at the sizes that all of them were validated at."""
+    for name, sizes in (("one", [84]), ("two", [108, 60])):
+        data = ImageData("arrow", val_size=8, size=[60, 60], resolutions=sizes, workers=0, batch_size=8)
+        save(tmp_path / name, data=data)
+    main(["resolution", "--checkpoint", str(tmp_path / "one"), str(tmp_path / "two"), "--images", "4"])
+    _, rows = read(tmp_path / "results" / "resolution.csv")
+    assert [(r["model"], r["resolution"]) for r in rows] == [
+        (m, r) for m in ("one", "two") for r in ("60", "84", "108")
+    ]

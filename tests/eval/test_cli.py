@@ -1,0 +1,111 @@
+"""The command line: its list of evaluations, lazy imports, and errors in one message."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from eval.cli import EVALUATIONS, build_parser, main, parse_arguments
+from tests.helpers.checkpoints import read, save
+
+
+def test_every_evaluation_has_its_functions():
+    for name, entry in EVALUATIONS.items():
+        evaluation = entry.load()
+        assert evaluation.__doc__, name
+        assert "Columns:" in evaluation.__doc__, name
+        for function in ("add_arguments", "evaluate", "summary", "plot"):
+            assert callable(getattr(evaluation, function)), name
+
+
+@pytest.mark.parametrize(("arguments", "status"), [(["--help"], 0), (["resolutoin"], 2)], ids=["help", "misspelt"])
+def test_no_evaluation_is_imported_for(arguments, status):
+    code = (
+        "import sys; from eval.cli import main\n"
+        f"try: main({arguments})\n"
+        "except SystemExit as stop: print(stop.code, [m for m in sys.modules if m in ('torch', 'scipy', 'matplotlib')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == f"{status} []"
+    if status:
+        assert "unknown evaluation 'resolutoin'. Did you mean 'resolution'? Known: resolution, " in done.stderr
+
+
+@pytest.mark.slow
+def test_only_the_evaluation_that_is_called_is_imported():
+    code = "import sys; from eval.cli import build_parser; build_parser('plateau'); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    imported = {entry.module for entry in EVALUATIONS.values()} & set(done.stdout.split())
+    assert imported == {"eval.accuracy.plateau"}
+
+
+def test_help_of_an_evaluation_says_what_it_answers(capsys):
+    with pytest.raises(SystemExit):
+        main(["resolution", "--help"])
+    said = capsys.readouterr().out
+    assert "How accurate are models at resolutions" in said
+    assert "--resolutions" in said
+    assert "resolution" in build_parser().format_help()
+
+
+def test_splits_by_default():
+    """Results are of test images; models are studied on those of validation."""
+    arguments = ["--checkpoint", "one.ckpt", "--resolutions", "84"]
+    splits = {name: parse_arguments([name, *arguments]).split for name in ("resolution", "intervene", "estimator")}
+    assert splits == {"resolution": "test", "intervene": "val", "estimator": "val"}
+
+
+def test_former_name_of_a_feature_map():
+    for name in ("length", "focusing"):
+        assert parse_arguments([name, "--feature-map", "relu"]).feature_map == "arc-cosine"
+
+
+def test_device_of_an_evaluation_on_the_cpu(capsys):
+    with pytest.raises(SystemExit):
+        main(["redundancy", "--device", "cuda"])
+    assert "unrecognized arguments: --device cuda" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_device_without_a_gpu(tmp_path, capsys):
+    arguments = ["resolution", "--checkpoint", str(save(tmp_path / "one")), "--resolutions", "60", "--device", "cuda"]
+    with pytest.raises(SystemExit):
+        main(arguments)
+    assert "torch sees no GPU here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--resolutions", "sixty"], "like 168, or height x width, like 96x128, not 'sixty'"),
+        (["--resolutions", "0"], "not '0'"),
+        (["--resolutions", "90"], "90 x 90 pixels is not divisible into patches of 12 x 12"),
+        (["--resolutions", "36"], "60 pixels or more, not 36"),
+        (["--resolutions", "60", "--positions", "stretch"], "invalid choice: 'stretch'"),
+        (["--resolutions", "60", "--images", "-4"], "a number of images is 0 or more, not '-4'"),
+        (["--resolutions", "60", "--device", "mps"], "--device has to be auto, cpu, cuda or cuda:NUMBER, not 'mps'"),
+    ],
+)
+def test_bad_arguments(tmp_path, arguments, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["resolution", "--checkpoint", str(save(tmp_path / "one")), *arguments])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "one" / "results").exists()
+
+
+def test_one_model_writes_beside_its_run(tmp_path):
+    main(["resolution", "--checkpoint", str(save(tmp_path / "one")), "--resolutions", "60", "--images", "10"])
+    assert read(tmp_path / "one" / "results" / "resolution.csv")[1][0]["images"] == "10"
+
+
+def test_output_folder_that_cannot_be_written_to(tmp_path, capsys):
+    """Known before anything is measured."""
+    (tmp_path / "file").write_text("")
+    arguments = ["resolution", "--checkpoint", str(save(tmp_path / "one")), "--resolutions", "60"]
+    with pytest.raises(SystemExit):
+        main([*arguments, "--out", str(tmp_path / "file" / "in")])
+    assert "file is not a folder that can be written to" in capsys.readouterr().err

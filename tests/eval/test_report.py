@@ -1,0 +1,111 @@
+"""What evaluations write: tables, CSV files that replace others, and what remains after a stop."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from matplotlib.figure import Figure
+
+from eval import checkpoints, report
+from eval.accuracy.resolution import summary
+from eval.cli import main
+from eval.report import MAJORITY, read_csv, results_of, table, write_csv
+from tests.helpers.checkpoints import save
+from train.data.sizes import Size
+
+
+def test_files_of_another_command_are_renamed(tmp_path):
+    path = str(save(tmp_path / "one"))
+    for positions in ("extrapolate", "interpolate", "interpolate"):
+        main(["resolution", "--checkpoint", path, "--resolutions", "84", "--images", "4", "--positions", positions])
+    results = tmp_path / "one" / "results"
+    names = sorted(p.name for p in results.iterdir())
+    assert names == ["resolution.1.csv", "resolution.1.png", "resolution.csv", "resolution.png"]
+    assert "extrapolate" in read_csv(results / "resolution.1.csv")[0][0]
+    assert "interpolate" in read_csv(results / "resolution.csv")[0][0]
+
+
+def stop_at(monkeypatch, size: int, error: BaseException) -> None:
+    """Let the evaluation of images of this size end with an error."""
+    count_right = checkpoints.count_right
+
+    def fails(trained, at, *rest):
+        if at == (size, size):
+            raise error
+        return count_right(trained, at, *rest)
+
+    monkeypatch.setattr(checkpoints, "count_right", fails)
+
+
+@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt(), 130), (ValueError("no such luck"), 2)])
+def test_rows_measured_before_a_stop_are_written(error, status, tmp_path, monkeypatch, capsys):
+    arguments = ["resolution", "--checkpoint", str(save(tmp_path / "one")), "--images", "4"]
+    stop_at(monkeypatch, 84, error)
+    with pytest.raises(SystemExit) as stop:
+        main([*arguments, "--resolutions", "60", "84"])
+    assert stop.value.code == status
+    partial = tmp_path / "one" / "results" / "resolution.partial.csv"
+    assert f"what was measured is in {partial}" in capsys.readouterr().err
+    assert [row["resolution"] for row in read_csv(partial)[1]] == ["60"]
+    main([*arguments, "--resolutions", "60"])
+    assert partial.exists()  # of another command
+    monkeypatch.undo()
+    main([*arguments, "--resolutions", "60", "84"])
+    assert not partial.exists()
+
+
+def test_partial_rows_of_another_command_are_renamed(tmp_path, monkeypatch):
+    arguments = ["resolution", "--checkpoint", str(save(tmp_path / "one")), "--images", "4"]
+    stop_at(monkeypatch, 108, KeyboardInterrupt())
+    for first in ("60", "84"):
+        with pytest.raises(SystemExit):
+            main([*arguments, "--resolutions", first, "108"])
+    results = tmp_path / "one" / "results"
+    rows = {path.name: read_csv(path)[1][0]["resolution"] for path in results.iterdir()}
+    assert rows == {"resolution.partial.1.csv": "60", "resolution.partial.csv": "84"}
+
+
+def test_csv_replaces_its_file_only_when_it_is_whole(tmp_path):
+    path = tmp_path / "a.csv"
+    write_csv(path, [{"a": 1}], ["first"])
+    with pytest.raises(ValueError, match="dict contains fields"):
+        write_csv(path, [{"a": 2}, {"a": 3, "b": 4}], ["second"])
+    assert read_csv(path) == (["# first"], [{"a": "1"}])
+
+
+def test_csv_with_a_former_column(tmp_path):
+    """Stored results have the column `null`."""
+    (tmp_path / "old.csv").write_text("# command: an old one\nmodel,null\na,44.2\n")
+    assert read_csv(tmp_path / "old.csv") == (["# command: an old one"], [{"model": "a", MAJORITY: "44.2"}])
+
+
+def test_folder_of_results(tmp_path):
+    runs = [tmp_path / name / "checkpoints" / "last.ckpt" for name in ("one", "two")]
+    assert results_of(runs[:1]) == tmp_path / "one" / "results"
+    assert results_of(runs) == tmp_path / "results"
+    assert results_of([tmp_path / "pretrained.ckpt"]) == tmp_path / "results"
+    (tmp_path / "one").mkdir()
+    assert results_of([tmp_path / "one"]) == tmp_path / "one" / "results"
+
+
+def test_table_of_accuracies():
+    result = {"model": "m", "accuracy": 50.0, "low": 40.0, "high": 60.0, MAJORITY: 25.0}
+    lines = table(summary([{**result, "resolution": Size.of(size)} for size in (60, 84)])).splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:4]] for line in lines]
+    assert cells[0] == ["accuracy in %", "60 px", "84 px"]
+    assert cells[2:] == [["m", "50.0 (40.0-60.0)", "50.0 (40.0-60.0)"], ["majority baseline", "25.0", "25.0"]]
+
+
+def test_table_keeps_signs_and_aligns_numbers():
+    rows = [{"model": "a", "x": "+18.3", "y": 0.1 + 0.2, "z": "1.5 (1.2-1.8)"}]
+    rows += [{"model": "b", "x": "-4.0", "y": math.nan, "z": ""}]
+    lines = table(rows).splitlines()
+    assert lines[2] == "| a       | +18.3 | 0.3 | 1.5 (1.2-1.8) |"
+    assert lines[3] == "| b       |  -4.0 | nan |               |"
+
+
+def test_each_training_resolution_is_marked():
+    axis = Figure().subplots()
+    report.mark_training(axis, [{"trained at": Size.of(size)} for size in (60, 84, 60, [90, 160])])
+    assert [line.get_xdata()[0] for line in axis.lines] == [60, 84, 120]

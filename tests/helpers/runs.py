@@ -1,0 +1,64 @@
+"""Trainings by the command line, what they write, and ways to stop them."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+from lightning.pytorch.callbacks import Callback
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from train import cli
+from train.callbacks.stopping import CleanStop
+from train.lightning_cli import TrainingCLI
+
+
+class KilledError(Exception):
+    """A run is killed."""
+
+
+def fit(config: Path, run: Path, *arguments: str) -> TrainingCLI:
+    """Train by a configuration."""
+    return cli.run(["fit", "--config", str(config), "--run_dir", str(run), *arguments])
+
+
+def fails(arguments: list[str], capsys) -> str:
+    """Return the one message of a command that is refused."""
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    assert stop.value.code == 2
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
+    return message
+
+
+def metrics(run: Path) -> dict:
+    """Return the final metrics of a run."""
+    return json.loads((run / "metrics.json").read_text())
+
+
+def validations(run: Path) -> list[int]:
+    """Return the steps, counted from 0, after which there was a validation."""
+    return [event.step for event in EventAccumulator(str(run)).Reload().Scalars("val/accuracy")]
+
+
+def stop_in(monkeypatch, batch: int) -> None:
+    """Send a signal in the batch of this number, of all epochs."""
+
+    def ask(self, trainer, module, data, batch_idx):
+        if trainer.fit_loop.epoch_loop.total_batch_idx == batch:
+            self._receive(signal.SIGTERM, None)
+
+    monkeypatch.setattr(CleanStop, "on_train_batch_start", ask, raising=False)
+
+
+def kill_in_validation(monkeypatch, step: int) -> None:
+    """Kill a run in the validation after a step."""
+
+    def die(self, trainer, module):
+        if trainer.global_step == step:
+            raise KilledError
+
+    monkeypatch.setattr(Callback, "on_validation_start", die)

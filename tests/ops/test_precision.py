@@ -1,0 +1,82 @@
+"""Linear attention in low precision, and at norms from 1e-19 to 1e19: finite, and close to the definition."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+
+from performer_string import build_feature_map, build_locality, grid_positions, linear_attention
+from performer_string.ops import reference
+from tests.helpers.maps import KINDS, draw, make_map, reference_features
+
+DTYPES = [torch.float32, torch.bfloat16, torch.float16]
+
+
+@pytest.mark.parametrize("name", ["favor+hyperbolic", "arc-cosine-16", "polynomial-lower"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_low_precision_is_close_to_the_definition_in_float64(name, dtype):
+    phi = make_map(name, 2, 16, 64)
+    q, k, v = (x.detach().to(dtype).requires_grad_() for x in draw((2, 2, 65, 16)))
+    out = linear_attention(q, k, v, phi)
+    assert out.dtype == dtype
+    exact = [x.detach().double().requires_grad_() for x in (q, k, v)]
+    features = [reference_features(name, phi.double(), x) for x in exact[:2]]
+    expected = reference.attend(reference.linear_weights(*features), exact[2])
+    tolerance = {torch.bfloat16: 2e-2, torch.float16: 3e-3}[dtype]  # of the rounded output
+    torch.testing.assert_close(out.double(), expected, rtol=tolerance, atol=tolerance)
+    gradients = torch.autograd.grad(out.float().sum(), [q, k, v])
+    for a, b in zip(gradients, torch.autograd.grad(expected.sum(), exact), strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=5 * tolerance, atol=5 * tolerance * float(b.abs().max()))
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_autocast_does_not_reach_the_features(name):
+    phi = make_map(name, 2, 16, 64)
+    q, k, v = torch.randn(3, 1, 2, 40, 16)
+    plain = linear_attention(q, k, v, phi)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(linear_attention(q, k, v, phi), plain, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["favor+hyperbolic", "arc-cosine-1", "arc-cosine-16", "polynomial-lower"])
+def test_any_norm_gives_means_of_the_values_and_finite_gradients(name):
+    phi = make_map(name, 2, 16, 64)
+    for dtype, size in product(DTYPES, (1e-3, 1.0, 30.0, 1e3)):
+        leaves = [(torch.randn(1, 2, 40, 16) * scale).to(dtype).requires_grad_() for scale in (size, size, 1.0)]
+        out, v = linear_attention(*leaves, phi), leaves[2]
+        assert out.isfinite().all(), (dtype, size)
+        rounding = 1e-5 + torch.finfo(dtype).eps
+        assert (out.abs() <= v.abs().amax(dim=-2, keepdim=True) * (1 + rounding)).all(), (dtype, size)
+        # The mean and not the sum, whose gradient at order 16 exceeds float16.
+        gradients = torch.autograd.grad(out.float().square().mean(), leaves)
+        assert all(x.isfinite().all() for x in gradients), (dtype, size)
+
+
+@pytest.mark.parametrize("order", [8, 16])
+def test_high_orders_with_norms_from_1e_minus_3_to_1e3_side_by_side(order):
+    """Weights sum to one whatever the norms, so that every query returns a constant value."""
+    phi = build_feature_map("arc-cosine", head_dim=16, num_heads=2, num_features=64, order=order, seed=3)
+    sizes = torch.logspace(-3, 3, 40)[:, None]
+    for dtype in DTYPES:
+        q, k = ((torch.randn(1, 2, 40, 16) * s).to(dtype).requires_grad_() for s in (sizes, sizes.flip(0)))
+        v = torch.ones(1, 2, 40, 16, dtype=dtype, requires_grad=True)
+        out = linear_attention(q, k, v, phi)
+        torch.testing.assert_close(out, torch.ones_like(out))
+        gradients = torch.autograd.grad((out * torch.randn_like(out)).sum(), [q, k, v])
+        assert all(x.isfinite().all() for x in gradients), dtype
+
+
+@pytest.mark.parametrize("decay", [False, True], ids=["fused", "locality"])
+@pytest.mark.parametrize("order", [1, 16])
+def test_keys_of_very_different_norms_and_very_short_vectors(order, decay):
+    """Finite numbers, in the limit zero, where float32 cannot hold the sums."""
+    phi = build_feature_map("arc-cosine", head_dim=2, num_heads=1, num_features=64, order=order, seed=3)
+    locality = build_locality("gaussian", num_heads=1) if decay else None
+    for short in (1e-2, 4e-3, 1e-3, 1e-8, 1e-25):
+        for q, k in (([[-1.0, 0]], [[1.0, 0], [-short, 0]]), ([[short, 0]], [[short, 0], [short / 2, 1e-30]])):
+            leaves = [torch.tensor([[x]]).requires_grad_() for x in (q * 2, k, [[1.0, 2.0], [2.0, 3.0]])]
+            out = linear_attention(*leaves, phi, locality=locality, positions=grid_positions((2,)) * 0)
+            for x in (out, *torch.autograd.grad(out.sum(), leaves)):
+                assert x.isfinite().all(), short

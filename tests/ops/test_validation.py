@@ -1,0 +1,84 @@
+"""Messages for arguments of attention that do not fit together."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+
+from performer_string import build_encoding, build_locality, grid_positions, linear_attention, softmax_attention
+from tests.helpers.maps import make_map
+
+B, H, N, D = 2, 3, 9, 6
+ATTENTIONS = {
+    "softmax": softmax_attention,
+    "linear": lambda *tensors, **options: linear_attention(*tensors, make_map("favor+", H, D), **options),
+}
+
+
+@pytest.fixture(params=ATTENTIONS)
+def attend(request):
+    """Each attention as a function of queries, keys and values."""
+    return ATTENTIONS[request.param]
+
+
+def test_masks_and_biases(attend):
+    q, k, v = torch.randn(3, B, H, N, D)
+    for mask in (torch.ones(B, N), torch.ones(B, 2, N, dtype=torch.bool), torch.ones(1, N, dtype=torch.bool)):
+        with pytest.raises(ValueError, match=r"boolean and of shape \[B, N\] = \[2, 9\], True where a key takes part"):
+            attend(q, k, v, key_mask=mask)
+    with pytest.raises(ValueError, match=r"key_bias has to be \[B, H, N\] = \[2, 3, 9\], not \[2, 9\]"):
+        attend(q, k, v, key_bias=torch.zeros(B, N))
+
+
+def test_shapes_and_types(attend):
+    q, k, v = torch.randn(3, B, H, N, D)
+    for tensors in ((q, k[:1], v), (q, k, v[:, :, 1:]), (q, k[..., 1:], v), (q[0], k[0], v[0])):
+        with pytest.raises(ValueError, match=r"have to be \[B, H, N, d\], \[B, H, M, d\] and \[B, H, M, e\]"):
+            attend(*tensors)
+    with pytest.raises(TypeError, match="have to be floating-point"):
+        attend(q.long(), k, v)
+
+
+def test_rotations(attend):
+    """One encoding for each kind of rotation; a single position must not broadcast."""
+    q = torch.randn(1, H, 5, D)
+    for encoding, count in product(("rope-mixed", "circulant-string", "liere"), (1, 9)):
+        rotation = build_encoding(encoding, head_dim=D, num_heads=H)(torch.rand(count, 2))
+        with pytest.raises(ValueError, match=f"the rotation is of {count} positions and not of 5"):
+            attend(q, q, q, rotation=rotation)
+    with pytest.raises(TypeError, match="not a float"):
+        attend(q, q, q, rotation=1.0)
+
+
+def test_localities_and_their_positions(attend):
+    q, k, v = torch.randn(3, B, H, N, D)
+    locality, positions = build_locality("gaussian", num_heads=H), grid_positions((3, 3))
+    plain = attend(q, k, v, locality=locality, positions=positions)
+    torch.testing.assert_close(attend(q, k, v, locality=locality, positions=positions.double()), plain)
+    for wrong, shape in ((positions.expand(2, -1, -1), r"\[2, 9, 2\] is"), (None, "none are")):
+        with pytest.raises(ValueError, match=rf"of all 9 tokens, \[N, C\], alike for all samples; {shape} given"):
+            attend(q, k, v, locality=locality, positions=wrong)
+    with pytest.raises(ValueError, match="the locality has 2 heads, the queries have 3"):
+        attend(q, k, v, locality=build_locality("gaussian", num_heads=2), positions=positions)
+    with pytest.raises(ValueError, match="num_prefix has to lie between 0 and the number of tokens, 9, not 10"):
+        attend(q, k, v, locality=locality, positions=positions, num_prefix=10)
+    with pytest.raises(ValueError, match="needs queries and keys of the same tokens, not 4 queries of 9 keys"):
+        attend(q[:, :, :4], k, v, locality=locality, positions=positions)
+
+
+def test_feature_maps():
+    q = torch.randn(1, H, 5, D)
+    for heads, dim in ((2, D), (H, 4)):
+        with pytest.raises(ValueError, match=f"the feature map is of {heads} heads of width {dim}"):
+            linear_attention(q, q, q, make_map("favor+", heads, dim))
+    with pytest.raises(TypeError, match="phi is what build_feature_map gives, not a str"):
+        linear_attention(q, q, q, "favor+")
+
+
+def test_the_scale_of_softmax_is_positive():
+    q = torch.randn(1, 1, 3, 4)
+    for scale in (0.0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match=f"scale of the logits has to be positive, not {scale}"):
+            softmax_attention(q, q, q, scale=scale)

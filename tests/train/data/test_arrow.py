@@ -1,0 +1,126 @@
+"""The arrow task: the picture says what the label says, and is the same everywhere."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from train.data.arrow import DIRECTIONS, STEPS, ArrowDataset, ArrowTask, main
+
+
+def read(image: np.ndarray, task: ArrowTask) -> dict[tuple[int, int], tuple[str, int]]:
+    """Cells back from pixels: {cell: (glyph, quarter turns)}."""
+    known = {np.rot90(g, t).tobytes(): (name, t) for name, g in task._glyphs.items() for t in (3, 2, 1, 0)}
+    cells = len(image) // task.cell
+    blocks = image.reshape(cells, task.cell, cells, task.cell).swapaxes(1, 2)
+    found = {}
+    for row, column in itertools.product(range(cells), repeat=2):
+        if blocks[row, column].any():
+            found[row, column] = known[np.ascontiguousarray(blocks[row, column]).tobytes()]
+    return found
+
+
+@pytest.mark.parametrize("distance", ["adjacent", "ray"])
+@pytest.mark.parametrize("pixels", [60, 108, 276])
+def test_label_is_arrow_at_base_of_y(distance, pixels):
+    task = ArrowTask(distance=distance)
+    for seed in range(40):
+        image, label = task.draw(task.cells(pixels), seed)
+        found = read(image, task)
+        assert Counter(name for name, _ in found.values()) == Counter({"arrow": 8, **dict.fromkeys("ABCDEY", 1)})
+        (place, (_, side)) = next((c, g) for c, g in found.items() if g[0] == "Y")
+        ahead = [tuple(np.array(place) + n * STEPS[(side + 2) % 4]) for n in range(1, 30)]
+        arrows = [cell for cell in ahead if found.get(cell, ("",))[0] == "arrow"]
+        if distance == "adjacent":
+            assert arrows[0] == ahead[0]
+        else:
+            assert len(arrows) == 1
+        assert found[arrows[0]][1] == label
+
+
+def test_orientation_of_glyphs():
+    glyphs = ArrowTask()._glyphs
+    top, bottom = glyphs["Y"][2:4].astype(bool).sum(), glyphs["Y"][8:10].astype(bool).sum()
+    assert top > bottom
+    assert glyphs["arrow"][:6].astype(bool).sum() > glyphs["arrow"][6:].astype(bool).sum()
+    assert DIRECTIONS[0] == "up"
+
+
+@pytest.mark.slow
+def test_classes_are_balanced_and_distances_vary():
+    task = ArrowTask(distance="ray")
+    labels = Counter(task.draw(9, seed)[1] for seed in range(800))
+    assert all(abs(labels[c] - 200) < 5 * (800 * 0.25 * 0.75) ** 0.5 for c in range(4))
+    for kind in ("adjacent", "ray"):
+        distances = Counter(distance(ArrowTask(distance=kind), seed) for seed in range(200))
+        assert set(distances) == ({1} if kind == "adjacent" else set(range(1, 9)))
+
+
+def distance(task: ArrowTask, seed: int) -> int:
+    """From the Y to the arrow at its base, in cells, of an image of 9 x 9."""
+    found = read(task.draw(9, seed)[0], task)
+    (place, (_, side)) = next((c, g) for c, g in found.items() if g[0] == "Y")
+    return next(
+        n for n in range(1, 9) if found.get(tuple(np.array(place) + n * STEPS[(side + 2) % 4]), ("",))[0] == "arrow"
+    )
+
+
+@pytest.mark.slow
+def test_majority_baseline():
+    assert ArrowTask().majority_accuracy() == pytest.approx(0.442, abs=5e-4)
+    assert ArrowTask(arrows=1).majority_accuracy() == 1
+    right = 0.0
+    for seed in range(2000):
+        image, label = ArrowTask().draw(9, seed)
+        turns = Counter(turn for name, turn in read(image, ArrowTask()).values() if name == "arrow")
+        best = [t for t, n in turns.items() if n == max(turns.values())]
+        right += (label in best) / len(best)
+    assert abs(right / 2000 - 0.442) < 4.5 * (0.25 / 2000) ** 0.5
+
+
+def test_image_depends_on_seed_split_and_index():
+    data = ArrowDataset(ArrowTask(), 60, 8, "train", seed=1)
+    assert torch.equal(data[3][0], ArrowDataset(ArrowTask(), 60, 8, "train", seed=1)[3][0])
+    for other in (
+        ArrowDataset(ArrowTask(), 60, 8, "train", seed=2)[3],
+        ArrowDataset(ArrowTask(), 60, 8, "val", seed=1)[3],
+        data[4],
+    ):
+        assert not torch.equal(data[3][0], other[0])
+
+
+def test_images_do_not_depend_on_workers():
+    data = ArrowDataset(ArrowTask(), 60, 24, "val")
+    batches = [torch.cat([x for x, _ in DataLoader(data, 4, num_workers=n)]) for n in (0, 1, 3)]
+    assert torch.equal(batches[0], batches[1])
+    assert torch.equal(batches[0], batches[2])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ArrowTask(distance="far"), "adjacent, ray, not 'far'"),
+        (lambda: ArrowTask(letters="AXQ"), "not Q, X"),
+        (lambda: ArrowTask(arrows=0), "at least one arrow"),
+        (lambda: ArrowDataset(ArrowTask(), 100, 1, "val"), r"multiple of the cell \(12 pixels\).*not 100"),
+        (lambda: ArrowDataset(ArrowTask(), 48, 1, "val"), "60 pixels or more, not 48"),
+    ],
+)
+def test_bad_tasks(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_contact_sheet(tmp_path, capsys):
+    main(["--out", str(tmp_path / "sheet.png")])
+    assert (tmp_path / "sheet.png").stat().st_size > 5000
+    assert [p.name for p in tmp_path.iterdir()] == ["sheet.png"]
+    assert "44.2%" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["--resolution", "100", "--out", str(tmp_path / "other.png")])
+    assert "multiple of the cell" in capsys.readouterr().err

@@ -1,0 +1,122 @@
+"""Loaders whose order is a function of the seed and the epoch, and that go on where they were stopped."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.utils.data import Dataset
+
+from tests.helpers.training import REPOSITORY
+from train.callbacks.checkpoints import StepSeed
+from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader
+from train.data.module import ImageData
+
+
+class Numbers(Dataset):
+    """Item i is i, with a random number as its label."""
+
+    def __init__(self, size: int):
+        self.size = size
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __getitem__(self, index: int):
+        return torch.tensor(index), float(torch.rand(()))
+
+
+def loader(size=23, batch_size=4, workers=0, rank=0, world=1, shuffle=True, stream=False) -> ResumableLoader:
+    sampler = EpochSampler(size, batch_size, 5, shuffle, rank, world)
+    return ResumableLoader(KeyedDataset(Numbers(size), 5, stream), sampler, num_workers=workers)
+
+
+def batches(load: ResumableLoader) -> list[tuple[list[int], list[float]]]:
+    return [(x.tolist(), y.tolist()) for x, y in load]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("done", [0, 2, 5])
+def test_restored_loader_continues(workers, done):
+    whole, cut, back = loader(), loader(workers=workers), loader(workers=workers)
+    expected = []
+    for epoch in range(3):
+        whole.order.set_epoch(epoch)
+        expected += batches(whole)
+    cut.order.set_epoch(0)
+    batches(cut)
+    cut.order.set_epoch(1)
+    seen = [batch for _, batch in zip(range(done), cut, strict=False)]
+    state = cut.state_dict() if seen else {"epoch": 0, "batches": 5, "step": 4, "size": 23}
+    back.load_state_dict(state)
+    back.order.set_epoch(back.order.epoch)  # as Lightning announces it
+    found = batches(back)
+    while len(found) < 10 - done:
+        back.order.set_epoch(back.order.epoch + 1)
+        found += batches(back)
+    assert found == expected[5 + done :]
+    assert len(back) == 5
+
+
+def test_epochs_are_distinct_permutations():
+    load = loader(size=24)
+    epochs = []
+    for epoch in (0, 1):
+        load.order.set_epoch(epoch)
+        epochs.append([i for x, _ in batches(load) for i in x])
+    assert sorted(epochs[0]) == sorted(epochs[1]) == list(range(24))
+    assert epochs[0] != epochs[1]
+
+
+def test_ranks_share_out_each_global_batch():
+    whole = batches(loader(size=24, batch_size=8))
+    parts = [batches(loader(size=24, batch_size=4, rank=rank, world=2)) for rank in (0, 1)]
+    for (x, y), (a, p), (b, q) in zip(whole, *parts, strict=True):
+        assert sorted(x) == sorted(a + b)
+        assert sorted(y) == sorted(p + q)  # augmentations do not depend on the rank either
+
+
+def test_every_image_is_evaluated_once_whatever_the_number_of_processes(monkeypatch):
+    data, seen = ImageData("arrow", val_size=7, size=[60, 60], workers=0), []
+    for rank in range(3):
+        monkeypatch.setattr(data, "_rank", lambda rank=rank: (rank, 3))
+        seen += data.loader(data.held_out("val", (60, 60))).sampler
+    assert sorted(seen) == list(range(7))
+
+
+def test_a_stream_has_new_images_every_epoch():
+    load = loader(size=8, shuffle=False, stream=True)
+    load.order.set_epoch(3)
+    assert [i for x, _ in batches(load) for i in x] == list(range(24, 32))
+
+
+def test_too_large_a_batch_is_an_error():
+    with pytest.raises(ValueError, match=r"23 images, fewer than one batch of 16 on 2 process"):
+        loader(batch_size=16, world=2)
+
+
+@pytest.mark.slow
+def test_a_crash_with_workers_ends():
+    """They ignore SIGTERM, by which Python would ask them to end before it waits for them."""
+    program = """
+from train.data.module import ImageData
+batches = iter(ImageData(train_size=64, batch_size=8, size=[60, 60], workers=1).train_dataloader())
+next(batches)
+raise RuntimeError("a crash")
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert "a crash" in done.stderr
+
+
+def test_steps_draw_other_numbers_on_each_rank():
+    drawn = []
+    for step, rank in ((0, 0), (0, 1), (1, 0), (0, 0)):
+        loop = SimpleNamespace(epoch_loop=SimpleNamespace(total_batch_idx=step))
+        StepSeed(5).on_train_batch_start(SimpleNamespace(fit_loop=loop, global_rank=rank), None, None, 0)
+        drawn.append(float(torch.rand(())))
+    assert len(set(drawn)) == 3
+    assert drawn[0] == drawn[3]

@@ -1,0 +1,173 @@
+"""Sets that are held out, what images become, and errors for files that are not there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.datasets import MNIST
+from torchvision.models import MobileNet_V3_Small_Weights
+
+from train.data.arrow import ArrowDataset, ArrowTask
+from train.data.images import AUGMENTATIONS
+from train.data.module import ImageData
+from train.data.sources import SOURCES
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    rng = np.random.default_rng(0)
+    for split, count in (("train", 20), ("test", 5)):
+        for name in ("cat", "dog"):
+            (tmp_path / split / name).mkdir(parents=True)
+            for i in range(count):
+                pixels = rng.integers(0, 256, (24, 32, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / split / name / f"{i}.png")
+    return tmp_path
+
+
+def test_a_folder_of_images(folder):
+    whole = [name for name in AUGMENTATIONS if name != "pad-crop"]  # resized-crop does its work
+    data = ImageData("folder", root=str(folder), batch_size=4, size=[16, 16], augment=whole)
+    data.setup()
+    assert data.num_classes == 2
+    assert len(data.train_dataset()) == 36
+    assert len(data.held_out("val", (16, 16))) == 4
+    assert len(data.held_out("test", (16, 16))) == 10
+    trained, held = (set(part.tolist()) for part in data.splits().parts)
+    assert trained.isdisjoint(held)
+    images, _ = next(iter(data.train_dataloader()))
+    assert images.shape == (4, 3, 16, 16)
+    assert images.dtype == torch.uint8
+    assert data.held_out("test", (32, 32))[0][0].shape == (3, 32, 32)
+    assert data.held_out("test", (8, 24))[0][0].shape == (3, 8, 24)
+
+
+def test_held_out_images_do_not_depend_on_seed(folder):
+    one, two = (ImageData("folder", root=str(folder), seed=seed).splits().parts for seed in (0, 1))
+    assert torch.equal(one[1], two[1])
+
+
+def test_first_images_are_of_all_classes(folder):
+    """As `--images` takes them; a folder's files come class by class."""
+    images = ImageData("folder", root=str(folder)).held_out("test", (8, 8))
+    seen = [label for _, label in images]
+    assert sorted(seen) == [0] * 5 + [1] * 5
+    assert set(seen[:5]) == {0, 1}
+
+
+def test_first_images_are_a_prefix(folder):
+    """Of arrows, which are drawn, there are as many as asked for."""
+    for data, size, more in (
+        (ImageData("folder", root=str(folder)), (8, 8), 10),
+        (ImageData("arrow", val_size=6), (60, 60), 99),
+    ):
+        whole, few = data.held_out("test", size), data.held_out("test", size, 4)
+        assert len(few) == 4
+        assert len(data.held_out("test", size, 99)) == more
+        for i in range(4):
+            assert torch.equal(whole[i][0], few[i][0])
+            assert whole[i][1] == few[i][1]
+
+
+def test_augmentations_depend_on_epoch_and_index(folder):
+    data = ImageData("folder", root=str(folder), batch_size=4, size=[16, 16], augment=["resized-crop", "flip"])
+    one, two = data.train_dataloader().dataset, data.train_dataloader().dataset
+    assert torch.equal(one[0, 3][0], two[0, 3][0])
+    assert not torch.equal(one[0, 3][0], one[1, 3][0])
+
+
+def test_normalisation():
+    data = ImageData("mnist")
+    x = data.normalise(torch.full((1, 1, 2, 2), 255, dtype=torch.uint8))
+    torch.testing.assert_close(x, torch.full((1, 1, 2, 2), (1 - 0.1307) / 0.3081))
+
+
+def test_mnist_from_its_files(tmp_path):
+    raw = tmp_path / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    for prefix, count in (("train", 30), ("t10k", 10)):
+        images, labels = np.zeros((count, 28, 28), np.uint8), np.arange(count, dtype=np.uint8) % 10
+        for kind, array in (("images-idx3", images), ("labels-idx1", labels)):
+            header = (0x0800 + array.ndim).to_bytes(4, "big") + b"".join(n.to_bytes(4, "big") for n in array.shape)
+            (raw / f"{prefix}-{kind}-ubyte").write_bytes(header + array.tobytes())
+    data = ImageData("mnist", root=str(tmp_path), batch_size=3, size=[28, 28])
+    data.setup()
+    assert len(data.train_dataset()) == 27
+    assert next(iter(data.train_dataloader()))[0].shape == (3, 1, 28, 28)
+    assert isinstance(data.splits().test, MNIST)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_missing_files_name_source_and_place(source, tmp_path):
+    with pytest.raises(
+        FileNotFoundError, match=rf"{source}: no usable training set under .*(?s:.)Put there: .*"
+    ) as error:
+        ImageData(source, root=str(tmp_path)).setup()
+    assert str(tmp_path) in str(error.value).split("Put there")[1]
+    assert "--data.root" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"source": "cifar"}, "unknown data source 'cifar'. Did you mean 'cifar10"),
+        ({"augment": ["flipp"]}, "unknown augmentation 'flipp'. Did you mean 'flip'"),
+        ({"val_fraction": 0.0}, "val_fraction has to lie between 0 and 1"),
+        ({"batch_size": 0}, "have to be positive"),
+        ({"source": "folder", "augment": ["pad-crop", "resized-crop"]}, "augment takes one of them"),
+    ],
+)
+def test_bad_data(options, message):
+    with pytest.raises(ValueError, match=message):
+        ImageData(**options)
+
+
+def test_arrow_stream_needs_train_size():
+    with pytest.raises(ValueError, match=r"data\.train_size has to say"):
+        ImageData("arrow").train_dataset()
+
+
+def test_plain_values_round_trip():
+    data = ImageData("arrow", train_size=64, resolutions=[84])
+    assert ImageData.from_checkpoint({"config": data.plain()}).plain() == data.plain()
+
+
+def test_splits_of_arrows_differ():
+    data = ImageData("arrow", train_size=16, val_size=16, size=[60, 60], batch_size=16, workers=0)
+    loaders = (data.train_dataloader(), data.val_dataloader()[0], data.test_dataloader()[0])
+    images = [next(iter(loader))[0] for loader in loaders]
+    for split, found in zip(("val", "test"), images[1:], strict=True):
+        held_out = data.held_out(split, (60, 60))
+        assert torch.equal(found, torch.stack([held_out[i][0] for i in range(16)]))
+        assert torch.equal(found, torch.stack([ArrowDataset(ArrowTask(), 60, 16, split)[i][0] for i in range(16)]))
+    flat = torch.cat(images).flatten(1)
+    assert len(flat.unique(dim=0)) == 48
+
+
+def test_loaders_of_a_folder_are_of_its_splits(folder):
+    data = ImageData("folder", root=str(folder), size=[8, 8], batch_size=100, workers=0)
+    for split, loader in (("val", data.val_dataloader()), ("test", data.test_dataloader())):
+        held_out = data.held_out(split, (8, 8))
+        images = torch.cat([x for x, _ in loader[0]])
+        assert torch.equal(images, torch.stack([held_out[i][0] for i in range(len(held_out))]))
+
+
+def test_augmentations_match_names():
+    image = torch.arange(64, dtype=torch.uint8).reshape(1, 8, 8)
+    flipped = {tuple(AUGMENTATIONS["flip"]((8, 8))(image).flatten().tolist()) for _ in range(50)}
+    assert flipped == {tuple(image.flatten().tolist()), tuple(image.flip(-1).flatten().tolist())}
+    padded = torch.nn.functional.pad(image + 1, (1, 1, 1, 1))  # by an eighth
+    places = {tuple(padded[:, i : i + 8, j : j + 8].flatten().tolist()) for i in range(3) for j in range(3)}
+    cropped = {tuple(AUGMENTATIONS["pad-crop"]((8, 8))(image + 1).flatten().tolist()) for _ in range(300)}
+    assert cropped == places
+
+
+def test_constants_of_the_sources():
+    """ImageNet's are those of torchvision's weights; the others are of the images themselves."""
+    expected = MobileNet_V3_Small_Weights.IMAGENET1K_V1.transforms()
+    for name in ("imagenet", "imagenette"):
+        assert (SOURCES[name].mean, SOURCES[name].std) == (tuple(expected.mean), tuple(expected.std))

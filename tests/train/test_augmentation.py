@@ -1,0 +1,130 @@
+"""Random sizes and positions of a training step."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from performer_string import ViT, ViTConfig, grid_positions
+from train.augmentation import jitter_positions, random_positions, random_size
+from train.module import ImageClassifier
+from train.optim import OptimConfig
+
+VIT = {"image_size": 60, "patch_size": 12, "in_channels": 1, "num_classes": 4, "width": 16, "depth": 2, "num_heads": 2}
+
+
+GRID = grid_positions((5, 7))
+
+
+def test_no_random_positions_by_default():
+    assert torch.equal(jitter_positions(GRID), GRID)
+    model = ImageClassifier(ViTConfig(**VIT), OptimConfig())
+    assert random_positions(torch.zeros(2, 1, 60, 60), model.vit, model.optim) is None
+
+
+@pytest.mark.parametrize("factor", [1.2, 2.0, 3.7])
+def test_randomized_positions_are_increasing_subsets_of_a_larger_grid(factor):
+    seen = set()
+    for _ in range(200):
+        drawn = jitter_positions(GRID, grid_factor=factor).reshape(5, 7, 2)  # [N, 2] -> [h, w, 2]
+        for axis, cells in ((0, 5), (1, 7)):
+            line = drawn.select(1 - axis, 0)[:, axis]
+            assert (line.diff() >= 1).all()
+            assert torch.equal(line, line.round())
+            assert 0 <= line.min() <= line.max() <= round(factor * cells) - 1
+            assert (drawn[..., axis] == drawn[..., axis].select(1 - axis, 0).unsqueeze(1 - axis)).all()
+            seen |= {(axis, int(r)) for r in line}
+    assert seen == {(axis, r) for axis, n in ((0, 5), (1, 7)) for r in range(round(factor * n))}
+
+
+def test_drawn_grid_factor_covers_all_sizes_and_the_plain_grid():
+    drawn = [jitter_positions(GRID, grid_factor=2.0, min_grid_factor=1.0) for _ in range(2000)]
+    assert 0.05 < sum(torch.equal(x, GRID) for x in drawn) / 2000 < 0.2  # about where 7 f rounds to 7
+    widths = torch.stack([x[:, 1].max() - x[:, 1].min() for x in drawn])
+    assert set(widths.int().tolist()) == set(range(6, 14))
+    fixed = [jitter_positions(GRID, grid_factor=2.0, min_grid_factor=2.0) for _ in range(200)]
+    assert not any(torch.equal(x, GRID) for x in fixed)
+
+
+def test_scale_is_log_uniform_and_offset_is_a_common_move():
+    factors = torch.stack([jitter_positions(GRID, scale=2.0)[1:] / GRID[1:] for _ in range(400)])
+    assert (factors.nan_to_num(-1).amax((1, 2)) - factors.nan_to_num(9).amin((1, 2))).max() < 1e-5
+    logs = factors[:, -1, 0].log() / math.log(2)
+    assert -1 <= logs.min() < -0.9
+    assert 0.9 < logs.max() <= 1
+    assert abs(logs.mean()) < 4.5 * (1 / 3 / 400) ** 0.5
+    moves = torch.stack([jitter_positions(GRID, offset=3.0) - GRID for _ in range(400)])
+    assert (moves - moves[:, :1]).abs().max() < 1e-5
+    assert 2.8 < moves.abs().max() <= 3 + 1e-5
+    assert (moves[:, 0, 0] - moves[:, 0, 1]).abs().max() > 1  # each axis its own
+
+
+def test_positions_move_by_seed_in_training_only():
+    model = ImageClassifier(ViTConfig(**{**VIT, "drop_path": 0.0}), OptimConfig(randomized_positions=2))
+    seen = []
+    model.vit.register_forward_pre_hook(lambda module, args: seen.append(args[1]))
+    batch = torch.rand(2, 1, 60, 60), torch.tensor([0, 1])
+    model.log = lambda *args, **kwargs: None
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        model.training_step(batch, 0)
+    model.validation_step(batch, 0)
+    assert torch.equal(seen[0], seen[1])
+    assert not torch.equal(seen[0], seen[2])
+    assert seen[3] is None
+
+
+def test_centred_positions_stay_centred():
+    seen = []
+    model = ImageClassifier(
+        ViTConfig(**{**VIT, "centred": True}), OptimConfig(randomized_positions=2, position_offset=3)
+    )
+    model.vit.encoding.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    images = torch.zeros(2, 1, 60, 60)
+    model(images, random_positions(images, model.vit, model.optim))
+    assert seen[0].mean(0).abs().max() < 1e-5
+
+
+def test_random_sizes_are_log_uniform_whole_patches():
+    model = ImageClassifier(ViTConfig(**VIT), OptimConfig(image_scale=2))
+    images = torch.rand(1, 1, 240, 480)
+    sizes = [tuple(random_size(images, model.vit, model.optim.image_scale).shape[-2:]) for _ in range(300)]
+    assert all(height % 12 == 0 and width % 12 == 0 for height, width in sizes)
+    assert all(abs(width - 2 * height) <= 12 for height, width in sizes)
+    heights = torch.tensor([float(height) for height, _ in sizes])
+    assert (heights.min(), heights.max()) == (120, 480)
+    logs = (heights / 240).log() / math.log(2)
+    assert abs(logs.mean()) < 4.5 * (1 / 3 / 300) ** 0.5 + 0.05  # the standard error, and the rounding
+
+
+def test_resized_image_shows_the_same():
+    model = ImageClassifier(ViTConfig(**VIT), OptimConfig(image_scale=1.5))
+    ramp = torch.linspace(0, 1, 60).expand(2, 1, 60, 60)
+    for _ in range(10):
+        resized = random_size(ramp, model.vit, model.optim.image_scale)
+        width = resized.shape[-1]
+        expected = ((torch.arange(width) + 0.5) * 60 / width - 0.5) / 59
+        inner = slice(width // 8, -width // 8)
+        torch.testing.assert_close(resized[1, 0, 3, inner], expected[inner], rtol=0, atol=5e-3)
+
+
+def test_sizes_change_by_seed_in_training_only():
+    model = ImageClassifier(ViTConfig(**{**VIT, "positions": "interpolate"}), OptimConfig(image_scale=3))
+    seen = []
+    model.vit.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[-1]))
+    batch = torch.rand(2, 1, 60, 60), torch.tensor([0, 1])
+    model.log = lambda *args, **kwargs: None
+    for seed in (1, 1, 2, 3):
+        torch.manual_seed(seed)
+        model.training_step(batch, 0)
+    model.validation_step(batch, 0)
+    assert seen[0] == seen[1]
+    assert len(set(seen[1:4])) > 1
+    assert seen[4] == 60
+
+
+def test_scale_of_one_keeps_images():
+    images = torch.rand(1, 1, 60, 60)
+    assert random_size(images, ViT(ViTConfig(**VIT)), 1.0) is images

@@ -1,0 +1,248 @@
+"""Training from the command line: what a run writes, how it stops, and that a resumed run is the same run."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from performer_string import ViTConfig
+from tests.helpers.training import REPOSITORY, last
+from train import cli
+from train.checkpoint import load_trained, read_checkpoint
+from train.optim import OptimConfig
+
+pytestmark = pytest.mark.slow  # trainings
+
+
+def assert_same_end(one: Path, two: Path) -> None:
+    a, b = read_checkpoint(last(one)), read_checkpoint(last(two))
+    assert a["global_step"] == b["global_step"] == 30
+    for part in ("state_dict", "current_model_state"):  # the averaged and the plain weights, with the feature draws
+        assert a[part].keys() == b[part].keys()
+        for name, value in a[part].items():
+            assert torch.equal(value, b[part][name]), name
+
+
+def start(config: Path, run: Path) -> subprocess.Popen:
+    command = [sys.executable, "-m", "train", "fit", "--config", str(config), "--run_dir", str(run)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    return subprocess.Popen(command, cwd=REPOSITORY, text=True, start_new_session=True, **pipes)
+
+
+def wait_for(path: Path, seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < end, f"{path} did not come"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.6])
+def test_resume_after_sigkill_continues_bit_for_bit(config, whole, tmp_path, pause):
+    """SIGKILL at two moments: within the first epoch and later; mixup, stochastic depth, EMA, redraws and moved
+    positions are on."""
+    run = tmp_path / "killed"
+    process = start(config, run)
+    wait_for(last(run))
+    time.sleep(pause)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert 0 < read_checkpoint(last(run))["global_step"] < 30
+    cli.run(["resume", str(run)])
+    assert_same_end(whole, run)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_resume_after_ctrl_c_continues_bit_for_bit(config, whole, tmp_path, number):
+    run = tmp_path / "stopped"
+    process = start(config, run)
+    wait_for(last(run))
+    os.killpg(process.pid, number)  # all processes at once, as a terminal does
+    output, _ = process.communicate(timeout=60)
+    step = read_checkpoint(last(run))["global_step"]
+    assert f"Stopped at step {step}. Continue with: python -m train resume {run}" in output
+    assert "Traceback" not in output
+    cli.run(["resume", str(run)])
+    assert_same_end(whole, run)
+
+
+def test_two_processes_match_one(config, tmp_path):
+    """Two processes of four images against one of eight, without what is random for each process."""
+    plain = ["--config", str(config), "--trainer.max_epochs", "1", "--model.vit.drop_path", "0"]
+    for name, off in {
+        "mixup": 0,
+        "cutmix": 0,
+        "randomized_positions": 1,
+        "position_scale": 1,
+        "position_offset": 0,
+    }.items():
+        plain += [f"--model.optim.{name}", str(off)]
+    one, two = tmp_path / "one", tmp_path / "two"
+    cli.run(["fit", *plain, "--run_dir", str(one)])
+    distributed = ["--trainer.devices", "2", "--trainer.strategy", "ddp", "--data.batch_size", "4"]
+    command = [sys.executable, "-m", "train", "fit", *plain, *distributed, "--run_dir", str(two)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240, env=environment)
+    assert done.returncode == 0, done.stderr[-3000:]
+    a, b = read_checkpoint(last(one)), read_checkpoint(last(two))
+    assert a["global_step"] == b["global_step"] == 10
+    for name, value in a["current_model_state"].items():
+        torch.testing.assert_close(value, b["current_model_state"][name], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("option", [["--trainer.logger", "false"], ["--trainer.fast_dev_run", "true"]], ids=str)
+def test_fit_without_logger(config, tmp_path, option):
+    cli.run(["fit", "--config", str(config), "--trainer.max_epochs", "1", *option, "--run_dir", str(tmp_path / "run")])
+    assert not list(tmp_path.rglob("events*"))
+    fast = "fast_dev_run" in option[0]
+    assert [path.name for path in tmp_path.rglob("config.yaml")] == ([] if fast else ["config.yaml"])
+    assert not Path("config.yaml").exists()
+
+
+def test_fit_in_mixed_precision(config, tmp_path):
+    run = tmp_path / "bf16"
+    bf16 = ["--trainer.precision", "bf16-mixed", "--trainer.max_epochs", "1"]
+    cli.run(["fit", "--config", str(config), *bf16, "--run_dir", str(run)])
+    weights = read_checkpoint(last(run))["current_model_state"]
+    assert all(torch.isfinite(value).all() and value.dtype == torch.float32 for value in weights.values())
+
+
+def test_files_and_curves_of_a_run(whole):
+    assert sorted(p.name for p in (whole / "checkpoints").iterdir()) == ["best.ckpt", "last.ckpt"]
+    assert yaml.safe_load((whole / "config.yaml").read_text())["trainer"]["devices"] == 1  # whatever the machine has
+    events = EventAccumulator(str(whole), size_guidance={"tensors": 0, "images": 0}).Reload()
+    scalars = set(events.Tags()["scalars"])
+    assert scalars >= {
+        "train/loss",
+        "train/gradient_norm",
+        "train/images_per_second",
+        "train/peak_memory_mib",
+        "lr-AdamW/pg1",
+        "val/accuracy",
+        "val/accuracy_60",
+        "val/accuracy_84",
+        "val/loss_60",
+        "estimator/total_variation_to_softmax",
+        "estimator/layer_1",
+    }
+    assert set(events.Tags()["images"]) == {"attention", "frequencies"}
+    assert any(tag.startswith("configuration") for tag in events.Tags()["tensors"])
+    hparams = [
+        p for p in whole.rglob("events*") if "_hparams_" in str(EventAccumulator(str(p)).Reload().summary_metadata)
+    ]
+    assert hparams
+
+
+def test_custom_logger_gets_all_numbers(config, tmp_path):
+    """A logger that is named takes the place of TensorBoard, which alone has the figures."""
+    own = ["--trainer.logger+=lightning.pytorch.loggers.CSVLogger", f"--trainer.logger.save_dir={tmp_path}"]
+    short = ["--trainer.max_epochs", "1", "--model.vit.locality", "gaussian"]
+    cli.run(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *short, *own])
+    with next(tmp_path.rglob("metrics.csv")).open() as file:
+        rows = list(csv.DictReader(file))
+    for name in ("estimator/total_variation_to_softmax", "estimator/layer_1", "locality_sigma/layer_0_head_1"):
+        (value,) = [float(row[name]) for row in rows if row[name]]
+        assert 0 < value < 10
+    assert not list((tmp_path / "run").glob("events*"))
+
+
+@pytest.mark.parametrize("recipe", sorted((REPOSITORY / "train" / "configs").glob("*.yaml")), ids=lambda p: p.stem)
+def test_recipes_have_header_and_build(recipe):
+    """Each has a header with its command, and its model can be built."""
+    text = recipe.read_text()
+    header = [line for line in text.splitlines() if line.startswith("#")]
+    assert any(f"-m train fit --config train/configs/{recipe.name}" in line for line in header)
+    for word in ("What it shows:", "Expected:", "Time:"):
+        assert any(word in line for line in header), word
+    plain = yaml.safe_load(text)
+    with torch.device("meta"):
+        config = ViTConfig(**plain["model"]["vit"])
+    assert config.num_classes >= 4
+    OptimConfig(**plain["model"].get("optim", {}))
+
+
+def test_learned_decay_is_logged_by_head(config, tmp_path):
+    run = tmp_path / "local"
+    focused = ["--model.vit.locality", "gaussian", "--model.vit.locality_options", "{sigma: 1.5}"]
+    cli.run(["fit", "--config", str(config), "--trainer.max_epochs", "1", *focused, "--run_dir", str(run)])
+    events = EventAccumulator(str(run)).Reload()
+    learned = load_trained(last(run)).classifier.vit.localities()
+    for layer, locality in enumerate(learned):
+        for name, values in (("sigma", locality.sigma()), ("amplitude", locality.amplitude())):
+            for head, value in enumerate(values.tolist()):
+                assert events.Scalars(f"locality_{name}/layer_{layer}_head_{head}")[-1].value == pytest.approx(value)
+    assert learned[0].sigma()[0] != 1.5
+
+
+def test_validate_leaves_run_unchanged(config, tmp_path):
+    run = tmp_path / "run"
+    cli.run(["fit", "--config", str(config), "--trainer.max_epochs", "1", "--run_dir", str(run)])
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    cli.run(["validate", "--config", str(config), "--ckpt_path", str(last(run))])
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before  # its curves too
+    cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
+    assert read_checkpoint(last(run))["global_step"] == 20
+
+
+def test_resume_from_best_without_last(config, tmp_path):
+    run = tmp_path / "run"
+    cli.run(["fit", "--config", str(config), "--trainer.max_epochs", "1", "--run_dir", str(run)])
+    last(run).unlink()
+    cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
+    assert read_checkpoint(last(run))["global_step"] == 20
+
+
+def test_refused_resume_leaves_config(config, tmp_path):
+    run = tmp_path / "run"
+    cli.run(["fit", "--config", str(config), "--trainer.max_steps", "15", "--run_dir", str(run)])
+    before = (run / "config.yaml").read_text()
+    with pytest.raises(ValueError, match="in the middle of an epoch"):
+        cli.run(["resume", str(run), "--trainer.max_steps", "20", "--data.batch_size", "4"])
+    assert (run / "config.yaml").read_text() == before
+    cli.run(["resume", str(run), "--trainer.max_steps", "20"])
+    assert read_checkpoint(last(run))["global_step"] == 20
+    after = yaml.safe_load((run / "config.yaml").read_text())
+    assert after["trainer"]["max_steps"] == 20
+    assert after["ckpt_path"] is None  # a recipe for others still
+
+
+def test_fit_from_another_run_does_not_overwrite(config, whole, tmp_path):
+    run = tmp_path / "run"
+    cli.run(["fit", "--config", str(config), "--trainer.max_epochs", "1", "--run_dir", str(run)])
+    for command in (["fit", "--config", str(config), "--ckpt_path", str(last(whole))], ["resume", str(whole)]):
+        with pytest.raises(ValueError, match="holds a run already"):
+            cli.run([*command, "--run_dir", str(run)])
+    assert read_checkpoint(last(run))["global_step"] == 10
+
+
+def test_validation_after_last_epoch(config, tmp_path):
+    given = ["--trainer.max_epochs", "3", "--trainer.check_val_every_n_epoch", "2", "--run_dir", str(tmp_path / "run")]
+    cli.run(["fit", "--config", str(config), *given])
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["step"] == 30
+    events = EventAccumulator(str(tmp_path / "run")).Reload().Scalars("val/accuracy")
+    assert events[-1].step == 29  # counted from 0
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "64-true"])
+def test_fit_in_other_precisions(config, tmp_path, precision):
+    given = ["--trainer.precision", precision, "--trainer.max_epochs", "1", "--run_dir", str(tmp_path / "run")]
+    cli.run(["fit", "--config", str(config), *given])
+    assert read_checkpoint(last(tmp_path / "run"))["global_step"] == 10
+
+
+def test_repeated_resolution_validates_once(config, tmp_path):
+    given = ["--data.resolutions", "[60, 84, 84]", "--trainer.max_epochs", "1", "--run_dir", str(tmp_path / "run")]
+    cli.run(["fit", "--config", str(config), *given])
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert sorted(name for name in metrics if "accuracy_" in name) == ["val/accuracy_60", "val/accuracy_84"]

@@ -1,0 +1,65 @@
+"""What a training step is made of: the learning rate, and which weights decay."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from performer_string import ViT, ViTConfig
+from train.module import ImageClassifier
+from train.optim import OptimConfig, learning_rate, parameter_groups
+
+VIT = {"image_size": 60, "patch_size": 12, "in_channels": 1, "num_classes": 4, "width": 16, "depth": 2, "num_heads": 2}
+
+
+def test_learning_rate_rises_and_falls():
+    rates = [learning_rate(step, 100, 0.1, 0.01) for step in range(101)]
+    assert rates[0] == pytest.approx(0.1)
+    assert rates[9] == rates[10] == 1
+    assert rates[55] == pytest.approx((1 + 0.01) / 2)
+    assert rates[100] == pytest.approx(0.01)
+    assert learning_rate(0, 100, 0.0, 0.0) == 1
+
+
+@pytest.mark.parametrize("encoding", ["absolute", "cayley-string", "circulant-string", "rope-mixed"])
+def test_only_weights_of_linear_layers_decay(encoding):
+    model = ViT(ViTConfig(**{**VIT, "encoding": encoding, "registers": 1, "qk_norm": True}))
+    decayed, free = parameter_groups(model, 0.1)
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert {names[id(p)].split(".")[-1] for p in decayed["params"]} == {"weight"}
+    assert {names[id(p)].split(".")[-2] for p in decayed["params"]} == {"embed", "qkv", "out", "0", "2", "head"}
+    assert (decayed["weight_decay"], free["weight_decay"]) == (0.1, 0.0)
+    assert len(decayed["params"]) + len(free["params"]) == len(names)
+    assert any(names[id(p)].startswith("encoding.") for p in free["params"])
+
+
+def test_validation_loss_weighs_images_equally():
+    module = ImageClassifier(ViTConfig(**VIT), resolutions=["60"]).eval()
+    module.log = lambda *args, **kwargs: None
+    images, targets = torch.randn(5, 1, 60, 60), torch.tensor([0, 1, 2, 3, 0])
+    torch.nn.init.normal_(module.vit.head.weight)
+    with torch.no_grad():
+        for part in (slice(0, 4), slice(4, 5)):
+            module.validation_step((images[part], targets[part]), 0)
+        wanted = torch.nn.functional.cross_entropy(module(images), targets)
+    torch.testing.assert_close(module.val_loss[0].compute(), wanted)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, False),
+        ({"attention": "softmax", "feature_options": {}}, True),
+        ({"feature_map": "polynomial", "feature_options": {}}, True),
+        ({"attention": "performer-pytorch"}, False),
+    ],
+    ids=str,
+)
+def test_redraw_without_random_features_is_reported(changes, said, caplog):
+    model = ImageClassifier(ViTConfig(**{**VIT, **changes}), OptimConfig(redraw_every=2))
+    before = [x.clone() for x in model.vit.buffers()]
+    with caplog.at_level("INFO"):
+        model.on_fit_start()
+    model.vit.redraw(2)
+    kept = all(torch.equal(x, y) for x, y in zip(model.vit.buffers(), before, strict=True))
+    assert kept == said == ("redraw_every has no effect" in caplog.text)

@@ -1,0 +1,215 @@
+"""Runs that are resumed, or tested, under other circumstances than they were begun in."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from tests.helpers.runs import KilledError, fit, kill_in_validation, metrics, validations
+from tests.helpers.training import last
+from train import cli
+from train.callbacks.checkpoints import AtomicCheckpoints, StepSeed
+from train.checkpoint import read_checkpoint
+
+pytestmark = pytest.mark.slow  # trainings
+
+
+@pytest.mark.parametrize("step", [20, 30])
+def test_resume_repeats_killed_validation(config, whole, tmp_path, monkeypatch, step):
+    """Also where a checkpoint is due at that step: from there the resumed run would go on without it."""
+    run = tmp_path / "run"
+    kill_in_validation(monkeypatch, step)
+    with pytest.raises(KilledError):
+        fit(config, run, "--checkpoint_every", "10")
+    monkeypatch.undo()
+    assert not (run / "metrics.json").exists()
+    assert read_checkpoint(last(run))["global_step"] == step - 10  # the end of the epoch before
+    cli.run(["resume", str(run)])
+    assert metrics(run) == metrics(whole)
+    assert validations(run) == validations(whole) == [9, 19, 29]
+    steps = [read_checkpoint(folder / "checkpoints" / "best.ckpt")["global_step"] for folder in (run, whole)]
+    assert steps[0] == steps[1]
+
+
+def test_checkpoint_waits_for_validation(config, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+
+    def die(self, trainer, module, batch, batch_idx):
+        if trainer.global_step == 9:
+            raise KilledError
+
+    monkeypatch.setattr(Callback, "on_train_batch_start", die)
+    with pytest.raises(KilledError):
+        fit(config, run, "--checkpoint_every", "5", "--trainer.val_check_interval", "0.5")
+    monkeypatch.undo()
+    assert read_checkpoint(last(run))["global_step"] == 6
+    cli.run(["resume", str(run)])
+    assert validations(run) == [4, 9, 14, 19, 24, 29]
+
+
+def test_resume_repeats_last_validation(config, tmp_path, monkeypatch):
+    run, given = tmp_path / "run", ("--trainer.max_epochs", "-1", "--trainer.max_steps", "15")
+    kill_in_validation(monkeypatch, 15)
+    with pytest.raises(KilledError):
+        fit(config, run, *given)
+    monkeypatch.undo()
+    cli.run(["resume", str(run)])
+    fit(config, tmp_path / "whole", *given)
+    assert metrics(run) == metrics(tmp_path / "whole")
+    names = [sorted(p.name for p in (r / "checkpoints").iterdir()) for r in (run, tmp_path / "whole")]
+    assert names[0] == names[1] == ["best.ckpt", "last.ckpt"]
+
+
+@pytest.mark.parametrize("epochs", ["3", "-1"])
+def test_resume_counts_epochs_under_max_steps(config, tmp_path, monkeypatch, epochs):
+    """The epochs that are done count as such, with a limit of epochs too, and the batches come in their order."""
+    given = ("--trainer.max_steps", "25", "--trainer.max_epochs", epochs)
+    run, whole = tmp_path / "run", tmp_path / "whole"
+
+    def die(self, trainer, module):
+        if trainer.current_epoch == 1:
+            raise KilledError
+
+    monkeypatch.setattr(Callback, "on_train_epoch_start", die)
+    with pytest.raises(KilledError):
+        fit(config, run, *given)
+    monkeypatch.undo()
+    assert read_checkpoint(last(run))["global_step"] == 10
+    cli.run(["resume", str(run)])
+    fit(config, whole, *given)
+    assert metrics(run) == metrics(whole)
+    assert validations(run) == validations(whole)
+    ours, theirs = (read_checkpoint(last(r)) for r in (run, whole))
+    assert ours["global_step"] == 25
+    assert all(torch.equal(ours["state_dict"][name], theirs["state_dict"][name]) for name in theirs["state_dict"])
+
+
+def test_resume_with_more_steps_and_epochs(config, tmp_path):
+    fit(config, tmp_path / "run", "--trainer.max_steps", "10", "--trainer.max_epochs", "1")
+    cli.run(["resume", str(tmp_path / "run"), "--trainer.max_steps", "15", "--trainer.max_epochs", "2"])
+    assert metrics(tmp_path / "run")["step"] == 15
+
+
+def test_partial_files_are_removed(config, tmp_path):
+    run = tmp_path / "run"
+    fit(config, run, "--trainer.max_epochs", "1")
+    left = [run / "checkpoints" / "last.123.part.ckpt", run / "metrics.123.part.json"]
+    own = [run / "checkpoints" / "my.part.ckpt", run / "notes.part1.txt"]
+    for path in left + own:
+        path.write_text("half")
+    cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
+    assert not any(path.exists() for path in left)
+    assert all(path.exists() for path in own)
+
+
+def test_checkpoints_wait_for_accumulated_gradients(config, tmp_path, monkeypatch):
+    """Killed twice, the second time soon after the first resume."""
+    given = ("--trainer.accumulate_grad_batches", "4", "--checkpoint_every", "2", "--trainer.max_epochs", "2")
+    fit(config, tmp_path / "whole", *given)
+    run, start = tmp_path / "run", ["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *given]
+    for batch in (9, 2):  # of the epoch, and then of the one resumed
+
+        def die(self, trainer, module, outputs, images, batch_idx, batch=batch):
+            if batch_idx == batch:
+                raise KilledError
+
+        monkeypatch.setattr(StepSeed, "on_train_batch_end", die)
+        with pytest.raises(KilledError):
+            cli.run(start)
+        monkeypatch.undo()
+        start = ["resume", str(run)]
+    cli.run(start)
+    ours, theirs = (read_checkpoint(last(r))["state_dict"] for r in (run, tmp_path / "whole"))
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+def test_checkpoints_at_ends_only(config, tmp_path, capsys):
+    run = fit(config, tmp_path / "run", "--checkpoint_every", "0", "--trainer.max_epochs", "1")
+    assert isinstance(run.trainer.strategy.checkpoint_io, AtomicCheckpoints)
+    assert read_checkpoint(last(tmp_path / "run"))["global_step"] == 10
+    with pytest.raises(ValueError, match="checkpoint_every has to be 0 or more steps, not -1"):
+        fit(config, tmp_path / "other", "--checkpoint_every", "-1")
+
+
+def test_final_metrics_after_early_stop(config, tmp_path):
+    """Another callback, at the end of an epoch without a validation."""
+    run, stop = tmp_path / "run", "--trainer.callbacks=EarlyStopping"
+    options = {
+        "monitor": "train/loss",
+        "patience": "1",
+        "stopping_threshold": "100",
+        "check_on_train_epoch_end": "true",
+    }
+    more = [x for name, value in options.items() for x in (f"--trainer.callbacks.{name}", value)]
+    fit(config, run, "--trainer.check_val_every_n_epoch", "2", stop, *more)
+    found = metrics(run)
+    assert found["step"] == 10
+    again = cli.run(["validate", "--config", str(run / "config.yaml")]).trainer.callback_metrics
+    assert found["val/loss_60"] == pytest.approx(float(again["val/loss_60"]))
+
+
+def test_final_metrics_are_not_of_earlier_validation(config, tmp_path):
+    """Where another callback ends the training between two."""
+    run, stop = tmp_path / "run", "--trainer.callbacks=EarlyStopping"
+    options = {"monitor": "train/loss", "patience": "2", "min_delta": "100", "check_on_train_epoch_end": "true"}
+    more = [x for name, value in options.items() for x in (f"--trainer.callbacks.{name}", value)]
+    fit(config, run, "--trainer.max_epochs", "8", "--trainer.check_val_every_n_epoch", "2", stop, *more)
+    found = metrics(run)
+    assert found["step"] == 30
+    again = cli.run(["validate", "--config", str(run / "config.yaml")]).trainer.callback_metrics
+    assert found["val/loss_60"] == pytest.approx(float(again["val/loss_60"]))
+
+
+@pytest.mark.parametrize("every", [["0.4"], ["7", "--trainer.check_val_every_n_epoch", "null"]], ids=str)
+def test_last_validation_is_of_last_step(config, tmp_path, every):
+    """Where validations come at other steps than the ends of epochs."""
+    run = tmp_path / "run"
+    fit(config, run, "--trainer.max_epochs", "2", "--trainer.val_check_interval", *every)
+    assert metrics(run)["step"] == 20
+    assert validations(run) == ([3, 7, 13, 17, 19] if every == ["0.4"] else [6, 13, 19])
+
+
+def test_resume_within_epoch_under_max_steps(config, tmp_path):
+    """Of a run that `max_steps` ends, and that is given more of them then."""
+    run = tmp_path / "run"
+    fit(config, run, "--trainer.max_epochs", "2", "--trainer.max_steps", "7")
+    assert read_checkpoint(last(run))["global_step"] == metrics(run)["step"] == 7
+    cli.run(["resume", str(run), "--trainer.max_steps", "13"])
+    assert metrics(run)["step"] == 13
+    cli.run(["resume", str(run), "--trainer.max_steps", "-1"])
+    assert metrics(run)["step"] == 20
+
+
+def test_resume_of_run_with_init_from(config, whole, tmp_path):
+    run = tmp_path / "run"
+    fit(config, run, "--init_from", str(last(whole)), "--trainer.max_epochs", "1")
+    cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
+    assert metrics(run)["step"] == 20
+    assert f"init_from: {last(whole)}" in (run / "config.yaml").read_text()
+    with pytest.raises(ValueError, match="resume continues one: leave it out"):
+        cli.run(["resume", str(run), "--init_from", str(last(whole))])
+
+
+def test_resume_without_ema_is_refused(config, tmp_path):
+    run = tmp_path / "run"
+    fit(config, run, "--ema", "0.9", "--trainer.max_epochs", "1")
+    with pytest.raises(ValueError, match="an average of the weights: resume it with its --ema"):
+        cli.run(["resume", str(run), "--ema", "0", "--trainer.max_epochs", "2"])
+    cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
+
+
+@pytest.mark.parametrize("form", [["--config", "{}"], ["--config={}"], ["-c", "{}"]], ids=str)
+def test_copied_run_is_validated_itself(whole, tmp_path, form):
+    """And not the one where it was: its configuration still has that folder in it."""
+    shutil.copytree(whole, tmp_path / "copy")
+    given = [part.format(tmp_path / "copy" / "config.yaml") for part in form]
+    assert str(cli.run(["validate", *given]).resumed) == str(last(tmp_path / "copy"))
+    assert str(cli.run(["validate", *given, "--run_dir", str(whole)]).resumed) == str(last(whole))
+
+
+def test_fit_without_step_logs(config, tmp_path):
+    fit(config, tmp_path / "run", "--trainer.log_every_n_steps", "0", "--trainer.max_epochs", "1")
+    assert metrics(tmp_path / "run")["step"] == 10

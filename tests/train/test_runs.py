@@ -1,0 +1,236 @@
+"""Runs beyond the plain one: moved, stopped at a bad moment, ended by steps or time, started from other weights."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lightning.pytorch.callbacks import Callback, Timer
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from tests.helpers.runs import fit, metrics, stop_in, validations
+from tests.helpers.training import last
+from train import cli, run_folder
+from train.callbacks.stopping import CleanStop
+from train.checkpoint import load_trained, read_checkpoint
+from train.module import ImageClassifier
+
+pytestmark = pytest.mark.slow  # trainings
+
+
+def test_best_model_survives_a_move(config, tmp_path, monkeypatch):
+    before, after = tmp_path / "one", tmp_path / "two"
+    fit(config, before, "--trainer.max_epochs", "1")
+    before.rename(after)
+    log = ImageClassifier.log
+    worse = lambda self, name, value, **given: log(self, name, 0.0 if name == "val/accuracy" else value, **given)  # noqa: E731
+    monkeypatch.setattr(ImageClassifier, "log", worse)
+    cli.run(["resume", str(after), "--trainer.max_epochs", "2"])
+    assert read_checkpoint(after / "checkpoints" / "best.ckpt")["global_step"] == 10
+    assert not before.exists()
+
+
+def test_resumed_run_is_unfinished_until_its_end(config, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    fit(config, run, "--trainer.max_epochs", "1")
+    assert metrics(run)["step"] == 10
+    cli.run(["resume", str(run)])  # which has nothing left to do
+    assert metrics(run)["step"] == 10
+    stop_in(monkeypatch, 12)
+    with pytest.raises(SystemExit):
+        cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
+    assert not (run / "metrics.json").exists()
+
+
+def test_stop_waits_for_due_validation(config, whole, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    stop_in(monkeypatch, 9)  # the last of the first epoch
+    with pytest.raises(SystemExit):
+        fit(config, run)
+    assert read_checkpoint(last(run))["global_step"] == 10
+    assert validations(run) == [9]
+    monkeypatch.undo()
+    cli.run(["resume", str(run)])
+    assert metrics(run) == metrics(whole)
+    run = tmp_path / "within"
+    stop_in(monkeypatch, 4)
+    with pytest.raises(SystemExit):
+        fit(config, run, "--trainer.val_check_interval", "0.5")
+    assert read_checkpoint(last(run))["global_step"] == 6
+    assert validations(run) == [4]
+
+
+def test_stop_at_end_of_epoch_keeps_counters(config, tmp_path, monkeypatch):
+    """A run so stopped, resumed and killed went on behind the epoch that it was killed in."""
+    given = ("--trainer.check_val_every_n_epoch", "3")
+    fit(config, tmp_path / "one", *given)
+    run = tmp_path / "two"
+    stop_in(monkeypatch, 9)
+    with pytest.raises(SystemExit):
+        fit(config, run, *given)
+    monkeypatch.undo()
+    assert read_checkpoint(last(run))["global_step"] == 10
+
+    def die(self, trainer, module, batch, batch_idx):
+        if trainer.global_step == 20:
+            raise RuntimeError("killed")
+
+    monkeypatch.setattr(Callback, "on_train_batch_start", die)
+    with pytest.raises(RuntimeError, match="killed"):
+        cli.run(["resume", str(run)])
+    monkeypatch.undo()
+    cli.run(["resume", str(run)])
+    assert metrics(run) == metrics(tmp_path / "one")
+    one, two = (read_checkpoint(last(tmp_path / name))["state_dict"] for name in ("one", "two"))
+    for name, value in one.items():
+        assert torch.equal(value, two[name]), name
+
+
+def test_new_folder_has_new_best_model(config, whole, tmp_path, monkeypatch):
+    log = ImageClassifier.log
+    worse = lambda self, name, value, **given: log(self, name, 0.0 if name == "val/accuracy" else value, **given)  # noqa: E731
+    monkeypatch.setattr(ImageClassifier, "log", worse)
+    fit(config, tmp_path / "run", "--ckpt_path", str(last(whole)), "--trainer.max_epochs", "4")
+    assert read_checkpoint(tmp_path / "run" / "checkpoints" / "best.ckpt")["global_step"] == 40
+
+
+def test_stop_waits_for_accumulated_gradients(config, tmp_path, monkeypatch):
+    given = ("--trainer.accumulate_grad_batches", "4", "--trainer.max_epochs", "1")
+    fit(config, tmp_path / "one", *given)
+    stop_in(monkeypatch, 5)
+    with pytest.raises(SystemExit):
+        fit(config, tmp_path / "two", *given)
+    assert read_checkpoint(last(tmp_path / "two"))["global_step"] == 2
+    monkeypatch.undo()
+    cli.run(["resume", str(tmp_path / "two")])
+    one, two = (read_checkpoint(last(tmp_path / name))["state_dict"] for name in ("one", "two"))
+    for name, value in one.items():
+        assert torch.equal(value, two[name]), name
+
+
+def test_validation_after_max_steps(config, tmp_path):
+    run = tmp_path / "run"
+    fit(config, run, "--trainer.max_epochs", "-1", "--trainer.max_steps", "15")
+    assert metrics(run)["step"] == 15
+    assert validations(run) == [9, 14]
+
+
+def test_resume_after_max_time_continues_bit_for_bit(config, whole, tmp_path, monkeypatch):
+    run, steps = tmp_path / "run", []
+    monkeypatch.setattr(ImageClassifier, "on_train_batch_end", lambda self, *batch: steps.append(1))
+    monkeypatch.setattr(Timer, "time_elapsed", lambda self, stage="train": 7200.0 if len(steps) > 12 else 0.0)
+    with pytest.raises(SystemExit):
+        fit(config, run, "--trainer.max_time", "{hours: 1}")
+    monkeypatch.undo()
+    assert read_checkpoint(last(run))["global_step"] == 14
+    assert not (run / "metrics.json").exists()
+    cli.run(["resume", str(run)])  # with as much time again
+    assert metrics(run) == metrics(whole)
+
+
+def test_resume_refuses_changed_optimiser(config, tmp_path):
+    run = tmp_path / "run"
+    fit(config, run, "--trainer.max_epochs", "1")
+    with pytest.raises(ValueError, match=r"lr: 0\.001 in the checkpoint, 1e-05 asked for"):
+        cli.run(["resume", str(run), "--trainer.max_epochs", "2", "--model.optim.lr", "1e-5"])
+    cli.run(["resume", str(run), "--trainer.max_epochs", "2", "--model.optim.mixup", "0.0"])  # this one does change
+
+
+def test_validate_needs_trained_model(config, whole):
+    for command in ("test", "validate"):
+        with pytest.raises(ValueError, match="needs a trained model"):
+            cli.run([command, "--config", str(config)])
+    found = cli.run(["validate", "--config", str(whole / "config.yaml")]).trainer.callback_metrics
+    assert float(found["val/accuracy"]) == pytest.approx(metrics(whole)["val/accuracy"])
+
+
+def test_runs_of_one_second_have_separate_folders(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folders = [run_folder.make_run_folder() for _ in range(3)]
+    assert len(set(folders)) == 3
+    assert all(folder.is_dir() for folder in folders)
+
+
+def test_gradient_norm_is_of_logged_step(config, tmp_path):
+    given = ("--trainer.max_epochs", "1", "--trainer.logger", "true")
+    norms = []
+    for name, every in (("one", "1"), ("five", "5")):
+        fit(config, tmp_path / name, *given, "--trainer.log_every_n_steps", every)
+        events = EventAccumulator(str(tmp_path / name)).Reload().Scalars("train/gradient_norm")
+        norms.append({event.step: event.value for event in events})
+    assert sorted(norms[1]) == [4, 9]
+    assert all(norms[0][step] == value for step, value in norms[1].items())
+
+
+def test_init_from_another_model(config, whole, tmp_path, caplog):
+    larger = ("--model.vit.encoding", "absolute", "--model.vit.image_size", "84", "--data.resolutions", "[]")
+    plain = (
+        "--model.optim.randomized_positions",
+        "1.0",
+        "--model.optim.lr",
+        "1e-12",
+        "--model.optim.weight_decay",
+        "0.0",
+    )
+    fit(config, tmp_path / "run", "--init_from", str(last(whole)), *larger, *plain, "--trainer.max_epochs", "1")
+    assert "Afresh: vit.encoding.table" in caplog.text
+    assert "Not used: vit.encoding.coefficients" in caplog.text
+    one, two = load_trained(last(whole)).classifier.vit, load_trained(last(tmp_path / "run")).classifier.vit
+    torch.testing.assert_close(one.embed.weight, two.embed.weight, rtol=0, atol=1e-6)
+
+
+def test_init_from_keeps_training_grid(config, tmp_path, caplog):
+    """Its squeezed positions and log N are those of the grid that its weights are of, also in what comes of it."""
+    caplog.set_level("INFO")
+    kind = (
+        "--model.vit.positions",
+        "interpolate",
+        "--model.vit.attention",
+        "softmax",
+        "--model.vit.log_n_scaling",
+        "true",
+    )
+    given = ("--model.optim.randomized_positions", "1.0", "--trainer.max_epochs", "1", *kind)
+    fit(config, tmp_path / "first", *given)
+    still = ("--model.optim.lr", "1e-12", "--model.optim.weight_decay", "0.0", "--ema", "0")
+    larger = ("--model.vit.image_size", "84", "--data.resolutions", "[]", *still)
+    fit(config, tmp_path / "second", *given, *larger, "--init_from", str(last(tmp_path / "first")))
+    assert "refer to the 5 x 5 patches that" in caplog.text
+    fit(config, tmp_path / "third", *given, *larger, "--init_from", str(last(tmp_path / "second")))
+    cli.run(["resume", str(tmp_path / "third"), "--trainer.max_epochs", "2"])
+    begun = tmp_path / "third" / "config.yaml", last(tmp_path / "third")  # in another folder goes on where it stopped
+    fit(begun[0], tmp_path / "fourth", "--ckpt_path", str(begun[1]), "--trainer.max_epochs", "3")
+    assert metrics(tmp_path / "fourth")["step"] == 30
+    models = [load_trained(last(tmp_path / name)).classifier.vit for name in ("first", "second", "third")]
+    assert [model.config.image_size for model in models] == [60, 84, 84]
+    for model in models[1:]:
+        assert torch.equal(model.grid_positions((7, 7)), models[0].grid_positions((7, 7)))
+        assert model.attentions()[0].log_n_scaling == models[0].attentions()[0].log_n_scaling == 25
+
+
+def test_overfit_batches_repeat(config, tmp_path, monkeypatch):
+    """Of a stream, whose images are others in every epoch."""
+    seen = []
+    monkeypatch.setattr(
+        CleanStop, "on_train_batch_start", lambda self, *given: seen.append(float(given[2][0].float().cumsum(-1).sum()))
+    )
+    fit(config, tmp_path / "run", "--trainer.overfit_batches", "2")
+    assert len(seen) == 6
+    assert seen[:2] == seen[2:4] == seen[4:]
+    assert seen[0] != seen[1]
+
+
+def test_tilde_in_run_dir(config, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    caplog.set_level("INFO")
+    cli.run(["fit", "--config", str(config), "--run_dir=~/run", "--trainer.max_epochs", "1"])
+    found = metrics(tmp_path / "run")
+    said = f"{tmp_path / 'run'}: {100 * found['val/accuracy_60']:.1f} % at 60 px, "
+    assert said in caplog.text
+
+
+def test_single_callback_without_checkpoints(config, tmp_path):
+    stopping = "{class_path: EarlyStopping, init_args: {monitor: val/loss_60, patience: 9}}"
+    given = ("--trainer.callbacks", stopping, "--trainer.enable_checkpointing", "false", "--trainer.max_epochs", "1")
+    fit(config, tmp_path / "run", *given)
+    assert metrics(tmp_path / "run")["step"] == 10
+    assert not (tmp_path / "run" / "checkpoints").exists()

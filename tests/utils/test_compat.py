@@ -1,0 +1,260 @@
+"""Private names of torch: in one module only, and with the meaning that the library relies on."""
+
+from __future__ import annotations
+
+import ast
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.func import grad, jvp, vmap
+
+import performer_string
+from performer_string.utils import _compat
+
+LIBRARY = Path(performer_string.__file__).parent
+# torch's extension points for moving a module, saving and loading its weights, which have no public way.
+OVERRIDES = {"_apply", "_save_to_state_dict", "_load_from_state_dict"}
+# Private attributes of torch's classes that objects of the library have or inherit.
+ATTRIBUTES = {"_version", "_parameters", "_buffers", "_modules", "_is_replica", "_former_parameters", "_backward_hooks"}
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__")
+
+
+def dotted_name(node: ast.expr) -> str:
+    """Return `a.b.c` for a chain of attributes of a name, or an empty string."""
+    if isinstance(node, ast.Attribute):
+        base = dotted_name(node.value)
+        return f"{base}.{node.attr}" if base else ""
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def imported_from_torch(tree: ast.Module) -> dict[str, str]:
+    """Return the dotted name in torch of every name that a module imports from it."""
+    names = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names |= {(x.asname or x.name.split(".")[0]): (x.name if x.asname else "torch") for x in node.names
+                      if x.name.split(".")[0] == "torch"}  # fmt: skip
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
+            names |= {(x.asname or x.name): f"{node.module}.{x.name}" for x in node.names}
+    return names
+
+
+def private_names(source: str) -> set[str]:
+    """Return the private names of torch that a source uses."""
+    tree = ast.parse(source)
+    names = imported_from_torch(tree)
+    used = {name for name in names.values() if any(map(is_private, name.split(".")))}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            root, *rest = dotted_name(node).split(".")
+            if root in names and any(map(is_private, rest)):
+                used.add(".".join([names[root], *rest]))
+            if node.attr in ATTRIBUTES:
+                used.add(node.attr)
+            inherited = isinstance(node.value, ast.Call) and dotted_name(node.value.func) == "super"
+            if inherited and is_private(node.attr) and node.attr not in OVERRIDES:
+                used.add(f"super().{node.attr}")
+        named = isinstance(node, ast.Call) and dotted_name(node.func) in ("getattr", "hasattr") and len(node.args) > 1
+        if named and isinstance(node.args[1], ast.Constant) and node.args[1].value in ATTRIBUTES:
+            used.add(node.args[1].value)
+    return used
+
+
+def test_private_names_are_in_compat_only():
+    used = {path.relative_to(LIBRARY).as_posix(): private_names(path.read_text()) for path in LIBRARY.rglob("*.py")}
+    assert len(used.pop("utils/_compat.py")) > 5
+    assert {path: names for path, names in used.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import torch\ntorch._C.thing()",
+        "import torch as t\nt.compiler._flag",
+        "from torch import _dynamo",
+        "from torch._dynamo import reset",
+        "from torch.autograd import forward_ad as f\nf._current_level",
+        "x._version",
+        "getattr(module, '_is_replica', False)",
+        "class A(B):\n    def f(self): super()._call_impl()",
+    ],
+)
+def test_private_names_are_recognised(source):
+    assert private_names(source)
+
+
+def probe(function):
+    """Return a function of a tensor, and the list of what `function` returns inside it."""
+    results: list[bool] = []
+
+    def inside(x: Tensor) -> Tensor:
+        results.append(function())
+        return x.sin().sum()
+
+    return inside, results
+
+
+def call_plainly(f, x):
+    f(x)
+
+
+def call_backward(f, x):
+    f(x.requires_grad_()).backward()
+
+
+def call_dual(f, x):
+    with forward_ad.dual_level():
+        f(forward_ad.make_dual(x, x))
+
+
+TRANSFORMS = {
+    "vmap": lambda f, x: vmap(f)(x),
+    "grad": lambda f, x: grad(f)(x),
+    "jvp": lambda f, x: jvp(f, (x,), (x,)),
+    "dual numbers": call_dual,
+}
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_transforms_need_plain_operations(name):
+    for function in (_compat.is_transformed, _compat.values_unavailable, _compat.needs_plain_operations):
+        inside, results = probe(function)
+        TRANSFORMS[name](inside, torch.ones(3))
+        assert results == [True]
+        assert not function()  # and is over afterwards
+
+
+@pytest.mark.parametrize("call", [call_plainly, call_backward])
+def test_eager_mode_is_neither_transformed_nor_exported(call):
+    for name in ("is_transformed", "is_exporting", "values_unavailable", "needs_plain_operations"):
+        inside, results = probe(getattr(_compat, name))
+        call(inside, torch.ones(3))
+        assert results == [False]
+
+
+def traced_as(function, call) -> bool:
+    """Return whether the function is true while a program is traced: cosines in place of sines."""
+    kinds = []
+
+    def inside(x: Tensor) -> Tensor:
+        return x.cos() if function() else x.sin()
+
+    class Module(nn.Module):
+        def forward(self, x):
+            return inside(x)
+
+    if call == "export":
+        exported = torch.export.export(Module(), (torch.ones(3),))
+        kinds = [str(node.target) for node in exported.graph.nodes if node.op == "call_function"]
+        return "cos" in kinds[0]
+    torch._dynamo.reset()
+    out = torch.compile(inside, backend="eager", fullgraph=True)(torch.ones(3))
+    return bool(torch.equal(out, torch.ones(3).cos()))
+
+
+def test_export_needs_plain_operations():
+    assert traced_as(_compat.is_exporting, "export")
+    assert traced_as(_compat.needs_plain_operations, "export")
+    assert traced_as(_compat.values_unavailable, "export")
+    assert not _compat.is_exporting()
+
+
+def test_a_compiled_graph_has_no_values_and_takes_kernels():
+    assert traced_as(_compat.values_unavailable, "compile")
+    assert not traced_as(_compat.is_exporting, "compile")
+    assert not traced_as(_compat.needs_plain_operations, "compile")
+
+
+def test_batched_gradients_are_recognised():
+    batched: list[bool] = []
+
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.save_for_backward(x)
+            return x * x
+
+        @staticmethod
+        def backward(ctx, gradient):
+            batched.append(_compat.is_batched_gradient(gradient))
+            return 2 * gradient * ctx.saved_tensors[0]
+
+    x = torch.ones(3, requires_grad=True)
+    torch.autograd.grad(Square.apply(x), x, torch.ones(3))
+    torch.autograd.grad(Square.apply(x), x, torch.eye(3), is_grads_batched=True)
+    assert batched == [False, True]
+
+
+def test_version_counts_writes_in_place():
+    x = torch.zeros(3)
+    before = _compat.version_of(x)
+    x[:1].add_(1)  # through a view, too
+    assert _compat.version_of(x) == before + 1
+    with torch.inference_mode():
+        assert _compat.version_of(torch.zeros(3)) == 0
+
+
+@pytest.mark.parametrize(
+    "register",
+    [
+        "register_forward_hook",
+        "register_forward_pre_hook",
+        "register_full_backward_hook",
+        "register_full_backward_pre_hook",
+    ],
+)
+def test_hooks_are_recognised(register):
+    module = nn.Linear(2, 2)
+    assert not _compat.has_hooks(module)
+    handle = getattr(module, register)(lambda *_: None)
+    assert _compat.has_hooks(module)
+    handle.remove()
+    assert not _compat.has_hooks(module)
+
+
+def test_tensors_are_parameters_and_buffers_by_name():
+    module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1, bias=False))
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    assert _compat.tensors_of(module).keys() == tensors.keys()
+    assert all(_compat.tensors_of(module)[name] is x for name, x in tensors.items())
+
+
+def test_tensors_of_a_data_parallel_replica():
+    """`nn.DataParallel` makes replicas as here: parameters become plain attributes, listed apart."""
+    module = nn.Sequential(nn.Linear(2, 3))
+    replica = module._replicate_for_data_parallel()
+    replica._modules = {"0": module[0]._replicate_for_data_parallel()}
+    copies = {name: copy.copy(x.detach()) for name, x in module[0].named_parameters()}
+    replica[0]._former_parameters = copies
+    assert not list(replica.parameters())
+    assert [_compat.is_replica(x) for x in (module, module[0], replica, replica[0])] == [False, False, True, True]
+    tensors = _compat.tensors_of(replica)
+    assert tensors.keys() == {"0.weight", "0.bias"}
+    assert all(tensors[f"0.{name}"] is x for name, x in copies.items())
+
+
+def test_flash_attention_returns_the_logarithms_of_its_normalisers():
+    q, k, v = torch.randn(3, 1, 2, 5, 4)
+    mask = torch.randn(1, 2, 1, 5).expand(-1, -1, 5, -1)
+    out, log_total = _compat.FLASH_ATTENTION_CPU(q, k, v, attn_mask=mask, scale=1.0)
+    logits = q @ k.mT + mask
+    torch.testing.assert_close(out, logits.softmax(-1) @ v)
+    torch.testing.assert_close(log_total, logits.logsumexp(-1))
+
+
+def test_bf16_tiles_need_bf16_products(monkeypatch):
+    assert _compat.has_bf16_products(torch.device("cuda"))
+    cpu = torch.device("cpu")
+    for avx512, amx, expected in ((True, False, False), (True, True, True), (False, False, True)):
+        monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda value=avx512: value)
+        monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda value=amx: value)
+        for products in (True, False):
+            monkeypatch.setattr(_compat, "has_bf16_products", lambda device, value=products: value)
+            assert _compat.has_bf16_tiles.__wrapped__(cpu) == (products and expected)

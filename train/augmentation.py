@@ -1,0 +1,95 @@
+"""What a training step changes at random: mixes of images, their size, and the positions of their patches."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torchvision.transforms import v2
+
+from performer_string import ViT
+from train.optim import OptimConfig
+
+
+def build_mixes(config: OptimConfig, num_classes: int) -> list[v2.Transform]:
+    """Return the mixes of images and labels of which each step draws one."""
+    mixes: list[v2.Transform] = []
+    if config.mixup:
+        mixes.append(v2.MixUp(alpha=config.mixup, num_classes=num_classes))
+    if config.cutmix:
+        mixes.append(v2.CutMix(alpha=config.cutmix, num_classes=num_classes))
+    return mixes
+
+
+def random_size(images: Tensor, vit: ViT, scale: float) -> Tensor:
+    """Return the images of one step, all resized by one factor, log-uniform in [1 / scale, scale].
+
+    Args:
+        images: [B, C, H, W].
+        vit: the model, whose patches the new size is a multiple of.
+        scale: 1 for the images as they are.
+    """
+    if scale == 1:
+        return images
+    factor = scale ** float(torch.empty(()).uniform_(-1, 1))
+    sides = zip(images.shape[-2:], vit.patch, strict=True)
+    size = [max(1, round(factor * side / patch)) * patch for side, patch in sides]
+    return v2.functional.resize(images, size, antialias=True)
+
+
+def random_positions(images: Tensor, vit: ViT, config: OptimConfig) -> Tensor | None:
+    """Return positions [N, C] for the patches of all images of one step; None for those of the grid.
+
+    Args:
+        images: [B, C, H, W].
+        vit: the model.
+        config: with the ranges.
+    """
+    if (config.randomized_positions, config.position_scale, config.position_offset) == (1, 1, 0):
+        return None
+    positions = vit.grid_positions(vit.grid(*images.shape[-2:]))
+    return jitter_positions(
+        positions,
+        config.randomized_positions,
+        config.position_scale,
+        config.position_offset,
+        config.randomized_positions_min,
+    ).to(images.device)
+
+
+def jitter_positions(
+    positions: Tensor,
+    grid_factor: float = 1.0,
+    scale: float = 1.0,
+    offset: float = 0.0,
+    min_grid_factor: float | None = None,
+) -> Tensor:
+    """Return positions of a grid, moved at random as a whole: the order along each axis stays.
+
+    The numbers are from torch's global generator on the CPU, which training seeds for each step.
+
+    Args:
+        positions: of the cells of a grid [N, C], one unit a patch.
+        grid_factor: f. Along each axis of n cells, n of the round(f n) positions of a larger grid are drawn, in their
+            order (randomized positions, arXiv:2305.16843, there for one axis).
+        scale: then one factor for all axes, log-uniform in [1 / scale, scale].
+        offset: then a move of each axis, uniform in [-offset, offset].
+        min_grid_factor: f itself is drawn first, uniform in [min_grid_factor, grid_factor]. With 1, grids as they are
+            and all between are among the positions. None for `grid_factor`.
+
+    Returns:
+        [N, C].
+    """
+    if min_grid_factor is not None:
+        grid_factor = float(torch.empty(()).uniform_(min_grid_factor, grid_factor))
+    if grid_factor > 1:
+        drawn = torch.empty_like(positions)
+        for c, axis in enumerate(positions.unbind(-1)):
+            cells, index = axis.unique(return_inverse=True)  # of the sorted coordinates
+            chosen = torch.randperm(round(grid_factor * len(cells)))[: len(cells)].sort().values
+            drawn[:, c] = chosen.to(axis)[index]
+        positions = drawn
+    if scale > 1:
+        positions = positions * scale ** float(torch.empty(()).uniform_(-1, 1))
+    if offset > 0:
+        positions = positions + torch.empty(positions.shape[-1]).uniform_(-offset, offset).to(positions)
+    return positions

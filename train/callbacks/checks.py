@@ -1,0 +1,89 @@
+"""Checks of a run: the model fits the data, one process trains it, and errors show where they come from."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from filelock import FileLock, Timeout
+from lightning.pytorch.callbacks import Callback
+
+from train.data.images import UnreadableImageError
+from train.data.module import ImageData
+from train.run_folder import CHECKPOINTS, LOCK, LOCK_VARIABLE, remove_partial
+
+
+class CheckData(Callback):
+    """Raise an error before the first step where the model does not fit the data."""
+
+    def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+        data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
+        data.setup(stage)
+        config = module.vit.config  # type: ignore[union-attr]
+        for name in ("num_classes", "in_channels"):
+            of_model, of_data = getattr(config, name), getattr(data, name)
+            if of_model != of_data:
+                raise ValueError(
+                    f"the data ({data.source}) has {name}={of_data}, the model {of_model}: set --model.vit.{name} "
+                    f"{of_data}, or begin with a recipe, --config train/configs/NAME.yaml."
+                )
+        if data.stored is None and module.optim.image_scale > 1:  # type: ignore[union-attr,operator]
+            raise ValueError(
+                "image_scale has no meaning for the arrow task, whose cells are one patch each: take it out, or use "
+                "randomized_positions or position_scale."
+            )
+        for size in data.sizes():
+            module.vit.grid(*size)  # type: ignore[operator,union-attr]
+
+
+class LockRun(Callback):
+    """Let one process at a time train a run: two would write the same checkpoints and curves.
+
+    A sweep holds the lock of each run that it trains, and says so in the environment.
+
+    Args:
+        run: its folder.
+    """
+
+    def __init__(self, run: Path):
+        self.lock = FileLock((run / LOCK).resolve(), timeout=0)
+
+    def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+        path = Path(self.lock.lock_file)
+        run = path.parent
+        if stage != "fit" or not trainer.is_global_zero:
+            return
+        if os.environ.get(LOCK_VARIABLE) != str(path):
+            run.mkdir(parents=True, exist_ok=True)
+            try:
+                self.lock.acquire()
+            except Timeout:
+                raise ValueError(f"another process trains {run}: wait until it has ended, or stop it first.") from None
+        for folder in (run, run / CHECKPOINTS):
+            remove_partial(folder)
+
+    def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+        self.lock.release()
+
+    def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
+        self.lock.release()
+
+
+class ShowTraceback(Callback):
+    """Print where a ValueError amid training comes from, before the command line makes one line of it.
+
+    An image that cannot be read is named in the message, which is all that there is to say.
+    """
+
+    def __init__(self) -> None:
+        self.begun = False
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        self.begun = True
+
+    def on_exception(self, trainer: L.Trainer, module: L.LightningModule, exception: BaseException) -> None:
+        if self.begun and isinstance(exception, ValueError) and not isinstance(exception, UnreadableImageError):
+            traceback.print_exception(exception)

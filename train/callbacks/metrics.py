@@ -1,0 +1,74 @@
+"""Measurements while training: norm of the gradients, throughput and memory."""
+
+from __future__ import annotations
+
+import resource
+import sys
+import time
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import TensorBoardLogger
+from torch.optim import Optimizer
+
+
+def tensorboard(trainer: L.Trainer) -> Any:
+    """Return the SummaryWriter of the run, or None where there is none or it is another rank's."""
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger) and trainer.is_global_zero:
+            return logger.experiment
+    return None
+
+
+def peak_memory(device: torch.device) -> float:
+    """Return the largest memory in use so far in MiB: allocated on a GPU, resident in the process on a CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return resident / (2**20 if sys.platform == "darwin" else 2**10)  # bytes there, KiB elsewhere
+
+
+def logged(trainer: L.Trainer, step: int) -> bool:
+    """Return whether this step is one of those that are logged."""
+    every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
+    return every > 0 and step % every == 0
+
+
+class GradientNorm(Callback):
+    """Log the norm of all gradients, before clipping."""
+
+    def on_before_optimizer_step(self, trainer: L.Trainer, module: L.LightningModule, optimizer: Optimizer) -> None:
+        if logged(trainer, trainer.global_step + 1):
+            gradients = [p.grad for p in module.parameters() if p.grad is not None]
+            module.log("train/gradient_norm", torch.nn.utils.get_total_norm(gradients))
+
+
+class Throughput(Callback):
+    """Log images a second over all processes, and the peak memory, at each logged step."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Start counting anew."""
+        self.images, self.since = 0, time.perf_counter()
+
+    def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.begin()
+
+    def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.begin()  # or its time would count
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self.images += len(batch[0]) * trainer.world_size
+        if logged(trainer, trainer.global_step):
+            if module.device.type == "cuda":
+                torch.cuda.synchronize(module.device)
+            now = time.perf_counter()
+            module.log("train/images_per_second", self.images / (now - self.since), prog_bar=True)
+            module.log("train/peak_memory_mib", peak_memory(module.device))
+            self.images, self.since = 0, now

@@ -1,0 +1,101 @@
+"""Records of a run in its folder: the final metrics, and by which commands it was trained."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_info
+
+from train.callbacks.metrics import tensorboard
+from train.callbacks.stopping import out_of_time
+from train.environment import code, machine, versions
+from train.run_folder import write_aside
+
+
+class FinalMetrics(Callback):
+    """Write the final metrics of validation to a JSON file, which is there once the run has come to its end.
+
+    TensorBoard gets the configuration as text at the start, and the hyper-parameters with the metrics at the end.
+
+    Args:
+        config: of the run, as text.
+        path: of the JSON file.
+        program: that continues a run, for messages.
+    """
+
+    def __init__(self, config: str, path: Path, program: str):
+        self.config, self.path, self.program = config, path, program
+        self.validated_at: int | None = None  # step
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if trainer.is_global_zero:
+            self.path.unlink(missing_ok=True)  # of fewer steps: the run is not finished any more
+
+    def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.validated_at = trainer.global_step
+
+    def complete(self, trainer: L.Trainer) -> bool:
+        """Return whether the metrics are of the last step, or there are none."""
+        return self.validated_at == trainer.global_step or not trainer.enable_validation
+
+    def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        writer = tensorboard(trainer)
+        if writer is not None:
+            writer.add_text("configuration", "\n".join("    " + line for line in self.config.splitlines()))
+
+    def on_fit_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if out_of_time(trainer):
+            again = f"{self.program} resume {shlex.quote(str(self.path.parent))}"
+            again = again if trainer.global_step else "begin again, with more of it"
+            rank_zero_info(f"Out of time at step {trainer.global_step}: {again}")
+        elif self.complete(trainer):
+            self.write(trainer, module)
+
+    def write(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        """Write what validation has measured last."""
+        metrics = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith("val/")}
+        for logger in trainer.loggers:
+            if isinstance(logger, TensorBoardLogger):
+                logger.log_hyperparams(dict(module.hparams), {f"final/{k}": v for k, v in metrics.items()})
+        if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            with write_aside(self.path) as partial:
+                partial.write_text(json.dumps({"step": trainer.global_step, **metrics}, indent=1) + "\n")
+            sizes = {k.rpartition("_")[2]: v for k, v in metrics.items() if k.startswith("val/accuracy_")}
+            at = ", ".join(f"{100 * accuracy:.1f} % at {size} px" for size, accuracy in sizes.items())
+            result = f"{at} on validation images" if at else "done"
+            rank_zero_info(f"{self.path.parent}: {result}, step {trainer.global_step}.")
+
+
+class History(Callback):
+    """Append a line of JSON for each process that trains a run: when, from which step, by which command, with what.
+
+    Args:
+        path: of the file.
+        arguments: of the program.
+        program: `python -m train`, or another script.
+    """
+
+    def __init__(self, path: Path, arguments: Sequence[str], program: str):
+        self.path, self.arguments, self.program = path, list(arguments), program
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
+            return
+        line = {
+            "began": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+            "from_step": trainer.global_step,
+            "command": f"{self.program} {shlex.join(self.arguments)}",
+            "code": code(),
+            "device": machine(module.device),
+            "processes": trainer.world_size,
+            "versions": f"{versions()}, lightning {L.__version__}",
+        }
+        with self.path.open("a") as file:
+            file.write(json.dumps(line) + "\n")

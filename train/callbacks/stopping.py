@@ -1,0 +1,135 @@
+"""Ends of a training: on Ctrl-C, out of time, or with a last validation; and where in its loop a training is."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import signal
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback, Timer
+from lightning.pytorch.utilities import rank_zero_info
+
+from train.run_folder import LAST
+
+
+def at_the_end(trainer: L.Trainer) -> bool:
+    """Return whether all epochs or steps are trained."""
+    epochs = trainer.max_epochs is not None and 0 <= trainer.max_epochs <= trainer.current_epoch
+    return epochs or 0 <= trainer.max_steps <= trainer.global_step
+
+
+def out_of_time(trainer: L.Trainer) -> bool:
+    """Return whether `max_time` is over, with steps left to train."""
+    left = [c.time_remaining() for c in trainer.callbacks if isinstance(c, Timer)]  # type: ignore[attr-defined]
+    return any(x is not None and x <= 0 for x in left) and not at_the_end(trainer)
+
+
+def last_of_all(trainer: L.Trainer) -> bool:
+    """Return whether the step that was just taken is the last of the training."""
+    steps, epochs = trainer.max_steps, trainer.max_epochs
+    if 0 < steps <= trainer.global_step:
+        return True
+    return trainer.is_last_batch and epochs is not None and 0 < epochs <= trainer.current_epoch + 1
+
+
+def validation_due(trainer: L.Trainer, batch_idx: int) -> bool:
+    """Return whether Lightning validates after this batch of an epoch."""
+    every, batches = trainer.check_val_every_n_epoch, trainer.val_check_batch or math.inf
+    if last_of_all(trainer):
+        return True
+    if every is None:
+        return (trainer.fit_loop.epoch_loop.total_batch_idx + 1) % batches == 0
+    if (trainer.current_epoch + 1) % every:
+        return False
+    return (batch_idx + 1) % batches == 0
+
+
+def whole_window(trainer: L.Trainer, batch_idx: int) -> bool:
+    """Return whether no gradients are being accumulated after this batch of an epoch."""
+    return (batch_idx + 1) % trainer.accumulate_grad_batches == 0 or trainer.is_last_batch
+
+
+def ends_within(trainer: L.Trainer) -> bool:
+    """Return whether `max_steps` ended the training within an epoch."""
+    return 0 < trainer.max_steps <= trainer.global_step and not trainer.is_last_batch
+
+
+class ValidateAtEnd(Callback):
+    """Validate after the last epoch or step, beside the validations asked for."""
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if last_of_all(trainer):
+            trainer.check_val_every_n_epoch, trainer.should_stop = 1, True  # which Lightning validates at
+
+
+class JobTimer(Timer):
+    """End a training after `max_time`, the time of one process: a resumed run has all of it again."""
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        pass
+
+
+class CleanStop(Callback):
+    """Stop a training cleanly on Ctrl-C, SIGTERM or at the end of `max_time`.
+
+    The first signal ends the current step, saves the state and stops. A second one stops at once.
+
+    A signal waits in these cases for the next step, or for the end of the epoch where it is near:
+
+    - In a validation, or before one that is due. An average of the weights may be in use until then, and a resumed run
+      would not make up for the validation.
+    - In the last step of an epoch. Until the epoch's end Lightning's counters are not whole.
+    - While gradients are accumulated, since they are not saved.
+
+    Args:
+        directory: of the checkpoint.
+        program: that continues a run, for the message.
+    """
+
+    def __init__(self, directory: Path, program: str):
+        self.path, self.program = directory / LAST, program
+        self.signal: int | None = None
+        self._before: dict[int, Any] = {}
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._receive)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.signal = number
+        rank_zero_info("\nStopping after this step; once more to stop at once.")
+        self._restore()
+
+    def _restore(self) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._before = {}
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        late, asked = out_of_time(trainer), self.signal is not None and not validation_due(trainer, batch_idx)
+        whole = whole_window(trainer, batch_idx) and not trainer.is_last_batch
+        self.stop(trainer, whole and (asked or late), "Out of time" if late else "Stopped")
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.stop(trainer, self.signal is not None and not at_the_end(trainer), "Stopped")
+
+    def stop(self, trainer: L.Trainer, wanted: bool, why: str) -> None:
+        """Save and end the training, where one process at least wants it."""
+        if trainer.strategy.reduce_boolean_decision(wanted, all=False):
+            trainer.save_checkpoint(self.path, weights_only=False)
+            rank_zero_info(
+                f"{why} at step {trainer.global_step}. Continue with: {self.program} resume "
+                f"{shlex.quote(str(self.path.parents[1]))}"
+            )
+            raise KeyboardInterrupt
+
+    def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+        self._restore()

@@ -1,0 +1,162 @@
+"""Stored images: those to train on, those held out of them for validation, and those to test on.
+
+A checkpoint says which images it was trained on. They are checked, so that nothing is validated on what it was trained
+on, and labels mean the same classes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+from torchvision import datasets
+
+from train.data.images import shuffled
+from train.data.sources import SOURCES, open_source
+
+
+def class_names(dataset: Any) -> list[str]:
+    """Return the classes in the order of their labels; a folder of images numbers them in the order of their names."""
+    return [str(name) for name in getattr(dataset, "classes", ())]
+
+
+def fingerprint(dataset: Any) -> dict[str, Any]:
+    """Return what tells a set of training images from others.
+
+    Returns:
+        classes: their names.
+        files: how many images there are.
+        names: digest of the names of a folder's files in their order, which decides what is held out; else None.
+    """
+    names = None
+    if isinstance(dataset, datasets.DatasetFolder):
+        paths = (os.path.relpath(path, dataset.root) for path, _ in dataset.samples)
+        names = hashlib.sha256("\n".join(paths).encode("utf-8", "surrogateescape")).hexdigest()
+    return {"classes": class_names(dataset), "files": len(dataset), "names": names}
+
+
+class ImageSplits:
+    """Training, validation and test images of a source. Each set is opened when it is first asked for.
+
+    Args:
+        source: a name in SOURCES.
+        root: where the files are.
+        val_fraction: share of the training images that is held out.
+    """
+
+    def __init__(self, source: str, root: str, val_fraction: float):
+        self.source, self.root, self.val_fraction = source, root, val_fraction
+        self.num_classes = SOURCES[source].classes or 0  # of a folder when one of its sets is open
+        self._classes: dict[str, list[str]] = {}  # by what has them
+        self._trained: Mapping[str, Any] | None = None
+
+    def check_checkpoint(self, state: Mapping[str, Any]) -> None:
+        """Check images, now or when they are opened, against those that a model was trained on.
+
+        Args:
+            state: of the model's data, as its checkpoint holds it.
+
+        Raises:
+            ValueError: other classes, or other images would be held out.
+        """
+        self._trained = state
+        if "classes" in state:  # not in those of old checkpoints, or of models trained elsewhere
+            self.check_classes("the checkpoint", state["classes"])
+        if self._train_is_open():
+            self._check_held_out()
+
+    def state(self) -> dict[str, Any]:
+        """Return what tells the training images from others, once they are open."""
+        return self.fingerprint if self._train_is_open() else {}
+
+    def open(self, name: Literal["train", "test"]) -> int:
+        """Open one of the sets, if it is not open yet, and return the number of classes."""
+        getattr(self, name)
+        return self.num_classes
+
+    @cached_property
+    def train(self) -> Any:
+        """The dataset that is trained and validated on."""
+        return self._open(train=True)
+
+    @cached_property
+    def test(self) -> Any:
+        """The dataset that is tested on."""
+        return self._open(train=False)
+
+    @cached_property
+    def fingerprint(self) -> dict[str, Any]:
+        """The fingerprint of the training images."""
+        return fingerprint(self.train)
+
+    @cached_property
+    def parts(self) -> tuple[Tensor, Tensor]:
+        """Indices of the training images to train on, in one fixed random order, and of those that are held out."""
+        order = shuffled(len(self.train))
+        count = max(1, round(len(order) * self.val_fraction))
+        return order[count:], order[:count]
+
+    def held_out(self, split: str) -> tuple[Any, Tensor]:
+        """Return a dataset, and the indices of its images of a split: `val` or `test`."""
+        if split == "val":
+            self._check_held_out()
+            return self.train, self.parts[1]
+        return self.test, shuffled(len(self.test))
+
+    def check_classes(self, name: str, classes: list[str]) -> None:
+        """Check that labels mean the same classes as those of every other set.
+
+        Args:
+            name: of the set or model, for messages.
+            classes: in the order of their labels.
+        """
+        for other, expected in self._classes.items():
+            if expected != classes:
+                only = sorted(set(expected) ^ set(classes))
+                raise ValueError(
+                    f"{other} and {name} have other classes, so that their labels would not agree: "
+                    f"{', '.join(only[:8])} {'is' if len(only) == 1 else 'are'} in one of the two only. Give both the "
+                    f"same folders; an empty one cannot stand for a class."
+                )
+        self._classes[name] = classes
+
+    def _train_is_open(self) -> bool:
+        return "train" in self.__dict__  # where cached_property keeps it
+
+    def _open(self, train: bool) -> Any:
+        dataset = open_source(self.source, Path(self.root).expanduser(), train)
+        names = class_names(dataset)
+        if len(names) == 1:
+            raise ValueError(f"{self.root} has one class only, {names[0]}: nothing to tell apart.")
+        self.check_classes(f"the {'training' if train else 'test'} images", names)
+        if names and len(names) != (self.num_classes or len(names)):
+            raise ValueError(
+                f"{self.source} has {self.num_classes} classes, and {self.root} {len(names)}: a part of it, or other "
+                f"images, are a folder, --data.source folder."
+            )
+        self.num_classes = self.num_classes or len(names)
+        return dataset
+
+    def _check_held_out(self) -> None:
+        """Raise a ValueError unless the training images are those of the checkpoint and split alike."""
+        trained = self._trained
+        if trained is None:
+            return
+        files, names = self.fingerprint["files"], self.fingerprint["names"]
+        if trained.get("files", files) != files:
+            change = f"{self.root} has {files} training images and had {trained['files']} when the model was trained"
+        elif names is not None and (trained.get("names") or names) != names:
+            change = f"{self.root} has other training images than when the model was trained, or under other names"
+        elif (share := trained["config"]["val_fraction"]) != self.val_fraction:
+            change = f"val_fraction was {share} when the model was trained, and is {self.val_fraction}"
+        else:
+            return
+        raise ValueError(
+            f"{change}: the images held out for validation would be others, which it was trained on. Take what was "
+            f"taken then."
+        )

@@ -1,0 +1,155 @@
+"""Distillation: learning from a trained model's answers, and from the outputs of its attention in each layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from performer_string import ViT
+from performer_string.utils.validation import check_types
+from train._compat import is_compiled
+from train.checkpoint import read_checkpoint, vit_config
+from train.data.module import ImageData
+from train.inspection import record_calls
+from train.run_folder import checkpoint_of
+
+
+@dataclass
+class DistillationConfig:
+    """Settings of what a model learns from a trained one, the teacher, beside its labels.
+
+    With logits s of the model and t of the teacher, the outputs o_l of the model's attention in layer l, given the
+    tokens that the teacher's layer sees, and the teacher's outputs u_l in that layer, the loss is
+
+        (1 - weight) CE(labels, s) + weight T^2 KL(softmax(t / T) || softmax(s / T))
+            + attention mean_l |o_l - u_l|^2 / |u_l|^2
+
+    The second term is of Hinton et al., arXiv:1503.02531; the third is the attention transfer of LoLCATs
+    (arXiv:2410.10254, section 3.1) in relative form, for linear attention that starts with the weights of a model with
+    softmax (`--init_from`). It needs layers, width, patches and prefix tokens as of the teacher; the second needs its
+    classes.
+
+    Attributes:
+        teacher: a checkpoint, or the folder of a run; none for no teacher.
+        weight: share of the teacher's answers in the loss, 0 to 1.
+        temperature: T, above 0.
+        attention: weight of the attention transfer, 0 for none.
+    """
+
+    teacher: str = ""
+    weight: float = 0.5
+    temperature: float = 1.0
+    attention: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not 0 <= self.weight <= 1:
+            raise ValueError(f"distillation.weight is a share in [0, 1], not {self.weight}.")
+        if self.temperature <= 0 or self.attention < 0:
+            raise ValueError(
+                f"distillation.temperature has to be positive and distillation.attention 0 or more, not "
+                f"{self.temperature} and {self.attention}."
+            )
+        if self.teacher and self.weight == self.attention == 0:
+            raise ValueError("a teacher of weight 0 and attention 0 teaches nothing: give it one of the two.")
+        if not self.teacher and any(getattr(self, field.name) != field.default for field in fields(self)):
+            raise ValueError("distillation needs a trained model to learn from: distillation.teacher CHECKPOINT.")
+
+
+class Teacher:
+    """A trained model that another learns from. It is no module, so that it is in no checkpoint and no optimiser.
+
+    Args:
+        config: which model, and what to learn from it.
+        student: the model that learns.
+        data: of the student. Images are normalised anew where the teacher's were normalised otherwise.
+
+    Raises:
+        ValueError: a checkpoint that cannot be read, or a teacher that the student cannot learn this from.
+    """
+
+    def __init__(self, config: DistillationConfig, student: ViT, data: ImageData | None = None):
+        path = checkpoint_of(config.teacher)
+        content = read_checkpoint(path)
+        teacher, learner = vit_config(content), student.config
+        self.config, self.vit = config, ViT.from_checkpoint(path).requires_grad_(False)
+        pairs: dict[str, tuple[Any, Any]] = {"in_channels": (teacher.in_channels, learner.in_channels)}
+        if config.weight:
+            pairs["num_classes"] = (teacher.num_classes, learner.num_classes)
+        if config.attention:
+            pairs |= {"depth": (teacher.depth, learner.depth), "width": (teacher.width, learner.width)}
+            pairs["patch_size"] = (self.vit.patch, student.patch)
+            pairs["prefix tokens (registers, and one with pool=cls)"] = (self.vit.num_prefix, student.num_prefix)
+        wrong = [f"{name}={one} and not {other}" for name, (one, other) in pairs.items() if one != other]
+        if wrong:
+            raise ValueError(f"the teacher {path} has {'; '.join(wrong)}: a model cannot learn this from it.")
+        classes = content["ImageData"].get("classes")  # not in those of models trained elsewhere
+        if config.weight and classes and data is not None and data.stored is not None:
+            data.splits().check_classes("the teacher", classes)
+        if config.attention and is_compiled(student):
+            raise ValueError("distillation.attention looks into the layers, which --compile hides: give one of them.")
+        self.data, self.teacher_data = data, ImageData.from_checkpoint(content["ImageData"])
+
+    def to(self, device: torch.device) -> Teacher:
+        """Move the model to a device and return this."""
+        self.vit.to(device)
+        return self
+
+    def images(self, images: Tensor) -> Tensor:
+        """Return images as the teacher was trained on them, from those normalised for the student."""
+        if self.data is None:
+            return images
+        student, teacher = ((each.shift.to(images), each.scale.to(images)) for each in (self.data, self.teacher_data))
+        if all(torch.equal(a, b) for a, b in zip(student, teacher, strict=True)):
+            return images
+        return (images * student[1] + student[0] - teacher[0]) / teacher[1]
+
+    def losses(self, student: ViT, images: Tensor, positions: Tensor | None) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the student's logits, and the terms of the loss with their weights, by name.
+
+        Args:
+            images: [B, C, H, W], normalised for the student.
+            positions: of the student's patches; None for those of the grid, which the teacher's are always.
+        """
+        c, terms = self.config, {}
+        with record_calls(student.attentions() if c.attention else []) as calls:
+            logits = student(images, positions).float()
+        with torch.no_grad(), record_calls(self.vit.attentions() if c.attention else []) as teacher_calls:
+            targets = self.vit(self.images(images)).float()
+        if c.attention:
+            errors = [
+                relative_error(
+                    attention(there.args[0].to(here.args[0].dtype), *here.args[1:], **here.kwargs), there.output
+                )
+                for attention, here, there in zip(student.attentions(), calls, teacher_calls, strict=True)
+            ]
+            terms["attention"] = c.attention * torch.stack(errors).mean()
+        if c.weight:
+            terms["teacher"] = c.weight * divergence(logits, targets, c.temperature)
+        return logits, terms
+
+
+def divergence(logits: Tensor, targets: Tensor, temperature: float) -> Tensor:
+    """Return T^2 KL(softmax(t / T) || softmax(s / T)), the mean over samples.
+
+    Args:
+        logits: s, [B, classes].
+        targets: t, the logits of the teacher, [B, classes].
+        temperature: T.
+    """
+    s, t = ((x / temperature).log_softmax(-1) for x in (logits, targets))
+    return temperature**2 * F.kl_div(s, t, reduction="batchmean", log_target=True)
+
+
+def relative_error(output: Tensor, target: Tensor) -> Tensor:
+    """Return |o - u|^2 / |u|^2 over all tokens of all samples.
+
+    Args:
+        output, target: o and u, [B, N, D].
+    """
+    output, target = output.float(), target.float()
+    return (output - target).square().sum() / target.square().sum()

@@ -1,0 +1,84 @@
+"""Inputs and outputs of modules inside of a model, and the attention that follows from those of every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from performer_string import ViT
+from performer_string.bias import RelativeBias
+from performer_string.layers.backends import EVERY_TOKEN, AttentionBackend
+from performer_string.ops import reference
+from performer_string.ops.layout import TokenLayout
+from performer_string.ops.rotary import rotate_pair
+from performer_string.position.rotation import Rotation
+
+
+@dataclass
+class Call:
+    """Arguments of a module's forward pass, and its output."""
+
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any
+
+
+@contextmanager
+def record_calls(modules: Iterable[nn.Module]) -> Iterator[list[Call]]:
+    """Yield a list that every forward pass of these modules is added to while the block lasts."""
+    calls: list[Call] = []
+    with ExitStack() as stack:
+        for module in modules:
+            hook = module.register_forward_hook(lambda *call: calls.append(Call(*call)), with_kwargs=True)
+            stack.callback(hook.remove)
+        yield calls
+
+
+@dataclass
+class AttentionInputs:
+    """Inputs of one layer's attention: q, k [B, H, N, d] before the rotation, with the basis already folded in.
+
+    The keys' bias is [B, H, N].
+    """
+
+    backend: AttentionBackend
+    q: Tensor
+    k: Tensor
+    rotation: Rotation
+    locality: RelativeBias | None = None
+    layout: TokenLayout = EVERY_TOKEN
+    key_bias: Tensor | None = None
+
+    def of_image(self, index: int) -> AttentionInputs:
+        """Return the inputs of one image of the batch."""
+        bias = None if self.key_bias is None else self.key_bias[index : index + 1]
+        return replace(self, q=self.q[index : index + 1], k=self.k[index : index + 1], key_bias=bias)
+
+    def weights(self) -> Tensor:
+        """Return the normalised attention, [B, H, N, N]."""
+        return self.backend.weights(self.q, self.k, self.rotation, self.key_bias)
+
+    def exact_weights(self) -> Tensor:
+        """Return the exact softmax of the same logits, [B, H, N, N]."""
+        return reference.softmax_weights(*rotate_pair(self.q, self.k, self.rotation), key_bias=self.key_bias)
+
+    def effective_weights(self) -> Tensor:
+        """Return what the values are summed with: the attention times its relative bias, if any, [B, H, N, N]."""
+        return self.weights() if self.locality is None else self.locality.modulate(self.weights(), self.layout)
+
+
+def inspect_attention(vit: ViT, images: Tensor) -> list[AttentionInputs]:
+    """Run a model on images in evaluation mode and return the inputs of each layer's attention, in float32."""
+    training = vit.training
+    try:
+        with torch.no_grad(), record_calls(vit.backends()) as calls:
+            vit.eval()(images)
+    finally:
+        vit.train(training)
+    return [AttentionInputs(c.module, c.args[0].float(), c.args[1].float(), **c.kwargs) for c in calls]  # type: ignore[arg-type]

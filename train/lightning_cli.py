@@ -1,0 +1,221 @@
+"""What `fit`, `validate` and `test` do: Lightning's command line over one YAML file, whose fields options override."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback, EMAWeightAveraging, LearningRateMonitor, ProgressBar, TQDMProgressBar
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
+from torch.compiler import list_backends
+
+from performer_string import ViTConfig
+from performer_string.utils.registry import lookup
+from train._compat import AskedSettingsCLI
+from train.callbacks.checkpoints import AtomicCheckpoints, LastCheckpoint, MovableCheckpoint, StepSeed, WholeEpochs
+from train.callbacks.checks import CheckData, LockRun, ShowTraceback
+from train.callbacks.figures import ModelFigures
+from train.callbacks.metrics import GradientNorm, Throughput
+from train.callbacks.records import FinalMetrics, History
+from train.callbacks.stopping import CleanStop, JobTimer, ValidateAtEnd, out_of_time
+from train.checkpoint import (
+    check_no_average,
+    check_same_class,
+    check_same_model,
+    read_checkpoint,
+    start_from,
+    training_grid,
+    vit_config,
+)
+from train.command_line import import_modules
+from train.config import current_arguments, options_of
+from train.data.sizes import Size
+from train.run_folder import (
+    CHECKPOINTS,
+    HISTORY,
+    METRICS,
+    clean_up_at_exit,
+    latest_checkpoint,
+    make_run_folder,
+    write_aside,
+)
+
+GROUPS = ("model.optim", "model.distillation", "data.arrow", "trainer")  # without others the parser has an error
+
+
+class SaveRecipe(SaveConfigCallback):
+    """Write the configuration beside a run once training has begun: a resume that is refused leaves the file as it is.
+
+    The file is without the checkpoint that a run was resumed from, so that it stays a recipe for others.
+    """
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        pass
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.is_global_zero:
+            config = self.config.clone()
+            config.ckpt_path = None
+            with write_aside(Path(config.run_dir) / self.config_filename) as partial:
+                self.parser.save(config, partial, skip_none=False, overwrite=True, multifile=False)
+
+
+def check_seed(value: int | bool) -> int:
+    """Return a seed; raise a ValueError for true and false, which Lightning takes for any seed or none."""
+    if isinstance(value, bool):
+        raise ValueError(f"seed_everything has to be a number, 0 or more, not {str(value).lower()}.")
+    return value
+
+
+class TrainingCLI(AskedSettingsCLI):
+    """The commands `fit`, `validate` and `test` of an `ImageClassifier` on `ImageData`."""
+
+    @staticmethod
+    def subcommands() -> dict[str, set[str]]:
+        return {name: skip for name, skip in LightningCLI.subcommands().items() if name != "predict"}
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        parser.add_argument("--run_dir", type=str, default="", help="where the run writes; runs/TIME by default")
+        parser.add_argument("--ema", type=float, default=0.0, help="decay of an average of the weights; 0 for none")
+        parser.add_argument("--init_from", type=str, default="", help="a checkpoint to start with the weights of")
+        parser.add_argument("--imports", type=list[str] | str, default=[], help="your modules, imported first")
+        parser.add_argument("--compile", type=str, default="", help="a backend of torch.compile, such as inductor")
+        parser.add_argument("--checkpoint_every", type=int, default=500, help="steps between saves of last.ckpt")
+        parser.link_arguments("seed_everything", "data.seed", compute_fn=check_seed)
+        parser.link_arguments("seed_everything", "model.vit.seed", compute_fn=check_seed)
+        parser.link_arguments("model.vit.image_size", "data.size", compute_fn=lambda size: list(Size.of(size)))
+        parser.link_arguments(
+            ("model.vit.image_size", "data.resolutions"),
+            "model.resolutions",
+            compute_fn=lambda size, more: list(dict.fromkeys(str(Size.of(each)) for each in [size, *more])),
+        )
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        self.arguments: list[str] = args
+        super().parse_arguments(parser, current_arguments(args))
+
+    def before_instantiate_classes(self) -> None:
+        """Check what no class can, and choose the folder and the checkpoint of a run."""
+        config, fits = self.config[self.subcommand], self.subcommand == "fit"
+        for group in GROUPS:
+            if config.get(group) is None:
+                raise ValueError(f"{group} is there with nothing in it: give it fields, or leave it out.")
+        import_modules(config.imports)
+        if config.compile:
+            lookup("backend of torch.compile", config.compile, dict.fromkeys([*list_backends(), "aot_eager", "eager"]))
+        for name in ("run_dir", "init_from", "ckpt_path"):  # a shell does this not after `=`, nor does YAML
+            if config.get(name):
+                config[name] = str(Path(config[name]).expanduser())
+        self.choose_run(config)
+        if not fits:
+            self.save_config_callback = None  # the run's configuration stays, for `resume`
+            warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`")  # of training's
+            return
+        if config.init_from and not self.resumed:
+            self.keep_grid(config.init_from, config.model.vit)
+        if str(config.trainer.precision) in ("16-true", "transformer-engine-float16"):
+            raise ValueError(
+                f"precision {config.trainer.precision} has weights and gradients in fp16 without a loss scale, where "
+                f"they vanish or overflow within some steps: take bf16-mixed, 16-mixed or bf16-true."
+            )
+
+    def choose_run(self, config: Any) -> None:
+        """Set the folder of the run and the checkpoint that it goes on from; a `fit` may need a new folder."""
+        fits, run_dir = self.subcommand == "fit", Path(config.run_dir) if config.run_dir else None
+        if not fits and not config.ckpt_path:  # never fresh weights
+            latest = None if run_dir is None else latest_checkpoint(run_dir)
+            if latest is None:
+                raise ValueError(
+                    f"{self.subcommand} needs a trained model: the configuration of a run that has a checkpoint, "
+                    f"--config RUN/config.yaml (and --ckpt_path FILE for another one than its last)."
+                )
+            config.ckpt_path = str(latest)
+        self.resumed: str | None = config.ckpt_path or None
+        resumed = Path(self.resumed) if self.resumed else None
+        resumed_run = resumed.parents[1] if resumed and resumed.parent.name == CHECKPOINTS else None
+        folder = run_dir or resumed_run
+        if fits and self.resumed and "init_from" in dict(options_of(self.arguments)):  # a run's file says it for later
+            raise ValueError("--init_from starts a training and --ckpt_path continues one: give one of them.")
+        goes_on = folder and resumed_run and resumed_run.resolve() == folder.resolve()
+        if fits and folder and not goes_on and latest_checkpoint(folder):
+            raise ValueError(
+                f"{folder} holds a run already. Continue it: {self.parser.prog} resume {shlex.quote(str(folder))}. "
+                f"Or choose another --run_dir."
+            )
+        first, new = not rank_zero_only.rank, folder is None or not folder.exists()  # type: ignore[attr-defined]
+        if first and (fits or folder is None):  # the other processes write nothing
+            folder = folder or make_run_folder()
+            clean_up_at_exit(folder, new)
+        folder = folder or Path("runs")
+        config.run_dir = str(folder)
+
+    def keep_grid(self, path: str, vit: Any) -> None:
+        """Set the grid that positions and log N refer to, to that of weights which were trained at another size."""
+        grid = training_grid(vit_config(read_checkpoint(path)))
+        if vit.position_grid is None and grid != training_grid(ViTConfig(**vit.as_dict())):
+            vit.position_grid = grid
+            size = " x ".join(map(str, grid))
+            rank_zero_info(f"Positions and log N refer to the {size} patches that {path} was trained on.")
+
+    def after_instantiate_classes(self) -> None:
+        config, fits = self.config[self.subcommand], self.subcommand == "fit"
+        if self.resumed is not None:
+            content = read_checkpoint(self.resumed)
+            check_same_model(self.resumed, content, dict(self.model.hparams), fits)
+            if fits:
+                check_same_class(self.resumed, content, type(self.model).__qualname__)
+            if fits and not config.ema:
+                check_no_average(self.resumed, content)
+        elif config.init_from:
+            start_from(config.init_from, self.model)
+        if config.compile:
+            self.model.vit.compile(backend=config.compile)
+
+    def after_fit(self) -> None:
+        """Validate and write the metrics where another callback, or a kill in the last validation, left that out."""
+        trainer = self.trainer
+        for record in [c for c in trainer.callbacks if isinstance(c, FinalMetrics)]:  # type: ignore[attr-defined]
+            if not (record.complete(trainer) or out_of_time(trainer)):
+                trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
+                record.write(trainer, self.model)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Any:
+        """Return a trainer with this project's callbacks before those of the configuration."""
+        config, fits, program = self.config[self.subcommand], self.subcommand == "fit", self.parser.prog
+        run = Path(config.run_dir)
+        asked: dict[str, Any] = {**self.config_init[self.subcommand]["trainer"], **kwargs}
+        more = {name: x if isinstance(x := asked[name] or [], list) else [x] for name in ("callbacks", "plugins")}
+        callbacks: list[Callback] = [CheckData(), WholeEpochs(), StepSeed(int(config.seed_everything))]
+        if fits:
+            callbacks += [LockRun(run), ShowTraceback(), ModelFigures(), ValidateAtEnd(), GradientNorm(), Throughput()]
+            callbacks += [EMAWeightAveraging(decay=config.ema, use_buffers=False)] if config.ema else []
+            callbacks += [CleanStop(run / CHECKPOINTS, program)]  # after the average has taken the step
+            callbacks += [FinalMetrics(self.parser.dump(self.config), run / METRICS, program)]
+            callbacks += [History(run / HISTORY, self.arguments, program)]
+        if fits and asked["enable_checkpointing"] is not False:
+            callbacks += [
+                MovableCheckpoint(run / CHECKPOINTS),
+                LastCheckpoint(run / CHECKPOINTS, config.checkpoint_every),
+            ]
+        if asked["max_time"] is not None:
+            callbacks += [JobTimer(asked["max_time"])]
+        if asked["enable_progress_bar"] is not False and not any(isinstance(c, ProgressBar) for c in more["callbacks"]):
+            callbacks += [TQDMProgressBar(refresh_rate=1 if sys.stderr.isatty() else 50, leave=True)]
+        if fits and asked["logger"] is not False:
+            callbacks += [LearningRateMonitor("step")]
+        logger = asked["logger"]
+        if logger is None or logger is True:  # a test leaves the run's curves as they are
+            logger = fits and TensorBoardLogger(run, name="", version="", default_hp_metric=False)
+        return super().instantiate_trainer(
+            callbacks=[*callbacks, *more["callbacks"]],
+            plugins=[AtomicCheckpoints(), *more["plugins"]],
+            logger=logger,
+            max_time=None,
+            default_root_dir=asked["default_root_dir"] or run,  # for want of a logger
+        )
