@@ -27,7 +27,7 @@ tables: .venv/installed
 LENGTH = $(BIN)/python -m eval length --device cuda --dtype bfloat16 --longest 20
 
 gpu: .venv/installed
-	$(BIN)/python -m pytest tests/test_triton.py
+	$(BIN)/python -m pytest tests/ops/test_triton.py
 	$(LENGTH) --tokens 256 1024 2048 4096 16384 65536 --out experiments/speed/gpu
 	$(LENGTH) --tokens 1024 2048 4096 16384 65536 --backward --out experiments/speed/gpu-backward
 
