@@ -91,7 +91,7 @@ def test_private_names_are_recognised(source):
 
 
 def probe(function):
-    """Return a function of a tensor, and the list of what `function` returns inside it."""
+    """Return a function of a tensor, and the list of results of `function` inside it."""
     results: list[bool] = []
 
     def inside(x: Tensor) -> Tensor:
@@ -132,7 +132,6 @@ def test_eager_mode_is_neither_transformed_nor_exported():
 
 def traced_as(function, call) -> bool:
     """Return whether the function is true while a program is traced: cosines in place of sines."""
-    kinds = []
 
     def inside(x: Tensor) -> Tensor:
         return x.cos() if function() else x.sin()
