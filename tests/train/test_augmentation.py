@@ -26,7 +26,7 @@ def test_no_random_positions_by_default():
 
 @pytest.mark.parametrize("factor", [1.2, 2.0, 3.7])
 def test_randomized_positions_are_increasing_subsets_of_a_larger_grid(factor):
-    seen = set()
+    recorded = set()
     for _ in range(200):
         drawn = jitter_positions(GRID, grid_factor=factor).reshape(5, 7, 2)  # [N, 2] -> [h, w, 2]
         for axis, cells in ((0, 5), (1, 7)):
@@ -35,8 +35,8 @@ def test_randomized_positions_are_increasing_subsets_of_a_larger_grid(factor):
             assert torch.equal(line, line.round())
             assert 0 <= line.min() <= line.max() <= round(factor * cells) - 1
             assert (drawn[..., axis] == drawn[..., axis].select(1 - axis, 0).unsqueeze(1 - axis)).all()
-            seen |= {(axis, int(r)) for r in line}
-    assert seen == {(axis, r) for axis, n in ((0, 5), (1, 7)) for r in range(round(factor * n))}
+            recorded |= {(axis, int(r)) for r in line}
+    assert recorded == {(axis, r) for axis, n in ((0, 5), (1, 7)) for r in range(round(factor * n))}
 
 
 def test_drawn_grid_factor_covers_all_sizes_and_the_plain_grid():
@@ -63,28 +63,28 @@ def test_scale_is_log_uniform_and_offset_is_a_common_move():
 
 def test_positions_move_by_seed_in_training_only():
     model = ImageClassifier(ViTConfig(**{**VIT, "drop_path": 0.0}), OptimConfig(randomized_positions=2))
-    seen = []
-    model.vit.register_forward_pre_hook(lambda module, args: seen.append(args[1]))
+    recorded = []
+    model.vit.register_forward_pre_hook(lambda module, args: recorded.append(args[1]))
     batch = torch.rand(2, 1, 60, 60), torch.tensor([0, 1])
     model.log = lambda *args, **kwargs: None
     for seed in (1, 1, 2):
         torch.manual_seed(seed)
         model.training_step(batch, 0)
     model.validation_step(batch, 0)
-    assert torch.equal(seen[0], seen[1])
-    assert not torch.equal(seen[0], seen[2])
-    assert seen[3] is None
+    assert torch.equal(recorded[0], recorded[1])
+    assert not torch.equal(recorded[0], recorded[2])
+    assert recorded[3] is None
 
 
 def test_centred_positions_stay_centred():
-    seen = []
+    recorded = []
     model = ImageClassifier(
         ViTConfig(**{**VIT, "centred": True}), OptimConfig(randomized_positions=2, position_offset=3)
     )
-    model.vit.encoding.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    model.vit.encoding.register_forward_pre_hook(lambda module, args: recorded.append(args[0]))
     images = torch.zeros(2, 1, 60, 60)
     model(images, random_positions(images, model.vit, model.optim))
-    assert seen[0].mean(0).abs().max() < 1e-5
+    assert recorded[0].mean(0).abs().max() < 1e-5
 
 
 def test_random_sizes_are_log_uniform_whole_patches():
@@ -112,17 +112,17 @@ def test_resized_image_shows_the_same():
 
 def test_sizes_change_by_seed_in_training_only():
     model = ImageClassifier(ViTConfig(**{**VIT, "positions": "interpolate"}), OptimConfig(image_scale=3))
-    seen = []
-    model.vit.register_forward_pre_hook(lambda module, args: seen.append(args[0].shape[-1]))
+    recorded = []
+    model.vit.register_forward_pre_hook(lambda module, args: recorded.append(args[0].shape[-1]))
     batch = torch.rand(2, 1, 60, 60), torch.tensor([0, 1])
     model.log = lambda *args, **kwargs: None
     for seed in (1, 1, 2, 3):
         torch.manual_seed(seed)
         model.training_step(batch, 0)
     model.validation_step(batch, 0)
-    assert seen[0] == seen[1]
-    assert len(set(seen[1:4])) > 1
-    assert seen[4] == 60
+    assert recorded[0] == recorded[1]
+    assert len(set(recorded[1:4])) > 1
+    assert recorded[4] == 60
 
 
 def test_scale_of_one_keeps_images():

@@ -16,9 +16,9 @@ from train.run_folder import HISTORY, LOCK, clean_up, history_length
 
 @pytest.mark.parametrize("option", [["--config", "a.yaml"], ["-c", "a.yaml"], ["--config=a.yaml"]], ids=" ".join)
 def test_options_override_files_in_any_order(option):
-    given = ["--data.root", "x", *option, "--trainer.callbacks+=Timer", "--config", "b.yaml", "--ema", "0.9"]
+    arguments = ["--data.root", "x", *option, "--trainer.callbacks+=Timer", "--config", "b.yaml", "--ema", "0.9"]
     expected = [*option, "--config", "b.yaml", "--data.root", "x", "--trainer.callbacks+=Timer", "--ema", "0.9"]
-    assert expand(["fit", *given]) == ["fit", *expected]
+    assert expand(["fit", *arguments]) == ["fit", *expected]
 
 
 @pytest.mark.slow
@@ -41,9 +41,9 @@ def test_ckpt_path_before_config_counts(config, whole, tmp_path):
 
 @pytest.mark.slow
 def test_resume_takes_further_config_files(whole):
-    found = expand(["resume", str(whole), "--config", "more.yaml", "--trainer.max_epochs", "3"])
-    assert found[:5] == ["fit", "--config", str(whole / "config.yaml"), "--config", "more.yaml"]
-    assert found[-2:] == ["--trainer.max_epochs", "3"]
+    result = expand(["resume", str(whole), "--config", "more.yaml", "--trainer.max_epochs", "3"])
+    assert result[:5] == ["fit", "--config", str(whole / "config.yaml"), "--config", "more.yaml"]
+    assert result[-2:] == ["--trainer.max_epochs", "3"]
 
 
 @pytest.mark.parametrize("made", [True, False])
@@ -51,19 +51,19 @@ def test_resume_takes_further_config_files(whole):
 def test_refused_command_leaves_folder_unchanged(tmp_path, made, begun):
     folder = tmp_path / "run"
     folder.mkdir()
-    kept = [] if made else [folder / "events.out.tfevents.1", folder / "notes"]
-    for path in kept:
+    remaining = [] if made else [folder / "events.out.tfevents.1", folder / "notes"]
+    for path in remaining:
         path.touch()
-    before, there = history_length(folder), set(folder.iterdir())
-    own = [folder / LOCK, folder / f"events.out.tfevents.2.host.{os.getpid()}.0"]
-    for path in own:
+    before, present = history_length(folder), set(folder.iterdir())
+    custom = [folder / LOCK, folder / f"events.out.tfevents.2.host.{os.getpid()}.0"]
+    for path in custom:
         path.touch()
     if begun:
         (folder / HISTORY).write_text("{}\n")
-        kept += [*own, folder / HISTORY]
-    clean_up(folder, before, there, made)
+        remaining += [*custom, folder / HISTORY]
+    clean_up(folder, before, present, made)
     assert folder.is_dir() == (begun or not made)
-    assert sorted(folder.glob("*")) == sorted(kept)
+    assert sorted(folder.glob("*")) == sorted(remaining)
 
 
 def test_refused_command_keeps_files_of_running_training(tmp_path):
@@ -71,8 +71,8 @@ def test_refused_command_keeps_files_of_running_training(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     theirs = [folder / "events.out.tfevents.2.host.1.0", folder / LOCK]
-    own = folder / f"events.out.tfevents.2.host.{os.getpid()}.0"
-    for path in (theirs[0], own):
+    custom = folder / f"events.out.tfevents.2.host.{os.getpid()}.0"
+    for path in (theirs[0], custom):
         path.touch()
     with (folder / LOCK).open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -86,8 +86,8 @@ def test_refused_command_keeps_files_of_running_training(tmp_path):
 def test_custom_progress_bar(config, tmp_path):
     """Of which Lightning takes one only."""
     bar = ["--trainer.enable_progress_bar", "true", "--trainer.callbacks+=TQDMProgressBar"]
-    given = [*bar, "--trainer.callbacks.refresh_rate=7", "--trainer.fast_dev_run", "true"]
-    trainer = cli.run(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *given]).trainer
+    arguments = [*bar, "--trainer.callbacks.refresh_rate=7", "--trainer.fast_dev_run", "true"]
+    trainer = cli.run(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *arguments]).trainer
     assert trainer.progress_bar_callback.refresh_rate == 7
 
 

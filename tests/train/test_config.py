@@ -34,5 +34,5 @@ def test_unknown_fields(name, message):
 
 
 def test_options_of_arguments():
-    given = ["--data.root", "x", "--ema=0.9", "--trainer.callbacks+=EarlyStopping", "--model.optim.lr", "-1"]
-    assert [name for name, _ in options_of(given)] == ["data.root", "ema", "trainer.callbacks", "model.optim.lr"]
+    arguments = ["--data.root", "x", "--ema=0.9", "--trainer.callbacks+=EarlyStopping", "--model.optim.lr", "-1"]
+    assert [name for name, _ in options_of(arguments)] == ["data.root", "ema", "trainer.callbacks", "model.optim.lr"]

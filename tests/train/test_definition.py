@@ -101,16 +101,16 @@ def test_training_matches_definition(config, tmp_path, monkeypatch):
     assert batches[0][0].dtype == torch.uint8
 
     saved = read_checkpoint(last(tmp_path / "run"))
-    found = {"state_dict": saved["state_dict"], "current_model_state": saved["current_model_state"]}
+    result = {"state_dict": saved["state_dict"], "current_model_state": saved["current_model_state"]}
     vit, average = definition(start[0].train(), batches)
     for name, model in (("current_model_state", vit), ("state_dict", average)):
         for key, weight in model.named_parameters():
             # Twenty steps at this rate grow what two orders of rounding differ by to 1e-5.
             torch.testing.assert_close(
-                found[name][f"vit.{key}"], weight.data, rtol=1e-4, atol=1e-4, msg=f"{name} {key}"
+                result[name][f"vit.{key}"], weight.data, rtol=1e-4, atol=1e-4, msg=f"{name} {key}"
             )
     drawn = vit.backends()[1].phi.projection
-    assert torch.equal(found["current_model_state"]["vit.blocks.1.attention.backend.phi.projection"], drawn)
+    assert torch.equal(result["current_model_state"]["vit.blocks.1.attention.backend.phi.projection"], drawn)
     events = EventAccumulator(str(tmp_path / "run")).Reload()
     rates = [event.value for event in events.Scalars("lr-AdamW/pg1")]
     assert rates == [float(torch.tensor(0.02 * share(step))) for step in range(STEPS)]

@@ -71,15 +71,15 @@ def test_losses_and_gradients_match_definition(run, side):
         parameter.data += 0.1 * torch.randn_like(parameter)
     logits, terms = Teacher(config, vit).losses(vit, images, None)
     sum(terms.values()).backward()
-    found = {name: p.grad.clone() for name, p in vit.named_parameters()}
+    result = {name: p.grad.clone() for name, p in vit.named_parameters()}
     vit.zero_grad()
 
     teacher = ViT.from_checkpoint(run / "checkpoints" / "last.ckpt")
     torch.testing.assert_close(logits, vit(images))
     with torch.no_grad():
         shares, exact = (teacher(images) / 2.5).softmax(-1), layers(teacher, images)
-    own = (vit(images) / 2.5).softmax(-1)
-    kl = 2.5**2 * (shares * (shares / own).log()).sum(-1).mean()
+    custom = (vit(images) / 2.5).softmax(-1)
+    kl = 2.5**2 * (shares * (shares / custom).log()).sum(-1).mean()
     errors = []
     for block, rotation, (tokens, target) in zip(
         vit.blocks, vit.rotations(vit.layout(vit.grid(side, side))), exact, strict=True
@@ -90,22 +90,22 @@ def test_losses_and_gradients_match_definition(run, side):
     torch.testing.assert_close(terms["attention"], 0.7 * (errors[0] + errors[1]) / 2)
     (0.3 * kl + 0.7 * (errors[0] + errors[1]) / 2).backward()
     for name, parameter in vit.named_parameters():
-        torch.testing.assert_close(found[name], parameter.grad, msg=name)
+        torch.testing.assert_close(result[name], parameter.grad, msg=name)
 
 
 def test_losses_vanish_for_same_model_only(run):
     """Of the teacher's weights: no error. Of other attention with them: one in the attention. Afresh: both."""
     config, images = DistillationConfig(str(run), weight=1, attention=1), torch.rand(2, 1, 60, 60)
     weights = ViT.from_checkpoint(run / "checkpoints" / "last.ckpt").state_dict()
-    found = []
-    for own, start in ((EXACT, weights), (LINEAR, weights), (LINEAR, {})):
-        vit = student(own)
+    result = []
+    for custom, start in ((EXACT, weights), (LINEAR, weights), (LINEAR, {})):
+        vit = student(custom)
         vit.load_state_dict(start, strict=False)
         with torch.no_grad():
-            found.append({k: float(v) for k, v in Teacher(config, vit).losses(vit, images, None)[1].items()})
-    assert max(map(abs, found[0].values())) < 1e-9
-    assert 1e-6 < found[1]["attention"] < found[2]["attention"]
-    assert found[1]["teacher"] < found[2]["teacher"]
+            result.append({k: float(v) for k, v in Teacher(config, vit).losses(vit, images, None)[1].items()})
+    assert max(map(abs, result[0].values())) < 1e-9
+    assert 1e-6 < result[1]["attention"] < result[2]["attention"]
+    assert result[1]["teacher"] < result[2]["teacher"]
 
 
 def test_gradients_of_each_term(run):
@@ -121,10 +121,10 @@ def test_gradients_of_each_term(run):
 
 def test_images_are_renormalised_for_teacher(tmp_path):
     data = ImageData("arrow", mean=[0.3], std=[0.4], val_size=32, size=[60, 60], workers=0)
-    path, own = save(tmp_path / "teacher", EXACT, data), ImageData("arrow", mean=[0.1], std=[0.5], size=[60, 60])
-    teacher, pixels = Teacher(DistillationConfig(str(path)), student(), own), torch.randint(0, 256, (2, 1, 60, 60))
-    torch.testing.assert_close(teacher.images(own.normalise(pixels)), data.normalise(pixels))
-    alike = own.normalise(pixels)
+    path, custom = save(tmp_path / "teacher", EXACT, data), ImageData("arrow", mean=[0.1], std=[0.5], size=[60, 60])
+    teacher, pixels = Teacher(DistillationConfig(str(path)), student(), custom), torch.randint(0, 256, (2, 1, 60, 60))
+    torch.testing.assert_close(teacher.images(custom.normalise(pixels)), data.normalise(pixels))
+    alike = custom.normalise(pixels)
     assert Teacher(DistillationConfig(str(path)), student(), data).images(alike) is alike
 
 
@@ -132,9 +132,9 @@ def test_images_are_renormalised_for_teacher(tmp_path):
 def test_resume_with_teacher_continues_bit_for_bit(run, config, tmp_path, monkeypatch):
     vit = ["--model.vit.attention", "softmax", "--model.vit.registers", "1", "--model.optim.redraw_every", "0"]
     vit += ["--model.vit.feature_options", "{}"]
-    given = [*vit, "--model.distillation.teacher", str(run), "--model.distillation.attention", "2.0", "--ema", "0"]
+    arguments = [*vit, "--model.distillation.teacher", str(run), "--model.distillation.attention", "2.0", "--ema", "0"]
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    fit(config, whole, *given)
+    fit(config, whole, *arguments)
 
     def die(self, trainer, module, *others):
         if trainer.global_step == 17:
@@ -142,7 +142,7 @@ def test_resume_with_teacher_continues_bit_for_bit(run, config, tmp_path, monkey
 
     monkeypatch.setattr(StepSeed, "on_train_batch_end", die)
     with pytest.raises(KilledError):
-        fit(config, killed, *given)
+        fit(config, killed, *arguments)
     monkeypatch.undo()
     cli.run(["resume", str(killed)])
     one, other = (read_checkpoint(last(folder)) for folder in (whole, killed))
@@ -155,7 +155,7 @@ def test_resume_with_teacher_continues_bit_for_bit(run, config, tmp_path, monkey
 
 
 @pytest.mark.parametrize(
-    ("changes", "given", "message"),
+    ("changes", "arguments", "message"),
     [
         ({}, ["--model.distillation.attention=1"], "needs a trained model to learn from: distillation.teacher"),
         ({}, ["--model.distillation.teacher=nowhere"], "there is no checkpoint nowhere"),
@@ -169,16 +169,16 @@ def test_resume_with_teacher_continues_bit_for_bit(run, config, tmp_path, monkey
     ],
     ids=str,
 )
-def test_unsuitable_teachers(config, tmp_path, capsys, changes, given, message):
+def test_unsuitable_teachers(config, tmp_path, capsys, changes, arguments, message):
     path = save(tmp_path / "teacher", ViTConfig(**{**asdict(EXACT), "variant": None, **changes}))
-    more = [f"--model.distillation.teacher={path}" if each == "TEACHER" else each for each in given]
+    more = [f"--model.distillation.teacher={path}" if each == "TEACHER" else each for each in arguments]
     new = tmp_path / "run"
     start = ["fit", "--config", str(config), "--run_dir", str(new), "--model.vit.registers", "1"]
     assert message in fails([*start, *more], capsys)
 
 
-@pytest.mark.parametrize(("own", "fits"), [("abcd", True), ("abce", False)])
-def test_teacher_with_other_classes(tmp_path, own, fits):
+@pytest.mark.parametrize(("custom", "fits"), [("abcd", True), ("abce", False)])
+def test_teacher_with_other_classes(tmp_path, custom, fits):
     """As many, but a number means another one."""
 
     def data(names: str) -> ImageData:
@@ -193,7 +193,7 @@ def test_teacher_with_other_classes(tmp_path, own, fits):
 
     colours = replace(EXACT, in_channels=3)
     path = save(tmp_path / "teacher", colours, data("abcd"))
-    images = data(own) if own != "abcd" else load_trained(path).data
+    images = data(custom) if custom != "abcd" else load_trained(path).data
     config = DistillationConfig(str(path))
     if fits:
         Teacher(config, student(colours), images)
@@ -207,11 +207,11 @@ def test_teacher_with_other_classes(tmp_path, own, fits):
 @pytest.mark.parametrize("attention", ["0", "1"])
 def test_teacher_with_other_layers(run, config, tmp_path, attention):
     """Other depth and width, or, with the transfer, another encoding, attention and image size."""
-    given = ["--model.distillation.teacher", str(run), "--model.distillation.attention", attention]
-    given += ["--trainer.max_epochs", "1", "--model.vit.registers", "1"]
-    given += ["--model.vit.depth", "1"] if attention == "0" else ["--model.vit.encoding", "rope-mixed"]
-    given += ["--trainer.precision", "bf16-true" if attention == "1" else "bf16-mixed"]
-    fit(config, tmp_path / "run", *given, *([] if attention == "0" else ["--model.vit.image_size", "72"]))
+    arguments = ["--model.distillation.teacher", str(run), "--model.distillation.attention", attention]
+    arguments += ["--trainer.max_epochs", "1", "--model.vit.registers", "1"]
+    arguments += ["--model.vit.depth", "1"] if attention == "0" else ["--model.vit.encoding", "rope-mixed"]
+    arguments += ["--trainer.precision", "bf16-true" if attention == "1" else "bf16-mixed"]
+    fit(config, tmp_path / "run", *arguments, *([] if attention == "0" else ["--model.vit.image_size", "72"]))
 
 
 def test_weight_of_labels(run):

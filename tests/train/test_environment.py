@@ -17,8 +17,8 @@ from train.environment import code
 
 
 def git(folder, *arguments):
-    own = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
-    done = subprocess.run(["git", "-C", str(folder), *own, *arguments], check=True, capture_output=True, text=True)
+    custom = ["-c", "user.name=a", "-c", "user.email=a@b.c", "-c", "commit.gpgsign=false"]
+    done = subprocess.run(["git", "-C", str(folder), *custom, *arguments], check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 

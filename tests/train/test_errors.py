@@ -76,8 +76,8 @@ from train.run_folder import LOCK, LOCK_VARIABLE
     ],
 )
 def test_bad_arguments(config, arguments, message, capsys, tmp_path):
-    said = fails(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *arguments], capsys)
-    assert message in said
+    output = fails(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *arguments], capsys)
+    assert message in output
 
 
 @pytest.mark.parametrize(
@@ -123,8 +123,8 @@ def test_gpu_without_gpu(config, capsys, tmp_path):
 
 @pytest.mark.slow
 def test_callback_without_its_metric(config, capsys, tmp_path):
-    given = ["--trainer.callbacks", "EarlyStopping", "--trainer.callbacks.monitor", "val/acc"]
-    message = fails(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *given], capsys)
+    options = ["--trainer.callbacks", "EarlyStopping", "--trainer.callbacks.monitor", "val/acc"]
+    message = fails(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *options], capsys)
     assert "val/acc` which is not available" in message
 
 
@@ -136,9 +136,9 @@ def test_callback_without_its_metric(config, capsys, tmp_path):
 def test_refused_command_leaves_no_folder(config, tmp_path, arguments, message):
     command = [sys.executable, "-m", "train", "fit", "--config", str(config), *arguments]
     path = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    found = subprocess.run(command, cwd=tmp_path, env=path, capture_output=True, text=True, check=False)
-    assert found.returncode == 2
-    assert message in found.stderr
+    result = subprocess.run(command, cwd=tmp_path, env=path, capture_output=True, text=True, check=False)
+    assert result.returncode == 2
+    assert message in result.stderr
     assert not list(tmp_path.glob("runs/*"))
 
 
@@ -157,15 +157,15 @@ def test_resume_of_checkpoint_names_run(whole, capsys):
 
 @pytest.mark.slow
 def test_fit_does_not_overwrite_run(config, whole, capsys):
-    said = fails(["fit", "--config", str(config), "--run_dir", str(whole)], capsys)
-    assert f"python -m train resume {whole}" in said
+    output = fails(["fit", "--config", str(config), "--run_dir", str(whole)], capsys)
+    assert f"python -m train resume {whole}" in output
 
 
 @pytest.mark.slow
 def test_resume_refuses_another_model(config, whole, capsys):
-    said = fails(["fit", "--config", str(config), "--ckpt_path", str(last(whole)), "--model.vit.depth", "3"], capsys)
-    assert "of another model" in said
-    assert "depth: 2 in the checkpoint, 3 asked for" in said
+    output = fails(["fit", "--config", str(config), "--ckpt_path", str(last(whole)), "--model.vit.depth", "3"], capsys)
+    assert "of another model" in output
+    assert "depth: 2 in the checkpoint, 3 asked for" in output
 
 
 def test_unknown_command_names_nearest(capsys):
@@ -227,8 +227,8 @@ def test_error_in_training_shows_traceback(config, tmp_path, capsys, monkeypatch
 
 def test_endless_training_is_refused(config, tmp_path, capsys):
     endless = ["--trainer.max_epochs", "-1", "--trainer.max_time", "00:00:01:00"]
-    said = fails(["fit", "--config", str(config), *endless, "--run_dir", str(tmp_path / "run")], capsys)
-    assert "give --trainer.max_epochs or --trainer.max_steps" in said
+    output = fails(["fit", "--config", str(config), *endless, "--run_dir", str(tmp_path / "run")], capsys)
+    assert "give --trainer.max_epochs or --trainer.max_steps" in output
 
 
 def test_batch_size_is_fixed_within_epoch():
@@ -257,8 +257,10 @@ def test_fewer_images_than_processes(monkeypatch):
 def test_worker_errors_without_traceback():
     """In the evaluations too."""
     traceback = 'Traceback (most recent call last):\n  File "loader.py", line 3\n'
-    said = f"Caught ValueError in DataLoader worker process 0.\nOriginal {traceback}ValueError: a.png cannot be read.\n"
-    assert user_message(ValueError(said)) == "a.png cannot be read."
+    output = (
+        f"Caught ValueError in DataLoader worker process 0.\nOriginal {traceback}ValueError: a.png cannot be read.\n"
+    )
+    assert user_message(ValueError(output)) == "a.png cannot be read."
 
 
 @pytest.mark.slow
@@ -273,5 +275,5 @@ def test_unreadable_image(workers, tmp_path, capsys):
     vit = {**TINY["model"]["vit"], "in_channels": 3, "num_classes": 2, "image_size": 24}
     data = {"source": "folder", "root": str(tmp_path), "batch_size": 2, "workers": workers}
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"model": {"vit": vit}, "data": data}))
-    said = fails(["fit", "--config", str(tmp_path / "recipe.yaml"), "--run_dir", str(tmp_path / "run")], capsys)
-    assert re.search(r"^error: \S+\d\.png cannot be read \(.*\)\. Repair it, or take it away\.$", said, re.MULTILINE)
+    output = fails(["fit", "--config", str(tmp_path / "recipe.yaml"), "--run_dir", str(tmp_path / "run")], capsys)
+    assert re.search(r"^error: \S+\d\.png cannot be read \(.*\)\. Repair it, or take it away\.$", output, re.MULTILINE)

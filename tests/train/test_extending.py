@@ -43,7 +43,7 @@ def mine(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_user_module_from_command_line(config, mine, tmp_path):
     """Trained, resumed, evaluated, and in a sweep of a recipe that names it."""
-    own = [
+    custom = [
         "--imports",
         "[mine]",
         "--model.vit.encoding",
@@ -55,7 +55,7 @@ def test_user_module_from_command_line(config, mine, tmp_path):
     ]
     options = ["--model.vit.feature_options", "{}", "--model.vit.encoding_options", "{speed: 0.7}"]
     run = tmp_path / "run"
-    cli.run(["fit", "--config", str(config), "--run_dir", str(run), "--trainer.max_epochs", "1", *own, *options])
+    cli.run(["fit", "--config", str(config), "--run_dir", str(run), "--trainer.max_epochs", "1", *custom, *options])
     for table, entry in zip(TABLES, ("golden", "elu", "city-block", "discs", "blur"), strict=True):
         del table[entry]
     del sys.modules["mine"]  # as in a process of its own
@@ -111,8 +111,8 @@ def test_resume_of_user_classifier(config, mine, tmp_path, capsys, monkeypatch):
     """And by another class not at all; what is printed and kept is the command that continues it."""
     model, run = importlib.import_module("mine").Plain, tmp_path / "run"
     monkeypatch.setattr(sys, "argv", ["mine.py"])
-    given = ["--trainer.max_epochs", "1", "--ema", "0"]
-    cli.run(["fit", "--config", str(config), "--run_dir", str(run), *given], model=model)
+    arguments = ["--trainer.max_epochs", "1", "--ema", "0"]
+    cli.run(["fit", "--config", str(config), "--run_dir", str(run), *arguments], model=model)
     assert json.loads((run / "history.jsonl").read_text())["command"].startswith("python mine.py fit --config")
     with pytest.raises(ValueError, match=f"python mine.py resume {run}"):
         cli.run(["fit", "--config", str(config), "--run_dir", str(run)], model=model)

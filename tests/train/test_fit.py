@@ -145,9 +145,9 @@ def test_files_and_curves_of_a_run(whole):
 
 def test_custom_logger_gets_all_numbers(config, tmp_path):
     """A logger that is named takes the place of TensorBoard, which alone has the figures."""
-    own = ["--trainer.logger+=lightning.pytorch.loggers.CSVLogger", f"--trainer.logger.save_dir={tmp_path}"]
+    custom = ["--trainer.logger+=lightning.pytorch.loggers.CSVLogger", f"--trainer.logger.save_dir={tmp_path}"]
     short = ["--trainer.max_epochs", "1", "--model.vit.locality", "gaussian"]
-    cli.run(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *short, *own])
+    cli.run(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *short, *custom])
     with next(tmp_path.rglob("metrics.csv")).open() as file:
         rows = list(csv.DictReader(file))
     for name in ("estimator/total_variation_to_softmax", "estimator/layer_1", "locality_sigma/layer_0_head_1"):
@@ -226,8 +226,15 @@ def test_fit_from_another_run_does_not_overwrite(config, whole, tmp_path):
 
 
 def test_validation_after_last_epoch(config, tmp_path):
-    given = ["--trainer.max_epochs", "3", "--trainer.check_val_every_n_epoch", "2", "--run_dir", str(tmp_path / "run")]
-    cli.run(["fit", "--config", str(config), *given])
+    arguments = [
+        "--trainer.max_epochs",
+        "3",
+        "--trainer.check_val_every_n_epoch",
+        "2",
+        "--run_dir",
+        str(tmp_path / "run"),
+    ]
+    cli.run(["fit", "--config", str(config), *arguments])
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert metrics["step"] == 30
     events = EventAccumulator(str(tmp_path / "run")).Reload().Scalars("val/accuracy")
@@ -236,13 +243,13 @@ def test_validation_after_last_epoch(config, tmp_path):
 
 @pytest.mark.parametrize("precision", ["bf16-true", "64-true"])
 def test_fit_in_other_precisions(config, tmp_path, precision):
-    given = ["--trainer.precision", precision, "--trainer.max_epochs", "1", "--run_dir", str(tmp_path / "run")]
-    cli.run(["fit", "--config", str(config), *given])
+    arguments = ["--trainer.precision", precision, "--trainer.max_epochs", "1", "--run_dir", str(tmp_path / "run")]
+    cli.run(["fit", "--config", str(config), *arguments])
     assert read_checkpoint(last(tmp_path / "run"))["global_step"] == 10
 
 
 def test_repeated_resolution_validates_once(config, tmp_path):
-    given = ["--data.resolutions", "[60, 84, 84]", "--trainer.max_epochs", "1", "--run_dir", str(tmp_path / "run")]
-    cli.run(["fit", "--config", str(config), *given])
+    arguments = ["--data.resolutions", "[60, 84, 84]", "--trainer.max_epochs", "1", "--run_dir", str(tmp_path / "run")]
+    cli.run(["fit", "--config", str(config), *arguments])
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert sorted(name for name in metrics if "accuracy_" in name) == ["val/accuracy_60", "val/accuracy_84"]

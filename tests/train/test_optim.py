@@ -41,12 +41,12 @@ def test_validation_loss_weighs_images_equally():
     with torch.no_grad():
         for part in (slice(0, 4), slice(4, 5)):
             module.validation_step((images[part], targets[part]), 0)
-        wanted = torch.nn.functional.cross_entropy(module(images), targets)
-    torch.testing.assert_close(module.val_loss[0].compute(), wanted)
+        expected = torch.nn.functional.cross_entropy(module(images), targets)
+    torch.testing.assert_close(module.val_loss[0].compute(), expected)
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({}, False),
         ({"attention": "softmax", "feature_options": {}}, True),
@@ -55,11 +55,11 @@ def test_validation_loss_weighs_images_equally():
     ],
     ids=str,
 )
-def test_redraw_without_random_features_is_reported(changes, said, caplog):
+def test_redraw_without_random_features_is_reported(changes, message, caplog):
     model = ImageClassifier(ViTConfig(**{**VIT, **changes}), OptimConfig(redraw_every=2))
     before = [x.clone() for x in model.vit.buffers()]
     with caplog.at_level("INFO"):
         model.on_fit_start()
     model.vit.redraw(2)
-    kept = all(torch.equal(x, y) for x, y in zip(model.vit.buffers(), before, strict=True))
-    assert kept == said == ("redraw_every has no effect" in caplog.text)
+    remaining = all(torch.equal(x, y) for x, y in zip(model.vit.buffers(), before, strict=True))
+    assert remaining == message == ("redraw_every has no effect" in caplog.text)

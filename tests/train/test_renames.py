@@ -65,10 +65,10 @@ def test_arguments_of_a_command_line(tmp_path, capsys):
     path = tmp_path / "part.yaml"
     path.write_text("{log_scale: true, norm_eps: 1e-5}")
     arguments = ["fit", "--model.vit.tied_start=true", "--model.vit.feature_map", "relu", "--model.vit", str(path)]
-    found = current_arguments([*arguments, "--model.optim", "{position_frame: 2.0}"])
-    assert found[:4] == ["fit", "--model.vit.mimetic_init=true", "--model.vit.feature_map", "arc-cosine"]
-    assert json.loads(found[5]) == {"log_n_scaling": True, "norm_eps": 1e-5}
-    assert json.loads(found[7]) == {"randomized_positions": 2.0}
+    result = current_arguments([*arguments, "--model.optim", "{position_frame: 2.0}"])
+    assert result[:4] == ["fit", "--model.vit.mimetic_init=true", "--model.vit.feature_map", "arc-cosine"]
+    assert json.loads(result[5]) == {"log_n_scaling": True, "norm_eps": 1e-5}
+    assert json.loads(result[7]) == {"randomized_positions": 2.0}
     assert current_arguments(["--model.vit.log_scale", "true"]) == ["--model.vit.log_n_scaling", "true"]
     assert capsys.readouterr().err.count("model.vit.log_scale is called model.vit.log_n_scaling now") == 1
 
@@ -107,10 +107,10 @@ def test_run_of_before_the_renames_resumes_bit_for_bit(config, whole, tmp_path, 
     (run / "config.yaml").write_text(text.replace("randomized_positions", "position_frame"))
     cli.run(["resume", str(run)])
     assert metrics(run) == metrics(whole)
-    ours, theirs = (read_checkpoint(last(path)) for path in (run, whole))
+    actual, other = (read_checkpoint(last(path)) for path in (run, whole))
     for part in ("state_dict", "current_model_state"):
-        assert ours[part].keys() == theirs[part].keys()
-        assert all(torch.equal(value, ours[part][name]) for name, value in theirs[part].items())
+        assert actual[part].keys() == other[part].keys()
+        assert all(torch.equal(value, actual[part][name]) for name, value in other[part].items())
 
 
 @pytest.mark.slow

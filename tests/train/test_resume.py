@@ -51,13 +51,13 @@ def test_checkpoint_waits_for_validation(config, tmp_path, monkeypatch):
 
 
 def test_resume_repeats_last_validation(config, tmp_path, monkeypatch):
-    run, given = tmp_path / "run", ("--trainer.max_epochs", "-1", "--trainer.max_steps", "15")
+    run, arguments = tmp_path / "run", ("--trainer.max_epochs", "-1", "--trainer.max_steps", "15")
     kill_in_validation(monkeypatch, 15)
     with pytest.raises(KilledError):
-        fit(config, run, *given)
+        fit(config, run, *arguments)
     monkeypatch.undo()
     cli.run(["resume", str(run)])
-    fit(config, tmp_path / "whole", *given)
+    fit(config, tmp_path / "whole", *arguments)
     assert metrics(run) == metrics(tmp_path / "whole")
     names = [sorted(p.name for p in (r / "checkpoints").iterdir()) for r in (run, tmp_path / "whole")]
     assert names[0] == names[1] == ["best.ckpt", "last.ckpt"]
@@ -66,7 +66,7 @@ def test_resume_repeats_last_validation(config, tmp_path, monkeypatch):
 @pytest.mark.parametrize("epochs", ["3", "-1"])
 def test_resume_counts_epochs_under_max_steps(config, tmp_path, monkeypatch, epochs):
     """The epochs that are done count as such, with a limit of epochs too, and the batches come in their order."""
-    given = ("--trainer.max_steps", "25", "--trainer.max_epochs", epochs)
+    arguments = ("--trainer.max_steps", "25", "--trainer.max_epochs", epochs)
     run, whole = tmp_path / "run", tmp_path / "whole"
 
     def die(self, trainer, module):
@@ -75,16 +75,16 @@ def test_resume_counts_epochs_under_max_steps(config, tmp_path, monkeypatch, epo
 
     monkeypatch.setattr(Callback, "on_train_epoch_start", die)
     with pytest.raises(KilledError):
-        fit(config, run, *given)
+        fit(config, run, *arguments)
     monkeypatch.undo()
     assert read_checkpoint(last(run))["global_step"] == 10
     cli.run(["resume", str(run)])
-    fit(config, whole, *given)
+    fit(config, whole, *arguments)
     assert metrics(run) == metrics(whole)
     assert validations(run) == validations(whole)
-    ours, theirs = (read_checkpoint(last(r)) for r in (run, whole))
-    assert ours["global_step"] == 25
-    assert all(torch.equal(ours["state_dict"][name], theirs["state_dict"][name]) for name in theirs["state_dict"])
+    actual, expected = (read_checkpoint(last(r)) for r in (run, whole))
+    assert actual["global_step"] == 25
+    assert all(torch.equal(actual["state_dict"][name], expected["state_dict"][name]) for name in expected["state_dict"])
 
 
 def test_resume_with_more_steps_and_epochs(config, tmp_path):
@@ -97,19 +97,19 @@ def test_partial_files_are_removed(config, tmp_path):
     run = tmp_path / "run"
     fit(config, run, "--trainer.max_epochs", "1")
     left = [run / "checkpoints" / "last.123.part.ckpt", run / "metrics.123.part.json"]
-    own = [run / "checkpoints" / "my.part.ckpt", run / "notes.part1.txt"]
-    for path in left + own:
+    custom = [run / "checkpoints" / "my.part.ckpt", run / "notes.part1.txt"]
+    for path in left + custom:
         path.write_text("half")
     cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
     assert not any(path.exists() for path in left)
-    assert all(path.exists() for path in own)
+    assert all(path.exists() for path in custom)
 
 
 def test_checkpoints_wait_for_accumulated_gradients(config, tmp_path, monkeypatch):
     """Killed twice, the second time soon after the first resume."""
-    given = ("--trainer.accumulate_grad_batches", "4", "--checkpoint_every", "2", "--trainer.max_epochs", "2")
-    fit(config, tmp_path / "whole", *given)
-    run, start = tmp_path / "run", ["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *given]
+    arguments = ("--trainer.accumulate_grad_batches", "4", "--checkpoint_every", "2", "--trainer.max_epochs", "2")
+    fit(config, tmp_path / "whole", *arguments)
+    run, start = tmp_path / "run", ["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *arguments]
     for batch in (9, 2):  # of the epoch, and then of the one resumed
 
         def die(self, trainer, module, outputs, images, batch_idx, batch=batch):
@@ -122,8 +122,8 @@ def test_checkpoints_wait_for_accumulated_gradients(config, tmp_path, monkeypatc
         monkeypatch.undo()
         start = ["resume", str(run)]
     cli.run(start)
-    ours, theirs = (read_checkpoint(last(r))["state_dict"] for r in (run, tmp_path / "whole"))
-    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+    actual, expected = (read_checkpoint(last(r))["state_dict"] for r in (run, tmp_path / "whole"))
+    assert all(torch.equal(actual[name], expected[name]) for name in expected)
 
 
 def test_checkpoints_at_ends_only(config, tmp_path, capsys):
@@ -145,10 +145,10 @@ def test_final_metrics_after_early_stop(config, tmp_path):
     }
     more = [x for name, value in options.items() for x in (f"--trainer.callbacks.{name}", value)]
     fit(config, run, "--trainer.check_val_every_n_epoch", "2", stop, *more)
-    found = metrics(run)
-    assert found["step"] == 10
+    result = metrics(run)
+    assert result["step"] == 10
     again = cli.run(["validate", "--config", str(run / "config.yaml")]).trainer.callback_metrics
-    assert found["val/loss_60"] == pytest.approx(float(again["val/loss_60"]))
+    assert result["val/loss_60"] == pytest.approx(float(again["val/loss_60"]))
 
 
 def test_final_metrics_are_not_of_earlier_validation(config, tmp_path):
@@ -157,10 +157,10 @@ def test_final_metrics_are_not_of_earlier_validation(config, tmp_path):
     options = {"monitor": "train/loss", "patience": "2", "min_delta": "100", "check_on_train_epoch_end": "true"}
     more = [x for name, value in options.items() for x in (f"--trainer.callbacks.{name}", value)]
     fit(config, run, "--trainer.max_epochs", "8", "--trainer.check_val_every_n_epoch", "2", stop, *more)
-    found = metrics(run)
-    assert found["step"] == 30
+    result = metrics(run)
+    assert result["step"] == 30
     again = cli.run(["validate", "--config", str(run / "config.yaml")]).trainer.callback_metrics
-    assert found["val/loss_60"] == pytest.approx(float(again["val/loss_60"]))
+    assert result["val/loss_60"] == pytest.approx(float(again["val/loss_60"]))
 
 
 @pytest.mark.parametrize("every", [["0.4"], ["7", "--trainer.check_val_every_n_epoch", "null"]], ids=str)
@@ -205,9 +205,9 @@ def test_resume_without_ema_is_refused(config, tmp_path):
 def test_copied_run_is_validated_itself(whole, tmp_path, form):
     """And not the one where it was: its configuration still has that folder in it."""
     shutil.copytree(whole, tmp_path / "copy")
-    given = [part.format(tmp_path / "copy" / "config.yaml") for part in form]
-    assert str(cli.run(["validate", *given]).resumed) == str(last(tmp_path / "copy"))
-    assert str(cli.run(["validate", *given, "--run_dir", str(whole)]).resumed) == str(last(whole))
+    arguments = [part.format(tmp_path / "copy" / "config.yaml") for part in form]
+    assert str(cli.run(["validate", *arguments]).resumed) == str(last(tmp_path / "copy"))
+    assert str(cli.run(["validate", *arguments, "--run_dir", str(whole)]).resumed) == str(last(whole))
 
 
 def test_fit_without_step_logs(config, tmp_path):

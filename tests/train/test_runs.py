@@ -22,7 +22,10 @@ def test_best_model_survives_a_move(config, tmp_path, monkeypatch):
     fit(config, before, "--trainer.max_epochs", "1")
     before.rename(after)
     log = ImageClassifier.log
-    worse = lambda self, name, value, **given: log(self, name, 0.0 if name == "val/accuracy" else value, **given)  # noqa: E731
+
+    def worse(self, name, value, **arguments):
+        return log(self, name, 0.0 if name == "val/accuracy" else value, **arguments)
+
     monkeypatch.setattr(ImageClassifier, "log", worse)
     cli.run(["resume", str(after), "--trainer.max_epochs", "2"])
     assert read_checkpoint(after / "checkpoints" / "best.ckpt")["global_step"] == 10
@@ -61,12 +64,12 @@ def test_stop_waits_for_due_validation(config, whole, tmp_path, monkeypatch):
 
 def test_stop_at_end_of_epoch_keeps_counters(config, tmp_path, monkeypatch):
     """A run so stopped, resumed and killed went on behind the epoch that it was killed in."""
-    given = ("--trainer.check_val_every_n_epoch", "3")
-    fit(config, tmp_path / "one", *given)
+    arguments = ("--trainer.check_val_every_n_epoch", "3")
+    fit(config, tmp_path / "one", *arguments)
     run = tmp_path / "two"
     stop_in(monkeypatch, 9)
     with pytest.raises(SystemExit):
-        fit(config, run, *given)
+        fit(config, run, *arguments)
     monkeypatch.undo()
     assert read_checkpoint(last(run))["global_step"] == 10
 
@@ -87,18 +90,21 @@ def test_stop_at_end_of_epoch_keeps_counters(config, tmp_path, monkeypatch):
 
 def test_new_folder_has_new_best_model(config, whole, tmp_path, monkeypatch):
     log = ImageClassifier.log
-    worse = lambda self, name, value, **given: log(self, name, 0.0 if name == "val/accuracy" else value, **given)  # noqa: E731
+
+    def worse(self, name, value, **arguments):
+        return log(self, name, 0.0 if name == "val/accuracy" else value, **arguments)
+
     monkeypatch.setattr(ImageClassifier, "log", worse)
     fit(config, tmp_path / "run", "--ckpt_path", str(last(whole)), "--trainer.max_epochs", "4")
     assert read_checkpoint(tmp_path / "run" / "checkpoints" / "best.ckpt")["global_step"] == 40
 
 
 def test_stop_waits_for_accumulated_gradients(config, tmp_path, monkeypatch):
-    given = ("--trainer.accumulate_grad_batches", "4", "--trainer.max_epochs", "1")
-    fit(config, tmp_path / "one", *given)
+    arguments = ("--trainer.accumulate_grad_batches", "4", "--trainer.max_epochs", "1")
+    fit(config, tmp_path / "one", *arguments)
     stop_in(monkeypatch, 5)
     with pytest.raises(SystemExit):
-        fit(config, tmp_path / "two", *given)
+        fit(config, tmp_path / "two", *arguments)
     assert read_checkpoint(last(tmp_path / "two"))["global_step"] == 2
     monkeypatch.undo()
     cli.run(["resume", str(tmp_path / "two")])
@@ -139,8 +145,8 @@ def test_validate_needs_trained_model(config, whole):
     for command in ("test", "validate"):
         with pytest.raises(ValueError, match="needs a trained model"):
             cli.run([command, "--config", str(config)])
-    found = cli.run(["validate", "--config", str(whole / "config.yaml")]).trainer.callback_metrics
-    assert float(found["val/accuracy"]) == pytest.approx(metrics(whole)["val/accuracy"])
+    result = cli.run(["validate", "--config", str(whole / "config.yaml")]).trainer.callback_metrics
+    assert float(result["val/accuracy"]) == pytest.approx(metrics(whole)["val/accuracy"])
 
 
 def test_runs_of_one_second_have_separate_folders(tmp_path, monkeypatch):
@@ -151,10 +157,10 @@ def test_runs_of_one_second_have_separate_folders(tmp_path, monkeypatch):
 
 
 def test_gradient_norm_is_of_logged_step(config, tmp_path):
-    given = ("--trainer.max_epochs", "1", "--trainer.logger", "true")
+    arguments = ("--trainer.max_epochs", "1", "--trainer.logger", "true")
     norms = []
     for name, every in (("one", "1"), ("five", "5")):
-        fit(config, tmp_path / name, *given, "--trainer.log_every_n_steps", every)
+        fit(config, tmp_path / name, *arguments, "--trainer.log_every_n_steps", every)
         events = EventAccumulator(str(tmp_path / name)).Reload().Scalars("train/gradient_norm")
         norms.append({event.step: event.value for event in events})
     assert sorted(norms[1]) == [4, 9]
@@ -189,13 +195,13 @@ def test_init_from_keeps_training_grid(config, tmp_path, caplog):
         "--model.vit.log_n_scaling",
         "true",
     )
-    given = ("--model.optim.randomized_positions", "1.0", "--trainer.max_epochs", "1", *kind)
-    fit(config, tmp_path / "first", *given)
+    arguments = ("--model.optim.randomized_positions", "1.0", "--trainer.max_epochs", "1", *kind)
+    fit(config, tmp_path / "first", *arguments)
     still = ("--model.optim.lr", "1e-12", "--model.optim.weight_decay", "0.0", "--ema", "0")
     larger = ("--model.vit.image_size", "84", "--data.resolutions", "[]", *still)
-    fit(config, tmp_path / "second", *given, *larger, "--init_from", str(last(tmp_path / "first")))
+    fit(config, tmp_path / "second", *arguments, *larger, "--init_from", str(last(tmp_path / "first")))
     assert "refer to the 5 x 5 patches that" in caplog.text
-    fit(config, tmp_path / "third", *given, *larger, "--init_from", str(last(tmp_path / "second")))
+    fit(config, tmp_path / "third", *arguments, *larger, "--init_from", str(last(tmp_path / "second")))
     cli.run(["resume", str(tmp_path / "third"), "--trainer.max_epochs", "2"])
     begun = tmp_path / "third" / "config.yaml", last(tmp_path / "third")  # in another folder goes on where it stopped
     fit(begun[0], tmp_path / "fourth", "--ckpt_path", str(begun[1]), "--trainer.max_epochs", "3")
@@ -209,28 +215,37 @@ def test_init_from_keeps_training_grid(config, tmp_path, caplog):
 
 def test_overfit_batches_repeat(config, tmp_path, monkeypatch):
     """Of a stream, whose images are others in every epoch."""
-    seen = []
+    recorded = []
     monkeypatch.setattr(
-        CleanStop, "on_train_batch_start", lambda self, *given: seen.append(float(given[2][0].float().cumsum(-1).sum()))
+        CleanStop,
+        "on_train_batch_start",
+        lambda self, *arguments: recorded.append(float(arguments[2][0].float().cumsum(-1).sum())),
     )
     fit(config, tmp_path / "run", "--trainer.overfit_batches", "2")
-    assert len(seen) == 6
-    assert seen[:2] == seen[2:4] == seen[4:]
-    assert seen[0] != seen[1]
+    assert len(recorded) == 6
+    assert recorded[:2] == recorded[2:4] == recorded[4:]
+    assert recorded[0] != recorded[1]
 
 
 def test_tilde_in_run_dir(config, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("HOME", str(tmp_path))
     caplog.set_level("INFO")
     cli.run(["fit", "--config", str(config), "--run_dir=~/run", "--trainer.max_epochs", "1"])
-    found = metrics(tmp_path / "run")
-    said = f"{tmp_path / 'run'}: {100 * found['val/accuracy_60']:.1f} % at 60 px, "
-    assert said in caplog.text
+    result = metrics(tmp_path / "run")
+    message = f"{tmp_path / 'run'}: {100 * result['val/accuracy_60']:.1f} % at 60 px, "
+    assert message in caplog.text
 
 
 def test_single_callback_without_checkpoints(config, tmp_path):
     stopping = "{class_path: EarlyStopping, init_args: {monitor: val/loss_60, patience: 9}}"
-    given = ("--trainer.callbacks", stopping, "--trainer.enable_checkpointing", "false", "--trainer.max_epochs", "1")
-    fit(config, tmp_path / "run", *given)
+    arguments = (
+        "--trainer.callbacks",
+        stopping,
+        "--trainer.enable_checkpointing",
+        "false",
+        "--trainer.max_epochs",
+        "1",
+    )
+    fit(config, tmp_path / "run", *arguments)
     assert metrics(tmp_path / "run")["step"] == 10
     assert not (tmp_path / "run" / "checkpoints").exists()

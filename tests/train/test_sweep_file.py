@@ -41,12 +41,12 @@ def test_riemannformer_variants(monkeypatch):
     """What a variant is called and what it has, after the recipe's own fields are overridden."""
     monkeypatch.chdir(REPOSITORY)
     recipe = yaml.safe_load(Path("train/configs/riemannformer.yaml").read_text())["model"]["vit"]
-    found = {}
+    result = {}
     for r in read_sweep(Path("experiments/cifar10/riemannformer/sweep.yaml")).runs:
         config = ViTConfig(**{**recipe, **{k.removeprefix("model.vit."): v for k, v in r.overrides.items()}})
         assert config.attention == r.choices["attention"]
-        found[r.choices["variant"]] = config.encoding, config.locality
-    assert found == {
+        result[r.choices["variant"]] = config.encoding, config.locality
+    assert result == {
         "no-pos": ("none", None),
         "sinusoidal": ("sinusoidal", None),
         "rope": ("rope", None),

@@ -136,20 +136,20 @@ def test_sweep_resumes_after_ctrl_c(tmp_path, faked, capsys):
     assert len(begun) <= 2
     assert not list(out.glob("*/metrics.json"))
     status, _ = run(path, "--jobs", "3", "--only", "attention=linear")
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     assert status == 0
-    assert said.count("resumed") == len(begun)
+    assert output.count("resumed") == len(begun)
     assert [row["run"] for row in summary(out)] == ["linear-plain-seed0", "linear-lf-seed0"]
     assert run(path, "--jobs", "3")[0] == 0
-    said = capsys.readouterr().out
-    assert said.count(": started") == 3
-    assert "resumed" not in said
+    output = capsys.readouterr().out
+    assert output.count(": started") == 3
+    assert "resumed" not in output
     rows = summary(out)
     assert [(row["model"], row["attention"], row["locality"], row["seed"], row["step"]) for row in rows] == [
         (f"{a}-{b}", a, b, "0", "12") for a in ("linear", "softmax") for b in ("plain", "lf")
     ] + [("shallow", "", "", "0", "12")]
-    assert f"python -m eval resolution --checkpoint {out}/*/checkpoints/last.ckpt --resolutions 60 84" in said
-    assert f"python -m eval locality --checkpoint {out}/*/checkpoints/last.ckpt --resolutions 60 84" in said
+    assert f"python -m eval resolution --checkpoint {out}/*/checkpoints/last.ckpt --resolutions 60 84" in output
+    assert f"python -m eval locality --checkpoint {out}/*/checkpoints/last.ckpt --resolutions 60 84" in output
     assert run(path)[0] == 0  # nothing to do
     assert ": started" not in capsys.readouterr().out
 
@@ -193,7 +193,8 @@ def test_tasks_are_evaluated_apart(tmp_path):
     recipe, ray, other = (f"{whole.out}/{run.name}/checkpoints/last.ckpt" for run in plan.runs)
     resolutions = [command for command in sweep.evaluation_commands(whole) if "eval resolution" in command]
     assert resolutions == [
-        f"python -m eval resolution --checkpoint {given} --resolutions 60 84" for given in (f"{recipe} {other}", ray)
+        f"python -m eval resolution --checkpoint {options} --resolutions 60 84"
+        for options in (f"{recipe} {other}", ray)
     ]
 
 
@@ -234,9 +235,9 @@ def test_locked_run_is_left_alone(tmp_path, faked, capsys):
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert run(path)[0] == 1
-    said = capsys.readouterr().out
-    assert "shallow-seed0: left to another process" in said
-    assert "1 of 2 runs are finished" in said
+    output = capsys.readouterr().out
+    assert "shallow-seed0: left to another process" in output
+    assert "1 of 2 runs are finished" in output
     assert not (folder / "metrics.json").exists()
     assert run(path)[0] == 0
 
@@ -258,24 +259,24 @@ def test_lock_outlives_the_runner(tmp_path, faked):
 def test_failed_run_does_not_stop_others(tmp_path, faked, capsys):
     path = write_sweep(tmp_path, axes=None, models={"fails": {}, "works": {}}, seeds=[0])
     assert run(path)[0] == 1
-    said = capsys.readouterr().out
-    assert "fails-seed0: FAILED (status 1)" in said
-    assert "error: no such luck" in said
-    assert "works-seed0: finished" in said
+    output = capsys.readouterr().out
+    assert "fails-seed0: FAILED (status 1)" in output
+    assert "error: no such luck" in output
+    assert "works-seed0: finished" in output
     assert [row["run"] for row in summary(tmp_path / "out")] == ["works-seed0"]
 
 
 @pytest.mark.parametrize("change", ["recipe", "overrides", "arguments"])
 def test_changed_settings_are_refused(tmp_path, faked, change, capsys):
-    path, given = write_sweep(tmp_path, axes=None, seeds=[0]), []
+    path, options = write_sweep(tmp_path, axes=None, seeds=[0]), []
     assert run(path)[0] == 0
     if change == "recipe":
         (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({**TINY, "ema": 0.5}))
     elif change == "overrides":
         write_sweep(tmp_path, axes=None, seeds=[0], models={"shallow": {"model.vit.depth": 3}})
     else:
-        given = ["--", "--trainer.max_epochs", "7"]
-    assert run(path, *given)[0] == 2
+        options = ["--", "--trainer.max_epochs", "7"]
+    assert run(path, *options)[0] == 2
     assert f"was begun with other settings ({change}; see" in capsys.readouterr().err
 
 
@@ -292,14 +293,14 @@ def test_progress_is_read_from_the_log(tmp_path):
 def test_sweep_resumes_real_training(tmp_path, capsys):
     """The arrow task in 20 steps, stopped after the first checkpoint; then also its last moment, after the last."""
     path, folder = write_sweep(tmp_path, axes=None, seeds=[5]), tmp_path / "out" / "shallow-seed5"
-    given = ["--trainer.max_epochs", "2", "--data.resolutions", "[]", "--trainer.logger", "false"]
+    options = ["--trainer.max_epochs", "2", "--data.resolutions", "[]", "--trainer.logger", "false"]
     plan = read_sweep(path)
     when(folder / "checkpoints" / "last.ckpt", lambda: os.kill(os.getpid(), signal.SIGINT))
     with pytest.raises(SystemExit):
-        cli.run(SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, given).command(plan.runs[0])[2:])
+        cli.run(SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, options).command(plan.runs[0])[2:])
     assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] < 20
     assert not (folder / "metrics.json").exists()
-    assert run(path, "--", *given)[0] == 0
+    assert run(path, "--", *options)[0] == 0
     log = (folder / "log.txt").read_text()
     assert f"python -m train resume {folder}" in log
     metrics = json.loads((folder / "metrics.json").read_text())
@@ -312,7 +313,7 @@ def test_sweep_resumes_real_training(tmp_path, capsys):
     (folder / "metrics.json").unlink()
     cli.run(["resume", str(folder)])
     assert json.loads((folder / "metrics.json").read_text()) == metrics  # validated again
-    assert run(path, "--", *given)[0] == 0
+    assert run(path, "--", *options)[0] == 0
     assert "| shallow" in capsys.readouterr().out
 
 

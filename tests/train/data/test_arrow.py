@@ -18,11 +18,11 @@ def read(image: np.ndarray, task: ArrowTask) -> dict[tuple[int, int], tuple[str,
     known = {np.rot90(g, t).tobytes(): (name, t) for name, g in task._glyphs.items() for t in (3, 2, 1, 0)}
     cells = len(image) // task.cell
     blocks = image.reshape(cells, task.cell, cells, task.cell).swapaxes(1, 2)
-    found = {}
+    result = {}
     for row, column in itertools.product(range(cells), repeat=2):
         if blocks[row, column].any():
-            found[row, column] = known[np.ascontiguousarray(blocks[row, column]).tobytes()]
-    return found
+            result[row, column] = known[np.ascontiguousarray(blocks[row, column]).tobytes()]
+    return result
 
 
 @pytest.mark.parametrize("distance", ["adjacent", "ray"])
@@ -31,16 +31,16 @@ def test_label_is_arrow_at_base_of_y(distance, pixels):
     task = ArrowTask(distance=distance)
     for seed in range(40):
         image, label = task.draw(task.cells(pixels), seed)
-        found = read(image, task)
-        assert Counter(name for name, _ in found.values()) == Counter({"arrow": 8, **dict.fromkeys("ABCDEY", 1)})
-        (place, (_, side)) = next((c, g) for c, g in found.items() if g[0] == "Y")
+        result = read(image, task)
+        assert Counter(name for name, _ in result.values()) == Counter({"arrow": 8, **dict.fromkeys("ABCDEY", 1)})
+        (place, (_, side)) = next((c, g) for c, g in result.items() if g[0] == "Y")
         ahead = [tuple(np.array(place) + n * STEPS[(side + 2) % 4]) for n in range(1, 30)]
-        arrows = [cell for cell in ahead if found.get(cell, ("",))[0] == "arrow"]
+        arrows = [cell for cell in ahead if result.get(cell, ("",))[0] == "arrow"]
         if distance == "adjacent":
             assert arrows[0] == ahead[0]
         else:
             assert len(arrows) == 1
-        assert found[arrows[0]][1] == label
+        assert result[arrows[0]][1] == label
 
 
 def test_orientation_of_glyphs():
@@ -63,10 +63,10 @@ def test_classes_are_balanced_and_distances_vary():
 
 def distance(task: ArrowTask, seed: int) -> int:
     """From the Y to the arrow at its base, in cells, of an image of 9 x 9."""
-    found = read(task.draw(9, seed)[0], task)
-    (place, (_, side)) = next((c, g) for c, g in found.items() if g[0] == "Y")
+    result = read(task.draw(9, seed)[0], task)
+    (place, (_, side)) = next((c, g) for c, g in result.items() if g[0] == "Y")
     return next(
-        n for n in range(1, 9) if found.get(tuple(np.array(place) + n * STEPS[(side + 2) % 4]), ("",))[0] == "arrow"
+        n for n in range(1, 9) if result.get(tuple(np.array(place) + n * STEPS[(side + 2) % 4]), ("",))[0] == "arrow"
     )
 
 

@@ -141,9 +141,9 @@ def test_mean_and_deviation_of_the_channels(images):
     data = images(train={"a": 3})
     white = torch.full((1, 3, 2, 2), 255, dtype=torch.uint8)
     assert data.normalise(white).eq(1).all()
-    own = ImageData("folder", mean=[0.0, 0.5, 0.75], std=[1.0, 0.5, 0.25])
-    assert own.normalise(white).eq(1).all()
-    assert ImageData.from_checkpoint({"config": own.plain()}).normalise(white // 2).unique().numel() == 3
+    custom = ImageData("folder", mean=[0.0, 0.5, 0.75], std=[1.0, 0.5, 0.25])
+    assert custom.normalise(white).eq(1).all()
+    assert ImageData.from_checkpoint({"config": custom.plain()}).normalise(white // 2).unique().numel() == 3
     asked = r"mean and std have to be 3 numbers each, of images in \[0, 1\] and not in 0 to 255, std above 0"
     with pytest.raises(ValueError, match=rf"{asked}, not \[0\.5\] and"):
         ImageData("folder", mean=[0.5])
@@ -177,8 +177,8 @@ def test_sizes_that_are_no_squares(images, tmp_path, capsys):
     data.setup()
     config = replace(CONFIG, image_size=[8, 12], patch_size=4, in_channels=3, num_classes=2)
     path = save(tmp_path / "run", config, data)
-    given = ["--checkpoint", str(path), "--resolutions", "8", "8x12", "20x8", "--split", "val"]
-    main(["resolution", *given])
+    arguments = ["--checkpoint", str(path), "--resolutions", "8", "8x12", "20x8", "--split", "val"]
+    main(["resolution", *arguments])
     _, rows = read(tmp_path / "run" / "results" / "resolution.csv")
     sizes = {row["resolution"]: (row["tokens"], row["trained at"]) for row in rows}
     assert sizes == {"8": ("4", "8x12"), "8x12": ("6", "8x12"), "20x8": ("10", "8x12")}
@@ -189,15 +189,15 @@ def test_sizes_that_are_no_squares(images, tmp_path, capsys):
     batch = torch.stack([held_out[i][0] for i in range(len(held_out))])
     assert batch.shape[2:] == (20, 8)
     with torch.inference_mode():
-        found = trained.classifier.vit(trained.data.normalise(batch)).argmax(-1)
-    right = sum(int(found[i]) == held_out[i][1] for i in range(len(held_out)))
+        result = trained.classifier.vit(trained.data.normalise(batch)).argmax(-1)
+    right = sum(int(result[i]) == held_out[i][1] for i in range(len(held_out)))
     assert float(rows[2]["accuracy"]) == pytest.approx(100 * right / len(held_out), abs=0.01)
     for more in (
         ["estimator"],
         ["intervene", "--groups", "temperature"],
         ["locality", "--tokens", "4", "--rounds", "5"],
     ):
-        main([more[0], *given, *more[1:]])
+        main([more[0], *arguments, *more[1:]])
         _, rows = read(tmp_path / "run" / "results" / f"{more[0]}.csv")
         assert {row["resolution"] for row in rows} >= {"8", "8x12", "20x8"}
 
@@ -229,19 +229,19 @@ def test_testing_needs_no_training_images(images, tmp_path, capsys):
     path = save(tmp_path / "run", model, state)
     for root, classes in (("there", "ab"), ("elsewhere", "bc"), ("more", "abc")):
         images(root, test=dict.fromkeys(classes, 2))
-    given = ["resolution", "--checkpoint", str(path), "--resolutions", "8", "--root"]
-    main([*given, str(tmp_path / "there")])
+    arguments = ["resolution", "--checkpoint", str(path), "--resolutions", "8", "--root"]
+    main([*arguments, str(tmp_path / "there")])
     _, rows = read(tmp_path / "run" / "results" / "resolution.csv")
     assert [(row["images"], row["majority baseline"]) for row in rows] == [("4", "50.0")]
     for root, only in (("elsewhere", "a, c are"), ("more", "c is")):
         with pytest.raises(SystemExit):
-            main([*given, str(tmp_path / root)])
+            main([*arguments, str(tmp_path / root)])
         assert (
             f"the checkpoint and the test images have other classes, so that their labels would not agree: {only} "
             in (capsys.readouterr().err)
         )
     with pytest.raises(SystemExit):
-        main([*given, str(tmp_path / "there"), "--split", "val"])
+        main([*arguments, str(tmp_path / "there"), "--split", "val"])
     assert "no usable training set under" in capsys.readouterr().err
 
 

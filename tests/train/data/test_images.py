@@ -16,27 +16,27 @@ from train.data.sources import SOURCES
 
 
 @pytest.mark.parametrize("size", [(32, 32), (32, 33), (33, 32), (16, 64), (64, 16), (50, 50)])
-@pytest.mark.parametrize("given", [(100, 200), (200, 100), (80, 80), (3, 400)])
-def test_no_size_changes_proportions(given, size):
+@pytest.mark.parametrize("arguments", [(100, 200), (200, 100), (80, 80), (3, 400)])
+def test_no_size_changes_proportions(arguments, size):
     """A disc in the middle stays one: as high as wide, and the larger the smaller the side that it is cut at."""
-    height, width = given
+    height, width = arguments
     y, x = torch.meshgrid(torch.arange(height), torch.arange(width), indexing="ij")
-    radius = min(given) / 4
+    radius = min(arguments) / 4
     disc = ((y - (height - 1) / 2) ** 2 + (x - (width - 1) / 2) ** 2 <= radius**2) * 255
     out = Cover(size)(disc[None].to(torch.uint8))
     assert out.shape == (1, *size)
     factor = max(size[0] / height, size[1] / width)
-    if min(given) > 10:
+    if min(arguments) > 10:
         area = (out.float() / 255).sum() / (torch.pi * (radius * factor) ** 2)
         inside = min(size) >= 2 * radius * factor  # else it is cut
         assert not inside or area == pytest.approx(1.0, abs=0.15)
 
 
-@pytest.mark.parametrize("given", [(37, 64), (64, 37), (48, 48)])
-def test_squares_are_as_torchvision_makes_them(given):
-    image = torch.randint(256, (3, *given), dtype=torch.uint8)
-    wanted = v2.Compose([v2.Resize(24, antialias=True), v2.CenterCrop(24)])(image)
-    assert torch.equal(Cover((24, 24))(image), wanted)
+@pytest.mark.parametrize("arguments", [(37, 64), (64, 37), (48, 48)])
+def test_squares_are_as_torchvision_makes_them(arguments):
+    image = torch.randint(256, (3, *arguments), dtype=torch.uint8)
+    expected = v2.Compose([v2.Resize(24, antialias=True), v2.CenterCrop(24)])(image)
+    assert torch.equal(Cover((24, 24))(image), expected)
 
 
 class Own(torch.utils.data.Dataset):
@@ -56,14 +56,14 @@ class Own(torch.utils.data.Dataset):
 
 def data(item, monkeypatch) -> ImageData:
     source = replace(SOURCES["folder"], build=lambda root, train, download: Own(item), classes=2)
-    monkeypatch.setitem(module.SOURCES, "own", source)
-    return ImageData("own", size=[8, 8])
+    monkeypatch.setitem(module.SOURCES, "custom", source)
+    return ImageData("custom", size=[8, 8])
 
 
 @pytest.mark.parametrize("image", [Image.new("RGB", (9, 12)), torch.zeros(3, 9, 12, dtype=torch.uint8)])
 def test_user_dataset(image, monkeypatch):
-    found, label = data((image, 1), monkeypatch).held_out("test", (8, 8))[0]
-    assert (found.shape, found.dtype, label) == ((3, 8, 8), torch.uint8, 1)
+    result, label = data((image, 1), monkeypatch).held_out("test", (8, 8))[0]
+    assert (result.shape, result.dtype, label) == ((3, 8, 8), torch.uint8, 1)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_user_dataset(image, monkeypatch):
     ],
 )
 def test_bad_items(item, message, monkeypatch):
-    own = data(item, monkeypatch)
-    for images in (own.held_out("val", (8, 8)), own.train_dataset()):
+    custom = data(item, monkeypatch)
+    for images in (custom.held_out("val", (8, 8)), custom.train_dataset()):
         with pytest.raises(ValueError, match=message):
             images[0]

@@ -49,15 +49,15 @@ def test_restored_loader_continues(workers, done):
     cut.order.set_epoch(0)
     batches(cut)
     cut.order.set_epoch(1)
-    seen = [batch for _, batch in zip(range(done), cut, strict=False)]
-    state = cut.state_dict() if seen else {"epoch": 0, "batches": 5, "step": 4, "size": 23}
+    recorded = [batch for _, batch in zip(range(done), cut, strict=False)]
+    state = cut.state_dict() if recorded else {"epoch": 0, "batches": 5, "step": 4, "size": 23}
     back.load_state_dict(state)
     back.order.set_epoch(back.order.epoch)  # as Lightning announces it
-    found = batches(back)
-    while len(found) < 10 - done:
+    result = batches(back)
+    while len(result) < 10 - done:
         back.order.set_epoch(back.order.epoch + 1)
-        found += batches(back)
-    assert found == expected[5 + done :]
+        result += batches(back)
+    assert result == expected[5 + done :]
     assert len(back) == 5
 
 
@@ -80,11 +80,11 @@ def test_ranks_share_out_each_global_batch():
 
 
 def test_every_image_is_evaluated_once_whatever_the_number_of_processes(monkeypatch):
-    data, seen = ImageData("arrow", val_size=7, size=[60, 60], workers=0), []
+    data, recorded = ImageData("arrow", val_size=7, size=[60, 60], workers=0), []
     for rank in range(3):
         monkeypatch.setattr(data, "_rank", lambda rank=rank: (rank, 3))
-        seen += data.loader(data.held_out("val", (60, 60))).sampler
-    assert sorted(seen) == list(range(7))
+        recorded += data.loader(data.held_out("val", (60, 60))).sampler
+    assert sorted(recorded) == list(range(7))
 
 
 def test_a_stream_has_new_images_every_epoch():

@@ -54,9 +54,9 @@ def test_held_out_images_do_not_depend_on_seed(folder):
 def test_first_images_are_of_all_classes(folder):
     """As `--images` takes them; a folder's files come class by class."""
     images = ImageData("folder", root=str(folder)).held_out("test", (8, 8))
-    seen = [label for _, label in images]
-    assert sorted(seen) == [0] * 5 + [1] * 5
-    assert set(seen[:5]) == {0, 1}
+    recorded = [label for _, label in images]
+    assert sorted(recorded) == [0] * 5 + [1] * 5
+    assert set(recorded[:5]) == {0, 1}
 
 
 def test_first_images_are_a_prefix(folder):
@@ -140,10 +140,10 @@ def test_splits_of_arrows_differ():
     data = ImageData("arrow", train_size=16, val_size=16, size=[60, 60], batch_size=16, workers=0)
     loaders = (data.train_dataloader(), data.val_dataloader()[0], data.test_dataloader()[0])
     images = [next(iter(loader))[0] for loader in loaders]
-    for split, found in zip(("val", "test"), images[1:], strict=True):
+    for split, result in zip(("val", "test"), images[1:], strict=True):
         held_out = data.held_out(split, (60, 60))
-        assert torch.equal(found, torch.stack([held_out[i][0] for i in range(16)]))
-        assert torch.equal(found, torch.stack([ArrowDataset(ArrowTask(), 60, 16, split)[i][0] for i in range(16)]))
+        assert torch.equal(result, torch.stack([held_out[i][0] for i in range(16)]))
+        assert torch.equal(result, torch.stack([ArrowDataset(ArrowTask(), 60, 16, split)[i][0] for i in range(16)]))
     flat = torch.cat(images).flatten(1)
     assert len(flat.unique(dim=0)) == 48
 

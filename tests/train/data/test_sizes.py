@@ -8,16 +8,16 @@ from train.data.module import ImageData
 from train.data.sizes import Size, ascending
 
 
-@pytest.mark.parametrize("given", ["96x128", [96, 128], (96, 128), Size(96, 128)])
-def test_height_and_width(given):
-    size = Size.of(given)
+@pytest.mark.parametrize("arguments", ["96x128", [96, 128], (96, 128), Size(96, 128)])
+def test_height_and_width(arguments):
+    size = Size.of(arguments)
     assert (size.height, size.width, f"{size} px") == (96, 128, "96x128 px")
     assert size.side**2 == pytest.approx(96 * 128)
 
 
-@pytest.mark.parametrize("given", [168, "168", [168, 168], "168x168"])
-def test_a_square_is_one_number(given):
-    assert (Size.of(given), str(Size.of(given)), Size.of(given).side) == ((168, 168), "168", 168)
+@pytest.mark.parametrize("arguments", [168, "168", [168, 168], "168x168"])
+def test_a_square_is_one_number(arguments):
+    assert (Size.of(arguments), str(Size.of(arguments)), Size.of(arguments).side) == ((168, 168), "168", 168)
 
 
 def test_ascending_orders_by_area():
@@ -25,10 +25,12 @@ def test_ascending_orders_by_area():
     assert [str(size) for size in ascending(map(Size.of, sizes))] == ["60x200", "110", "96x128", "128x96", "112"]
 
 
-@pytest.mark.parametrize("given", ["", "0", "60x0", "60x", "x60", "60x84x3", "6.5", "-4", "60 x 84", 0, [60, 84, 3]])
-def test_bad_sizes(given):
+@pytest.mark.parametrize(
+    "arguments", ["", "0", "60x0", "60x", "x60", "60x84x3", "6.5", "-4", "60 x 84", 0, [60, 84, 3]]
+)
+def test_bad_sizes(arguments):
     with pytest.raises(ValueError, match=r"a size is a .*number"):
-        Size.of(given)
+        Size.of(arguments)
 
 
 def test_sizes_to_validate_at():
