@@ -39,7 +39,7 @@ def orthogonal_projection(num_heads: int, rows: int, dim: int, seed: int) -> Ten
     q, r = torch.linalg.qr(gaussian(num_heads, blocks, dim, dim))
     q = q * r.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
     norms = gaussian(num_heads, blocks * dim, dim).norm(dim=-1)
-    return (q.flatten(1, 2) * norms[..., None])[:, :rows].float()  # [H, blocks d, d] -> [H, rows, d]
+    return (q.flatten(1, 2) * norms[..., None])[:, :rows].float().contiguous()  # [H, blocks d, d] -> [H, rows, d]
 
 
 class RandomFeatures(FeatureMap):
