@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import re
 import shlex
@@ -14,6 +15,8 @@ from eval.cli import parse_arguments
 from performer_string import ViTConfig
 from tests.helpers.pages import PAGES, REPOSITORY, blocks, commands
 from train import cli, sweep
+from train.config import find_conflict
+from train.sweep_file import read_sweep, select_runs
 
 COMMANDS = sorted({command for page in PAGES for command in commands(page)})
 KNOWN = ("make ", "pip install ", "source ", "tensorboard ", "python -m ", "git ")
@@ -62,13 +65,20 @@ def test_trainings_are_configured(command, config, mine, tmp_path, capsys):
     ViTConfig(**content["model"]["vit"])
 
 
+read = functools.cache(read_sweep)  # which builds every model
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("command", starting("python -m train.sweep"))
-def test_sweeps_have_these_runs(command, monkeypatch, capsys):
+def test_sweeps_have_these_runs(command, monkeypatch):
+    """There are such runs, and no option for all of them undoes what a model is named for."""
     monkeypatch.chdir(REPOSITORY)
     words = shlex.split(command)[3:]
     end = words.index("--") if "--" in words else len(words)
-    sweep.main([*words[:end], "--list", *words[end:]])
-    assert capsys.readouterr().out
+    conditions = words[words.index("--only") + 1 : end] if "--only" in words else []
+    runs = select_runs(read(REPOSITORY / words[0]), [word for word in conditions if "=" in word])
+    assert runs
+    assert not any(find_conflict(run.overrides, words[end + 1 :]) for run in runs)
 
 
 @pytest.mark.parametrize("command", starting("python -m eval "))
