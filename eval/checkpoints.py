@@ -16,9 +16,9 @@ from tqdm import tqdm
 from eval.argument_types import WithoutRepetitions, image_size, number_of_images
 from eval.report import MAJORITY, Row
 from eval.statistics import check_seeds, differing_keys, wilson_interval
+from performer_string.models.checkpoint import find_checkpoint
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import Size, ascending
-from train.run_folder import checkpoint_of
 
 
 def add_arguments(parser: argparse.ArgumentParser, split: str = "test", images: int = 0) -> None:
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser, split: str = "test", images: 
         split, images: the defaults of `--split` and `--images`.
     """
     models = "one or more checkpoints, or folders of runs, for the last checkpoint of each"
-    parser.add_argument("--checkpoint", nargs="+", type=checkpoint_of, required=True, help=models)
+    parser.add_argument("--checkpoint", nargs="+", type=find_checkpoint, required=True, help=models)
     sizes = "of the images in pixels: 168, or 96x128 (height x width); those of the training's validation by default"
     parser.add_argument("--resolutions", nargs="+", type=image_size, action=WithoutRepetitions, help=sizes)
     parser.add_argument(

@@ -6,15 +6,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from lightning.pytorch.utilities import rank_zero_info
 
 from performer_string import ViTConfig
+from performer_string.models import checkpoint as models
+from performer_string.models.checkpoint import CheckpointError as CheckpointError
+from performer_string.models.checkpoint import find_checkpoint
 from performer_string.models.config import patch_and_image
-from performer_string.utils.renames import current_fields, rename_weights
+from performer_string.utils.renames import current_fields
 from train.data.module import ImageData
 from train.optim import OptimConfig
-from train.run_folder import BEST, CHECKPOINTS, HISTORY, LAST, checkpoint_of, latest_checkpoint
+from train.run_folder import BEST, HISTORY
 
 if TYPE_CHECKING:
     from train.module import ImageClassifier
@@ -22,37 +24,15 @@ if TYPE_CHECKING:
 KEYS = {"state_dict", "hyper_parameters", "ImageData"}
 
 
-class CheckpointError(ValueError):
-    """A checkpoint that cannot be used."""
-
-
 def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Return the content of a checkpoint file, with weights under the names of today.
-
-    Only tensors and plain values are loaded (`weights_only=True`), so that a file cannot run code.
+    """Return the content of a checkpoint file that a training can go on from, with weights under the names of today.
 
     Raises:
         CheckpointError: there is no such file, or it is damaged or of another kind.
     """
-    path = Path(path)
-    if not path.is_file():
-        latest = latest_checkpoint(path)
-        hint = "" if latest is None else f" It is the folder of a run: give {latest}."
-        if latest is None and path.is_dir() and any(map(latest_checkpoint, path.iterdir())):
-            hint = f" It is a folder of runs: give {path}/*/{CHECKPOINTS}/{LAST}."
-        raise CheckpointError(f"there is no checkpoint {path}.{hint}")
-    try:
-        content = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many types here: pickle, zip, end of file, key
-        raise CheckpointError(
-            f"{path} is not a checkpoint that can be read: it is cut off, damaged, or another kind of file "
-            f"({type(error).__name__})."
-        ) from error
-    if not isinstance(content, dict) or not content.keys() >= KEYS:
+    content = models.read_checkpoint(path)
+    if not content.keys() >= KEYS:
         raise CheckpointError(f"{path} is not a checkpoint of this project: it has to hold {', '.join(sorted(KEYS))}.")
-    for weights in ("state_dict", "current_model_state"):  # the second beside an average of the weights
-        if weights in content:
-            rename_weights(content[weights])
     return content
 
 
@@ -101,7 +81,7 @@ def load_trained(path: str | Path, **overrides: Any) -> Trained:
     from train.distill import DistillationConfig  # which reads a teacher by this module
     from train.module import ImageClassifier
 
-    path = checkpoint_of(path)
+    path = find_checkpoint(path)
     content = read_checkpoint(path)
     try:
         saved = content["hyper_parameters"]

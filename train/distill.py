@@ -10,12 +10,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from performer_string import ViT
+from performer_string.models.checkpoint import find_checkpoint
 from performer_string.utils.validation import check_types
 from train._compat import is_compiled
 from train.checkpoint import read_checkpoint, vit_config
 from train.data.module import ImageData
 from train.inspection import record_calls
-from train.run_folder import checkpoint_of
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Teacher:
     """
 
     def __init__(self, config: DistillationConfig, student: ViT, data: ImageData | None = None):
-        path = checkpoint_of(config.teacher)
+        path = find_checkpoint(config.teacher)
         content = read_checkpoint(path)
         teacher, learner = vit_config(content), student.config
         self.config, self.vit = config, ViT.from_checkpoint(path).requires_grad_(False)

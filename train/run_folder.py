@@ -28,12 +28,6 @@ def latest_checkpoint(run: Path) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
-def checkpoint_of(path: str | Path) -> Path:
-    """Return the path of a checkpoint, or that of the last checkpoint of a run whose folder it is."""
-    path = Path(path).expanduser()
-    return (latest_checkpoint(path) or path) if path.is_dir() else path
-
-
 @contextmanager
 def write_aside(path: Path) -> Iterator[Path]:
     """Yield a temporary name beside `path`, which becomes `path` when the block ends, and goes after an error."""

@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 
 from eval.encodings import translations
 from eval.report import Row, select, unique
+from performer_string.models.checkpoint import find_checkpoint
 from train.checkpoint import load_trained
-from train.run_folder import checkpoint_of
 
 ON_CPU = True
 VERDICTS = {
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--checkpoint",
         nargs="+",
-        type=checkpoint_of,
+        type=find_checkpoint,
         default=[],
         help="trained models, and these alone; by default fresh ones, and encodings and feature maps by themselves",
     )

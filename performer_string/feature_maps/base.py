@@ -176,7 +176,7 @@ class FeatureMap(ComputedBuffers):
     def not_implemented(self, method: str) -> NotImplementedError:
         """Return the error for a method that this map does not override."""
         return NotImplementedError(
-            f"{type(self).__name__} has no {method}, needed here: docs/extending.md says what a feature map gives."
+            f"{type(self).__name__} has no {method}, needed here: docs/guides/own-feature-map.md says what a map gives."
         )
 
     def redraw(self, step: int) -> None:

@@ -18,7 +18,7 @@ from performer_string.utils._compat import has_hooks
 from performer_string.utils.cache import TensorCache
 from performer_string.utils.dtype import without_autocast
 
-# Factor of the key gate's logits: learning rates are chosen for weights, and these have further to go.
+# Factor of the key gate's logits. A learning rate that suits weights is too small for logits of this size.
 GATE_SCALE = 4.0
 
 
@@ -44,7 +44,7 @@ class SelfAttention(nn.Module):
             some tokens whatever their direction and number. RiemannFormer (arXiv:2506.07405v3) scales tokens likewise,
             by a sigmoid.
         locality: attenuates the values by distance, or is a bias of the logits.
-        values: a value map, around all else.
+        values: a value map, which wraps the weighted sum over the keys.
 
     Raises:
         ValueError: a width that the heads do not divide; a `log_n_scaling` of less than 2 tokens, or with a
@@ -85,7 +85,7 @@ class SelfAttention(nn.Module):
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
         self.qk_norm = qk_norm
-        has_temperature = qk_norm and not backend.homogeneous
+        has_temperature = qk_norm and not backend.homogeneous  # the parameter is the logit of tau / max_temperature
         self.temperature = nn.Parameter(torch.full((num_heads,), 0.25).logit()) if has_temperature else None
         self.cache = TensorCache(1)
 
@@ -102,13 +102,13 @@ class SelfAttention(nn.Module):
         """
         if layout.positions is None and not (self.locality is None and self.values is None):
             raise ValueError("a layer with a locality or a value map needs the positions of its tokens in `layout`.")
-        basis, rotation = rotation.factor()
+        basis, plane_rotation = rotation.factor()  # B for the projections; the backend rotates the planes
         q, k, v = self.project(x, basis)  # [B, H, N, d] each
         q, k = self.scale(*self.normalise(q, k), x, layout.mask)
         key_bias = None if self.gate is None else self.gate_logits(x, self.gate)
 
         def attend(values: Tensor) -> Tensor:
-            options = {"rotation": rotation, "locality": self.locality, "layout": layout, "key_bias": key_bias}
+            options = {"rotation": plane_rotation, "locality": self.locality, "layout": layout, "key_bias": key_bias}
             return cast(Tensor, self.backend(q, k, values, **options))
 
         out = attend(v) if self.values is None else self.values(attend, v, tokens=x, queries=q, layout=layout)

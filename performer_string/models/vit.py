@@ -20,6 +20,7 @@ from performer_string.layers.backends import AttentionBackend
 from performer_string.layers.block import Block, recomputable
 from performer_string.layers.pooling import AttentionPool, mean_pool
 from performer_string.models.build import build_block, build_position_encoding
+from performer_string.models.checkpoint import find_checkpoint, read_checkpoint
 from performer_string.models.config import ViTConfig, patch_and_image
 from performer_string.models.initialise import initialise
 from performer_string.models.patches import check_images, patch_grid, patchify
@@ -84,18 +85,12 @@ class ViT(nn.Module):
         """Load the model of a checkpoint of `python -m train`, on the CPU and in evaluation mode.
 
         Args:
-            path: the checkpoint, as `runs/NAME/checkpoints/last.ckpt`.
+            path: the folder of a run, for its last checkpoint, or a file, as `runs/NAME/checkpoints/best.ckpt`.
 
         Raises:
-            ValueError: a file of another kind, such as a `state_dict` alone, which does not say what model it is of;
-                a field that this version does not have.
+            ValueError: no such file, or one of another kind; a field that this version does not have.
         """
-        content = torch.load(path, map_location="cpu", weights_only=True)
-        if not isinstance(content, dict) or not {"hyper_parameters", "state_dict"} <= content.keys():
-            raise ValueError(
-                f"{path} is no checkpoint of `python -m train`: it lacks hyper_parameters or state_dict. Weights alone "
-                f"go into a model of the same configuration: ViT(config).load_state_dict(torch.load(path))."
-            )
+        content = read_checkpoint(find_checkpoint(path))
         model = cls(ViTConfig.of_checkpoint(content["hyper_parameters"]["vit"]))
         weights = {name: value for name, value in content["state_dict"].items() if name.startswith("vit.")}
         model.load_state_dict({name.removeprefix("vit."): value for name, value in weights.items()})

@@ -104,7 +104,7 @@ def test_what_was_made_goes_on_with_linear_attention():
 
 
 def test_the_example_of_the_docs_runs(monkeypatch):
-    (example,) = re.findall(r"```py\n(.*?)```", (REPOSITORY / "docs" / "extending.md").read_text(), re.DOTALL)
+    example = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/guides/timm.md").read_text(), re.DOTALL)[0]
     monkeypatch.setattr(timm, "create_model", lambda name, pretrained: eva().float())
     names: dict[str, object] = {}
     exec(example, names)
