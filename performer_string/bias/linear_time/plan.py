@@ -7,7 +7,6 @@ what the nodes have. A decay lists the `Split`s that keep its error within bound
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from performer_string.bias.linear_time.bilateral_grid import MIN_VALUE_BLOCK, ce
 from performer_string.bias.linear_time.recompute import slab_size
 from performer_string.bias.linear_time.tiles import count_products, radius_in_tokens
 from performer_string.ops.layout import Grid, Triple
+from performer_string.utils.cache import memoized
 
 if TYPE_CHECKING:
     from performer_string.bias.base import RelativeBias, Split
@@ -70,7 +70,7 @@ def predicted_cost(plan: Plan, grid: Grid, features: int, width: int, components
     return cost
 
 
-@functools.lru_cache(maxsize=1024)
+@memoized(1024)
 def cheapest_plan(splits: tuple[Split, ...], grid: Grid, features: int, width: int, components: int) -> Plan:
     """Return the plan of the split with the least predicted cost; arguments as those of `predicted_cost`."""
     if grid.tokens == 1:
