@@ -1,25 +1,35 @@
 # make demo: train three small models and evaluate them above their training resolution.
-# make test: lint, type-check and test.
+# make test: lint, type-check and run all tests. make test-fast: only the tests that are not slow, in under two minutes.
+# make docs: build the site into site/, without a network.
 # make tables: write the tables of experiments/**/README.md anew from the CSV files beside them.
 # make gpu: test and time the fused kernels on this machine's NVIDIA GPU. Each installs what it needs into .venv, once.
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint tables gpu clean
+.PHONY: demo test test-fast lint docs tables gpu clean
 
 demo: .venv/installed
 	$(BIN)/python -m eval.demo
 
 # One process for each core, one thread in each: threads of several processes wait for each other.
-test: export OMP_NUM_THREADS = 1
+test test-fast: export OMP_NUM_THREADS = 1
 test: lint
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal
+
+test-fast: .venv/installed
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not slow"
 
 lint: .venv/installed
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: export NO_MKDOCS_2_WARNING = 1
+docs: .venv/installed
+	$(BIN)/python -m mkdocs build --strict --quiet
+	@echo "Open site/index.html in a browser."
 
 tables: .venv/installed
 	$(BIN)/python -m experiments.tables
@@ -27,7 +37,7 @@ tables: .venv/installed
 LENGTH = $(BIN)/python -m eval length --device cuda --dtype bfloat16 --longest 20
 
 gpu: .venv/installed
-	$(BIN)/python -m pytest tests/test_triton.py
+	$(BIN)/python -m pytest tests/ops/test_triton.py
 	$(LENGTH) --tokens 256 1024 2048 4096 16384 65536 --out experiments/speed/gpu
 	$(LENGTH) --tokens 1024 2048 4096 16384 65536 --backward --out experiments/speed/gpu-backward
 
@@ -40,4 +50,4 @@ gpu: .venv/installed
 	touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache site

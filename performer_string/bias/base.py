@@ -214,7 +214,8 @@ class RelativeBias(nn.Module):
         positions, num_prefix = layout.positions, layout.num_prefix
         assert positions is not None
         needs_gradient = positions.requires_grad and torch.is_grad_enabled()
-        if needs_gradient or len(positions) <= MAX_DENSE_TOKENS or needs_plain_operations():
+        plain = needs_plain_operations() or positions.is_meta  # the plan looks at the learned widths
+        if needs_gradient or len(positions) <= MAX_DENSE_TOKENS or plain:
             return None
         grid = layout.grid or find_grid(positions[num_prefix:])
         if grid is None:

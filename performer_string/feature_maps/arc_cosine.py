@@ -68,15 +68,15 @@ class ArcCosineFeatures(RandomFeatures):
     Attention is sharper as p grows, of bounded variance, and homogeneous: a key of small norm gets almost no weight,
     where softmax gives it exp(0). p = 1 is the ReLU kernel of arXiv:2009.14794 (Performer-ReLU), without its epsilon.
 
-    Stabilisation: before the power each query is divided by its norm, all keys of a head by their largest norm, and
-    both by the root of the longest row's norm of W. So products of features stay in range up to high orders. phi is
-    homogeneous, so that all of it cancels.
+    Stabilisation: before the power each query is divided by its norm, and all keys of a head by their largest norm.
+    Both are divided by the root of the longest row's norm of W. So products of features stay in range up to high
+    orders. phi is homogeneous, so that all of it cancels.
 
     Source: Cho and Saul, 2009.
 
     Args:
         head_dim: width d of a head.
-        num_heads: number H of heads, each with its own draw.
+        num_heads: number H of heads, each with another draw.
         num_features: width m of phi.
         seed: of the draw.
         learned: make the projection a parameter.

@@ -11,7 +11,7 @@ from torch import Tensor
 from performer_string.ops.forms import FeatureForm
 from performer_string.utils._compat import tensors_of
 from performer_string.utils.buffers import ComputedBuffers
-from performer_string.utils.dtype import full_precision
+from performer_string.utils.dtype import full_precision, without_autocast
 
 Heads: TypeAlias = "int | list[int] | slice"  # heads whose features are computed
 ALL = slice(None)
@@ -198,7 +198,7 @@ class FeatureMap(ComputedBuffers):
 def inner_products(q: Tensor, k: Tensor) -> Tensor:
     """Return q_i^T k_j, [B, H, Nq, Nk], in float32 or better under autocast too."""
     dtype = torch.promote_types(q.dtype, torch.float32)
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q):
         return q.to(dtype) @ k.to(dtype).mT
 
 

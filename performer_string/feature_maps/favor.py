@@ -15,16 +15,16 @@ from performer_string.utils.validation import check_positive
 class PositiveFeatures(RandomFeatures):
     """FAVOR+, phi(x) = m^-1/2 exp(W x' - |x'|^2 / 2) with x' = sqrt(s) x, so that E phi(q)^T phi(k) = exp(s q^T k).
 
-    Stabilisation: a maximum over the keys for each feature is divided out of the keys and multiplied into the queries,
-    and then a maximum for each query is divided out of the queries. Both cancel exactly, so that no epsilon is needed.
-    The largest feature of a query is 1 and the same feature of its largest key is 1, so that the denominator is at
-    least 1. (A maximum for each key would change the weights of keys.)
+    Stabilisation: each feature of the keys is divided by its maximum over the keys, and that of the queries multiplied
+    by it. Then each query is divided by its largest feature. Both cancel exactly, so that no epsilon is needed. The
+    largest feature of a query is 1, as is that feature of some key, so that the denominator is at least 1. (A maximum
+    for each key would change the weights of keys.)
 
     Source: Choromanski et al., arXiv:2009.14794, Lemma 1.
 
     Args:
         head_dim: width d of a head.
-        num_heads: number H of heads, each with its own draw.
+        num_heads: number H of heads, each with another draw.
         num_features: width m of phi.
         seed: of the draw.
         learned: make the projection a parameter.

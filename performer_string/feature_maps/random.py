@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from performer_string.feature_maps.base import ALL, FeatureMap, Heads
 from performer_string.utils._compat import version_of
-from performer_string.utils.dtype import full_precision
+from performer_string.utils.dtype import full_precision, without_autocast
 from performer_string.utils.seeds import derive_seed
 
 
@@ -22,7 +22,7 @@ def orthogonal_projection(num_heads: int, rows: int, dim: int, seed: int) -> Ten
     on the CPU in float64, so that it is the same on every device. Source: arXiv:2009.14794, section 2.4.
 
     Args:
-        num_heads: number H of heads, each with its own draw.
+        num_heads: number H of heads, each with another draw.
         rows: number m of rows.
         dim: width d.
         seed: of the draw.
@@ -39,7 +39,7 @@ def orthogonal_projection(num_heads: int, rows: int, dim: int, seed: int) -> Ten
     q, r = torch.linalg.qr(gaussian(num_heads, blocks, dim, dim))
     q = q * r.diagonal(dim1=-2, dim2=-1).sign()[..., None, :]
     norms = gaussian(num_heads, blocks * dim, dim).norm(dim=-1)
-    return (q.flatten(1, 2) * norms[..., None])[:, :rows].float()  # [H, blocks d, d] -> [H, rows, d]
+    return (q.flatten(1, 2) * norms[..., None])[:, :rows].float().contiguous()  # [H, blocks d, d] -> [H, rows, d]
 
 
 class RandomFeatures(FeatureMap):
@@ -50,7 +50,7 @@ class RandomFeatures(FeatureMap):
 
     Args:
         head_dim: width d of a head.
-        num_heads: number H of heads, each with its own draw.
+        num_heads: number H of heads, each with another draw.
         num_features: width m of phi.
         seed: of the draw.
         learned: make the projection a parameter that starts as the draw. A learned projection is not isotropic, so that
@@ -107,7 +107,7 @@ class RandomFeatures(FeatureMap):
             [.., rows].
         """
         dtype = torch.promote_types(x.dtype, torch.float32)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             return x.to(dtype) @ self.projection[heads].to(dtype).mT
 
     def extra_repr(self) -> str:

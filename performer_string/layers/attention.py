@@ -16,6 +16,7 @@ from performer_string.ops.layout import TokenLayout
 from performer_string.position.rotation import Rotation
 from performer_string.utils._compat import has_hooks
 from performer_string.utils.cache import TensorCache
+from performer_string.utils.dtype import without_autocast
 
 # Factor of the key gate's logits: learning rates are chosen for weights, and these have further to go.
 GATE_SCALE = 4.0
@@ -161,7 +162,7 @@ class SelfAttention(nn.Module):
     def gate_logits(self, x: Tensor, gate: Tensor) -> Tensor:
         """Return the bias 4 u_h x of each key in float32 or better: tokens [B, N, D], u [H, D] -> [B, H, N]."""
         dtype = torch.promote_types(x.dtype, torch.float32)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             return GATE_SCALE * F.linear(x.to(dtype), gate.to(dtype)).transpose(1, 2)
 
     def is_foldable(self) -> bool:
@@ -180,7 +181,7 @@ class SelfAttention(nn.Module):
         weight, bias = self.qkv.weight.unflatten(0, sizes), self.qkv.bias.unflatten(0, sizes)[..., None]
         dtype = torch.promote_types(torch.promote_types(weight.dtype, basis.dtype), torch.float32)
         transposed = basis.mT.to(dtype)  # [1 or H, d, d]
-        with torch.autocast(weight.device.type, enabled=False):  # weight and bias apart, so that both are contiguous
+        with without_autocast(weight):  # weight and bias apart, so that both are contiguous
             rotated = (transposed @ weight[:2].to(dtype)).to(weight.dtype)  # [2, H, d, D]
             shifted = (transposed @ bias[:2].to(dtype)).to(bias.dtype)  # [2, H, d, 1]
             return torch.cat([rotated, weight[2:]]).flatten(0, 2), torch.cat([shifted, bias[2:]]).flatten()

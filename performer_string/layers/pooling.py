@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from performer_string.utils.dtype import without_autocast
+
 
 def mean_pool(x: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the mean of the tokens that take part.
@@ -51,7 +53,7 @@ class AttentionPool(nn.Module):
         """
         dtype = torch.promote_types(x.dtype, torch.float32)
         heads, width = self.query.shape
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             logits = x.to(dtype) @ self.query.to(dtype).mT * width**-0.5  # [B, N, H]
             if mask is not None:
                 logits = logits.masked_fill(~mask[..., None], -torch.inf)

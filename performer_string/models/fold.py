@@ -10,6 +10,7 @@ import torch
 from performer_string.models.vit import ViT
 from performer_string.position import SeparableEncoding
 from performer_string.position.rotation import split_heads
+from performer_string.utils.dtype import without_autocast
 
 
 @torch.inference_mode(False)  # the copy may be used outside of inference mode
@@ -34,7 +35,7 @@ def fold(model: ViT) -> ViT:
     if not isinstance(model, ViT):
         raise TypeError(f"fold takes a ViT, not a {type(model).__name__}.")
     encoding = model.encoding
-    with torch.autocast(model.norm.weight.device.type, enabled=False):
+    with without_autocast(model.norm.weight):
         basis = encoding.basis() if isinstance(encoding, SeparableEncoding) and not encoding.is_folded else None
     if basis is None:
         return copy.deepcopy(model).eval()

@@ -15,6 +15,7 @@ from torch.library import custom_op
 from performer_string.ops.chunk_walk import ChunkWalk
 from performer_string.ops.forms import FeatureForm
 from performer_string.utils.autograd import first_order
+from performer_string.utils.dtype import without_autocast
 
 
 def chunked_attention(
@@ -126,7 +127,7 @@ def _walk(
 def _attention(*inputs: Any) -> tuple[Tensor, ...]:
     """Return outputs and sums over the keys, without autocast, of the arguments of `_walk`."""
     q = inputs[0]
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q):
         out, state = _walk(*inputs).forward()
     return (out, *(x.contiguous() for x in state), *(q.new_empty(0) for _ in range(3 - len(state))))
 
@@ -157,7 +158,7 @@ def _gradients(gradient: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
         arguments[15:],
     )
     q = inputs[0]
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q):
         sums = state[:2] if form[0] == "exponential" else state
         gradients = _walk(*inputs, *form).backward(out, gradient, sums, *wanted)
     pairs = zip(gradients, inputs[:7], strict=True)

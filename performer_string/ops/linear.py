@@ -19,7 +19,7 @@ from performer_string.ops.layout import TokenLayout
 from performer_string.ops.rotary import rotate_pair
 from performer_string.ops.validation import check_attention, check_feature_map, check_locality
 from performer_string.utils._compat import needs_plain_operations
-from performer_string.utils.dtype import full_precision
+from performer_string.utils.dtype import full_precision, without_autocast
 from performer_string.utils.log import warn_once
 from performer_string.utils.numerics import safe_divide
 
@@ -125,7 +125,7 @@ def _with_features(
 ) -> Tensor:
     """Linear attention by plain operations for any map, which hold the N x m features of all tokens."""
     q, k = rotate_pair(q, k, rotation)
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q):
         fq, fk = phi.pair(q, k, key_mask)  # [B, H, N, m]
         if key_bias is not None:
             fk = fk * key_weights(key_bias, key_mask).to(fk.dtype)
@@ -152,7 +152,7 @@ def _with_kernel(
     if planes is None:
         q, k = rotate_pair(q, k, rotation)
     bias = None if key_bias is None else key_logits(key_bias, key_mask)
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q):
         if q.device.type == "cuda":
             q, k = q.to(v.dtype), k.to(v.dtype)  # under autocast a norm of queries and keys leaves them in float32
             from performer_string.ops.triton.api import triton_linear_attention, why_unsupported
@@ -186,7 +186,7 @@ def _with_locality(
     dtype = torch.promote_types(q.dtype, k.dtype)
     rotated_q, rotated_k = rotate_pair(q, k, rotation)
     rotated_q, rotated_k, out_dtype = rotated_q.to(dtype), rotated_k.to(dtype), v.dtype
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q):
         if key_bias is None:
             return locality.attend(phi, rotated_q, rotated_k, v, layout).to(out_dtype)
         v = v.float() if v.dtype == torch.float16 else v  # fp16 has no room for small weights

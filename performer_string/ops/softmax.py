@@ -18,6 +18,7 @@ from performer_string.ops.layout import TokenLayout
 from performer_string.ops.rotary import rotate_pair
 from performer_string.ops.validation import check_attention, check_locality
 from performer_string.utils._compat import is_transformed
+from performer_string.utils.dtype import without_autocast
 from performer_string.utils.validation import check_positive
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _softmax_with_locality(
     """
     dtype, key_mask = torch.promote_types(q.dtype, torch.float32), layout.mask
     assert layout.positions is not None
-    with torch.autocast(q.device.type, enabled=False):
+    with without_autocast(q):
         logits = (q.to(dtype) * scale) @ k.to(dtype).mT
         if locality.normalised:
             logits = logits + locality.log_matrix(layout.positions, layout.num_prefix).to(dtype)

@@ -58,11 +58,11 @@ def build_encoding(
     Args:
         name: a name in `ENCODINGS`.
         head_dim: width d of a head.
-        num_heads: number H of heads. Each has its own generators where they are learned.
+        num_heads: number H of heads. Each has separate generators where they are learned.
         coord_dim: dimension C of the positions.
         grid: cells of the training grid along each axis. `absolute` needs it, and the raster index of `pate-so2` and
             of conformal scaling in two or more dimensions.
-        layers: number of layers served, each with its own generators; `by_layer` returns their rotations.
+        layers: number of layers served, each with separate generators; `by_layer` returns their rotations.
         options: of the family, which its docstring lists.
 
     Returns:

@@ -21,7 +21,7 @@ class Sizes:
         num_heads: number H of heads of a layer.
         coord_dim: dimension C of the positions.
         grid: cells of the training grid along each axis, or None.
-        layers: number of layers served, each with its own generators.
+        layers: number of layers served, each with separate generators.
     """
 
     head_dim: int

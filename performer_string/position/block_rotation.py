@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from performer_string.position.rotation import Rotation, check_rotation_input, split_heads
+from performer_string.utils.dtype import without_autocast
 
 
 def block_diagonal(blocks: Tensor) -> Tensor:
@@ -34,7 +35,7 @@ class BlockRotation:
         self.check(x)
         dtype = torch.promote_types(x.dtype, self.blocks.dtype)
         parts = x.to(dtype).unflatten(-1, self.blocks.shape[-3:-1])  # [B, H, N, m, b]
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             # Not `@`, which would repeat the blocks for each image.
             rotated = torch.einsum("...hnmij,...hnmj->...hnmi", self.blocks.to(dtype), parts)
         return rotated.flatten(-2).to(x.dtype)

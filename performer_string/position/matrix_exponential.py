@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from performer_string.utils._compat import values_unavailable
+from performer_string.utils.dtype import without_autocast
 
 TAYLOR_COEFFICIENTS = [1 / math.factorial(k) for k in range(13)]
 # The largest spectral radius at which the remainder of degree 13 is below one rounding error.
@@ -73,7 +74,7 @@ def exponential_of_combination(coordinates: Tensor, skew: Tensor) -> Tensor:
     Returns:
         Orthogonal blocks, [H, M, n, b, b].
     """
-    with torch.autocast(skew.device.type, enabled=False):
+    with without_autocast(skew):
         x = torch.einsum("mc,hcnij->hmnij", coordinates, skew)
         # Under a compiler the number of squarings has no value, and torch's function is one operation to it.
         return torch.matrix_exp(x.contiguous()) if values_unavailable() else skew_exponential(x)

@@ -77,8 +77,8 @@ class PaTE(SeparableEncoding):
         raster: whether frequencies are per step of the raster index.
 
     Raises:
-        ValueError: a head width that is no multiple of the block, a value out of range, or a raster index in two or
-            more dimensions without the training grid.
+        ValueError: a head width that is no multiple of the block, or a value out of range. Also a raster index in two
+            or more dimensions without the training grid.
     """
 
     strides: Tensor

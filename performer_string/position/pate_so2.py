@@ -11,7 +11,7 @@ from performer_string.position.base import Sizes
 from performer_string.position.frequencies import axial_frequencies, num_planes, plane_generators
 from performer_string.position.pate import PaTE
 from performer_string.position.rotation import MetricRotation
-from performer_string.utils.dtype import full_precision
+from performer_string.utils.dtype import full_precision, without_autocast
 
 Layout = Literal["raster", "axes"]
 
@@ -86,5 +86,5 @@ class PaTESO2(PaTE):
         if root is None:
             return generators
         root = self.all_heads(root)[:, None].to(generators.dtype)
-        with torch.autocast(generators.device.type, enabled=False):
+        with without_autocast(generators):
             return torch.linalg.solve_triangular(root.mT, generators @ root.mT, upper=True).contiguous()

@@ -32,8 +32,8 @@ def quaternion_right(v: Tensor) -> Tensor:
 class PaTESO4(PaTE):
     """RiemannFormer's SO(4): blocks of 4 as quaternions, R(x, y) q = exp(alpha x u) q exp(beta y v).
 
-    Left and right multiplications commute, so that this is separable for any unit u and v. The planes {q, u q} with
-    u q = q v rotate by alpha x + beta y, and those with u q = -q v by alpha x - beta y. Source: Ji, RiemannFormer,
+    Left and right multiplications commute, so that this is separable for any unit u and v. It rotates planes {q, u q}:
+    by alpha x + beta y where u q = q v, and by alpha x - beta y where u q = -q v. Source: Ji, RiemannFormer,
     arXiv:2506.07405.
 
     Args:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from performer_string.ops.rotary import apply_rotary
+from performer_string.utils.dtype import without_autocast
 
 
 class Rotation(Protocol):
@@ -129,7 +130,7 @@ class PlaneRotation:
         dtype = torch.promote_types(x.dtype, self.cos.dtype)
         y = x.to(dtype)
         if self.basis is not None:
-            with torch.autocast(x.device.type, enabled=False):
+            with without_autocast(x):
                 y = y @ self.basis.to(dtype)  # rows x^T B = (B^T x)^T: [B, H, N, d]
         return (apply_rotary(y, self.cos, self.sin) if self.cos.shape[-1] else y).to(x.dtype)
 
@@ -144,7 +145,7 @@ class PlaneRotation:
         if self.basis is None:
             return x
         dtype = torch.promote_types(x.dtype, self.cos.dtype)
-        with torch.autocast(x.device.type, enabled=False):
+        with without_autocast(x):
             return self.multiply_basis(self.basis.to(dtype), x.to(dtype)).to(x.dtype)
 
     def multiply_basis(self, basis: Tensor, x: Tensor) -> Tensor:
@@ -165,7 +166,7 @@ class PlaneRotation:
         if self.basis is None:
             return rot
         basis = self.basis.to(rot.dtype)[:, None]  # [H, 1, d, d]
-        with torch.autocast(rot.device.type, enabled=False):
+        with without_autocast(rot):
             return basis @ rot @ basis.mT
 
     def factor(self) -> tuple[Tensor | None, Rotation]:
@@ -204,5 +205,5 @@ class MetricRotation(PlaneRotation):
         """Return Rot(theta) L^T, whose inner products are the scores, [..., H, N, d, d]."""
         if self.basis is None:
             return self.rotation_matrix()
-        with torch.autocast(self.cos.device.type, enabled=False):
+        with without_autocast(self.cos):
             return self.rotation_matrix() @ self.basis.to(self.cos.dtype)[:, None].mT

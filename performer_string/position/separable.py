@@ -9,6 +9,7 @@ from torch import Tensor
 
 from performer_string.position.base import Encoding, Sizes
 from performer_string.position.rotation import PlaneRotation, Rotation
+from performer_string.utils.dtype import without_autocast
 
 
 class SeparableEncoding(Encoding):
@@ -98,7 +99,7 @@ class SeparableEncoding(Encoding):
             ValueError: positions that do not fit, or frequencies or a basis of another shape.
         """
         self.check(positions)
-        with torch.autocast(positions.device.type, enabled=False):
+        with without_autocast(positions):
             omega, basis = self.frequencies(), None if self.is_folded else self.basis()
         planes, d = self.head_dim // 2, self.head_dim
         fits = omega.ndim == 3 and omega.shape[1] == self.coord_dim and omega.shape[2] <= planes

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from performer_string.utils.buffers import ComputedBuffers
-from performer_string.utils.dtype import full_precision
+from performer_string.utils.dtype import full_precision, without_autocast
 
 
 def plane_order(head_dim: int) -> Tensor:
@@ -88,7 +88,7 @@ class SkewGenerator(ComputedBuffers):
         """Return P L P^-1 for L [heads, C, d, d], with explicit inverses: the definition for `Encoding.generators`."""
         generators, skew = full_precision(generators), full_precision(self.skew())
         eye = torch.eye(self.head_dim).to(generators)
-        with torch.autocast(skew.device.type, enabled=False):
+        with without_autocast(skew):
             p = ((eye - skew) @ torch.linalg.inv(eye + skew))[:, None]  # [heads, 1, d, d]
             return p @ generators @ torch.linalg.inv(p)
 
@@ -136,7 +136,7 @@ class BandedGenerator(SkewGenerator):
 class RandomGenerator(SkewGenerator):
     """Skew-symmetric matrix with a random fraction of the entries learned.
 
-    The entries of each head are drawn at construction and saved with the checkpoint.
+    The entries of each head are chosen at construction and saved with the checkpoint.
 
     Args:
         heads: number of matrices.
@@ -204,7 +204,7 @@ class BlockDiagonalGenerator(SkewGenerator):
         super().__init__(heads, head_dim, torch.stack([2 * planes, 2 * planes + 1]).repeat(heads, 1, 1), init_std)
 
     def basis(self) -> Tensor:
-        """Return P in closed form, cos = (1 - s^2) / (1 + s^2) and sin = 2 s / (1 + s^2), [heads, d, d]."""
+        """Return P, [heads, d, d], in closed form: cos = (1 - s^2) / (1 + s^2), sin = 2 s / (1 + s^2)."""
         s = full_precision(self.entries)
         cos, sin = (1 - s * s) / (1 + s * s), 2 * s / (1 + s * s)
         p = torch.arange(s.shape[1], device=s.device)

@@ -67,11 +67,6 @@ def has_hooks(module: nn.Module) -> bool:
     )
 
 
-def is_replica(module: nn.Module) -> bool:
-    """Return whether `nn.DataParallel` made this module for one forward pass; no public function tells it."""
-    return bool(getattr(module, "_is_replica", False))
-
-
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:
     """Return parameters and buffers by name.
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from performer_string.utils._compat import is_batched_gradient
+from performer_string.utils.dtype import without_autocast
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -49,7 +50,7 @@ def first_order(backward: F) -> F:
     def wrapped(ctx: Any, gradient: Tensor) -> Any:
         if not torch.compiler.is_compiling() and is_batched_gradient(gradient):
             raise RuntimeError(BATCHED_GRADIENT)
-        with torch.no_grad(), torch.autocast(gradient.device.type, enabled=False):
+        with torch.no_grad(), without_autocast(gradient):
             gradients = backward(ctx, gradient)
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return gradients

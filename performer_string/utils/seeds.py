@@ -28,5 +28,6 @@ def draw_seed() -> int:
 def seeded(*parts: int | str) -> Iterator[None]:
     """Draw random numbers on the CPU from the stream of `derive_seed(*parts)`; the global generator stays as it is."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive_seed(*parts))
+        # Not torch.manual_seed, which formats a stack trace for each kind of device that is not in use.
+        torch.default_generator.manual_seed(derive_seed(*parts))
         yield

@@ -42,7 +42,7 @@ def seen(path: Path, out: str) -> torch.Tensor:
         return forward(model, images, *rest, **named)
 
     with mock.patch.object(ViT, "forward", record):
-        options = ["--split", "val", "--resolutions", "60", "--device", "cpu", "--out", out]
+        options = ["--split", "val", "--resolutions", "84", "--device", "cpu", "--out", out]
         runs.command("eval", "resolution", "--checkpoint", str(path), *options, folder=Path(out))
     return torch.cat(found)
 

@@ -18,7 +18,7 @@ EVALUATIONS: dict[str, list[str]] = {
     "resolution": ["--checkpoint", *LARGE, *IMAGES, "--resolutions", "60", "84", "108"],
     "invariance": ["--checkpoint", *LARGE, *ALL],
     "redundancy": ["--head-dim", "12"],
-    "cost": ["--checkpoint", *LARGE, *IMAGES, "--rounds", "5"],
+    "cost": ["--checkpoint", *LARGE, "favor", *IMAGES, "--rounds", "5"],
     "estimator": ["--checkpoint", *LARGE, "--images", "8", "--split", "val", "--device", "cpu", "--queries", "16"],
     "intervene": ["--checkpoint", *LARGE, *IMAGES],
 }

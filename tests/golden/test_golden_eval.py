@@ -34,7 +34,7 @@ def differences(found: dict[str, str], expected: dict[str, str]) -> list[str]:
         ours, theirs = number(found.get(name, "")), number(cell)
         same = found.get(name) == cell
         if ours is not None and theirs is not None:
-            same = abs(ours - theirs) <= 2e-4 + 1e-3 * abs(theirs)
+            same = abs(ours - theirs) <= 2e-6 + 1e-3 * abs(theirs)
         if not same:
             wrong.append(f"{name}: {found.get(name)!r} in place of {cell!r}")
     return wrong

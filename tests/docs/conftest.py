@@ -1,0 +1,36 @@
+"""The module `mine` of the guides, as a reader would write it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from performer_string import ENCODINGS, FEATURE_MAPS, LOCALITIES
+from tests.helpers.pages import REPOSITORY, blocks
+from train.data.images import AUGMENTATIONS
+from train.data.sources import SOURCES
+
+TABLES = (ENCODINGS, FEATURE_MAPS, LOCALITIES, SOURCES, AUGMENTATIONS)
+# The guides, and how many of their first blocks of Python belong to the module.
+PARTS = {"own-encoding": 1, "own-feature-map": 2, "own-data": 1, "own-training": 1}
+
+
+def module_text() -> str:
+    """Return the text of the module: the blocks of the guides, one after the other."""
+    pages = {name: REPOSITORY / "docs" / "guides" / f"{name}.md" for name in PARTS}
+    return "\n\n".join(block.text for name, count in PARTS.items() for block in blocks(pages[name], "python")[:count])
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch):
+    """`mine.py` where commands are run; the tables are afterwards as they were."""
+    before = [dict(table) for table in TABLES]
+    (tmp_path / "mine.py").write_text(module_text())
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend("")
+    yield
+    sys.modules.pop("mine", None)
+    for table, entries in zip(TABLES, before, strict=True):
+        table.clear()
+        table.update(entries)

@@ -1,0 +1,57 @@
+"""Models in torch's own tools: exported programs that are saved and loaded, the meta device, contiguous weights."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from performer_string import FEATURE_MAPS
+from performer_string.layers.values import VALUE_MAPS
+from tests.helpers.small_vit import vit
+
+BASES = ("circulant-string", "cayley-string", "pate-so3", "liere", "absolute")  # one of each kind of rotation
+MODELS = {
+    **{f"softmax, {name}": {"attention": "softmax", "encoding": name} for name in BASES},
+    **{f"linear, {name}": {"feature_map": name, "feature_options": {}} for name in FEATURE_MAPS},
+    **{f"linear, {name}": {"values": name} for name in VALUE_MAPS},
+    "softmax, key gate": {"attention": "softmax", "key_gate": True},
+    "linear, decay": {"locality": "gaussian"},
+    "softmax, table": {"attention": "softmax", "locality": "table"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
+def test_a_saved_export_is_loaded_with_equal_outputs_for_any_batch(options):
+    model, images = vit(**options).eval(), torch.randn(3, 2, 16, 24)
+    batch = {"images": {0: torch.export.Dim("batch", min=1, max=64)}}
+    program = torch.export.export(model, (images[:2],), dynamic_shapes=batch)
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    loaded = torch.export.load(file).module()
+    with torch.no_grad():
+        torch.testing.assert_close(loaded(images), model(images), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
+def test_a_forward_pass_on_the_meta_device_is_counted(options):
+    if options.get("encoding") == "liere":
+        pytest.xfail("the exponential chooses its number of squarings by the generators' values")
+    with torch.device("meta"), FlopCounterMode(display=False) as counter:
+        out = vit(**options)(torch.empty(2, 2, 16, 24))
+    assert out.shape[0] == 2
+    assert counter.get_total_flops() > 0
+
+
+@pytest.mark.parametrize("name", FEATURE_MAPS)
+def test_weights_are_contiguous(name):
+    """Or safetensors does not take them."""
+    for options in ({}, {"num_features": 4}, {"num_features": 40}):
+        if name == "polynomial" and options:
+            continue
+        model = vit(feature_map=name, feature_options=options)
+        assert all(x.is_contiguous() for x in model.state_dict().values())
