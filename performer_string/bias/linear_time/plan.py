@@ -48,6 +48,7 @@ def make_plan(split: Split, grid: Grid) -> Plan:
     return Plan(radius, cell, split.first)
 
 
+@memoized(1024)
 def predicted_cost(plan: Plan, grid: Grid, features: int, width: int, components: int) -> float:
     """Return the predicted cost of one head, in multiplications.
 
@@ -75,9 +76,14 @@ def cheapest_plan(splits: tuple[Split, ...], grid: Grid, features: int, width: i
     """Return the plan of the split with the least predicted cost; arguments as those of `predicted_cost`."""
     if grid.tokens == 1:
         return Plan((0, 0, 0), None, components)
-    plans = [make_plan(split, grid) for split in splits]
-    costs = [predicted_cost(plan, grid, features, width, components) for plan in plans]
-    return plans[costs.index(min(costs))]
+    cheapest, least = None, math.inf
+    for split in splits:
+        plan = make_plan(split, grid)
+        cost = predicted_cost(plan, grid, features, width, components)
+        if cost < least:
+            cheapest, least = plan, cost
+    assert cheapest is not None
+    return cheapest
 
 
 def choose(bias: RelativeBias, grid: Grid, features: int, width: int) -> list[Plan]:
