@@ -63,9 +63,25 @@ def files_first(arguments: Sequence[str]) -> list[str]:
     files: list[str] = []
     options: list[str] = []
     for before, argument in zip(["", *arguments], arguments, strict=False):
-        of_file = argument in ("-c", "--config") or argument.startswith("--config=") or before in ("-c", "--config")
-        (files if of_file else options).append(argument)
+        if before in ("-c", "--config"):
+            files.append(find_recipe(argument))
+        elif argument.startswith("--config="):
+            files.append(f"--config={find_recipe(argument.removeprefix('--config='))}")
+        else:
+            (files if argument in ("-c", "--config") else options).append(argument)
     return [*options[:1], *files, *options[1:]]
+
+
+def find_recipe(path: str) -> str:
+    """Return the path of a recipe: the file itself, or else the recipe of that name in `train/configs`.
+
+    So `--config arrow` and `--config train/configs/arrow.yaml` work from any folder.
+    """
+    if not path or Path(path).expanduser().exists():
+        return path
+    packaged = Path(__file__).parent / "configs" / f"{Path(path).name.removesuffix('.yaml')}.yaml"
+    by_name = Path(path).parent in (Path(), Path("train/configs"))
+    return str(packaged) if by_name and packaged.is_file() else path
 
 
 def resume_arguments(arguments: Sequence[str]) -> list[str]:

@@ -62,7 +62,7 @@ class RandomFeatures(FeatureMap):
     def __init__(self, head_dim: int, num_heads: int, num_features: int = 256, seed: int = 0, *, learned: bool = False):
         super().__init__(head_dim, num_heads, num_features)
         self.seed, self.learned = seed, learned
-        projection = self.draw(0)
+        projection = self.draw(0).to(torch.get_default_device())  # drawn on the CPU, so that it is the same everywhere
         if learned:
             self.projection = nn.Parameter(projection)
         else:

@@ -1,0 +1,35 @@
+"""`performer-string COMMAND ...`: the command lines of training and evaluation under one name, from any folder."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import sys
+
+COMMANDS = {
+    "train": ("train.cli", "train, resume, validate or test a model: performer-string train fit --config arrow"),
+    "sweep": ("train.sweep", "train a recipe with every model and seed of a sweep file"),
+    "pretrained": ("train.pretrained", "write a pretrained model of timm as a checkpoint"),
+    "eval": ("eval.cli", "evaluate trained models, or encodings and speed without one"),
+}
+
+
+def usage() -> str:
+    """Return the list of commands."""
+    lines = (f"  {name:<11} {text}" for name, (_, text) in COMMANDS.items())
+    return "usage: performer-string COMMAND ...\n\n" + "\n".join(lines)
+
+
+def main() -> None:
+    """Run the command that the first argument names."""
+    command = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if command in ("-h", "--help"):
+        print(usage())
+        return
+    if command not in COMMANDS:
+        close = difflib.get_close_matches(command, COMMANDS, n=1)
+        hint = f" Did you mean {close[0]!r}?" if close else ""
+        sys.stderr.write(f"error: unknown command {command!r}.{hint}\n{usage()}\n")
+        raise SystemExit(2)
+    del sys.argv[1]
+    importlib.import_module(COMMANDS[command][0]).main()
