@@ -63,9 +63,8 @@ class DistanceDecay(RelativeBias):
         super().__init__(num_heads, normalised)
         self.low, self.high = sigma_bounds
         if not 0 < self.low < sigma < self.high < math.inf:
-            raise ValueError(
-                f"sigma has to lie within finite bounds, 0 < {self.low} < sigma < {self.high}, not {sigma}."
-            )
+            bounds = f"0 < {self.low} < sigma < {self.high}"
+            raise ValueError(f"sigma has to lie within finite bounds, {bounds}, not {sigma}.")
         if not 0 < amplitude < max_amplitude < math.inf:
             raise ValueError(
                 f"amplitude has to lie between 0 and max_amplitude={max_amplitude}, not {amplitude}; both finite."
@@ -224,9 +223,8 @@ class RadialDecay(DistanceDecay):
 
     def scales(self) -> Tensor:
         """Return s_g / sigma, [G]."""
-        return full_precision(self.raw_shares).new_tensor(
-            [2.0 ** (g + 1 - self.num_scales) for g in range(self.num_scales)]
-        )
+        powers = [2.0 ** (g + 1 - self.num_scales) for g in range(self.num_scales)]
+        return full_precision(self.raw_shares).new_tensor(powers)
 
     def shares(self) -> Tensor:
         """Return the weights w, [H, G]."""

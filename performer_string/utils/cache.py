@@ -1,15 +1,17 @@
-"""An explicit cache of what does not change between forward passes of inference."""
+"""Caches: of tensors between forward passes of inference, and of functions of numbers."""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Hashable
-from typing import Any, TypeVar, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import torch
 
 from performer_string.utils._compat import values_unavailable
 
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class TensorCache:
@@ -48,3 +50,26 @@ class TensorCache:
 
     def __getstate__(self) -> dict[str, Any]:
         return {"size": self.size, "results": None}
+
+
+def memoized(maxsize: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a pure function of hashable arguments with a cache of its latest results.
+
+    Under a compiler the function runs without it: Dynamo traces through a cache, and warns at every call of one.
+
+    Args:
+        maxsize: number of results.
+    """
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        cached = functools.lru_cache(maxsize)(function)
+
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            if torch.compiler.is_compiling():
+                return function(*args, **kwargs)
+            return cached(*args, **kwargs)  # type: ignore[arg-type]  # hashable by contract
+
+        return call
+
+    return decorate

@@ -217,3 +217,17 @@ def test_known_grid_is_not_searched_for(monkeypatch):
     monkeypatch.setattr(base, "find_grid", lambda positions: pytest.fail("searched for a grid"))
     locality, grid = build_locality("gaussian", num_heads=2), Grid((20, 15, 1), (1.0, 1.0, 1.0), 2)
     assert locality.grid_of(TokenLayout(grid_positions((20, 15)), grid)) is grid
+
+
+@pytest.mark.slow
+def test_compiled_sum_is_the_same_without_warnings(recwarn):
+    """Dynamo traces the plan of the tiles as well, and warns at each call of `functools.lru_cache`."""
+    locality, grid = decay("gaussian", 2.0), Grid((80, 1, 1), (1.0, 1.0, 1.0), 1)
+    fq, fk, v = inputs(80)
+
+    def total(fq, fk, v):
+        return locality.sum_on_grid(fq, fk, v, grid)
+
+    with torch.no_grad():
+        torch.testing.assert_close(torch.compile(total, backend="eager")(fq, fk, v), total(fq, fk, v))
+    assert not [w for w in recwarn if "lru_cache" in str(w.message)]

@@ -13,7 +13,6 @@ nodes, again. Source: the project's own; the bilateral grid is Chen, Paris and D
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -34,6 +33,7 @@ from performer_string.bias.linear_time.nodes import (
 from performer_string.bias.linear_time.recompute import FeatureSource, Recomputed, slab_size
 from performer_string.ops.layout import Grid, Triple
 from performer_string.utils.autograd import first_order
+from performer_string.utils.cache import memoized
 from performer_string.utils.numerics import chunk_slices
 
 BLUR_REACH = 3.5  # in standard deviations
@@ -53,7 +53,7 @@ def cell_shape(spacing: float, grid: Grid) -> Triple:
     return c0, c1, c2
 
 
-@functools.lru_cache(maxsize=256)
+@memoized(256)
 def make_cells(grid: Grid, cell: Triple) -> Cells:
     """Return the cells of a grid, its axes of one token put first, which leaves the order of the tokens as it is."""
     a, b, c = sorted(range(3), key=lambda axis: grid.shape[axis] > 1)

@@ -7,7 +7,6 @@ hat weights of every cell are the same.
 
 from __future__ import annotations
 
-import functools
 import itertools
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,6 +17,7 @@ from torch.nn import functional as F
 
 from performer_string.bias.linear_time.tiles import Span, spans
 from performer_string.ops.layout import Grid, Triple
+from performer_string.utils.cache import memoized
 
 BLUR_BLOCK = 32  # nodes that one product of a blur computes, where there are many more
 
@@ -74,7 +74,7 @@ class Cells:
         return weights[..., None]
 
 
-@functools.lru_cache(maxsize=64)
+@memoized(64)
 def lines(cells: Cells, start: int, stop: int) -> tuple[tuple[slice, tuple[Corner, ...]], ...]:
     """Return the lines along the last axis that the cells [start, stop) lie on.
 

@@ -7,7 +7,6 @@ what the nodes have. A decay lists the `Split`s that keep its error within bound
 
 from __future__ import annotations
 
-import functools
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,6 +17,7 @@ from performer_string.bias.linear_time.bilateral_grid import MIN_VALUE_BLOCK, ce
 from performer_string.bias.linear_time.recompute import slab_size
 from performer_string.bias.linear_time.tiles import count_products, radius_in_tokens
 from performer_string.ops.layout import Grid, Triple
+from performer_string.utils.cache import memoized
 
 if TYPE_CHECKING:
     from performer_string.bias.base import RelativeBias, Split
@@ -48,6 +48,7 @@ def make_plan(split: Split, grid: Grid) -> Plan:
     return Plan(radius, cell, split.first)
 
 
+@memoized(1024)
 def predicted_cost(plan: Plan, grid: Grid, features: int, width: int, components: int) -> float:
     """Return the predicted cost of one head, in multiplications.
 
@@ -70,14 +71,19 @@ def predicted_cost(plan: Plan, grid: Grid, features: int, width: int, components
     return cost
 
 
-@functools.lru_cache(maxsize=1024)
+@memoized(1024)
 def cheapest_plan(splits: tuple[Split, ...], grid: Grid, features: int, width: int, components: int) -> Plan:
     """Return the plan of the split with the least predicted cost; arguments as those of `predicted_cost`."""
     if grid.tokens == 1:
         return Plan((0, 0, 0), None, components)
-    plans = [make_plan(split, grid) for split in splits]
-    costs = [predicted_cost(plan, grid, features, width, components) for plan in plans]
-    return plans[costs.index(min(costs))]
+    cheapest, least = None, math.inf
+    for split in splits:
+        plan = make_plan(split, grid)
+        cost = predicted_cost(plan, grid, features, width, components)
+        if cost < least:
+            cheapest, least = plan, cost
+    assert cheapest is not None
+    return cheapest
 
 
 def choose(bias: RelativeBias, grid: Grid, features: int, width: int) -> list[Plan]:

@@ -9,7 +9,6 @@ All of it depends on the grid, the radius and the size of a slab alone. It is co
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from performer_string.ops.layout import Grid, Triple
+from performer_string.utils.cache import memoized
 
 # Tokens of a tile: enough rows for a matrix product to run at full speed. More would only widen the window.
 TILE_TOKENS = 64
@@ -35,7 +35,7 @@ class Span(NamedTuple):
     high: int
 
 
-@functools.lru_cache(maxsize=256)
+@memoized(256)
 def tile_shape(grid: Grid) -> Triple:
     """Return the shape of a tile: about `TILE_TOKENS` tokens, with equal sides where the grid has room."""
     tile, tokens_left = [1, 1, 1], TILE_TOKENS
@@ -46,14 +46,14 @@ def tile_shape(grid: Grid) -> Triple:
     return tile[0], tile[1], tile[2]
 
 
-@functools.lru_cache(maxsize=1024)
+@memoized(1024)
 def spans(n: int, tile: int, radius: int) -> tuple[Span, ...]:
     """Return the tiles along an axis of n tokens, with windows cut off at its ends."""
     stops = [(start, min(start + tile, n)) for start in range(0, n, tile)]
     return tuple(Span(start, stop, max(0, start - radius), min(n, stop + radius)) for start, stop in stops)
 
 
-@functools.lru_cache(maxsize=1024)
+@memoized(1024)
 def count_products(grid: Grid, radius: Triple) -> float:
     """Return how many products phi(q_i)^T phi(k_j) the windows take."""
     total = 1.0
@@ -142,7 +142,7 @@ class Slab:
     bands: tuple[Band, ...]
 
 
-@functools.lru_cache(maxsize=32)
+@memoized(32)
 def slabs(grid: Grid, radius: Triple, max_tokens: int) -> tuple[Slab, ...]:
     """Return slabs of at most so many tokens, or of one row of tiles; one slab where all tokens fit."""
     n0, n1, n2 = grid.shape
@@ -198,7 +198,7 @@ def _run(group: list[Span], span1: Span, span2: Span, radius: Triple, slab_low: 
     )
 
 
-@functools.lru_cache(maxsize=256)
+@memoized(256)
 def batches(batch: int, heads: int, count: int) -> tuple[tuple[tuple[slice | int, ...], slice | int], ...]:
     """Return the fewest batches of tiles [B, H, T, ..]: the index of each, and that of its heads.
 
