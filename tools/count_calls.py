@@ -1,9 +1,10 @@
 """Count the Python calls and files that one attention layer takes forward.
 
-    python tools/count_calls.py
+    python tools/count_calls.py [-v] [--all]
 
-A call is a Python function of `performer_string` entered during `SelfAttention.forward`, after a warm-up. Functions of
-torch are not counted. The rotation is prepared before, as a model prepares it once for all layers.
+A call is a Python function of `performer_string` entered during `SelfAttention.forward`, after a warm-up. With `--all`
+those of torch and the standard library count too. `-v` lists the functions. The rotation is prepared before, as a model
+prepares it once for all layers.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def count(options: dict[str, Any]) -> tuple[Counter[str], Counter[str]]:
 
     def profile(frame: FrameType, event: str, argument: object) -> None:
         code = frame.f_code
-        if event == "call" and code.co_filename.startswith(LIBRARY):
+        if event == "call" and ("--all" in sys.argv or code.co_filename.startswith(LIBRARY)):
             name = code.co_filename.removeprefix(LIBRARY + "/")
             files[name] += 1
             functions[f"{name}:{code.co_qualname if sys.version_info >= (3, 11) else code.co_name}"] += 1

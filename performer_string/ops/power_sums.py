@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from performer_string.ops.chunk_sums import ChunkSums, KeyChunk, multiply_heads, multiply_samples
-from performer_string.utils.numerics import integer_power, least_norm
+from performer_string.utils.numerics import integer_power, least_norm, safe_denominator
 
 
 class PowerSums(ChunkSums):
@@ -57,12 +55,8 @@ class PowerSums(ChunkSums):
         return x.norm(dim=-1, keepdim=True).clamp_min_(least_norm(x.dtype))
 
     def denominator(self, features: Tensor) -> Tensor:
-        """Return a_i^T z, or infinity where no key answers to a query: [H, B, C, m] -> [H, B, C, 1].
-
-        Gradients of smaller denominators than the bound would leave the range of numbers.
-        """
-        total = torch.linalg.vecdot(features, self.total[:, :, None])[..., None]  # [H, B, C, 1]
-        return torch.where(total > torch.finfo(total.dtype).tiny ** 0.7, total, math.inf)
+        """Return a_i^T z, or infinity where no key answers to a query: [H, B, C, m] -> [H, B, C, 1]."""
+        return safe_denominator(torch.linalg.vecdot(features, self.total[:, :, None])[..., None])
 
     def add_keys(self, keys: KeyChunk) -> None:
         features = self.features(self.scaled_keys(keys))

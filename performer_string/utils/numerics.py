@@ -30,14 +30,18 @@ def integer_power(x: Tensor, order: int, in_place: bool = False, keep: bool = Fa
     return power
 
 
-def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Return the quotient, or the numerator where the denominator is too small: zero for a query that no key answers.
+def safe_denominator(denominator: Tensor) -> Tensor:
+    """Return a denominator with infinity in place of what is too small, so that a query that no key answers gives zero.
 
     The bound is some 1e-27 in float32. Features of high order are large. In the gradient of those that hardly met, a
     large number over a small one would leave the range of numbers.
     """
-    large_enough = denominator > torch.finfo(denominator.dtype).tiny ** 0.7
-    return numerator / torch.where(large_enough, denominator, 1.0)
+    return torch.where(denominator > torch.finfo(denominator.dtype).tiny ** 0.7, denominator, torch.inf)
+
+
+def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
+    """Return numerator / denominator, and zero where the denominator is too small."""
+    return numerator / safe_denominator(denominator)
 
 
 def chunk_slices(total: int, size: int) -> list[slice]:
