@@ -8,9 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from performer_string.bias import RelativeBias
 from performer_string.feature_maps import FeatureMap
-from performer_string.layers.backends import EVERY_TOKEN, AttentionBackend, LinearBackend, SoftmaxBackend
+from performer_string.layers.backends import AttentionBackend, AttentionContext, LinearBackend, SoftmaxBackend
 from performer_string.ops.layout import TokenLayout
 from performer_string.ops.rotary import rotate_pair
 from performer_string.position.rotation import Rotation
@@ -36,24 +35,14 @@ class DenseAttention(AttentionBackend):
         """
         raise NotImplementedError
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        rotation: Rotation | None = None,
-        locality: RelativeBias | None = None,
-        layout: TokenLayout = EVERY_TOKEN,
-        key_bias: Tensor | None = None,
-    ) -> Tensor:
-        q, k = rotate_pair(q, k, rotation)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
+        q, k = rotate_pair(q, k, context.rotation)
         outputs = []
         for start in range(0, q.shape[-2], QUERIES_AT_A_TIME):
             queries = slice(start, start + QUERIES_AT_A_TIME)
-            weights = self.rows(queries, q[:, :, queries], k, key_bias, layout)
-            if locality is not None:
-                weights = locality.modulate(weights, layout, queries)
+            weights = self.rows(queries, q[:, :, queries], k, context.key_bias, context.layout)
+            if context.locality is not None:
+                weights = context.locality.modulate(weights, context.layout, queries)
             outputs.append(weights @ v.to(weights.dtype))
         return torch.cat(outputs, dim=-2).to(v.dtype)  # [B, H, N, d]
 

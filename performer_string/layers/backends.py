@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -29,6 +30,23 @@ def rectified_power(x: Tensor, order: int) -> Tensor:
     return x.relu() ** order
 
 
+@dataclass(frozen=True)
+class AttentionContext:
+    """What attention depends on beside queries, keys and values.
+
+    Attributes:
+        rotation: of queries and keys.
+        locality: attenuates values by distance; it needs the positions in `layout`.
+        layout: positions of the tokens, and the mask of those that take part.
+        key_bias: added to the logits of each key, [B, H, N].
+    """
+
+    rotation: Rotation | None = None
+    locality: RelativeBias | None = None
+    layout: TokenLayout = EVERY_TOKEN
+    key_bias: Tensor | None = None
+
+
 class AttentionBackend(nn.Module):
     """A way to compute attention, as the layer, the trainer's diagnostics and the evaluations call it.
 
@@ -41,29 +59,20 @@ class AttentionBackend(nn.Module):
     homogeneous: bool = False
     logit_scale: float | None = None
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        rotation: Rotation | None = None,
-        locality: RelativeBias | None = None,
-        layout: TokenLayout = EVERY_TOKEN,
-        key_bias: Tensor | None = None,
-    ) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, **context: Any) -> Tensor:
         """Return the outputs of attention.
 
         Args:
             q, k, v: [B, H, N, d].
-            rotation: of queries and keys.
-            locality: attenuates values by distance; it needs the positions in `layout`.
-            layout: positions of the tokens, and the mask of those that take part.
-            key_bias: added to the logits of each key, [B, H, N].
+            context: the fields of `AttentionContext`.
 
         Returns:
             [B, H, N, d].
         """
+        return self.attend(q, k, v, AttentionContext(**context))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
+        """Return the outputs of attention; all that a backend has to give beside `weights`."""
         raise NotImplementedError
 
     def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
@@ -82,18 +91,9 @@ class AttentionBackend(nn.Module):
 class SoftmaxBackend(AttentionBackend):
     """`softmax_attention` as a module."""
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        rotation: Rotation | None = None,
-        locality: RelativeBias | None = None,
-        layout: TokenLayout = EVERY_TOKEN,
-        key_bias: Tensor | None = None,
-    ) -> Tensor:
-        return attend_softmax(q, k, v, rotation, locality, layout, key_bias)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
+        c = context
+        return attend_softmax(q, k, v, c.rotation, c.locality, c.layout, c.key_bias)
 
     def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
         return reference.softmax_weights(*rotate_pair(q, k, rotation), key_bias=key_bias)
@@ -114,18 +114,9 @@ class LinearBackend(AttentionBackend):
         self.phi = build_feature_map(feature_map, head_dim=head_dim, num_heads=num_heads, seed=seed, **options)
         self.homogeneous, self.logit_scale = self.phi.homogeneous, self.phi.scale
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        rotation: Rotation | None = None,
-        locality: RelativeBias | None = None,
-        layout: TokenLayout = EVERY_TOKEN,
-        key_bias: Tensor | None = None,
-    ) -> Tensor:
-        return attend_linear(q, k, v, self.phi, rotation, locality, layout, key_bias)
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
+        c = context
+        return attend_linear(q, k, v, self.phi, c.rotation, c.locality, c.layout, c.key_bias)
 
     def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
         return reference.linear_weights(*self.phi.pair(*rotate_pair(q, k, rotation)), key_bias=key_bias)
@@ -169,24 +160,14 @@ class PerformerPytorchBackend(AttentionBackend):
                 kernel_fn=partial(rectified_power, order=options.get("order", 1)),
             )
 
-    def forward(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        *,
-        rotation: Rotation | None = None,
-        locality: RelativeBias | None = None,
-        layout: TokenLayout = EVERY_TOKEN,
-        key_bias: Tensor | None = None,
-    ) -> Tensor:
-        if layout.mask is not None:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
+        if context.layout.mask is not None:
             raise ValueError('attention "performer-pytorch" has no key mask; use "linear".')
-        if key_bias is not None:
+        if context.key_bias is not None:
             raise ValueError('attention "performer-pytorch" has no key bias; use "linear" or "softmax".')
-        if locality is not None:
+        if context.locality is not None:
             raise ValueError('attention "performer-pytorch" has no locality; use "linear" or "softmax".')
-        q, k = rotate_pair(q, k, rotation)
+        q, k = rotate_pair(q, k, context.rotation)
         return cast(Tensor, self.fast(q, k, v))
 
     def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
