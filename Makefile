@@ -1,3 +1,4 @@
+# make install: create .venv and install the pinned packages.
 # make demo: train three small models and evaluate them above their training resolution.
 # make test: lint, type-check and run all tests. make test-fast: only the tests that are not slow, in under two minutes.
 # make docs: build the site into site/, without a network.
@@ -7,7 +8,10 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-fast lint docs tables gpu clean
+.PHONY: install demo test test-fast lint docs tables gpu clean
+
+install: .venv/installed
+	@echo "Installed. Next: source .venv/bin/activate"
 
 demo: .venv/installed
 	$(BIN)/python -m eval.demo
