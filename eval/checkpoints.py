@@ -155,7 +155,7 @@ def count_right(
 def accuracy_columns(trained: Trained, right: int, total: int, split: str) -> Row:
     """Return an accuracy in % with its interval, the majority baseline and the training resolution.
 
-    There are more digits than are shown, so that nothing is rounded twice.
+    Values have more digits than tables show, so that nothing is rounded twice.
     """
     low, high = wilson_interval(right, total)
     return {

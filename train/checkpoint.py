@@ -160,9 +160,9 @@ def training_grid(config: ViTConfig) -> list[int]:
 def start_from(path: str | Path, classifier: ImageClassifier) -> None:
     """Load the weights of a checkpoint that have the name and shape of the model's into it.
 
-    The others, as a head of other classes or a table of another grid, keep their initial values. They are listed, as
-    are weights of the checkpoint that the model has no place for, and fields of the configuration that differ: another
-    number of heads changes no shape.
+    Other weights keep their initial values: for example a head for other classes, or a table for another grid. A log
+    message lists them, the weights of the checkpoint that the model does not have, and the fields of the configuration
+    that differ, since another number of heads changes no shape.
 
     Raises:
         CheckpointError: no weight fits.

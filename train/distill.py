@@ -20,7 +20,7 @@ from train.inspection import record_calls
 
 @dataclass
 class DistillationConfig:
-    """Settings of what a model learns from a trained one, the teacher, beside its labels.
+    """Settings of distillation: a model learns from labels and from a trained model, the teacher.
 
     With logits s of the model and t of the teacher, the outputs o_l of the model's attention in layer l, given the
     tokens that the teacher's layer sees, and the teacher's outputs u_l in that layer, the loss is
@@ -61,7 +61,7 @@ class DistillationConfig:
 
 
 class Teacher:
-    """A trained model that another learns from. It is no module, so that it is in no checkpoint and no optimiser.
+    """The trained model of a distillation. It is not an `nn.Module`, and so is in no checkpoint and no optimiser.
 
     Args:
         config: which model, and what to learn from it.

@@ -1,7 +1,7 @@
 """What is each part of a recipe worth: models with one thing changed at a time, beside the baseline recipe.
 
 The difference of a changed model to the baseline is taken seed by seed, at the same images. Its interval is Student's
-over the seeds. What the seeds have in common (the images of the training, the random features) is not in it.
+over the seeds. A seed decides the initial weights, the order and augmentation of the images, and the random features.
 
 Columns: those of `eval resolution`, `reference` (name of the baseline recipe) and `difference` (percentage points to
 the reference of the same seed).

@@ -1,4 +1,4 @@
-"""Changes to a trained model that each take one thing away or put one right, without training.
+"""Changes to a trained model, without training, that each remove or correct one suspected cause of errors.
 
 Those on its attention are here, those on its tokens in `token_interventions.py`. `GROUPS` lists all of them, for
 `python -m eval intervene`. A group is a function of a model: the interventions that make sense for it, by title.

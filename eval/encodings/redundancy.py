@@ -4,9 +4,9 @@ W_Q and W_K are free, so that a basis is no restriction: a separable encoding ca
 Encoding B covers A if some setting of B, in some orthogonal basis G, has the scores of A at every displacement. For
 each pair this fits the parameters of B to the plane frequencies of a random A and puts B in the best basis. It then
 measures |R_A(r) - G R_B(r) G^T| / |R_A(r)| over random displacements r. Zero means that B covers A. More than zero
-means that this search (a plane for a plane, best of four starts) has no better fit.
+means that this search has no better fit. It pairs planes one to one, and takes the best of four starts.
 
-Columns: `target` (A), `fitted` (B), `error` (what is left), `covers` (whether the error is zero but for rounding).
+Columns: `target` (A), `fitted` (B), `error` (of the best fit), `covers` (whether the error is zero but for rounding).
 """
 
 from __future__ import annotations

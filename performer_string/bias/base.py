@@ -28,12 +28,14 @@ MAX_DENSE_TOKENS = 256
 
 @dataclass(frozen=True)
 class Split:
-    """A way to sum a head's bias over a grid: through a window, through coarse nodes, or part through each.
+    """A way to sum a head's bias over a grid: over a window of tokens, through a coarse grid of nodes, or by both.
+
+    Nodes stand for the tokens around them: their sums are collected, blurred and read out (a bilateral grid).
 
     Attributes:
         radius: of the window, in patches; None for no window.
-        spacing: the largest distance of two nodes, in patches; None for no nodes.
-        first: the index of the first component that goes through the nodes.
+        spacing: the largest distance between neighbouring nodes, in patches; None for no nodes.
+        first: index of the first Gaussian component that is summed through the nodes.
     """
 
     radius: float | None

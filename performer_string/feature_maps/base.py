@@ -69,6 +69,10 @@ class FeatureMap(ComputedBuffers):
         """
         raise self.not_implemented("queries")
 
+    def forward(self, x: Tensor) -> Tensor:
+        """Return phi(x) by its definition, as `queries` does."""
+        return self.queries(x)
+
     def keys(self, k: Tensor) -> Tensor:
         """Return phi(k) by its definition for keys [B, H, N, d], [B, H, N, m]; the same as `queries` by default."""
         return self.queries(k)

@@ -72,7 +72,7 @@ class AttentionBackend(nn.Module):
         return self.attend(q, k, v, AttentionContext(**context))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
-        """Return the outputs of attention; all that a backend has to give beside `weights`."""
+        """Return the outputs of attention. A backend implements this method and `weights`."""
         raise NotImplementedError
 
     def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:

@@ -101,7 +101,7 @@ class ViT(nn.Module):
         return patch_grid(sizes, self.patch)
 
     def placing(self) -> tuple[PositionMode, tuple[int, ...] | None]:
-        """Return the position mode, and the training grid where that matters."""
+        """Return the position mode, and the training grid for the mode `interpolate`, None for others."""
         # Encodings that do not extrapolate have positions of the training grid only.
         mode: PositionMode = self.config.positions if self.encoding.extrapolates else "interpolate"
         return mode, self.train_grid if mode == "interpolate" else None

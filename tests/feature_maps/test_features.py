@@ -25,6 +25,7 @@ class TestEvery:
         phi, x = case.make(), torch.randn(3, 2, 5, 6, dtype=torch.float64)
         expected = case.features(phi, x)
         assert phi.queries(x).shape[-1] == phi.num_features
+        assert torch.equal(phi(x), phi.queries(x))
         if case.is_exact:  # the definition has every product twice, and the kernel is the same
             assert_close(phi.queries(x) @ phi.keys(x).mT, expected @ expected.mT)
         else:

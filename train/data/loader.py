@@ -24,7 +24,7 @@ class EpochSampler(Sampler[list[Key]]):
     every rank takes equally many steps.
 
     Attributes:
-        fixed: every epoch is the first one again, for Lightning's `overfit_batches`.
+        fixed: use the order of the first epoch in every epoch, for Lightning's `overfit_batches`.
     """
 
     fixed = False
