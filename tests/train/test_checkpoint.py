@@ -54,10 +54,13 @@ def test_damaged_checkpoints(whole, tmp_path):
     cut.write_bytes(content[: len(content) // 2])
     other.write_text("not a checkpoint")
     torch.save({"weights": torch.zeros(3)}, pickled)
+    model = tmp_path / "model.ckpt"
+    torch.save({"state_dict": {}, "hyper_parameters": {}}, model)
     for path, message in (
         (cut, "cut off, damaged"),
         (other, "cut off, damaged"),
-        (pickled, "not a checkpoint of this"),
+        (pickled, "is no checkpoint of `python -m train`"),
+        (model, "not a checkpoint of this project"),
     ):
         with pytest.raises(CheckpointError, match=message):
             load_trained(path)
