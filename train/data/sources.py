@@ -17,6 +17,7 @@ from torchvision import datasets
 from torchvision.datasets import VisionDataset
 
 from performer_string.utils.log import warn_once
+from train.data.folders import classes_in, labelled_images
 
 log = logging.getLogger(__name__)
 
@@ -75,21 +76,18 @@ def open_image(path: str) -> Image.Image:
         raise OSError(f"{type(error).__name__}: {error}") from error
 
 
-def classes_in(folder: Path) -> list[str]:
-    """Return the names of a folder's folders in their order, without hidden ones such as .ipynb_checkpoints."""
-    return sorted(inside.name for inside in folder.iterdir() if inside.is_dir() and not inside.name.startswith("."))
-
-
 class ClassFolders(datasets.ImageFolder):
-    """A folder of images for each class. Files of other endings than those of images are left out, with a warning."""
+    """A folder of images for each class, with the folders inside of it.
+
+    Hidden files and folders are left out, and so is what links reach a second time. Files of other endings than those
+    of images are left out with a warning.
+    """
 
     def __init__(self, root: Path):
         other: Counter[str] = Counter()
 
         def is_image(path: str) -> bool:
             ending = Path(path).suffix.lower()
-            if Path(path).name.startswith("."):  # as `._NAME.jpg`, which macOS leaves on other file systems
-                return False
             if ending not in ENDINGS:
                 other[ending] += 1
             return ending in ENDINGS
@@ -98,6 +96,18 @@ class ClassFolders(datasets.ImageFolder):
         if other:
             counted = ", ".join(f"{count} of {ending or 'no ending'}" for ending, count in sorted(other.items()))
             warn_once(log, f"endings in {root}", f"{root}: files that are no images are left out: {counted}.")
+
+    @staticmethod
+    def make_dataset(
+        directory: str | Path,
+        class_to_idx: dict[str, int],
+        extensions: Any = None,
+        is_valid_file: Callable[[str], bool] | None = None,
+        allow_empty: bool = False,
+    ) -> list[tuple[str, int]]:
+        """Return the paths of the images with their labels; arguments as torchvision's `DatasetFolder` gives them."""
+        assert is_valid_file is not None
+        return labelled_images(str(directory), class_to_idx, is_valid_file)
 
     def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
         classes = classes_in(Path(directory))
