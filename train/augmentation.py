@@ -36,6 +36,20 @@ def random_size(images: Tensor, vit: ViT, scale: float) -> Tensor:
     return v2.functional.resize(images, size, antialias=True)
 
 
+def possible_sides(side: int, patch: int, scale: float) -> list[int]:
+    """Return every height, or width, that `random_size` may resize images of this one to, in pixels.
+
+    Args:
+        side: of the images.
+        patch: of the model, along this axis.
+        scale: as of `random_size`.
+    """
+    if scale == 1:
+        return [side]
+    least, most = (max(1, round(factor * side / patch)) for factor in (1 / scale, scale))
+    return [count * patch for count in range(least, most + 1)]
+
+
 def random_positions(images: Tensor, vit: ViT, config: OptimConfig) -> Tensor | None:
     """Return positions [N, C] for the patches of all images of one step; None for those of the grid.
 

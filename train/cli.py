@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from jsonargparse.typing import register_type
 from lightning.pytorch.cli import LightningArgumentParser
 from lightning.pytorch.utilities.exceptions import MisconfigurationException
 
@@ -25,6 +27,10 @@ from train.module import ImageClassifier, NonFiniteLossError
 from train.run_folder import CHECKPOINTS, CONFIG, LAST, latest_checkpoint
 
 LINKED = {"data.seed", "model.vit.seed"}  # which follow from another field
+
+
+# So that config.yaml has the device of StochasticWeightAveraging as text that can be read again.
+register_type(torch.device, deserializer_exceptions=(ValueError, TypeError, RuntimeError))
 
 
 class Parser(LightningArgumentParser):

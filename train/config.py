@@ -20,6 +20,7 @@ from performer_string.utils.renames import current_fields, current_name
 from train.optim import OptimConfig
 
 SET_BY_SWEEP = {"seed_everything", "run_dir", "config", "ckpt_path"}  # for each of its runs
+UNREADABLE = "Unable to serialize instance"  # how jsonargparse's text for such values begins
 RENAMED_PARTS = ("model.vit.", "model.optim.")  # whose fields have had other names
 
 
@@ -113,6 +114,17 @@ def find_conflict(overrides: Mapping[str, Any], arguments: Sequence[str]) -> str
             if (name == key and value != override) or any(old[leaf] != new[leaf] for leaf in new.keys() & old.keys()):
                 return name
     return None
+
+
+def without_unreadable(content: Any) -> Any:
+    """Return a configuration without values that are no text, such as a function that is a default of a callback.
+
+    The parser writes an apology in their place. They are defaults, since whatever a user gives is text.
+    """
+    if isinstance(content, Mapping):
+        kept = {name: value for name, value in content.items() if not str(value).startswith(UNREADABLE)}
+        return {name: without_unreadable(value) for name, value in kept.items()}
+    return [without_unreadable(value) for value in content] if isinstance(content, list) else content
 
 
 @functools.cache

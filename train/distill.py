@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from performer_string import ViT
 from performer_string.models.checkpoint import find_checkpoint
 from performer_string.utils.validation import check_types
 from train._compat import is_compiled
+from train.augmentation import possible_sides
 from train.checkpoint import read_checkpoint, vit_config
 from train.data.module import ImageData
+from train.data.sizes import Size
 from train.inspection import record_calls
 
 
@@ -67,12 +70,15 @@ class Teacher:
         config: which model, and what to learn from it.
         student: the model that learns.
         data: of the student. Images are normalised anew where the teacher's were normalised otherwise.
+        image_scale: of the student's training, which resizes the images of each step.
 
     Raises:
         ValueError: a checkpoint that cannot be read, or a teacher that the student cannot learn this from.
     """
 
-    def __init__(self, config: DistillationConfig, student: ViT, data: ImageData | None = None):
+    def __init__(
+        self, config: DistillationConfig, student: ViT, data: ImageData | None = None, image_scale: float = 1.0
+    ):
         path = find_checkpoint(config.teacher)
         content = read_checkpoint(path)
         teacher, learner = vit_config(content), student.config
@@ -87,12 +93,32 @@ class Teacher:
         wrong = [f"{name}={one} and not {other}" for name, (one, other) in pairs.items() if one != other]
         if wrong:
             raise ValueError(f"the teacher {path} has {'; '.join(wrong)}: a model cannot learn this from it.")
+        self.check_sizes(path, student, Size.of(student.config.image_size if data is None else data.size), image_scale)
         classes = content["ImageData"].get("classes")  # not in those of models trained elsewhere
         if config.weight and classes and data is not None and data.stored is not None:
             data.splits().check_classes("the teacher", classes)
         if config.attention and is_compiled(student):
             raise ValueError("distillation.attention looks into the layers, which --compile hides: give one of them.")
         self.data, self.teacher_data = data, ImageData.from_checkpoint(content["ImageData"])
+
+    def check_sizes(self, path: Path, student: ViT, size: Size, image_scale: float) -> None:
+        """Raise a ValueError unless the teacher's patches divide the images of every step.
+
+        Args:
+            path: of the teacher.
+            student: whose patches random sizes are multiples of.
+            size: of the images before they are resized at random.
+            image_scale: the largest factor that they are resized by.
+        """
+        for name, side, patch, of_student in zip(size._fields, size, self.vit.patch, student.patch, strict=True):
+            wrong = [each for each in possible_sides(side, of_student, image_scale) if each % patch]
+            if wrong:
+                resized = f", which image_scale={image_scale:g} makes of {side}" if image_scale != 1 else ""
+                raise ValueError(
+                    f"the teacher {path} has patches of {patch} pixels in {name}, which do not divide the images of "
+                    f"every step, such as those of {wrong[0]} pixels{resized}. Train at a multiple of {patch}, with "
+                    f"patches that are one too where image_scale is above 1, or take another teacher."
+                )
 
     def to(self, device: torch.device) -> Teacher:
         """Move the model to a device and return this."""

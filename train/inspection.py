@@ -74,10 +74,13 @@ class AttentionInputs:
 
 
 def inspect_attention(vit: ViT, images: Tensor) -> list[AttentionInputs]:
-    """Run a model on images in evaluation mode and return the inputs of each layer's attention, in float32."""
+    """Run a model on images in evaluation mode and return the inputs of each layer's attention, in float32.
+
+    A compiled model runs as it is written here: compiled code may not call the hooks that record its layers.
+    """
     training = vit.training
     try:
-        with torch.no_grad(), record_calls(vit.backends()) as calls:
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"), record_calls(vit.backends()) as calls:
             vit.eval()(images)
     finally:
         vit.train(training)

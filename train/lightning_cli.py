@@ -8,6 +8,7 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import yaml
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, EMAWeightAveraging, LearningRateMonitor, ProgressBar, TQDMProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
@@ -34,7 +35,7 @@ from train.checkpoint import (
     vit_config,
 )
 from train.command_line import import_modules
-from train.config import current_arguments, options_of
+from train.config import UNREADABLE, current_arguments, options_of, without_unreadable
 from train.data.sizes import Size
 from train.run_folder import (
     CHECKPOINTS,
@@ -64,6 +65,8 @@ class SaveRecipe(SaveConfigCallback):
             config.ckpt_path = None
             with write_aside(Path(config.run_dir) / self.config_filename) as partial:
                 self.parser.save(config, partial, skip_none=False, overwrite=True, multifile=False)
+                if UNREADABLE in (text := partial.read_text()):
+                    partial.write_text(yaml.safe_dump(without_unreadable(yaml.safe_load(text)), sort_keys=False))
 
 
 def check_seed(value: int | bool) -> int:

@@ -19,6 +19,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from performer_string import ViT, ViTConfig
 from performer_string.utils.renames import current_fields
 from train.augmentation import build_mixes, random_positions, random_size
+from train.data.module import ImageData
 from train.distill import DistillationConfig, Teacher
 from train.optim import OptimConfig, learning_rate, parameter_groups
 
@@ -117,7 +118,8 @@ class ImageClassifier(L.LightningModule):
 
     def setup(self, stage: str) -> None:
         if stage == "fit" and self.distillation.teacher:
-            self.teacher = Teacher(self.distillation, self.vit, self.trainer.datamodule)  # type: ignore[attr-defined]
+            data: ImageData = self.trainer.datamodule  # type: ignore[attr-defined]
+            self.teacher = Teacher(self.distillation, self.vit, data, self.optim.image_scale)
 
     def on_fit_start(self) -> None:
         if self.teacher is not None:

@@ -15,6 +15,7 @@ from lightning.pytorch.trainer.states import TrainerFn
 from performer_string.utils.seeds import derive_seed
 from train._compat import count_whole_epochs
 from train.callbacks.stopping import ends_within, validation_due, whole_window
+from train.random_state import seed_others
 from train.run_folder import LAST, write_aside
 
 
@@ -112,7 +113,7 @@ class LastCheckpoint(Checkpoint):
 
 
 class StepSeed(Callback):
-    """Draw random numbers of a step (mixup, stochastic depth) from (seed, step, rank) alone.
+    """Draw random numbers of a step (mixup, stochastic depth) from (seed, step, rank) alone, by torch, numpy or Python.
 
     The order of the data and the random features are such functions too. So a resumed run needs no saved random state
     to end with the same weights as one that was not stopped.
@@ -123,7 +124,9 @@ class StepSeed(Callback):
 
     def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
         step = trainer.fit_loop.epoch_loop.total_batch_idx
-        torch.manual_seed(derive_seed(self.seed, "step", step, trainer.global_rank))
+        seed = derive_seed(self.seed, "step", step, trainer.global_rank)
+        torch.manual_seed(seed)
+        seed_others(seed)
 
 
 class WholeEpochs(Callback):

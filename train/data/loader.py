@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from performer_string.utils.seeds import derive_seed
+from train.random_state import seeded_everywhere
 
 Key = tuple[int, int]  # (epoch, index)
 
@@ -65,6 +66,9 @@ class EpochSampler(Sampler[list[Key]]):
 class KeyedDataset(Dataset[tuple[Tensor, int]]):
     """A dataset by (epoch, index), whose random augmentations depend on (seed, epoch, index) alone, in any worker.
 
+    This holds for what is drawn from the global generators of torch, numpy and Python. A generator that an augmentation
+    holds itself (`numpy.random.default_rng()`) is not seen here.
+
     Args:
         dataset: images and labels by index.
         seed: of the augmentations.
@@ -79,9 +83,7 @@ class KeyedDataset(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, key: Key) -> tuple[Tensor, int]:
         epoch, index = key
-        with torch.random.fork_rng(devices=[]):
-            # Of the CPU alone: `torch.manual_seed` queues a seed for each kind of device, half of a small image's time.
-            torch.default_generator.manual_seed(derive_seed(self.seed, "augment", epoch, index))
+        with seeded_everywhere(self.seed, "augment", epoch, index):
             return self.dataset[epoch * len(self) + index if self.stream else index]
 
 

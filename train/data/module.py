@@ -18,6 +18,7 @@ from performer_string.utils.validation import check_types
 from train.data.arrow import ArrowDataset, ArrowTask
 from train.data.images import AUGMENTATIONS, Cover, Transformed
 from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignore_stop_signals
+from train.data.reading import BACKGROUND, check_background
 from train.data.sizes import Size
 from train.data.sources import SOURCES, majority_accuracy, open_source
 from train.data.splits import ImageSplits
@@ -40,6 +41,7 @@ class ImageData(L.LightningDataModule):
         workers: processes that prepare data; 0 for none.
         mean: of each channel, in [0, 1]; by default the source's, 0.5 for a `folder`.
         std: standard deviation of each channel, likewise.
+        background: red, green and blue, 0 to 255, beneath transparent images of a `folder` or of `imagenet`.
         arrow: the version of the arrow task.
         size: [height, width] to train at, in pixels; the recipe takes it from the model. Images are made to cover the
             size that they are wanted at, and their middle is cut out.
@@ -58,6 +60,7 @@ class ImageData(L.LightningDataModule):
     workers: int = 1
     mean: list[float] | None = None
     std: list[float] | None = None
+    background: list[int] = field(default_factory=lambda: list(BACKGROUND))
     arrow: ArrowTask = field(default_factory=ArrowTask)
     size: list[int] = field(default_factory=lambda: [108, 108])
     seed: int = 0
@@ -79,6 +82,7 @@ class ImageData(L.LightningDataModule):
         if not 0 < self.val_fraction < 1:
             raise ValueError(f"val_fraction has to lie between 0 and 1, not {self.val_fraction}.")
         self.sizes()  # an error where one is none
+        check_background(self.background)
         if self.batch_size < 1 or self.workers < 0 or self.val_size < 1 or self.train_size < 0:
             raise ValueError("batch_size and val_size have to be positive, workers and train_size 0 or more.")
         self.stored = None if self.source == "arrow" else SOURCES[self.source]  # arrows are drawn
@@ -134,7 +138,7 @@ class ImageData(L.LightningDataModule):
     def splits(self) -> ImageSplits:
         """Return the stored images, at the root as it is when they are first asked for."""
         if self._splits is None:
-            self._splits = ImageSplits(self.source, self.root, self.val_fraction)
+            self._splits = ImageSplits(self.source, self.root, self.val_fraction, self.background)
             if self._trained is not None:
                 self._splits.check_checkpoint(self._trained)
         return self._splits

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 from torchvision import datasets
 from torchvision.datasets import VisionDataset
 
 from performer_string.utils.log import warn_once
+from train.data.folders import classes_in, labelled_images
+from train.data.reading import BACKGROUND, open_image
 
 log = logging.getLogger(__name__)
 
@@ -51,53 +52,55 @@ CIFAR = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 ENDINGS = {*datasets.folder.IMG_EXTENSIONS, ".gif", ".jfif", ".avif", ".jp2", ".tga"} & {*Image.registered_extensions()}
 
 
-def open_image(path: str) -> Image.Image:
-    """Return an image as RGB, upright as its EXIF says.
-
-    16 bits a pixel are scaled to 8, where Pillow's conversion would cut off at 255.
-
-    Raises:
-        OSError: for any reason that it cannot be read.
-    """
-    try:
-        with open(path, "rb") as file:
-            image: Image.Image = ImageOps.exif_transpose(Image.open(file))
-            if image.mode == "F":
-                raise ValueError("floating-point pixels have no range: save it with 8 or 16 bits")
-            if image.mode.startswith("I"):
-                image = Image.fromarray((np.asarray(image).clip(0, 65535) / 257).round().astype(np.uint8))
-            return image.convert("RGB")
-    except OSError:
-        raise
-    except (
-        Exception
-    ) as error:  # Pillow raises many types: a damaged chunk is a SyntaxError, too large a one has another type
-        raise OSError(f"{type(error).__name__}: {error}") from error
-
-
-def classes_in(folder: Path) -> list[str]:
-    """Return the names of a folder's folders in their order, without hidden ones such as .ipynb_checkpoints."""
-    return sorted(inside.name for inside in folder.iterdir() if inside.is_dir() and not inside.name.startswith("."))
-
-
 class ClassFolders(datasets.ImageFolder):
-    """A folder of images for each class. Files of other endings than those of images are left out, with a warning."""
+    """A folder of images for each class, with the folders inside of it.
+
+    Hidden files and folders are left out, and so is what links reach a second time. Files of other endings than those
+    of images are left out with a warning.
+
+    Attributes:
+        background: colour beneath transparent images, of which the first is reported.
+    """
+
+    background: Sequence[int] = BACKGROUND
 
     def __init__(self, root: Path):
         other: Counter[str] = Counter()
 
         def is_image(path: str) -> bool:
             ending = Path(path).suffix.lower()
-            if Path(path).name.startswith("."):  # as `._NAME.jpg`, which macOS leaves on other file systems
-                return False
             if ending not in ENDINGS:
                 other[ending] += 1
             return ending in ENDINGS
 
-        super().__init__(str(root), loader=open_image, is_valid_file=is_image)
+        super().__init__(str(root), loader=self.read, is_valid_file=is_image)
+        self.reported = torch.zeros((), dtype=torch.bool).share_memory_()  # with the processes that load images
         if other:
             counted = ", ".join(f"{count} of {ending or 'no ending'}" for ending, count in sorted(other.items()))
             warn_once(log, f"endings in {root}", f"{root}: files that are no images are left out: {counted}.")
+
+    def read(self, path: str) -> Image.Image:
+        """Return an image as RGB, on the background where it is transparent."""
+        image = open_image(path, self.background)
+        if image.info["laid_on"] and not self.reported:
+            self.reported.fill_(True)
+            log.warning(
+                f"{self.root}: images with transparency, such as {path}, are laid on data.background="
+                f"{list(self.background)} (red, green, blue)."
+            )
+        return image
+
+    @staticmethod
+    def make_dataset(
+        directory: str | Path,
+        class_to_idx: dict[str, int],
+        extensions: Any = None,
+        is_valid_file: Callable[[str], bool] | None = None,
+        allow_empty: bool = False,
+    ) -> list[tuple[str, int]]:
+        """Return the paths of the images with their labels; arguments as torchvision's `DatasetFolder` gives them."""
+        assert is_valid_file is not None
+        return labelled_images(str(directory), class_to_idx, is_valid_file)
 
     def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
         classes = classes_in(Path(directory))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +17,8 @@ from torch import Tensor
 from torchvision import datasets
 
 from train.data.images import shuffled
-from train.data.sources import SOURCES, open_source
+from train.data.reading import BACKGROUND
+from train.data.sources import SOURCES, ClassFolders, open_source
 
 
 def class_names(dataset: Any) -> list[str]:
@@ -47,10 +48,11 @@ class ImageSplits:
         source: a name in SOURCES.
         root: where the files are.
         val_fraction: share of the training images that is held out.
+        background: colour beneath transparent images of a folder.
     """
 
-    def __init__(self, source: str, root: str, val_fraction: float):
-        self.source, self.root, self.val_fraction = source, root, val_fraction
+    def __init__(self, source: str, root: str, val_fraction: float, background: Sequence[int] = BACKGROUND):
+        self.source, self.root, self.val_fraction, self.background = source, root, val_fraction, background
         self.num_classes = SOURCES[source].classes or 0  # of a folder when one of its sets is open
         self._classes: dict[str, list[str]] = {}  # by what has them
         self._trained: Mapping[str, Any] | None = None
@@ -130,6 +132,8 @@ class ImageSplits:
 
     def _open(self, train: bool) -> Any:
         dataset = open_source(self.source, Path(self.root).expanduser(), train)
+        if isinstance(dataset, ClassFolders):
+            dataset.background = self.background
         names = class_names(dataset)
         if len(names) == 1:
             raise ValueError(f"{self.root} has one class only, {names[0]}: nothing to tell apart.")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset
 
 from tests.helpers.training import REPOSITORY
 from train.callbacks.checkpoints import StepSeed
@@ -112,11 +114,51 @@ raise RuntimeError("a crash")
     assert "a crash" in done.stderr
 
 
-def test_steps_draw_other_numbers_on_each_rank():
+GENERATORS = {"torch": lambda: float(torch.rand(())), "numpy": np.random.rand, "python": random.random}
+
+
+class Draws(Dataset):
+    """Items that are drawn from every global generator."""
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int):
+        return torch.tensor([draw() for draw in GENERATORS.values()], dtype=torch.float64), 0
+
+
+@pytest.mark.parametrize("number", range(3), ids=GENERATORS)
+def test_augmentations_are_functions_of_seed_epoch_and_index(number):
+    keys = [(0, 0), (0, 1), (1, 0), (0, 0)]
+    here = [float(KeyedDataset(Draws(), 5)[key][0][number]) for key in keys]
+    there = DataLoader(KeyedDataset(Draws(), 5), sampler=keys, batch_size=None, num_workers=1)
+    assert [float(x[number]) for x, _ in there] == here
+    assert len(set(here)) == 3
+    assert here[0] == here[3] != float(KeyedDataset(Draws(), 6)[0, 0][0][number])
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_augmentations_leave_the_generators_as_they_are(name):
+    draw = GENERATORS[name]
+    StepSeed(5).on_train_batch_start(step(0), None, None, 0)
+    expected = [draw(), draw()]
+    StepSeed(5).on_train_batch_start(step(0), None, None, 0)
+    first = draw()
+    KeyedDataset(Draws(), 5)[0, 0]
+    assert [first, draw()] == expected
+
+
+def step(number: int, rank: int = 0) -> SimpleNamespace:
+    """Return what StepSeed reads of a trainer."""
+    loop = SimpleNamespace(epoch_loop=SimpleNamespace(total_batch_idx=number))
+    return SimpleNamespace(fit_loop=loop, global_rank=rank)
+
+
+@pytest.mark.parametrize("name", GENERATORS)
+def test_steps_draw_other_numbers_on_each_rank(name):
     drawn = []
-    for step, rank in ((0, 0), (0, 1), (1, 0), (0, 0)):
-        loop = SimpleNamespace(epoch_loop=SimpleNamespace(total_batch_idx=step))
-        StepSeed(5).on_train_batch_start(SimpleNamespace(fit_loop=loop, global_rank=rank), None, None, 0)
-        drawn.append(float(torch.rand(())))
+    for number, rank in ((0, 0), (0, 1), (1, 0), (0, 0)):
+        StepSeed(5).on_train_batch_start(step(number, rank), None, None, 0)
+        drawn.append(GENERATORS[name]())
     assert len(set(drawn)) == 3
     assert drawn[0] == drawn[3]

@@ -1,0 +1,38 @@
+"""Compiled models in training: what looks into their layers sees them, and a training comes to its end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from performer_string import ViT, ViTConfig
+from tests.helpers.runs import fit, metrics
+from train.inspection import inspect_attention
+
+SMALL = ViTConfig(image_size=16, patch_size=4, width=16, depth=2, num_heads=2, num_classes=4)
+
+
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
+@pytest.mark.parametrize("batches", [[8], [8, 3]], ids=str)
+def test_attention_of_a_compiled_model(attention, batches):
+    """Whatever batches it was compiled for."""
+    torch.compiler.reset()
+    model, images = ViT(replace(SMALL, attention=attention)).eval(), torch.rand(4, 3, 16, 16)
+    expected = [layer.weights() for layer in inspect_attention(model, images)]
+    model.compile(backend="eager")
+    with torch.no_grad():
+        for size in batches:
+            model(torch.rand(size, 3, 16, 16))
+    result = [layer.weights() for layer in inspect_attention(model, images)]
+    assert len(result) == 2
+    torch.testing.assert_close(result, expected)
+
+
+@pytest.mark.slow
+def test_training_with_an_odd_last_batch(config, tmp_path):
+    """20 validation images in batches of 8."""
+    run = tmp_path / "run"
+    fit(config, run, "--compile", "eager", "--data.val_size", "20", "--trainer.max_epochs", "1", "--data.workers", "0")
+    assert metrics(run)["step"] == 10

@@ -1,0 +1,69 @@
+"""The recipe beside a run can be read again, whatever its callbacks have as defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import yaml
+from lightning.pytorch.callbacks import Callback
+
+from tests.helpers.runs import KilledError, fit
+from tests.helpers.training import last
+from train import cli
+from train.callbacks.checkpoints import StepSeed
+from train.checkpoint import read_checkpoint
+from train.config import without_unreadable
+
+
+class Odd(Callback):
+    """A callback with defaults that are no text."""
+
+    def __init__(
+        self,
+        device: torch.device | str = torch.device("cpu"),  # noqa: B008
+        function: Callable[[int], int] = lambda x: x,
+        dtype: torch.dtype = torch.float32,
+        factor: float = 2.0,
+    ):
+        assert isinstance(device, torch.device | str)
+        assert callable(function)
+        assert isinstance(dtype, torch.dtype)
+        assert factor == 3
+
+
+CALLBACKS = {
+    "averaging": [
+        "StochasticWeightAveraging",
+        "--trainer.callbacks.swa_lrs=0.001",
+        "--trainer.callbacks.swa_epoch_start=2",
+    ],
+    "odd": ["tests.train.test_saved_recipe.Odd", "--trainer.callbacks.factor=3"],
+}
+
+
+@pytest.mark.parametrize("name", CALLBACKS)
+def test_a_killed_run_with_a_callback_is_resumed(config, tmp_path, monkeypatch, name):
+    arguments = ["--trainer.callbacks+", *CALLBACKS[name], "--ema", "0", "--trainer.logger", "false"]
+    arguments += ["--data.workers", "0", "--data.train_size", "32", "--data.resolutions", "[]"]
+    fit(config, tmp_path / "whole", *arguments)
+
+    def die(self, trainer, module, *others):
+        if trainer.global_step == 4:
+            raise KilledError
+
+    monkeypatch.setattr(StepSeed, "on_train_batch_end", die)
+    with pytest.raises(KilledError):
+        fit(config, tmp_path / "killed", *arguments)
+    monkeypatch.undo()
+    assert "Unable to serialize" not in (tmp_path / "killed" / "config.yaml").read_text()
+    cli.run(["resume", str(tmp_path / "killed")])
+    one, other = (read_checkpoint(last(tmp_path / run)) for run in ("whole", "killed"))
+    assert one["global_step"] == other["global_step"] == 12
+    assert all(torch.equal(value, other["state_dict"][key]) for key, value in one["state_dict"].items())
+
+
+def test_values_that_are_no_text_are_left_out():
+    text = "a: {b: Unable to serialize instance <f>, c: 1}\nd: [{e: Unable to serialize instance x}, 2]"
+    assert without_unreadable(yaml.safe_load(text)) == {"a": {"c": 1}, "d": [{}, 2]}
