@@ -18,6 +18,7 @@ from torch.compiler import list_backends
 
 from performer_string import ViTConfig
 from performer_string.utils.registry import lookup
+from train import slurm
 from train._compat import AskedSettingsCLI
 from train.callbacks.checkpoints import AtomicCheckpoints, LastCheckpoint, MovableCheckpoint, StepSeed, WholeEpochs
 from train.callbacks.checks import CheckData, LockRun, ShowTraceback
@@ -120,7 +121,7 @@ class TrainingCLI(AskedSettingsCLI):
             self.save_config_callback = None  # the run's configuration stays, for `resume`
             warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`")  # of training's
             return
-        if config.init_from and not self.resumed:
+        if config.init_from and (self.requeued or not self.resumed):
             self.keep_grid(config.init_from, config.model.vit)
         if str(config.trainer.precision) in ("16-true", "transformer-engine-float16"):
             raise ValueError(
@@ -139,12 +140,18 @@ class TrainingCLI(AskedSettingsCLI):
                     f"--config RUN/config.yaml (and --ckpt_path FILE for another one than its last)."
                 )
             config.ckpt_path = str(latest)
+        if fits and config.ckpt_path and "init_from" in dict(options_of(self.arguments)):  # a run's file says it later
+            raise ValueError("--init_from starts a training and --ckpt_path continues one: give one of them.")
+        command = f"{self.parser.prog} {shlex.join(self.arguments)}"
+        if fits and not config.ckpt_path:
+            run_dir = run_dir or slurm.run_folder(command)
+        self.requeued = fits and run_dir is not None and slurm.is_requeued(run_dir, command)
+        if self.requeued and run_dir is not None and (latest := latest_checkpoint(run_dir)):
+            config.ckpt_path = str(latest)
         self.resumed: str | None = config.ckpt_path or None
         resumed = Path(self.resumed) if self.resumed else None
         resumed_run = resumed.parents[1] if resumed and resumed.parent.name == CHECKPOINTS else None
         folder = run_dir or resumed_run
-        if fits and self.resumed and "init_from" in dict(options_of(self.arguments)):  # a run's file says it for later
-            raise ValueError("--init_from starts a training and --ckpt_path continues one: give one of them.")
         goes_on = folder and resumed_run and resumed_run.resolve() == folder.resolve()
         if fits and folder and not goes_on and latest_checkpoint(folder):
             raise ValueError(
@@ -198,7 +205,8 @@ class TrainingCLI(AskedSettingsCLI):
         if fits:
             callbacks += [LockRun(run), ShowTraceback(), ModelFigures(), ValidateAtEnd(), GradientNorm(), Throughput()]
             callbacks += [EMAWeightAveraging(decay=config.ema, use_buffers=False)] if config.ema else []
-            callbacks += [CleanStop(run / CHECKPOINTS, program)]  # after the average has taken the step
+            warning = slurm.requeue_signal(more["plugins"])
+            callbacks += [CleanStop(run / CHECKPOINTS, program, warning)]  # after the average has taken the step
             callbacks += [FinalMetrics(self.parser.dump(self.config), run / METRICS, program)]
             callbacks += [History(run / HISTORY, self.arguments, program)]
         if fits and asked["enable_checkpointing"] is not False:

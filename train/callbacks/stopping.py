@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import Callback, Timer
 from lightning.pytorch.utilities import rank_zero_info
 
 from train.run_folder import LAST
+from train.slurm import requeue
 
 
 def at_the_end(trainer: L.Trainer) -> bool:
@@ -78,7 +79,8 @@ class JobTimer(Timer):
 class CleanStop(Callback):
     """Stop a training cleanly on Ctrl-C, SIGTERM or at the end of `max_time`.
 
-    The first signal ends the current step, saves the state and stops. A second one stops at once.
+    The first signal ends the current step, saves the state and stops. A second one stops at once. The signal by which
+    SLURM warns of the end of a job does likewise, and the job is queued again once the state is saved.
 
     A signal waits in these cases for the next step, or for the end of the epoch where it is near:
 
@@ -90,12 +92,17 @@ class CleanStop(Callback):
     Args:
         directory: of the checkpoint.
         program: that continues a run, for the message.
+        warning: the signal by which SLURM warns, None for none.
     """
 
-    def __init__(self, directory: Path, program: str):
-        self.path, self.program = directory / LAST, program
+    def __init__(self, directory: Path, program: str, warning: int | None = None):
+        self.path, self.program, self.warning = directory / LAST, program, warning
         self.signal: int | None = None
         self._before: dict[int, Any] = {}
+
+    def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
+        if self.warning is not None:  # before Lightning, whose handler would save amid a step
+            self._before[self.warning] = signal.signal(self.warning, self._receive)
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -103,6 +110,9 @@ class CleanStop(Callback):
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.signal = number
+        if number == self.warning:
+            rank_zero_info("\nSLURM ends this job soon: it is stopped after this step, and queued again.")
+            return
         rank_zero_info("\nStopping after this step; once more to stop at once.")
         self._restore()
 
@@ -129,6 +139,9 @@ class CleanStop(Callback):
                 f"{why} at step {trainer.global_step}. Continue with: {self.program} resume "
                 f"{shlex.quote(str(self.path.parents[1]))}"
             )
+            warned = self.signal is not None and self.signal == self.warning
+            if trainer.strategy.reduce_boolean_decision(warned, all=False) and trainer.is_global_zero:
+                requeue()
             raise KeyboardInterrupt
 
     def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
