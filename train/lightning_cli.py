@@ -17,6 +17,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from torch.compiler import list_backends
 
 from performer_string import ViTConfig
+from performer_string.models.checkpoint import find_checkpoint
 from performer_string.utils.registry import lookup
 from train import slurm
 from train._compat import AskedSettingsCLI
@@ -87,7 +88,9 @@ class TrainingCLI(AskedSettingsCLI):
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
         parser.add_argument("--run_dir", type=str, default="", help="where the run writes; runs/TIME by default")
         parser.add_argument("--ema", type=float, default=0.0, help="decay of an average of the weights; 0 for none")
-        parser.add_argument("--init_from", type=str, default="", help="a checkpoint to start with the weights of")
+        parser.add_argument(
+            "--init_from", type=str, default="", help="a checkpoint, or a run's folder, to start with the weights of"
+        )
         parser.add_argument("--imports", type=list[str] | str, default=[], help="your modules, imported first")
         parser.add_argument("--compile", type=str, default="", help="a backend of torch.compile, such as inductor")
         parser.add_argument("--checkpoint_every", type=int, default=500, help="steps between saves of last.ckpt")
@@ -116,6 +119,8 @@ class TrainingCLI(AskedSettingsCLI):
         for name in ("run_dir", "init_from", "ckpt_path"):  # a shell does this not after `=`, nor does YAML
             if config.get(name):
                 config[name] = str(Path(config[name]).expanduser())
+        if config.get("init_from"):
+            config.init_from = str(find_checkpoint(config.init_from))
         self.choose_run(config)
         if not fits:
             self.save_config_callback = None  # the run's configuration stays, for `resume`

@@ -185,7 +185,7 @@ def test_resume_within_epoch_under_max_steps(config, tmp_path):
 
 def test_resume_of_run_with_init_from(config, whole, tmp_path):
     run = tmp_path / "run"
-    fit(config, run, "--init_from", str(last(whole)), "--trainer.max_epochs", "1")
+    fit(config, run, "--init_from", str(whole), "--trainer.max_epochs", "1")
     cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
     assert metrics(run)["step"] == 20
     assert f"init_from: {last(whole)}" in (run / "config.yaml").read_text()
