@@ -83,6 +83,7 @@ def test_the_encoding_is_what_its_generators_say(own_module):
     assert encoding.bfloat16().directions.dtype == torch.float32
 
 
+@pytest.mark.slow
 def test_own_class_is_trained(config, own_module, tmp_path):
     model = importlib.import_module("mine").Plain
     fit = cli.run(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run")], model=model)

@@ -6,6 +6,8 @@ import pytest
 
 from .make_eval import EVALUATIONS, TABLES, evaluate, read
 
+pytestmark = pytest.mark.slow
+
 Rows = list[dict[str, str]]
 # Columns that may be called otherwise now, with the names that they may have.
 RENAMED = {"null": ("null", "majority baseline", "majority", "baseline")}

@@ -11,6 +11,8 @@ from performer_string import ViT, ViTConfig
 from tests.helpers.runs import fit, metrics
 from train.inspection import inspect_attention
 
+pytestmark = pytest.mark.slow
+
 SMALL = ViTConfig(image_size=16, patch_size=4, width=16, depth=2, num_heads=2, num_classes=4)
 
 

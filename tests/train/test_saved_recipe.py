@@ -16,6 +16,8 @@ from train.callbacks.checkpoints import StepSeed
 from train.checkpoint import read_checkpoint
 from train.config import without_unreadable
 
+pytestmark = pytest.mark.slow
+
 
 class Odd(Callback):
     """A callback with defaults that are no text."""

@@ -15,6 +15,8 @@ from train import slurm
 from train.callbacks.checkpoints import StepSeed
 from train.checkpoint import read_checkpoint
 
+pytestmark = pytest.mark.slow
+
 SHORT = ["--ema", "0", "--trainer.logger", "false", "--data.workers", "0", "--data.train_size", "32"]
 SHORT += ["--data.resolutions", "[]", "--trainer.max_epochs", "2"]
 
