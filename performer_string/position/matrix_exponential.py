@@ -76,8 +76,8 @@ def exponential_of_combination(coordinates: Tensor, skew: Tensor) -> Tensor:
     """
     with without_autocast(skew):
         x = torch.einsum("mc,hcnij->hmnij", coordinates, skew)
-        # Under a compiler the number of squarings has no value, and torch's function is one operation to it.
-        return torch.matrix_exp(x.contiguous()) if values_unavailable() else skew_exponential(x)
+        # The number of squarings has no value under a compiler or on the meta device. torch's function needs none.
+        return torch.matrix_exp(x.contiguous()) if values_unavailable() or x.is_meta else skew_exponential(x)
 
 
 def chunked_exponential_of_combination(coordinates: Tensor, skew: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ def chunked_exponential_of_combination(coordinates: Tensor, skew: Tensor) -> Ten
     Returns:
         Orthogonal blocks, [H, M, n, b, b].
     """
-    if values_unavailable():  # compilers and transforms do not support checkpointing
+    if values_unavailable() or coordinates.is_meta:  # compilers and transforms do not support checkpointing
         return exponential_of_combination(coordinates, skew)
     entries = CPU_CHUNK if skew.device.type == "cpu" else GPU_CHUNK
     positions_at_a_time = max(1, entries // max(1, skew[:, 0].numel()))
