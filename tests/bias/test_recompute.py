@@ -58,7 +58,7 @@ def test_slabs_are_the_definition_with_every_gradient(name, regime, slab, monkey
 
 
 class OwnDraw(RandomFeatures):
-    """A random map by `queries` alone, which docs/extending.md says is enough."""
+    """A random map by `queries` alone, which docs/guides/own-feature-map.md says is enough."""
 
     def queries(self, q):
         return self.project(q).sigmoid()
