@@ -13,6 +13,7 @@ from performer_string.models import checkpoint as models
 from performer_string.models.checkpoint import CheckpointError as CheckpointError
 from performer_string.models.checkpoint import find_checkpoint
 from performer_string.models.config import patch_and_image
+from performer_string.models.preprocessing import Preprocessing
 from performer_string.utils.renames import current_fields
 from train.data.module import ImageData
 from train.optim import OptimConfig
@@ -88,6 +89,7 @@ def load_trained(path: str | Path, **overrides: Any) -> Trained:
         vit = vit_config(content, **overrides)
         classifier = ImageClassifier(vit, resolutions=saved["resolutions"])
         classifier.load_state_dict(content["state_dict"])
+        classifier.vit.preprocessing = Preprocessing.of_checkpoint(content)
         data = ImageData.from_checkpoint(content["ImageData"])
         optim = OptimConfig(**current_fields(saved.get("optim", {})))  # what is newer has its default
         distillation = DistillationConfig(**saved.get("distillation", {}))

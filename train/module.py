@@ -117,8 +117,10 @@ class ImageClassifier(L.LightningModule):
         return cast(Tensor, self.vit(images, positions))
 
     def setup(self, stage: str) -> None:
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        if stage == "fit" and isinstance(data, ImageData):
+            self.vit.preprocessing = data.preprocessing()
         if stage == "fit" and self.distillation.teacher:
-            data: ImageData = self.trainer.datamodule  # type: ignore[attr-defined]
             self.teacher = Teacher(self.distillation, self.vit, data, self.optim.image_scale)
 
     def on_fit_start(self) -> None:
@@ -182,6 +184,8 @@ class ImageClassifier(L.LightningModule):
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["classifier"] = type(self).__qualname__
+        if self.vit.preprocessing is not None:
+            checkpoint["preprocessing"] = self.vit.preprocessing.plain()
 
     def configure_optimizers(self) -> Any:
         c = self.optim

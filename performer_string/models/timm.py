@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from performer_string.models.config import ViTConfig
+from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.vit import ViT
 
 TOLERANCE = 1e-6  # of the largest output, in float64: in float32 rounding hides another kind of GELU
@@ -51,6 +52,9 @@ def from_timm(model: nn.Module) -> ViT:
     vit.to(state["norm.weight"]).load_state_dict(state)
     vit.eval()
     check_same(model, vit)
+    pretrained = getattr(model, "pretrained_cfg", None) or {}
+    if pretrained.get("mean") and pretrained.get("std"):
+        vit.preprocessing = Preprocessing(tuple(pretrained["mean"]), tuple(pretrained["std"]))
     return vit.to(next(model.parameters()).dtype)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from os import PathLike
 from typing import Any, cast
@@ -24,6 +24,7 @@ from performer_string.models.checkpoint import find_checkpoint, read_checkpoint
 from performer_string.models.config import ViTConfig, patch_and_image
 from performer_string.models.initialise import initialise
 from performer_string.models.patches import check_images, patch_grid, patchify
+from performer_string.models.preprocessing import Preprocessing
 from performer_string.ops.layout import TokenLayout, make_grid
 from performer_string.ops.validation import check_mask
 from performer_string.position.grid import (
@@ -64,6 +65,7 @@ class ViT(nn.Module):
         self.patch, image_size = patch_and_image(c.patch_size, c.image_size)
         self.train_grid = tuple(c.position_grid) if c.position_grid is not None else self.grid(*image_size)
         self.num_prefix = c.registers + (c.pool == "cls")
+        self.preprocessing: Preprocessing | None = None  # of the images that it was trained on, where that is known
         self.grad_checkpointing = False
         self.rotation_cache = TensorCache(2)  # of the latest two grids; LieRE has N x d x d for each layer
         stream = draw_seed()
@@ -94,7 +96,34 @@ class ViT(nn.Module):
         model = cls(ViTConfig.of_checkpoint(content["hyper_parameters"]["vit"]))
         weights = {name: value for name, value in content["state_dict"].items() if name.startswith("vit.")}
         model.load_state_dict({name.removeprefix("vit."): value for name, value in weights.items()})
+        model.preprocessing = Preprocessing.of_checkpoint(content)
         return model.eval()
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes in the order of the logits; empty where they are not known."""
+        return () if self.preprocessing is None else self.preprocessing.classes
+
+    def transform(self, size: int | Sequence[int] | None = None) -> Callable[[Any], Tensor]:
+        """Return the transform of one image, as in validation: a PIL image or a uint8 tensor to floats [C, H, W].
+
+        Args:
+            size: height and width in pixels, or one number for both; the training resolution by default.
+
+        Raises:
+            ValueError: a model that does not know how its images were normalised, or a size that is no whole number
+                of patches.
+            ImportError: torchvision is not installed.
+        """
+        if self.preprocessing is None:
+            raise ValueError(
+                "this model does not know how its images were normalised. Set model.preprocessing = "
+                "performer_string.Preprocessing(mean=..., std=...); models of `ViT.from_checkpoint` have it."
+            )
+        size = patch_and_image(self.config.patch_size, self.config.image_size)[1] if size is None else size
+        size = (size,) * len(self.patch) if isinstance(size, int) else tuple(size)
+        self.grid(*size)  # an error where a side is no whole number of patches
+        return self.preprocessing.transform(size)
 
     def grid(self, *sizes: int) -> tuple[int, ...]:
         """Return the patches along each axis of an image of these sizes in pixels: height and width."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -29,39 +28,6 @@ def shuffled(total: int) -> Tensor:
 
 class UnreadableImageError(ValueError):
     """An image whose file is damaged, or of a kind that Pillow does not read."""
-
-
-class Cover(v2.Transform):
-    """Resize images until they cover a size and cut out their middle: no proportion changes.
-
-    An image of extreme proportions is cut first, so that resizing it takes no more memory than others do.
-    """
-
-    most = 8  # how many times as long as the size asked for an image is resized whole
-
-    def __init__(self, size: tuple[int, int]):
-        super().__init__()
-        self.size = size
-
-    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
-        least_height, least_width = self.size
-        inpt = self.cut(inpt)
-        height, width = inpt.shape[-2:]
-        if height * least_width < width * least_height:  # too wide: the height decides, and the width is rounded down
-            size = [least_height, max(least_width, least_height * width // height)]
-        else:
-            size = [max(least_height, least_width * height // width), least_width]
-        return v2.functional.center_crop(v2.functional.resize(inpt, size, antialias=True), list(self.size))
-
-    def cut(self, image: Any) -> Any:
-        """Return the middle of an image that is far longer than the size asked for, of the same parity."""
-        (height, width), (least_height, least_width) = image.shape[-2:], self.size
-        longest = [
-            math.ceil(self.most * least_height * width / least_width),
-            math.ceil(self.most * least_width * height / least_height),
-        ]
-        sides = [min(side, most + (side - most) % 2) for side, most in zip((height, width), longest, strict=True)]
-        return image if sides == [height, width] else v2.functional.center_crop(image, sides)
 
 
 class Transformed(Dataset[tuple[Tensor, int]]):

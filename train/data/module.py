@@ -13,12 +13,15 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 
+from performer_string.images.cover import Cover
+from performer_string.images.normalisation import BACKGROUND, NORMALISATION
+from performer_string.images.reading import check_background
+from performer_string.models.preprocessing import Preprocessing
 from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
-from train.data.arrow import ArrowDataset, ArrowTask
-from train.data.images import AUGMENTATIONS, Cover, Transformed
+from train.data.arrow import DIRECTIONS, ArrowDataset, ArrowTask
+from train.data.images import AUGMENTATIONS, Transformed
 from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignore_stop_signals
-from train.data.reading import BACKGROUND, check_background
 from train.data.sizes import Size
 from train.data.sources import SOURCES, majority_accuracy, open_source
 from train.data.splits import ImageSplits
@@ -88,7 +91,7 @@ class ImageData(L.LightningDataModule):
         self.stored = None if self.source == "arrow" else SOURCES[self.source]  # arrows are drawn
         self.in_channels = ArrowDataset.in_channels if self.stored is None else self.stored.channels
         self.num_classes = ArrowDataset.num_classes if self.stored is None else self.stored.classes
-        mean, std = ((0.0,), (1.0,)) if self.stored is None else (self.stored.mean, self.stored.std)
+        mean, std = NORMALISATION["arrow"] if self.stored is None else (self.stored.mean, self.stored.std)
         shift, scale = torch.tensor(self.mean or mean), torch.tensor(self.std or std)
         within = ((shift >= 0) & (shift <= 1)).all() and ((scale > 0) & (scale <= 1)).all()
         if not len(shift) == len(scale) == self.in_channels or not within:
@@ -228,6 +231,16 @@ class ImageData(L.LightningDataModule):
 
     def test_dataloader(self) -> list[DataLoader[Any]]:
         return [self.loader(self.held_out("test", size)) for size in self.sizes()]
+
+    def preprocessing(self) -> Preprocessing:
+        """Return what a model that is trained on these images has to know to read others."""
+        classes = DIRECTIONS if self.stored is None else self.splits().fingerprint["classes"]
+        return Preprocessing(
+            tuple(self.shift.flatten().tolist()),
+            tuple(self.scale.flatten().tolist()),
+            tuple(classes),
+            tuple(self.background),
+        )
 
     def normalise(self, images: Tensor) -> Tensor:
         """Return uint8 images [B, C, H, W] as floats, normalised by the source's mean and deviation."""

@@ -15,9 +15,10 @@ from torch import Tensor
 from torchvision import datasets
 from torchvision.datasets import VisionDataset
 
+from performer_string.images.normalisation import BACKGROUND, NORMALISATION
+from performer_string.images.reading import open_image
 from performer_string.utils.log import warn_once
 from train.data.folders import classes_in, labelled_images
-from train.data.reading import BACKGROUND, open_image
 
 log = logging.getLogger(__name__)
 
@@ -42,10 +43,6 @@ class Source:
     channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-
-
-IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-CIFAR = ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))
 
 
 # The list of torchvision, and what else Pillow reads as it comes.
@@ -140,43 +137,42 @@ def imagenette(root: Path, train: bool, download: bool) -> VisionDataset:
 
 SOURCES: dict[str, Source] = {
     "mnist": Source(
-        built_in(datasets.MNIST), "the four IDX files of MNIST in {root}/MNIST/raw", 10, 1, (0.1307,), (0.3081,)
+        built_in(datasets.MNIST), "the four IDX files of MNIST in {root}/MNIST/raw", 10, 1, *NORMALISATION["mnist"]
     ),
     "cifar10": Source(
         built_in(datasets.CIFAR10),
         "cifar-10-python.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html, unpacked in {root}",
         10,
         3,
-        *CIFAR,
+        *NORMALISATION["cifar10"],
     ),
     "cifar100": Source(
         built_in(datasets.CIFAR100),
         "cifar-100-python.tar.gz from https://www.cs.toronto.edu/~kriz/cifar.html, unpacked in {root}",
         100,
         3,
-        *CIFAR,
+        *NORMALISATION["cifar100"],
     ),
     "imagenette": Source(
         imagenette,
         "imagenette2-160.tgz from https://github.com/fastai/imagenette, unpacked in {root}",
         10,
         3,
-        *IMAGENET,
+        *NORMALISATION["imagenette"],
     ),
     "imagenet": Source(
         image_folder,
         "ImageNet from https://image-net.org as {root}/train/CLASS/*.JPEG and {root}/val/CLASS/*.JPEG",
         1000,
         3,
-        *IMAGENET,
+        *NORMALISATION["imagenet"],
     ),
     "folder": Source(
         image_folder,
         "images as {root}/train/CLASS/IMAGE and {root}/test/CLASS/IMAGE",
         None,
         3,
-        (0.5, 0.5, 0.5),
-        (0.5, 0.5, 0.5),
+        *NORMALISATION["folder"],
     ),
 }
 

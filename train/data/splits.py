@@ -16,8 +16,8 @@ from typing import Any, Literal
 from torch import Tensor
 from torchvision import datasets
 
+from performer_string.images.normalisation import BACKGROUND
 from train.data.images import shuffled
-from train.data.reading import BACKGROUND
 from train.data.sources import SOURCES, ClassFolders, open_source
 
 

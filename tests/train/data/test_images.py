@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
+from performer_string.images.cover import Cover
 from train.data import module
-from train.data.images import Cover
 from train.data.module import ImageData
 from train.data.sources import SOURCES
 

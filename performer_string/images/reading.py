@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageOps
 
-BACKGROUND = (128, 128, 128)  # black drawings stay visible on it, and white ones
+from performer_string.images.normalisation import BACKGROUND
 
 
 def check_background(colour: Sequence[int]) -> None:
@@ -48,29 +48,42 @@ def eight_bits(image: Image.Image) -> Image.Image:
     return grey
 
 
-def open_image(path: str, background: Sequence[int] = BACKGROUND) -> Image.Image:
-    """Return an image as RGB, upright as its EXIF says.
+def as_rgb(image: Image.Image, background: Sequence[int] = BACKGROUND) -> Image.Image:
+    """Return an image as RGB with 8 bits a channel, upright as its EXIF says.
 
-    16 bits a pixel are scaled to 8. `info["laid_on"]` of the result is whether it was transparent anywhere.
+    `info["laid_on"]` of the result is whether it was transparent anywhere.
+
+    Args:
+        image: of any mode of Pillow. 16 bits a pixel are scaled to 8.
+        background: red, green and blue beneath what is transparent, each 0 to 255.
+
+    Raises:
+        ValueError: pixels without a range to scale from.
+    """
+    upright: Any = ImageOps.exif_transpose(image)
+    if upright.mode == "F":
+        raise ValueError("floating-point pixels have no range: save it with 8 or 16 bits")
+    if upright.mode.startswith("I"):
+        upright = eight_bits(upright)
+    clear = is_transparent(upright)
+    result: Image.Image = lay_on(upright, background) if clear else upright.convert("RGB")
+    result.info["laid_on"] = clear
+    return result
+
+
+def open_image(path: str, background: Sequence[int] = BACKGROUND) -> Image.Image:
+    """Return the image of a file by `as_rgb`.
 
     Args:
         path: of the file.
-        background: red, green and blue beneath what is transparent, each 0 to 255.
+        background: as of `as_rgb`.
 
     Raises:
         OSError: for any reason that it cannot be read.
     """
     try:
         with open(path, "rb") as file:
-            image: Any = ImageOps.exif_transpose(Image.open(file))
-            if image.mode == "F":
-                raise ValueError("floating-point pixels have no range: save it with 8 or 16 bits")
-            if image.mode.startswith("I"):
-                image = eight_bits(image)
-            clear = is_transparent(image)
-            result: Image.Image = lay_on(image, background) if clear else image.convert("RGB")
-            result.info["laid_on"] = clear
-            return result
+            return as_rgb(Image.open(file), background)
     except OSError:
         raise
     except Exception as error:  # Pillow raises many types: a damaged chunk is a SyntaxError

@@ -9,9 +9,9 @@ from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision.transforms import v2
 
-from train.data.images import Cover
+from performer_string.images.cover import Cover
+from performer_string.images.reading import open_image
 from train.data.module import ImageData
-from train.data.reading import open_image
 
 DISC = ((np.indices((32, 32)) - 16) ** 2).sum(0) < 100
 RAMP = np.arange(64, dtype=np.int32).reshape(8, 8)

@@ -1,0 +1,15 @@
+"""How the pixels of each source of images are normalised."""
+
+from __future__ import annotations
+
+# Mean and standard deviation of each channel, of images in [0, 1], by the name of the source.
+NORMALISATION: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
+    "arrow": ((0.0,), (1.0,)),
+    "mnist": ((0.1307,), (0.3081,)),
+    "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "cifar100": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    "imagenette": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "folder": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+}
+BACKGROUND = (128, 128, 128)  # beneath transparent images: black drawings stay visible on it, and white ones

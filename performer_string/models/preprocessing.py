@@ -1,0 +1,92 @@
+"""What a model needs to know to read an image as it was trained: its classes, and how pixels are normalised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from performer_string.images.normalisation import BACKGROUND, NORMALISATION
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """Classes and normalisation of a trained model.
+
+    Attributes:
+        mean: of each channel, of images in [0, 1].
+        std: standard deviation of each channel.
+        classes: their names in the order of the logits; empty where they are not known.
+        background: red, green and blue, 0 to 255, beneath transparent images.
+    """
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    classes: tuple[str, ...] = ()
+    background: tuple[int, ...] = BACKGROUND
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std", "classes", "background"):  # lists where they come from JSON
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        if len(self.mean) != len(self.std):
+            raise ValueError(f"mean and std need a number for each channel, not {self.mean} and {self.std}.")
+
+    @classmethod
+    def of_checkpoint(cls, content: Mapping[str, Any]) -> Preprocessing | None:
+        """Return that of a checkpoint of `python -m train`; None where it does not say what it was trained on."""
+        if saved := content.get("preprocessing"):
+            return cls(**saved)
+        data = content.get("ImageData")  # of checkpoints before this was stored
+        if data is None or data["config"]["source"] not in NORMALISATION:
+            return None
+        config = data["config"]
+        mean, std = NORMALISATION[config["source"]]
+        background = config.get("background") or BACKGROUND
+        return cls(config["mean"] or mean, config["std"] or std, data.get("classes") or (), background)
+
+    def plain(self) -> dict[str, Any]:
+        """Return the fields as lists, for JSON, and for checkpoints that load with `weights_only=True`."""
+        return {name: list(value) for name, value in asdict(self).items()}
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Return uint8 images [.., C, H, W] as normalised floats."""
+        mean, std = (torch.tensor(x, device=images.device)[:, None, None] for x in (self.mean, self.std))  # [C, 1, 1]
+        return (images.float() / 255 - mean) / std
+
+    def transform(self, size: Sequence[int] | None) -> Callable[[Any], Tensor]:
+        """Return the transform of one image: a PIL image, or a uint8 tensor [C, H, W], to floats [C, height, width].
+
+        It is that of validation. An image is resized to cover the size, and its middle is cut out. Transparent images
+        are laid on the background, and 16 bits are scaled to 8.
+
+        Args:
+            size: height and width in pixels; None leaves the size of the image.
+
+        Raises:
+            ImportError: torchvision is not installed.
+            ValueError: from the transform, an image of another type or number of channels.
+        """
+        try:
+            from torchvision.transforms import v2
+
+            from performer_string.images.cover import Cover
+            from performer_string.images.reading import as_rgb
+        except ImportError as error:
+            raise ImportError("a transform of images needs torchvision and Pillow: pip install torchvision") from error
+        channels, cover = len(self.mean), None if size is None else Cover((size[0], size[1]))
+
+        def transform(image: Any) -> Tensor:
+            if not isinstance(image, Tensor):
+                rgb = as_rgb(image, self.background)
+                image = v2.functional.pil_to_tensor(rgb.convert("L") if channels == 1 else rgb)
+            if image.dtype != torch.uint8 or image.ndim != 3 or len(image) != channels:
+                raise ValueError(
+                    f"an image has to be a PIL image or a uint8 tensor [C, H, W] of {channels} channels, not "
+                    f"{image.dtype} of shape {list(image.shape)}."
+                )
+            return self.normalise(image if cover is None else cover(image))
+
+        return transform

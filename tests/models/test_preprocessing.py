@@ -1,0 +1,86 @@
+"""A model carries its classes, and the transform of its validation images."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from performer_string import Preprocessing, ViT, ViTConfig, fold
+from train.data.module import ImageData
+from train.module import ImageClassifier
+
+
+def small_vit(channels=3):
+    config = {"width": 8, "depth": 1, "num_heads": 1, "patch_size": 4, "image_size": [8, 12], "num_classes": 3}
+    return ViT(ViTConfig(**config, in_channels=channels))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    rng = np.random.default_rng(0)
+    for split in ("train", "test"):
+        for name, side in (("ant", 9), ("bee", 30), ("cat", 14)):
+            (tmp_path / split / name).mkdir(parents=True)
+            for i in range(2):
+                pixels = rng.integers(0, 256, (side, 17, 4), dtype=np.uint8)
+                Image.fromarray(pixels).save(tmp_path / split / name / f"{i}.png")
+    return tmp_path
+
+
+def test_transform_is_that_of_validation(folder):
+    data = ImageData(source="folder", root=str(folder), size=[8, 12], background=[9, 8, 7], mean=[0.4, 0.5, 0.6])
+    model = small_vit()
+    model.preprocessing = data.preprocessing()
+    assert model.classes == ("ant", "bee", "cat")
+    held_out = data.held_out("test", (8, 12))
+    for i, number in enumerate(held_out.indices.tolist()):
+        path, label = held_out.dataset.samples[number]
+        image, target = held_out[i]
+        assert (label, f"/{model.classes[label]}/" in path) == (target, True)
+        assert torch.equal(model.transform()(Image.open(path)), data.normalise(image))
+
+
+def test_transform_of_grey_images_and_tensors():
+    model = small_vit(channels=1)
+    model.preprocessing = Preprocessing((0.25,), (0.5,))
+    grey = torch.arange(96, dtype=torch.uint8).view(1, 8, 12)
+    expected = (grey.float() / 255 - 0.25) / 0.5
+    assert torch.equal(model.transform()(grey), expected)
+    assert torch.equal(model.transform()(Image.fromarray(grey[0].numpy())), expected)
+    assert model.transform(16)(grey).shape == (1, 16, 16)
+    with pytest.raises(ValueError, match="of 1 channels"):
+        model.transform()(grey.float())
+    with pytest.raises(ValueError, match="patch"):
+        model.transform(10)
+
+
+def test_preprocessing_is_carried():
+    model = small_vit()
+    with pytest.raises(ValueError, match="does not know how its images were normalised"):
+        model.transform()
+    model.preprocessing = Preprocessing((0.5,) * 3, (0.5,) * 3, ("a", "b", "c"))
+    for other in (fold(model), copy.deepcopy(model)):
+        assert other.classes == ("a", "b", "c")
+
+
+def test_checkpoints_hold_it(tmp_path):
+    classifier = ImageClassifier(small_vit().config)
+    data = {"config": {"source": "mnist", "mean": None, "std": None}, "classes": ["zero", "one", "two"]}
+    content = {"hyper_parameters": dict(classifier.hparams), "state_dict": classifier.state_dict()}
+    paths = {name: tmp_path / name for name in ("new", "old", "bare")}
+    saved = Preprocessing((0.1,) * 3, (0.2,) * 3, ("x", "y", "z"), (1, 2, 3))
+    classifier.vit.preprocessing = saved
+    new = dict(content)
+    classifier.on_save_checkpoint(new)
+    for name, values in (("new", new), ("old", {**content, "ImageData": data}), ("bare", content)):
+        torch.save(values, paths[name])
+    assert ViT.from_checkpoint(paths["new"]).preprocessing == saved
+    old = ViT.from_checkpoint(paths["old"])
+    assert old.preprocessing == Preprocessing((0.1307,), (0.3081,), ("zero", "one", "two"))
+    assert ViT.from_checkpoint(paths["bare"]).preprocessing is None
+
+
+def test_classes_of_arrows():
+    assert ImageData(size=[72, 72]).preprocessing() == Preprocessing((0.0,), (1.0,), ("up", "left", "down", "right"))
