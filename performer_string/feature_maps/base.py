@@ -8,7 +8,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from performer_string.ops.forms import FeatureForm
+from performer_string.ops.forms import FeatureForm, PolynomialKernel
 from performer_string.utils._compat import tensors_of
 from performer_string.utils.buffers import ComputedBuffers
 from performer_string.utils.dtype import full_precision, without_autocast
@@ -192,6 +192,10 @@ class FeatureMap(ComputedBuffers):
 
     def form(self) -> FeatureForm | None:
         """Return the map as fused kernels know it, or None for a map that is neither an exponential nor a power."""
+        return None
+
+    def polynomial_kernel(self) -> PolynomialKernel | None:
+        """Return the kernel where it is exactly a polynomial of q^T k, which needs no features; None for others."""
         return None
 
     def extra_repr(self) -> str:

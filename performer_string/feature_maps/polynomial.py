@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from performer_string.feature_maps.base import ALL, FeatureMap, Heads, inner_products, largest_key_norm
+from performer_string.ops.forms import PolynomialKernel
 from performer_string.utils.dtype import full_precision
 from performer_string.utils.validation import check_positive
 
@@ -104,6 +105,10 @@ class PolynomialFeatures(FeatureMap):
         """Return the logarithm of the kernel, [B, H, Nq, Nk]."""
         logits = inner_products(q, k) * self.scale
         return ((1 + logits + logits.square() / 2) if self.lower else logits.square()).log()
+
+    def polynomial_kernel(self) -> PolynomialKernel:
+        """Return the kernel, for attention without these features."""
+        return PolynomialKernel(self.scale, self.lower)
 
     def extra_repr(self) -> str:
         """Return the sizes and options, for `repr`."""

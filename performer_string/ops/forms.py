@@ -1,4 +1,4 @@
-"""Description of a feature map for fused kernels."""
+"""Descriptions of feature maps for fused kernels."""
 
 from __future__ import annotations
 
@@ -27,3 +27,16 @@ class FeatureForm:
     mirrored: bool = False
     square: float = 0.0
     order: int = 1
+
+
+@dataclass(frozen=True)
+class PolynomialKernel:
+    """Kernel (s q^T k)^2, or 1 + s q^T k + (s q^T k)^2 / 2, as `FeatureMap.polynomial_kernel` returns it.
+
+    Attributes:
+        scale: s.
+        lower: whether the lower orders are there.
+    """
+
+    scale: float
+    lower: bool

@@ -16,6 +16,7 @@ from performer_string.ops.chunked import chunked_attention
 from performer_string.ops.forms import FeatureForm
 from performer_string.ops.key_bias import key_logits, key_weights
 from performer_string.ops.layout import TokenLayout
+from performer_string.ops.polynomial import polynomial_attention
 from performer_string.ops.rotary import rotate_pair
 from performer_string.ops.validation import check_attention, check_feature_map, check_locality
 from performer_string.utils._compat import needs_plain_operations
@@ -90,8 +91,8 @@ def attend_linear(
 ) -> Tensor:
     """Compute `linear_attention` without its checks, for layers.
 
-    A locality sums over the keys itself. Otherwise a map with a fused form goes to a kernel. Explicit features serve
-    other maps, and transforms and exports, which need plain operations.
+    A locality sums over the keys itself. Otherwise a polynomial kernel needs no features, and a map with a fused form
+    goes to a kernel. Explicit features serve other maps, and transforms and exports, which need plain operations.
 
     Args:
         q, k, v, phi, rotation, locality, key_bias: as of `linear_attention`.
@@ -108,7 +109,13 @@ def attend_linear(
         key_bias = None
     if locality is not None:
         return _with_locality(q, k, v, phi, rotation, locality, layout, key_bias)
-    form = None if needs_plain_operations() else phi.form()
+    if needs_plain_operations():
+        return _with_features(q, k, v, phi, rotation, key_mask, key_bias)
+    if (kernel := phi.polynomial_kernel()) is not None:
+        q, k = rotate_pair(q, k, rotation)
+        with without_autocast(q):
+            return polynomial_attention(q, k, v, kernel, key_mask, key_bias)
+    form = phi.form()
     if form is None:
         return _with_features(q, k, v, phi, rotation, key_mask, key_bias)
     return _with_kernel(q, k, v, form, rotation, key_mask, key_bias)

@@ -22,7 +22,7 @@ MAPS: dict[str, Case] = {
     "polynomial": ("polynomial", {}),
     "polynomial-lower": ("polynomial", {"lower": True}),
 }
-KINDS = ["favor+", "arc-cosine-3", "polynomial"]  # an exponential, a power, and one without a fused form
+KINDS = ["favor+", "arc-cosine-3", "polynomial"]  # an exponential, a power, and an exact polynomial
 
 
 def make_map(name: str, heads: int, dim: int, features: int = 14) -> FeatureMap:

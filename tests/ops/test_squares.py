@@ -1,0 +1,171 @@
+"""Sums weighted by squared inner products, in both forms, and attention with polynomial kernels by them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.library import opcheck
+
+from performer_string import build_encoding, build_feature_map, grid_positions, linear_attention
+from performer_string.feature_maps.polynomial import PolynomialFeatures
+from performer_string.ops import reference, square_features, square_tiles, squares
+from tests.helpers.maps import compare, draw, draw_bias, draw_mask
+
+FORMS = ["tiles", "products"]
+
+
+@pytest.fixture
+def choose(monkeypatch):
+    """Return a function that chooses the form, and how little a tile or a chunk holds."""
+
+    def set_up(form: str, small: bool = False) -> None:
+        monkeypatch.setattr(squares, "is_linear_cheaper", lambda *_: form == "products")
+        if small:
+            monkeypatch.setattr(square_tiles, "CACHE_WEIGHTS", 60)
+            monkeypatch.setattr(square_features, "CACHE_PRODUCTS", 1)
+
+    return set_up
+
+
+def definition(a: Tensor, b: Tensor, u: Tensor) -> Tensor:
+    return torch.einsum("gid,gjd->gij", a, b) ** 2 @ u
+
+
+def draw_groups(groups: int, queries: int, keys: int, dim: int, width: int, dtype=torch.float64) -> list[Tensor]:
+    shapes = (groups, queries, dim), (groups, keys, dim), (groups, keys, width)
+    return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("sizes", "small"), [((3, 70, 131, 5, 4), True), ((2, 1, 9, 1, 1), False), ((5, 67, 3, 8, 7), True)]
+)
+def test_sums_and_gradients(choose, form, sizes, small):
+    choose(form, small)
+    leaves = draw_groups(*sizes)
+    compare(squares.squared_sums(*leaves), definition(*leaves), leaves)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dim", [2, 3, 4, 7, 16])
+def test_every_width(choose, form, dim):
+    choose(form)
+    leaves = draw_groups(2, 6, 5, dim, 3)
+    compare(squares.squared_sums(*leaves), definition(*leaves), leaves)
+
+
+@pytest.mark.parametrize("dim", [1, 2, 5, 6])
+def test_products_are_the_kernel(dim):
+    a, b, _ = draw_groups(2, 4, 3, dim, 1)
+    features = [square_features.products(square_features.twice(x)) for x in (a, b)]  # [G, m, N]
+    assert features[0].shape[1] == square_features.num_products(dim)
+    kernel = features[0].mT @ (square_features.pair_weights(dim, a) * features[1])
+    torch.testing.assert_close(kernel, (a @ b.mT) ** 2)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_second_derivatives(choose, form):
+    choose(form)
+    leaves = draw_groups(1, 3, 4, 3, 2)
+    assert torch.autograd.gradgradcheck(squares.squared_sums, leaves)
+
+
+def test_batched_gradients():
+    leaves = draw_groups(1, 3, 4, 3, 2)
+    out = squares.squared_sums(*leaves)
+    upstream = torch.randn(5, *out.shape, dtype=out.dtype)
+    batched = torch.autograd.grad(out, leaves, upstream, is_grads_batched=True, retain_graph=True)
+    for i, one in enumerate(upstream):
+        for all_of_them, alone in zip(batched, torch.autograd.grad(out, leaves, one, retain_graph=True), strict=True):
+            torch.testing.assert_close(all_of_them[i], alone)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_operation_of_compiled_graphs(choose, form):
+    choose(form)
+    leaves = draw_groups(2, 5, 6, 4, 3, torch.float32)
+    opcheck(torch.ops.performer_string.squared_sums.default, leaves)
+    out = torch.ops.performer_string.squared_sums(*leaves)
+    compare(out, definition(*leaves), leaves, rtol=1e-4, atol=1e-4)
+
+
+def test_the_cheaper_form_is_chosen():
+    def linear(tokens: int, dim: int) -> bool:
+        x = torch.empty(1, tokens, dim)
+        return squares.is_linear_cheaper(x, x, torch.empty(1, tokens, dim + 1))
+
+    for dim in (12, 16, 32, 64):
+        choices = [linear(tokens, dim) for tokens in range(16, 2**13, 16)]
+        assert choices == sorted(choices)  # once only, from N x N to linear
+        assert choices[0] is False
+        assert choices[-1] is True
+    assert not linear(1024, 64)
+    assert linear(1024, 16)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("extras", ["", "mask", "bias", "mask and bias"])
+def test_polynomial_attention(choose, form, lower, extras):
+    choose(form, small=True)
+    q, k, v = draw((2, 3, 35, 6))
+    phi = build_feature_map("polynomial", head_dim=6, num_heads=3, lower=lower)
+    rotation = build_encoding("circulant-string", head_dim=6, num_heads=3, coord_dim=2).double()(
+        grid_positions((5, 7)).double()
+    )
+    mask = draw_mask(2, 35) if "mask" in extras else None
+    bias = draw_bias(2, 3, 35) if "bias" in extras else None
+    leaves = [q, k, v] + ([] if bias is None else [bias])
+    fq, fk = (reference.polynomial_features(rotation.rotate(x), phi.scale, lower) for x in (q, k))
+    expected = reference.attend(reference.linear_weights(fq, fk, mask, bias), v)
+    compare(linear_attention(q, k, v, phi, rotation=rotation, key_mask=mask, key_bias=bias), expected, leaves)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("norm", [0.0, 1e-12, 1e-3, 1e3, 1e12])
+def test_any_norm(choose, form, lower, norm):
+    choose(form)
+    q, k, v = draw((1, 2, 9, 4))
+    phi = build_feature_map("polynomial", head_dim=4, num_heads=2, lower=lower)
+    expected = linear_attention(q, k, v, phi) if not lower else None
+    single = [x.detach().float().requires_grad_() for x in (q * norm, k * norm, v)]
+    out = linear_attention(*single, phi)
+    gradients = torch.autograd.grad(out.sum(), single)
+    assert all(x.isfinite().all() for x in (out, *gradients))
+    if expected is not None and norm:  # homogeneous
+        torch.testing.assert_close(out.double(), expected, rtol=1e-3, atol=1e-4)
+    if lower and norm < 1e-6:  # all weights are equal
+        torch.testing.assert_close(out.double(), v.mean(-2, keepdim=True).expand_as(v), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype):
+    q, k, v = (x.detach().to(dtype) for x in draw((2, 2, 50, 8)))
+    phi = build_feature_map("polynomial", head_dim=8, num_heads=2, lower=True)
+    out = linear_attention(q, k, v, phi)
+    assert out.dtype == dtype
+    expected = linear_attention(q.float(), k.float(), v.float(), phi)
+    torch.testing.assert_close(out.float(), expected, rtol=0, atol=0.01)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(linear_attention(q.float(), k.float(), v.float(), phi), expected)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_no_tensor_of_weights_or_products_is_saved(choose, form):
+    choose(form)
+    q, k, v = (torch.randn(1, 1, 200, 16, requires_grad=True) for _ in range(3))
+    phi = build_feature_map("polynomial", head_dim=16, num_heads=1)
+    saved: list[int] = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda x: (saved.append(x.numel()), x)[1], lambda x: x):
+        linear_attention(q, k, v, phi)
+    assert max(saved) <= 200 * 17
+
+
+def test_a_map_without_a_closed_form_goes_by_features(monkeypatch):
+    q, k, v = draw((1, 2, 12, 4))
+    phi = build_feature_map("polynomial", head_dim=4, num_heads=2)
+    by_kernel = linear_attention(q, k, v, phi)
+    monkeypatch.setattr(PolynomialFeatures, "polynomial_kernel", lambda self: None)
+    compare(linear_attention(q, k, v, phi), by_kernel, [q, k, v])
