@@ -23,9 +23,12 @@ from tqdm import tqdm
 from eval import checkpoints
 from eval.argument_types import positive_int
 from eval.checkpoints import name_of
-from eval.report import MAJORITY, Row, error_bars, select, unique
+from eval.plotting.accuracy import AccuracyScale, note_of
+from eval.plotting.axes import legend_above, note_below, plain_logarithm
+from eval.plotting.style import line_styles, panels
+from eval.report import MAJORITY, Row, select, unique
 from eval.speed.measure import CachedCall, check_rounds, multiplications, peak_bytes, time_in_turn
-from eval.statistics import mean_over_seeds, median_ratio
+from eval.statistics import mean_over_seeds, median_ratio, without_seed
 from performer_string import ViT, fold
 from train.data.sizes import Size
 
@@ -89,21 +92,32 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw accuracy over time and over operations, a curve through the resolutions of each model."""
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
     means = mean_over_seeds(rows)
-    for axis, quantity, title in zip(panels, ("ms", "GMACs"), ("milliseconds an image", "GMACs an image"), strict=True):
-        for number, model in enumerate(unique(means, "model")):
-            curve = sorted(select(means, model=model), key=lambda row: row["tokens"])
-            x, y = [row[quantity] for row in curve], [row["accuracy"] for row in curve]
-            marker = "os^D"[number // 10 % 4]
-            axis.errorbar(x, y, error_bars(curve), marker=marker, capsize=2, elinewidth=1, label=model)
-            for row in curve:
-                point = (row[quantity], row["accuracy"])
-                axis.annotate(str(row["resolution"]), point, (3, -9), textcoords="offset points", fontsize=6)
-        axis.axhline(rows[0][MAJORITY], color="grey", linestyle=":", label=MAJORITY)
+    models = list(dict.fromkeys(without_seed(row["model"]) for row in rows))
+    figure, axes = panels(2, height=2.8, sharey=True)
+    scale = AccuracyScale(rows)
+    titles = {"ms": "milliseconds an image", "GMACs": "GMACs an image"}
+    for axis, (quantity, title) in zip(axes, titles.items(), strict=True):
         axis.set(xscale="log", xlabel=title)
-        axis.grid(alpha=0.2)
-    panels[0].set(ylabel="accuracy in %")
-    panels[1].legend(fontsize=7)
+        for (model, style), name in zip(line_styles(models).items(), unique(means, "model"), strict=True):
+            curve = sorted(select(means, model=name), key=lambda row: row["tokens"])
+            x, y = [row[quantity] for row in curve], scale.values(curve, "accuracy")
+            ends = zip(scale.values(curve, "low"), scale.values(curve, "high"), strict=True)
+            axis.plot(x, y, label=model, **style)
+            axis.vlines(x, *zip(*map(sorted, ends), strict=True), color=style["color"], linewidth=0.8)
+            for row, *point in zip(curve, x, y, strict=True):
+                text = {"textcoords": "offset points", "fontsize": 6, "color": style["color"]}
+                axis.annotate(str(row["resolution"]), point, (3, -8), **text)
+        axis.margins(x=0.08)
+        plain_logarithm(axis.xaxis)
+        scale.finish(axis, rows)
+    for axis in axes[1:]:
+        axis.set_ylabel("")
+    legend_above(figure)
+    note_below(
+        figure,
+        f"{note_of(rows)}; beside each point: image size in pixels".replace(
+            "bands: lowest to highest seed", "bars: 95 % interval over seeds"
+        ),
+    )
     return figure

@@ -17,10 +17,14 @@ from matplotlib.figure import Figure
 from eval import checkpoints
 from eval.attention.interventions import GROUPS, interventions
 from eval.attention.model_changes import Intervention, changed
-from eval.report import MAJORITY, Row, error_bars, select, unique
+from eval.plotting.accuracy import AccuracyScale, finish_dots, label_rows, split_of
+from eval.plotting.axes import legend_above, note_below
+from eval.plotting.style import line_styles, panels
+from eval.report import Row, select, unique
 from train.data.sizes import ascending
 
 UNTOUCHED = "as trained"
+NAMES = ("model", "intervention")  # the columns that have labels
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,23 +66,26 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def plot(rows: Sequence[Row]) -> Figure:
-    """Draw bars of the accuracy under each intervention, a panel a resolution; a line is the model as trained."""
+    """Draw accuracy under each intervention, a panel for each image size; a line is the model as trained."""
     sizes = ascending(row["resolution"] for row in rows)
     names, models = unique(rows, "intervention"), unique(rows, "model")
-    figure = Figure(figsize=(2.2 + 2.6 * len(sizes), 1.2 + 0.22 * len(names) * len(models)), layout="tight")
-    axes = figure.subplots(1, len(sizes), squeeze=False, sharey=True)[0]
-    width = 0.8 / len(models)
+    height = 1.0 + 0.2 * len(names) * max(1.0, 0.7 * len(models))
+    figure, axes = panels(len(sizes), len(sizes), height=height, sharey=True)
+    scale = AccuracyScale(rows)
     for axis, size in zip(axes, sizes, strict=True):
-        for i, model in enumerate(models):
-            bars = select(rows, model=model, resolution=size)
-            heights = [names.index(row["intervention"]) + (i + 0.5) * width - 0.4 for row in bars]
-            accuracies = [row["accuracy"] for row in bars]
-            axis.barh(heights, accuracies, width, xerr=error_bars(bars), label=model, color=f"C{i}")
-            axis.axvline(accuracies[0], color=f"C{i}", linewidth=0.8)
-        axis.axvline(rows[0][MAJORITY], color="grey", linestyle=":")
-        axis.set(title=f"{size} px", xlim=(0, 102), xlabel="accuracy in %", yticks=range(len(names)))
-    axes[0].set_yticklabels(names, fontsize=7)
-    axes[0].invert_yaxis()
+        for i, (model, style) in enumerate(line_styles(models).items()):
+            points = select(rows, model=model, resolution=size)
+            heights = [names.index(row["intervention"]) + 0.7 * ((i + 0.5) / len(models) - 0.5) for row in points]
+            values, low, high = (scale.values(points, column) for column in ("accuracy", "low", "high"))
+            axis.hlines(heights, low, high, color=style["color"], linewidth=0.8)
+            axis.plot(values, heights, label=model, **{**style, "linestyle": "none"})
+            axis.axvline(values[0], color=style["color"], linestyle=style["linestyle"], linewidth=0.8, zorder=0)
+        axis.set(title=f"{size} px", xlabel="error in %" if scale.errors else "accuracy in %")
+        finish_dots(axis, select(rows, resolution=size), scale)
+    for axis in axes:
+        label_rows(axis, names)
+        axis.label_outer()
     if len(models) > 1:
-        axes[0].legend(fontsize=6)
+        legend_above(figure)
+    note_below(figure, f"{split_of(rows)}{rows[0]['images']} images; bars: 95 % interval over images")
     return figure
