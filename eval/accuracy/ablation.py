@@ -22,6 +22,8 @@ from eval.report import Row
 from eval.statistics import mean_over_seeds, seed_of, student_interval, without_seed
 from train.data.sizes import Size, ascending
 
+NAMES = ("model", "reference")  # the columns that have labels
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval ablation`."""

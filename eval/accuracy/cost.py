@@ -105,7 +105,7 @@ def plot(rows: Sequence[Row]) -> Figure:
             ends = zip(scale.values(curve, "low"), scale.values(curve, "high"), strict=True)
             axis.plot(x, y, label=model, **style)
             axis.vlines(x, *zip(*map(sorted, ends), strict=True), color=style["color"], linewidth=0.8)
-            for row, *point in zip(curve, x, y, strict=True):
+            for row, point in zip(curve, zip(x, y, strict=True), strict=True):
                 text = {"textcoords": "offset points", "fontsize": 6, "color": style["color"]}
                 axis.annotate(str(row["resolution"]), point, (3, -8), **text)
         axis.margins(x=0.08)

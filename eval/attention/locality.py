@@ -177,7 +177,7 @@ def draw_accuracies(axis: Axes, rows: Sequence[Row], styles: Mapping[str, Any]) 
     for number, (model, style) in enumerate(styles.items()):
         points = sorted(select(rows, model=model), key=lambda row: row["resolution"].side)
         draw_model(axis, points, without_seed(model), scale, beside(axis, number, len(styles)), style)
-    mark_training(axis, rows, top=scale.errors)
+    mark_training(axis, rows)
     size_axis(axis, ascending(row["resolution"] for row in rows))
     scale.finish(axis, rows)
 

@@ -203,10 +203,9 @@ def plot(rows: Sequence[Row]) -> Figure:
         expected = [row["with independent draws"] for row in of_map]
         errors.plot(counts, expected, linestyle=":", linewidth=0.9, color=style["color"])
         mean, lowest = ([row[column] for row in of_map] for column in ("weight", "lowest twentieth"))
-        weights.plot(counts, mean, **style)
-        weights.vlines(
-            counts, lowest, mean, transform=beside(weights, number, len(maps)), color=style["color"], linewidth=0.8
-        )
+        moved = beside(weights, number, len(maps))
+        weights.plot(counts, mean, transform=moved, **style)
+        weights.vlines(counts, lowest, mean, transform=moved, color=style["color"], linewidth=0.8)
         weights.plot(limit, of_map[0]["weight in the limit"], style["marker"], color=style["color"], fillstyle="none")
     angle = f"{near[0]['angle']:g} degrees"
     errors.set(yscale="log", ylabel="standard deviation over the kernel", title=f"estimate at {angle}")

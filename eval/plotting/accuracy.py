@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_LINES = 7  # colours of the palette: more models are drawn as dots
-NEARLY_ALL = 97.0  # median accuracy in % above which the error is drawn, on a logarithmic axis
+NEARLY_ALL = 97.0  # accuracy in % above which lines would coincide, so that the error is drawn
 
 
 def accuracy_figure(rows: Sequence[Row]) -> Figure:
@@ -49,7 +49,7 @@ def accuracy_lines(models: dict[str, list[Row]]) -> Figure:
     for number, (model, style) in enumerate(line_styles(list(models)).items()):
         draw_model(axis, models[model], model, scale, beside(axis, number, len(models)), style)
     size_axis(axis, ascending(row["resolution"] for row in rows))
-    mark_training(axis, rows, top=scale.errors)
+    mark_training(axis, rows)
     scale.finish(axis, rows)
     legend_above(figure)
     note_below(figure, note_of(rows))
@@ -74,13 +74,14 @@ def draw_model(axis: Axes, rows: Sequence[Row], label: str, scale: AccuracyScale
     if len(seeds) > 1:
         by_size = [[row for row in rows if row["resolution"] == each["resolution"]] for each in mean]
         low, high = ([f(scale.values(same, "accuracy")) for same in by_size] for f in (min, max))
-        axis.fill_between(sides, low, high, color=style["color"], alpha=0.15, linewidth=0)
-        axis.plot(sides, values, label=label, **style)
+        axis.fill_between(sides, low, high, color=style["color"], alpha=0.12, linewidth=0)
+        moved = {"transform": shift} if scale.errors else {}  # lines without an error would coincide
+        axis.plot(sides, values, label=label, **moved, **style)
         return
-    low, high = (np.array(scale.values(mean, end)) for end in ("low", "high"))
-    bars = np.abs(np.sort([low, high], axis=0) - values)  # of an error, `low` is the upper end
+    ends = [scale.values(mean, end) for end in ("low", "high")]
+    bars = np.abs(np.sort(ends, axis=0) - values)  # of an error, `low` is the upper end
     axis.errorbar(sides, values, bars, label=label, transform=shift, elinewidth=0.8, **style)
-    axis.update_datalim([*zip(sides, low, strict=True), *zip(sides, high, strict=True)])
+    axis.update_datalim([point for end in ends for point in zip(sides, end, strict=True)])
     axis.autoscale_view()
 
 
@@ -95,8 +96,9 @@ class AccuracyScale:
 
     def __init__(self, rows: Sequence[Row]):
         accuracies = [row["accuracy"] for row in rows]
-        self.errors = median(accuracies) >= NEARLY_ALL
         self.least = 50 / max(row["images"] for row in rows)  # half an image, in %
+        best, worst = (max(self.least, 100 - f(accuracies)) for f in (max, min))
+        self.errors = median(accuracies) >= NEARLY_ALL or (max(accuracies) >= NEARLY_ALL and worst / best > 15)
 
     def values(self, rows: Sequence[Row], column: str) -> list[float]:
         """Return the heights of a column's accuracies."""
@@ -127,10 +129,11 @@ def mark_majority(axis: Axes, height: float) -> None:
     low, high = axis.get_ylim()
     logarithmic = axis.get_yscale() == "log"
     if height < 4 * high if logarithmic else low - 0.5 * (high - low) < height:
-        reach = (low, max(high, height * 1.5)) if logarithmic else (min(low, height - 2), high)
+        above = height * 1.5 if logarithmic else height + 0.05 * (height - low)  # of models that have learned nothing
+        reach = (low if logarithmic else min(low, height - 2), max(high, above))
         axis.set_ylim(*reach)
         axis.axhline(height, color=GREY, linestyle=":", linewidth=1, zorder=0)
-        place = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+        place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
         axis.annotate(MAJORITY, (1, height), (-2, 2), ha="right", fontsize=6, color=GREY, **place)
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
@@ -27,13 +28,12 @@ def error_bars(rows: Sequence[Row], value: str = "accuracy") -> list[list[float]
     ]
 
 
-def mark_training(axis: Axes, rows: Sequence[Row], top: bool = False) -> None:
-    """Draw a line at each training resolution, named at its foot or top; rows of some old results do not have it."""
+def mark_training(axis: Axes, rows: Sequence[Row]) -> None:
+    """Draw a line at each training resolution, named above the panel; rows of some old results do not have it."""
     for size in unique((row for row in rows if row.get("trained at")), "trained at"):
         axis.axvline(size.side, color=GREY, linewidth=0.8, zorder=0)
-        place = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
-        end, shift = (1.0, -6) if top else (0.0, 2)
-        axis.annotate("trained here", (size.side, end), (2, shift), fontsize=6, color=GREY, **place)
+        place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        axis.annotate("trained here", (size.side, 1.0), (0, 2), fontsize=6, color=GREY, ha="center", **place)
 
 
 def size_axis(axis: Axes, sizes: Sequence[Size], name: str = "image size in pixels") -> None:
@@ -74,13 +74,13 @@ def short_count(count: int) -> str:
 def beside(axis: Axes, number: int, count: int) -> Any:
     """Return the transform that puts the points of one of several models beside those of the others.
 
-    Together they take at most 6 points of the paper, at any scale.
+    Together they take at most 8 points of the paper, at any scale.
 
     Args:
         axis: where they are drawn.
         number, count: of the model, and of all models.
     """
-    step = min(2.0, 6.0 / max(1, count - 1))
+    step = min(2.5, 8.0 / max(1, count - 1))
     shift = ScaledTranslation((number - (count - 1) / 2) * step / 72, 0, axis.figure.dpi_scale_trans)
     return axis.transData + shift
 
@@ -98,11 +98,14 @@ def legend_above(figure: Figure, axis: Axes | None = None, handles: Sequence[Any
         lines, names = list(handles), [str(handle.get_label()) for handle in handles]
     if not names:
         return
-    size = 7.0
-    each = 0.45 + max(map(len, names)) * 0.52 * size / 72  # inches: the handle, and the text
-    columns = max(1, min(len(names), int(figure.get_figwidth() / each)))
-    columns = math.ceil(len(names) / math.ceil(len(names) / columns))  # rows of about equal length
-    figure.legend(lines, names, loc="outside upper center", ncols=columns, fontsize=size, columnspacing=1.2)
+    columns = next(n for n in range(len(names), 0, -1) if n == 1 or legend_width(names, n) < figure.get_figwidth())
+    figure.legend(lines, names, loc="outside upper center", ncols=columns, columnspacing=1.2)
+
+
+def legend_width(names: Sequence[str], columns: int, fontsize: float = 7.0) -> float:
+    """Return about how wide a legend is, in inches: of each column its longest name, with a handle and a space."""
+    parts = np.array_split(np.array([len(name) for name in names]), columns)  # as matplotlib divides them
+    return float(sum(0.5 + part.max() * 0.54 * fontsize / 72 for part in parts))
 
 
 def note_below(figure: Figure, text: str) -> None:

@@ -38,7 +38,8 @@ def length_figure(groups: Mapping[str, Sequence[Row]], column: str) -> Figure:
             plain_logarithm(axis.yaxis)
         else:
             draw_bars(axis, group, column, quantity)
-            axis.set(title=f"{title}, {counts[0]:,} tokens".lstrip(", "), xlabel=QUANTITIES[quantity])
+            what = f"{title}: {TITLES[quantity]}" if title else TITLES[quantity]
+            axis.set(title=f"{what} at {counts[0]:,} tokens", xlabel=QUANTITIES[quantity])
     if len(counts) > 1:
         legend_above(figure)
     return figure

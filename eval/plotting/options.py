@@ -56,7 +56,7 @@ def for_display(rows: Sequence[Row], columns: Sequence[str], options: argparse.N
     Args:
         rows: of the evaluation.
         columns: whose values have labels; the first one is ordered.
-        options: `labels`, `only` and `order`.
+        options: `labels`, `only` and `order`; `labels` as on the command line, or as a mapping.
 
     Raises:
         ValueError: a name that is not there, or two names with one label.
@@ -73,7 +73,8 @@ def for_display(rows: Sequence[Row], columns: Sequence[str], options: argparse.N
         names = names_in(shown, columns[:1])
         ranks = {find(name, names, "--order"): rank for rank, name in enumerate(options.order)}
         shown.sort(key=lambda row: ranks.get(without_seed(str(row[columns[0]])), len(ranks)))
-    labels = read_labels(options.labels or [], shown, columns)
+    labels = options.labels if isinstance(options.labels, dict) else read_labels(options.labels or [], shown, columns)
+    check_labels(labels, names_in(shown, columns[:1]))
     return [{**row, **{column: relabel(row[column], labels) for column in columns}} for row in shown]
 
 
@@ -105,10 +106,14 @@ def read_labels(given: Sequence[str], rows: Sequence[Row], columns: Sequence[str
             )
         pairs = [split_label(text, names) for text in given]
         labels = {find(name, names, "--labels"): label for name, label in pairs}
-    shown = [labels.get(name, name) for name in names_in(rows, columns[:1])]
+    return labels
+
+
+def check_labels(labels: Mapping[str, str], names: Sequence[str]) -> None:
+    """Raise a ValueError where two names would have one label."""
+    shown = [labels.get(name, name) for name in names]
     if repeated := sorted({label for label in shown if shown.count(label) > 1}):
         raise ValueError(f"--labels gives two models the label {repeated[0]!r}, so that their lines would mix.")
-    return labels
 
 
 def split_label(text: str, names: Sequence[str]) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ from performer_string.utils.renames import current_name
 from train.data.sizes import Size
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from eval.cli import Entry
 
 SIZES = ("resolution", "trained at")
@@ -47,7 +49,7 @@ def read_results(path: Path) -> tuple[str | None, list[Row]]:
     typed: list[Row] = [{name: read_cell(name, cell) for name, cell in row.items()} for row in rows]
     if command and MAJORITY in typed[0] and "split" not in typed[0]:
         typed = [{**row, "split": former_split(command[0], command[1])} for row in typed]
-    return command and command[1], typed
+    return command[1] if command else None, typed
 
 
 def former_split(command: str, evaluation: str) -> str:
@@ -80,6 +82,39 @@ def current_text(column: str, cell: str) -> str:
     return current_name("feature map", first) + comma + rest
 
 
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of `eval plot`, for scripts that draw figures by its options."""
+    parser = argparse.ArgumentParser(prog="python -m eval plot")
+    add_arguments(parser)
+    return parser
+
+
+def redraw(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> tuple[Figure, list[Row]]:
+    """Return the figure and the table of the first of `options.files`.
+
+    Args:
+        options: as of `eval plot`.
+        evaluations: by name.
+
+    Raises:
+        ValueError: a file that no evaluation has written, or names that it does not hold.
+    """
+    path = options.files[0]
+    written, rows = read_results(path)
+    name = options.evaluation or written or ""
+    if name not in evaluations:
+        raise ValueError(
+            f"the first lines of {path} name no evaluation: say which one wrote it with --evaluation, one of "
+            f"{', '.join(evaluations)}."
+        )
+    evaluation = evaluations[name].load()
+    try:
+        shown = for_display(rows, named_columns(evaluation), options)
+        return draw(evaluation, shown, options), evaluation.summary(shown)
+    except KeyError as error:
+        raise ValueError(f"{path} lacks the column {error} of `eval {name}`.") from error
+
+
 def run(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> None:
     """Draw each file's figure, print its table, and write both.
 
@@ -88,28 +123,8 @@ def run(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> None:
         evaluations: by name.
     """
     for path in options.files:
-        written, rows = read_results(path)
-        name = options.evaluation or written
-        if name not in evaluations:
-            raise ValueError(
-                f"the first lines of {path} name no evaluation: say which one wrote it with --evaluation, one of "
-                f"{', '.join(evaluations)}."
-            )
-        evaluation = evaluations[name].load()
-        try:
-            shown = for_display(rows, named_columns(evaluation), options)
-            lines = evaluation.summary(shown)
-            figure = draw(evaluation, shown, options)
-        except KeyError as error:
-            raise ValueError(f"{path} lacks the column {error} of `eval {name}`.") from error
+        figure, lines = redraw(argparse.Namespace(**{**vars(options), "files": [path]}), evaluations)
         target = (options.out or path.parent) / path.name
         print(table(lines))
         tables = write_tables(lines, target, options.table, options.intervals)
         print("", *save_plot(figure, target, options.format), *tables, "", sep="\n")
-
-
-def draw_file(path: Path, evaluation: str, evaluations: Mapping[str, Entry], options: Sequence[str]) -> None:
-    """Draw one file as `eval plot` would, with its options as text."""
-    parser = argparse.ArgumentParser()
-    add_arguments(parser)
-    run(parser.parse_args([str(path), "--evaluation", evaluation, *options]), evaluations)
