@@ -118,7 +118,9 @@ def build_parser(name: str | None = None) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m eval", description="Run one evaluation: table, CSV file and plot.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="NAME")
     for command_name, entry in EVALUATIONS.items():
-        command = commands.add_parser(command_name, help=entry.help)
+        command = commands.add_parser(
+            command_name, help=entry.help, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
         if command_name != name:
             continue
         from eval.plotting.options import add_figure_arguments

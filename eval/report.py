@@ -184,6 +184,12 @@ def write_tables(rows: Sequence[Row], beside: Path, kinds: Sequence[str], interv
     return paths
 
 
+def accuracy_title(rows: Sequence[Row]) -> str:
+    """Return the title of the names beside accuracies, with the split: `accuracy in % (test)`."""
+    splits = unique((row for row in rows if row.get("split")), "split")
+    return f"accuracy in % ({', '.join(splits)})" if splits else "accuracy in %"
+
+
 def unique(rows: Iterable[Row], column: str) -> list[Any]:
     """Return the values of a column, each once, in the order of the rows."""
     return list(dict.fromkeys(row[column] for row in rows))

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from eval import checkpoints
 from eval.accuracy import resolution
 from eval.plotting.accuracy import accuracy_dots, group_by_model
-from eval.report import Row
+from eval.report import Row, accuracy_title
 from eval.statistics import mean_over_seeds, seed_of, student_interval, without_seed
 from train.data.sizes import Size, ascending
 
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield the rows of `eval resolution`, with the difference to the reference of the same seed."""
-    names = [checkpoints.name_of(path) for path in options.checkpoint]
+    names = checkpoints.names_of(options.checkpoint)
     seeds = {seed_of(name) for name in names if without_seed(name) == options.reference}
     without_reference = [name for name in names if seed_of(name) not in seeds]
     if without_reference:
@@ -45,7 +45,8 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             f"--reference which of {known} the others differ from."
         )
     # The reference comes first.
-    options.checkpoint.sort(key=lambda path: without_seed(checkpoints.name_of(path)) != options.reference)
+    named = dict(zip(options.checkpoint, names, strict=True))
+    options.checkpoint.sort(key=lambda path: without_seed(named[path]) != options.reference)
     references: dict[tuple[int | None, int], float] = {}
     for row in resolution.evaluate(options, device):
         reference = references.setdefault((seed_of(row["model"]), row["resolution"]), row["accuracy"])
@@ -85,7 +86,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
             title = f"{model} - {models[0]}"
             cells = {size: format_difference(over_seeds(rows, model, size, "difference")) for size in sizes}
         line = {f"{size} px": cells[size] for size in sizes}
-        lines.append({"accuracy in %": title, **line, "seeds": len(over_seeds(rows, model, sizes[0], "accuracy"))})
+        lines.append({accuracy_title(rows): title, **line, "seeds": len(over_seeds(rows, model, sizes[0], "accuracy"))})
     return lines
 
 

@@ -4,8 +4,8 @@ Times are of folded inference, all models in turn, round after round.
 
 Columns: `model`, `resolution` (pixels), `tokens`, `parameters (M)`, `GMACs`, `ms` and `images/s` (median of the rounds,
 for one image), `to first` (time over that of the first model in the same round), `peak MiB` (of a batch), `accuracy`,
-`low` and `high` (%), `images`, `majority baseline` (%), `trained at` (pixels). GMACs are 1e9 multiplications with an
-addition in matrix products, convolutions and attention, of one image on a CPU; papers on ViTs call them FLOPs.
+`low` and `high` (%), `images`, `split`, `majority baseline` (%), `trained at` (pixels). GMACs are 1e9 multiplications
+with an addition in matrix products, convolutions and attention, of one image on a CPU; papers on ViTs call them FLOPs.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ from tqdm import tqdm
 
 from eval import checkpoints
 from eval.argument_types import positive_int
-from eval.checkpoints import name_of
 from eval.plotting.accuracy import AccuracyScale, note_of
 from eval.plotting.axes import legend_above, note_below, plain_logarithm
 from eval.plotting.style import line_styles, panels
-from eval.report import MAJORITY, Row, select, unique
+from eval.report import MAJORITY, Row, accuracy_title, select, unique
 from eval.speed.measure import CachedCall, check_rounds, multiplications, peak_bytes, time_in_turn
 from eval.statistics import mean_over_seeds, median_ratio, without_seed
 from performer_string import ViT, fold
 from train.data.sizes import Size
+
+ACCURACY = ("accuracy", "low", "high")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,16 +56,16 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     operations: dict[tuple[str, Size], int] = {}
     folded: dict[str, ViT] = {}
     for trained in models:
-        vit, name = fold(trained.classifier.vit).cpu(), name_of(trained.path)
+        vit, name = fold(trained.classifier.vit).cpu(), trained.name
         for size in options.resolutions:
             operations[name, size] = multiplications(inference(vit, size, 1, cpu))
         folded[name] = vit.to(device)
-    first = name_of(models[0].path)
+    first = models[0].name
     for size in tqdm(options.resolutions, desc="cost", leave=False, disable=None):
         calls = {name: inference(vit, size, batch, device) for name, vit in folded.items()}
         times = time_in_turn(calls, options.rounds, device)
         for trained in models:
-            name = name_of(trained.path)
+            name = trained.name
             accuracy = accuracies[name, size]
             median = statistics.median(times[name]) / batch
             yield {
@@ -75,7 +76,9 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                 "images/s": float(f"{1 / median:.4g}"),
                 "to first": round(median_ratio(times[name], times[first]), 3),
                 "peak MiB": round(peak_bytes(calls[name], device) / 2**20, 2),
-                **{key: accuracy[key] for key in ("accuracy", "low", "high", "images", MAJORITY, "trained at")},
+                **{
+                    key: accuracy[key] for key in ("accuracy", "low", "high", "images", "split", MAJORITY, "trained at")
+                },
             }
 
 
@@ -83,8 +86,8 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     """Return a line for each model and resolution: seeds as one, with the cost of the first of them."""
     return [
         {
-            **{key: value for key, value in row.items() if key not in ("low", "high", "accuracy", "trained at")},
-            "accuracy in %": f"{row['accuracy']:.1f} ({row['low']:.1f}-{row['high']:.1f})",
+            **{key: value for key, value in row.items() if key not in (*ACCURACY, "trained at", "split")},
+            accuracy_title(rows): f"{row['accuracy']:.1f} ({row['low']:.1f}-{row['high']:.1f})",
         }
         for row in mean_over_seeds(rows)
     ]

@@ -11,6 +11,7 @@ validation, over resolutions), `window`, `losses` (all that were logged, as step
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
@@ -34,7 +35,7 @@ LOSS = "train/loss"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval plateau`."""
-    parser.add_argument("--run", nargs="+", type=Path, required=True, help="folders of runs")
+    parser.add_argument("--run", nargs="+", type=Path, required=True, help="folders of runs; what is none is skipped")
     parser.add_argument("--threshold", type=float, default=0.5, help="loss at which the plateau counts as left")
     parser.add_argument("--window", type=int, default=5, help="logged losses to take the mean of")
 
@@ -63,11 +64,20 @@ def logged_scalars(run: Path) -> dict[str, tuple[list[int], list[float]]]:
     return scalars
 
 
+def with_logs(paths: Sequence[Path]) -> list[Path]:
+    """Return the folders of runs among several paths, and say which paths are skipped; a single one is not."""
+    runs = [path for path in paths if any(path.glob("events*"))]
+    skipped = [str(path) for path in paths if path not in runs and path.exists()]
+    if runs and skipped:
+        tqdm.write(f"Skipped, for want of TensorBoard's files: {', '.join(skipped)}", file=sys.stderr)
+    return [path for path in paths if path in runs or not path.exists()] if runs else list(paths)
+
+
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each run."""
     if options.window < 1:
         raise ValueError(f"--window has to be 1 or more, not {options.window}.")
-    for run in tqdm(options.run, desc="runs", leave=False, disable=None):
+    for run in tqdm(with_logs(options.run), desc="runs", leave=False, disable=None):
         logged = logged_scalars(run)
         if LOSS not in logged:
             raise ValueError(f"{run} has logged no {LOSS}.")

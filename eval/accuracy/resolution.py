@@ -1,7 +1,8 @@
 """How accurate are models at resolutions that they were not trained at?
 
 Columns: `model`, `resolution` (pixels), `tokens`, `accuracy`, `low` and `high` (%, with its 95 % interval by Wilson
-over the images), `images`, `majority baseline` (% of the most frequent class), `trained at` (pixels).
+over the images), `images`, `split` (test or val), `majority baseline` (% of the most frequent class), `trained at`
+(pixels).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from matplotlib.figure import Figure
 
 from eval.checkpoints import accuracies, add_arguments, load_models
 from eval.plotting.accuracy import accuracy_figure
-from eval.report import MAJORITY, Row, unique
+from eval.report import MAJORITY, Row, accuracy_title, unique
 from eval.statistics import mean_over_seeds
 from train.data.sizes import ascending
 
@@ -31,12 +32,13 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     rows = mean_over_seeds(rows)
     sizes = ascending(row["resolution"] for row in rows)
     cells = {(r["model"], r["resolution"]): f"{r['accuracy']:.1f} ({r['low']:.1f}-{r['high']:.1f})" for r in rows}
+    title = accuracy_title(rows)
     lines: list[Row] = [
-        {"accuracy in %": model, **{f"{size} px": cells.get((model, size), "") for size in sizes}}
+        {title: model, **{f"{size} px": cells.get((model, size), "") for size in sizes}}
         for model in unique(rows, "model")
     ]
     baseline = max(row[MAJORITY] for row in rows)
-    return [*lines, {"accuracy in %": MAJORITY, **{f"{size} px": f"{baseline:.1f}" for size in sizes}}]
+    return [*lines, {title: MAJORITY, **{f"{size} px": f"{baseline:.1f}" for size in sizes}}]
 
 
 def plot(rows: Sequence[Row]) -> Figure:

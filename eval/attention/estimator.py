@@ -7,7 +7,7 @@ of the difference to softmax is that the kernel is another one.
 Columns: `model`, `resolution`, `tokens`, `layer`, `head`, `q norm`, `k norm` with its quantiles, `k norm of blanks`,
 `entropy`, `entropy / log N`, `top share` (weight of the largest), `TV to softmax`, `TV to expected`, `TV expected to
 softmax` (total variation, 0 to 1), `weight on blanks` (patches of one value), `distance` (mean, in patches), `distance
-of uniform` and `share of blanks` (of equal weights), `images`, `trained at`.
+of uniform` and `share of blanks` (of equal weights), `images`, `split`, `trained at`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ OF_EQUAL_WEIGHTS = {"weight on blanks": "share of blanks", "distance": "distance
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval estimator`."""
-    checkpoints.add_arguments(parser, split="val", images=32)
+    checkpoints.add_arguments(parser, images=32)
     parser.add_argument("--queries", type=int, default=64, help="rows of attention an image (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of queries")
 
@@ -151,7 +151,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             for layer, values in enumerate(measured.layers):
                 for head in range(len(values["entropy"])):
                     yield {
-                        "model": checkpoints.name_of(trained.path),
+                        "model": trained.name,
                         "resolution": size,
                         "tokens": math.prod(trained.classifier.vit.grid(*size)),
                         "layer": layer,
@@ -160,6 +160,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                         "distance of uniform": round(measured.uniform_distance, 4),
                         "share of blanks": round(measured.share_of_blanks, 4),
                         "images": measured.images,
+                        "split": options.split,
                         "trained at": Size.of(trained.data.size),
                     }
 

@@ -3,7 +3,7 @@
 A loss of accuracy has the cause whose removal cures it. Nothing is trained.
 
 Columns: `model`, `intervention` (`as trained`, or its title), `resolution` (pixels), `accuracy`, `low` and `high` (%),
-`images`, `majority baseline` (%), `trained at` (pixels).
+`images`, `split`, `majority baseline` (%), `trained at` (pixels).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from eval.attention.model_changes import Intervention, changed
 from eval.plotting.accuracy import AccuracyScale, finish_dots, label_rows, split_of
 from eval.plotting.axes import legend_above, note_below
 from eval.plotting.style import line_styles, panels
-from eval.report import Row, select, unique
+from eval.report import Row, accuracy_title, select, unique
 from train.data.sizes import ascending
 
 UNTOUCHED = "as trained"
@@ -29,7 +29,7 @@ NAMES = ("model", "intervention")  # the columns that have labels
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval intervene`."""
-    checkpoints.add_arguments(parser, split="val", images=200)
+    checkpoints.add_arguments(parser, images=200)
     parser.add_argument("--groups", nargs="+", choices=tuple(GROUPS), default=list(GROUPS), help="of interventions")
 
 
@@ -44,7 +44,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                 with changed(vit, intervention):
                     right, total = checkpoints.count_right(trained, size, options, device, f", {title}")
                 yield {
-                    "model": checkpoints.name_of(trained.path),
+                    "model": trained.name,
                     "intervention": title,
                     "resolution": size,
                     **checkpoints.accuracy_columns(trained, right, total, options.split),
@@ -57,7 +57,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     cells = {(r["model"], r["intervention"], r["resolution"]): r["accuracy"] for r in rows}
     lines: list[Row] = []
     for model, name in dict.fromkeys((r["model"], r["intervention"]) for r in rows):
-        line = {"model": model, "accuracy in %": name}
+        line = {"model": model, accuracy_title(rows): name}
         for size in sizes:
             change = cells[model, name, size] - cells[model, UNTOUCHED, size]
             line[f"{size} px"] = f"{cells[model, name, size]:.1f}" + (f" ({change:+.1f})" if name != UNTOUCHED else "")

@@ -5,7 +5,8 @@ of the training grid. The weights w are the attention A (`attention radius`) or 
 A lambda (`effective radius`); `uniform` is the radius of equal weights.
 
 Columns: `part` (accuracy, radius or cost), `model`, `quantity`, `value`, `resolution`, `tokens`, `layer`, `head`, `low`
-and `high` (interval of an accuracy, range of a time), `images`, `majority baseline`. What does not apply is empty.
+and `high` (interval of an accuracy, range of a time), `images`, `split`, `majority baseline`, `trained at`. What does
+not apply is empty.
 """
 
 from __future__ import annotations
@@ -26,9 +27,8 @@ from tqdm import tqdm
 
 from eval import checkpoints
 from eval.argument_types import WithoutRepetitions, square_number
-from eval.checkpoints import name_of
-from eval.plotting.accuracy import AccuracyScale, draw_model
-from eval.plotting.axes import beside, count_axis, legend_above, mark_training, plain_logarithm, size_axis
+from eval.plotting.accuracy import AccuracyScale, draw_model, note_of
+from eval.plotting.axes import beside, count_axis, legend_above, mark_training, note_below, plain_logarithm, size_axis
 from eval.plotting.style import GREY, line_styles, panels
 from eval.report import MAJORITY, Row, select, unique
 from eval.speed.measure import CachedCall, check_rounds, peak_bytes, time_in_turn
@@ -38,8 +38,8 @@ from train.checkpoint import Trained
 from train.data.sizes import Size, ascending
 from train.inspection import inspect_attention
 
-SOMETIMES_EMPTY = ("resolution", "tokens", "layer", "head", "low", "high", "images", MAJORITY)
-FROM_ACCURACY = ("resolution", "tokens", "low", "high", "images", MAJORITY)
+SOMETIMES_EMPTY = ("resolution", "tokens", "layer", "head", "low", "high", "images", "split", MAJORITY, "trained at")
+FROM_ACCURACY = ("resolution", "tokens", "low", "high", "images", "split", MAJORITY, "trained at")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -78,12 +78,12 @@ def attention_radius(weights: Tensor, positions: Tensor) -> Tensor:
 @torch.no_grad()
 def measure_radius(trained: Trained, options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield rows with the radius of each layer and head at the training resolution."""
-    vit, data, name = trained.classifier.vit.to(device), trained.data, name_of(trained.path)
+    vit, data, name = trained.classifier.vit.to(device), trained.data, trained.name
     size = Size.of(data.size)
     held_out = data.held_out(options.split, size, options.probes)
     images = torch.stack([held_out[i][0] for i in range(len(held_out))])  # type: ignore[arg-type]
     prefix, positions = vit.num_prefix, vit.grid_positions(vit.grid(*size), device)
-    columns = {"resolution": size, "tokens": len(positions), "images": len(images)}
+    columns = {"resolution": size, "tokens": len(positions), "images": len(images), "split": options.split}
     equal = torch.ones(1, 1, len(positions), len(positions), device=device)
     yield make_row("radius", name, "uniform", float(attention_radius(equal, positions)), **columns)
     for layer, probe in enumerate(inspect_attention(vit, data.normalise(images.to(device)))):
@@ -99,7 +99,7 @@ def measure_radius(trained: Trained, options: argparse.Namespace, device: torch.
 @torch.inference_mode()
 def measure_cost(models: Sequence[Trained], options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield rows with time and memory of folded inference of one image, all models in turn."""
-    folded = {name_of(trained.path): fold(trained.classifier.vit).to(device) for trained in models}
+    folded = {trained.name: fold(trained.classifier.vit).to(device) for trained in models}
     for count in tqdm(options.tokens, desc="cost", leave=False, disable=None):
         calls = {name: CachedCall(vit, partial(vit, random_image(vit, count, device))) for name, vit in folded.items()}
         times = time_in_turn(calls, options.rounds, device)
@@ -167,6 +167,7 @@ def plot(rows: Sequence[Row]) -> Figure:
     time.set_ylabel("milliseconds, folded inference")
     memory.set_ylabel("peak memory of tensors in MiB")
     legend_above(figure, accuracy)
+    note_below(figure, note_of(select(rows, part="accuracy")))
     return figure
 
 
@@ -177,8 +178,8 @@ def draw_accuracies(axis: Axes, rows: Sequence[Row], styles: Mapping[str, Any]) 
     for number, (model, style) in enumerate(styles.items()):
         points = sorted(select(rows, model=model), key=lambda row: row["resolution"].side)
         draw_model(axis, points, without_seed(model), scale, beside(axis, number, len(styles)), style)
-    mark_training(axis, rows)
     size_axis(axis, ascending(row["resolution"] for row in rows))
+    mark_training(axis, rows)
     scale.finish(axis, rows)
 
 

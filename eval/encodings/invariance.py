@@ -16,12 +16,12 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from eval.checkpoints import add_models
 from eval.encodings import translations
 from eval.plotting.accuracy import label_rows
 from eval.plotting.axes import count_axis, plain_logarithm
 from eval.plotting.style import BLUE, GREY, VERMILLION, line_styles, panels
 from eval.report import Row, select, unique
-from performer_string.models.checkpoint import find_checkpoint
 from train.checkpoint import load_trained
 
 ON_CPU = True
@@ -36,13 +36,8 @@ VERDICTS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval invariance`."""
-    parser.add_argument(
-        "--checkpoint",
-        nargs="+",
-        type=find_checkpoint,
-        default=[],
-        help="trained models, and these alone; by default fresh ones, and encodings and feature maps by themselves",
-    )
+    models = "trained models, and these alone; by default fresh ones, and encodings and feature maps by themselves"
+    add_models(parser, default=[], help=models)
     parser.add_argument("--head-dim", type=int, default=24, help="width of a head, divisible by 12")
     parser.add_argument("--seed", type=int, default=0)
 

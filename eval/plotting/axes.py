@@ -29,8 +29,13 @@ def error_bars(rows: Sequence[Row], value: str = "accuracy") -> list[list[float]
 
 
 def mark_training(axis: Axes, rows: Sequence[Row]) -> None:
-    """Draw a line at each training resolution, named above the panel; rows of some old results do not have it."""
+    """Draw a line at each training resolution, named above the panel, on an axis that has its sizes already.
+
+    Rows of some old results do not have it.
+    """
     for size in unique((row for row in rows if row.get("trained at")), "trained at"):
+        low, high = axis.get_xlim()
+        axis.set_xlim(min(low, size.side / 1.08), max(high, size.side * 1.08))  # where no model was tested at it
         axis.axvline(size.side, color=GREY, linewidth=0.8, zorder=0)
         place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
         axis.annotate("trained here", (size.side, 1.0), (0, 2), fontsize=6, color=GREY, ha="center", **place)
