@@ -3,12 +3,13 @@
 # make test: lint, type-check and run all tests. make test-fast: only the tests that are not slow, in under two minutes.
 # make docs: build the site into site/, without a network.
 # make tables: write the tables of experiments/**/README.md anew from the CSV files beside them.
+# make figures: draw the figures of experiments/** anew from the CSV files beside them.
 # make gpu: test and time the fused kernels on this machine's NVIDIA GPU. Each installs what it needs into .venv, once.
 
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: install demo test test-fast lint docs tables gpu clean
+.PHONY: install demo test test-fast lint docs tables figures gpu clean
 
 install: .venv/installed
 	@echo "Installed. Next: source .venv/bin/activate"
@@ -37,6 +38,9 @@ docs: .venv/installed
 
 tables: .venv/installed
 	$(BIN)/python -m experiments.tables
+
+figures: .venv/installed
+	$(BIN)/python -m experiments.figures
 
 LENGTH = $(BIN)/python -m eval length --device cuda --dtype bfloat16 --longest 20
 

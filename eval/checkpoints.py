@@ -15,27 +15,57 @@ from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, image_size, number_of_images
 from eval.report import MAJORITY, Row
-from eval.statistics import check_seeds, differing_keys, wilson_interval
+from eval.statistics import check_seeds, differing_keys, wilson_interval, without_seed
 from performer_string.models.checkpoint import find_checkpoint
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import Size, ascending
 
+NO_CHECKPOINTS = {".csv", ".json", ".jsonl", ".log", ".md", ".png", ".pdf", ".svg", ".tex", ".txt", ".yaml", ".yml"}
 
-def add_arguments(parser: argparse.ArgumentParser, split: str = "test", images: int = 0) -> None:
+
+class Runs(argparse.Action):
+    """Store the checkpoints among several paths, and say which of them are skipped, as of `runs/compare/*`."""
+
+    def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
+        paths = list(dict.fromkeys(values))
+        skipped = [path for path in paths if is_no_run(path)]
+        kept = [path for path in paths if path not in skipped]
+        if kept and skipped:
+            sys.stderr.write(f"Skipped, for want of a checkpoint: {', '.join(map(str, skipped))}\n")
+        setattr(namespace, self.dest, kept or paths)
+
+
+def is_no_run(path: Path) -> bool:
+    """Return whether a path is there and is no checkpoint: the table of a sweep, or a folder of something else."""
+    return path.is_dir() or (path.is_file() and path.suffix in NO_CHECKPOINTS)
+
+
+def add_models(parser: argparse.ArgumentParser, *names: str, **options: Any) -> None:
+    """Add the argument of the models, `--checkpoint` unless it has another name."""
+    models = "one or more checkpoints, or folders of runs, for the last checkpoint of each; what is no run is skipped"
+    options = {"nargs": "+", "type": find_checkpoint, "action": Runs, "help": models, **options}
+    parser.add_argument(*(names or ("--checkpoint",)), **options)
+
+
+def add_arguments(parser: argparse.ArgumentParser, images: int = 0) -> None:
     """Add the options that choose models and images.
 
     Args:
-        split, images: the defaults of `--split` and `--images`.
+        images: the default of `--images`.
     """
-    models = "one or more checkpoints, or folders of runs, for the last checkpoint of each"
-    parser.add_argument("--checkpoint", nargs="+", type=find_checkpoint, required=True, help=models)
+    add_models(parser, required=True)
+    add_image_arguments(parser, images)
+
+
+def add_image_arguments(parser: argparse.ArgumentParser, images: int = 0) -> None:
+    """Add the options that choose images; `images` is the default of `--images`."""
     sizes = "of the images in pixels: 168, or 96x128 (height x width); those of the training's validation by default"
     parser.add_argument("--resolutions", nargs="+", type=image_size, action=WithoutRepetitions, help=sizes)
     parser.add_argument(
         "--positions", choices=("extrapolate", "interpolate"), help="as the model was trained by default"
     )
     default = "(default: %(default)s)"
-    parser.add_argument("--split", choices=("test", "val"), default=split, help=f"choose models on val only {default}")
+    parser.add_argument("--split", choices=("test", "val"), default="test", help=f"choose models on val only {default}")
     parser.add_argument(
         "--images",
         type=number_of_images,
@@ -51,6 +81,29 @@ def name_of(path: Path) -> str:
     return path.parents[1].name if path.parent.name == "checkpoints" else path.stem
 
 
+def names_of(paths: Sequence[Path]) -> list[str]:
+    """Return a name for each checkpoint: that of its run, and RUN:best and RUN:last for two of one run.
+
+    The seed stays at the end, `linear:best-seed0`, so that seeds of one model go together.
+
+    Raises:
+        ValueError: two of the same name that are of different runs.
+    """
+    names = [name_of(path) for path in paths]
+    for name in {name for name in names if names.count(name) > 1}:
+        same = [path.absolute() for path, other in zip(paths, names, strict=True) if other == name]
+        if len({path.parent for path in same}) > 1:
+            raise ValueError(
+                f"two checkpoints have the same name, so that their rows would mix: {name}. Evaluate them one after "
+                f"the other, with an --out for each, or rename the folder of one."
+            )
+        for i, path in enumerate(paths):
+            if names[i] == name:
+                bare = without_seed(name)
+                names[i] = f"{bare}:{path.stem}{name[len(bare) :]}"
+    return names
+
+
 def load_models(options: argparse.Namespace) -> list[Trained]:
     """Load the models of `--checkpoint`, and set `--resolutions` where it was left out.
 
@@ -58,16 +111,11 @@ def load_models(options: argparse.Namespace) -> list[Trained]:
         ValueError: models that cannot be evaluated, or not in one table. It comes before anything is measured.
     """
     overrides = {} if options.positions is None else {"positions": options.positions}
-    names = [name_of(path) for path in options.checkpoint]
-    repeated = sorted({name for name in names if names.count(name) > 1})
-    if repeated:
-        raise ValueError(
-            f"two checkpoints have the same name, so that their rows would mix: {', '.join(repeated)}. Evaluate them "
-            f"one after the other, with an --out for each, or rename the folder of one."
-        )
+    names = names_of(options.checkpoint)
     models = [load_trained(path, **overrides) for path in options.checkpoint]
     check_seeds({name: trained.settings for name, trained in zip(names, models, strict=True)})
-    for trained in models:
+    for trained, name in zip(models, names, strict=True):
+        trained.name = name
         trained.data.root = options.root or trained.data.root
         trained.data.setup("test" if options.split == "test" else None)
         check_classes(trained)
@@ -78,7 +126,7 @@ def load_models(options: argparse.Namespace) -> list[Trained]:
                 trained.classifier.vit.grid(*size)
                 trained.data.held_out(options.split, size)
             except ValueError as error:
-                raise ValueError(f"{name_of(trained.path)}: {error}") from None
+                raise ValueError(f"{trained.name}: {error}") from None
     check_same_images(models, options)
     return models
 
@@ -91,8 +139,7 @@ def check_classes(trained: Trained) -> None:
     of_model, of_images = trained.classifier.vit.config.num_classes, trained.data.num_classes
     if of_model != of_images:
         raise ValueError(
-            f"{name_of(trained.path)} has {of_model} classes, and the images under {trained.data.root} have "
-            f"{of_images}."
+            f"{trained.name} has {of_model} classes, and the images under {trained.data.root} have {of_images}."
         )
 
 
@@ -106,7 +153,7 @@ def check_same_images(models: Sequence[Trained], options: argparse.Namespace) ->
         first = first or images
         if keys := differing_keys(first, images):
             raise ValueError(
-                f"{name_of(models[0].path)} and {name_of(trained.path)} would be tested on different images ("
+                f"{models[0].name} and {trained.name} would be tested on different images ("
                 + "; ".join(f"{key}: {first.get(key)} and {images.get(key)}" for key in keys)
                 + "): evaluate them one after the other, with an --out for each."
             )
@@ -133,7 +180,7 @@ def batches(
     images = data.held_out(options.split, size, options.images)
     tokens, trained_tokens = [h * w for h, w in (vit.grid(*size), vit.train_grid)]
     batch_size = max(1, data.batch_size * trained_tokens // max(tokens, trained_tokens))
-    title = f"{name_of(trained.path)} at {size}{title}"
+    title = f"{trained.name} at {size}{title}"
     for batch, targets in tqdm(data.loader(images, batch_size), desc=title, leave=False, disable=None):
         yield data.normalise(batch.to(device)), targets
 
@@ -153,7 +200,7 @@ def count_right(
 
 
 def accuracy_columns(trained: Trained, right: int, total: int, split: str) -> Row:
-    """Return an accuracy in % with its interval, the majority baseline and the training resolution.
+    """Return an accuracy in % with its interval, the split, the majority baseline and the training resolution.
 
     Values have more digits than tables show, so that nothing is rounded twice.
     """
@@ -163,6 +210,7 @@ def accuracy_columns(trained: Trained, right: int, total: int, split: str) -> Ro
         "low": round(100 * low, 4),
         "high": round(100 * high, 4),
         "images": total,
+        "split": split,
         MAJORITY: round(100 * trained.data.majority_accuracy(split), 4),
         "trained at": Size.of(trained.data.size),
     }
@@ -174,7 +222,7 @@ def accuracies(models: Sequence[Trained], options: argparse.Namespace, device: t
         for size in options.resolutions:
             right, total = count_right(trained, size, options, device)
             yield {
-                "model": name_of(trained.path),
+                "model": trained.name,
                 "resolution": size,
                 "tokens": math.prod(trained.classifier.vit.grid(*size)),
                 **accuracy_columns(trained, right, total, options.split),

@@ -92,7 +92,8 @@ EVALUATIONS: dict[str, Entry] = {
         "eval.speed.decay", "time, memory and error of attention with a distance decay, by length and sigma"
     ),
 }
-OUT = "folder of CSV and PNG; default: `results` in the run's folder or beside several, else runs/results/NAME"
+PLOT = "plot"
+OUT = "folder of the files; default: `results` in the run's folder or beside several, else runs/results/NAME"
 
 
 def choose_device(name: str) -> torch.device:
@@ -115,11 +116,15 @@ def choose_device(name: str) -> torch.device:
 def build_parser(name: str | None = None) -> argparse.ArgumentParser:
     """Return the parser of the command line, with the options of the evaluation `name` alone."""
     parser = argparse.ArgumentParser(prog="python -m eval", description="Run one evaluation: table, CSV file and plot.")
-    commands = parser.add_subparsers(dest="evaluation", required=True, metavar="NAME")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="NAME")
     for command_name, entry in EVALUATIONS.items():
-        command = commands.add_parser(command_name, help=entry.help)
+        command = commands.add_parser(
+            command_name, help=entry.help, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
         if command_name != name:
             continue
+        from eval.plotting.options import add_figure_arguments
+
         evaluation = entry.load()
         command.description = evaluation.__doc__
         evaluation.add_arguments(command)
@@ -127,6 +132,13 @@ def build_parser(name: str | None = None) -> argparse.ArgumentParser:
             command.add_argument("--device", default="auto", help="auto, cpu or cuda")
         command.add_argument("--imports", nargs="+", default=[], help="modules to import first, with additions to use")
         command.add_argument("--out", type=Path, help=OUT)
+        add_figure_arguments(command)
+    plot = commands.add_parser(PLOT, help="draw a figure again from its CSV file, and its tables, without models")
+    if name == PLOT:
+        from eval.plotting import redraw
+
+        plot.description = redraw.__doc__
+        redraw.add_arguments(plot)
     return parser
 
 
@@ -134,10 +146,11 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options of a command line; an unknown evaluation ends the program, with the nearest name."""
     name = arguments[0] if arguments and not arguments[0].startswith("-") else None
     parser = build_parser(name)
-    if name is not None and name not in EVALUATIONS:
-        close = difflib.get_close_matches(name, EVALUATIONS, n=1, cutoff=0.5)
+    known = [*EVALUATIONS, PLOT]
+    if name is not None and name not in known:
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
         suggestion = f" Did you mean {close[0]!r}?" if close else ""
-        parser.error(f"unknown evaluation {name!r}.{suggestion} Known: {', '.join(EVALUATIONS)}.")
+        parser.error(f"unknown evaluation {name!r}.{suggestion} Known: {', '.join(known)}.")
     return parser.parse_args(arguments)
 
 
@@ -146,7 +159,7 @@ def output_folder(options: argparse.Namespace) -> Path:
     from eval.report import results_of
 
     runs: list[Any] = getattr(options, "checkpoint", None) or getattr(options, "run", None) or []
-    folder = options.out or (results_of(runs) if runs else Path("runs/results") / options.evaluation)
+    folder = options.out or (results_of(runs) if runs else Path("runs/results") / options.command)
     return Path(folder).expanduser()
 
 
@@ -157,17 +170,21 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
         options: as parsed.
         arguments: of the command line, for the header of the CSV file.
     """
-    from eval.report import Report, environment, table
+    from eval.plotting.options import draw, for_display, named_columns
+    from eval.report import Report, environment, table, write_tables
 
     import_modules(options.imports)
     device = choose_device(getattr(options, "device", "cpu"))
-    evaluation = EVALUATIONS[options.evaluation].load()
-    report = Report(output_folder(options), options.evaluation, environment(arguments, device))
+    evaluation = EVALUATIONS[options.command].load()
+    report = Report(output_folder(options), options.command, environment(arguments, device))
     rows = report.collect(evaluation.evaluate(options, device))
     report.write(rows)
-    print(table(evaluation.summary(rows)))
-    report.save_plot(evaluation.plot(rows))
-    print(f"\n{report.csv}\n{report.png}")
+    shown = for_display(rows, named_columns(evaluation), options)
+    lines = evaluation.summary(shown)
+    print(table(lines))
+    tables = write_tables(lines, report.csv, options.table, options.intervals)
+    figures = report.save_plot(draw(evaluation, shown, options), options.format)
+    print("", report.csv, *figures, *tables, sep="\n")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -176,6 +193,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse_arguments(arguments)
     try:
         with one_message():
-            run(options, arguments)
+            if options.command == PLOT:
+                from eval.plotting import redraw
+
+                redraw.run(options, EVALUATIONS)
+            else:
+                run(options, arguments)
     except KeyboardInterrupt:
         raise SystemExit(130) from None

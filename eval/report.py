@@ -13,24 +13,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
 from tabulate import tabulate
 
-from train.environment import code, machine, versions
+from eval.tables import cell_text, csv_table, latex_table
 from train.run_folder import write_aside
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    import torch
     from matplotlib.figure import Figure
 
 Row = Mapping[str, Any]
 
 MAJORITY = "majority baseline"  # the accuracy of always answering the most frequent class
+ENDINGS = (".csv", ".png", ".pdf", ".svg", ".md", ".tex", ".table.csv")  # of the files of one evaluation
 FORMER_COLUMNS = {"null": MAJORITY}  # columns of CSV files that were written before they were renamed
 
 
 def environment(arguments: Sequence[str], device: torch.device) -> list[str]:
     """Return the command, machine, versions and code behind a result, one line each."""
+    from train.environment import code, machine, versions  # which need torch, and reading results does not
+
     return [
         f"command: python -m eval {shlex.join(arguments)}",
         f"device: {machine(device)}; {versions()}",
@@ -60,7 +62,7 @@ def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
 
 
 class Report:
-    """The files of one evaluation: NAME.csv and NAME.png in a folder, NAME.partial.csv of one that was stopped.
+    """The files of one evaluation in a folder: NAME.csv, NAME.png, tables, and NAME.partial.csv of one stopped.
 
     Args:
         folder: where the files are written; made where it is missing.
@@ -74,7 +76,7 @@ class Report:
     def __init__(self, folder: Path, name: str, header: Sequence[str]):
         check_writable(folder)
         self.header = header
-        self.csv, self.png = folder / f"{name}.csv", folder / f"{name}.png"
+        self.csv = folder / f"{name}.csv"
         self.partial = folder / f"{name}.partial.csv"
 
     def collect(self, rows: Iterable[Row]) -> list[Row]:
@@ -98,10 +100,20 @@ class Report:
         if is_of_command(self.partial, self.header):
             self.partial.unlink()
 
-    def save_plot(self, figure: Figure) -> None:
-        """Write the plot as PNG."""
-        with write_aside(self.png) as partial:
-            figure.savefig(partial, dpi=120)
+    def save_plot(self, figure: Figure, formats: Sequence[str] = ("png",)) -> list[Path]:
+        """Write the figure beside the CSV file in each format, and return the files."""
+        return save_plot(figure, self.csv, formats)
+
+
+def save_plot(figure: Figure, beside: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
+    """Write a figure beside a CSV file in each format, and return the files."""
+    from eval.plotting.style import save_figure
+
+    paths = [beside.with_suffix(f".{ending}") for ending in dict.fromkeys(formats)]
+    for path in paths:
+        with write_aside(path) as partial:
+            save_figure(figure, partial)
+    return paths
 
 
 def results_of(paths: Sequence[Path]) -> Path:
@@ -134,22 +146,48 @@ def is_of_command(path: Path, header: Sequence[str]) -> bool:
 
 
 def keep_other(path: Path, header: Sequence[str]) -> None:
-    """Rename the files of another command at NAME.csv to NAME.1.csv and NAME.1.png, NAME.2.csv, ..."""
+    """Rename the files of another command at NAME.csv to NAME.1.csv, NAME.1.png and so on, NAME.2.csv, ..."""
     if not path.is_file() or is_of_command(path, header):
         return
     number = next(n for n in itertools.count(1) if not path.with_name(f"{path.stem}.{n}.csv").exists())
-    for old in (path, path.with_suffix(".png")):
+    for ending in ENDINGS:
+        old = path.with_name(f"{path.stem}{ending}")
         if old.is_file():
-            os.replace(old, old.with_name(f"{old.stem}.{number}{old.suffix}"))
+            os.replace(old, path.with_name(f"{path.stem}.{number}{ending}"))
 
 
 def table(rows: Sequence[Row]) -> str:
     """Return rows as a Markdown table, which reads as well on a terminal."""
-    cells = [[f"{value:g}" if isinstance(value, float) else str(value) for value in row.values()] for row in rows]
+    cells = [[cell_text(value) for value in row.values()] for row in rows]
     number = re.compile(r"([-+]?\d[\d.]*(e[-+]\d+)?|nan|inf)?")
     aligned = ["right" if all(map(number.fullmatch, column)) else "left" for column in zip(*cells, strict=True)]
     # Cells as they are: tabulate would read +18.3, a difference, as the number 18.3.
     return tabulate(cells, headers=list(rows[0]), tablefmt="github", disable_numparse=True, colalign=aligned)
+
+
+def write_tables(rows: Sequence[Row], beside: Path, kinds: Sequence[str], intervals: str = "brackets") -> list[Path]:
+    """Write a table beside a CSV file and return the files.
+
+    Args:
+        rows: of the table.
+        beside: the CSV file.
+        kinds: any of `markdown` (NAME.md), `latex` (NAME.tex) and `csv` (NAME.table.csv).
+        intervals: in LaTeX, `brackets` or `pm`.
+    """
+    paths = []
+    for kind in dict.fromkeys(kinds):
+        path = beside.with_suffix({"markdown": ".md", "latex": ".tex", "csv": ".table.csv"}[kind])
+        with write_aside(path) as partial:
+            text = latex_table(rows, intervals) if kind == "latex" else csv_table(rows) if kind == "csv" else ""
+            partial.write_text(text or table(rows) + "\n")
+        paths.append(path)
+    return paths
+
+
+def accuracy_title(rows: Sequence[Row]) -> str:
+    """Return the title of the names beside accuracies, with the split: `accuracy in % (test)`."""
+    splits = unique((row for row in rows if row.get("split")), "split")
+    return f"accuracy in % ({', '.join(splits)})" if splits else "accuracy in %"
 
 
 def unique(rows: Iterable[Row], column: str) -> list[Any]:
@@ -160,15 +198,3 @@ def unique(rows: Iterable[Row], column: str) -> list[Any]:
 def select(rows: Iterable[Row], **wanted: Any) -> list[Row]:
     """Return the rows that have these values."""
     return [row for row in rows if all(row[name] == value for name, value in wanted.items())]
-
-
-def error_bars(rows: Sequence[Row], value: str = "accuracy") -> list[list[float]]:
-    """Return the distances of `low` and `high` from a value, as matplotlib takes them."""
-    return [[row[value] - row["low"] for row in rows], [row["high"] - row[value] for row in rows]]
-
-
-def mark_training(axis: Axes, rows: Sequence[Row]) -> None:
-    """Draw a line at each training resolution."""
-    for size in unique(rows, "trained at"):
-        axis.axvline(size.side, color="grey", linewidth=0.8)
-        axis.annotate(" trained here", (size.side, 0.03), xycoords=("data", "axes fraction"), fontsize=8, color="grey")

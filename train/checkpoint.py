@@ -61,12 +61,14 @@ class Trained:
         classifier: the model, in evaluation mode.
         data: what it was trained on.
         settings: all that it was trained with.
+        name: in tables, which an evaluation of several models decides.
     """
 
     path: Path
     classifier: ImageClassifier
     data: ImageData
     settings: dict[str, Any]
+    name: str = ""
 
 
 def load_trained(path: str | Path, **overrides: Any) -> Trained:

@@ -17,9 +17,12 @@ from matplotlib.figure import Figure
 
 from eval import checkpoints
 from eval.accuracy import resolution
-from eval.report import MAJORITY, Row
+from eval.plotting.accuracy import accuracy_dots, group_by_model
+from eval.report import Row, accuracy_title
 from eval.statistics import mean_over_seeds, seed_of, student_interval, without_seed
 from train.data.sizes import Size, ascending
+
+NAMES = ("model", "reference")  # the columns that have labels
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield the rows of `eval resolution`, with the difference to the reference of the same seed."""
-    names = [checkpoints.name_of(path) for path in options.checkpoint]
+    names = checkpoints.names_of(options.checkpoint)
     seeds = {seed_of(name) for name in names if without_seed(name) == options.reference}
     without_reference = [name for name in names if seed_of(name) not in seeds]
     if without_reference:
@@ -42,7 +45,8 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             f"--reference which of {known} the others differ from."
         )
     # The reference comes first.
-    options.checkpoint.sort(key=lambda path: without_seed(checkpoints.name_of(path)) != options.reference)
+    named = dict(zip(options.checkpoint, names, strict=True))
+    options.checkpoint.sort(key=lambda path: without_seed(named[path]) != options.reference)
     references: dict[tuple[int | None, int], float] = {}
     for row in resolution.evaluate(options, device):
         reference = references.setdefault((seed_of(row["model"]), row["resolution"]), row["accuracy"])
@@ -82,26 +86,11 @@ def summary(rows: Sequence[Row]) -> list[Row]:
             title = f"{model} - {models[0]}"
             cells = {size: format_difference(over_seeds(rows, model, size, "difference")) for size in sizes}
         line = {f"{size} px": cells[size] for size in sizes}
-        lines.append({"accuracy in %": title, **line, "seeds": len(over_seeds(rows, model, sizes[0], "accuracy"))})
+        lines.append({accuracy_title(rows): title, **line, "seeds": len(over_seeds(rows, model, sizes[0], "accuracy"))})
     return lines
 
 
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw a panel for each resolution: every seed a dot, the mean a bar, the reference's mean a line through all."""
-    models, sizes = models_and_sizes(rows)
-    figure = Figure(figsize=(2.0 + 2.4 * len(sizes), 1.0 + 0.32 * len(models)), layout="constrained")
-    lowest = min(row["accuracy"] for row in rows)
-    panels = figure.subplots(1, len(sizes), sharey=True, squeeze=False)[0]
-    for axis, size in zip(panels, sizes, strict=True):
-        for height, model in enumerate(models):
-            values = over_seeds(rows, model, size, "accuracy")
-            axis.plot(values, [height] * len(values), "o", color="C0", alpha=0.5, markersize=5)
-            axis.plot(student_interval(values)[0], height, "|", color="black", markersize=12, markeredgewidth=2)
-        reference_mean = student_interval(over_seeds(rows, models[0], size, "accuracy"))[0]
-        axis.axvline(reference_mean, color="grey", linewidth=0.8)
-        axis.axvline(rows[0][MAJORITY], color="grey", linestyle=":")
-        axis.set(title=f"{size} px", xlabel="accuracy in %", xlim=(lowest - 1, 101))
-        axis.grid(axis="y", alpha=0.2)
-    panels[0].set(yticks=range(len(models)), yticklabels=models)
-    panels[0].invert_yaxis()
-    return figure
+    models, by_model = models_and_sizes(rows)[0], group_by_model(rows)
+    return accuracy_dots({model: by_model[model] for model in models}, reference=models[0])

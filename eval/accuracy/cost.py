@@ -4,8 +4,8 @@ Times are of folded inference, all models in turn, round after round.
 
 Columns: `model`, `resolution` (pixels), `tokens`, `parameters (M)`, `GMACs`, `ms` and `images/s` (median of the rounds,
 for one image), `to first` (time over that of the first model in the same round), `peak MiB` (of a batch), `accuracy`,
-`low` and `high` (%), `images`, `majority baseline` (%), `trained at` (pixels). GMACs are 1e9 multiplications with an
-addition in matrix products, convolutions and attention, of one image on a CPU; papers on ViTs call them FLOPs.
+`low` and `high` (%), `images`, `split`, `majority baseline` (%), `trained at` (pixels). GMACs are 1e9 multiplications
+with an addition in matrix products, convolutions and attention, of one image on a CPU; papers on ViTs call them FLOPs.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ from tqdm import tqdm
 
 from eval import checkpoints
 from eval.argument_types import positive_int
-from eval.checkpoints import name_of
-from eval.report import MAJORITY, Row, error_bars, select, unique
+from eval.plotting.accuracy import AccuracyScale, note_of
+from eval.plotting.axes import legend_above, note_below, plain_logarithm
+from eval.plotting.style import line_styles, panels
+from eval.report import MAJORITY, Row, accuracy_title, select, unique
 from eval.speed.measure import CachedCall, check_rounds, multiplications, peak_bytes, time_in_turn
-from eval.statistics import mean_over_seeds, median_ratio
+from eval.statistics import mean_over_seeds, median_ratio, without_seed
 from performer_string import ViT, fold
 from train.data.sizes import Size
+
+ACCURACY = ("accuracy", "low", "high")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,16 +56,16 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     operations: dict[tuple[str, Size], int] = {}
     folded: dict[str, ViT] = {}
     for trained in models:
-        vit, name = fold(trained.classifier.vit).cpu(), name_of(trained.path)
+        vit, name = fold(trained.classifier.vit).cpu(), trained.name
         for size in options.resolutions:
             operations[name, size] = multiplications(inference(vit, size, 1, cpu))
         folded[name] = vit.to(device)
-    first = name_of(models[0].path)
+    first = models[0].name
     for size in tqdm(options.resolutions, desc="cost", leave=False, disable=None):
         calls = {name: inference(vit, size, batch, device) for name, vit in folded.items()}
         times = time_in_turn(calls, options.rounds, device)
         for trained in models:
-            name = name_of(trained.path)
+            name = trained.name
             accuracy = accuracies[name, size]
             median = statistics.median(times[name]) / batch
             yield {
@@ -72,7 +76,9 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                 "images/s": float(f"{1 / median:.4g}"),
                 "to first": round(median_ratio(times[name], times[first]), 3),
                 "peak MiB": round(peak_bytes(calls[name], device) / 2**20, 2),
-                **{key: accuracy[key] for key in ("accuracy", "low", "high", "images", MAJORITY, "trained at")},
+                **{
+                    key: accuracy[key] for key in ("accuracy", "low", "high", "images", "split", MAJORITY, "trained at")
+                },
             }
 
 
@@ -80,8 +86,8 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     """Return a line for each model and resolution: seeds as one, with the cost of the first of them."""
     return [
         {
-            **{key: value for key, value in row.items() if key not in ("low", "high", "accuracy", "trained at")},
-            "accuracy in %": f"{row['accuracy']:.1f} ({row['low']:.1f}-{row['high']:.1f})",
+            **{key: value for key, value in row.items() if key not in (*ACCURACY, "trained at", "split")},
+            accuracy_title(rows): f"{row['accuracy']:.1f} ({row['low']:.1f}-{row['high']:.1f})",
         }
         for row in mean_over_seeds(rows)
     ]
@@ -89,21 +95,32 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw accuracy over time and over operations, a curve through the resolutions of each model."""
-    figure = Figure(figsize=(10, 4), layout="constrained")
-    panels = figure.subplots(1, 2, sharey=True)
     means = mean_over_seeds(rows)
-    for axis, quantity, title in zip(panels, ("ms", "GMACs"), ("milliseconds an image", "GMACs an image"), strict=True):
-        for number, model in enumerate(unique(means, "model")):
-            curve = sorted(select(means, model=model), key=lambda row: row["tokens"])
-            x, y = [row[quantity] for row in curve], [row["accuracy"] for row in curve]
-            marker = "os^D"[number // 10 % 4]
-            axis.errorbar(x, y, error_bars(curve), marker=marker, capsize=2, elinewidth=1, label=model)
-            for row in curve:
-                point = (row[quantity], row["accuracy"])
-                axis.annotate(str(row["resolution"]), point, (3, -9), textcoords="offset points", fontsize=6)
-        axis.axhline(rows[0][MAJORITY], color="grey", linestyle=":", label=MAJORITY)
+    models = list(dict.fromkeys(without_seed(row["model"]) for row in rows))
+    figure, axes = panels(2, height=2.8, sharey=True)
+    scale = AccuracyScale(rows)
+    titles = {"ms": "milliseconds an image", "GMACs": "GMACs an image"}
+    for axis, (quantity, title) in zip(axes, titles.items(), strict=True):
         axis.set(xscale="log", xlabel=title)
-        axis.grid(alpha=0.2)
-    panels[0].set(ylabel="accuracy in %")
-    panels[1].legend(fontsize=7)
+        for (model, style), name in zip(line_styles(models).items(), unique(means, "model"), strict=True):
+            curve = sorted(select(means, model=name), key=lambda row: row["tokens"])
+            x, y = [row[quantity] for row in curve], scale.values(curve, "accuracy")
+            ends = zip(scale.values(curve, "low"), scale.values(curve, "high"), strict=True)
+            axis.plot(x, y, label=model, **style)
+            axis.vlines(x, *zip(*map(sorted, ends), strict=True), color=style["color"], linewidth=0.8)
+            for row, point in zip(curve, zip(x, y, strict=True), strict=True):
+                text = {"textcoords": "offset points", "fontsize": 6, "color": style["color"]}
+                axis.annotate(str(row["resolution"]), point, (3, -8), **text)
+        axis.margins(x=0.08)
+        plain_logarithm(axis.xaxis)
+        scale.finish(axis, rows)
+    for axis in axes[1:]:
+        axis.set_ylabel("")
+    legend_above(figure)
+    note_below(
+        figure,
+        f"{note_of(rows)}; beside each point: image size in pixels".replace(
+            "bands: lowest to highest seed", "bars: 95 % interval over seeds"
+        ),
+    )
     return figure

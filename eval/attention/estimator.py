@@ -7,24 +7,30 @@ of the difference to softmax is that the kernel is another one.
 Columns: `model`, `resolution`, `tokens`, `layer`, `head`, `q norm`, `k norm` with its quantiles, `k norm of blanks`,
 `entropy`, `entropy / log N`, `top share` (weight of the largest), `TV to softmax`, `TV to expected`, `TV expected to
 softmax` (total variation, 0 to 1), `weight on blanks` (patches of one value), `distance` (mean, in patches), `distance
-of uniform` and `share of blanks` (of equal weights), `images`, `trained at`.
+of uniform` and `share of blanks` (of equal weights), `images`, `split`, `trained at`.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from torch import Tensor
 
 from eval import checkpoints
 from eval.attention.dense_attention import expected_backend
 from eval.attention.token_interventions import blank_patches
-from eval.report import Row, mark_training, select, unique
+from eval.plotting.accuracy import split_of
+from eval.plotting.axes import legend_above, mark_training, note_below, size_axis
+from eval.plotting.style import GREY, line_styles, panels
+from eval.report import Row, select, unique
 from performer_string.ops import reference
 from performer_string.ops.rotary import rotate_pair
 from train.checkpoint import Trained
@@ -42,12 +48,11 @@ TITLES = {  # of the columns that are in the table and the plot, averaged over h
     "distance": "mean distance in patches",
 }
 OF_EQUAL_WEIGHTS = {"weight on blanks": "share of blanks", "distance": "distance of uniform"}
-LINE_STYLES, MARKERS = ("-", "--", ":", "-."), "os^DvP*X"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval estimator`."""
-    checkpoints.add_arguments(parser, split="val", images=32)
+    checkpoints.add_arguments(parser, images=32)
     parser.add_argument("--queries", type=int, default=64, help="rows of attention an image (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the choice of queries")
 
@@ -146,7 +151,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             for layer, values in enumerate(measured.layers):
                 for head in range(len(values["entropy"])):
                     yield {
-                        "model": checkpoints.name_of(trained.path),
+                        "model": trained.name,
                         "resolution": size,
                         "tokens": math.prod(trained.classifier.vit.grid(*size)),
                         "layer": layer,
@@ -155,6 +160,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                         "distance of uniform": round(measured.uniform_distance, 4),
                         "share of blanks": round(measured.share_of_blanks, 4),
                         "images": measured.images,
+                        "split": options.split,
                         "trained at": Size.of(trained.data.size),
                     }
 
@@ -176,30 +182,57 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def plot(rows: Sequence[Row]) -> Figure:
-    """Draw each statistic over resolution: a colour for each layer, a style and marker for each model.
+    """Draw each statistic over image size, or over layers where there is one size.
 
-    A grey line is what equal weights would have.
+    A colour is a layer, and a line style a model; at one size both are the model's. Grey is what equal weights have.
     """
-    figure = Figure(figsize=(15, 6.4))
-    axes = figure.subplots(2, (len(TITLES) + 1) // 2).flat
+    titles = {name: title for name, title in TITLES.items() if measured(rows, name)}
     sizes = ascending(row["resolution"] for row in rows)
-    sides = [size.side for size in sizes]
-    for axis, (name, title) in zip(axes, TITLES.items(), strict=False):
-        for i, model in enumerate(unique(rows, "model")):
-            for layer in sorted(unique(select(rows, model=model), "layer")):
-                values = [mean_of(rows, name, model=model, layer=layer, resolution=size) for size in sizes]
-                style = {"ls": LINE_STYLES[i % 4], "marker": MARKERS[i % 8], "color": f"C{layer % 10}"}
-                axis.plot(sides, values, label=f"{model}, layer {layer}", **style)
+    models, layers = unique(rows, "model"), sorted(unique(rows, "layer"))
+    figure, axes = panels(len(titles), columns=3, height=2.0)
+    colours, styles = line_styles(layers), line_styles(models)
+    for axis, (name, title) in zip(axes, titles.items(), strict=True):
+        for model, layer in itertools.product(models, layers if len(sizes) > 1 else ["all"]):
+            if len(sizes) > 1:
+                style = {**styles[model], "color": colours[layer]["color"]}
+                of_model = select(rows, model=model, layer=layer)
+                points = {size.side: mean_of(of_model, name, resolution=size) for size in sizes if of_model}
+            else:
+                style = styles[model]
+                of_model = select(rows, model=model)
+                points = {layer: mean_of(of_model, name, layer=layer) for layer in unique(of_model, "layer")}
+            axis.plot(list(points), list(points.values()), **style)
+        if len(sizes) > 1:
+            size_axis(axis, sizes)
+            mark_training(axis, rows)
+        else:
+            axis.set(xlabel="layer", xticks=layers)
         if name in OF_EQUAL_WEIGHTS:
-            equal = [mean_of(rows, OF_EQUAL_WEIGHTS[name], resolution=size) for size in sizes]
-            axis.plot(sides, equal, color="grey", linewidth=0.8, label="equal weights")
-        mark_training(axis, rows)
-        axis.set(title=title, xlabel="resolution in pixels")
-        axis.set_ylim(bottom=0)  # now that all is drawn
-        axis.set_xticks(sides, [str(size) for size in sizes])
-    for axis in figure.axes[len(TITLES) :]:
-        axis.axis("off")
-    labelled = figure.axes[list(TITLES).index("distance")].get_legend_handles_labels()  # with the grey line
-    figure.legend(*labelled, loc="lower right", fontsize=7)
-    figure.tight_layout()
+            draw_equal_weights(axis, rows, OF_EQUAL_WEIGHTS[name], sizes, layers)
+        axis.set_title(title)
+    handles = [
+        Line2D([], [], label=model, **(style if len(sizes) == 1 else {**style, "color": GREY}))
+        for model, style in styles.items()
+    ]
+    if len(sizes) > 1:
+        handles += [Line2D([], [], label=f"layer {layer}", color=style["color"]) for layer, style in colours.items()]
+    legend_above(figure, handles=[*handles, Line2D([], [], label="equal weights", color=GREY, linewidth=0.8)])
+    size = f" of {sizes[0]} px" if len(sizes) == 1 else ""
+    note_below(figure, f"{split_of(rows)}{rows[0]['images']} images{size}; means over heads")
     return figure
+
+
+def measured(rows: Sequence[Row], name: str) -> bool:
+    """Return whether a statistic says anything: photographs have no blank patches, and not each kernel is known."""
+    if name == "weight on blanks":
+        return any(row["share of blanks"] > 0 for row in rows)
+    return any(not math.isnan(row[name]) for row in rows)
+
+
+def draw_equal_weights(
+    axis: Axes, rows: Sequence[Row], column: str, sizes: Sequence[Size], layers: Sequence[int]
+) -> None:
+    """Draw what equal weights would have."""
+    equal = [mean_of(rows, column, resolution=size) for size in sizes]
+    x, y = ([size.side for size in sizes], equal) if len(sizes) > 1 else ([layers[0], layers[-1]], equal * 2)
+    axis.plot(x, y, color=GREY, linewidth=0.8, label="equal weights")

@@ -3,7 +3,7 @@
 A loss of accuracy has the cause whose removal cures it. Nothing is trained.
 
 Columns: `model`, `intervention` (`as trained`, or its title), `resolution` (pixels), `accuracy`, `low` and `high` (%),
-`images`, `majority baseline` (%), `trained at` (pixels).
+`images`, `split`, `majority baseline` (%), `trained at` (pixels).
 """
 
 from __future__ import annotations
@@ -17,15 +17,19 @@ from matplotlib.figure import Figure
 from eval import checkpoints
 from eval.attention.interventions import GROUPS, interventions
 from eval.attention.model_changes import Intervention, changed
-from eval.report import MAJORITY, Row, error_bars, select, unique
+from eval.plotting.accuracy import AccuracyScale, finish_dots, label_rows, split_of
+from eval.plotting.axes import legend_above, note_below
+from eval.plotting.style import line_styles, panels
+from eval.report import Row, accuracy_title, select, unique
 from train.data.sizes import ascending
 
 UNTOUCHED = "as trained"
+NAMES = ("model", "intervention")  # the columns that have labels
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval intervene`."""
-    checkpoints.add_arguments(parser, split="val", images=200)
+    checkpoints.add_arguments(parser, images=200)
     parser.add_argument("--groups", nargs="+", choices=tuple(GROUPS), default=list(GROUPS), help="of interventions")
 
 
@@ -40,7 +44,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                 with changed(vit, intervention):
                     right, total = checkpoints.count_right(trained, size, options, device, f", {title}")
                 yield {
-                    "model": checkpoints.name_of(trained.path),
+                    "model": trained.name,
                     "intervention": title,
                     "resolution": size,
                     **checkpoints.accuracy_columns(trained, right, total, options.split),
@@ -53,7 +57,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     cells = {(r["model"], r["intervention"], r["resolution"]): r["accuracy"] for r in rows}
     lines: list[Row] = []
     for model, name in dict.fromkeys((r["model"], r["intervention"]) for r in rows):
-        line = {"model": model, "accuracy in %": name}
+        line = {"model": model, accuracy_title(rows): name}
         for size in sizes:
             change = cells[model, name, size] - cells[model, UNTOUCHED, size]
             line[f"{size} px"] = f"{cells[model, name, size]:.1f}" + (f" ({change:+.1f})" if name != UNTOUCHED else "")
@@ -62,23 +66,26 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def plot(rows: Sequence[Row]) -> Figure:
-    """Draw bars of the accuracy under each intervention, a panel a resolution; a line is the model as trained."""
+    """Draw accuracy under each intervention, a panel for each image size; a line is the model as trained."""
     sizes = ascending(row["resolution"] for row in rows)
     names, models = unique(rows, "intervention"), unique(rows, "model")
-    figure = Figure(figsize=(2.2 + 2.6 * len(sizes), 1.2 + 0.22 * len(names) * len(models)), layout="tight")
-    axes = figure.subplots(1, len(sizes), squeeze=False, sharey=True)[0]
-    width = 0.8 / len(models)
+    height = 1.0 + 0.2 * len(names) * max(1.0, 0.7 * len(models))
+    figure, axes = panels(len(sizes), len(sizes), height=height, sharey=True)
+    scale = AccuracyScale(rows)
     for axis, size in zip(axes, sizes, strict=True):
-        for i, model in enumerate(models):
-            bars = select(rows, model=model, resolution=size)
-            heights = [names.index(row["intervention"]) + (i + 0.5) * width - 0.4 for row in bars]
-            accuracies = [row["accuracy"] for row in bars]
-            axis.barh(heights, accuracies, width, xerr=error_bars(bars), label=model, color=f"C{i}")
-            axis.axvline(accuracies[0], color=f"C{i}", linewidth=0.8)
-        axis.axvline(rows[0][MAJORITY], color="grey", linestyle=":")
-        axis.set(title=f"{size} px", xlim=(0, 102), xlabel="accuracy in %", yticks=range(len(names)))
-    axes[0].set_yticklabels(names, fontsize=7)
-    axes[0].invert_yaxis()
+        for i, (model, style) in enumerate(line_styles(models).items()):
+            points = select(rows, model=model, resolution=size)
+            heights = [names.index(row["intervention"]) + 0.7 * ((i + 0.5) / len(models) - 0.5) for row in points]
+            values, low, high = (scale.values(points, column) for column in ("accuracy", "low", "high"))
+            axis.hlines(heights, low, high, color=style["color"], linewidth=0.8)
+            axis.plot(values, heights, label=model, **{**style, "linestyle": "none"})
+            axis.axvline(values[0], color=style["color"], linestyle=style["linestyle"], linewidth=0.8, zorder=0)
+        axis.set(title=f"{size} px", xlabel="error in %" if scale.errors else "accuracy in %")
+        finish_dots(axis, select(rows, resolution=size), scale)
+    for axis in axes:
+        label_rows(axis, names)
+        axis.label_outer()
     if len(models) > 1:
-        axes[0].legend(fontsize=6)
+        legend_above(figure)
+    note_below(figure, f"{split_of(rows)}{rows[0]['images']} images; bars: 95 % interval over images")
     return figure

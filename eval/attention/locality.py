@@ -5,7 +5,8 @@ of the training grid. The weights w are the attention A (`attention radius`) or 
 A lambda (`effective radius`); `uniform` is the radius of equal weights.
 
 Columns: `part` (accuracy, radius or cost), `model`, `quantity`, `value`, `resolution`, `tokens`, `layer`, `head`, `low`
-and `high` (interval of an accuracy, range of a time), `images`, `majority baseline`. What does not apply is empty.
+and `high` (interval of an accuracy, range of a time), `images`, `split`, `majority baseline`, `trained at`. What does
+not apply is empty.
 """
 
 from __future__ import annotations
@@ -13,27 +14,32 @@ from __future__ import annotations
 import argparse
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from torch import Tensor
 from tqdm import tqdm
 
 from eval import checkpoints
 from eval.argument_types import WithoutRepetitions, square_number
-from eval.checkpoints import name_of
-from eval.report import MAJORITY, Row, error_bars, select, unique
+from eval.plotting.accuracy import AccuracyScale, draw_model, note_of
+from eval.plotting.axes import beside, count_axis, legend_above, mark_training, note_below, plain_logarithm, size_axis
+from eval.plotting.style import GREY, line_styles, panels
+from eval.report import MAJORITY, Row, select, unique
 from eval.speed.measure import CachedCall, check_rounds, peak_bytes, time_in_turn
+from eval.statistics import without_seed
 from performer_string import ViT, fold
 from train.checkpoint import Trained
-from train.data.sizes import Size
+from train.data.sizes import Size, ascending
 from train.inspection import inspect_attention
 
-SOMETIMES_EMPTY = ("resolution", "tokens", "layer", "head", "low", "high", "images", MAJORITY)
-FROM_ACCURACY = ("resolution", "tokens", "low", "high", "images", MAJORITY)
+SOMETIMES_EMPTY = ("resolution", "tokens", "layer", "head", "low", "high", "images", "split", MAJORITY, "trained at")
+FROM_ACCURACY = ("resolution", "tokens", "low", "high", "images", "split", MAJORITY, "trained at")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,12 +78,12 @@ def attention_radius(weights: Tensor, positions: Tensor) -> Tensor:
 @torch.no_grad()
 def measure_radius(trained: Trained, options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield rows with the radius of each layer and head at the training resolution."""
-    vit, data, name = trained.classifier.vit.to(device), trained.data, name_of(trained.path)
+    vit, data, name = trained.classifier.vit.to(device), trained.data, trained.name
     size = Size.of(data.size)
     held_out = data.held_out(options.split, size, options.probes)
     images = torch.stack([held_out[i][0] for i in range(len(held_out))])  # type: ignore[arg-type]
     prefix, positions = vit.num_prefix, vit.grid_positions(vit.grid(*size), device)
-    columns = {"resolution": size, "tokens": len(positions), "images": len(images)}
+    columns = {"resolution": size, "tokens": len(positions), "images": len(images), "split": options.split}
     equal = torch.ones(1, 1, len(positions), len(positions), device=device)
     yield make_row("radius", name, "uniform", float(attention_radius(equal, positions)), **columns)
     for layer, probe in enumerate(inspect_attention(vit, data.normalise(images.to(device)))):
@@ -93,7 +99,7 @@ def measure_radius(trained: Trained, options: argparse.Namespace, device: torch.
 @torch.inference_mode()
 def measure_cost(models: Sequence[Trained], options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield rows with time and memory of folded inference of one image, all models in turn."""
-    folded = {name_of(trained.path): fold(trained.classifier.vit).to(device) for trained in models}
+    folded = {trained.name: fold(trained.classifier.vit).to(device) for trained in models}
     for count in tqdm(options.tokens, desc="cost", leave=False, disable=None):
         calls = {name: CachedCall(vit, partial(vit, random_image(vit, count, device))) for name, vit in folded.items()}
         times = time_in_turn(calls, options.rounds, device)
@@ -145,34 +151,49 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def plot(rows: Sequence[Row]) -> Figure:
-    """Draw accuracy over resolution; time and memory over tokens; radius of each layer and head, sigma as crosses."""
-    figure = Figure(figsize=(11, 8), layout="tight")
-    accuracy, radii, time, memory = figure.subplots(2, 2).flat
-    models = unique(rows, "model")
-    for number, model in enumerate(models):
-        of_model, colour = select(rows, model=model), f"C{number % 10}"
-        points = sorted(select(of_model, part="accuracy"), key=lambda row: row["resolution"].side)
-        x, y = [row["resolution"].side for row in points], [row["value"] for row in points]
-        accuracy.errorbar(x, y, error_bars(points, "value"), marker="o", capsize=3, color=colour, label=model)
-        for axis, quantity in ((time, "milliseconds"), (memory, "peak MiB")):
-            points = select(of_model, quantity=quantity)
-            axis.plot([p["tokens"] for p in points], [p["value"] for p in points], marker="o", color=colour)
-        for quantity, marker in (("effective radius", "o"), ("sigma", "x")):
-            points = select(of_model, part="radius", quantity=quantity)
-            x = [point["layer"] + 0.7 * (number + 0.5) / len(models) - 0.35 for point in points]
-            radii.scatter(x, [point["value"] for point in points], s=18, marker=marker, color=colour, alpha=0.7)
-    uniform = select(rows, quantity="uniform")[0]["value"]
-    radii.axhline(uniform, color="grey", linestyle=":", label="uniform weights")
-    radii.legend(fontsize=7)
-    accuracy.axhline(select(rows, part="accuracy")[0][MAJORITY], color="grey", linestyle=":", label=MAJORITY)
-    accuracy.set(xlabel="resolution in pixels", ylabel="accuracy in %", ylim=(0, 102))
-    radii.set(xlabel="layer", ylabel="effective radius (o) and sigma (x) in patches")
-    radii.xaxis.get_major_locator().set_params(integer=True)
-    time.set(xscale="log", yscale="log", xlabel="tokens", ylabel="milliseconds, folded inference of one image")
-    memory.set(xscale="log", yscale="log", xlabel="tokens", ylabel="peak MiB of tensors")
-    for axis in (time, memory):
-        counts = sorted(unique(select(rows, part="cost"), "tokens"))
-        axis.set_xticks(counts, [str(count) for count in counts])
-        axis.set_xticks([], minor=True)
-    accuracy.legend(fontsize=7)
+    """Draw accuracy over image size, radius of each layer and head, and time and memory over tokens."""
+    styles = line_styles(unique(rows, "model"))
+    figure, (accuracy, radii, time, memory) = panels(4, height=2.5)
+    draw_accuracies(accuracy, select(rows, part="accuracy"), styles)
+    draw_radii(radii, select(rows, part="radius"), styles)
+    costs = select(rows, part="cost")
+    for axis, quantity in ((time, "milliseconds"), (memory, "peak MiB")):
+        for model, style in styles.items():
+            points = select(costs, model=model, quantity=quantity)
+            axis.plot([p["tokens"] for p in points], [p["value"] for p in points], **style)
+        count_axis(axis, unique(costs, "tokens"))
+        axis.set_yscale("log")
+        plain_logarithm(axis.yaxis)
+    time.set_ylabel("milliseconds, folded inference")
+    memory.set_ylabel("peak memory of tensors in MiB")
+    legend_above(figure, accuracy)
+    note_below(figure, note_of(select(rows, part="accuracy")))
     return figure
+
+
+def draw_accuracies(axis: Axes, rows: Sequence[Row], styles: Mapping[str, Any]) -> None:
+    """Draw accuracy over image size with intervals."""
+    rows = [{**row, "accuracy": row["value"]} for row in rows]
+    scale = AccuracyScale(rows)
+    for number, (model, style) in enumerate(styles.items()):
+        points = sorted(select(rows, model=model), key=lambda row: row["resolution"].side)
+        draw_model(axis, points, without_seed(model), scale, beside(axis, number, len(styles)), style)
+    size_axis(axis, ascending(row["resolution"] for row in rows))
+    mark_training(axis, rows)
+    scale.finish(axis, rows)
+
+
+def draw_radii(axis: Axes, rows: Sequence[Row], styles: Mapping[str, Any]) -> None:
+    """Draw the effective radius of each layer and head, and the sigmas that were learned as crosses."""
+    for number, (model, style) in enumerate(styles.items()):
+        for quantity, marker in (("effective radius", style["marker"]), ("sigma", "x")):
+            points = select(rows, model=model, quantity=quantity)
+            x = [point["layer"] + 0.7 * (number + 0.5) / len(styles) - 0.35 for point in points]
+            axis.plot(x, [point["value"] for point in points], marker, color=style["color"], alpha=0.7, markersize=3)
+    axis.axhline(select(rows, quantity="uniform")[0]["value"], color=GREY, linestyle=":", zorder=0)
+    layers = sorted({row["layer"] for row in rows if row["layer"] != ""})
+    axis.set(xlabel="layer", xticks=layers, ylabel="effective radius in patches")
+    handles = [Line2D([], [], color=GREY, linestyle=":", label="equal weights")]
+    if select(rows, quantity="sigma"):
+        handles.append(Line2D([], [], color=GREY, linestyle="none", marker="x", label="sigma, learned"))
+    axis.legend(handles=handles, loc="best", fontsize=6)

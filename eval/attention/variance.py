@@ -31,11 +31,14 @@ from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, positive_int
 from eval.attention.dense_attention import has_log_kernel
+from eval.plotting.axes import beside, count_axis, legend_above, note_below, number_axis, plain_logarithm
+from eval.plotting.style import line_styles, panels
 from eval.report import Row, select, unique
 from performer_string import FEATURE_MAPS, build_feature_map
 from performer_string.feature_maps import RandomFeatures
 
 ON_CPU = True
+NAMES = "map"  # the column that has labels
 MAPS: dict[str, tuple[str, dict[str, Any]]] = {
     "favor+": ("favor+", {}),
     "favor+hyperbolic": ("favor+hyperbolic", {}),
@@ -190,26 +193,26 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw the error of the estimate and the weight at the smallest angle, over the number of features."""
     near = at_smallest_angle(rows)
-    figure = Figure(figsize=(11, 4.6), layout="tight")
-    errors, weights = figure.subplots(1, 2)
-    for title in unique(near, "map"):
-        of_map = select(near, map=title)
-        features = [row["features"] for row in of_map]
-        (line,) = errors.plot(features, [row["relative error"] for row in of_map], marker="o", label=title)
-        colour = line.get_color()
-        errors.plot(features, [row["with independent draws"] for row in of_map], linestyle=":", color=colour)
+    counts = sorted(unique(near, "features"))
+    limit = 2.4 * counts[-1]  # where the limit of many features stands
+    figure, (errors, weights) = panels(2, height=3.0)
+    maps = unique(near, "map")
+    for number, (title, style) in enumerate(line_styles(maps).items()):
+        of_map = sorted(select(near, map=title), key=lambda row: row["features"])
+        errors.plot(counts, [row["relative error"] for row in of_map], label=title, **style)
+        expected = [row["with independent draws"] for row in of_map]
+        errors.plot(counts, expected, linestyle=":", linewidth=0.9, color=style["color"])
         mean, lowest = ([row[column] for row in of_map] for column in ("weight", "lowest twentieth"))
-        weights.plot(features, mean, marker="o", color=colour, label=title)
-        weights.fill_between(features, lowest, mean, color=colour, alpha=0.12)
-        weights.axhline(of_map[0]["weight in the limit"], linestyle=":", color=colour)
+        moved = beside(weights, number, len(maps))
+        weights.plot(counts, mean, transform=moved, **style)
+        weights.vlines(counts, lowest, mean, transform=moved, color=style["color"], linewidth=0.8)
+        weights.plot(limit, of_map[0]["weight in the limit"], style["marker"], color=style["color"], fillstyle="none")
     angle = f"{near[0]['angle']:g} degrees"
-    errors.set_yscale("log")
-    errors.set(ylabel="standard deviation over the kernel", title=f"estimate at {angle} (dotted: independent draws)")
-    weights.set(
-        ylabel="mean, down to the lowest twentieth of draws", title=f"weight of a key at {angle} (dotted: the limit)"
-    )
-    weights.legend(fontsize=8)
-    for axis in (errors, weights):
-        axis.set_xscale("log", base=2)
-        axis.set_xlabel("features")
+    errors.set(yscale="log", ylabel="standard deviation over the kernel", title=f"estimate at {angle}")
+    plain_logarithm(errors.yaxis)
+    weights.set(ylabel="weight", title=f"weight of a key at {angle} among others")
+    count_axis(errors, counts, "features")
+    number_axis(weights, {**{count: str(count) for count in counts}, limit: "limit"}, "features")
+    legend_above(figure)
+    note_below(figure, "left, dotted: independent draws; right, bars: down to the lowest twentieth of the draws")
     return figure

@@ -13,14 +13,19 @@ import argparse
 from collections.abc import Iterator, Sequence
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from eval.checkpoints import add_models
 from eval.encodings import translations
+from eval.plotting.accuracy import label_rows
+from eval.plotting.axes import count_axis, plain_logarithm
+from eval.plotting.style import BLUE, GREY, VERMILLION, line_styles, panels
 from eval.report import Row, select, unique
-from performer_string.models.checkpoint import find_checkpoint
 from train.checkpoint import load_trained
 
 ON_CPU = True
+NAMES = "name"  # the column that has labels
 VERDICTS = {
     "exact": "0",
     "one draw": "not 0 in one draw",
@@ -31,13 +36,8 @@ VERDICTS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval invariance`."""
-    parser.add_argument(
-        "--checkpoint",
-        nargs="+",
-        type=find_checkpoint,
-        default=[],
-        help="trained models, and these alone; by default fresh ones, and encodings and feature maps by themselves",
-    )
+    models = "trained models, and these alone; by default fresh ones, and encodings and feature maps by themselves"
+    add_models(parser, default=[], help=models)
     parser.add_argument("--head-dim", type=int, default=24, help="width of a head, divisible by 12")
     parser.add_argument("--seed", type=int, default=0)
 
@@ -83,24 +83,38 @@ def plot(rows: Sequence[Row]) -> Figure:
     Of checkpoints it is the change of the logits, alone.
     """
     draws = select(rows, expected="1/sqrt(draws)")
-    figure = Figure(figsize=(11 if draws else 6.5, 5.2), layout="tight")
-    left, *panels = figure.subplots(1, 2 if draws else 1, squeeze=False)[0]
     scores = select(rows, part="scores" if draws else "models")
     names = unique(scores, "name")
-    largest = [max(max(row["value"] for row in select(scores, name=name)), 1e-17) for name in names]
-    by_design = {row["name"] for row in select(scores, expected="fails by design")}
-    left.barh(names, largest, color=["tab:red" if name in by_design else "tab:blue" for name in names])
-    changed = "a score" if draws else "the logits"
-    left.set(xscale="log", xlabel=f"largest relative change of {changed} (red: fails by design)")
-    left.invert_yaxis()
-    left.tick_params(axis="y", labelsize=7)
-    for right in panels:
-        for name in unique(draws, "name"):
-            values = [row["value"] for row in select(draws, name=name)]
-            right.plot(translations.DRAWS, values, marker="o", label=name)
-        fall = [translations.DRAWS[0] / n**0.5 for n in translations.DRAWS]
-        right.plot(translations.DRAWS, fall, color="grey", linestyle=":", label="1/sqrt(draws)")
-        label_y = "change of the mean estimate under a move, relative"
-        right.set(xscale="log", yscale="log", xlabel="draws", ylabel=label_y)
-        right.legend(fontsize=8)
+    figure, axes = panels(2 if draws else 1, width=6.75 if draws else 5.0, height=1.1 + 0.16 * max(len(names), 10))
+    draw_changes(axes[0], scores, names, "a score" if draws else "the logits")
+    if draws:
+        draw_spread(axes[1], draws)
     return figure
+
+
+def draw_changes(axis: Axes, rows: Sequence[Row], names: Sequence[str], what: str) -> None:
+    """Draw the largest change for each name as a dot: round where it is to be zero, a cross where it is not."""
+    by_design = {row["name"] for row in select(rows, expected="fails by design")}
+    kinds = {"zero but for rounding": (BLUE, "o"), "not zero, by design": (VERMILLION, "X")}
+    for kind, (colour, marker) in kinds.items():
+        heights = [i for i, name in enumerate(names) if (name in by_design) == (marker == "X")]
+        largest = [max(max(row["value"] for row in select(rows, name=names[i])), 1e-17) for i in heights]
+        axis.plot(largest, heights, marker, color=colour, label=kind)
+    axis.set(xscale="log", xlabel=f"largest relative change of {what}")
+    axis.set_xticks([1e-16, 1e-8, 1])
+    axis.set_xticks([], minor=True)
+    label_rows(axis, names)
+    axis.legend(loc="center", fontsize=6, handletextpad=0.2)
+
+
+def draw_spread(axis: Axes, rows: Sequence[Row]) -> None:
+    """Draw the spread of the estimates of each feature map over the number of draws."""
+    for name, style in line_styles(unique(rows, "name")).items():
+        axis.plot(translations.DRAWS, [row["value"] for row in select(rows, name=name)], label=name, **style)
+    fall = [translations.DRAWS[0] / n**0.5 for n in translations.DRAWS]
+    axis.plot(translations.DRAWS, fall, color=GREY, linewidth=0.8, label="1/sqrt(draws)")
+    count_axis(axis, translations.DRAWS, "draws that are averaged over")
+    axis.set(yscale="log", ylabel="relative change of the estimate under a move")
+    plain_logarithm(axis.yaxis)
+    axis.legend(loc="upper right", fontsize=6)
+    axis.set_ylim(top=20 * max(row["value"] for row in rows))  # room for the legend

@@ -22,6 +22,9 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from eval.argument_types import positive_int
+from eval.plotting.accuracy import label_rows
+from eval.plotting.axes import legend_above, plain_logarithm
+from eval.plotting.style import GREY, line_styles, new_figure
 from eval.report import Row
 from eval.speed.measure import CachedCall, Call, check_rounds, time_in_turn
 from eval.statistics import median_ratio
@@ -30,6 +33,7 @@ from performer_string.position.base import HeadWidthError
 from performer_string.utils.registry import lookup
 
 REFERENCE = "rope"
+NAMES = "encoding"  # the column that has labels
 SPARSE: dict[str, dict[str, Any]] = {
     f"cayley-string, {name}": {"generator": name} for name in ("block-diagonal", "banded", "top-k", "random")
 }
@@ -151,16 +155,17 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def plot(rows: Sequence[Row]) -> Figure:
-    """Draw both ratios for each encoding."""
-    figure = Figure(figsize=(7.5, 5), layout="tight")
+    """Draw both ratios for each encoding as dots, on a logarithmic axis."""
+    figure = new_figure(width=5.0, height=1.0 + 0.18 * len(rows))
     axis = figure.subplots()
-    places = range(len(rows))
-    axis.barh([p - 0.2 for p in places], [row["step to rope"] for row in rows], height=0.4, label="training step")
-    ratios = [row["inference to rope"] for row in rows]
-    axis.barh([p + 0.2 for p in places], ratios, height=0.4, label="folded inference")
-    axis.set_yticks(places, [row["encoding"] for row in rows], fontsize=8)
-    axis.axvline(1, color="grey", linewidth=0.8)
-    axis.invert_yaxis()
-    axis.set(xlabel="time over RoPE's, median of rounds")
-    axis.legend(fontsize=8)
+    columns = {"step to rope": "training step", "inference to rope": "folded inference"}
+    for (column, label), style in zip(columns.items(), line_styles(list(columns)).values(), strict=True):
+        axis.plot([row[column] for row in rows], range(len(rows)), label=label, **{**style, "linestyle": "none"})
+    axis.axvline(1, color=GREY, linewidth=0.8, zorder=0)
+    label_rows(axis, [row["encoding"] for row in rows])
+    axis.set(xlabel="time relative to RoPE, median of the rounds")
+    if max(row[column] for row in rows for column in columns) > 3:  # else a logarithmic axis would have one tick
+        axis.set_xscale("log")
+        plain_logarithm(axis.xaxis)
+    legend_above(figure)
     return figure

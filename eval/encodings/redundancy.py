@@ -22,6 +22,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from tqdm import tqdm
 
+from eval.plotting.style import new_figure
 from eval.report import Row, unique
 from eval.speed.measure import relative_error
 from performer_string import build_encoding
@@ -29,6 +30,7 @@ from performer_string.position import SeparableEncoding
 from performer_string.position.skew import cayley
 
 ON_CPU = True
+NAMES = ("fitted", "target")  # the columns that have labels
 SAME = 1e-6  # the error below which a fit counts as exact
 STARTS = 4
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -177,18 +179,20 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw the table as a picture."""
-    names = list(FAMILIES)
+    targets = unique(rows, "target")
+    fitted = [name for name in unique(rows, "fitted") if name in targets]  # not the control, which has one target
     cells = {(row["fitted"], row["target"]): row["error"] for row in rows}
-    values = np.array([[cells[fitted, target] for target in names] for fitted in names])
-    figure = Figure(figsize=(8.5, 7), layout="tight")
+    values = np.array([[cells[name, target] for target in targets] for name in fitted])
+    figure = new_figure(width=6.75, height=1.6 + 0.28 * len(fitted))
     axis = figure.subplots()
-    image = axis.imshow(values, cmap="viridis_r", vmin=0)
+    axis.grid(False)
+    image = axis.imshow(values, cmap="viridis_r", vmin=0, aspect="auto")
     for i, j in np.ndindex(*values.shape):
         text = "0" if values[i, j] < SAME else f"{values[i, j]:.2f}"
         color = "white" if values[i, j] > values.max() / 2 else "black"
-        axis.text(j, i, text, ha="center", va="center", fontsize=7, color=color)
-    axis.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=8)
-    axis.set_yticks(range(len(names)), names, fontsize=8)
+        axis.text(j, i, text, ha="center", va="center", fontsize=6, color=color)
+    axis.set_xticks(range(len(targets)), targets, rotation=45, ha="right", rotation_mode="anchor")
+    axis.set_yticks(range(len(fitted)), fitted)
     axis.set(xlabel="target", ylabel="fitted, with a free basis")
     figure.colorbar(image, label="relative error left in R(r)")
     return figure

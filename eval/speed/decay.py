@@ -22,7 +22,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, feature_map_name
-from eval.report import Row, select, unique
+from eval.plotting.lengths import length_figure
+from eval.report import Row
 from eval.speed.measure import check_rounds, peak_bytes, relative_error, time_in_turn
 from eval.speed.methods import feature_map
 from eval.statistics import median_ratio, power_law_exponent
@@ -37,6 +38,7 @@ EXACT = "exact"  # N x N weights, which few tokens have in any case
 BOUNDS = {EXACT: 1e-4, "window": 1e-3, "grid": 0.03, "window and grid": 0.03}
 COMPARED_QUERIES = 64  # whose exact sums are compared
 PLAIN = "plain"
+NAMES = "attention"  # the column that has labels
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -207,11 +209,4 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw time and memory over the tokens, on logarithmic axes."""
-    figure = Figure(figsize=(9, 4), layout="tight")
-    for axis, column in zip(figure.subplots(1, 2), ("ms", "peak MiB"), strict=True):
-        for name in unique(rows, "attention"):
-            line = select(rows, attention=name)
-            axis.loglog([row["tokens"] for row in line], [row[column] for row in line], marker="o", label=name)
-        axis.set(xlabel="tokens", ylabel=column)
-        axis.legend(fontsize=7)
-    return figure
+    return length_figure({"": rows}, "attention")

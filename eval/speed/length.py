@@ -23,6 +23,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, feature_map_name, positive_int
+from eval.plotting.lengths import length_figure
 from eval.report import Row, select, unique
 from eval.speed.measure import check_rounds, peak_bytes, relative_error, square_product, time_in_turn
 from eval.speed.methods import METHODS, AttentionMethods, layer_call, model_call, near_square_grid, operations
@@ -31,6 +32,7 @@ from performer_string.utils.registry import lookup
 
 LEVELS = {"attention": None, "layer": layer_call, "model": model_call}
 REFERENCE = "softmax"
+NAMES = ("method", "level")  # the columns that have labels
 PRODUCT = "matrix product"
 
 
@@ -215,16 +217,5 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def plot(rows: Sequence[Row]) -> Figure:
-    """Draw time and memory over the tokens on logarithmic axes, a row of panels for each level."""
-    levels = unique(rows, "level")
-    figure = Figure(figsize=(9, 3.6 * len(levels)), layout="tight")
-    panels = figure.subplots(len(levels), 2, squeeze=False)
-    for level, axes in zip(levels, panels, strict=True):
-        for axis, column, slope in zip(axes, ("ms", "peak MiB"), ("time exponent", "memory exponent"), strict=True):
-            for name in unique(select(rows, level=level), "method"):
-                line = select(rows, level=level, method=name)
-                label = f"{name} (N^{line[0][slope]:.2f})"
-                axis.loglog([row["tokens"] for row in line], [row[column] for row in line], marker="o", label=label)
-            axis.set(xlabel="tokens", ylabel=column, title=level)
-            axis.legend(fontsize=7)
-    return figure
+    """Draw time and memory over the tokens on logarithmic axes, two panels for each level."""
+    return length_figure({level: select(rows, level=level) for level in unique(rows, "level")}, "method")

@@ -82,6 +82,39 @@ def test_two_models_of_one_name(tmp_path, capsys):
     assert "two checkpoints have the same name, so that their rows would mix: one" in said
 
 
+def test_best_and_last_of_one_run(tmp_path, capsys):
+    last = save(tmp_path / "m-seed0")
+    best = last.with_name("best.ckpt")
+    best.write_bytes(last.read_bytes())
+    arguments = ["--checkpoint", str(best), str(last), "--resolutions", "60", "--images", "4"]
+    main(["resolution", *arguments, "--out", str(tmp_path / "out")])
+    _, rows = read(tmp_path / "out" / "resolution.csv")
+    assert [row["model"] for row in rows] == ["m:best-seed0", "m:last-seed0"]
+    assert "mean of 2 seeds" not in capsys.readouterr().out
+
+
+def test_what_is_no_run_is_skipped(tmp_path, capsys):
+    """The folder of a sweep has its table and its results beside the runs."""
+    save(tmp_path / "one")
+    (tmp_path / "summary.csv").write_text("run\n")
+    (tmp_path / "results").mkdir()
+    paths = sorted(map(str, tmp_path.iterdir()))
+    main(["resolution", "--checkpoint", *paths, "--resolutions", "60", "--images", "4", "--out", str(tmp_path / "out")])
+    assert [row["model"] for row in read(tmp_path / "out" / "resolution.csv")[1]] == ["one"]
+    skipped = f"Skipped, for want of a checkpoint: {tmp_path / 'results'}, {tmp_path / 'summary.csv'}"
+    assert skipped in capsys.readouterr().err
+    said = refusal(["--checkpoint", str(tmp_path / "one"), str(tmp_path / "two"), "--resolutions", "60"], capsys)
+    assert f"there is no checkpoint {tmp_path / 'two'}" in said  # a misspelt path is no other file
+
+
+def test_split_is_in_table_and_file(tmp_path, capsys):
+    arguments = ["--checkpoint", str(save(tmp_path / "one")), "--resolutions", "60", "--images", "4"]
+    for split in ("test", "val"):
+        main(["resolution", *arguments, "--split", split, "--out", str(tmp_path / split)])
+        assert read(tmp_path / split / "resolution.csv")[1][0]["split"] == split
+        assert f"| accuracy in % ({split}) " in capsys.readouterr().out
+
+
 def test_run_is_named_from_within_its_folder(tmp_path, monkeypatch, capsys):
     path = save(tmp_path / "one")
     monkeypatch.chdir(tmp_path / "one")

@@ -48,14 +48,18 @@ def test_help_of_an_evaluation_says_what_it_answers(capsys):
     said = capsys.readouterr().out
     assert "How accurate are models at resolutions" in said
     assert "--resolutions" in said
+    with pytest.raises(SystemExit):
+        main(["variance", "--help"])
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert "hyperbolic FAVOR+                     sqrt((e^s + e^-s - 2) / m)" in lines  # a formula in a line
     assert "resolution" in build_parser().format_help()
 
 
 def test_splits_by_default():
-    """Results are of test images; models are studied on those of validation."""
+    """All evaluations are on the same images, and their results say which."""
     arguments = ["--checkpoint", "one.ckpt", "--resolutions", "84"]
     splits = {name: parse_arguments([name, *arguments]).split for name in ("resolution", "intervene", "estimator")}
-    assert splits == {"resolution": "test", "intervene": "val", "estimator": "val"}
+    assert splits == {"resolution": "test", "intervene": "test", "estimator": "test"}
 
 
 def test_former_name_of_a_feature_map():

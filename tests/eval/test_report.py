@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 
 import pytest
-from matplotlib.figure import Figure
 
-from eval import checkpoints, report
+from eval import checkpoints
 from eval.accuracy.resolution import summary
 from eval.cli import main
 from eval.report import MAJORITY, read_csv, results_of, table, write_csv
@@ -103,9 +102,3 @@ def test_table_keeps_signs_and_aligns_numbers():
     lines = table(rows).splitlines()
     assert lines[2] == "| a       | +18.3 | 0.3 | 1.5 (1.2-1.8) |"
     assert lines[3] == "| b       |  -4.0 | nan |               |"
-
-
-def test_each_training_resolution_is_marked():
-    axis = Figure().subplots()
-    report.mark_training(axis, [{"trained at": Size.of(size)} for size in (60, 84, 60, [90, 160])])
-    assert [line.get_xdata()[0] for line in axis.lines] == [60, 84, 120]

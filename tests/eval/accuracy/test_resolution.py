@@ -31,7 +31,9 @@ def test_several_models_at_several_resolutions(tmp_path, capsys):
 def test_rectangles_of_one_area_share_a_tick_and_not_its_label():
     same = {"model": "a", "tokens": 48, "accuracy": 50.0, "low": 40.0, "high": 60.0, "images": 9, MAJORITY: 10.0}
     sizes = [Size.of(size) for size in ("64x48", "48x64", "32")]
-    (axis,) = plot([{**same, "resolution": size, "trained at": sizes[2]} for size in sizes]).axes
-    assert axis.get_ylim()[0] < same[MAJORITY]  # a line on the frame would not be seen
+    figure = plot([{**same, "resolution": size, "trained at": sizes[2]} for size in sizes])
+    (axis,) = figure.axes
+    assert axis.get_ylim()[0] > same[MAJORITY]  # which is far from all values, and stands in the note
+    assert figure.get_supxlabel().endswith("majority baseline: 10.0 %")
     labels = [label.get_text() for label in axis.get_xticklabels()]
     assert sorted(map(sorted, (label.split("\n") for label in labels))) == [["32"], ["48x64", "64x48"]]

@@ -1,0 +1,218 @@
+"""Accuracy over image size: lines with bands over seeds for a few models, dots by model for many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from eval.plotting.axes import beside, legend_above, mark_training, note_below, size_axis
+from eval.plotting.style import BLACK, BLUE, GREY, line_styles, new_figure, panels
+from eval.report import MAJORITY, Row, select, unique
+from eval.statistics import mean_over_seeds, without_seed
+from train.data.sizes import ascending
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_LINES = 7  # colours of the palette: more models are drawn as dots
+NEARLY_ALL = 97.0  # accuracy in % above which lines would coincide, so that the error is drawn
+
+
+def accuracy_figure(rows: Sequence[Row]) -> Figure:
+    """Draw accuracy over image size.
+
+    Args:
+        rows: with `model`, `resolution`, `accuracy`, `low`, `high`, `images`, `majority baseline`, `trained at`.
+    """
+    models = group_by_model(rows)
+    return accuracy_lines(models) if len(models) <= MOST_LINES else accuracy_dots(models)
+
+
+def group_by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
+    """Return the rows of each model, all its seeds together, by rising image size."""
+    models: dict[str, list[Row]] = {}
+    for row in rows:
+        models.setdefault(without_seed(row["model"]), []).append(row)
+    return {model: sorted(of_model, key=lambda row: row["resolution"].side) for model, of_model in models.items()}
+
+
+def accuracy_lines(models: dict[str, list[Row]]) -> Figure:
+    """Draw a line for each model, with a band from its lowest to its highest seed, or bars of a single seed."""
+    rows = [row for of_model in models.values() for row in of_model]
+    figure = new_figure(width=5.0, height=3.1)
+    axis = figure.subplots()
+    scale = AccuracyScale(rows)
+    for number, (model, style) in enumerate(line_styles(list(models)).items()):
+        draw_model(axis, models[model], model, scale, beside(axis, number, len(models)), style)
+    size_axis(axis, ascending(row["resolution"] for row in rows))
+    mark_training(axis, rows)
+    scale.finish(axis, rows)
+    legend_above(figure)
+    note_below(figure, note_of(rows))
+    return figure
+
+
+def draw_model(axis: Axes, rows: Sequence[Row], label: str, scale: AccuracyScale, shift: Any, style: Any) -> None:
+    """Draw the mean over the seeds of one model, with its band or its bars.
+
+    Args:
+        axis: where to draw.
+        rows: of all seeds, by rising image size.
+        label: name of the model in the legend.
+        scale: of the accuracies.
+        shift: transform of points with bars, so that they do not hide those of other models.
+        style: colour, marker and line style.
+    """
+    seeds, mean = unique(rows, "model"), mean_over_seeds(rows)
+    sides = [row["resolution"].side for row in mean]
+    label = f"{label} ({len(seeds)} seeds)" if len(seeds) > 1 else label
+    values = scale.values(mean, "accuracy")
+    if len(seeds) > 1:
+        by_size = [[row for row in rows if row["resolution"] == each["resolution"]] for each in mean]
+        low, high = ([f(scale.values(same, "accuracy")) for same in by_size] for f in (min, max))
+        axis.fill_between(sides, low, high, color=style["color"], alpha=0.12, linewidth=0)
+        moved = {"transform": shift} if scale.errors else {}  # lines without an error would coincide
+        axis.plot(sides, values, label=label, **moved, **style)
+        return
+    ends = [scale.values(mean, end) for end in ("low", "high")]
+    bars = np.abs(np.sort(ends, axis=0) - values)  # of an error, `low` is the upper end
+    axis.errorbar(sides, values, bars, label=label, transform=shift, elinewidth=0.8, **style)
+    axis.update_datalim([point for end in ends for point in zip(sides, end, strict=True)])
+    axis.autoscale_view()
+
+
+class AccuracyScale:
+    """An axis of accuracies in %, or of errors on a logarithmic scale where nearly all is right.
+
+    Lines at 99.9 and 100 % coincide on the first one. An error of none stands at the foot of the second.
+
+    Args:
+        rows: all that will be drawn.
+    """
+
+    def __init__(self, rows: Sequence[Row]):
+        accuracies = [row["accuracy"] for row in rows]
+        self.least = 50 / max(row["images"] for row in rows)  # half an image, in %
+        best, worst = (max(self.least, 100 - f(accuracies)) for f in (max, min))
+        self.errors = median(accuracies) >= NEARLY_ALL or (max(accuracies) >= NEARLY_ALL and worst / best > 15)
+
+    def values(self, rows: Sequence[Row], column: str) -> list[float]:
+        """Return the heights of a column's accuracies."""
+        if self.errors:
+            return [max(100 - row[column], self.least) for row in rows]
+        return [row[column] for row in rows]
+
+    def finish(self, axis: Axes, rows: Sequence[Row]) -> None:
+        """Set limits and ticks, and mark the majority baseline, once all is drawn."""
+        axis.set_ylabel("error in %" if self.errors else "accuracy in %")
+        majority = rows[0].get(MAJORITY)
+        if self.errors:
+            axis.set_yscale("log")
+            highest = max(1.0, *(100 - row["accuracy"] for row in rows), *self.values(mean_over_seeds(rows), "low"))
+            axis.set_ylim(self.least * 0.8, min(100, highest * 1.6))
+            ticks = [tick for tick in (0.01, 0.1, 1, 10, 100) if 2 * self.least < tick <= axis.get_ylim()[1]]
+            axis.set_yticks([self.least, *ticks], ["none", *(f"{tick:g}" for tick in ticks)])
+            axis.set_yticks([], minor=True)
+        else:
+            low, high = axis.get_ylim()
+            axis.set_ylim(low, min(high, 100 + 0.02 * (high - low)))
+        if majority is not None:
+            mark_majority(axis, 100 - majority if self.errors else majority)
+
+
+def mark_majority(axis: Axes, height: float) -> None:
+    """Draw the majority baseline where the axis reaches near it; the note below the figure has it in any case."""
+    low, high = axis.get_ylim()
+    logarithmic = axis.get_yscale() == "log"
+    if height < 4 * high if logarithmic else low - 0.5 * (high - low) < height:
+        above = height * 1.5 if logarithmic else height + 0.05 * (height - low)  # of models that have learned nothing
+        reach = (low if logarithmic else min(low, height - 2), max(high, above))
+        axis.set_ylim(*reach)
+        axis.axhline(height, color=GREY, linestyle=":", linewidth=1, zorder=0)
+        place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
+        axis.annotate(MAJORITY, (1, height), (-2, 2), ha="right", fontsize=6, color=GREY, **place)
+
+
+def accuracy_dots(models: dict[str, list[Row]], reference: str | None = None) -> Figure:
+    """Draw a panel for each image size: a row for each model, every seed a dot, and the mean of the seeds a bar.
+
+    Args:
+        models: rows by name.
+        reference: a model whose mean is a line through all rows.
+    """
+    rows = [row for of_model in models.values() for row in of_model]
+    sizes = ascending(row["resolution"] for row in rows)
+    height = 0.9 + 0.16 * len(models)
+    figure, axes = panels(len(sizes), len(sizes), height=height, narrowest=1.4, sharey=True)
+    scale = AccuracyScale(rows)
+    for axis, size in zip(axes, sizes, strict=True):
+        for height, of_model in enumerate(models.values()):
+            draw_dots(axis, select(of_model, resolution=size), height, scale)
+        if reference is not None:
+            mean = scale.values(mean_over_seeds(select(models[reference], resolution=size)), "accuracy")[0]
+            axis.axvline(mean, color=GREY, linewidth=0.8, zorder=0)
+        axis.set(title=f"{size} px", xlabel="error in %" if scale.errors else "accuracy in %")
+        finish_dots(axis, select(rows, resolution=size), scale)
+    label_rows(axes[0], list(models))
+    note_below(figure, note_of(rows, dots=True))
+    return figure
+
+
+def draw_dots(axis: Axes, rows: Sequence[Row], height: int, scale: AccuracyScale) -> None:
+    """Draw the seeds of a model at one image size as dots, and their mean as a bar; a single one with its interval."""
+    if not rows:
+        return
+    values = scale.values(rows, "accuracy")
+    axis.plot(values, [height] * len(values), "o", color=BLUE, alpha=0.5, markersize=3.5, markeredgewidth=0)
+    (mean,) = scale.values(mean_over_seeds(rows), "accuracy")
+    if len(rows) > 1:
+        axis.plot(mean, height, "|", color=BLACK, markersize=7, markeredgewidth=1.4)
+    else:
+        axis.plot([scale.values(rows, end)[0] for end in ("low", "high")], [height] * 2, color=BLUE, linewidth=0.8)
+
+
+def finish_dots(axis: Axes, rows: Sequence[Row], scale: AccuracyScale) -> None:
+    """Set the scale of a panel of dots, with the majority baseline where it is reached."""
+    if scale.errors:
+        axis.set_xscale("log")
+        axis.set_xlim(scale.least * 0.6, 100)
+        ticks = [tick for tick in (0.1, 1, 10, 100) if tick > 2 * scale.least]
+        axis.set_xticks([scale.least, *ticks], ["none", *(f"{tick:g}" for tick in ticks)])
+        axis.set_xticks([], minor=True)
+        axis.axvline(100 - rows[0][MAJORITY], color=GREY, linestyle=":", linewidth=1, zorder=0)
+        return
+    low, high = axis.get_xlim()
+    if low < rows[0][MAJORITY] + 0.5 * (high - low):
+        axis.axvline(rows[0][MAJORITY], color=GREY, linestyle=":", linewidth=1, zorder=0)
+
+
+def label_rows(axis: Axes, names: Sequence[str]) -> None:
+    """Name the rows of a panel, the first at the top."""
+    axis.set_yticks(range(len(names)), names)
+    axis.set_ylim(len(names) - 0.4, -0.6)
+
+
+def note_of(rows: Sequence[Row], dots: bool = False) -> str:
+    """Return what the caption has to say of a plot of accuracies."""
+    images = {row["images"] for row in rows}
+    count = f"{min(images):,}" + (f" to {max(images):,}" if len(images) > 1 else "")
+    parts = [f"{split_of(rows)}{count} images"]
+    seeds = [len(unique(of_model, "model")) for of_model in group_by_model(rows).values()]
+    several, one = max(seeds) > 1, min(seeds) == 1
+    if several:
+        parts.append("dots: seeds; bar: their mean" if dots else "bands: lowest to highest seed")
+    if one:
+        parts.append("lines: 95 % interval over images" if dots else "bars: 95 % interval over images")
+    if rows[0].get(MAJORITY):
+        parts.append(f"{MAJORITY}: {max(row[MAJORITY] for row in rows):.1f} %")
+    return "; ".join(parts)
+
+
+def split_of(rows: Sequence[Row]) -> str:
+    """Return the split that rows were measured on, as `test split, `; nothing for results that do not hold it."""
+    splits = unique((row for row in rows if row.get("split")), "split")
+    return f"{' and '.join(map(str, splits))} split, " if splits else ""

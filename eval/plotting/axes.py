@@ -1,0 +1,137 @@
+"""Axes of image sizes, numbers of tokens and accuracies, and the legend above them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.transforms import ScaledTranslation
+
+from eval.plotting.style import GREY
+from eval.report import Row, unique
+from train.data.sizes import Size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
+
+
+def error_bars(rows: Sequence[Row], value: str = "accuracy") -> list[list[float]]:
+    """Return the distances of `low` and `high` from a value, as matplotlib takes them."""
+    return [
+        [max(0.0, row[value] - row["low"]) for row in rows],
+        [max(0.0, row["high"] - row[value]) for row in rows],
+    ]
+
+
+def mark_training(axis: Axes, rows: Sequence[Row]) -> None:
+    """Draw a line at each training resolution, named above the panel, on an axis that has its sizes already.
+
+    Rows of some old results do not have it.
+    """
+    for size in unique((row for row in rows if row.get("trained at")), "trained at"):
+        low, high = axis.get_xlim()
+        axis.set_xlim(min(low, size.side / 1.08), max(high, size.side * 1.08))  # where no model was tested at it
+        axis.axvline(size.side, color=GREY, linewidth=0.8, zorder=0)
+        place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        axis.annotate("trained here", (size.side, 1.0), (0, 2), fontsize=6, color=GREY, ha="center", **place)
+
+
+def size_axis(axis: Axes, sizes: Sequence[Size], name: str = "image size in pixels") -> None:
+    """Make the x axis one of image sizes, logarithmic, with a tick at each size that was measured and at no other.
+
+    Rectangles of one area share a place, one above the other.
+    """
+    labels: dict[float, str] = {}
+    for size in sizes:
+        labels[size.side] = f"{labels[size.side]}\n{size}" if size.side in labels else str(size)
+    number_axis(axis, labels, name)
+
+
+def count_axis(axis: Axes, counts: Iterable[int], name: str = "tokens") -> None:
+    """Make the x axis one of counts, logarithmic, with a tick at each count that was measured and at no other."""
+    number_axis(axis, {count: short_count(count) for count in sorted(set(counts))}, name)
+
+
+def number_axis(axis: Axes, labels: dict[float, str] | dict[int, str], name: str) -> None:
+    """Make the x axis logarithmic, with a tick at each of these numbers and at no other."""
+    axis.set_xscale("log", base=2)
+    axis.set_xticks(list(labels), list(labels.values()))
+    axis.set_xticks([], minor=True)
+    axis.set_xlabel(name)
+    low, high = min(labels), max(labels)
+    margin = 1.08 if low == high else (high / low) ** 0.05
+    axis.set_xlim(low / margin, high * margin)
+
+
+def short_count(count: int) -> str:
+    """Return a count as text: 4k for 4,096 and 1M for 1,048,576, as usual for numbers of tokens."""
+    for unit, name in ((2**20, "M"), (2**10, "k")):
+        if count >= unit and count % unit == 0:
+            return f"{count // unit}{name}"
+    return f"{count:,}"
+
+
+def beside(axis: Axes, number: int, count: int) -> Any:
+    """Return the transform that puts the points of one of several models beside those of the others.
+
+    Together they take at most 8 points of the paper, at any scale.
+
+    Args:
+        axis: where they are drawn.
+        number, count: of the model, and of all models.
+    """
+    step = min(2.5, 8.0 / max(1, count - 1))
+    shift = ScaledTranslation((number - (count - 1) / 2) * step / 72, 0, axis.figure.dpi_scale_trans)
+    return axis.transData + shift
+
+
+def legend_above(figure: Figure, axis: Axes | None = None, handles: Sequence[Any] = ()) -> None:
+    """Put a legend above all panels, in as many columns as fit the width.
+
+    Args:
+        figure: where it goes.
+        axis: whose labelled lines it lists; the first one by default.
+        handles: lines in place of those.
+    """
+    lines, names = (axis or figure.axes[0]).get_legend_handles_labels()
+    if handles:
+        lines, names = list(handles), [str(handle.get_label()) for handle in handles]
+    if not names:
+        return
+    columns = next(n for n in range(len(names), 0, -1) if n == 1 or legend_width(names, n) < figure.get_figwidth())
+    figure.legend(lines, names, loc="outside upper center", ncols=columns, columnspacing=1.2)
+
+
+def legend_width(names: Sequence[str], columns: int, fontsize: float = 7.0) -> float:
+    """Return about how wide a legend is, in inches: of each column its longest name, with a handle and a space."""
+    parts = np.array_split(np.array([len(name) for name in names]), columns)  # as matplotlib divides them
+    return float(sum(0.5 + part.max() * 0.54 * fontsize / 72 for part in parts))
+
+
+def note_below(figure: Figure, text: str) -> None:
+    """Write below a figure what its caption has to say: split, images, and what bars and bands are."""
+    figure.supxlabel(text, fontsize=6, color=GREY)
+
+
+def plain_logarithm(axis: Axis) -> None:
+    """Label a logarithmic axis with plain numbers: 1, 10, 100, and 2 and 5 between them where it is short."""
+    low, high = axis.get_view_interval()
+    decades = math.log10(high / low)
+    steps = (1.0, 2.0, 5.0) if decades < 2.2 else (1.0,)
+    axis.set_major_locator(LogLocator(10, subs=steps, numticks=8))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: plain_number(value)))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def plain_number(value: float) -> str:
+    """Return a tick of a logarithmic axis as text; powers of ten from 10,000 on and below 0.001 stay powers."""
+    if value >= 1e4 or value < 1e-3:
+        exponent = math.floor(math.log10(value) + 1e-9)
+        factor = round(value / 10**exponent)
+        return f"${'' if factor == 1 else f'{factor}·'}10^{{{exponent}}}$"
+    return f"{value:g}"

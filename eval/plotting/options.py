@@ -1,0 +1,149 @@
+"""Options of every figure and table: formats, labels, order, title and width."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from eval.plotting.style import paper_style, width_in_inches
+from eval.statistics import seed_of, without_seed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from eval.cli import Evaluation
+    from eval.report import Row
+
+FORMATS = ("png", "pdf", "svg")
+
+
+def add_figure_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of figures and tables, the same for all evaluations."""
+    group = parser.add_argument_group("figures and tables")
+    group.add_argument("--format", nargs="+", choices=FORMATS, default=["png"], help="of the figure (default: png)")
+    group.add_argument(
+        "--labels",
+        nargs="+",
+        metavar="NAME=LABEL",
+        help="names in the figure and the table, NAME without -seedN; or labels alone, in the order of the names",
+    )
+    group.add_argument("--only", nargs="+", metavar="NAME", help="draw and tabulate these alone; the CSV has all")
+    group.add_argument("--order", nargs="+", metavar="NAME", help="these first, in this order")
+    group.add_argument("--title", help="of the figure")
+    width = "of the figure: inches, or one-column (3.25) or two-column (6.75); fonts keep their sizes"
+    group.add_argument("--width", type=width_in_inches, help=width)
+    group.add_argument(
+        "--table", nargs="+", choices=("markdown", "latex", "csv"), default=[], help="files of the table to write"
+    )
+    group.add_argument(
+        "--intervals",
+        choices=("brackets", "pm"),
+        default="brackets",
+        help=r"in LaTeX: [low, high], or \pm half the width (default: %(default)s)",
+    )
+
+
+def named_columns(evaluation: Evaluation) -> tuple[str, ...]:
+    """Return the columns whose values a legend shows: `NAMES` of the evaluation's module, else `model`."""
+    names = getattr(evaluation, "NAMES", "model")
+    return (names,) if isinstance(names, str) else tuple(names)
+
+
+def for_display(rows: Sequence[Row], columns: Sequence[str], options: argparse.Namespace) -> list[Row]:
+    """Return the rows that are drawn and tabulated, with their labels and in their order.
+
+    Args:
+        rows: of the evaluation.
+        columns: whose values have labels; the first one is ordered.
+        options: `labels`, `only` and `order`; `labels` as on the command line, or as a mapping.
+
+    Raises:
+        ValueError: a name that is not there, or two names with one label.
+    """
+    columns = [column for column in columns if rows and column in rows[0]]
+    if not columns:
+        return list(rows)
+    shown = list(rows)
+    if options.only:
+        names = names_in(shown, columns[:1])
+        wanted = {find(name, names, "--only") for name in options.only}
+        shown = [row for row in shown if without_seed(str(row[columns[0]])) in wanted]
+    if options.order:
+        names = names_in(shown, columns[:1])
+        ranks = {find(name, names, "--order"): rank for rank, name in enumerate(options.order)}
+        shown.sort(key=lambda row: ranks.get(without_seed(str(row[columns[0]])), len(ranks)))
+    labels = options.labels if isinstance(options.labels, dict) else read_labels(options.labels or [], shown, columns)
+    check_labels(labels, names_in(shown, columns[:1]))
+    return [{**row, **{column: relabel(row[column], labels) for column in columns}} for row in shown]
+
+
+def names_in(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
+    """Return the names in these columns without their seeds, each once."""
+    return list(dict.fromkeys(without_seed(str(row[column])) for column in columns for row in rows))
+
+
+def find(name: str, names: Sequence[str], option: str) -> str:
+    """Return a name without its seed; a ValueError where there is none of it."""
+    for candidate in (name, without_seed(name)):
+        if candidate in names:
+            return candidate
+    raise ValueError(f"{option}: there is no {name!r} among {', '.join(names)}.")
+
+
+def read_labels(given: Sequence[str], rows: Sequence[Row], columns: Sequence[str]) -> dict[str, str]:
+    """Return the label of each name, from `NAME=LABEL ...` or `LABEL ...`."""
+    names = names_in(rows, columns)
+    if given and not any("=" in text for text in given):
+        first = names_in(rows, columns[:1])
+        if len(given) != len(first):
+            raise ValueError(f"--labels has {len(given)} labels for the {len(first)} names {', '.join(first)}.")
+        labels = dict(zip(first, given, strict=True))
+    else:
+        if bare := [text for text in given if "=" not in text]:
+            raise ValueError(
+                f"--labels takes NAME=LABEL for each, or labels alone for all, not {bare[0]!r} among them."
+            )
+        pairs = [split_label(text, names) for text in given]
+        labels = {find(name, names, "--labels"): label for name, label in pairs}
+    return labels
+
+
+def check_labels(labels: Mapping[str, str], names: Sequence[str]) -> None:
+    """Raise a ValueError where two names would have one label."""
+    shown = [labels.get(name, name) for name in names]
+    if repeated := sorted({label for label in shown if shown.count(label) > 1}):
+        raise ValueError(f"--labels gives two models the label {repeated[0]!r}, so that their lines would mix.")
+
+
+def split_label(text: str, names: Sequence[str]) -> tuple[str, str]:
+    """Return NAME and LABEL of `NAME=LABEL`; a name may contain `=` itself."""
+    for name in names:
+        if text.startswith(f"{name}="):
+            return name, text[len(name) + 1 :]
+    name, _, label = text.partition("=")
+    return name, label
+
+
+def relabel(name: Any, labels: Mapping[str, str]) -> Any:
+    """Return the label of a name, with the name's seed."""
+    bare = without_seed(str(name))
+    if bare not in labels:
+        return name
+    seed = seed_of(str(name))
+    return labels[bare] if seed is None else f"{labels[bare]}-seed{seed}"
+
+
+def draw(evaluation: Evaluation, rows: Sequence[Row], options: argparse.Namespace) -> Figure:
+    """Return the figure of an evaluation in the project's style.
+
+    Args:
+        evaluation: whose `plot` draws.
+        rows: as of `for_display`.
+        options: `width` and `title`.
+    """
+    with paper_style(options.width):
+        figure = evaluation.plot(rows)
+        if options.title:
+            figure.suptitle(options.title, fontsize=9)
+    return figure

@@ -1,0 +1,130 @@
+"""Draw a figure again from the CSV file of its evaluation, without models or images: `python -m eval plot FILE.csv`.
+
+The first lines of the file say which evaluation it is. The figure and the tables go beside the file, or to `--out`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eval.plotting.options import add_figure_arguments, draw, for_display, named_columns
+from eval.report import MAJORITY, Row, read_csv, save_plot, table, write_tables
+from performer_string.utils.renames import current_name
+from train.data.sizes import Size
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from eval.cli import Entry
+
+SIZES = ("resolution", "trained at")
+TEXTS = {"model", "run", "method", "attention", "encoding", "map", "name", "part", "level", "quantity", "losses"}
+COMMAND = re.compile(r"^# command: python -m eval (\S+).*", re.MULTILINE)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `eval plot`."""
+    parser.add_argument("files", nargs="+", type=Path, metavar="FILE.csv", help="results of evaluations")
+    parser.add_argument("--evaluation", metavar="NAME", help="that wrote the file, if its first lines do not say so")
+    parser.add_argument("--out", type=Path, help="folder of the figures and tables (default: beside each file)")
+    add_figure_arguments(parser)
+
+
+def read_results(path: Path) -> tuple[str | None, list[Row]]:
+    """Return which evaluation wrote a CSV file, where it says so, and its rows with values of their types.
+
+    Raises:
+        ValueError: no such file, or one without rows.
+    """
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}.")
+    header, rows = read_csv(path)
+    if not rows:
+        raise ValueError(f"{path} has no rows.")
+    command = COMMAND.search("\n".join(header))
+    typed: list[Row] = [{name: read_cell(name, cell) for name, cell in row.items()} for row in rows]
+    if command and MAJORITY in typed[0] and "split" not in typed[0]:
+        typed = [{**row, "split": former_split(command[0], command[1])} for row in typed]
+    return command[1] if command else None, typed
+
+
+def former_split(command: str, evaluation: str) -> str:
+    """Return the split of old results, which do not hold it, by their command and its default at the time."""
+    split = re.search(r"--split (\w+)", command)
+    return split[1] if split else "val" if evaluation in ("intervene", "estimator") else "test"
+
+
+def read_cell(column: str, cell: str) -> Any:
+    """Return a cell as a size, a truth value, a number or a text."""
+    if column in TEXTS or cell == "":
+        return current_text(column, cell)
+    if column in SIZES:
+        return Size.of(cell)
+    if cell in ("True", "False"):
+        return cell == "True"
+    for kind in (int, float):
+        try:
+            return kind(cell)
+        except ValueError:
+            continue
+    return cell
+
+
+def current_text(column: str, cell: str) -> str:
+    """Return a name of today for one of old results: the feature map of `relu, order 4` is arc-cosine now."""
+    if column not in ("map", "name"):
+        return cell
+    first, comma, rest = cell.partition(",")
+    return current_name("feature map", first) + comma + rest
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of `eval plot`, for scripts that draw figures by its options."""
+    parser = argparse.ArgumentParser(prog="python -m eval plot")
+    add_arguments(parser)
+    return parser
+
+
+def redraw(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> tuple[Figure, list[Row]]:
+    """Return the figure and the table of the first of `options.files`.
+
+    Args:
+        options: as of `eval plot`.
+        evaluations: by name.
+
+    Raises:
+        ValueError: a file that no evaluation has written, or names that it does not hold.
+    """
+    path = options.files[0]
+    written, rows = read_results(path)
+    name = options.evaluation or written or ""
+    if name not in evaluations:
+        raise ValueError(
+            f"the first lines of {path} name no evaluation: say which one wrote it with --evaluation, one of "
+            f"{', '.join(evaluations)}."
+        )
+    evaluation = evaluations[name].load()
+    try:
+        shown = for_display(rows, named_columns(evaluation), options)
+        return draw(evaluation, shown, options), evaluation.summary(shown)
+    except KeyError as error:
+        raise ValueError(f"{path} lacks the column {error} of `eval {name}`.") from error
+
+
+def run(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> None:
+    """Draw each file's figure, print its table, and write both.
+
+    Args:
+        options: of the command line.
+        evaluations: by name.
+    """
+    for path in options.files:
+        figure, lines = redraw(argparse.Namespace(**{**vars(options), "files": [path]}), evaluations)
+        target = (options.out or path.parent) / path.name
+        print(table(lines))
+        tables = write_tables(lines, target, options.table, options.intervals)
+        print("", *save_plot(figure, target, options.format), *tables, "", sep="\n")

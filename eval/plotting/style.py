@@ -1,0 +1,111 @@
+"""The one style of all figures: sizes, colours, markers and line styles, which read in grey as well.
+
+Colours and fonts are in `paper.mplstyle`. Sizes are those at which a figure is printed, so that fonts keep theirs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+STYLE = Path(__file__).with_name("paper.mplstyle")
+BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK = COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+)
+GREY = "#666666"
+MARKERS, LINE_STYLES = "os^DvPX", ("-", "--", "-.", ":")
+WIDTHS = {"one-column": 3.25, "two-column": 6.75}  # inches, as in most templates of conferences
+_WIDTH: ContextVar[float | None] = ContextVar("width", default=None)
+
+
+def width_in_inches(text: str) -> float:
+    """Read the width of a figure: inches, `one-column` or `two-column`."""
+    try:
+        width = WIDTHS.get(text) or float(text)
+    except ValueError:
+        width = math.nan
+    if not 1 <= width <= 40:
+        raise argparse.ArgumentTypeError(
+            f"a width is {' or '.join(WIDTHS)}, or inches from 1 to 40, like 5.5, and not {text!r}"
+        )
+    return width
+
+
+@contextmanager
+def paper_style(width: float | None = None) -> Iterator[None]:
+    """Draw and save figures in the project's style.
+
+    Args:
+        width: of the figures in inches; by default each has its own.
+    """
+    token = _WIDTH.set(width)
+    try:
+        with matplotlib.rc_context(fname=STYLE):
+            yield
+    finally:
+        _WIDTH.reset(token)
+
+
+def new_figure(width: float = 5.0, height: float = 3.0) -> Figure:
+    """Return an empty figure of a size in inches; a width that the user chose comes first."""
+    return Figure(figsize=(_WIDTH.get() or width, height), layout="constrained")
+
+
+def panels(
+    count: int, columns: int = 2, width: float = 6.75, height: float = 2.6, narrowest: float = 2.0, **shared: Any
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with so many panels, and no empty one.
+
+    Args:
+        count: of the panels.
+        columns: how many stand beside each other, where the width allows it.
+        width: of the figure in inches, unless the user has chosen one.
+        height: of each row of panels in inches.
+        narrowest: width of a panel in inches, beneath which panels go below each other.
+        shared: `sharex` and `sharey`, as of `Figure.subplots`.
+    """
+    width = _WIDTH.get() or width
+    columns = max(1, min(columns, count, int(width / narrowest)))
+    columns = math.ceil(count / math.ceil(count / columns))  # rows of about equal length
+    rows = math.ceil(count / columns)
+    figure = Figure(figsize=(width, height * rows), layout="constrained")
+    axes = list(figure.subplots(rows, columns, squeeze=False, **shared).flat)
+    for axis in axes[count:]:
+        axis.remove()
+    return figure, axes[:count]
+
+
+def line_styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Return colour, marker and line style of each name, so that neighbours differ in all three."""
+    return {
+        name: {
+            "color": COLOURS[i % len(COLOURS)],
+            "marker": MARKERS[i % len(MARKERS)],
+            "linestyle": LINE_STYLES[(i + i // 28) % len(LINE_STYLES)],
+        }
+        for i, name in enumerate(names)
+    }
+
+
+def save_figure(figure: Figure, path: Path) -> None:
+    """Write a figure in the format of the file's ending, without a date, so that equal figures are equal files."""
+    dateless = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+    with matplotlib.rc_context(fname=STYLE):
+        figure.savefig(path, metadata=dateless[path.suffix[1:]])

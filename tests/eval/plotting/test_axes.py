@@ -1,0 +1,41 @@
+"""Axes of figures: marks, ticks of what was measured, and shifts that stay near their size."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from eval.plotting.axes import beside, count_axis, mark_training, plain_number, size_axis
+from train.data.sizes import Size
+
+
+def test_each_training_resolution_is_marked():
+    axis = Figure().subplots()
+    mark_training(axis, [{"trained at": Size.of(size)} for size in (60, 84, 60, [90, 160])] + [{"trained at": ""}])
+    assert [line.get_xdata()[0] for line in axis.lines] == [60, 84, 120]
+
+
+def ticks(axis) -> list[str]:
+    """Return the labels of the x axis, of larger and smaller ticks."""
+    return [label.get_text() for minor in (False, True) for label in axis.get_xticklabels(minor=minor)]
+
+
+def test_ticks_are_at_what_was_measured_alone():
+    axis = Figure().subplots()
+    size_axis(axis, [Size.of(size) for size in (72, 108, 144)])
+    assert ticks(axis) == ["72", "108", "144"]
+    count_axis(axis, [16384, 64, 1000])
+    assert ticks(axis) == ["64", "1,000", "16k"]
+
+
+def test_points_beside_each_other_stay_near_their_size():
+    """At any number of models, the outermost two are 8 points of the paper apart or less."""
+    figure = Figure(dpi=72)
+    axis = figure.subplots()
+    for count in (1, 2, 5, 26):
+        ends = [beside(axis, number, count).transform((0.5, 0.5))[0] for number in (0, count - 1)]
+        assert ends[1] - ends[0] <= 8 + 1e-9
+        assert abs(sum(ends) / 2 - axis.transData.transform((0.5, 0.5))[0]) < 1e-9
+
+
+def test_plain_numbers():
+    assert [plain_number(value) for value in (0.01, 2, 1000, 1e6)] == ["0.01", "2", "1000", "$10^{6}$"]
