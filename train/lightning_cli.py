@@ -79,7 +79,16 @@ def check_seed(value: int | bool) -> int:
 
 
 class TrainingCLI(AskedSettingsCLI):
-    """The commands `fit`, `validate` and `test` of an `ImageClassifier` on `ImageData`."""
+    """The commands `fit`, `validate` and `test` of an `ImageClassifier` on `ImageData`.
+
+    Args:
+        typed: the command as the user typed it, for the history of a run.
+        args, options: as of Lightning's command line.
+    """
+
+    def __init__(self, *args: Any, typed: str, **options: Any):
+        self.typed = typed
+        super().__init__(*args, **options)
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
@@ -213,7 +222,7 @@ class TrainingCLI(AskedSettingsCLI):
             warning = slurm.requeue_signal(more["plugins"])
             callbacks += [CleanStop(run / CHECKPOINTS, program, warning)]  # after the average has taken the step
             callbacks += [FinalMetrics(self.parser.dump(self.config), run / METRICS, program)]
-            callbacks += [History(run / HISTORY, self.arguments, program)]
+            callbacks += [History(run / HISTORY, self.typed, f"{program} {shlex.join(self.arguments)}")]
         if fits and asked["enable_checkpointing"] is not False:
             callbacks += [
                 MovableCheckpoint(run / CHECKPOINTS),

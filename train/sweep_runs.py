@@ -22,10 +22,10 @@ import torch
 from tqdm import tqdm
 
 from train.config import check_fields, current_arguments, current_recipe, find_conflict, options_of, read_yaml
-from train.run_folder import LOCK, LOCK_VARIABLE, METRICS, latest_checkpoint, write_aside
+from train.run_folder import LOCK, LOCK_VARIABLE, METRICS, SUMMARY, latest_checkpoint, write_aside
 from train.sweep_file import Run, Sweep
 
-SETTINGS, LOG, SUMMARY = "sweep.json", "log.txt", "summary.csv"
+SETTINGS, LOG = "sweep.json", "log.txt"
 
 
 @dataclass
