@@ -243,5 +243,5 @@ def progress(folder: Path) -> str:
     """Return the name of a run with the last epoch and share that its log tells of."""
     with (folder / LOG).open("rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - 4000))
-        epochs = re.findall(rb"Epoch (\d+):\s+(\d+)%", log.read())
+        epochs = re.findall(rb"Epoch (\d+)(?:/\d+)?:\s+(\d+)%", log.read())
     return f"{folder.name} epoch {int(epochs[-1][0])} {int(epochs[-1][1])}%" if epochs else folder.name
