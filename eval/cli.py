@@ -13,7 +13,6 @@ A module with `ON_CPU = True` has no option `--device`. Modules are imported whe
 from __future__ import annotations
 
 import argparse
-import difflib
 import importlib
 import re
 import sys
@@ -21,7 +20,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from train.command_line import import_modules, one_message
+from train.command_line import did_you_mean, import_modules, one_message
 
 if TYPE_CHECKING:
     import torch
@@ -148,9 +147,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = build_parser(name)
     known = [*EVALUATIONS, PLOT]
     if name is not None and name not in known:
-        close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-        suggestion = f" Did you mean {close[0]!r}?" if close else ""
-        parser.error(f"unknown evaluation {name!r}.{suggestion} Known: {', '.join(known)}.")
+        parser.error(f"unknown evaluation {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}.")
     return parser.parse_args(arguments)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import sys
+
+from train.command_line import did_you_mean
 
 COMMANDS = {
     "train": ("train.cli", "train, resume, validate or test a model: performer-string train fit --config arrow"),
@@ -27,9 +28,7 @@ def main() -> None:
         print(usage())
         return
     if command not in COMMANDS:
-        close = difflib.get_close_matches(command, COMMANDS, n=1)
-        hint = f" Did you mean {close[0]!r}?" if close else ""
-        sys.stderr.write(f"error: unknown command {command!r}.{hint}\n{usage()}\n")
+        sys.stderr.write(f"error: unknown command {command!r}.{did_you_mean(command, COMMANDS)}\n{usage()}\n")
         raise SystemExit(2)
     del sys.argv[1]
     importlib.import_module(COMMANDS[command][0]).main()

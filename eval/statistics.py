@@ -8,12 +8,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scipy.special import ndtr
-from scipy.stats import binomtest, sem, t
-
 from eval.report import Row
 
-WILSON_CONFIDENCE = 2 * float(ndtr(1.96)) - 1  # 95 %, with z rounded to 1.96 as in all stored results
 MAY_DIFFER = {"seed", "root", "workers", "download", "resolutions"}  # settings that seeds of one model may differ in
 
 
@@ -31,7 +27,11 @@ def wilson_interval(right: int, total: int) -> tuple[float, float]:
     """
     if total < 1:
         raise ValueError(f"an interval needs at least one image, not {total}.")
-    low, high = binomtest(right, total).proportion_ci(WILSON_CONFIDENCE, method="wilson")
+    from scipy.special import ndtr  # slow to import
+    from scipy.stats import binomtest
+
+    confidence = 2 * float(ndtr(1.96)) - 1  # 95 %, with z rounded to 1.96 as in all stored results
+    low, high = binomtest(right, total).proportion_ci(confidence, method="wilson")
     return float(low), float(high)
 
 
@@ -40,6 +40,8 @@ def student_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
     The interval of a single value is that value.
     """
+    from scipy.stats import sem, t  # slow to import
+
     mean, count = statistics.mean(values), len(values)
     half = float(t.ppf(0.975, count - 1) * sem(values)) if count > 1 else 0.0
     return mean, mean - half, mean + half

@@ -6,8 +6,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lightning.pytorch.utilities import rank_zero_info
-
 from performer_string import ViTConfig
 from performer_string.models import checkpoint as models
 from performer_string.models.checkpoint import CheckpointError as CheckpointError
@@ -15,11 +13,11 @@ from performer_string.models.checkpoint import find_checkpoint
 from performer_string.models.config import patch_and_image
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.utils.renames import current_fields
-from train.data.module import ImageData
 from train.optim import OptimConfig
 from train.run_folder import BEST, HISTORY
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # Lightning and torchvision, which take seconds to import, are so where a model is loaded
+    from train.data.module import ImageData
     from train.module import ImageClassifier
 
 KEYS = {"state_dict", "hyper_parameters", "ImageData"}
@@ -81,11 +79,12 @@ def load_trained(path: str | Path, **overrides: Any) -> Trained:
     Raises:
         CheckpointError: a checkpoint that cannot be read, or whose weights do not fit its configuration.
     """
+    path = find_checkpoint(path)
+    content = read_checkpoint(path)  # before what is slow to import: it may not be there
+    from train.data.module import ImageData
     from train.distill import DistillationConfig  # which reads a teacher by this module
     from train.module import ImageClassifier
 
-    path = find_checkpoint(path)
-    content = read_checkpoint(path)
     try:
         saved = content["hyper_parameters"]
         vit = vit_config(content, **overrides)
@@ -171,6 +170,8 @@ def start_from(path: str | Path, classifier: ImageClassifier) -> None:
     Raises:
         CheckpointError: no weight fits.
     """
+    from lightning.pytorch.utilities import rank_zero_info
+
     content, weights = read_checkpoint(path), classifier.state_dict()
     saved = content["state_dict"]
     fitting = {k: v for k, v in saved.items() if k in weights and weights[k].shape == v.shape}

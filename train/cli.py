@@ -1,176 +1,133 @@
-"""The command line of `python -m train`, and of scripts that train another class."""
+"""The command line of `python -m train`, and of scripts that train another class.
+
+Names and files are checked before Lightning is imported, which takes several seconds.
+"""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import logging
 import os
-import re
-import shlex
 import sys
 import warnings
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-from jsonargparse.typing import register_type
-from lightning.pytorch.cli import LightningArgumentParser
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
+from train.arguments import expand
+from train.command_line import did_you_mean, one_message, program_name, typed_command, user_message
+from train.early_checks import check_files, check_names
 
-from performer_string.utils.registry import nearest
-from train._compat import option_names, subcommands_of
-from train.command_line import one_message, user_message
-from train.config import options_of
-from train.data.module import ImageData
-from train.lightning_cli import SaveRecipe, TrainingCLI
-from train.module import ImageClassifier, NonFiniteLossError
-from train.run_folder import CHECKPOINTS, CONFIG, LAST, latest_checkpoint
-
-LINKED = {"data.seed", "model.vit.seed"}  # which follow from another field
+if TYPE_CHECKING:
+    from train.data.module import ImageData
+    from train.lightning_cli import TrainingCLI
+    from train.module import ImageClassifier
 
 
-# So that config.yaml has the device of StochasticWeightAveraging as text that can be read again.
-register_type(torch.device, deserializer_exceptions=(ValueError, TypeError, RuntimeError))
+class Command(NamedTuple):
+    """A line of the list of commands.
 
-
-class Parser(LightningArgumentParser):
-    """A parser whose errors name the nearest field, without a page of usage, and that takes no abbreviations."""
-
-    def __init__(self, *args: Any, **options: Any):
-        super().__init__(*args, **{"allow_abbrev": False, **options})
-
-    def error(self, message: str, ex: Exception | None = None) -> Any:
-        """Write the message with the nearest name to stderr and exit with status 2."""
-        commands = subcommands_of(self)
-        names = {*option_names(self)}.union(*(option_names(sub) for sub in commands.values())) - LINKED
-        empty = re.search(r'Key "([\w.]+)" not found in namespace', message)
-        command = re.search(r"argument subcommand: invalid choice: '(\w+)'", message)
-        unknown = re.search(
-            r"(?:[Kk]ey|[Gg]roup|[Oo]ption|arguments:|argument)\s+'?(?:--)?(?:fit\.)?([\w.]+)'?", message
-        )
-        hint = ""
-        if empty:
-            message = f"{empty[1]} is missing: what it belongs to is there, with nothing in it."
-        elif command:
-            message = re.sub(r"\(choose from (.*)\)", r"(choose from \1, resume)", message)
-            hint = nearest(command[1], [*commands, "resume"])
-        elif unknown:
-            longer = sorted(name for name in names if name.startswith(f"{unknown[1]}_"))  # seed, of seed_everything
-            hint = nearest(unknown[1], names) or (f" Did you mean {longer[0]!r}?" if longer else "")
-        sys.stderr.write(f"error: {message.strip()}{hint}\n")
-        raise SystemExit(2)
-
-
-def files_first(arguments: Sequence[str]) -> list[str]:
-    """Return a subcommand's arguments with configuration files before options.
-
-    A file sets every field that it names, so that an option before it would be lost.
+    Attributes:
+        help: what it does.
+        module: whose `main` takes its arguments; none for those of Lightning's command line.
     """
-    files: list[str] = []
-    options: list[str] = []
-    for before, argument in zip(["", *arguments], arguments, strict=False):
-        if before in ("-c", "--config"):
-            files.append(find_recipe(argument))
-        elif argument.startswith("--config="):
-            files.append(f"--config={find_recipe(argument.removeprefix('--config='))}")
-        else:
-            (files if argument in ("-c", "--config") else options).append(argument)
-    return [*options[:1], *files, *options[1:]]
+
+    help: str
+    module: str = ""
 
 
-def find_recipe(path: str) -> str:
-    """Return the path of a recipe: the file itself, or else the recipe of that name in `train/configs`.
-
-    So `--config arrow` and `--config train/configs/arrow.yaml` work from any folder.
-    """
-    if not path or Path(path).expanduser().exists():
-        return path
-    packaged = Path(__file__).parent / "configs" / f"{Path(path).name.removesuffix('.yaml')}.yaml"
-    by_name = Path(path).parent in (Path(), Path("train/configs"))
-    return str(packaged) if by_name and packaged.is_file() else path
-
-
-def resume_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of `fit` that `resume RUN [options]` stands for.
-
-    Args:
-        arguments: what comes after `resume`.
-
-    Raises:
-        ValueError: no folder of a run comes first, or an option that does not go with it.
-        FileNotFoundError: the run has no checkpoint.
-    """
-    if "init_from" in dict(options_of(arguments)):
-        raise ValueError("--init_from starts a training and resume continues one: leave it out, or use fit.")
-    if not arguments or arguments[0].startswith("-"):
-        raise ValueError(
-            "resume takes the directory of a run, and then what fit takes: python -m train resume runs/NAME "
-            "[--trainer.max_epochs 20]."
-        )
-    run = Path(arguments[0]).expanduser()
-    run = run if run.name else run.resolve()  # "." would be another folder elsewhere
-    if run.is_file() and run.parent.name == CHECKPOINTS:
-        raise ValueError(f"resume takes the folder of a run: python -m train resume {run.parents[1]}.")
-    latest = latest_checkpoint(run)
-    if latest is None or not (run / CONFIG).is_file():
-        missing = run / CONFIG if latest is not None else run / CHECKPOINTS / LAST
-        raise FileNotFoundError(
-            f"{run} is not a run that can be resumed: there is no {missing}. If it ended before its first checkpoint, "
-            f"start it again with python -m train fit."
-        )
-    resumed = ["--config", str(run / CONFIG), "--ckpt_path", str(latest), "--run_dir", str(run)]
-    return ["fit", *resumed, *arguments[1:]]
+COMMANDS = {
+    "fit": Command("train a model by a recipe: fit --config arrow"),
+    "resume": Command("continue a run: resume RUN [options of fit]"),
+    "validate": Command("validate a run again: validate --config RUN/config.yaml"),
+    "test": Command("test a run on its test images: test --config RUN/config.yaml"),
+    "sweep": Command("train a recipe with every model and seed of a sweep file", "train.sweep"),
+    "pretrained": Command("write a pretrained model of timm as a checkpoint", "train.pretrained"),
+    "publish": Command("write a run as a folder that others can load", "train.publish"),
+}
 
 
-def expand(arguments: Sequence[str]) -> list[str]:
-    """Return arguments as the parser takes them, with options after the files that they override.
+def commands() -> dict[str, Command]:
+    """Return the commands that there are."""
+    return {k: v for k, v in COMMANDS.items() if not v.module or importlib.util.find_spec(v.module)}
 
-    `resume` becomes `fit`. `test` and `validate` with the configuration of a run are of that run, wherever it lies now.
-    """
-    arguments = list(arguments)
-    for name, value in options_of(arguments):
-        if re.fullmatch(r"trainer\.limit_\w+_batches", name) and value == "1":
-            raise ValueError(
-                f"--{name} 1 would be read as 1.0, which is all batches: write 1.0 for that, or 2 and more. "
-                f"One batch of each is --trainer.fast_dev_run true."
-            )
-    if arguments[:1] == ["resume"]:
-        arguments = resume_arguments(arguments[1:])
-    if arguments[:1] not in (["fit"], ["validate"], ["test"]):
-        return arguments
-    arguments = files_first(arguments)
-    options = dict(options_of(["--config" if argument == "-c" else argument for argument in arguments]))
-    run = Path(options.get("config", "")).expanduser().parent
-    of_run = Path(options.get("config", "")).name == CONFIG and latest_checkpoint(run) is not None
-    if arguments[0] != "fit" and of_run and not {"run_dir", "ckpt_path"} & options.keys():
-        arguments += ["--run_dir", str(run)]
-    return arguments
+
+def usage(program: str) -> str:
+    """Return the list of commands."""
+    lines = (f"  {name:<11} {command.help}" for name, command in commands().items())
+    more = f"{program} fit --help lists all fields, and the names and options of a model's parts."
+    return f"usage: {program} COMMAND ...\n\n" + "\n".join(lines) + f"\n\n{more}"
+
+
+def choose_command(arguments: Sequence[str], program: str) -> str:
+    """Return the command that the arguments begin with; help and a misspelt command end the program."""
+    name = arguments[0] if arguments else ""
+    if name in ("-h", "--help"):
+        print(usage(program))
+        raise SystemExit(0)
+    if name in commands():
+        return name
+    if not name or name.startswith("-"):
+        sys.stderr.write(f"error: a command has to come first.\n{usage(program)}\n")
+    else:
+        hint = did_you_mean(name, commands())
+        sys.stderr.write(f"error: unknown command {name!r}.{hint} Known: {', '.join(commands())}.\n")
+    raise SystemExit(2)
 
 
 def run(
     arguments: Sequence[str] | None = None,
-    model: type[ImageClassifier] = ImageClassifier,
-    data: type[ImageData] = ImageData,
-) -> TrainingCLI:
+    model: type[ImageClassifier] | None = None,
+    data: type[ImageData] | None = None,
+) -> TrainingCLI | None:
     """Run a command and raise what goes wrong.
 
     Args:
         arguments: of the command line; None for those of this process.
-        model, data: classes in place of these.
+        model, data: classes in place of `ImageClassifier` and `ImageData`.
+
+    Returns:
+        Lightning's command line, with the trainer and the model; None of commands that are not Lightning's.
     """
+    program = program_name("train", is_script=bool(model or data))
+    typed = typed_command(program, arguments)
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    command = COMMANDS[choose_command(arguments, program)]
+    if command.module:
+        importlib.import_module(command.module).main(arguments[1:])
+        return None
+    arguments = expand(arguments)
+    if not {"-h", "--help"} & {*arguments}:
+        check_files(arguments)
+        check_names(arguments)
+    return run_lightning(arguments, model, data, program, typed)
+
+
+def run_lightning(
+    arguments: Sequence[str],
+    model: type[ImageClassifier] | None,
+    data: type[ImageData] | None,
+    program: str,
+    typed: str,
+) -> TrainingCLI:
+    """Run a command of Lightning's command line; arguments as of `run`, and as of `TrainingCLI`."""
+    from train.data.module import ImageData
+    from train.lightning_cli import SaveRecipe, TrainingCLI
+    from train.module import ImageClassifier
+    from train.parser import Parser
+
     for message in ("does not have many workers", "isinstance.treespec, LeafSpec", "args parameter is intended to run"):
         warnings.filterwarnings("ignore", message=f".*{message}.*")
     offers = logging.getLogger("lightning.pytorch.utilities.rank_zero")
     offers.addFilter(lambda record: "seamless cloud" not in record.getMessage())
-    is_script = (model, data) != (ImageClassifier, ImageData)
-    program = f"python {shlex.quote(sys.argv[0])}" if is_script else "python -m train"
     return TrainingCLI(
-        model,
-        data,
-        args=expand(sys.argv[1:] if arguments is None else arguments),
+        model or ImageClassifier,
+        data or ImageData,
+        typed=typed,
+        args=arguments,
         save_config_callback=SaveRecipe,
         parser_class=Parser,
-        parser_kwargs={"prog": program, "epilog": "resume RUN [options of fit]: continue a run"},
+        parser_kwargs={"prog": program},
         seed_everything_default=0,
         auto_configure_optimizers=False,
         trainer_defaults={
@@ -187,20 +144,33 @@ def run(
 
 def explain(error: Exception) -> str | None:
     """Return what to say of an error that a user can fix, Lightning's included; None of any other."""
+    message = user_message(error)
+    return message if message is not None else explain_lightning(error)
+
+
+def explain_lightning(error: Exception) -> str | None:
+    """Return what to say of an error of Lightning, or of a loss that is not finite; None of any other."""
+    from lightning.pytorch.utilities.exceptions import MisconfigurationException
+
+    from train.module import NonFiniteLossError
+
     message = str(error)
     if "No supported gpu backend" in message:
         return "a GPU was asked for (--trainer.accelerator), but torch sees none here. Use cpu, or auto."
+    package = message.startswith(
+        ("Requirement '", "You want to use `", "No module named")
+    )  # of an accelerator, a logger
     is_lightnings = isinstance(error, MisconfigurationException | NonFiniteLossError) or (
         (isinstance(error, RuntimeError) and message.startswith("Early stopping conditioned on metric"))
-        or (isinstance(error, ModuleNotFoundError) and message.startswith("Requirement '"))  # of an accelerator
+        or (isinstance(error, ModuleNotFoundError) and package)
     )
-    return user_message(error) or (message if is_lightnings else None)
+    return message if is_lightnings else None
 
 
 def main(
     arguments: Sequence[str] | None = None,
-    model: type[ImageClassifier] = ImageClassifier,
-    data: type[ImageData] = ImageData,
+    model: type[ImageClassifier] | None = None,
+    data: type[ImageData] | None = None,
 ) -> None:
     """Run a command; what a user can fix is one message and exit status 2. Arguments as of `run`."""
     with one_message(explain):

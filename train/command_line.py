@@ -2,15 +2,46 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import importlib
 import os
+import shlex
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 PATH_ERRORS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.ENAMETOOLONG}
+
+
+def did_you_mean(name: str, names: Iterable[str]) -> str:
+    """Return `" Did you mean 'x'?"` for the closest of `names`, or an empty string. It imports nothing for that."""
+    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
+    return f" Did you mean {close[0]!r}?" if close else ""
+
+
+def program_name(module: str, is_script: bool = False) -> str:
+    """Return how this process was called, for messages and commands to repeat.
+
+    Args:
+        module: of `python -m`, such as `train`.
+        is_script: the command line is that of a user's script.
+    """
+    if is_script:
+        return f"python {shlex.quote(sys.argv[0])}"
+    return f"performer-string {module}" if Path(sys.argv[0]).stem == "performer-string" else f"python -m {module}"
+
+
+def typed_command(program: str, arguments: Sequence[str] | None) -> str:
+    """Return the command as it was typed, or of arguments that Python code gives as one would type it.
+
+    Args:
+        program: as of `program_name`.
+        arguments: of a call; None for those of this process.
+    """
+    return f"{program} {shlex.join(sys.argv[1:] if arguments is None else arguments)}"
 
 
 def user_message(error: Exception) -> str | None:

@@ -1,4 +1,7 @@
-"""The fields of a recipe: which there are, what they were called before, and how a command line sets them."""
+"""The fields of a recipe: which there are, what they were called before, and how a command line sets them.
+
+The library and the trainer are imported where they are used: reading arguments alone needs neither.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +17,7 @@ from typing import Any
 
 import yaml
 
-from performer_string import ViTConfig
-from performer_string.utils.registry import nearest
-from performer_string.utils.renames import current_fields, current_name
-from train.optim import OptimConfig
+from train.command_line import did_you_mean
 
 SET_BY_SWEEP = {"seed_everything", "run_dir", "config", "ckpt_path"}  # for each of its runs
 UNREADABLE = "Unable to serialize instance"  # how jsonargparse's text for such values begins
@@ -29,9 +29,11 @@ def recipe_fields() -> tuple[set[str], set[str]]:
     """Return the names of groups of fields and of fields of `python -m train fit`."""
     from lightning.pytorch import Trainer  # slow to import, and needed by sweeps that have such fields only
 
+    from performer_string import ViTConfig
     from train.data.arrow import ArrowTask
     from train.data.module import ImageData
     from train.distill import DistillationConfig
+    from train.optim import OptimConfig
 
     kinds = {"model.vit": ViTConfig, "model.optim": OptimConfig, "model.distillation": DistillationConfig}
     kinds |= {"data": ImageData, "data.arrow": ArrowTask}
@@ -47,6 +49,8 @@ def check_fields(names: Iterable[str]) -> None:
     Raises:
         ValueError: an unknown name, with the nearest one, or a field that sweeps set themselves.
     """
+    from performer_string import ViTConfig
+
     vit = {f"model.vit.{field.name}" for field in fields(ViTConfig)}
     for name in names:
         parts = name.split(".")
@@ -57,7 +61,7 @@ def check_fields(names: Iterable[str]) -> None:
             continue
         groups, known = recipe_fields()
         if name not in groups and not outer & known:
-            raise ValueError(f"unknown field {name!r}.{nearest(name, known)} All: python -m train fit --help.")
+            raise ValueError(f"unknown field {name!r}.{did_you_mean(name, known)} All: python -m train fit --help.")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -136,6 +140,8 @@ def report_rename(former: str, current: str) -> None:
 
 def current_option(name: str) -> str:
     """Return the name of a field, or of what is inside of one, of today: `model.vit.log_n_scaling`."""
+    from performer_string.utils.renames import current_fields
+
     for part in RENAMED_PARTS:
         if name.startswith(part):
             former, dot, inside = name.removeprefix(part).partition(".")
@@ -153,6 +159,8 @@ def current_recipe(content: Any, prefix: str = "") -> Any:
         content: values by name, or a single value, which is returned as it is.
         prefix: what comes before their names.
     """
+    from performer_string.utils.renames import current_name
+
     if not isinstance(content, Mapping):
         return current_name("feature map", content) if prefix == "model.vit.feature_map." else content
     fields_ = {name: current_option(f"{prefix}{name}") for name in content}
@@ -181,6 +189,8 @@ def current_arguments(arguments: Sequence[str]) -> list[str]:
 
 def current_value(name: str, text: str) -> str:
     """Return the value of an option: a configuration (text or a file) with names of before as JSON with today's."""
+    from performer_string.utils.renames import current_name
+
     prefix = {"config": "", "model": "model.", "model.vit": "model.vit.", "model.optim": "model.optim."}.get(name)
     if name == "model.vit.feature_map":
         return current_name("feature map", text)

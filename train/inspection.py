@@ -1,16 +1,17 @@
-"""Inputs and outputs of modules inside of a model, and the attention that follows from those of every layer."""
+"""Inputs and outputs of modules inside of a model, its attention in every layer, and its multiplications."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from performer_string import ViT
+from performer_string import ViT, fold
 from performer_string.bias import RelativeBias
 from performer_string.layers.backends import EVERY_TOKEN, AttentionBackend
 from performer_string.ops import reference
@@ -85,3 +86,24 @@ def inspect_attention(vit: ViT, images: Tensor) -> list[AttentionInputs]:
     finally:
         vit.train(training)
     return [AttentionInputs(c.module, c.args[0].float(), c.args[1].float(), **c.kwargs) for c in calls]  # type: ignore[arg-type]
+
+
+def multiplications(vit: ViT, size: Sequence[int]) -> int | None:
+    """Count the multiplications, each with an addition, that a folded model needs for an image, without computing it.
+
+    Args:
+        vit: the model, which is copied to the meta device.
+        size: of the image in pixels.
+
+    Returns:
+        Those of matrix products, convolutions and attention; None where a part of the model has no such form.
+    """
+    try:
+        copied = fold(vit).to("meta").train()  # in evaluation the values of weights would be checked
+        image = torch.empty(1, vit.config.in_channels, *size, device="meta")
+        stance = torch.compiler.set_stance("force_eager")
+        with torch.no_grad(), stance, FlopCounterMode(display=False) as counter:
+            copied(image)
+    except (NotImplementedError, RuntimeError):  # a user's own part, perhaps
+        return None
+    return counter.get_total_flops() // 2

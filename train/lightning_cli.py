@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import warnings
 from pathlib import Path
 from typing import Any
 
 import yaml
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback, EMAWeightAveraging, LearningRateMonitor, ProgressBar, TQDMProgressBar
+from lightning.pytorch.callbacks import Callback, EMAWeightAveraging, LearningRateMonitor, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
@@ -25,8 +24,10 @@ from train.callbacks.checkpoints import AtomicCheckpoints, LastCheckpoint, Movab
 from train.callbacks.checks import CheckData, LockRun, ShowTraceback
 from train.callbacks.figures import ModelFigures
 from train.callbacks.metrics import GradientNorm, Throughput
+from train.callbacks.progress import progress_bar
 from train.callbacks.records import FinalMetrics, History
 from train.callbacks.stopping import CleanStop, JobTimer, ValidateAtEnd, out_of_time
+from train.callbacks.summary import SummaryLine
 from train.checkpoint import (
     check_no_average,
     check_same_class,
@@ -79,7 +80,16 @@ def check_seed(value: int | bool) -> int:
 
 
 class TrainingCLI(AskedSettingsCLI):
-    """The commands `fit`, `validate` and `test` of an `ImageClassifier` on `ImageData`."""
+    """The commands `fit`, `validate` and `test` of an `ImageClassifier` on `ImageData`.
+
+    Args:
+        typed: the command as the user typed it, for the history of a run.
+        args, options: as of Lightning's command line.
+    """
+
+    def __init__(self, *args: Any, typed: str, **options: Any):
+        self.typed = typed
+        super().__init__(*args, **options)
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
@@ -213,7 +223,8 @@ class TrainingCLI(AskedSettingsCLI):
             warning = slurm.requeue_signal(more["plugins"])
             callbacks += [CleanStop(run / CHECKPOINTS, program, warning)]  # after the average has taken the step
             callbacks += [FinalMetrics(self.parser.dump(self.config), run / METRICS, program)]
-            callbacks += [History(run / HISTORY, self.arguments, program)]
+            callbacks += [History(run / HISTORY, self.typed, f"{program} {shlex.join(self.arguments)}")]
+            callbacks += [SummaryLine()] if asked["enable_model_summary"] is not False else []
         if fits and asked["enable_checkpointing"] is not False:
             callbacks += [
                 MovableCheckpoint(run / CHECKPOINTS),
@@ -222,7 +233,7 @@ class TrainingCLI(AskedSettingsCLI):
         if asked["max_time"] is not None:
             callbacks += [JobTimer(asked["max_time"])]
         if asked["enable_progress_bar"] is not False and not any(isinstance(c, ProgressBar) for c in more["callbacks"]):
-            callbacks += [TQDMProgressBar(refresh_rate=1 if sys.stderr.isatty() else 50, leave=True)]
+            callbacks += [progress_bar()]
         if fits and asked["logger"] is not False:
             callbacks += [LearningRateMonitor("step")]
         logger = asked["logger"]
@@ -233,5 +244,6 @@ class TrainingCLI(AskedSettingsCLI):
             plugins=[AtomicCheckpoints(), *more["plugins"]],
             logger=logger,
             max_time=None,
+            enable_model_summary=False,  # a table of metrics, without the operations
             default_root_dir=asked["default_root_dir"] or run,  # for want of a logger
         )

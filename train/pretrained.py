@@ -7,19 +7,19 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import yaml
 
 from performer_string import ViT, from_timm
-from performer_string.utils.registry import nearest
-from train.command_line import one_message
-from train.data.module import ImageData
+from train.command_line import did_you_mean, one_message
 from train.data.sizes import Size
-from train.module import plain_settings
 from train.optim import OptimConfig
 from train.run_folder import write_aside
+
+if TYPE_CHECKING:
+    from train.data.module import ImageData  # which takes seconds to import
 
 # What the weights decide. How to attend and what else is new is up to the recipe that they are trained on with.
 FIXED: tuple[str, ...] = ("image_size", "patch_size", "in_channels", "width", "depth", "num_heads", "mlp_ratio")
@@ -42,7 +42,7 @@ def open_model(name: str, weights: Path | None, random: bool) -> tuple[Any, dict
         raise ValueError(f"this needs timm (pip install timm): {error}.") from error
     known = timm.list_models() + timm.list_pretrained()
     if name not in known:
-        raise ValueError(f"timm {timm.__version__} has no model {name!r}.{nearest(name, known)}")
+        raise ValueError(f"timm {timm.__version__} has no model {name!r}.{did_you_mean(name, known)}")
     if weights is not None and not weights.is_file():
         raise FileNotFoundError(f"there is no file {weights}.")
     try:
@@ -56,6 +56,8 @@ def open_model(name: str, weights: Path | None, random: bool) -> tuple[Any, dict
 
 def checkpoint(vit: ViT, data: ImageData) -> dict[str, Any]:
     """Return a checkpoint, as `python -m train` and `python -m eval` read it, of a model trained elsewhere."""
+    from train.module import plain_settings
+
     return {
         "state_dict": {f"vit.{name}": value for name, value in vit.state_dict().items()},
         "hyper_parameters": plain_settings(vit.config, OptimConfig(), [str(Size.of(data.size))]),
@@ -80,6 +82,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--root", default="data/imagenet", help="where they are (default: %(default)s)")
     options = parser.parse_args(arguments)
     with one_message():
+        from train.data.module import ImageData
+
         model, normal = open_model(options.name, options.weights, options.random)
         vit = from_timm(model)
         size = list(cast(list, vit.config.image_size))

@@ -36,7 +36,8 @@ def is_requeued(run: Path, command: str) -> bool:
     path = run / HISTORY
     if job() is None or not path.is_file():
         return False
-    return any(json.loads(line)["command"] == command for line in path.read_text().splitlines())
+    lines = map(json.loads, path.read_text().splitlines())
+    return any(line.get("expanded", line["command"]) == command for line in lines)  # old files have one of them
 
 
 def requeue_signal(plugins: Iterable[Any]) -> int | None:

@@ -15,19 +15,21 @@ import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-
-from tabulate import tabulate
+from typing import TYPE_CHECKING
 
 from train.command_line import one_message
 from train.config import read_yaml
 from train.data.sizes import Size
-from train.run_folder import CHECKPOINTS, CONFIG, LAST
-from train.sweep_file import read_sweep, select_runs
-from train.sweep_runs import SUMMARY, SweepRunner
+from train.run_folder import CHECKPOINTS, CONFIG, LAST, SUMMARY
+
+if TYPE_CHECKING:
+    from train.sweep_runs import SweepRunner  # which imports torch
 
 
 def accuracy_table(runner: SweepRunner) -> str:
     """Return the mean accuracy on validation images over the seeds of each model, as text."""
+    from tabulate import tabulate
+
     rows = []
     for model in dict.fromkeys(run.model for run in runner.finished()):
         metrics = [runner.metrics(run) for run in runner.finished() if run.model == model]
@@ -96,6 +98,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     threads = default_threads(options.jobs) if options.threads is None else options.threads
     out = options.out or default_folder(options.sweep)
     with one_message():
+        read_yaml(options.sweep)  # known to be there before torch is imported
+        from train.sweep_file import read_sweep, select_runs
+        from train.sweep_runs import SweepRunner
+
         sweep = read_sweep(options.sweep)
         runs = select_runs(sweep, options.only)
         runner = SweepRunner(sweep, runs, out, options.jobs, threads, arguments[split + 1 :])

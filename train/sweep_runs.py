@@ -22,10 +22,10 @@ import torch
 from tqdm import tqdm
 
 from train.config import check_fields, current_arguments, current_recipe, find_conflict, options_of, read_yaml
-from train.run_folder import LOCK, LOCK_VARIABLE, METRICS, latest_checkpoint, write_aside
+from train.run_folder import LOCK, LOCK_VARIABLE, METRICS, SUMMARY, latest_checkpoint, write_aside
 from train.sweep_file import Run, Sweep
 
-SETTINGS, LOG, SUMMARY = "sweep.json", "log.txt", "summary.csv"
+SETTINGS, LOG = "sweep.json", "log.txt"
 
 
 @dataclass
@@ -243,5 +243,5 @@ def progress(folder: Path) -> str:
     """Return the name of a run with the last epoch and share that its log tells of."""
     with (folder / LOG).open("rb") as log:
         log.seek(max(0, log.seek(0, os.SEEK_END) - 4000))
-        epochs = re.findall(rb"Epoch (\d+):\s+(\d+)%", log.read())
+        epochs = re.findall(rb"Epoch (\d+)(?:/\d+)?:\s+(\d+)%", log.read())
     return f"{folder.name} epoch {int(epochs[-1][0])} {int(epochs[-1][1])}%" if epochs else folder.name

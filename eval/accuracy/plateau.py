@@ -19,7 +19,6 @@ from statistics import fmean
 import torch
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tqdm import tqdm
 
 from eval.plotting.axes import legend_above, note_below
@@ -56,6 +55,8 @@ def logged_scalars(run: Path) -> dict[str, tuple[list[int], list[float]]]:
     """
     if not any(run.glob("events*")):
         raise FileNotFoundError(f"{run} is not the folder of a run: it has no TensorBoard events (events.*).")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # slow to import
+
     events = EventAccumulator(str(run), size_guidance={"scalars": 0}).Reload()
     scalars = {}
     for tag in events.Tags()["scalars"]:

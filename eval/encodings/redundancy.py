@@ -18,7 +18,6 @@ from typing import Any, cast
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from tqdm import tqdm
 
@@ -76,6 +75,8 @@ def match(omega: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         The index of each plane's target, and the sign of its rotation, [P] each.
     """
+    from scipy.optimize import linear_sum_assignment  # slow to import
+
     with torch.no_grad():
         plus = (omega[:, :, None] - target[:, None]).square().sum(0)
         minus = (omega[:, :, None] + target[:, None]).square().sum(0)

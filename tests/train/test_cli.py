@@ -10,7 +10,7 @@ import yaml
 
 from tests.helpers.training import last
 from train import cli
-from train.cli import expand
+from train.arguments import expand
 from train.run_folder import HISTORY, LOCK, clean_up, history_length
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -78,12 +77,12 @@ class History(Callback):
 
     Args:
         path: of the file.
-        arguments: of the program.
-        program: `python -m train`, or another script.
+        command: as it was typed.
+        expanded: the command with recipes by their paths, and `fit` for `resume`.
     """
 
-    def __init__(self, path: Path, arguments: Sequence[str], program: str):
-        self.path, self.arguments, self.program = path, list(arguments), program
+    def __init__(self, path: Path, command: str, expanded: str):
+        self.path, self.command, self.expanded = path, command, expanded
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
@@ -91,7 +90,8 @@ class History(Callback):
         line = {
             "began": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "from_step": trainer.global_step,
-            "command": f"{self.program} {shlex.join(self.arguments)}",
+            "command": self.command,
+            "expanded": self.expanded,
             "code": code(),
             "device": machine(module.device),
             "processes": trainer.world_size,

@@ -1,0 +1,109 @@
+"""Progress: the time left of epochs and runs, in a resumed epoch too, on terminals and in files."""
+
+from __future__ import annotations
+
+import io
+import math
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from performer_string import ViT, ViTConfig
+from tests.helpers.runs import fit, stop_in
+from tests.helpers.training import TINY
+from train import cli
+from train.callbacks.progress import LineProgress, Pace, TerminalProgress, batches_left, progress_bar
+from train.callbacks.summary import describe
+from train.inspection import multiplications
+
+
+def trainer(**changes):
+    plain = {"num_training_batches": 10, "max_epochs": 4, "max_steps": -1, "current_epoch": 1, "global_step": 13}
+    plain |= {"accumulate_grad_batches": 1, "estimated_stepping_batches": 40, "fast_dev_run": False}
+    return SimpleNamespace(**{**plain, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [
+        ({}, (7, 27)),
+        ({"max_steps": 16}, (3, 3)),
+        ({"max_epochs": -1, "max_steps": 100}, (7, 87)),
+        ({"max_epochs": -1}, (7, math.inf)),
+        ({"accumulate_grad_batches": 2, "max_steps": 15}, (4, 4)),
+    ],
+    ids=str,
+)
+def test_batches_left(changes, left):
+    assert batches_left(trainer(**changes), 2) == left
+
+
+def test_pace_is_of_this_process_without_its_first_batch():
+    times = iter([50.0, 51.0, 53.0])
+    pace = Pace(lambda: next(times))
+    pace.count()  # which may have compiled something
+    assert pace.seconds(4) == math.inf
+    pace.count()
+    pace.count()
+    assert pace.seconds(4) == 6.0
+
+
+def test_bar_of_a_resumed_epoch(monkeypatch):
+    """Lightning calls no `on_train_epoch_start` there."""
+    monkeypatch.setattr(sys, "stdout", terminal := io.StringIO())
+    bar, state = TerminalProgress(), trainer()
+    monkeypatch.setattr(TerminalProgress.__mro__[2], "get_metrics", lambda *_: {"loss": 1.0, "v_num": 0})
+    bar.on_train_start()
+    for batch in (6, 7):
+        bar.on_train_batch_start(state, None, None, batch)
+        bar.on_train_batch_end(state, None, None, None, batch)
+    shown = bar.train_progress_bar.format_dict
+    assert (shown["initial"], shown["n"], shown["total"]) == (6, 8, 10)
+    assert "Epoch 2/4" in terminal.getvalue()
+    assert "step=13/40, run ends in=0:00:0" in terminal.getvalue()
+    assert "v_num" not in terminal.getvalue()
+
+
+def test_lines_in_a_file(monkeypatch, capsys):
+    now = [0.0]
+    lines, state = LineProgress(clock=lambda: now[0]), trainer()
+    monkeypatch.setattr(LineProgress, "get_metrics", lambda *_: {"loss": 0.123456, "v_num": 0})
+    for batch in range(6, 10):
+        now[0] += 40
+        lines.on_train_batch_end(state, None, None, None, batch)
+    lines.on_train_epoch_end(state, None)
+    assert capsys.readouterr().out.splitlines() == [
+        "Epoch 2/4:  80%, step 13/40, loss 0.1235; epoch ends in 0:01:20, run in 0:14:40",
+        "Epoch 2/4: 100%, step 13/40, loss 0.1235; epoch ends in 0:00:00, run in 0:13:20",
+        "Epoch 2/4: 100%, step 13/40, loss 0.1235; run ends in 0:13:20",
+    ]
+    assert isinstance(progress_bar(), LineProgress)  # in a test
+
+
+def test_summary_of_a_model():
+    vit = ViT(ViTConfig(**TINY["model"]["vit"]))
+    line = describe(vit)
+    assert f"{sum(p.numel() for p in vit.parameters()) / 1e6:.3g} M parameters" in line
+    assert f"{multiplications(vit, [60, 60]) / 1e9:.3g} GMACs an image of 60 px, 25 tokens" in line
+    assert vit.training
+    assert multiplications(vit, [120, 120]) > 3.5 * multiplications(vit, [60, 60])
+
+
+@pytest.mark.slow
+def test_progress_of_a_run(config, tmp_path, monkeypatch, capsys, caplog):
+    caplog.set_level("INFO")
+    shown = ["--trainer.enable_progress_bar", "true", "--trainer.enable_model_summary", "true"]
+    stop_in(monkeypatch, 4)
+    with pytest.raises(SystemExit):
+        fit(config, tmp_path / "run", "--trainer.max_epochs", "2", *shown)
+    monkeypatch.undo()
+    capsys.readouterr()
+    cli.run(["resume", str(tmp_path / "run")])
+    out = capsys.readouterr().out
+    assert [line.split(", train")[0] for line in out.splitlines() if line.startswith("Epoch")] == [
+        "Epoch 1/2: 100%, step 10/20",
+        "Epoch 2/2: 100%, step 20/20",
+    ]
+    assert caplog.text.count("GMACs an image of 60 px") == 2
+    assert "FLOPs" not in out + caplog.text

@@ -1,0 +1,206 @@
+"""The progress of a training: epoch, step, and the time left of the epoch and of the run.
+
+Times left are of the batches that this process has trained on, so that they are right after a resume too.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
+from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
+
+
+def batches_left(trainer: L.Trainer, batch_idx: int) -> tuple[float, float]:
+    """Return how many batches are left of an epoch and of the training, after a batch of the epoch."""
+    per_epoch, epochs, steps = trainer.num_training_batches, trainer.max_epochs, trainer.max_steps
+    of_epoch = per_epoch - (batch_idx + 1)
+    ends = [math.inf]
+    if epochs is not None and epochs > 0:
+        ends.append((epochs - trainer.current_epoch - 1) * per_epoch + of_epoch)
+    if steps > 0:
+        ends.append((steps - trainer.global_step) * trainer.accumulate_grad_batches)
+    of_run = max(0, min(ends))
+    return min(of_epoch, of_run), of_run
+
+
+def epoch_title(trainer: L.Trainer) -> str:
+    """Return `Epoch 3/20`, counted from 1; without the end where steps decide it."""
+    epochs = trainer.max_epochs
+    return f"Epoch {trainer.current_epoch + 1}" + (f"/{epochs}" if epochs is not None and epochs > 0 else "")
+
+
+def clock_time(seconds: float) -> str:
+    """Return `0:01:30`, or a question mark for a time that is not known."""
+    return str(timedelta(seconds=round(seconds))) if math.isfinite(seconds) else "?"
+
+
+class Pace:
+    """The time that a batch takes, validations between them included, from the end of this process's first batch.
+
+    Args:
+        clock: returns seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
+        self.clock = clock
+        self.batches = -1
+        self.since = self.now = math.nan
+
+    def count(self) -> None:
+        """Count a batch that has ended."""
+        self.batches += 1
+        self.now = self.clock()
+        if self.batches == 0:
+            self.since = self.now
+
+    def seconds(self, batches: float) -> float:
+        """Return the time that so many batches will take; infinity where nothing is known yet."""
+        return batches * (self.now - self.since) / self.batches if self.batches > 0 else math.inf
+
+
+def step_of(trainer: L.Trainer) -> str:
+    """Return `120/800`: the step, and the last one of the training where it is known."""
+    steps = trainer.estimated_stepping_batches
+    return f"{trainer.global_step}/{steps:.0f}" if math.isfinite(steps) else str(trainer.global_step)
+
+
+class TerminalProgress(TQDMProgressBar):
+    """Lightning's bar of the epoch, which stays right in an epoch that is resumed, with the time left of the run."""
+
+    def __init__(self) -> None:
+        super().__init__(leave=True)
+        self.pace = Pace()
+        self.epoch = -1
+        self.run_left: dict[str, str] = {}
+
+    def get_metrics(self, trainer: L.Trainer, model: L.LightningModule) -> dict[str, Any]:
+        metrics = {k: v for k, v in super().get_metrics(trainer, model).items() if k != "v_num"}
+        return {**self.run_left, **metrics}
+
+    def on_train_start(self, *_: Any) -> None:
+        self.train_progress_bar = Tqdm(disable=True)
+
+    def on_train_epoch_start(self, trainer: L.Trainer, *_: Any) -> None:
+        pass  # Lightning leaves it out in an epoch that is resumed: the first batch begins the bar
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        if self.epoch != trainer.current_epoch:
+            self.epoch = trainer.current_epoch
+            self.train_progress_bar = Tqdm(
+                desc=epoch_title(trainer),
+                total=trainer.num_training_batches,
+                initial=batch_idx,  # those of an earlier process are no part of the pace
+                disable=self.is_disabled,
+                leave=True,
+                dynamic_ncols=True,
+                file=sys.stdout,
+                smoothing=0,
+                bar_format=self.BAR_FORMAT,
+            )
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self.pace.count()
+        left = self.pace.seconds(batches_left(trainer, batch_idx)[1])
+        self.run_left = {"step": step_of(trainer), "run ends in": clock_time(left)}
+        super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
+
+
+class LineProgress(ProgressBar):
+    """A line for each epoch, and one a minute within it, for output that is a file or a pipe.
+
+    Args:
+        every: seconds between two lines.
+        clock: returns seconds.
+    """
+
+    def __init__(self, every: float = 60.0, clock: Callable[[], float] = time.monotonic):
+        super().__init__()
+        self.every, self.clock, self.pace = every, clock, Pace(clock)
+        self.enabled, self.last = True, clock()
+
+    def disable(self) -> None:
+        self.enabled = False
+
+    def enable(self) -> None:
+        self.enabled = True
+
+    def write(self, text: str) -> None:
+        """Write a line at once, also into a pipe."""
+        self.last = self.clock()
+        if self.enabled:
+            print(text, flush=True)
+
+    def due(self) -> bool:
+        """Return whether the last line is old enough."""
+        return self.clock() - self.last >= self.every
+
+    def describe(self, trainer: L.Trainer, module: L.LightningModule) -> str:
+        """Return the metrics of the progress bar as text."""
+        metrics = {k: v for k, v in self.get_metrics(trainer, module).items() if k != "v_num"}
+        return "".join(f", {name} {value:.4g}" for name, value in metrics.items() if isinstance(value, float | int))
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        self.pace.count()
+        if not self.due():
+            return
+        of_epoch, of_run = batches_left(trainer, batch_idx)
+        share = math.floor(100 * (batch_idx + 1) / trainer.num_training_batches)
+        epoch, run = (clock_time(self.pace.seconds(left)) for left in (of_epoch, of_run))
+        where = f"{epoch_title(trainer)}: {share:3d}%, step {step_of(trainer)}"
+        self.write(f"{where}{self.describe(trainer, module)}; epoch ends in {epoch}, run in {run}")
+
+    def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        left = self.pace.seconds(batches_left(trainer, trainer.num_training_batches - 1)[1])
+        where = f"{epoch_title(trainer)}: 100%, step {step_of(trainer)}"
+        self.write(f"{where}{self.describe(trainer, module)}; run ends in {clock_time(left)}")
+
+    def on_validation_batch_end(
+        self,
+        trainer: L.Trainer,
+        module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        self.say_evaluated("Validation", trainer.num_val_batches, batch_idx, dataloader_idx)
+
+    def on_test_batch_end(
+        self,
+        trainer: L.Trainer,
+        module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        self.say_evaluated("Test", trainer.num_test_batches, batch_idx, dataloader_idx)
+
+    def say_evaluated(self, title: str, batches: Any, batch_idx: int, dataloader_idx: int) -> None:
+        """Write how far a validation or test is, at one of its sizes, when it is time.
+
+        Args:
+            title: of the line.
+            batches: how many there are at each size.
+            batch_idx: of the batch that has ended.
+            dataloader_idx: number of the size.
+        """
+        if self.due():
+            share = math.floor(100 * (batch_idx + 1) / batches[dataloader_idx])
+            self.write(f"{title}, size {dataloader_idx + 1} of {len(batches)}: {share}%")
+
+
+def progress_bar() -> ProgressBar:
+    """Return the progress that the output can show: a bar on a terminal, else lines."""
+    return TerminalProgress() if sys.stdout.isatty() else LineProgress()

@@ -1,0 +1,35 @@
+"""One line about the model at the beginning of a training."""
+
+from __future__ import annotations
+
+import math
+
+import lightning as L
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.utilities import rank_zero_info
+
+from performer_string import ViT
+from train.data.sizes import Size
+from train.inspection import multiplications
+
+
+def describe(vit: ViT) -> str:
+    """Return parameters, multiplications of an image at the training size, and tokens of a model as text."""
+    config, total = vit.config, sum(p.numel() for p in vit.parameters())
+    frozen = sum(p.numel() for p in vit.parameters() if not p.requires_grad)
+    image = config.image_size if isinstance(config.image_size, list) else [config.image_size] * len(vit.patch)
+    size = str(Size.of(image)) if len(image) == 2 else "x".join(map(str, image))
+    counted = multiplications(vit, image)
+    operations = "GMACs not counted" if counted is None else f"{counted / 1e9:.3g} GMACs"
+    parameters = f"{total / 1e6:.3g} M parameters" + (f" ({frozen / 1e6:.3g} M frozen)" if frozen else "")
+    tokens = math.prod(vit.train_grid) + vit.num_prefix
+    kind = f"{config.attention} attention" + (f" ({config.feature_map})" if config.attention == "linear" else "")
+    return f"{parameters}, {operations} an image of {size} px, {tokens} tokens; {kind}, encoding {config.encoding}"
+
+
+class SummaryLine(Callback):
+    """Say in one line what model is trained."""
+
+    def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if trainer.is_global_zero:
+            rank_zero_info(f"Model: {describe(module.vit)}.")  # type: ignore[arg-type]

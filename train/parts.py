@@ -1,0 +1,32 @@
+"""The names and options of a model's parts as text, for help: encodings, feature maps, distance decays, value maps."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from performer_string import ENCODINGS, FEATURE_MAPS, LOCALITIES, VALUE_MAPS
+
+GIVEN = {"sizes", "head_dim", "num_heads", "seed", "grid"}  # by the model, not by options
+PARTS: dict[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
+    "encoding": ("encoding_options", ENCODINGS),
+    "feature_map": ("feature_options", FEATURE_MAPS),
+    "locality": ("locality_options", LOCALITIES),
+    "values": ("value_options", VALUE_MAPS),
+}
+
+
+def options(build: Callable[..., Any]) -> str:
+    """Return the options of a part with their defaults, as `order=1, learned=False`."""
+    parameters = inspect.signature(build).parameters.values()
+    return ", ".join(f"{p.name}={p.default}" for p in parameters if p.name not in GIVEN)
+
+
+def listing() -> str:
+    """Return a line for each name, under the field that takes it."""
+    lines = ["The parts of a model, each with its options and their defaults:"]
+    for field, (options_field, table) in PARTS.items():
+        lines += ["", f"--model.vit.{field} NAME --model.vit.{options_field} '{{OPTION: VALUE}}'"]
+        lines += [f"  {name:<18} {options(build)}".rstrip() for name, build in table.items()]
+    return "\n".join(lines)
