@@ -104,7 +104,8 @@ def test_what_was_made_goes_on_with_linear_attention():
 
 
 def test_the_example_of_the_docs_runs(monkeypatch):
-    example = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/guides/timm.md").read_text(), re.DOTALL)[0]
+    blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/guides/timm.md").read_text(), re.DOTALL)
+    example = next(block for block in blocks if "pretrained=True" in block)
     monkeypatch.setattr(timm, "create_model", lambda name, pretrained: eva().float())
     names: dict[str, object] = {}
     exec(example, names)
