@@ -17,8 +17,8 @@ from torch.utils.checkpoint import checkpoint
 from performer_string.bias import RelativeBias
 from performer_string.layers.attention import SelfAttention
 from performer_string.layers.backends import AttentionBackend
-from performer_string.layers.block import Block, recomputable
-from performer_string.layers.pooling import AttentionPool, mean_pool
+from performer_string.layers.block import Block, mlp_width, recomputable
+from performer_string.layers.pooling import build_pool, mean_pool
 from performer_string.models.build import build_block, build_position_encoding
 from performer_string.models.checkpoint import find_checkpoint, read_checkpoint
 from performer_string.models.config import ViTConfig, patch_and_image
@@ -74,7 +74,7 @@ class ViT(nn.Module):
             blocks = (build_block(c, layer, self.train_grid, self.num_prefix, stream) for layer in range(depth))
             self.blocks = nn.ModuleList(blocks)
             self.norm = nn.LayerNorm(width, c.norm_eps)
-            self.pool = AttentionPool(width, heads) if c.pool == "attention" else None
+            self.pool = build_pool(c.pool, width, heads, mlp_width(width, c.mlp_ratio), c.norm_eps)
             self.head = nn.Linear(width, c.num_classes) if c.num_classes else nn.Identity()
         initialise(self, stream)
         self.register_load_state_dict_post_hook(place_computed_buffers)

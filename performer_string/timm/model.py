@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
-from performer_string.models.config import ViTConfig, patch_and_image
+from performer_string.models.config import Pool, ViTConfig, patch_and_image
 from performer_string.models.vit import ViT
 from performer_string.ops.layout import TokenLayout
 from performer_string.position.rotation import Rotation
 
-POOLS = {"avg": "mean", "token": "cls", "map": "attention"}  # timm's names of poolings, and those of this library
+POOLS = {"avg": "mean", "token": "cls", "map": "map"}  # timm's names of poolings, and those of this library
 WITH_PREVIOUS = 99999  # timm's number for what joins the group before it
 
 
@@ -24,8 +24,9 @@ def pool_of(global_pool: str) -> str:
         ValueError: another name.
     """
     name = POOLS.get(global_pool, global_pool)
-    if name not in POOLS.values():
-        raise ValueError(f"global_pool has to be one of {', '.join(POOLS)}, or '' for no pooling, not {global_pool!r}.")
+    if name not in get_args(Pool):
+        names = ", ".join([*POOLS, *(each for each in get_args(Pool) if each not in POOLS.values())])
+        raise ValueError(f"global_pool has to be one of {names}, or '' for no pooling, not {global_pool!r}.")
     return name
 
 
@@ -43,7 +44,7 @@ class TimmViT(ViT):
         c = self.config
         self.num_classes, self.in_chans = c.num_classes, c.in_channels
         names = {ours: theirs for theirs, ours in POOLS.items()}
-        self.global_pool = names[c.pool] if global_pool is None else global_pool
+        self.global_pool = names.get(c.pool, c.pool) if global_pool is None else global_pool
         self.embed_dim = self.num_features = self.head_hidden_size = cast(int, c.width)
         self.num_prefix_tokens = self.num_prefix
         self.head_drop = nn.Dropout(drop_rate)

@@ -80,7 +80,10 @@ def test_the_outputs_are_those_of_a_vit():
     [
         ({"qkv_bias": True}, r"no argument 'qkv_bias'\. .*It takes the fields of ViTConfig, and img_size"),
         ({"drop_path_rates": 0.1}, "Did you mean 'drop_path_rate'"),
-        ({"global_pool": "max"}, "global_pool has to be one of avg, token, map, or '' for no pooling, not 'max'"),
+        (
+            {"global_pool": "max"},
+            "has to be one of avg, token, map, attention, or '' for no pooling, not 'max'",
+        ),
         ({"image_size": 48}, "given twice: it is another name of 'image_size'"),
     ],
 )
