@@ -9,6 +9,7 @@ from performer_string.layers.values import VALUE_MAPS, build_value_map
 from performer_string.models.batching import batch_images
 from performer_string.models.config import VARIANTS, ViTConfig
 from performer_string.models.fold import fold
+from performer_string.models.performerize import PerformerizeReport, performerize
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.timm import from_timm
 from performer_string.models.vit import ViT
@@ -35,6 +36,7 @@ __all__ = [
     "FeatureMap",
     "OffsetKernel",
     "Preprocessing",
+    "PerformerizeReport",
     "RelativeBias",
     "RandomFeatures",
     "SelfAttention",
@@ -53,6 +55,7 @@ __all__ = [
     "from_timm",
     "grid_positions",
     "linear_attention",
+    "performerize",
     "softmax_attention",
     "with_prefix",
 ]

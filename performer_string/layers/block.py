@@ -35,6 +35,18 @@ class DropPath(nn.Module):
         return x * keep.bernoulli_(1 - self.rate) / (1 - self.rate)
 
 
+def mlp_width(width: int, ratio: float) -> int:
+    """Return the hidden width of an MLP: a ratio that was a quotient of the two widths gives its numerator.
+
+    Raises:
+        ValueError: a ratio that gives an MLP of width 0.
+    """
+    hidden = int(width * ratio + 1e-6)
+    if hidden < 1:
+        raise ValueError(f"mlp_ratio {ratio} gives an MLP of width 0: take at least {1 / width:.3g}.")
+    return hidden
+
+
 class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)). Tokens [B, N, D].
 
@@ -53,9 +65,7 @@ class Block(nn.Module):
         self, attention: SelfAttention, width: int, mlp_ratio: float, drop_path: float, norm_eps: float = 1e-5
     ):
         super().__init__()
-        hidden = int(width * mlp_ratio + 1e-6)  # a ratio that was a quotient of the two gives its numerator
-        if hidden < 1:
-            raise ValueError(f"mlp_ratio {mlp_ratio} gives an MLP of width 0: take at least {1 / width:.3g}.")
+        hidden = mlp_width(width, mlp_ratio)
         self.norm1, self.norm2 = nn.LayerNorm(width, norm_eps), nn.LayerNorm(width, norm_eps)
         self.attention = attention
         self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import torch
 from torch import Tensor, nn
 
+from performer_string.ops.layout import TokenLayout
+from performer_string.ops.softmax import attend_softmax
 from performer_string.utils.dtype import without_autocast
 
 
@@ -60,3 +64,54 @@ class AttentionPool(nn.Module):
             weights = logits.softmax(dim=1)
             parts = x.to(dtype).unflatten(-1, (heads, -1))  # [B, N, H, D / H]
             return (weights[..., None] * parts).sum(dim=1).flatten(-2).to(x.dtype)  # [B, H, D / H] -> [B, D]
+
+
+class MapPool(nn.Module):
+    """Pooling by a layer with one learned query: attention to the tokens, a residual MLP behind it.
+
+    The "MAP head" of ViT-G (arXiv:2106.04560, section 3) and SigLIP (arXiv:2303.15343), timm's `AttentionPoolLatent`.
+
+    Args:
+        width: D.
+        num_heads: H, a divisor of D.
+        hidden: width of the MLP inside.
+        norm_eps: of the layer norm.
+    """
+
+    def __init__(self, width: int, num_heads: int, hidden: int, norm_eps: float):
+        super().__init__()
+        self.num_heads = num_heads
+        self.query = nn.Parameter(nn.init.trunc_normal_(torch.empty(width), std=width**-0.5))
+        self.q, self.kv, self.out = nn.Linear(width, width), nn.Linear(width, 2 * width), nn.Linear(width, width)
+        self.norm = nn.LayerNorm(width, norm_eps)
+        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Pool tokens.
+
+        Args:
+            x: tokens, [B, N, D].
+            mask: [B, N], True where a token takes part, one of each sample at least; None for all.
+
+        Returns:
+            [B, D].
+        """
+        heads = (self.num_heads, -1)
+        q = self.q(self.query.to(x.dtype)).unflatten(-1, heads)[:, None].expand(x.shape[0], -1, -1, -1)  # [B, H, 1, d]
+        k, v = self.kv(x).unflatten(-1, (2, *heads)).permute(2, 0, 3, 1, 4).unbind(0)  # [B, H, N, d] each
+        out = attend_softmax(q, k, v, None, None, TokenLayout(mask=mask), None)
+        pooled = self.out(out.flatten(1))  # [B, H, 1, d] -> [B, D]
+        return cast(Tensor, pooled + self.mlp(self.norm(pooled)))
+
+
+def build_pool(name: str, width: int, num_heads: int, hidden: int, norm_eps: float) -> nn.Module | None:
+    """Return the module of a pooling by its name; None for `mean` and `cls`, which have no weights.
+
+    Args:
+        name: `mean`, `cls`, `attention` or `map`.
+        width, num_heads: D and H.
+        hidden, norm_eps: of the MLP and the norm of `map`.
+    """
+    if name == "attention":
+        return AttentionPool(width, num_heads)
+    return MapPool(width, num_heads, hidden, norm_eps) if name == "map" else None

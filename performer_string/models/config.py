@@ -24,7 +24,7 @@ VARIANTS: dict[str, dict[str, int]] = {
     "base": {"width": 768, "depth": 12, "num_heads": 12},  # ViT-B, arXiv:2010.11929 table 1
 }
 
-Pool = Literal["mean", "cls", "attention"]
+Pool = Literal["mean", "cls", "attention", "map"]
 
 
 def patch_and_image(patch: int | Sequence[int], image: int | Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -55,7 +55,8 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
         depth: number of blocks.
         num_heads: H.
         mlp_ratio: hidden width of the MLP over D.
-        pool: `mean` over the patches, a `cls` token, or `attention` over the patches with learned queries.
+        pool: `mean` over the patches, a `cls` token, `attention` over the patches with learned queries, or `map`, which
+            is a whole layer with one learned query, as SigLIP has it.
         registers: number of register tokens (arXiv:2309.16588).
     """
 

@@ -49,8 +49,8 @@ def fold(model: ViT) -> ViT:
     if len(set(map(id, projections))) < len(projections):
         raise ValueError("fold needs a projection for each layer, and two layers of this model share theirs.")
     folded = copy.deepcopy(model).eval()
-    layers = len(folded.blocks)
-    bases = [basis] * layers if encoding.layers == 1 else split_heads(basis, layers, 0)  # [1 or H, d, d] each
+    layers = len(folded.blocks)  # fewer than the encoding serves in a model that was pruned for features
+    bases = [basis] * layers if encoding.layers == 1 else split_heads(basis, encoding.layers, 0)[:layers]
     for attention, layer_basis in zip(folded.attentions(), bases, strict=True):
         weight, bias = attention.fold(layer_basis)
         attention.qkv.weight.copy_(weight)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from einops import rearrange
@@ -15,6 +16,16 @@ def check_images(images: Tensor, channels: int, axes: int) -> None:
         raise ValueError(f"images have to be [B, {channels}, {sizes}], not {list(images.shape)}.")
     if not images.is_floating_point():
         raise TypeError(f"images have to be floating-point, normalised as in training, not {images.dtype}.")
+
+
+def check_positions(positions: Tensor | None, batch: int, grid: Sequence[int]) -> None:
+    """Raise a ValueError unless positions, where they are given, are [N, C] or [B, N, C] for the patches of a grid."""
+    patches = math.prod(grid)
+    if positions is not None and tuple(positions.shape[:-1]) not in ((patches,), (batch, patches)):
+        raise ValueError(
+            f"positions have to be [N, C], or [B, N, C] for each of the {batch} images, with one row for each of the "
+            f"{' x '.join(map(str, grid))} patches, not {list(positions.shape)}."
+        )
 
 
 def patch_grid(sizes: Sequence[int], patch: Sequence[int]) -> tuple[int, ...]:

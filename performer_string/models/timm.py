@@ -18,7 +18,8 @@ TOLERANCE = 1e-6  # of the largest output, in float64: in float32 rounding hides
 def from_timm(model: nn.Module) -> ViT:
     """Return a ViT with the weights and outputs of a model of timm, in evaluation mode.
 
-    `VisionTransformer` (ViT, DeiT, DeiT-III, DINOv2, with registers) becomes exact attention with `absolute` positions.
+    `VisionTransformer` (ViT, DeiT, DeiT-III, DINOv2, with registers, SigLIP) becomes exact attention with `absolute`
+    positions.
     RoPE-ViT (arXiv:2403.13298; timm's `*_rope_mixed_*`) becomes exact attention with `rope-mixed`. A ViT of the same
     configuration but for its attention, its encoding or its gate takes these weights by
     `load_state_dict(..., strict=False)`.
@@ -68,12 +69,16 @@ def config_of(model: Any) -> ViTConfig:
     width, hidden = model.embed_dim, block.mlp.fc1.out_features
     if isinstance(model.norm, nn.Identity):
         raise ValueError("it normalises what is pooled, where a ViT of this library pools what is normalised.")
-    pools = {"token": "cls", "avg": "mean"}
+    pools = {"token": "cls", "avg": "mean", "map": "map"}
     if model.global_pool not in pools:
         raise ValueError(f"pooling {model.global_pool!r} is not one of {', '.join(pools)}.")
     if block.mlp.fc2.in_features != hidden:
         raise ValueError("its MLPs are gated, and those of this library are not.")
     pool = pools[model.global_pool]
+    if pool == "map" and model.num_prefix_tokens:
+        raise ValueError("its pooling attends to prefix tokens too, where a ViT of this library pools the patches.")
+    if pool == "map" and model.attn_pool.mlp.fc1.out_features != hidden:
+        raise ValueError("the MLP of its pooling has another width than those of its blocks.")
     tables = [name for name in ("pos_embed", "rope") if getattr(model, name, None) is not None]
     if len(tables) > 1:
         raise ValueError("rotations beside absolute positions are not one encoding: take a model with either.")
@@ -155,6 +160,11 @@ def translate_weights(
                 name = f"{block}.attention.qkv.{part}"
                 state[name] = planes_as_halves(state[name], heads, width // heads)
     norm("norm", "norm")
+    if config.pool == "map":
+        state["pool.query"] = weights.pop("attn_pool.latent")[0, 0]  # [1, 1, D] -> [D]
+        for name, theirs in {"q": "q", "kv": "kv", "out": "proj", "mlp.0": "mlp.fc1", "mlp.2": "mlp.fc2"}.items():
+            linear(f"pool.{name}", f"attn_pool.{theirs}")
+        norm("pool.norm", "attn_pool.norm")
     if config.num_classes:
         linear("head", "head")
     return state

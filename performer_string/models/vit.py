@@ -17,13 +17,13 @@ from torch.utils.checkpoint import checkpoint
 from performer_string.bias import RelativeBias
 from performer_string.layers.attention import SelfAttention
 from performer_string.layers.backends import AttentionBackend
-from performer_string.layers.block import Block, recomputable
-from performer_string.layers.pooling import AttentionPool, mean_pool
+from performer_string.layers.block import Block, mlp_width, recomputable
+from performer_string.layers.pooling import build_pool, mean_pool
 from performer_string.models.build import build_block, build_position_encoding
 from performer_string.models.checkpoint import find_checkpoint, read_checkpoint
 from performer_string.models.config import ViTConfig, patch_and_image
 from performer_string.models.initialise import initialise
-from performer_string.models.patches import check_images, patch_grid, patchify
+from performer_string.models.patches import check_images, check_positions, patch_grid, patchify
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.ops.layout import TokenLayout, make_grid
 from performer_string.ops.validation import check_mask
@@ -76,7 +76,7 @@ class ViT(nn.Module):
             blocks = (build_block(c, layer, self.train_grid, self.num_prefix, stream) for layer in range(depth))
             self.blocks = nn.ModuleList(blocks)
             self.norm = nn.LayerNorm(width, c.norm_eps)
-            self.pool = AttentionPool(width, heads) if c.pool == "attention" else None
+            self.pool = build_pool(c.pool, width, heads, mlp_width(width, c.mlp_ratio), c.norm_eps)
             self.head = nn.Linear(width, c.num_classes) if c.num_classes else nn.Identity()
         initialise(self, stream)
         self.register_load_state_dict_post_hook(place_computed_buffers)
@@ -211,15 +211,19 @@ class ViT(nn.Module):
         self, images: Tensor, positions: Tensor | None = None, patch_mask: Tensor | None = None
     ) -> Tensor:
         """Return the outputs of the last norm, prefix tokens first: [B, P + N, D]. Arguments as of `forward`."""
+        x, rotations, layout = self.stem(images, positions, patch_mask)
+        for block, rotation in zip(self.blocks, rotations, strict=True):
+            x = self.apply_block(block, x, rotation, layout)
+        return cast(Tensor, self.norm(x))
+
+    def stem(
+        self, images: Tensor, positions: Tensor | None = None, patch_mask: Tensor | None = None
+    ) -> tuple[Tensor, list[Rotation], TokenLayout]:
+        """Return what the blocks take: tokens [B, P + N, D], the rotation of each layer, and where the tokens lie."""
         check_images(images, self.config.in_channels, len(self.patch))
         grid = self.grid(*images.shape[2:])
-        patches = math.prod(grid)
-        check_mask("patch", patch_mask, images.shape[0], patches)  # not len(): an export is for any batch
-        if positions is not None and tuple(positions.shape[:-1]) not in ((patches,), (len(images), patches)):
-            raise ValueError(
-                f"positions have to be [N, C], or [B, N, C] for each of the {len(images)} images, with one row for "
-                f"each of the {' x '.join(map(str, grid))} patches, not {list(positions.shape)}."
-            )
+        check_mask("patch", patch_mask, images.shape[0], math.prod(grid))  # not len(): an export is for any batch
+        check_positions(positions, images.shape[0], grid)
         layout = self.layout(grid, positions, patch_mask)
         x = self.embed(patchify(images, self.patch).to(self.norm.weight.dtype))  # [B, N, D]; a host may have bf16
         embedding = self.encoding.embedding(layout.centred_positions()[..., self.num_prefix :, :])
@@ -228,15 +232,14 @@ class ViT(nn.Module):
             x = torch.cat([self.prefix.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)  # [B, P + N, D]
         if positions is None and layout.centre is None:
             key = (grid, x.device, x.dtype)
-            rotations = self.rotation_cache.get(key, lambda: self.rotations(layout))
-        else:
-            rotations = self.rotations(layout)
-        for block, rotation in zip(self.blocks, rotations, strict=True):
-            if self.grad_checkpointing and torch.is_grad_enabled():
-                x = checkpoint(recomputable(cast(Block, block)), x, rotation, layout, use_reentrant=False)
-            else:
-                x = block(x, rotation, layout)
-        return cast(Tensor, self.norm(x))
+            return x, self.rotation_cache.get(key, lambda: self.rotations(layout)), layout
+        return x, self.rotations(layout), layout
+
+    def apply_block(self, block: nn.Module, x: Tensor, rotation: Rotation, layout: TokenLayout) -> Tensor:
+        """Return the outputs of a block, which gradient checkpointing computes again in the backward pass."""
+        if not (self.grad_checkpointing and torch.is_grad_enabled()):
+            return cast(Tensor, block(x, rotation, layout))
+        return checkpoint(recomputable(cast(Block, block)), x, rotation, layout, use_reentrant=False)
 
     def forward_head(self, x: Tensor, pre_logits: bool = False, patch_mask: Tensor | None = None) -> Tensor:
         """Pool the tokens of `forward_features` and classify.

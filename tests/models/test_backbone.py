@@ -73,7 +73,7 @@ def test_what_is_no_shape(changes, message):
         solid(3)(torch.zeros(1, 2, 16, 24))
 
 
-@pytest.mark.parametrize("pool", ["mean", "cls", "attention"])
+@pytest.mark.parametrize("pool", ["mean", "cls", "attention", "map"])
 def test_without_classes_the_pooled_features_are_left(pool):
     model, images = vit(pool=pool, num_classes=0).eval(), torch.randn(2, 2, 16, 24)
     features = model(images)
@@ -148,7 +148,7 @@ def test_a_model_of_another_size_with_the_grid_of_its_weights_is_the_same(encodi
 
 
 @pytest.mark.parametrize("encoding", ["circulant-string", "liere", "sinusoidal"])
-@pytest.mark.parametrize("pool", ["mean", "cls", "attention"])
+@pytest.mark.parametrize("pool", ["mean", "cls", "attention", "map"])
 @pytest.mark.parametrize(
     "options",
     [

@@ -60,6 +60,7 @@ def eva(**changes) -> nn.Module:
         (vit, {"init_values": 0.1}),  # LayerScale
         (vit, {"global_pool": "avg", "fc_norm": False}),
         (vit, {"global_pool": "avg", "fc_norm": False, "class_token": False}),
+        (vit, {"global_pool": "map", "class_token": False}),  # SigLIP
         (vit, {"pos_embed": "none"}),
         (vit, {"num_classes": 0}),
         (vit, {"qkv_bias": False, "mlp_ratio": 2.7}),
@@ -104,7 +105,8 @@ def test_what_was_made_goes_on_with_linear_attention():
 
 
 def test_the_example_of_the_docs_runs(monkeypatch):
-    example = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/guides/timm.md").read_text(), re.DOTALL)[0]
+    blocks = re.findall(r"```python\n(.*?)```", (REPOSITORY / "docs/guides/timm.md").read_text(), re.DOTALL)
+    example = next(block for block in blocks if "pretrained=True" in block)
     monkeypatch.setattr(timm, "create_model", lambda name, pretrained: eva().float())
     names: dict[str, object] = {}
     exec(example, names)
@@ -117,7 +119,8 @@ def test_the_example_of_the_docs_runs(monkeypatch):
         (vit, {"qk_norm": True}, r"has parts .*attn\.k_norm"),
         (vit, {"pre_norm": True}, "has parts .*norm_pre"),
         (vit, {"global_pool": "avg"}, "normalises what is pooled"),
-        (vit, {"global_pool": "map"}, "pooling 'map' is not one of token, avg"),
+        (vit, {"global_pool": "max", "fc_norm": False}, "pooling 'max' is not one of token, avg, map"),
+        (vit, {"global_pool": "map"}, "its pooling attends to prefix tokens too"),
         (vit, {"act_layer": nn.ReLU}, "computes something else .* differ by"),
         (vit, {"act_layer": "gelu_tanh"}, "computes something else .* differ by"),
         (vit, {"patch_size": 8, "block_fn": timm.models.vision_transformer.ParallelScalingBlock}, "is not one of"),

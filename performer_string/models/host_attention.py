@@ -1,0 +1,152 @@
+"""The attention of a ViT of timm, computed by a backend of this library. Weights and their names stay."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from performer_string.bias import RelativeBias
+from performer_string.layers.backends import EVERY_TOKEN, AttentionBackend
+from performer_string.models.patches import patch_grid
+from performer_string.ops.layout import TokenLayout, make_grid
+from performer_string.position import Encoding
+from performer_string.position.grid import PositionMode, grid_positions, grid_steps, with_prefix
+
+
+class HostGrid:
+    """Where the patches of the latest images lie. A host passes tokens to its attention, and not their positions.
+
+    Args:
+        patch: sizes of a patch in pixels.
+        train_grid: patches along each axis of the images that the host was built for.
+        mode: as of `grid_positions`.
+        num_prefix: tokens before the patches.
+    """
+
+    def __init__(self, patch: tuple[int, ...], train_grid: tuple[int, ...], mode: PositionMode, num_prefix: int):
+        self.patch, self.train_grid, self.mode, self.num_prefix = patch, train_grid, mode, num_prefix
+        self.shape = train_grid
+
+    def record(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        """Remember the grid of images [B, channels, height, width]; a forward pre-hook of the patch embedding."""
+        self.shape = patch_grid(tuple(inputs[0].shape[2:]), self.patch)
+
+    def layout(self, x: Tensor) -> TokenLayout:
+        """Return the positions of tokens [B, P + N, D].
+
+        Raises:
+            ValueError: another number of tokens than the grid has.
+        """
+        train_grid = self.train_grid if self.mode == "interpolate" else None
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        positions = grid_positions(self.shape, mode=self.mode, train_grid=train_grid, device=x.device, dtype=dtype)
+        tokens = self.num_prefix + len(positions)
+        if x.shape[1] != tokens:
+            raise ValueError(
+                f"attention with positions got {x.shape[1]} tokens, and {' x '.join(map(str, self.shape))} patches "
+                f"with {self.num_prefix} prefix tokens are {tokens}: call the whole model on images, without patch "
+                f"dropout."
+            )
+        regular = make_grid(self.shape, grid_steps(self.shape, self.mode, train_grid))
+        return TokenLayout(with_prefix(positions, self.num_prefix), regular, self.num_prefix)
+
+
+class HostAttention(nn.Module):
+    """Attention of a host with its own projections, norms and gates, and with the backend, encoding and locality given.
+
+    Args:
+        host: `Attention`, `AttentionRope` or `EvaAttention` of timm. Its parameters are shared, not copied.
+        backend: how attention is computed.
+        rotate_host: rotates queries or keys [B, H, N, d] by the host's own angles, timm's `apply_rot_embed_cat`; None
+            to leave the host's rotation out.
+        encoding: of queries and keys, or None.
+        locality: attenuates the values by distance, or None.
+        grid: where the patches lie, for an encoding or a locality.
+    """
+
+    qkv: Any  # the parts of the host, some of which are missing
+    q_bias: Any
+    k_bias: Any
+    v_bias: Any
+    q_proj: Any
+    k_proj: Any
+    v_proj: Any
+    q_norm: nn.Module
+    k_norm: nn.Module
+    norm: nn.Module
+    proj: nn.Module
+    proj_drop: nn.Module
+
+    def __init__(
+        self,
+        host: nn.Module,
+        backend: AttentionBackend,
+        rotate_host: Callable[..., Tensor] | None,
+        encoding: Encoding | None,
+        locality: RelativeBias | None,
+        grid: HostGrid | None,
+    ):
+        super().__init__()
+        for name, module in host.named_children():
+            self.add_module(name, module)
+        for name, parameter in host.named_parameters(recurse=False):
+            self.register_parameter(name, parameter)
+        for name, buffer in host.named_buffers(recurse=False):
+            self.register_buffer(name, buffer, persistent=name not in host._non_persistent_buffers_set)
+        self.num_heads = cast(Any, host).num_heads
+        self.host_prefix, self.rotate_half = getattr(host, "num_prefix_tokens", 0), getattr(host, "rotate_half", False)
+        self.backend, self.rotate_host, self.encoding, self.locality = backend, rotate_host, encoding, locality
+        self.grid = grid
+
+    def forward(self, x: Tensor, rope: Tensor | None = None, attn_mask: None = None, is_causal: bool = False) -> Tensor:
+        """Attend.
+
+        Args:
+            x: tokens, [B, N, D].
+            rope: the host's sines and cosines, or None.
+            attn_mask, is_causal: not supported.
+
+        Returns:
+            [B, N, D].
+
+        Raises:
+            ValueError: a mask of pairs of tokens.
+        """
+        if attn_mask is not None or is_causal:
+            raise ValueError("attn_mask and is_causal are masks of pairs of tokens, which are not supported.")
+        q, k, v = self.project(x)
+        if rope is not None and self.rotate_host is not None:
+            q, k = (self.rotated(each, rope).to(v.dtype) for each in (q, k))
+        layout = EVERY_TOKEN if self.grid is None else self.grid.layout(x)
+        rotation = None
+        if self.encoding is not None and not self.encoding.additive:
+            rotation = self.encoding(layout.positions)
+        out = self.backend(q, k, v, rotation=rotation, locality=self.locality, layout=layout)  # [B, H, N, d]
+        out = self.norm(out.transpose(1, 2).flatten(2))
+        gate = getattr(self, "gate", None)
+        return cast(Tensor, self.proj_drop(self.proj(out if gate is None else out * gate(x).sigmoid())))
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values with the host's norms: [B, N, D] -> [B, H, N, d] each."""
+        if getattr(self, "qkv", None) is not None:
+            qkv = self.qkv(x)
+            if getattr(self, "q_bias", None) is not None:
+                qkv = qkv + torch.cat([self.q_bias, self.k_bias, self.v_bias])
+            parts = [each.unflatten(-1, (self.num_heads, -1)) for each in qkv.chunk(3, dim=-1)]
+        else:
+            width = self.q_proj.out_features // self.num_heads
+            parts = [each(x).unflatten(-1, (-1, width)) for each in (self.q_proj, self.k_proj, self.v_proj)]
+        q, k, v = (each.transpose(1, 2) for each in parts)
+        groups = self.num_heads // k.shape[1]  # query heads that share keys and values
+        if groups > 1:
+            k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+        return self.q_norm(q), self.k_norm(k), v
+
+    def rotated(self, x: Tensor, rope: Tensor) -> Tensor:
+        """Return queries or keys [B, H, N, d] rotated by the host's angles, prefix tokens as they are."""
+        assert self.rotate_host is not None
+        prefix, patches = x[:, :, : self.host_prefix], x[:, :, self.host_prefix :]
+        return torch.cat([prefix, self.rotate_host(patches, rope, half=self.rotate_half)], dim=2)

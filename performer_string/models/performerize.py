@@ -1,0 +1,243 @@
+"""Swap the attention of a Vision Transformer of timm in place, and measure what that changes in each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from performer_string.bias import build_locality
+from performer_string.layers.backends import build_attention
+from performer_string.models.host_attention import HostAttention, HostGrid
+from performer_string.position import build_encoding
+from performer_string.position.grid import PositionMode, check_position_mode
+from performer_string.utils.seeds import derive_seed
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """Error of one layer.
+
+    Attributes:
+        name: of the attention in the model, `blocks.0.attn`.
+        error: |new - old| / |old| of the attention's outputs (Frobenius norms) for the host's inputs; None without
+            images.
+    """
+
+    name: str
+    error: float | None
+
+
+@dataclass(frozen=True)
+class PerformerizeReport:
+    """What `performerize` swapped. `print(report)` is a table.
+
+    Attributes:
+        layers: one entry for each attention that was swapped.
+        output: relative error of the model's outputs, which adds up those of the layers; None without images.
+    """
+
+    layers: tuple[LayerError, ...]
+    output: float | None = None
+
+    def __str__(self) -> str:
+        rows = [("layer", "relative error"), *((each.name, as_text(each.error)) for each in self.layers)]
+        rows.append(("output of the model", as_text(self.output)))
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {error:>14}" for name, error in rows)
+
+
+def as_text(error: float | None) -> str:
+    """Return an error for a table."""
+    return "not measured" if error is None else f"{error:.2e}"
+
+
+def performerize(
+    model: nn.Module,
+    attention: str = "linear",
+    *,
+    feature_map: str = "favor+",
+    feature_options: Mapping[str, Any] | None = None,
+    encoding: str | None = None,
+    encoding_options: Mapping[str, Any] | None = None,
+    locality: str | None = None,
+    locality_options: Mapping[str, Any] | None = None,
+    positions: PositionMode = "extrapolate",
+    layers: Sequence[int] | None = None,
+    seed: int = 0,
+    images: Tensor | None = None,
+) -> PerformerizeReport:
+    """Swap the attention of a ViT of timm in place. All weights and their names stay, so that checkpoints load.
+
+    It takes models whose blocks have timm's `Attention`, `AttentionRope` or `EvaAttention`: ViT, DeiT, DINOv2, DINOv3,
+    EVA, SigLIP and RoPE-ViT among them. Position tables that are added to the tokens stay in any case.
+
+    Args:
+        model: from `timm.create_model`.
+        attention: `linear`, `softmax` (the control: outputs stay the same up to rounding) or `performer-pytorch`.
+        feature_map, feature_options: of linear attention.
+        encoding: a name in `ENCODINGS` of an encoding that rotates, for each layer, in place of a rotation of the
+            host's; `none` to remove that; None to leave it as it is.
+        encoding_options: of the encoding.
+        locality, locality_options: a distance decay or table of each layer, or None.
+        positions: `extrapolate` or `interpolate`, for an encoding or a locality.
+        layers: places of the blocks to change; None for all.
+        seed: of the random features.
+        images: [B, channels, height, width], normalised, to measure the errors on; None to measure nothing.
+
+    Returns:
+        The error of each layer and of the outputs.
+
+    Raises:
+        ImportError: timm is not installed.
+        ValueError: a part that has no counterpart, by its name. The model is then as it was.
+    """
+    places = check_host(model, layers)
+    if encoding is None and encoding_options:
+        raise ValueError(f"options of an encoding, {dict(encoding_options)}, but none is named.")
+    if locality is None and locality_options:
+        raise ValueError(f"options of a locality, {dict(locality_options)}, but none is named.")
+    check_position_mode(positions)
+    grid = host_grid(cast(Any, model), positions) if locality is not None or encoding not in (None, "none") else None
+    rotate_host = None if encoding is not None else import_timm().layers.apply_rot_embed_cat
+    swaps: dict[int, HostAttention] = {}
+    for place in places:
+        host = cast(Any, model).blocks[place].attn
+        sizes = {"head_dim": host.head_dim, "num_heads": host.num_heads}
+        own_encoding = bias = None
+        if encoding is not None:
+            train_grid = None if grid is None else grid.train_grid
+            own_encoding = build_encoding(encoding, **sizes, grid=train_grid, **(encoding_options or {}))
+            if own_encoding.additive and encoding != "none":
+                raise ValueError(
+                    f"encoding {encoding!r} adds to the tokens and is no part of attention: take one that rotates, "
+                    f"such as 'rope-mixed', 'none', or None for the host's own."
+                )
+        if locality is not None:
+            assert grid is not None
+            options = dict(locality_options or {})
+            bias = build_locality(locality, num_heads=host.num_heads, grid=grid.train_grid, **options)
+        backend = build_attention(
+            attention,
+            **sizes,
+            feature_map=feature_map,
+            seed=derive_seed(seed, "features", place),
+            feature_options=feature_options or {},
+        )
+        for part in (backend, own_encoding, bias):
+            if part is not None:
+                part.to(host.proj.weight)
+        swaps[place] = HostAttention(host, backend, rotate_host, own_encoding, bias, grid)
+        swaps[place].train(host.training)
+    hook = None if grid is None else cast(Any, model).patch_embed.register_forward_pre_hook(grid.record)
+    try:
+        before, errors = measure(model, swaps, images)
+        for place, swap in swaps.items():
+            cast(Any, model).blocks[place].attn = swap
+    except Exception:
+        if hook is not None:
+            hook.remove()
+        raise
+    output = None if before is None or images is None else relative_error(outputs(model, images), before)
+    return PerformerizeReport(tuple(LayerError(f"blocks.{p}.attn", errors.get(p)) for p in places), output)
+
+
+def import_timm() -> Any:
+    """Return timm.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        import timm
+    except ImportError as error:
+        raise ImportError("performerize takes models of timm: pip install 'timm>=1.0.26'.") from error
+    return timm
+
+
+def check_host(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
+    """Return the places of the blocks to change.
+
+    Raises:
+        ValueError: a model without blocks, attention of another kind or with dropout, or a place that does not exist.
+    """
+    timm = import_timm()
+    kinds = (timm.layers.Attention, timm.layers.AttentionRope, timm.models.eva.EvaAttention)
+    kind, blocks = type(model).__name__, getattr(model, "blocks", None)
+    if not isinstance(blocks, nn.Sequential | nn.ModuleList) or not len(blocks):
+        raise ValueError(f"performerize takes a ViT of timm with `blocks`, which {kind} does not have.")
+    places = list(range(len(blocks))) if layers is None else [range(len(blocks))[place] for place in layers]
+    for place in places:
+        attention = getattr(blocks[place], "attn", None)
+        if type(attention) not in kinds:
+            known = ", ".join(each.__name__ for each in kinds)
+            own = type(attention)
+            found = "no `attn`" if attention is None else f"the attention {own.__module__}.{own.__name__}"
+            raise ValueError(f"block {place} of {kind} has {found}; known are {known}.")
+        if cast(Any, attention).attn_drop.p:
+            raise ValueError(
+                f"block {place} of {kind} has dropout of attention weights, which linear attention does not have: "
+                f"build the model with attn_drop_rate=0."
+            )
+    return places
+
+
+def host_grid(model: Any, mode: PositionMode) -> HostGrid:
+    """Return where the patches of a host lie.
+
+    Raises:
+        ValueError: a model that drops patches, so that tokens lose their places.
+    """
+    if isinstance(getattr(model, "patch_drop", None), nn.Module) and not isinstance(model.patch_drop, nn.Identity):
+        raise ValueError("an encoding or a locality needs all patches: build the model with patch_drop_rate=0.")
+    patch = model.patch_embed
+    if getattr(patch, "grid_size", None) is None:
+        raise ValueError("an encoding or a locality needs the grid that the model was built for: give it an img_size.")
+    return HostGrid(tuple(patch.patch_size), tuple(patch.grid_size), mode, model.num_prefix_tokens)
+
+
+@torch.no_grad()
+def measure(
+    model: nn.Module, swaps: Mapping[int, HostAttention], images: Tensor | None
+) -> tuple[Tensor | None, dict[int, float]]:
+    """Return the outputs of the host, and the error of each new attention on the inputs of the one it replaces."""
+    if images is None:
+        return None, {}
+    errors: dict[int, float] = {}
+
+    def compare(place: int) -> Any:
+        def hook(module: nn.Module, arguments: Any, options: Any, out: Tensor) -> None:
+            new = swaps[place]
+            mode = new.training
+            errors[place] = relative_error(new.eval()(*arguments, **options), out)
+            new.train(mode)
+
+        return hook
+
+    blocks = cast(Any, model).blocks
+    hooks = [blocks[p].attn.register_forward_hook(compare(p), with_kwargs=True) for p in swaps]
+    try:
+        return outputs(model, images), errors
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@torch.no_grad()
+def outputs(model: nn.Module, images: Tensor) -> Tensor:
+    """Return the outputs of a model in evaluation mode, which is left in the mode it was in."""
+    modes = {module: module.training for module in model.modules()}
+    try:
+        return cast(Tensor, model.eval()(images))
+    finally:
+        for module, mode in modes.items():
+            module.training = mode
+
+
+def relative_error(new: Tensor, old: Tensor) -> float:
+    """Return |new - old| / |old| of Frobenius norms."""
+    new, old = new.double(), old.double()
+    return float((new - old).norm() / old.norm().clamp(min=torch.finfo(old.dtype).tiny))

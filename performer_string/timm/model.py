@@ -1,0 +1,197 @@
+"""A ViT with the interface that timm expects of its models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast, get_args
+
+from timm.models._features import feature_take_indices
+from torch import Tensor, nn
+
+from performer_string.models.config import Pool, ViTConfig, patch_and_image
+from performer_string.models.vit import ViT
+from performer_string.ops.layout import TokenLayout
+from performer_string.position.rotation import Rotation
+
+POOLS = {"avg": "mean", "token": "cls", "map": "map"}  # timm's names of poolings, and those of this library
+WITH_PREVIOUS = 99999  # timm's number for what joins the group before it
+
+
+def pool_of(global_pool: str) -> str:
+    """Return this library's name of a pooling of timm.
+
+    Raises:
+        ValueError: another name.
+    """
+    name = POOLS.get(global_pool, global_pool)
+    if name not in get_args(Pool):
+        names = ", ".join([*POOLS, *(each for each in get_args(Pool) if each not in POOLS.values())])
+        raise ValueError(f"global_pool has to be one of {names}, or '' for no pooling, not {global_pool!r}.")
+    return name
+
+
+class TimmViT(ViT):
+    """A ViT with timm's attributes and methods. Weights have the names of a ViT and load into either.
+
+    Args:
+        config: as of `ViT`.
+        drop_rate: of dropout before the head.
+        global_pool: `""` for no pooling, so that `forward_head` classifies each token; None for the configuration's.
+    """
+
+    def __init__(self, config: ViTConfig, *, drop_rate: float = 0.0, global_pool: str | None = None):
+        super().__init__(config)
+        c = self.config
+        self.num_classes, self.in_chans = c.num_classes, c.in_channels
+        names = {ours: theirs for theirs, ours in POOLS.items()}
+        self.global_pool = names.get(c.pool, c.pool) if global_pool is None else global_pool
+        self.embed_dim = self.num_features = self.head_hidden_size = cast(int, c.width)
+        self.num_prefix_tokens = self.num_prefix
+        self.head_drop = nn.Dropout(drop_rate)
+        self.feature_info = [
+            {"module": f"blocks.{i}", "num_chs": self.embed_dim, "reduction": max(self.patch)}
+            for i in range(len(self.blocks))
+        ]
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False, patch_mask: Tensor | None = None) -> Tensor:
+        """Pool the tokens of `forward_features` where the model pools, apply dropout and classify."""
+        pooled = super().forward_head(x, True, patch_mask) if self.global_pool else x
+        pooled = self.head_drop(pooled)
+        return pooled if pre_logits else cast(Tensor, self.head(pooled))
+
+    def rotations(self, layout: TokenLayout) -> list[Rotation]:
+        """Return the rotation of each layer that pruning left."""
+        return super().rotations(layout)[: len(self.blocks)]
+
+    def get_classifier(self) -> nn.Module:
+        """Return the head."""
+        return self.head
+
+    def reset_classifier(self, num_classes: int, global_pool: str | None = None) -> None:
+        """Replace the head by a new one.
+
+        Args:
+            num_classes: of the new head; 0 for none.
+            global_pool: `""` for no pooling, or the pooling that the model was built with; None leaves it as it is.
+
+        Raises:
+            ValueError: a negative number of classes; another pooling, which has other weights.
+        """
+        if num_classes < 0:
+            raise ValueError(f"num_classes has to be 0 or more, not {num_classes}.")
+        if global_pool is not None:
+            if global_pool and pool_of(global_pool) != self.config.pool:
+                raise ValueError(
+                    f"this model was built to pool by {self.config.pool!r}, and {global_pool!r} needs other weights: "
+                    f"give global_pool={global_pool!r} to timm.create_model."
+                )
+            self.global_pool = global_pool
+        self.num_classes = self.config.num_classes = num_classes
+        self.head = nn.Identity()
+        if num_classes:
+            head = nn.Linear(self.embed_dim, num_classes)
+            nn.init.trunc_normal_(head.weight, std=0.02)
+            nn.init.zeros_(head.bias)
+            self.head = head.to(self.norm.weight)
+
+    def set_input_size(self, img_size: int | Sequence[int] | None = None, patch_size: Any = None) -> None:
+        """Set another image size. Positions and log N stay those of the training grid, as the weights need them.
+
+        The model takes images of any size in whole patches in any case.
+
+        Raises:
+            ValueError: sizes that the patches do not divide; another patch size, which has other weights.
+        """
+        if patch_size is not None and patch_and_image(patch_size, [1] * len(self.patch))[0] != self.patch:
+            raise ValueError(
+                f"the patches of this model are {' x '.join(map(str, self.patch))}, and others need other weights: "
+                f"give patch_size={patch_size} to timm.create_model."
+            )
+        if img_size is None:
+            return
+        _, size = patch_and_image(list(self.patch), img_size if isinstance(img_size, int) else list(img_size))
+        self.grid(*size)
+        self.config.image_size, self.config.position_grid = list(size), list(self.train_grid)
+        traits = cast(dict[str, Any] | None, getattr(self, "_traits", None))  # timm's note of the current size
+        if traits is not None:
+            traits["img_size"] = tuple(size)
+
+    def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
+        """Return timm's groups of parameters, for layer-wise decay of the learning rate.
+
+        Learned frequencies of the encoding serve all layers. They are with the head, and have the full learning rate.
+        """
+        blocks = [(r"^blocks\.(\d+)", None), (r"^norm", (WITH_PREVIOUS,))]
+        return {"stem": r"^(?:embed|prefix|encoding\.table)", "blocks": r"^blocks\.(\d+)" if coarse else blocks}
+
+    def forward_intermediates(
+        self,
+        x: Tensor,
+        indices: int | Sequence[int] | None = None,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        stop_early: bool = False,
+        output_fmt: str = "NCHW",
+        intermediates_only: bool = False,
+        output_dict: bool = False,
+        attn_mask: None = None,
+    ) -> Any:
+        """Return the outputs of blocks, as timm's method of this name does.
+
+        Args:
+            x: images [B, channels, height, width].
+            indices: blocks: the last n for a number, all for None, or their places.
+            return_prefix_tokens: return pairs of patches and prefix tokens.
+            norm: apply the last norm to each.
+            stop_early: stop behind the last block that is asked for.
+            output_fmt: `NCHW` for maps [B, D, h, w], or `NLC` for tokens [B, N, D].
+            intermediates_only: leave out the final features.
+            output_dict: return a dictionary with timm's keys.
+            attn_mask: not supported.
+
+        Returns:
+            Final features [B, P + N, D] and the list of intermediates; the list alone; or a dictionary.
+
+        Raises:
+            ValueError: a format or a mask that is not supported.
+        """
+        if output_fmt not in ("NCHW", "NLC"):
+            raise ValueError(f"output_fmt has to be NCHW or NLC, not {output_fmt!r}.")
+        if attn_mask is not None:
+            raise ValueError("attn_mask: linear attention has no weights to mask. Use forward(images, patch_mask=...).")
+        wanted, last = feature_take_indices(len(self.blocks), cast(Any, indices))
+        grid, prefix = self.grid(*x.shape[2:]), self.num_prefix
+        tokens, rotations, layout = self.stem(x)
+        taken: list[Tensor] = []
+        blocks = list(self.blocks)[: last + 1] if stop_early else list(self.blocks)
+        for i, block in enumerate(blocks):
+            tokens = self.apply_block(block, tokens, rotations[i], layout)
+            if i in wanted:
+                taken.append(self.norm(tokens) if norm else tokens)
+        patches = [each[:, prefix:] for each in taken]
+        if output_fmt == "NCHW":
+            patches = [each.transpose(1, 2).unflatten(2, grid).contiguous() for each in patches]
+        firsts = [each[:, :prefix] for each in taken] if prefix and return_prefix_tokens else None
+        if output_dict:
+            result: dict[str, Any] = {"image_intermediates": patches}
+            if firsts is not None:
+                result["image_intermediates_prefix"] = firsts
+            return result if intermediates_only else {**result, "image_features": self.norm(tokens)}
+        found: list[Any] = patches if firsts is None else list(zip(patches, firsts, strict=True))
+        return found if intermediates_only else (self.norm(tokens), found)
+
+    def prune_intermediate_layers(
+        self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
+    ) -> list[int]:
+        """Remove the blocks behind the last one asked for and, if wanted, the head. The norm is frozen, not removed.
+
+        Returns:
+            Places of the blocks asked for.
+        """
+        wanted, last = feature_take_indices(len(self.blocks), cast(Any, indices))
+        self.blocks = self.blocks[: last + 1]
+        if prune_norm:
+            self.norm.requires_grad_(False)  # its type is that of the model
+        if prune_head:
+            self.reset_classifier(0, "")
+        return wanted
