@@ -18,6 +18,7 @@ from performer_string.ops.layout import TokenLayout
 from performer_string.ops.rotary import rotate_pair
 from performer_string.ops.validation import check_attention, check_locality
 from performer_string.utils._compat import is_transformed
+from performer_string.utils.autograd import explain_softmax_derivatives
 from performer_string.utils.dtype import without_autocast
 from performer_string.utils.validation import check_positive
 
@@ -106,7 +107,10 @@ def attend_softmax(
     mask = None if key_mask is None else key_mask[:, None, None, :]
     # The fused kernels have no forward-mode derivative.
     with sdpa_kernel(SDPBackend.MATH) if is_transformed() else nullcontext():
-        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)[..., :width]
+        out = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=scale)
+    if not torch.compiler.is_compiling():
+        explain_softmax_derivatives(out)
+    out = out[..., :width]
     if mask is not None:
         out = out.masked_fill(~mask.any(-1, keepdim=True), 0.0)  # kernels differ on a row without keys: 0 or NaN
     return out.to(out_dtype) if mixed else out

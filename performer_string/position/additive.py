@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from performer_string.position.base import Encoding, Sizes
-from performer_string.utils.dtype import full_precision
+from performer_string.utils.dtype import angle_dtype, full_precision
 from performer_string.utils.validation import check_positive
 
 
@@ -91,8 +91,9 @@ class Sinusoidal(Encoding):
     def embedding(self, positions: Tensor) -> Tensor:
         """Return the sines and then the cosines at positions [..., N, C], in patches: [..., N, H d]."""
         n = self.width // (2 * self.coord_dim)
-        r = full_precision(self.check(positions))
+        positions = full_precision(self.check(positions))
+        r = positions.to(torch.promote_types(positions.dtype, angle_dtype(positions)))
         omega = self.base ** (-torch.arange(n, device=r.device, dtype=r.dtype) / n)
         angles = (r[..., None] * omega).flatten(-2)  # [..., N, C n]
-        waves = torch.cat([angles.sin(), angles.cos()], dim=-1)
+        waves = torch.cat([angles.sin(), angles.cos()], dim=-1).to(positions.dtype)
         return nn.functional.pad(waves, (0, self.width - waves.shape[-1]))  # [..., N, H d]

@@ -45,6 +45,11 @@ def check_sizes(name: str, sizes: Sequence[int]) -> None:
     Raises:
         ValueError: no sizes, or one that is no positive integer.
     """
+    if torch.jit.is_tracing():
+        raise RuntimeError(
+            "torch.jit.trace cannot follow a grid of any size. Use torch.export.export(model, (images,)), or "
+            "`python -m eval export` for a file."
+        )
     is_valid = isinstance(sizes, Sequence) and all(isinstance(n, Integral | torch.SymInt) and n > 0 for n in sizes)
     if not is_valid or not sizes:
         raise ValueError(f"{name} has to hold one or more positive sizes, like (14, 14), not {sizes!r}.")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from performer_string.position.base import Encoding, Sizes
 from performer_string.position.rotation import PlaneRotation, Rotation
-from performer_string.utils.dtype import without_autocast
+from performer_string.utils.dtype import angle_dtype, without_autocast
 
 
 class SeparableEncoding(Encoding):
@@ -93,7 +93,7 @@ class SeparableEncoding(Encoding):
             positions: [..., N, C], in patches of the training grid; integers or floating-point numbers.
 
         Returns:
-            The rotation, with angles theta = Omega r in float32 or better.
+            The rotation. Angles theta = Omega r are in float64, their cosines and sines in float32 or better.
 
         Raises:
             ValueError: positions that do not fit, or frequencies or a basis of another shape.
@@ -107,11 +107,13 @@ class SeparableEncoding(Encoding):
         if basis is not None:
             self.check_shape("basis", basis, basis.ndim == 3 and basis.shape[1:] == (d, d), f"{d}, {d}")
         dtype = torch.promote_types(torch.promote_types(positions.dtype, omega.dtype), torch.float32)
-        r = positions.to(dtype)[..., None, :, :, None]  # [..., 1, N, C, 1]
-        omega = omega.to(dtype)[:, None]  # [H, 1, C, P]
+        exact = torch.promote_types(dtype, angle_dtype(positions))
+        r = positions.to(exact)[..., None, :, :, None]  # [..., 1, N, C, 1]
+        omega = omega.to(exact)[:, None]  # [H, 1, C, P]
         # A sum of products and not a matrix product: autocast would take that one to bf16, where 23 patches are
         # off by a quarter of a radian at unit frequency.
         angles = sum(
             (r[..., c, :] * omega[..., c, :] for c in range(1, self.coord_dim)), r[..., 0, :] * omega[..., 0, :]
         )
-        return self.rotation(angles.cos(), angles.sin(), self.head_dim, basis)  # angles [..., H, N, P]
+        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)  # [..., H, N, P]
+        return self.rotation(cos, sin, self.head_dim, basis)

@@ -61,10 +61,9 @@ def version_of(x: Tensor) -> int:
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Return whether forward or backward hooks are registered on a module; torch has no public list of them."""
-    return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    )
+    """Return whether forward or backward hooks are registered on a module or on all; torch has no public list."""
+    of_one = module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    return bool(of_one or nn.modules.module._has_any_global_hook())
 
 
 def tensors_of(module: nn.Module) -> dict[str, Tensor]:

@@ -25,16 +25,23 @@ BATCHED_GRADIENT = (
 )
 
 
+SOFTMAX_SECOND_DERIVATIVE = (
+    "torch's fused softmax attention has first derivatives only. For second ones compute the forward pass within "
+    "`with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):`."
+)
+
+
 class _FirstDerivatives(torch.autograd.Function):
     """Pass the first `count` tensors through as functions of all others, whose derivatives are an error."""
 
     @staticmethod
-    def forward(ctx: Any, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, message: str, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.message = message
         return tuple(x.view_as(x) for x in tensors[:count])
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Any:
-        raise RuntimeError(SECOND_DERIVATIVE)
+        raise RuntimeError(ctx.message)
 
 
 def first_order(backward: F) -> F:
@@ -56,7 +63,28 @@ def first_order(backward: F) -> F:
             return gradients
         sources = [x for x in (gradient, *ctx.saved_tensors) if x is not None and x.requires_grad]
         tensors = [x for x in gradients if x is not None]
-        marked = iter(_FirstDerivatives.apply(len(tensors), *tensors, *sources))
+        marked = iter(_FirstDerivatives.apply(SECOND_DERIVATIVE, len(tensors), *tensors, *sources))
         return tuple(None if x is None else next(marked) for x in gradients)
 
     return cast(F, wrapped)
+
+
+def explain_softmax_derivatives(out: Tensor) -> None:
+    """Let a second derivative of torch's fused softmax attention be an error that names the remedy.
+
+    Args:
+        out: what `scaled_dot_product_attention` returned.
+    """
+    node = out.grad_fn
+    if node is None or not node.name().startswith("ScaledDotProduct"):
+        return  # no gradient is wanted, or plain operations have computed it
+
+    def mark(gradients: tuple[Tensor | None, ...], _: Any) -> tuple[Tensor | None, ...] | None:
+        sources = [x for x in gradients if x is not None and x.requires_grad]
+        if not sources:  # as in all backward passes without `create_graph`
+            return None
+        tensors = [x.detach() for x in gradients if x is not None]
+        marked = iter(_FirstDerivatives.apply(SOFTMAX_SECOND_DERIVATIVE, len(tensors), *tensors, *sources))
+        return tuple(None if x is None else next(marked) for x in gradients)
+
+    node.register_hook(mark)

@@ -275,3 +275,37 @@ def test_models_of_another_kind():
         ViT({"width": 24})
     with pytest.raises(TypeError, match="takes a ViT, not a Linear"):
         fold(nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("encoding", ["circulant-string", "cayley-string"])
+def test_hooks_of_all_modules_see_the_projections(encoding):
+    model = vit(encoding=encoding).eval()
+    images = torch.randn(1, 2, 16, 24)
+    names = {module: name for name, module in model.named_modules()}
+    called = []
+    hook = nn.modules.module.register_module_forward_hook(lambda module, *_: called.append(names.get(module)))
+    with torch.no_grad():
+        try:
+            seen = model(images)
+        finally:
+            hook.remove()
+        torch.testing.assert_close(seen, model(images))
+    assert "blocks.0.attention.qkv" in called
+
+
+def test_padding_may_hold_anything():
+    model = vit(encoding="circulant-string")
+    images, mask = torch.randn(2, 2, 16, 24), torch.ones(2, 12, dtype=torch.bool)
+    mask[1, -1] = False
+    expected = model(images, patch_mask=mask)
+    images[1, :, -4:, -8:] = torch.nan
+    out = model(images, patch_mask=mask)
+    assert torch.equal(out, expected)
+    out.sum().backward()
+    assert all(x.grad is None or x.grad.isfinite().all() for x in model.parameters())
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tracing_names_export():
+    with pytest.raises(RuntimeError, match=r"torch\.export"):
+        torch.jit.trace(vit(encoding="rope").eval(), torch.randn(1, 2, 16, 24))

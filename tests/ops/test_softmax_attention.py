@@ -6,6 +6,7 @@ from itertools import permutations, product
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from performer_string import build_encoding, build_locality, grid_positions, linear_attention, softmax_attention
 from performer_string.ops import reference
@@ -146,3 +147,15 @@ def test_biases_that_are_all_minus_infinity_give_finite_numbers():
     bias = torch.full((2, 3, 9), -torch.inf)
     assert softmax_attention(q, k, v, key_bias=bias).isfinite().all()
     assert linear_attention(q, k, v, make_map("favor+", 3, 6), key_bias=bias).isfinite().all()
+
+
+def test_second_derivatives_name_the_remedy():
+    q, k, v = (torch.randn(1, 2, 9, 8, requires_grad=True) for _ in range(3))
+    (first,) = torch.autograd.grad(softmax_attention(q, k, v).square().sum(), q, create_graph=True)
+    with pytest.raises(RuntimeError, match=r"SDPBackend\.MATH"):
+        first.square().sum().backward()
+    with sdpa_kernel(SDPBackend.MATH):
+        out = softmax_attention(q, k, v)
+    (first,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
+    first.square().sum().backward()
+    assert q.grad.isfinite().all()
