@@ -7,6 +7,13 @@ An evaluation is a module with a line in `EVALUATIONS` and four functions:
 - `summary(rows)` returns the rows of the table on the terminal;
 - `plot(rows)` returns a matplotlib figure.
 
+It may have three more:
+
+- `notes(rows)` returns lines of text beneath the table;
+- `files(rows, options, csv)` writes further files beside the CSV file, NAME.json or in the folder NAME, and returns
+  their paths;
+- `status(rows)` returns the exit status.
+
 A module with `ON_CPU = True` has no option `--device`. Modules are imported when they are called, and not before.
 """
 
@@ -16,7 +23,7 @@ import argparse
 import importlib
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
@@ -53,6 +60,7 @@ EVALUATIONS: dict[str, Entry] = {
     "resolution": Entry(
         "eval.accuracy.resolution", "accuracy per resolution, with 95 %% intervals, beside the majority baseline"
     ),
+    "predict": Entry("eval.accuracy.predict", "classes and probabilities of image files, by a trained model"),
     "ablation": Entry(
         "eval.accuracy.ablation",
         "accuracy of models with one thing changed at a time, as differences to the baseline recipe, seed by seed",
@@ -160,14 +168,18 @@ def output_folder(options: argparse.Namespace) -> Path:
     return Path(folder).expanduser()
 
 
-def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
+def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     """Run an evaluation: write its CSV file and plot, print its table.
 
     Args:
         options: as parsed.
         arguments: of the command line, for the header of the CSV file.
+
+    Returns:
+        The exit status.
     """
     from eval.plotting.options import draw, for_display, named_columns
+    from eval.plotting.style import paper_style
     from eval.report import Report, environment, table, write_tables
 
     import_modules(options.imports)
@@ -179,9 +191,20 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> None:
     shown = for_display(rows, named_columns(evaluation), options)
     lines = evaluation.summary(shown)
     print(table(lines))
+    for note in optional(evaluation, "notes", [])(shown):
+        print(f"\n{note}")
     tables = write_tables(lines, report.csv, options.table, options.intervals)
     figures = report.save_plot(draw(evaluation, shown, options), options.format)
-    print("", report.csv, *figures, *tables, sep="\n")
+    with paper_style(options.width):
+        more = optional(evaluation, "files", [])(rows, options, report.csv)
+    print("", report.csv, *figures, *tables, *more, sep="\n")
+    return int(optional(evaluation, "status", 0)(rows))
+
+
+def optional(evaluation: Evaluation, name: str, default: Any) -> Callable[..., Any]:
+    """Return a function that an evaluation may have; where it has none, one that returns the default."""
+    function: Callable[..., Any] = getattr(evaluation, name, lambda *arguments: default)
+    return function
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -194,7 +217,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 from eval.plotting import redraw
 
                 redraw.run(options, EVALUATIONS)
-            else:
-                run(options, arguments)
+                return
+            status = run(options, arguments)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    if status:
+        raise SystemExit(status)

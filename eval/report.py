@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 MAJORITY = "majority baseline"  # the accuracy of always answering the most frequent class
-ENDINGS = (".csv", ".png", ".pdf", ".svg", ".md", ".tex", ".table.csv")  # of the files of one evaluation
+ENDINGS = (".csv", ".png", ".pdf", ".svg", ".md", ".tex", ".table.csv", ".json", "")  # of an evaluation; "": a folder
 FORMER_COLUMNS = {"null": MAJORITY}  # columns of CSV files that were written before they were renamed
 
 
@@ -146,14 +146,15 @@ def is_of_command(path: Path, header: Sequence[str]) -> bool:
 
 
 def keep_other(path: Path, header: Sequence[str]) -> None:
-    """Rename the files of another command at NAME.csv to NAME.1.csv, NAME.1.png and so on, NAME.2.csv, ..."""
+    """Rename the files of another command at NAME.csv to NAME.1.csv, NAME.1.png and so on, and its folder NAME."""
     if not path.is_file() or is_of_command(path, header):
         return
-    number = next(n for n in itertools.count(1) if not path.with_name(f"{path.stem}.{n}.csv").exists())
+    names = (path.with_name(f"{path.stem}.{n}") for n in itertools.count(1))
+    other = next(name for name in names if not (name.exists() or name.with_name(f"{name.name}.csv").exists()))
     for ending in ENDINGS:
         old = path.with_name(f"{path.stem}{ending}")
-        if old.is_file():
-            os.replace(old, path.with_name(f"{path.stem}.{number}{ending}"))
+        if old.exists():
+            os.replace(old, other.with_name(f"{other.name}{ending}"))
 
 
 def table(rows: Sequence[Row]) -> str:

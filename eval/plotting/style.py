@@ -63,6 +63,11 @@ def paper_style(width: float | None = None) -> Iterator[None]:
         _WIDTH.reset(token)
 
 
+def width_or(default: float) -> float:
+    """Return the width that the user chose for figures in inches, else the default."""
+    return _WIDTH.get() or default
+
+
 def new_figure(width: float = 5.0, height: float = 3.0) -> Figure:
     """Return an empty figure of a size in inches; a width that the user chose comes first."""
     return Figure(figsize=(_WIDTH.get() or width, height), layout="constrained")

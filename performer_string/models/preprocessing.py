@@ -11,6 +11,8 @@ from torch import Tensor
 
 from performer_string.images.normalisation import BACKGROUND, NORMALISATION
 
+ARROWS = ("up", "left", "down", "right")  # classes of the arrow task, which checkpoints did not always hold
+
 
 @dataclass(frozen=True)
 class Preprocessing:
@@ -45,7 +47,8 @@ class Preprocessing:
         config = data["config"]
         mean, std = NORMALISATION[config["source"]]
         background = config.get("background") or BACKGROUND
-        return cls(config["mean"] or mean, config["std"] or std, data.get("classes") or (), background)
+        classes = data.get("classes") or (ARROWS if config["source"] == "arrow" else ())
+        return cls(config["mean"] or mean, config["std"] or std, classes, background)
 
     def plain(self) -> dict[str, Any]:
         """Return the fields as lists, for JSON, and for checkpoints that load with `weights_only=True`."""

@@ -1,0 +1,122 @@
+"""Image files of any size, from paths and folders, in batches that a model takes."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms import v2
+
+from performer_string import ViT, batch_images
+from performer_string.images.cover import Cover
+from performer_string.images.reading import open_image
+from performer_string.layers.backends import PerformerPytorchBackend
+from train.data.folders import files_in
+from train.data.loader import ignore_stop_signals
+from train.data.sources import ENDINGS
+
+
+def find_images(paths: Sequence[Path]) -> list[str]:
+    """Return the image files that paths name, each once.
+
+    Folders are searched as in training: with the folders inside of them, without hidden files, and for the endings of
+    images. A file that is named itself is taken whatever its ending.
+
+    Raises:
+        ValueError: a path that does not exist, or a folder without an image.
+    """
+    found: dict[str, str] = {}
+    for path in paths:
+        if path.is_dir():
+            inside = {real: file for real, file in files_in(str(path)).items() if Path(file).suffix.lower() in ENDINGS}
+            if not inside:
+                raise ValueError(f"there is no image in the folder {path}.")
+            found = {**inside, **found}
+        elif path.exists():
+            found.setdefault(os.path.realpath(path), str(path))
+        else:
+            raise ValueError(f"there is no file or folder {path}.")
+    return sorted(found.values(), key=os.path.split)
+
+
+def whole_patches(image: Tensor, patch: Sequence[int]) -> Tensor:
+    """Return the middle of an image [C, H, W] that is whole patches; an image below one patch is enlarged to it."""
+    size = tuple(max(side // p, 1) * p for side, p in zip(image.shape[1:], patch, strict=True))
+    small = any(wanted > side for wanted, side in zip(size, image.shape[1:], strict=True))
+    result: Tensor = Cover((size[0], size[1]))(image) if small else v2.functional.center_crop(image, list(size))
+    return result
+
+
+class ImageFiles(Dataset[Tensor | str]):
+    """Image files through a transform; for one that cannot be read, the reason as text.
+
+    Args:
+        paths: of the files.
+        transform: from a PIL image to floats [C, H, W].
+        background: red, green and blue beneath transparent images.
+    """
+
+    def __init__(self, paths: Sequence[str], transform: Callable[[Any], Tensor], background: Sequence[int]):
+        self.paths, self.transform, self.background = paths, transform, background
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, index: int) -> Tensor | str:
+        try:
+            return self.transform(open_image(self.paths[index], self.background))
+        except OSError as error:
+            return " ".join(str(error).split())
+
+
+def read_in_chunks(files: ImageFiles, size: int, workers: int = 0) -> Iterator[list[Tensor | str]]:
+    """Yield the images of files in their order, so many at a time.
+
+    Args:
+        files: to read.
+        size: images of a chunk.
+        workers: processes that read; 0 for none.
+    """
+    yield from DataLoader(files, size, collate_fn=list, num_workers=workers, worker_init_fn=ignore_stop_signals)
+
+
+def can_pad(vit: ViT) -> bool:
+    """Return whether images of several sizes go through a model in one batch, padded and masked."""
+    if any(isinstance(backend, PerformerPytorchBackend) for backend in vit.backends()):
+        return False  # it has no mask
+    return not vit.localities() or vit.placing()[0] == "extrapolate"  # a locality wants one grid for all
+
+
+def group_by_size(vit: ViT, images: Sequence[Tensor], most_tokens: int) -> list[list[int]]:
+    """Return the indices of images that form batches: of similar sizes, and of so many tokens with their padding.
+
+    Args:
+        vit: the model, whose patches divide the images.
+        images: [C, H, W] each.
+        most_tokens: of a batch; a single larger image is a batch of its own.
+    """
+    grids = [vit.grid(*image.shape[1:]) for image in images]
+    padding, groups, largest = can_pad(vit), list[list[int]](), (0, 0)
+    for index in sorted(range(len(images)), key=lambda i: (math.prod(grids[i]), grids[i])):
+        grid = grids[index]
+        padded = (max(largest[0], grid[0]), max(largest[1], grid[1]))
+        fits = groups and (len(groups[-1]) + 1) * math.prod(padded) <= most_tokens
+        if fits and (padding or grid == largest):
+            groups[-1].append(index)
+            largest = padded
+        else:
+            groups.append([index])
+            largest = (grid[0], grid[1])
+    return groups
+
+
+def probabilities(vit: ViT, images: Sequence[Tensor]) -> Tensor:
+    """Return the probability of each class for a batch of images of any sizes, [B, classes], on the CPU."""
+    device = vit.norm.weight.device
+    logits: Tensor = vit(**batch_images(vit, [image.to(device) for image in images]))
+    return logits.float().softmax(-1).cpu()

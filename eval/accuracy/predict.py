@@ -1,0 +1,177 @@
+"""What does a trained model see in an image?
+
+`python -m eval predict RUN IMAGE|FOLDER...` reads images of any size as validation does: resized until they cover the
+model's training size, and their middle cut out. `--native` leaves each image its own size, cut to whole patches.
+
+Columns: `image` (path), `resolution` (pixels that the model saw), `class 1` and `probability 1` for the most probable
+class, `class 2` and so on, and `error` (why a file was skipped). Beside the CSV file are the same as JSON and a picture
+of the first images.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+from tqdm import tqdm
+
+from eval.accuracy.contact_sheet import Tile, contact_sheet, picture_of, shorten
+from eval.accuracy.image_files import (
+    ImageFiles,
+    find_images,
+    group_by_size,
+    probabilities,
+    read_in_chunks,
+    whole_patches,
+)
+from eval.argument_types import image_size, number_of_images, positive_int
+from eval.models import class_names, load_model, preprocessing_of
+from eval.report import Row
+from performer_string import ViT, fold
+from performer_string.models.checkpoint import find_checkpoint
+from train.data.sizes import Size
+from train.run_folder import write_aside
+
+SHOWN_LINES, SHOWN_IMAGES = 30, 24  # in the table, and in the picture
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `eval predict`."""
+    run = "folder of a run, for its last checkpoint, or a checkpoint"
+    parser.add_argument("checkpoint", nargs=1, type=find_checkpoint, metavar="RUN", help=run)
+    parser.add_argument("paths", nargs="+", type=Path, metavar="IMAGE|FOLDER", help="images, and folders to search")
+    sizes = parser.add_mutually_exclusive_group()
+    sizes.add_argument("--size", type=image_size, help="in pixels: 168, or 96x128 (height x width); default: training")
+    sizes.add_argument("--native", action="store_true", help="each image at its own size, cut to whole patches")
+    parser.add_argument("--top", type=positive_int, default=3, help="classes to name (default: %(default)s)")
+    batch = "images of the training size in a batch, and fewer that are larger (default: %(default)s)"
+    parser.add_argument("--batch_size", "--batch-size", type=positive_int, default=32, help=batch)
+    parser.add_argument("--workers", type=number_of_images, default=0, help="processes that read images (default: 0)")
+    parser.add_argument("--fold", action="store_true", help="fold the encoding into the weights, for speed")
+
+
+def answers(vit: ViT, images: Sequence[Tensor], most_tokens: int) -> list[Tensor]:
+    """Return the probabilities [classes] of each of some images, in their order.
+
+    Args:
+        vit: the model.
+        images: [C, H, W] each.
+        most_tokens: of one batch.
+    """
+    result = list[Tensor](images)
+    with torch.inference_mode():
+        for group in group_by_size(vit, images, most_tokens):
+            for index, row in zip(group, probabilities(vit, [images[i] for i in group]), strict=True):
+                result[index] = row
+    return result
+
+
+def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Yield a row for each file, in the order of their folders and names."""
+    vit = load_model(options.checkpoint[0])
+    preprocessing, names = preprocessing_of(vit, options.checkpoint[0]), class_names(vit)
+    if options.native:
+        plain = preprocessing.transform(None)
+        files = ImageFiles(
+            find_images(options.paths), lambda image: whole_patches(plain(image), vit.patch), preprocessing.background
+        )
+    else:
+        files = ImageFiles(find_images(options.paths), vit.transform(options.size), preprocessing.background)
+    vit = (fold(vit) if options.fold else vit).to(device)
+    top, most_tokens = min(options.top, len(names)), options.batch_size * math.prod(vit.train_grid)
+    with vit.cached(), tqdm(total=len(files), desc="images", unit="image", leave=False, disable=None) as bar:
+        for number, chunk in enumerate(read_in_chunks(files, options.batch_size, options.workers)):
+            images = [image for image in chunk if not isinstance(image, str)]
+            found = iter(zip(images, answers(vit, images, most_tokens), strict=True))
+            for path, image in zip(files.paths[number * options.batch_size :], chunk, strict=False):
+                if isinstance(image, str):
+                    bar.write(f"skipped {path}: {image}", file=sys.stderr)
+                    yield make_row(path, top, error=image)
+                else:
+                    yield make_row(path, top, *answer_of(*next(found), names, top))
+            bar.update(len(chunk))
+
+
+def answer_of(image: Tensor, answer: Tensor, names: Sequence[str], top: int) -> tuple[Size, list[tuple[str, float]]]:
+    """Return the size of an image, and the names and probabilities of its most probable classes."""
+    values, indices = answer.topk(top)
+    return Size.of(image.shape[1:]), [(names[i], p) for i, p in zip(indices.tolist(), values.tolist(), strict=True)]
+
+
+def make_row(
+    path: str, top: int, size: Size | str = "", answer: Sequence[tuple[str, float]] = (), error: str = ""
+) -> Row:
+    """Return the row of a file, with empty cells where it could not be read."""
+    row: dict[str, Any] = {"image": path, "resolution": size}
+    for rank in range(top):
+        name, probability = answer[rank] if answer else ("", "")
+        row[f"class {rank + 1}"] = name
+        row[f"probability {rank + 1}"] = probability if probability == "" else round(float(probability), 6)
+    return {**row, "error": error}
+
+
+def answers_in(row: Row) -> list[tuple[str, float]]:
+    """Return the classes and probabilities of a row, the most probable one first."""
+    ranks = [name.removeprefix("class ") for name in row if name.startswith("class ")]
+    return [(str(row[f"class {rank}"]), row[f"probability {rank}"]) for rank in ranks if row["error"] == ""]
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Return a line for each of the first files, with its answers."""
+    ranks = sum(name.startswith("class ") for name in rows[0])
+    lines: list[Row] = []
+    for row in rows[:SHOWN_LINES]:
+        cells = [f"{name} {100 * p:.1f} %" for name, p in answers_in(row)] or ["not read", *[""] * (ranks - 1)]
+        lines.append({"image": row["image"], "px": row["resolution"], **{str(i + 1): c for i, c in enumerate(cells)}})
+    return lines
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """Return what is said beneath the table: lines that are left out of it, and files that could not be read."""
+    bad = sum(row["error"] != "" for row in rows)
+    said = [f"{len(rows) - SHOWN_LINES} more are in the files below."] if len(rows) > SHOWN_LINES else []
+    if bad:
+        said.append(f"{bad} of {len(rows)} files could not be read; the column `error` of the CSV file says why.")
+    return said
+
+
+def status(rows: Sequence[Row]) -> int:
+    """Return the exit status of the command: 1 where a file could not be read."""
+    return int(any(row["error"] != "" for row in rows))
+
+
+def files(rows: Sequence[Row], options: argparse.Namespace, csv: Path) -> list[Path]:
+    """Write the rows as JSON beside their CSV file."""
+    images = [
+        {
+            "image": row["image"],
+            "resolution": list(row["resolution"]) or None,
+            "top": [{"class": name, "probability": probability} for name, probability in answers_in(row)],
+            "error": row["error"] or None,
+        }
+        for row in rows
+    ]
+    path = csv.with_suffix(".json")
+    with write_aside(path) as partial:
+        partial.write_text(json.dumps({"model": str(options.checkpoint[0]), "images": images}, indent=1) + "\n")
+    return [path]
+
+
+def plot(rows: Sequence[Row]) -> Figure:
+    """Draw the first images, each with its answer."""
+    tiles = []
+    for row in [row for row in rows if row["error"] == ""][:SHOWN_IMAGES]:
+        lines = [
+            shorten(Path(row["image"]).name),
+            *(f"{shorten(n, 15)} {100 * p:.0f} %" for n, p in answers_in(row)[:2]),
+        ]
+        tiles.append(Tile(picture_of(row["image"]), "\n".join(lines)))
+    return contact_sheet(tiles, empty="no image could be read")

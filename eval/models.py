@@ -1,0 +1,54 @@
+"""A trained model alone, without the images that it was trained on."""
+
+from __future__ import annotations
+
+from os import PathLike
+
+from performer_string import Preprocessing, ViT
+from performer_string.models.checkpoint import find_checkpoint
+
+
+def load_model(path: str | PathLike[str]) -> ViT:
+    """Return a trained classifier on the CPU, in evaluation mode.
+
+    Args:
+        path: the folder of a run, for its last checkpoint, or a checkpoint.
+
+    Raises:
+        ValueError: it cannot be read, or is of a model without classes.
+    """
+    path = find_checkpoint(path)
+    try:
+        vit = ViT.from_checkpoint(path)
+    except ValueError as error:
+        if not str(error).startswith("unknown "):
+            raise
+        raise ValueError(f"{error} A name of your module needs it to be imported first: --imports MODULE.") from None
+    if not vit.config.num_classes:
+        raise ValueError(f"{path} is of a model without classes (num_classes: 0), which has no answer.")
+    return vit
+
+
+def preprocessing_of(vit: ViT, path: str | PathLike[str]) -> Preprocessing:
+    """Return how a model's images are normalised.
+
+    Args:
+        vit: the model.
+        path: that it was loaded from, for the message.
+
+    Raises:
+        ValueError: the model does not say.
+    """
+    if vit.preprocessing is None:
+        raise ValueError(
+            f"{path} does not say how its images were normalised: it was trained on data of your own by a version that "
+            f"did not store that. In Python, set model.preprocessing = performer_string.Preprocessing(mean=..., "
+            f"std=...)."
+        )
+    return vit.preprocessing
+
+
+def class_names(vit: ViT) -> list[str]:
+    """Return the names of a model's classes in the order of its logits; their numbers where names are not known."""
+    names = list(vit.classes)
+    return names if len(names) == vit.config.num_classes else [str(i) for i in range(vit.config.num_classes)]

@@ -1,0 +1,180 @@
+"""Answers of a model about image files: against the model by hand, at any size, with files that cannot be read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from eval.accuracy.contact_sheet import shorten
+from eval.accuracy.image_files import find_images, group_by_size
+from eval.accuracy.predict import notes, summary
+from eval.cli import main
+from performer_string import ViT
+from tests.helpers.checkpoints import CONFIG, read, save
+from train.data.sizes import Size
+
+SIZES = {"one": (60, 60), "in/two": (75, 100), "in/three": (131, 64), "in/four": (7, 200)}  # height and width
+NAMES = {"up", "left", "down", "right"}
+
+
+@pytest.fixture
+def images(tmp_path):
+    rng = np.random.default_rng(0)
+    for name, size in SIZES.items():
+        path = tmp_path / "images" / f"{name}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(rng.integers(0, 256, size, dtype=np.uint8)).save(path)
+    (tmp_path / "images" / ".thumbs").mkdir()
+    for hidden in (".thumbs/one.png", ".two.png"):
+        Image.new("L", (60, 60)).save(tmp_path / "images" / hidden)
+    (tmp_path / "images" / "notes.txt").write_text("no image")
+    return tmp_path / "images"
+
+
+def sharp(path):
+    """A checkpoint whose answers differ from image to image."""
+    content = torch.load(path)
+    content["state_dict"]["vit.head.weight"].normal_(std=3)
+    torch.save(content, path)
+    return path
+
+
+def by_hand(model, path, size):
+    image = model.transform(size)(Image.open(path))[None]
+    with torch.no_grad():
+        return model(image).softmax(-1)[0]
+
+
+def test_folders_and_images_at_a_size(tmp_path, images, capsys):
+    run = sharp(save(tmp_path / "run")).parents[1]
+    (images / "in" / "broken.png").write_bytes((images / "one.png").read_bytes()[:90])
+    with pytest.raises(SystemExit) as stop:
+        main(["predict", str(run), str(images), str(images / "one.png"), "--size", "60x72", "--top", "2"])
+    assert stop.value.code == 1
+    out, err = capsys.readouterr()
+    assert f"skipped {images}/in/broken.png: image file is truncated" in err
+    assert "1 of 5 files could not be read" in out
+    header, rows = read(run / "results" / "predict.csv")
+    assert header[0].startswith(f"# command: python -m eval predict {run} {images}")
+    names = ("one", "in/broken", "in/four", "in/three", "in/two")
+    assert [row["image"] for row in rows] == [f"{images}/{name}.png" for name in names]
+    model = ViT.from_checkpoint(run)
+    assert set(model.classes) == NAMES  # of a checkpoint that does not hold them
+    for row in rows:
+        if row["error"]:
+            assert (row["class 1"], row["probability 1"], row["resolution"]) == ("", "", "")
+            continue
+        values, indices = by_hand(model, row["image"], (60, 72)).topk(2)
+        assert [row["class 1"], row["class 2"]] == [model.classes[i] for i in indices]
+        assert [float(row[f"probability {i}"]) for i in (1, 2)] == pytest.approx(values.tolist(), abs=2e-6)
+        assert row["resolution"] == "60x72"
+    assert len({row["probability 1"] for row in rows}) == 5
+    content = json.loads((run / "results" / "predict.json").read_text())
+    assert [image["error"] is None for image in content["images"]] == [True, False, True, True, True]
+    second = {"class": rows[0]["class 2"], "probability": float(rows[0]["probability 2"])}
+    assert content["images"][0]["top"][1] == second
+    assert (run / "results" / "predict.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"attention": "softmax", "positions": "interpolate"},
+        # these take no padding: images of one size go together
+        {"positions": "interpolate", "locality": "gaussian", "locality_options": {"sigma": 2.0}},
+    ],
+    ids=["linear", "interpolated", "one grid"],
+)
+def test_native_sizes_in_one_batch(tmp_path, images, changes):
+    path = sharp(save(tmp_path / "run", replace(CONFIG, **changes)))
+    main(["predict", str(path), str(images), "--native", "--fold", "--batch_size", "3", "--out", str(tmp_path / "out")])
+    rows = read(tmp_path / "out" / "predict.csv")[1]
+    model = ViT.from_checkpoint(path)
+    sizes = {"one": "60", "two": "72x96", "three": "120x60", "four": "12x192"}
+    for row in rows:
+        name = row["image"].rpartition("/")[2].removesuffix(".png")
+        assert row["resolution"] == sizes[name]
+        if name == "four":
+            continue  # enlarged to a whole patch
+        pixels = np.asarray(Image.open(row["image"]))
+        height, width = (side // 12 * 12 for side in pixels.shape)
+        top, left = (round((side - part) / 2) for side, part in zip(pixels.shape, (height, width), strict=True))
+        middle = Image.fromarray(pixels[top : top + height, left : left + width])
+        middle.save(tmp_path / "middle.png")
+        expected = by_hand(model, tmp_path / "middle.png", (height, width))
+        assert float(row["probability 1"]) == pytest.approx(float(expected.max()), abs=1e-5)
+        assert row["class 1"] == model.classes[int(expected.argmax())]
+
+
+def test_batches_have_similar_sizes_and_so_many_tokens():
+    model = ViT(CONFIG)
+    images = [torch.zeros(1, 12 * h, 12 * w) for h, w in ((2, 2), (9, 9), (2, 3), (2, 2), (3, 2))]
+    assert group_by_size(model, images, 13) == [[0, 3], [2], [4], [1]]
+    assert group_by_size(model, images, 24) == [[0, 3, 2], [4], [1]]
+    assert group_by_size(model, images, 36) == [[0, 3, 2, 4], [1]]  # 3 x 3 patches each, with their padding
+
+
+def test_an_image_counts_once(images):
+    (images / "link.png").symlink_to(images / "one.png")
+    (images / "odd.ending").write_bytes((images / "one.png").read_bytes())
+    assert len(find_images([images])) == 4
+    assert len(find_images([images / "link.png", images, images / "one.png"])) == 4
+    assert len(find_images([images, images / "odd.ending"])) == 5
+
+
+def test_no_file_can_be_read(tmp_path, capsys):
+    (tmp_path / "text.png").write_text("no image")
+    with pytest.raises(SystemExit) as stop:
+        main(["predict", str(save(tmp_path / "run")), str(tmp_path / "text.png")])
+    assert stop.value.code == 1
+    assert "not read" in capsys.readouterr().out
+
+
+def test_long_tables_are_cut():
+    row = {"image": "one.png", "resolution": Size(60, 60), "class 1": "up", "probability 1": 0.75, "error": ""}
+    rows = [{**row, "image": f"{number}.png"} for number in range(33)]
+    assert summary(rows)[-1] == {"image": "29.png", "px": Size(60, 60), "1": "up 75.0 %"}
+    assert notes(rows) == ["3 more are in the files below."]
+    assert notes(rows[:30]) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["RUN", "none.png"], "there is no file or folder none.png"),
+        (["RUN", "EMPTY"], "there is no image in the folder"),
+        (["RUN", "IMAGES", "--size", "65"], "65 x 65 pixels is not divisible into patches of 12 x 12"),
+        (["RUN", "IMAGES", "--size", "60", "--native"], "--native: not allowed with argument --size"),
+        (["RUN", "IMAGES", "--top", "0"], "a number of 1 or more"),
+        (["EMPTY", "IMAGES"], "there is no checkpoint"),
+    ],
+)
+def test_bad_arguments(tmp_path, images, arguments, message, capsys):
+    (tmp_path / "empty").mkdir()
+    paths = {"RUN": str(save(tmp_path / "run")), "IMAGES": str(images), "EMPTY": str(tmp_path / "empty")}
+    with pytest.raises(SystemExit) as stop:
+        main(["predict", *(paths.get(argument, argument) for argument in arguments)])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run" / "results").exists()
+
+
+def test_a_model_that_does_not_say_how_its_images_were_normalised(tmp_path, images, capsys):
+    path = save(tmp_path / "run")
+    content = torch.load(path)
+    content["ImageData"]["config"]["source"] = "mine"
+    torch.save(content, path)
+    with pytest.raises(SystemExit):
+        main(["predict", str(path), str(images)])
+    assert "does not say how its images were normalised" in capsys.readouterr().err
+
+
+def test_long_names_are_shortened():
+    assert shorten("short.png") == "short.png"
+    assert shorten("a" * 15 + "b" * 15, 11) == "aaaaa…bbbbb"
