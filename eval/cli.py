@@ -61,6 +61,9 @@ EVALUATIONS: dict[str, Entry] = {
         "eval.accuracy.resolution", "accuracy per resolution, with 95 %% intervals, beside the majority baseline"
     ),
     "predict": Entry("eval.accuracy.predict", "classes and probabilities of image files, by a trained model"),
+    "confusion": Entry(
+        "eval.accuracy.confusion", "accuracy of each class, which are confused, and where two models differ"
+    ),
     "ablation": Entry(
         "eval.accuracy.ablation",
         "accuracy of models with one thing changed at a time, as differences to the baseline recipe, seed by seed",

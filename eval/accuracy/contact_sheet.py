@@ -14,6 +14,7 @@ from PIL import Image
 
 from performer_string.images.reading import open_image
 
+TILE, GAP, LINE, LETTER = 1.35, 0.25, 0.125, 0.075  # inches: a picture, between two, a line of text, a letter
 PIXELS = 320  # of the longer side of a file's picture at most
 
 
@@ -60,22 +61,25 @@ def contact_sheet(tiles: Sequence[Tile], columns: int = 6, heading: str = "", em
         empty: what is written where there are no images.
     """
     columns = max(1, min(columns, len(tiles)))
-    rows, lines = max(1, math.ceil(len(tiles) / columns)), max([1, *(1 + tile.title.count("\n") for tile in tiles)])
-    width = max(1.45 * columns, 0.07 * len(heading), 2.5)
-    figure = Figure(figsize=(width, (1.4 + 0.15 * lines) * rows + (0.35 if heading else 0.0)), layout="constrained")
-    for number, axis in enumerate(figure.subplots(rows, columns, squeeze=False).flat):
+    rows, lines = math.ceil(len(tiles) / columns), max([0, *(1 + tile.title.count("\n") for tile in tiles)])
+    row = TILE + LINE * (lines + 1)  # inches
+    above = 0.35 if heading else 0.1
+    width, height = max(columns * (TILE + GAP) + GAP, LETTER * len(heading), 2.5), above + max(rows * row, 0.5)
+    figure = Figure(figsize=(width, height))  # places are computed here, which is faster than a layout engine
+    left = (width - columns * (TILE + GAP) + GAP) / 2
+    for number, tile in enumerate(tiles):
+        i, j = divmod(number, columns)
+        x, y = left + j * (TILE + GAP), height - above - i * row - TILE
+        axis = figure.add_axes((x / width, y / height, TILE / width, TILE / height))
         axis.set_axis_off()
-        if number >= len(tiles):
-            if not tiles:
-                axis.text(0.5, 0.5, empty, ha="center", va="center", transform=axis.transAxes)
-            continue
-        tile = tiles[number]
         if tile.picture is None:
             axis.text(0.5, 0.5, "not found", ha="center", va="center", transform=axis.transAxes, fontsize=7)
         else:
             axis.imshow(tile.picture, cmap="gray", vmin=0, vmax=255)
-        # Beneath the picture, so that rows do not depend on its proportions.
-        axis.text(0.5, -0.03, tile.title, ha="center", va="top", transform=axis.transAxes, fontsize=7)
+        middle = (x + TILE / 2) / width
+        figure.text(middle, (y - 0.04) / height, tile.title, ha="center", va="top", fontsize=7, linespacing=1.15)
+    if not tiles:
+        figure.text(0.5, 0.25 / height, empty, ha="center", va="center")
     if heading:
-        figure.suptitle(heading, fontsize=9)
+        figure.text(0.5, 1 - 0.08 / height, heading, ha="center", va="top", fontsize=9)
     return figure

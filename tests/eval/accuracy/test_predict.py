@@ -93,7 +93,9 @@ def test_folders_and_images_at_a_size(tmp_path, images, capsys):
 )
 def test_native_sizes_in_one_batch(tmp_path, images, changes):
     path = sharp(save(tmp_path / "run", replace(CONFIG, **changes)))
-    main(["predict", str(path), str(images), "--native", "--fold", "--batch_size", "32", "--out", str(tmp_path / "out")])
+    main(
+        ["predict", str(path), str(images), "--native", "--fold", "--batch_size", "32", "--out", str(tmp_path / "out")]
+    )
     rows = read(tmp_path / "out" / "predict.csv")[1]
     model = ViT.from_checkpoint(path)
     sizes = {"one": "60", "two": "72x96", "three": "120x60", "four": "12x192"}

@@ -1,0 +1,151 @@
+"""What a model answers to each of its test images, and what follows for each class and for pairs of models."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from scipy.stats import binomtest
+from torch import Tensor
+from torchmetrics.functional.classification import multiclass_confusion_matrix
+
+from eval.checkpoints import batches, name_of
+from eval.models import class_names
+from eval.report import Row
+from eval.statistics import wilson_interval
+from train.checkpoint import Trained
+from train.data.sizes import Size
+
+ALL = "all classes"
+
+
+@dataclass
+class Answers:
+    """The answers of one model to the images of one size.
+
+    Attributes:
+        model: its name.
+        size: of the images.
+        classes: their names.
+        images: the test images by index, uint8 with their classes.
+        targets: the class of each image, [N].
+        probabilities: of each class, [N, classes].
+    """
+
+    model: str
+    size: Size
+    classes: list[str]
+    images: Any = field(repr=False)
+    targets: Tensor
+    probabilities: Tensor
+
+    @property
+    def predicted(self) -> Tensor:
+        """The most probable class of each image, [N]."""
+        return self.probabilities.argmax(-1)
+
+    @property
+    def right(self) -> Tensor:
+        """Whether each answer is right, [N]."""
+        return self.predicted == self.targets
+
+    def image_name(self, index: int) -> str:
+        """Return the path of an image where it has one, else its number in the dataset."""
+        indices = getattr(self.images, "indices", None)
+        number = index if indices is None else int(indices[index])
+        samples = getattr(getattr(self.images, "dataset", None), "samples", None)
+        return str(number) if samples is None else str(samples[number][0])
+
+    def confusion(self) -> Tensor:
+        """Return how many images of each class (rows) have each answer (columns), [classes, classes]."""
+        return multiclass_confusion_matrix(self.predicted, self.targets, len(self.classes))
+
+    def most_confident_errors(self, count: int) -> list[int]:
+        """Return the indices of wrong answers, the one of the highest probability first."""
+        wrong = (~self.right).nonzero()[:, 0]
+        order = self.probabilities[wrong].amax(-1).argsort(descending=True, stable=True)
+        chosen: list[int] = wrong[order[:count]].tolist()
+        return chosen
+
+
+@torch.inference_mode()
+def answer_images(trained: Trained, size: Size, options: argparse.Namespace, device: torch.device) -> Answers:
+    """Return the answers of a model to its test images of a size; options are those of `eval.checkpoints`."""
+    vit = trained.classifier.vit.to(device)
+    probabilities, targets = list[Tensor](), list[Tensor]()
+    with vit.cached():
+        for images, labels in batches(trained, size, options, device):
+            probabilities.append(vit(images).float().softmax(-1).cpu())
+            targets.append(labels)
+    held_out = trained.data.held_out(options.split, size, options.images)
+    return Answers(
+        name_of(trained.path), size, class_names(vit), held_out, torch.cat(targets), torch.cat(probabilities)
+    )
+
+
+def class_statistics(answers: Answers) -> Iterator[Row]:
+    """Yield accuracy with its interval, precision and most frequent confusion of each class, and of all together.
+
+    Percentages have more digits than tables show. A class without images has no accuracy, and one that is never the
+    answer has no precision.
+    """
+    matrix = answers.confusion()
+    for label, name in enumerate(answers.classes):
+        total, answered, right = int(matrix[label].sum()), int(matrix[:, label].sum()), int(matrix[label, label])
+        others = matrix[label].clone()
+        others[label] = 0
+        row = {"class": name, **accuracy_cells(right, total)}
+        row["precision"] = round(100 * right / answered, 4) if answered else ""
+        row["taken for"] = answers.classes[int(others.argmax())] if int(others.sum()) else ""
+        row["taken for in %"] = round(100 * int(others.max()) / total, 4) if int(others.sum()) else ""
+        yield row
+    right, total = int(matrix.diagonal().sum()), int(matrix.sum())
+    yield {"class": ALL, **accuracy_cells(right, total), "precision": "", "taken for": "", "taken for in %": ""}
+
+
+def accuracy_cells(right: int, total: int) -> dict[str, Any]:
+    """Return an accuracy in %, its 95 % interval by Wilson, and the number of images."""
+    if not total:
+        return {"accuracy": "", "low": "", "high": "", "images": 0}
+    low, high = wilson_interval(right, total)
+    return {
+        "accuracy": round(100 * right / total, 4),
+        "low": round(100 * low, 4),
+        "high": round(100 * high, 4),
+        "images": total,
+    }
+
+
+def mcnemar(only_one: int, only_other: int) -> float:
+    """Return the exact p-value of McNemar's test that two models are equally often right.
+
+    Of the images on which one model alone is right, each model has half under this hypothesis: a binomial test.
+
+    Args:
+        only_one, only_other: images on which one model is right and the other wrong.
+    """
+    discordant = only_one + only_other
+    return float(binomtest(only_one, discordant).pvalue) if discordant else 1.0
+
+
+def compare(one: Answers, other: Answers) -> Iterator[Row]:
+    """Yield on how many images of each class, and of all, both models, one of them or neither is right.
+
+    The p-value of McNemar's test is of all classes together.
+    """
+    for label, name in [*enumerate(one.classes), (None, ALL)]:
+        chosen = torch.ones_like(one.right) if label is None else one.targets == label
+        first, second = one.right[chosen], other.right[chosen]
+        only_one, only_other = int((first & ~second).sum()), int((~first & second).sum())
+        yield {
+            "class": name,
+            "images": int(chosen.sum()),
+            "both right": int((first & second).sum()),
+            "only model": only_one,
+            "only other": only_other,
+            "neither": int((~first & ~second).sum()),
+            "p": float(f"{mcnemar(only_one, only_other):.4g}") if label is None else "",
+        }

@@ -1,0 +1,160 @@
+"""Which classes does a model confuse, and where do two models differ?
+
+Beside the CSV file, the folder `confusion` has for each model and size the confusion matrix (CSV and picture), the most
+confident errors (picture), and the answer to every image (CSV). Of two models it shows images on which one is right.
+
+Columns: `part` (class or difference), `model`, `resolution` (pixels), `class`, `images`. Of a class: `accuracy`, `low`
+and `high` (%, with its 95 % interval by Wilson), `precision` (% of these answers that are right), `taken for` and
+`taken for in %` (the most frequent wrong answer). Of a difference: `other` (the other model), `both right`,
+`only model`, `only other`, `neither` (images), `p` (McNemar's exact test of equal accuracies).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from eval import checkpoints
+from eval.accuracy.answers import ALL, Answers, answer_images, class_statistics, compare
+from eval.accuracy.confusion_files import write_answers, write_differences
+from eval.argument_types import positive_int
+from eval.report import Row, select, unique
+
+NAMES = ("model", "other")  # columns that name models
+SHOWN = 30  # classes in the table and in the plot at most: those of the lowest accuracy
+COLUMNS = (
+    *("part", "model", "resolution", "class", "images", "accuracy", "low", "high", "precision", "taken for"),
+    *("taken for in %", "other", "both right", "only model", "only other", "neither", "p"),
+)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `eval confusion`."""
+    checkpoints.add_arguments(parser)
+    parser.add_argument("--errors", type=positive_int, default=24, help="images of each picture (default: %(default)s)")
+
+
+def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Yield a row for each class of each model and resolution, then those of the differences to the first model."""
+    empty = dict.fromkeys(COLUMNS, "")
+    models = checkpoints.load_models(options)
+    options.answers = answers = list[Answers]()  # for `files`
+    for trained in models:
+        for size in options.resolutions:
+            answers.append(answer_images(trained, size, options, device))
+            columns = {"part": "class", "model": answers[-1].model, "resolution": size}
+            yield from ({**empty, **columns, **row} for row in class_statistics(answers[-1]))
+    for one, other in pairs(answers):
+        columns = {"part": "difference", "model": one.model, "resolution": one.size, "other": other.model}
+        yield from ({**empty, **columns, **row} for row in compare(one, other))
+
+
+def pairs(answers: Sequence[Answers]) -> Iterator[tuple[Answers, Answers]]:
+    """Yield the answers of the first model with those of each other one to the same images."""
+    for other in answers:
+        one = next(each for each in answers if each.size == other.size)
+        if one.model != other.model:
+            yield one, other
+
+
+def shown_classes(rows: Sequence[Row]) -> list[str]:
+    """Return the classes to show: all in their order, or of many those of the lowest mean accuracy, lowest first."""
+    of_classes = [row for row in rows if row["part"] == "class" and row["class"] != ALL and row["images"]]
+    names = unique(of_classes, "class")
+    if len(names) <= SHOWN:
+        return names
+    values: dict[Any, list[float]] = {}
+    for row in of_classes:
+        values.setdefault(row["class"], []).append(row["accuracy"])
+    return sorted(names, key=lambda name: sum(values[name]) / len(values[name]))[:SHOWN]
+
+
+def cases(rows: Sequence[Row]) -> list[tuple[Any, Any]]:
+    """Return the models and resolutions of the rows of classes."""
+    return list(dict.fromkeys((row["model"], row["resolution"]) for row in select(rows, part="class")))
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Return a line for each class with its accuracy for each model and resolution; all classes last."""
+    lines: list[Row] = []
+    measured = {(row["class"], row["model"], row["resolution"]): row for row in select(rows, part="class")}
+    found = cases(rows)
+    for name in [*shown_classes(rows), ALL]:
+        of_class = [measured[name, model, size] for model, size in found]
+        counts = unique(of_class, "images")  # arrow images differ from size to size
+        line: dict[str, Any] = {"accuracy in %": name, "images": "-".join(map(str, sorted({min(counts), max(counts)})))}
+        for (model, size), row in zip(found, of_class, strict=True):
+            line[f"{model}, {size} px"] = interval(row)
+        if len(found) == 1:
+            often = (
+                f"{of_class[0]['taken for']} {of_class[0]['taken for in %']:.1f} %" if row["taken for"] != "" else ""
+            )
+            line["most often taken for"] = often
+        lines.append(line)
+    return lines
+
+
+def interval(row: Row) -> str:
+    """Return an accuracy with its interval as text; nothing for a class without images."""
+    return f"{row['accuracy']:.1f} ({row['low']:.1f}-{row['high']:.1f})" if row["images"] else ""
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """Return where models differ, and how many classes the table leaves out."""
+    said = []
+    total = len({row["class"] for row in select(rows, part="class")}) - 1
+    if total > SHOWN:
+        said.append(f"The {SHOWN} classes of the lowest accuracy of {total}; the CSV file has all.")
+    for row in select(rows, part="difference", **{"class": ALL}):
+        one, other, images = row["model"], row["other"], row["images"]
+        points = 100 * (row["only model"] - row["only other"]) / images
+        said.append(
+            f"{one} and {other} at {row['resolution']} px, {images} images: both right {row['both right']}, only {one} "
+            f"{row['only model']}, only {other} {row['only other']}, neither {row['neither']}. {one} is {points:+.1f} "
+            f"points ahead; McNemar's exact test: p = {row['p']:.3g}."
+        )
+    return said
+
+
+def plot(rows: Sequence[Row]) -> Figure:
+    """Draw the accuracy of each class with its interval, a marker for each model and resolution."""
+    names, found = shown_classes(rows), cases(rows)
+    figure = Figure(figsize=(6, 1.2 + (0.14 + 0.09 * len(found)) * len(names)), layout="constrained")
+    axis = figure.subplots()
+    for number, (model, size) in enumerate(found):
+        rows_of = {row["class"]: row for row in select(rows, part="class", model=model, resolution=size)}
+        points = [rows_of[name] for name in names if rows_of[name]["images"]]
+        shift = 0.7 * ((number + 0.5) / len(found) - 0.5)  # or the intervals would lie on each other
+        axis.errorbar(
+            [row["accuracy"] for row in points],
+            [names.index(row["class"]) + shift for row in points],
+            xerr=[[row["accuracy"] - row["low"] for row in points], [row["high"] - row["accuracy"] for row in points]],
+            fmt="os^DvPX"[number % 7],
+            markersize=4,
+            capsize=2,
+            elinewidth=1,
+            label=f"{model}, {size} px",
+        )
+    axis.set_yticks(range(len(names)), [str(name) for name in names])
+    axis.set_ylim(len(names) - 0.5, -0.5)
+    axis.grid(axis="y", visible=False)
+    axis.grid(axis="x", alpha=0.3)
+    axis.set(xlabel="accuracy in %, with 95 % interval", ylabel="" if len(names) < SHOWN else "lowest classes")
+    figure.legend(loc="outside upper left", ncols=2, fontsize=8)
+    return figure
+
+
+def files(rows: Sequence[Row], options: argparse.Namespace, csv: Path) -> list[Path]:
+    """Write matrices, errors, answers and differences to the folder `confusion`."""
+    folder, written = csv.with_suffix(""), list[Path]()
+    header = [line.removeprefix("# ") for line in csv.read_text().splitlines() if line.startswith("# ")]
+    for answers in options.answers:
+        written += write_answers(answers, folder, header, options.errors)
+    for one, other in pairs(options.answers):
+        written += write_differences(one, other, folder, options.errors)
+    return written

@@ -1,0 +1,157 @@
+"""The further files of `eval confusion`: matrices, pictures of errors, and the answer to every image."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from eval.accuracy.answers import Answers
+from eval.accuracy.contact_sheet import Tile, contact_sheet, shorten
+from eval.report import Row, write_csv
+from train.run_folder import write_aside
+
+FULL_ROWS, TOP = 100, 5  # up to so many classes every probability is written, and else those of the first TOP
+NAMED, COUNTED = 60, 20  # up to so many classes the matrix has their names, and its cells their numbers
+
+
+def matrix_rows(answers: Answers) -> list[Row]:
+    """Return the confusion matrix as rows: a class, and the number of its images with each answer."""
+    counts = answers.confusion().tolist()
+    return [
+        {"truth \\ answer": name, **dict(zip(answers.classes, line, strict=True))}
+        for name, line in zip(answers.classes, counts, strict=True)
+    ]
+
+
+def draw_matrix(answers: Answers) -> Figure:
+    """Draw the confusion matrix in % of each class, with counts where they fit."""
+    counts = answers.confusion()
+    share = 100 * counts / counts.sum(1, keepdim=True).clamp(min=1)
+    total = len(answers.classes)
+    side = min(12.0, 2.2 + 0.42 * total)
+    figure = Figure(figsize=(side + 1.0, side), layout="constrained")
+    axis = figure.subplots()
+    image = axis.imshow(share.numpy(), cmap="Blues", vmin=0, vmax=100)
+    axis.grid(visible=False)
+    if total <= NAMED:
+        names = [shorten(name, 22) for name in answers.classes]
+        axis.set_xticks(range(total), names, rotation=90 if max(map(len, names)) > 3 else 0, fontsize=8)
+        axis.set_yticks(range(total), names, fontsize=8)
+    if total <= COUNTED:
+        for i, j in np.ndindex(total, total):
+            if counts[i, j]:
+                dark = float(share[i, j]) > 60
+                style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7}
+                axis.text(j, i, str(int(counts[i, j])), color="white" if dark else "black", **style)
+    axis.set(xlabel="answer", ylabel="truth", title=f"{answers.model} at {answers.size} px")
+    colours = figure.colorbar(image, ax=axis, shrink=0.8)
+    colours.set_label("% of the images of a class")
+    return figure
+
+
+def picture(answers: Answers, index: int) -> np.ndarray[Any, Any]:
+    """Return an image as the model saw it, [H, W] or [H, W, 3]."""
+    image: Tensor = answers.images[index][0]
+    return image[0].numpy() if len(image) == 1 else image.permute(1, 2, 0).numpy()
+
+
+def image_label(answers: Answers, index: int) -> str:
+    """Return a short name of an image."""
+    name = answers.image_name(index)
+    return f"image {name}" if name.isdecimal() else shorten(Path(name).name)
+
+
+def error_sheet(answers: Answers, count: int) -> Figure:
+    """Draw the most confident wrong answers."""
+    tiles = []
+    for index in answers.most_confident_errors(count):
+        truth, answer = int(answers.targets[index]), int(answers.predicted[index])
+        percent = 100 * float(answers.probabilities[index, answer])
+        lines = [
+            f"truth: {shorten(answers.classes[truth], 18)}",
+            f"answer: {shorten(answers.classes[answer], 12)} {percent:.0f} %",
+            image_label(answers, index),
+        ]
+        tiles.append(Tile(picture(answers, index), "\n".join(lines)))
+    errors = int((~answers.right).sum())
+    heading = f"{answers.model} at {answers.size} px: the {len(tiles)} most confident of {errors} errors"
+    return contact_sheet(tiles, heading=heading, empty="no error")
+
+
+def answer_rows(answers: Answers) -> Iterator[Row]:
+    """Yield a row for each image: its path or number, truth, answer, whether that is right, and probabilities."""
+    for index, (truth, row) in enumerate(zip(answers.targets.tolist(), answers.probabilities, strict=True)):
+        values, order = row.topk(min(TOP, len(row)))
+        cells: dict[str, Any] = {
+            "image": answers.image_name(index),
+            "truth": answers.classes[truth],
+            "answer": answers.classes[int(order[0])],
+            "right": int(order[0]) == truth,
+            "probability": round(float(values[0]), 6),
+            "probability of truth": round(float(row[truth]), 6),
+        }
+        if len(row) <= FULL_ROWS:
+            cells |= {f"p({name})": round(p, 6) for name, p in zip(answers.classes, row.tolist(), strict=True)}
+        else:
+            for rank, (label, p) in enumerate(zip(order.tolist(), values.tolist(), strict=True), 1):
+                cells |= {f"class {rank}": answers.classes[label], f"probability {rank}": round(p, 6)}
+        yield cells
+
+
+def write_answers(answers: Answers, folder: Path, header: Sequence[str], errors: int) -> list[Path]:
+    """Write the matrix, the errors and the answers of one model at one size.
+
+    Args:
+        answers: of the model.
+        folder: where to.
+        header: lines of comment of the CSV files.
+        errors: how many images the picture of the errors shows at most.
+    """
+    end = f"{answers.model}-{answers.size}"
+    tables = {
+        folder / f"matrix-{end}.csv": matrix_rows(answers),
+        folder / f"predictions-{end}.csv": list(answer_rows(answers)),
+    }
+    for path, rows in tables.items():
+        write_csv(path, rows, header)
+    figures = {
+        folder / f"matrix-{end}.png": draw_matrix(answers),
+        folder / f"errors-{end}.png": error_sheet(answers, errors),
+    }
+    for path, figure in figures.items():
+        write_figure(figure, path)
+    return sorted([*tables, *figures])
+
+
+def difference_sheet(one: Answers, other: Answers, count: int) -> Figure:
+    """Draw images on which one of two models is right alone, those of the greatest difference first."""
+    truth = one.targets[:, None]
+    gaps = (one.probabilities.gather(1, truth) - other.probabilities.gather(1, truth))[:, 0].abs()
+    differing = (one.right != other.right).nonzero()[:, 0]
+    tiles = []
+    for index in differing[gaps[differing].argsort(descending=True, stable=True)][:count].tolist():
+        lines = [f"truth: {shorten(one.classes[int(one.targets[index])], 18)}"]
+        for answers in (one, other):
+            answer = one.classes[int(answers.predicted[index])]
+            lines.append(f"{shorten(answers.model, 11)}: {shorten(answer, 12)}")
+        tiles.append(Tile(picture(one, index), "\n".join([*lines, image_label(one, index)])))
+    heading = f"{one.model} and {other.model} at {one.size} px: only one is right on {len(differing)} images"
+    return contact_sheet(tiles, heading=heading, empty="both are right on the same images")
+
+
+def write_differences(one: Answers, other: Answers, folder: Path, errors: int) -> list[Path]:
+    """Write the picture of images on which one of two models is right alone."""
+    path = folder / f"differ-{one.model}-{other.model}-{one.size}.png"
+    write_figure(difference_sheet(one, other, errors), path)
+    return [path]
+
+
+def write_figure(figure: Figure, path: Path) -> None:
+    """Write a figure as PNG."""
+    with write_aside(path) as partial:
+        figure.savefig(partial, dpi=120)

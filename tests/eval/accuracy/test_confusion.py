@@ -1,0 +1,178 @@
+"""Accuracy of each class, confusions, and where two models differ, against counts by hand."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from eval.accuracy.answers import ALL, Answers, class_statistics, compare, mcnemar
+from eval.accuracy.confusion import COLUMNS, NAMES, notes, plot, shown_classes, summary
+from eval.accuracy.confusion_files import answer_rows, difference_sheet, draw_matrix, error_sheet
+from eval.cli import main
+from eval.statistics import wilson_interval
+from tests.helpers.checkpoints import CONFIG, read, save
+from train.data.module import ImageData
+from train.data.sizes import Size
+
+CLASSES = ["ant", "bee", "cat", "never"]
+
+
+def answers(predicted, targets=(0, 0, 0, 0, 1, 1, 2, 2), confidence=None, model="one"):
+    confidence = confidence or [0.7] * len(targets)
+    probabilities = torch.zeros(len(targets), len(CLASSES))
+    for row, label, p in zip(probabilities, predicted, confidence, strict=True):
+        row[:] = (1 - p) / 3
+        row[label] = p
+    images = [(torch.zeros(1, 6, 6, dtype=torch.uint8), target) for target in targets]
+    return Answers(model, Size.of(6), CLASSES, images, torch.tensor(targets), probabilities)
+
+
+def texts(figure):
+    return [text.get_text() for text in figure.texts]
+
+
+def test_statistics_of_classes():
+    ant, bee, cat, never, every = class_statistics(answers((0, 0, 1, 1, 1, 1, 2, 0)))
+    low, high = wilson_interval(2, 4)
+    assert ant == {
+        **{"class": "ant", "accuracy": 50.0, "low": round(100 * low, 4), "high": round(100 * high, 4), "images": 4},
+        **{"precision": 66.6667, "taken for": "bee", "taken for in %": 50.0},
+    }
+    assert (bee["accuracy"], bee["precision"], bee["taken for"]) == (100.0, 50.0, "")
+    assert (cat["taken for"], cat["taken for in %"]) == ("ant", 50.0)
+    assert (never["accuracy"], never["precision"], never["images"]) == ("", "", 0)
+    assert (every["class"], every["accuracy"], every["images"]) == (ALL, 62.5, 8)
+
+
+def test_mcnemar_is_a_binomial_test():
+    for one, other in ((3, 9), (9, 3), (0, 5), (7, 7)):
+        total, least = one + other, min(one, other)
+        tail = sum(math.comb(total, i) for i in range(least + 1)) / 2**total
+        assert mcnemar(one, other) == pytest.approx(min(1.0, 2 * tail))
+    assert mcnemar(0, 0) == 1.0
+
+
+def test_where_two_models_differ():
+    one, other = answers((0, 0, 0, 1, 1, 0, 2, 0)), answers((0, 1, 1, 1, 1, 1, 0, 0), model="other")
+    rows = list(compare(one, other))
+    counts = [[row[name] for name in ("both right", "only model", "only other", "neither")] for row in rows]
+    assert counts == [[1, 2, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0], [2, 3, 1, 2]]
+    assert [row["p"] for row in rows] == ["", "", "", "", pytest.approx(mcnemar(3, 1))]
+    titles = texts(difference_sheet(one, other, 3))[:-1]
+    assert len(titles) == 3
+    assert "truth: ant\none: ant\nother: bee\nimage 1" in titles
+
+
+def test_most_confident_errors():
+    given = answers((1, 0, 1, 1, 1, 1, 0, 0), confidence=[0.5, 1.0, 0.9, 0.4, 1.0, 1.0, 0.95, 0.6])
+    assert given.most_confident_errors(3) == [6, 2, 7]
+    assert texts(error_sheet(given, 3))[0] == "truth: cat\nanswer: ant 95 %\nimage 6"
+    perfect = answers((0, 0, 0, 0, 1, 1, 2, 2))
+    assert texts(error_sheet(perfect, 3))[0] == "no error"
+    assert perfect.confusion().tolist() == [[4, 0, 0, 0], [0, 2, 0, 0], [0, 0, 2, 0], [0, 0, 0, 0]]
+
+
+def test_the_matrix_shows_shares_of_each_class():
+    figure = draw_matrix(answers((0, 0, 0, 1, 1, 1, 2, 0)))
+    (image,) = figure.axes[0].images
+    assert image.get_array()[0].tolist() == [75.0, 25.0, 0.0, 0.0]
+    assert sorted(text.get_text() for text in figure.axes[0].texts) == ["1", "1", "1", "2", "3"]
+    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("answer", "truth")
+
+
+def test_answers_to_every_image_of_many_classes():
+    few = list(answer_rows(answers((0, 0, 1, 1, 1, 1, 2, 0))))
+    assert few[2] == {
+        **{"image": "2", "truth": "ant", "answer": "bee", "right": False, "probability": 0.7},
+        **{"probability of truth": 0.1, "p(ant)": 0.1, "p(bee)": 0.7, "p(cat)": 0.1, "p(never)": 0.1},
+    }
+    many = [str(number) for number in range(101)]
+    probabilities = torch.arange(101.0)[None] / 5050
+    row = next(answer_rows(Answers("m", Size.of(6), many, [], torch.tensor([3]), probabilities)))
+    assert [row[f"class {rank}"] for rank in range(1, 6)] == ["100", "99", "98", "97", "96"]
+    assert len(row) == 6 + 2 * 5
+
+
+def test_of_many_classes_the_worst_are_shown():
+    empty = {**dict.fromkeys(COLUMNS, ""), "part": "class", "model": "one", "resolution": Size.of(6), "images": 10}
+    rows = [
+        {**empty, "class": str(i), "accuracy": 100.0 - i, "low": 0.0, "high": 100.0, "taken for": ""} for i in range(40)
+    ]
+    rows.append({**empty, "class": ALL, "accuracy": 80.0, "low": 70.0, "high": 90.0})
+    assert shown_classes(rows) == [str(i) for i in range(39, 9, -1)]
+    lines = summary(rows)
+    assert [line["accuracy in %"] for line in (lines[0], lines[-1])] == ["39", ALL]
+    assert notes(rows) == ["The 30 classes of the lowest accuracy of 40; the CSV file has all."]
+    assert len(plot(rows).axes[0].get_yticks()) == 30
+
+
+@pytest.mark.slow
+def test_two_models_at_two_resolutions(tmp_path, capsys):
+    one, two = save(tmp_path / "one"), save(tmp_path / "two", replace(CONFIG, attention="softmax", pool="cls"))
+    arguments = ["--checkpoint", str(one), str(two), "--resolutions", "60", "84", "--errors", "3"]
+    main(["confusion", *arguments])
+    out = capsys.readouterr().out
+    assert "one and two at 84 px, 32 images: both right" in out
+    results, folder = tmp_path / "results", tmp_path / "results" / "confusion"
+    rows = read(results / "confusion.csv")[1]
+    assert list(rows[0]) == list(COLUMNS)
+    main(["resolution", *arguments[:-2]])
+    measured = {(r["model"], r["resolution"]): r["accuracy"] for r in read(results / "resolution.csv")[1]}
+    of_all = [r for r in rows if r["class"] == ALL and r["part"] == "class"]
+    assert {(r["model"], r["resolution"]): r["accuracy"] for r in of_all} == measured
+    right = {}
+    for model in ("one", "two"):
+        header, predictions = read(folder / f"predictions-{model}-84.csv")
+        assert header == read(results / "confusion.csv")[0]
+        assert [row["image"] for row in predictions] == [str(i) for i in range(32)]
+        counts = Counter((row["truth"], row["answer"]) for row in predictions)
+        for row in read(folder / f"matrix-{model}-84.csv")[1]:
+            truth = row["truth \\ answer"]
+            assert all(counts[truth, answer] == int(row[answer]) for answer in ("up", "left", "down", "right"))
+        for row in predictions:
+            chances = {name: float(row[f"p({name})"]) for name in ("up", "left", "down", "right")}
+            assert max(chances, key=chances.get) == row["answer"]
+            assert sum(chances.values()) == pytest.approx(1, abs=1e-5)
+        right[model] = [row["right"] == "True" for row in predictions]
+    (difference,) = [r for r in rows if (r["class"], r["other"], r["resolution"]) == (ALL, "two", "84")]
+    pairs = Counter(zip(right["one"], right["two"], strict=True))
+    assert pairs[True, False] == int(difference["only model"])
+    assert pairs[False, True] == int(difference["only other"])
+    assert set(NAMES) <= set(rows[0])
+    written = sorted(path.name for path in folder.iterdir())
+    ends = [f"{model}-{size}" for model in ("one", "two") for size in (60, 84)]
+    tables = [f"{kind}-{end}.csv" for kind in ("matrix", "predictions") for end in ends]
+    pictures = [f"{kind}-{end}.png" for kind in ("matrix", "errors") for end in ends]
+    assert written == sorted([*tables, *pictures, "differ-one-two-60.png", "differ-one-two-84.png"])
+    main(["confusion", *arguments[:2], *arguments[3:], "--images", "5", "--out", str(results)])  # another command
+    assert sorted(path.name for path in (results / "confusion.1").iterdir()) == written
+    assert len(read(folder / "predictions-one-60.csv")[1]) == 5
+
+
+def test_images_of_a_folder_have_their_paths(tmp_path):
+    for split in ("train", "test"):
+        for name in ("ant", "bee"):
+            folder = tmp_path / "images" / split / name
+            folder.mkdir(parents=True)
+            for i in range(2):
+                Image.fromarray(np.full((12, 12, 3), 60 * i, np.uint8)).save(folder / f"{i}.png")
+    data = ImageData("folder", str(tmp_path / "images"), size=[12, 12], workers=0, batch_size=3)
+    data.setup()
+    path = save(tmp_path / "run", replace(CONFIG, image_size=12, in_channels=3, num_classes=2), data)
+    main(["confusion", "--checkpoint", str(path)])
+    rows = read(tmp_path / "run" / "results" / "confusion" / "predictions-run-12.csv")[1]
+    assert {row["image"] for row in rows} == {str(p) for p in (tmp_path / "images" / "test").rglob("*.png")}
+    assert all(f"/{row['truth']}/" in row["image"] for row in rows)
+
+
+def test_bad_arguments(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["confusion", "--checkpoint", str(save(tmp_path / "one")), "--errors", "0"])
+    assert stop.value.code == 2
+    assert "a number of 1 or more is needed here, not '0'" in capsys.readouterr().err
