@@ -8,7 +8,8 @@ Each evaluation is one file that answers one question, in the folder of its subj
 - `speed/`: time and memory of attention by the number of tokens.
 
 `cli.py` is the command line with the list of all evaluations; `report.py` writes tables, CSV files and plots.
-`statistics.py` computes intervals and means over seeds. `checkpoints.py` loads the models and images to evaluate.
+`statistics.py` computes intervals and means over seeds. `checkpoints.py` loads the models and images to evaluate, and
+`models.py` a model alone.
 
 To add an evaluation, write a module with the four functions that `cli.py` describes, and add its line to the list.
 """

@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 from torch import Tensor
 from torchmetrics.functional.classification import multiclass_confusion_matrix
 
-from eval.checkpoints import batches, name_of
+from eval.checkpoints import batches
 from eval.models import class_names
 from eval.report import Row
 from eval.statistics import wilson_interval
@@ -81,9 +81,7 @@ def answer_images(trained: Trained, size: Size, options: argparse.Namespace, dev
             probabilities.append(vit(images).float().softmax(-1).cpu())
             targets.append(labels)
     held_out = trained.data.held_out(options.split, size, options.images)
-    return Answers(
-        name_of(trained.path), size, class_names(vit), held_out, torch.cat(targets), torch.cat(probabilities)
-    )
+    return Answers(trained.name, size, class_names(vit), held_out, torch.cat(targets), torch.cat(probabilities))
 
 
 def class_statistics(answers: Answers) -> Iterator[Row]:

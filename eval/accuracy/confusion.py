@@ -3,10 +3,10 @@
 Beside the CSV file, the folder `confusion` has for each model and size the confusion matrix (CSV and picture), the most
 confident errors (picture), and the answer to every image (CSV). Of two models it shows images on which one is right.
 
-Columns: `part` (class or difference), `model`, `resolution` (pixels), `class`, `images`. Of a class: `accuracy`, `low`
-and `high` (%, with its 95 % interval by Wilson), `precision` (% of these answers that are right), `taken for` and
-`taken for in %` (the most frequent wrong answer). Of a difference: `other` (the other model), `both right`,
-`only model`, `only other`, `neither` (images), `p` (McNemar's exact test of equal accuracies).
+Columns: `part` (class or difference), `model`, `resolution` (pixels), `split`, `class`, `images`. Of a class:
+`accuracy`, `low` and `high` (%, with its 95 % interval by Wilson), `precision` (% of these answers that are right),
+`taken for` and `taken for in %` (the most frequent wrong answer). Of a difference: `other` (the other model),
+`both right`, `only model`, `only other`, `neither` (images), `p` (McNemar's exact test of equal accuracies).
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ from matplotlib.figure import Figure
 from eval import checkpoints
 from eval.accuracy.answers import ALL, Answers, answer_images, class_statistics, compare
 from eval.accuracy.confusion_files import write_answers, write_differences
+from eval.accuracy.contact_sheet import shorten
 from eval.argument_types import positive_int
+from eval.plotting.axes import error_bars, legend_above
+from eval.plotting.style import line_styles, new_figure
 from eval.report import Row, select, unique
 
 NAMES = ("model", "other")  # columns that name models
 SHOWN = 30  # classes in the table and in the plot at most: those of the lowest accuracy
 COLUMNS = (
-    *("part", "model", "resolution", "class", "images", "accuracy", "low", "high", "precision", "taken for"),
+    *("part", "model", "resolution", "split", "class", "images", "accuracy", "low", "high", "precision", "taken for"),
     *("taken for in %", "other", "both right", "only model", "only other", "neither", "p"),
 )
 
@@ -41,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each class of each model and resolution, then those of the differences to the first model."""
-    empty = dict.fromkeys(COLUMNS, "")
+    empty = {**dict.fromkeys(COLUMNS, ""), "split": options.split}
     models = checkpoints.load_models(options)
     options.answers = answers = list[Answers]()  # for `files`
     for trained in models:
@@ -87,7 +90,10 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     for name in [*shown_classes(rows), ALL]:
         of_class = [measured[name, model, size] for model, size in found]
         counts = unique(of_class, "images")  # arrow images differ from size to size
-        line: dict[str, Any] = {"accuracy in %": name, "images": "-".join(map(str, sorted({min(counts), max(counts)})))}
+        line: dict[str, Any] = {
+            f"accuracy in %, {rows[0]['split']}": name,
+            "images": "-".join(map(str, sorted({min(counts), max(counts)}))),
+        }
         for (model, size), row in zip(found, of_class, strict=True):
             line[f"{model}, {size} px"] = interval(row)
         if len(found) == 1:
@@ -105,7 +111,7 @@ def interval(row: Row) -> str:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """Return where models differ, and how many classes the table leaves out."""
+    """Return where models differ, as the first one minus the other, and how many classes the table leaves out."""
     said = []
     total = len({row["class"] for row in select(rows, part="class")}) - 1
     if total > SHOWN:
@@ -113,10 +119,11 @@ def notes(rows: Sequence[Row]) -> list[str]:
     for row in select(rows, part="difference", **{"class": ALL}):
         one, other, images = row["model"], row["other"], row["images"]
         points = 100 * (row["only model"] - row["only other"]) / images
+        where = f"{row['resolution']} px, {images} {row['split']} images"
         said.append(
-            f"{one} and {other} at {row['resolution']} px, {images} images: both right {row['both right']}, only {one} "
-            f"{row['only model']}, only {other} {row['only other']}, neither {row['neither']}. {one} is {points:+.1f} "
-            f"points ahead; McNemar's exact test: p = {row['p']:.3g}."
+            f"{one} and {other} at {where}: both right {row['both right']}, only {one} "
+            f"{row['only model']}, only {other} {row['only other']}, neither {row['neither']}. Difference {points:+.1f} "
+            f"points; McNemar's exact test: p = {row['p']:.3g}."
         )
     return said
 
@@ -124,28 +131,27 @@ def notes(rows: Sequence[Row]) -> list[str]:
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw the accuracy of each class with its interval, a marker for each model and resolution."""
     names, found = shown_classes(rows), cases(rows)
-    figure = Figure(figsize=(6, 1.2 + (0.14 + 0.09 * len(found)) * len(names)), layout="constrained")
+    figure = new_figure(5.0, 0.9 + (0.1 + 0.08 * len(found)) * len(names))
     axis = figure.subplots()
-    for number, (model, size) in enumerate(found):
+    styles = line_styles([f"{model}, {size} px" for model, size in found])
+    for number, ((model, size), (label, style)) in enumerate(zip(found, styles.items(), strict=True)):
         rows_of = {row["class"]: row for row in select(rows, part="class", model=model, resolution=size)}
         points = [rows_of[name] for name in names if rows_of[name]["images"]]
         shift = 0.7 * ((number + 0.5) / len(found) - 0.5)  # or the intervals would lie on each other
+        places = [names.index(row["class"]) + shift for row in points]
         axis.errorbar(
             [row["accuracy"] for row in points],
-            [names.index(row["class"]) + shift for row in points],
-            xerr=[[row["accuracy"] - row["low"] for row in points], [row["high"] - row["accuracy"] for row in points]],
-            fmt="os^DvPX"[number % 7],
-            markersize=4,
-            capsize=2,
-            elinewidth=1,
-            label=f"{model}, {size} px",
+            places,
+            xerr=error_bars(points),
+            label=label,
+            elinewidth=0.9,
+            **{**style, "linestyle": "none"},
         )
-    axis.set_yticks(range(len(names)), [str(name) for name in names])
+    axis.set_yticks(range(len(names)), [shorten(str(name), 24) for name in names])
     axis.set_ylim(len(names) - 0.5, -0.5)
     axis.grid(axis="y", visible=False)
-    axis.grid(axis="x", alpha=0.3)
-    axis.set(xlabel="accuracy in %, with 95 % interval", ylabel="" if len(names) < SHOWN else "lowest classes")
-    figure.legend(loc="outside upper left", ncols=2, fontsize=8)
+    axis.set_xlabel(f"accuracy in %, of {rows[0]['split']} images, with 95 % intervals")
+    legend_above(figure)
     return figure
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from eval.accuracy.answers import Answers
 from eval.accuracy.contact_sheet import Tile, contact_sheet, shorten
+from eval.plotting.style import new_figure, save_figure
 from eval.report import Row, write_csv
 from train.run_folder import write_aside
 
@@ -33,20 +34,20 @@ def draw_matrix(answers: Answers) -> Figure:
     counts = answers.confusion()
     share = 100 * counts / counts.sum(1, keepdim=True).clamp(min=1)
     total = len(answers.classes)
-    side = min(12.0, 2.2 + 0.42 * total)
-    figure = Figure(figsize=(side + 1.0, side), layout="constrained")
+    side = min(9.0, 1.6 + 0.3 * total)
+    figure = new_figure(side + 0.8, side)
     axis = figure.subplots()
     image = axis.imshow(share.numpy(), cmap="Blues", vmin=0, vmax=100)
     axis.grid(visible=False)
     if total <= NAMED:
         names = [shorten(name, 22) for name in answers.classes]
-        axis.set_xticks(range(total), names, rotation=90 if max(map(len, names)) > 3 else 0, fontsize=8)
-        axis.set_yticks(range(total), names, fontsize=8)
+        axis.set_xticks(range(total), names, rotation=90 if max(map(len, names)) > 3 else 0)
+        axis.set_yticks(range(total), names)
     if total <= COUNTED:
         for i, j in np.ndindex(total, total):
             if counts[i, j]:
                 dark = float(share[i, j]) > 60
-                style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 7}
+                style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 6}
                 axis.text(j, i, str(int(counts[i, j])), color="white" if dark else "black", **style)
     axis.set(xlabel="answer", ylabel="truth", title=f"{answers.model} at {answers.size} px")
     colours = figure.colorbar(image, ax=axis, shrink=0.8)
@@ -112,7 +113,7 @@ def write_answers(answers: Answers, folder: Path, header: Sequence[str], errors:
         header: lines of comment of the CSV files.
         errors: how many images the picture of the errors shows at most.
     """
-    end = f"{answers.model}-{answers.size}"
+    end = file_name(answers.model, answers.size)
     tables = {
         folder / f"matrix-{end}.csv": matrix_rows(answers),
         folder / f"predictions-{end}.csv": list(answer_rows(answers)),
@@ -146,12 +147,17 @@ def difference_sheet(one: Answers, other: Answers, count: int) -> Figure:
 
 def write_differences(one: Answers, other: Answers, folder: Path, errors: int) -> list[Path]:
     """Write the picture of images on which one of two models is right alone."""
-    path = folder / f"differ-{one.model}-{other.model}-{one.size}.png"
+    path = folder / f"differ-{file_name(one.model, other.model, one.size)}.png"
     write_figure(difference_sheet(one, other, errors), path)
     return [path]
+
+
+def file_name(*parts: object) -> str:
+    """Return a part of a file's name; that of a model may be `RUN:best`."""
+    return "-".join(str(part).replace(":", "-") for part in parts)
 
 
 def write_figure(figure: Figure, path: Path) -> None:
     """Write a figure as PNG."""
     with write_aside(path) as partial:
-        figure.savefig(partial, dpi=120)
+        save_figure(figure, partial)

@@ -6,13 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 from PIL import Image
 
+from eval.plotting.style import placed_figure, width_or
 from performer_string.images.reading import open_image
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 TILE, GAP, LINE, LETTER = 1.35, 0.25, 0.125, 0.075  # inches: a picture, between two, a line of text, a letter
 PIXELS = 320  # of the longer side of a file's picture at most
@@ -56,16 +59,16 @@ def contact_sheet(tiles: Sequence[Tile], columns: int = 6, heading: str = "", em
 
     Args:
         tiles: the images.
-        columns: how many stand beside each other.
+        columns: how many stand beside each other, unless the user has chosen a width.
         heading: a line above all.
         empty: what is written where there are no images.
     """
-    columns = max(1, min(columns, len(tiles)))
+    columns = max(1, min(int(width_or(columns * (TILE + GAP) + GAP) / (TILE + GAP)), len(tiles)))
     rows, lines = math.ceil(len(tiles) / columns), max([0, *(1 + tile.title.count("\n") for tile in tiles)])
     row = TILE + LINE * (lines + 1)  # inches
     above = 0.35 if heading else 0.1
     width, height = max(columns * (TILE + GAP) + GAP, LETTER * len(heading), 2.5), above + max(rows * row, 0.5)
-    figure = Figure(figsize=(width, height))  # places are computed here, which is faster than a layout engine
+    figure = placed_figure(width, height)
     left = (width - columns * (TILE + GAP) + GAP) / 2
     for number, tile in enumerate(tiles):
         i, j = divmod(number, columns)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from PIL import UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
@@ -70,6 +71,8 @@ class ImageFiles(Dataset[Tensor | str]):
     def __getitem__(self, index: int) -> Tensor | str:
         try:
             return self.transform(open_image(self.paths[index], self.background))
+        except UnidentifiedImageError:
+            return "no image, or of a kind that Pillow does not read"
         except OSError as error:
             return " ".join(str(error).split())
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SIZES = ("resolution", "trained at")
 TEXTS = {"model", "run", "method", "attention", "encoding", "map", "name", "part", "level", "quantity", "losses"}
+TEXTS |= {"class", "taken for", "other", "image", "kind", "query", "answer", "error"}
 COMMAND = re.compile(r"^# command: python -m eval (\S+).*", re.MULTILINE)
 
 

@@ -73,6 +73,13 @@ def new_figure(width: float = 5.0, height: float = 3.0) -> Figure:
     return Figure(figsize=(_WIDTH.get() or width, height), layout="constrained")
 
 
+def placed_figure(width: float, height: float) -> Figure:
+    """Return an empty figure of a size in inches whose axes stay where they are put, without a layout engine."""
+    figure = Figure(figsize=(width, height))
+    figure.set_layout_engine("none")
+    return figure
+
+
 def panels(
     count: int, columns: int = 2, width: float = 6.75, height: float = 2.6, narrowest: float = 2.0, **shared: Any
 ) -> tuple[Figure, list[Axes]]:

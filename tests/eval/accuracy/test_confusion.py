@@ -100,14 +100,15 @@ def test_answers_to_every_image_of_many_classes():
 
 
 def test_of_many_classes_the_worst_are_shown():
-    empty = {**dict.fromkeys(COLUMNS, ""), "part": "class", "model": "one", "resolution": Size.of(6), "images": 10}
+    empty = {**dict.fromkeys(COLUMNS, ""), "part": "class", "model": "one", "resolution": Size.of(6)}
+    empty |= {"images": 10, "split": "val"}
     rows = [
         {**empty, "class": str(i), "accuracy": 100.0 - i, "low": 0.0, "high": 100.0, "taken for": ""} for i in range(40)
     ]
     rows.append({**empty, "class": ALL, "accuracy": 80.0, "low": 70.0, "high": 90.0})
     assert shown_classes(rows) == [str(i) for i in range(39, 9, -1)]
     lines = summary(rows)
-    assert [line["accuracy in %"] for line in (lines[0], lines[-1])] == ["39", ALL]
+    assert [line["accuracy in %, val"] for line in (lines[0], lines[-1])] == ["39", ALL]
     assert notes(rows) == ["The 30 classes of the lowest accuracy of 40; the CSV file has all."]
     assert len(plot(rows).axes[0].get_yticks()) == 30
 
@@ -118,7 +119,7 @@ def test_two_models_at_two_resolutions(tmp_path, capsys):
     arguments = ["--checkpoint", str(one), str(two), "--resolutions", "60", "84", "--errors", "3"]
     main(["confusion", *arguments])
     out = capsys.readouterr().out
-    assert "one and two at 84 px, 32 images: both right" in out
+    assert "one and two at 84 px, 32 test images: both right" in out
     results, folder = tmp_path / "results", tmp_path / "results" / "confusion"
     rows = read(results / "confusion.csv")[1]
     assert list(rows[0]) == list(COLUMNS)

@@ -135,7 +135,9 @@ def test_no_file_can_be_read(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["predict", str(save(tmp_path / "run")), str(tmp_path / "text.png")])
     assert stop.value.code == 1
-    assert "not read" in capsys.readouterr().out
+    out, err = capsys.readouterr()
+    assert "not read" in out
+    assert err == f"skipped {tmp_path}/text.png: no image, or of a kind that Pillow does not read\n"
 
 
 def test_long_tables_are_cut():
