@@ -74,6 +74,9 @@ EVALUATIONS: dict[str, Entry] = {
     "plateau": Entry(
         "eval.accuracy.plateau", "when each run's training loss left its first plateau, and the accuracy at the end"
     ),
+    "attention": Entry(
+        "eval.attention.pictures", "attention over an image, per layer, for models and resolutions side by side"
+    ),
     "estimator": Entry(
         "eval.attention.estimator", "norms, entropy, sharpness and error of each head's attention, per resolution"
     ),

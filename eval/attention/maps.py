@@ -1,0 +1,135 @@
+"""Attention of one token to all others: rows of the attention of each layer, and attention rollout over the layers.
+
+Weights are those that the values are summed with. Of linear attention they follow from the features,
+
+    A_ij = phi(R q_i)^T phi(R k_j) exp(b_j) / sum_l phi(R q_i)^T phi(R k_l) exp(b_l),
+
+with the logits b of the key gate. A distance decay is a factor of them. Value maps change the values, and are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from performer_string import ViT
+from performer_string.ops.rotary import rotate_pair
+from train.inspection import AttentionInputs, inspect_attention
+
+QUERIES_AT_A_TIME = 256
+
+
+def layers_of(vit: ViT, image: Tensor) -> list[AttentionInputs]:
+    """Return the inputs of the attention of each layer for one image [C, H, W], queries and keys rotated."""
+    layers = inspect_attention(vit, image[None])
+    assert len(layers) == len(vit.blocks)
+    for layer in layers:
+        layer.q, layer.k = rotate_pair(layer.q, layer.k, layer.rotation)
+    return layers
+
+
+def attention_rows(layer: AttentionInputs, queries: slice, head: int | None = None) -> Tensor:
+    """Return the weights of some queries in a layer.
+
+    Args:
+        layer: of `layers_of`.
+        queries: which of the N tokens they are, prefix tokens first.
+        head: one head; None for the mean over heads.
+
+    Returns:
+        [n, N], in float32.
+    """
+    weights = layer.backend.weights(layer.q[:, :, queries], layer.k, None, layer.key_bias)  # [1, H, n, N]
+    if layer.locality is not None:
+        weights = layer.locality.modulate(weights, layer.layout, queries)
+    return (weights[0].mean(0) if head is None else weights[0, head]).float()
+
+
+def rollout(layers: Sequence[AttentionInputs], source: Tensor, head: int | None = None) -> Tensor:
+    """Return attention rollout (Abnar and Zuidema, arXiv:2005.00928) from the output of each layer to the input.
+
+    The attention of a layer and its residual sum are A' = (A + I) / 2, with rows that sum to one. The rollout of layer
+    l is s^T A'_l ... A'_1 for a source s of its outputs. Only rows of A are in memory.
+
+    Args:
+        layers: of `layers_of`.
+        source: shares of the tokens, [N]: 1 for a single token, or equal for their mean.
+        head: one head of each layer; None for the mean over heads.
+
+    Returns:
+        [layers, N].
+    """
+    flows = source.new_empty(0, len(source))  # of the last layer first
+    for layer in reversed(layers):
+        flows = torch.cat([flows, source[None]])
+        result = torch.zeros_like(flows)
+        for start in range(0, len(source), QUERIES_AT_A_TIME):
+            queries = slice(start, start + QUERIES_AT_A_TIME)
+            weights = attention_rows(layer, queries, head)
+            weights[:, queries] += torch.eye(len(weights), device=weights.device, dtype=weights.dtype)
+            result += flows[:, queries] @ (weights / weights.sum(-1, keepdim=True))
+        flows = result
+    return flows.flip(0)
+
+
+def token_of_patch(vit: ViT, grid: Sequence[int], place: Sequence[float]) -> int:
+    """Return the index of the token whose patch holds a place of the image.
+
+    Args:
+        vit: the model.
+        grid: patches along each axis.
+        place: as shares of the height and width, each in [0, 1].
+    """
+    row, column = (min(int(share * n), n - 1) for share, n in zip(place, grid, strict=True))
+    return vit.num_prefix + row * grid[1] + column
+
+
+def has_class_token(vit: ViT) -> bool:
+    """Return whether a model classifies by a class token."""
+    return vit.config.pool == "cls"
+
+
+def output_source(vit: ViT, tokens: int) -> Tensor:
+    """Return the share of each token in what is classified, [N]: the class token, or the mean of the patches.
+
+    Attention pooling is taken as a mean.
+    """
+    source = torch.zeros(tokens, device=vit.norm.weight.device)
+    if has_class_token(vit):
+        source[0] = 1
+    else:
+        source[vit.num_prefix :] = 1 / (tokens - vit.num_prefix)
+    return source
+
+
+@torch.no_grad()
+def attention_map(
+    vit: ViT,
+    layers: Sequence[AttentionInputs],
+    grid: Sequence[int],
+    kind: str,
+    place: Sequence[float],
+    head: int | None = None,
+) -> Tensor:
+    """Return the weights of all patches in each layer.
+
+    Args:
+        vit: the model.
+        layers: of `layers_of`.
+        grid: patches along each axis.
+        kind: `query`, the attention of the patch at a place; `class`, that of the class token; or `rollout`.
+        place: of the query, as shares of the height and width.
+        head: one head; None for the mean over heads.
+
+    Returns:
+        [layers, height, width].
+    """
+    tokens = layers[0].k.shape[2]
+    if kind == "rollout":
+        weights = rollout(layers, output_source(vit, tokens), head)
+    else:
+        index = 0 if kind == "class" else token_of_patch(vit, grid, place)
+        weights = torch.cat([attention_rows(layer, slice(index, index + 1), head) for layer in layers])
+    return weights[:, vit.num_prefix :].unflatten(-1, tuple(grid))  # [layers, N] -> [layers, height, width]

@@ -1,0 +1,167 @@
+"""Maps of attention drawn over their image: a row for each layer, and a column for each model and resolution."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from matplotlib.colors import LogNorm
+from torch import Tensor
+
+from eval.accuracy.contact_sheet import shorten
+from eval.plotting.style import VERMILLION, placed_figure, width_or
+from eval.report import Row, unique
+from performer_string.images.cover import Cover
+from performer_string.images.reading import open_image
+from train.data.sizes import Size
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+TITLES = {"query": "query", "class": "class token", "rollout": "rollout"}
+CELL, GAP, LEFT, RIGHT, ABOVE = 1.3, 0.08, 0.25, 0.75, 0.8  # inches: height of a picture, and room around pictures
+LETTER = 0.06  # inches
+LEAST = 0.1  # the lowest weight, relative to equal weights, that has a colour of its own
+DARKEST, OPACITY = 0.4, 0.65  # black of the image beneath a map, and the map's opacity
+Picture = np.ndarray[Any, Any]
+_EXAMPLES: dict[tuple[str, Size], Picture] = {}  # pictures of images that are in no file
+
+
+def grey(image: Tensor) -> Picture:
+    """Return an image [C, H, W] of 0 to 255 as grey values [H, W] in [0, 1]."""
+    result: Picture = (image.float().mean(0) / 255).numpy()
+    return result
+
+
+def keep_picture(name: str, size: Size, image: Tensor) -> None:
+    """Keep the picture of an image that is in no file, while the program runs: uint8 [C, H, W]."""
+    _EXAMPLES[name, size] = grey(image)
+
+
+def picture_of(name: str, size: Size) -> Picture | None:
+    """Return the grey picture of an image at a size; None where there is none any more."""
+    if (name, size) in _EXAMPLES:
+        return _EXAMPLES[name, size]
+    if not Path(name).is_file():
+        return None
+    pixels = torch.from_numpy(np.asarray(open_image(name)).copy()).permute(2, 0, 1)
+    return grey(Cover(size)(pixels))
+
+
+def grouped(rows: Sequence[Row]) -> dict[tuple[Any, Any, Any], dict[Any, list[Row]]]:
+    """Return the rows by kind, model and resolution, and then by layer."""
+    groups: dict[tuple[Any, Any, Any], dict[Any, list[Row]]] = {}
+    for row in rows:
+        groups.setdefault((row["kind"], row["model"], row["resolution"]), {}).setdefault(row["layer"], []).append(row)
+    return groups
+
+
+def as_map(rows: Sequence[Row]) -> Picture:
+    """Return the weights of one layer, [height, width]."""
+    result = np.zeros((1 + max(row["row"] for row in rows), 1 + max(row["column"] for row in rows)))
+    for row in rows:
+        result[row["row"], row["column"]] = row["weight"]
+    return result
+
+
+def overlay_figure(rows: Sequence[Row]) -> Figure:
+    """Draw the image, and beneath it the attention of each layer over it.
+
+    Args:
+        rows: as of `eval attention`.
+    """
+    groups, layers = grouped(rows), sorted(unique(rows, "layer"))
+    maps = {key: {layer: as_map(of_layer) for layer, of_layer in of.items()} for key, of in groups.items()}
+    relative = {key: {layer: m * m.size for layer, m in of.items()} for key, of in maps.items()}
+    norm = LogNorm(LEAST, max(2.0, *(m.max() for of in relative.values() for m in of.values())), clip=True)
+    grids = [next(iter(of.values())).shape for of in relative.values()]
+    figure, axes = picture_grid([width / height for height, width in grids], 1 + len(layers))
+    drawn: Any = None
+    for column, ((kind, model, size), of_layers) in zip(axes.T, groups.items(), strict=True):
+        first = next(iter(of_layers.values()))[0]
+        picture = picture_of(str(first["image"]), size)
+        for axis, layer in zip(column, [None, *layers], strict=True):
+            if layer is not None and layer not in of_layers:  # of a model with fewer layers
+                continue
+            weights = relative[kind, model, size][next(iter(of_layers)) if layer is None else layer]
+            show_picture(axis, picture, weights.shape, 0.0 if layer is None else DARKEST)
+            if layer is not None:
+                drawn = axis.imshow(weights, norm=norm, cmap="viridis", alpha=OPACITY)
+            if kind == "query":
+                mark(axis, str(first["query"]))
+        letters = int((column[0].get_position().width * figure.get_figwidth() + GAP) / LETTER)
+        name, _, percent = str(first["answer"]).removesuffix(" %").rpartition(" ")
+        answer = f"{shorten(name, max(3, letters - 5))} {percent} %"
+        lines = [shorten(str(model), letters), f"{size} px", answer, TITLES[kind]]
+        column[0].set_title("\n".join(lines), fontsize=7)
+    for axis, layer in zip(axes[1:, 0], layers, strict=True):
+        axis.text(-0.04, 0.5, f"layer {layer}", rotation=90, ha="right", va="center", transform=axis.transAxes)
+    add_colour_bar(figure, axes, drawn)
+    heads = rows[0]["head"]
+    kinds = "rollout" if unique(rows, "kind") == ["rollout"] else "attention"
+    title = f"{kinds}, {'mean over heads' if heads == 'mean' else f'head {heads}'}"
+    figure.suptitle(title, fontsize=8, y=1 - 0.06 / figure.get_figheight(), va="top")
+    return figure
+
+
+def picture_grid(aspects: Sequence[float], rows: int) -> tuple[Figure, Any]:
+    """Return a figure with a grid of pictures of one height, and room for titles, names of rows and a colour bar.
+
+    Args:
+        aspects: width over height of each column.
+        rows: of the grid.
+
+    Returns:
+        The figure, and its axes, [rows, columns].
+    """
+    gaps = GAP * (len(aspects) - 1)
+    width = width_or(CELL * sum(aspects) + gaps + LEFT + RIGHT)
+    tall = max(0.2, (width - LEFT - RIGHT - gaps) / sum(aspects))  # inches
+    height = ABOVE + rows * (tall + GAP)
+    figure, axes, x = placed_figure(width, height), np.empty((rows, len(aspects)), dtype=object), LEFT
+    for column, aspect in enumerate(aspects):
+        for row in range(rows):
+            y = height - ABOVE - row * (tall + GAP) - tall
+            box = (x / width, y / height, tall * aspect / width, tall / height)
+            axes[row, column] = figure.add_axes(box)
+            axes[row, column].set_axis_off()
+        x += tall * aspect + GAP
+    return figure, axes
+
+
+def add_colour_bar(figure: Figure, axes: Any, drawn: Any) -> None:
+    """Add the colour bar of all maps beside them, with plain numbers, on the grey that lies beneath them."""
+    last, width = axes[-1, -1].get_position(), figure.get_figwidth()
+    height = axes[0, -1].get_position().y1 - last.y0
+    box = (last.x1 + 0.15 / width, last.y0 + 0.15 * height, 0.1 / width, 0.7 * height)
+    bar = figure.colorbar(drawn, cax=figure.add_axes(box), extend="min")
+    bar.ax.set_facecolor((DARKEST,) * 3)
+    ticks = [power * step for power in 10.0 ** np.arange(-1, 8) for step in (1, 3) if power * step <= drawn.norm.vmax]
+    bar.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
+    bar.minorticks_off()
+    bar.set_label("weight relative to equal weights")
+
+
+def show_picture(axis: Axes, picture: Picture | None, grid: tuple[int, ...], darkest: float) -> None:
+    """Draw a picture in grey beneath a grid of patches.
+
+    Args:
+        axis: where to draw.
+        picture: [H, W] in [0, 1]; None for white.
+        grid: patches along each axis.
+        darkest: the grey value of black.
+    """
+    height, width = grid
+    extent = (-0.5, width - 0.5, height - 0.5, -0.5)
+    values = np.ones((1, 1)) if picture is None else picture
+    axis.imshow(darkest + (1 - darkest) * values, cmap="gray", vmin=0, vmax=1, extent=extent)
+
+
+def mark(axis: Axes, query: str) -> None:
+    """Mark the patch that attends."""
+    y, x = map(int, query.split(","))
+    axis.plot(x, y, marker="s", markersize=4.5, markerfacecolor="none", markeredgecolor=VERMILLION, markeredgewidth=1.3)

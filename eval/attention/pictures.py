@@ -1,0 +1,186 @@
+"""Where does a model look? Attention over an image, for each layer, and for models and resolutions side by side.
+
+`python -m eval attention RUN IMAGE [RUN...]` draws the attention of one patch (`query`), that of the class token
+(`class`), or attention rollout (arXiv:2005.00928), as LieRE's Figures 10 and 11 do (arXiv:2406.10322). Rows are layers.
+Colours are weights relative to equal weights of all tokens, on one scale for the whole figure. `--example N` takes a
+test image of the training's data instead of an IMAGE.
+
+Columns: `model`, `resolution` (pixels), `kind` (query, class or rollout), `layer` and `head` (from 0; `mean` over all
+heads), `row`, `column` (of the patch), `weight`, `image`, `query` (row and column of the patch that attends), `answer`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+from tqdm import tqdm
+
+from eval.argument_types import WithoutRepetitions, image_size, number_of_images
+from eval.attention.maps import attention_map, has_class_token, layers_of, token_of_patch
+from eval.attention.overlay import as_map, grouped, keep_picture, overlay_figure
+from eval.checkpoints import names_of
+from eval.models import class_names, load_model, preprocessing_of
+from eval.report import Row
+from performer_string import ViT
+from performer_string.images.reading import open_image
+from performer_string.models.checkpoint import find_checkpoint
+from train.data.sizes import Size
+from train.data.sources import ENDINGS
+
+KINDS = ("query", "class", "rollout")
+
+
+class ModelsAndImage(argparse.Action):
+    """Tell the models of the positional arguments from the image, by the endings of images."""
+
+    def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
+        images = [path for path in values if path.suffix.lower() in ENDINGS]
+        namespace.image = images
+        namespace.checkpoint = [find_checkpoint(path) for path in values if path not in images]
+
+
+def place(text: str) -> tuple[float, float]:
+    """Read a place in an image, as shares of its height and width: `0.25,0.5`."""
+    try:
+        y, x = map(float, text.split(","))
+    except ValueError:
+        y = x = math.nan
+    if not (0 <= y <= 1 and 0 <= x <= 1):
+        raise argparse.ArgumentTypeError(
+            f"a query is Y,X as shares of the height and width, each from 0 to 1, like 0.25,0.5, not {text!r}"
+        )
+    return y, x
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `eval attention`."""
+    paths = "one or more folders of runs, or checkpoints, and one image"
+    parser.add_argument("paths", nargs="+", type=Path, action=ModelsAndImage, metavar="RUN|IMAGE", help=paths)
+    example = "the test image of this number in place of an image, as the training's data has it at each resolution"
+    parser.add_argument("--example", type=number_of_images, metavar="N", help=example)
+    parser.add_argument("--root", help="where the images of --example are, if not where they were in training")
+    sizes = "of the image in pixels: 168, or 96x128 (height x width); those of training by default"
+    parser.add_argument("--resolutions", nargs="+", type=image_size, action=WithoutRepetitions, help=sizes)
+    kinds = "what to draw (default: class where all models have a class token, else query)"
+    parser.add_argument("--kind", nargs="+", choices=KINDS, action=WithoutRepetitions, help=kinds)
+    query = "the patch that attends, at these shares of the height and width (default: 0.5,0.5)"
+    parser.add_argument("--query", type=place, default=(0.5, 0.5), metavar="Y,X", help=query)
+    layers = "counted from 0 (default: all)"
+    parser.add_argument("--layer", nargs="+", type=number_of_images, action=WithoutRepetitions, help=layers)
+    parser.add_argument("--head", type=number_of_images, help="counted from 0 (default: the mean over heads)")
+
+
+def check(options: argparse.Namespace, models: dict[str, ViT]) -> None:
+    """Fill in what was left out, and raise a ValueError where a model has not what was asked for."""
+    if len(options.image) != (options.example is None):
+        raise ValueError(
+            f"give one image, or --example N for one of the training's test images, not {len(options.image)} images"
+            f"{'' if options.example is None else ' and --example'}. Image files are known by their endings."
+        )
+    without = [name for name, vit in models.items() if not has_class_token(vit)]
+    options.kind = options.kind or (["query"] if without else ["class"])
+    if "class" in options.kind and without:
+        raise ValueError(f"{', '.join(without)} has no class token (pool: cls): take --kind query or rollout.")
+    if options.resolutions is None:
+        sizes = (tuple(n * p for n, p in zip(vit.train_grid, vit.patch, strict=True)) for vit in models.values())
+        options.resolutions = list(dict.fromkeys(map(Size.of, sizes)))
+    for name, vit in models.items():
+        for size in options.resolutions:
+            vit.grid(*size)
+        if options.head is not None and options.head >= vit.attentions()[0].num_heads:
+            raise ValueError(f"{name} has {vit.attentions()[0].num_heads} heads, counted from 0: no {options.head}.")
+        missing = [layer for layer in options.layer or [] if layer >= len(vit.blocks)]
+        if missing:
+            raise ValueError(f"{name} has {len(vit.blocks)} layers, counted from 0: no {missing[0]}.")
+
+
+def load(options: argparse.Namespace) -> dict[str, tuple[ViT, Path]]:
+    """Return the models by name, each with its checkpoint."""
+    if not options.checkpoint:
+        raise ValueError("give the folder of a run, or a checkpoint.")
+    names = names_of(options.checkpoint)
+    return {name: (load_model(path), path) for name, path in zip(names, options.checkpoint, strict=True)}
+
+
+def read_image(vit: ViT, path: Path, options: argparse.Namespace, size: Size) -> tuple[Tensor, str]:
+    """Return an image as a model takes it, [C, H, W], and its name; the image is a file or an example."""
+    preprocessing = preprocessing_of(vit, path)
+    if options.example is None:
+        file = str(options.image[0])
+        return preprocessing.transform(size)(open_image(file, preprocessing.background)), file
+    from train.checkpoint import load_trained
+
+    data = load_trained(path).data
+    data.root = options.root or data.root
+    data.setup("test")
+    held_out: Any = data.held_out("test", size, options.example + 1)
+    if options.example >= len(held_out):
+        raise ValueError(f"--example {options.example}: there are {len(held_out)} test images, counted from 0.")
+    image, label = held_out[options.example]
+    name = f"test image {options.example}: {class_names(vit)[label]}"
+    keep_picture(name, size, image)
+    return preprocessing.normalise(image), name
+
+
+def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Yield a row for each patch, layer, kind, resolution and model."""
+    loaded = load(options)
+    check(options, {name: vit for name, (vit, _) in loaded.items()})
+    jobs = [(name, size) for name in loaded for size in options.resolutions]
+    for name, size in tqdm(jobs, desc="maps", leave=False, disable=None):
+        vit, path = loaded[name]
+        image, image_name = read_image(vit, path, options, size)
+        vit.to(device)
+        with torch.inference_mode():
+            answer = vit(image[None].to(device)).float().softmax(-1)[0]
+        layers, grid = layers_of(vit, image.to(device)), vit.grid(*size)
+        query = divmod(token_of_patch(vit, grid, options.query) - vit.num_prefix, grid[1])
+        common = {
+            "head": "mean" if options.head is None else options.head,
+            "image": image_name,
+            "query": f"{query[0]},{query[1]}",
+            "answer": f"{class_names(vit)[int(answer.argmax())]} {100 * float(answer.max()):.0f} %",
+        }
+        for kind in options.kind:
+            maps = attention_map(vit, layers, grid, kind, options.query, options.head).cpu().numpy()
+            for layer in options.layer or range(len(maps)):
+                for (y, x), weight in np.ndenumerate(maps[layer]):
+                    yield {
+                        **{"model": name, "resolution": size, "kind": kind, "layer": layer, "head": common["head"]},
+                        **{"row": y, "column": x, "weight": float(f"{weight:.5g}")},
+                        **{key: common[key] for key in ("image", "query", "answer")},
+                    }
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Return a line for each layer of each model, resolution and kind: where its weights are, and how many count."""
+    lines: list[Row] = []
+    for (kind, model, size), layers in grouped(rows).items():
+        for layer, of_layer in layers.items():
+            weights = as_map(of_layer)
+            shares = weights.clip(0) / max(weights.clip(0).sum(), 1e-30)
+            entropy = -(shares * np.log(np.where(shares > 0, shares, 1))).sum()
+            y, x = np.unravel_index(weights.argmax(), weights.shape)
+            lines.append(
+                {
+                    **{"model": model, "px": size, "kind": kind, "layer": layer, "patches": weights.size},
+                    "effective patches": f"{np.exp(entropy):.1f}",
+                    "largest weight": f"{weights.max():.3g}",
+                    "at row, column": f"{y}, {x}",
+                    "weight of all patches": f"{weights.sum():.3g}",
+                }
+            )
+    return lines
+
+
+def plot(rows: Sequence[Row]) -> Figure:
+    """Draw the image, and beneath it the attention of each layer over it; a column for each model and resolution."""
+    return overlay_figure(rows)

@@ -1,0 +1,122 @@
+"""Pictures of attention: the rows of the evaluation against the model, and its figure with and without its image."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from eval.attention.maps import attention_map, layers_of
+from eval.attention.overlay import _EXAMPLES, as_map, grouped, overlay_figure, picture_of
+from eval.cli import main
+from eval.plotting.redraw import read_results
+from performer_string import ViT
+from tests.helpers.checkpoints import CONFIG, read, save
+from train.data.arrow import ArrowDataset, ArrowTask
+from train.data.sizes import Size
+
+
+@pytest.fixture
+def photograph(tmp_path):
+    path = tmp_path / "photograph.png"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (90, 140, 3), dtype=np.uint8)).save(path)
+    return path
+
+
+@pytest.mark.slow
+def test_two_models_over_an_image(tmp_path, photograph, capsys):
+    runs = [save(tmp_path / "one").parents[1], save(tmp_path / "two", replace(CONFIG, pool="cls", depth=2))]
+    sizes, place = ["60", "72x96"], ["--query", "0.99,0.3"]
+    arguments = [str(runs[0]), str(photograph), str(runs[1]), "--resolutions", *sizes, "--kind", "query", "rollout"]
+    main(["attention", *arguments, *place])
+    assert "effective patches" in capsys.readouterr().out
+    name, rows = read_results(tmp_path / "results" / "attention.csv")
+    assert name == "attention"
+    found = grouped(rows)
+    expected = [(k, m, Size.of(s)) for m in ("one", "two") for s in sizes for k in ("query", "rollout")]
+    assert list(found) == expected
+    for (kind, model, size), layers in found.items():
+        vit = ViT.from_checkpoint(runs[model == "two"])
+        image = vit.transform(size)(Image.open(photograph))
+        grid = vit.grid(*size)
+        maps = attention_map(vit, layers_of(vit, image), grid, kind, (0.99, 0.3))
+        assert sorted(layers) == list(range(len(vit.blocks)))
+        for layer, of_layer in layers.items():
+            assert as_map(of_layer) == pytest.approx(maps[layer].numpy(), rel=1e-4)
+            assert of_layer[0]["query"] == f"{grid[0] - 1},{int(0.3 * grid[1])}"
+            label, _, percent = of_layer[0]["answer"].removesuffix(" %").partition(" ")
+            with torch.no_grad():
+                answer = vit(image[None]).softmax(-1)[0]
+            assert (label, float(percent)) == (
+                vit.classes[int(answer.argmax())],
+                pytest.approx(100 * float(answer.max()), abs=0.6),
+            )
+    assert (tmp_path / "results" / "attention.png").stat().st_size > 10000
+    axes = overlay_figure(rows).axes
+    shapes = [axis.images[1].get_array().shape for axis in axes if len(axis.images) == 2]
+    assert sorted(set(shapes)) == [(5, 5), (6, 8)]
+    assert len(shapes) == 4 * 1 + 4 * 2  # of the first model the second layer is left out
+    (bar,) = [axis for axis in axes if axis.get_ylabel()]
+    assert bar.get_ylabel() == "weight relative to equal weights"
+
+
+def test_colours_are_relative_to_equal_weights():
+    row = {"kind": "query", "model": "m", "resolution": Size.of(24), "layer": 0, "head": "mean", "query": "0,1"}
+    row |= {"image": "none.png", "answer": "up 50 %"}
+    weights = [[0.1, 0.6], [0.2, 0.1]]
+    rows = [{**row, "row": y, "column": x, "weight": w} for y, line in enumerate(weights) for x, w in enumerate(line)]
+    axis = next(axis for axis in overlay_figure(rows).axes if len(axis.images) == 2)
+    assert axis.images[1].get_array().tolist() == pytest.approx(np.array([[0.4, 2.4], [0.8, 0.4]]))
+    assert axis.images[1].norm.vmax == pytest.approx(2.4)
+    (marked,) = axis.lines
+    assert (marked.get_xdata()[0], marked.get_ydata()[0]) == (1, 0)
+
+
+def test_an_example_of_the_arrow_task(tmp_path):
+    path = save(tmp_path / "run", replace(CONFIG, pool="cls", depth=3))
+    main(["attention", str(path), "--example", "2", "--resolutions", "84", "--layer", "2", "0", "--head", "1"])
+    rows = read(tmp_path / "run" / "results" / "attention.csv")[1]
+    assert {row["kind"] for row in rows} == {"class"}  # by default, where there is a class token
+    assert [row["layer"] for row in rows[:: 7 * 7]] == ["2", "0"]
+    pixels, label = ArrowDataset(ArrowTask(), 84, 3, "test")[2]
+    vit = ViT.from_checkpoint(path)
+    assert {row["image"] for row in rows} == {f"test image 2: {vit.classes[label]}"}
+    maps = attention_map(vit, layers_of(vit, vit.transform(84)(pixels)), (7, 7), "class", (0, 0), head=1)
+    assert [float(row["weight"]) for row in rows[: 7 * 7]] == pytest.approx(maps[2].flatten().tolist(), rel=1e-4)
+    picture = picture_of(rows[0]["image"], Size.of(84))
+    assert np.array_equal(picture, pixels[0].numpy() / np.float32(255))
+    _EXAMPLES.clear()  # as in another process
+    assert picture_of(rows[0]["image"], Size.of(84)) is None
+    main(["plot", str(tmp_path / "run" / "results" / "attention.csv"), "--out", str(tmp_path)])
+    assert (tmp_path / "attention.png").stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["RUN"], "give one image, or --example N for one of the training's test images, not 0 images."),
+        (["RUN", "IMAGE", "IMAGE"], "not 2 images"),
+        (["RUN", "IMAGE", "--example", "1"], "not 1 images and --example"),
+        (["IMAGE"], "give the folder of a run, or a checkpoint"),
+        (["RUN", "IMAGE", "--kind", "class"], "run has no class token (pool: cls): take --kind query or rollout"),
+        (["RUN", "IMAGE", "--head", "2"], "run has 2 heads, counted from 0: no 2"),
+        (["RUN", "IMAGE", "--layer", "0", "1"], "run has 1 layers, counted from 0: no 1"),
+        (
+            ["RUN", "IMAGE", "--query", "3,4"],
+            "shares of the height and width, each from 0 to 1, like 0.25,0.5, not '3,4'",
+        ),
+        (["RUN", "IMAGE", "--resolutions", "65"], "not divisible into patches"),
+        (["RUN", "none.png"], "No such file or directory: 'none.png'"),
+        (["nowhere", "IMAGE"], "there is no checkpoint nowhere"),
+    ],
+)
+def test_bad_arguments(tmp_path, photograph, arguments, message, capsys):
+    paths = {"RUN": str(save(tmp_path / "run")), "IMAGE": str(photograph)}
+    with pytest.raises(SystemExit) as stop:
+        main(["attention", *(paths.get(argument, argument) for argument in arguments)])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "run" / "results").exists()
