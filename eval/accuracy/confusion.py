@@ -121,9 +121,9 @@ def notes(rows: Sequence[Row]) -> list[str]:
         points = 100 * (row["only model"] - row["only other"]) / images
         where = f"{row['resolution']} px, {images} {row['split']} images"
         said.append(
-            f"{one} and {other} at {where}: both right {row['both right']}, only {one} "
-            f"{row['only model']}, only {other} {row['only other']}, neither {row['neither']}. Difference {points:+.1f} "
-            f"points; McNemar's exact test: p = {row['p']:.3g}."
+            f"{one} and {other} at {where}: both right {row['both right']}, only {one} {row['only model']}, "
+            f"only {other} {row['only other']}, neither {row['neither']}. Difference {points:+.1f} points; "
+            f"McNemar's exact test: p = {row['p']:.3g}."
         )
     return said
 
