@@ -24,7 +24,7 @@ from eval.accuracy.answers import ALL, Answers, answer_images, class_statistics,
 from eval.accuracy.confusion_files import write_answers, write_differences
 from eval.accuracy.contact_sheet import shorten
 from eval.argument_types import positive_int
-from eval.plotting.axes import error_bars, legend_above
+from eval.plotting.axes import error_bars, legend_above, note_below
 from eval.plotting.style import line_styles, new_figure
 from eval.report import Row, select, unique
 
@@ -150,8 +150,9 @@ def plot(rows: Sequence[Row]) -> Figure:
     axis.set_yticks(range(len(names)), [shorten(str(name), 24) for name in names])
     axis.set_ylim(len(names) - 0.5, -0.5)
     axis.grid(axis="y", visible=False)
-    axis.set_xlabel(f"accuracy in %, of {rows[0]['split']} images, with 95 % intervals")
+    axis.set_xlabel("accuracy in %")
     legend_above(figure)
+    note_below(figure, f"{rows[0]['split']} images; bars: 95 % intervals over the images")
     return figure
 
 
