@@ -5,6 +5,8 @@ from performer_string.feature_maps import FEATURE_MAPS, FeatureMap, RandomFeatur
 from performer_string.layers.attention import SelfAttention
 from performer_string.layers.backends import AttentionBackend, build_attention
 from performer_string.layers.block import Block
+from performer_string.layers.multihead import MultiheadAttention
+from performer_string.layers.performer import PerformerSelfAttention
 from performer_string.layers.values import VALUE_MAPS, build_value_map
 from performer_string.models.batching import batch_images
 from performer_string.models.config import VARIANTS, ViTConfig
@@ -34,9 +36,11 @@ __all__ = [
     "Block",
     "Encoding",
     "FeatureMap",
+    "MultiheadAttention",
     "OffsetKernel",
-    "Preprocessing",
+    "PerformerSelfAttention",
     "PerformerizeReport",
+    "Preprocessing",
     "RelativeBias",
     "RandomFeatures",
     "SelfAttention",

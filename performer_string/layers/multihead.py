@@ -1,0 +1,184 @@
+"""Attention of this library with the constructor, the call and the weights of torch.nn.MultiheadAttention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from performer_string.layers.backends import build_attention
+from performer_string.ops.layout import TokenLayout
+from performer_string.ops.validation import check_mask
+from performer_string.position.rotation import Rotation
+
+
+def keep_own_features(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Load weights of a layer without random features: the layer keeps its own draw."""
+    for name, value in cast(nn.Module, module.backend).state_dict(prefix=f"{prefix}backend.").items():
+        state_dict.setdefault(name, value)
+
+
+class MultiheadAttention(nn.MultiheadAttention):
+    """torch.nn.MultiheadAttention with linear attention. Weights have the same names, and load in both directions.
+
+    Masks of keys, cross attention, `kdim`, `vdim`, `add_bias_kv` and `add_zero_attn` are supported. Masks of pairs of
+    tokens (`attn_mask`, `is_causal`) and dropout of weights are not: linear attention never holds the weights.
+
+    Args:
+        embed_dim, num_heads, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype: as of torch.
+        dropout: has to be 0.
+        attention: `linear` or `softmax`.
+        feature_map, feature_options: of linear attention.
+        seed: of the random features. Give each layer another, as `derive_seed(seed, layer)`.
+
+    Raises:
+        ValueError: dropout of weights, or an unknown name or option.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
+        *,
+        attention: str = "linear",
+        feature_map: str = "favor+",
+        feature_options: Mapping[str, Any] | None = None,
+        seed: int = 0,
+    ):
+        if dropout:
+            raise ValueError(
+                f"dropout={dropout} drops attention weights, which linear attention never holds: use dropout=0, and "
+                f"nn.Dropout behind the layer."
+            )
+        options = {"kdim": kdim, "vdim": vdim, "batch_first": batch_first, "device": device, "dtype": dtype}
+        super().__init__(
+            embed_dim, num_heads, bias=bias, add_bias_kv=add_bias_kv, add_zero_attn=add_zero_attn, **cast(Any, options)
+        )
+        # torch's encoder layers compute attention themselves, from the weights, unless this says that they cannot.
+        self._qkv_same_embed_dim = False
+        self.backend = build_attention(
+            attention,
+            head_dim=self.head_dim,
+            num_heads=num_heads,
+            feature_map=feature_map,
+            seed=seed,
+            feature_options=feature_options or {},
+        ).to(device=device, dtype=dtype)
+        self.register_load_state_dict_pre_hook(keep_own_features)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = False,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+        *,
+        rotation: Rotation | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attend.
+
+        Args:
+            query: [N, B, E], or [B, N, E] with `batch_first`, or [N, E].
+            key, value: [M, B, kdim] and [M, B, vdim], or as the queries.
+            key_padding_mask: [B, M] or [M]: True for keys that take no part, or floats that are added to the logits.
+            need_weights: return the weights too, which takes N x M numbers. False by default, other than in torch.
+            attn_mask: has to be None.
+            average_attn_weights: return the mean of the weights over the heads.
+            is_causal: has to be False.
+            rotation: of queries and keys, from an encoding, for self-attention.
+
+        Returns:
+            Outputs of the shape of the queries, and the weights [B, N, M] or [B, H, N, M], or None.
+
+        Raises:
+            ValueError: a mask of pairs of tokens.
+        """
+        if attn_mask is not None or is_causal:
+            name = "attn_mask" if attn_mask is not None else "is_causal"
+            raise ValueError(
+                f"{name} masks pairs of tokens, whose weights linear attention never holds: use key_padding_mask for "
+                f"padding. There is no causal form."
+            )
+        batched = query.ndim == 3
+        q, k, v = self.project(query, key, value)  # [B, H, N, d], [B, H, M, d] twice
+        mask, key_bias = self.key_mask(key_padding_mask if batched else add_batch(key_padding_mask), k)
+        k, v, mask, key_bias = self.with_extra_keys(k, v, mask, key_bias)
+        context = {"rotation": rotation, "layout": TokenLayout(mask=mask), "key_bias": key_bias}
+        out = self.out_proj(self.backend(q, k, v, **context).transpose(1, 2).flatten(2))  # [B, N, E]
+        weights = None
+        if need_weights:  # outputs are the weights times the values, and these the rows of the identity
+            eye = torch.eye(k.shape[2], dtype=v.dtype, device=v.device).expand(*k.shape[:2], -1, -1)
+            weights = self.backend(q, k, eye, **context)  # [B, H, N, M]
+            weights = weights.mean(dim=1) if average_attn_weights else weights
+            weights = weights if batched else weights[0]
+        if not batched:
+            return out[0], weights
+        return out if self.batch_first else out.transpose(0, 1), weights
+
+    def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values, [B, H, N, d] each."""
+        bias = self.in_proj_bias
+        if query is key is value and self.in_proj_weight is not None:
+            projected = F.linear(query, self.in_proj_weight, bias).chunk(3, dim=-1)
+        else:
+            together = self.in_proj_weight is not None
+            weights = self.in_proj_weight.chunk(3) if together else self.separate_weights()
+            biases = (None,) * 3 if bias is None else bias.chunk(3)
+            projected = tuple(F.linear(*each) for each in zip((query, key, value), weights, biases, strict=True))
+        heads = []
+        for each in projected:
+            if each.ndim == 2:
+                each = each[None]
+            elif not self.batch_first:
+                each = each.transpose(0, 1)
+            heads.append(each.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2))
+        return heads[0], heads[1], heads[2]
+
+    def separate_weights(self) -> tuple[Tensor, ...]:
+        """Return the three projections of a layer with `kdim` or `vdim`."""
+        return cast(tuple[Tensor, ...], (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight))
+
+    def key_mask(self, padding: Tensor | None, k: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        """Return the mask of the keys, True for those that take part, and the bias of their logits [B, H, M]."""
+        if padding is None:
+            return None, None
+        if padding.dtype == torch.bool:
+            check_mask("key", padding, k.shape[0], k.shape[2])
+            return ~padding, None
+        takes_part = padding != -torch.inf
+        check_mask("key", takes_part, k.shape[0], k.shape[2])
+        return takes_part, padding.masked_fill(~takes_part, 0.0)[:, None].expand(-1, self.num_heads, -1)
+
+    def with_extra_keys(
+        self, k: Tensor, v: Tensor, mask: Tensor | None, key_bias: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Return keys and values with the learned one of `add_bias_kv` and the zero of `add_zero_attn` behind them."""
+        count = 0
+        if self.bias_k is not None and self.bias_v is not None:
+            learned = [x.view(1, self.num_heads, 1, -1).expand(len(k), -1, -1, -1) for x in (self.bias_k, self.bias_v)]
+            k, v, count = torch.cat([k, learned[0]], dim=2), torch.cat([v, learned[1]], dim=2), 1
+        if self.add_zero_attn:
+            k, v, count = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1)), count + 1
+        mask = None if mask is None else F.pad(mask, (0, count), value=True)
+        return k, v, mask, None if key_bias is None else F.pad(key_bias, (0, count))
+
+
+def add_batch(mask: Tensor | None) -> Tensor | None:
+    """Return a mask [M] of one sample as [1, M]."""
+    return None if mask is None else mask[None]

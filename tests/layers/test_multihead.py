@@ -1,0 +1,141 @@
+"""MultiheadAttention: torch's own layer is the reference with softmax, the dense definition with linear attention."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from performer_string import MultiheadAttention, build_encoding, grid_positions
+from performer_string.ops.reference import attend, linear_weights, positive_features
+
+OPTIONS = [
+    {},
+    {"batch_first": True},
+    {"bias": False},
+    {"add_bias_kv": True, "add_zero_attn": True},
+    {"kdim": 6, "vdim": 10, "batch_first": True},
+]
+
+
+def pair(**options) -> tuple[MultiheadAttention, nn.MultiheadAttention]:
+    """Return the layer with softmax and that of torch, with the same weights of order one."""
+    torch.manual_seed(0)
+    theirs = nn.MultiheadAttention(16, 2, **options)
+    for p in theirs.parameters():
+        nn.init.normal_(p, std=0.4)
+    mine = MultiheadAttention(16, 2, attention="softmax", **options)
+    mine.load_state_dict(theirs.state_dict())
+    return mine.double(), theirs.double()
+
+
+def tensors(options: dict, n: int = 5, m: int = 7) -> list[torch.Tensor]:
+    shapes = [(n, 16), (m, options.get("kdim", 16)), (m, options.get("vdim", 16))]
+    order = (lambda length: (3, length)) if options.get("batch_first") else (lambda length: (length, 3))
+    return [torch.randn(*order(length), width, dtype=torch.float64, requires_grad=True) for length, width in shapes]
+
+
+@pytest.mark.parametrize("padding", [None, "bool", "float"])
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_softmax_is_torchs_layer(options, padding):
+    """Outputs, weights and every gradient, in cross attention with padded keys."""
+    mine, theirs = pair(**options)
+    inputs = tensors(options)
+    mask = None
+    if padding is not None:
+        mask = torch.zeros(3, 7, dtype=torch.bool)
+        mask[0, 5:] = mask[2, 1:] = True
+    if padding == "float":
+        mask = torch.randn(3, 7, dtype=torch.float64).masked_fill(mask, -torch.inf)
+    for average in (True, False):
+        outputs = [
+            layer(*inputs, key_padding_mask=mask, need_weights=True, average_attn_weights=average)
+            for layer in (mine, theirs)
+        ]
+        for got, wanted in zip(*outputs, strict=True):
+            torch.testing.assert_close(got, wanted)
+    weight = torch.randn_like(outputs[0][0])
+    parameters = [dict(layer.named_parameters()) for layer in (mine, theirs)]
+    gradients = [
+        torch.autograd.grad((out * weight).sum(), [*inputs, *(p[name] for name in parameters[1])])
+        for (out, _), p in zip(outputs, parameters, strict=True)
+    ]
+    for got, wanted in zip(*gradients, strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_linear_attention_is_its_definition():
+    """With a mask, and the weights are those that make the outputs."""
+    layer = MultiheadAttention(16, 2, batch_first=True, feature_options={"num_features": 32}).double()
+    x, mask = torch.randn(2, 6, 16).double(), torch.zeros(2, 6, dtype=torch.bool)
+    mask[1, 4:] = True
+    out, weights = layer(x, x, x, mask, need_weights=True, average_attn_weights=False)
+    q, k, v = torch.nn.functional.linear(x, layer.in_proj_weight, layer.in_proj_bias).chunk(3, -1)
+    q, k, v = (y.unflatten(-1, (2, 8)).transpose(1, 2) for y in (q, k, v))
+    features = [positive_features(y, layer.backend.phi.projection, 8**-0.5) for y in (q, k)]
+    expected = linear_weights(*features, key_mask=~mask)
+    torch.testing.assert_close(weights, expected)
+    torch.testing.assert_close(out, layer.out_proj(attend(expected, v).transpose(1, 2).flatten(2)))
+    assert layer(x, x, x)[1] is None
+
+
+def test_one_sample_without_a_batch():
+    mine, theirs = pair()
+    inputs = [x[:, 0] for x in tensors({})]
+    mask = torch.tensor([False] * 5 + [True] * 2)
+    for got, wanted in zip(mine(*inputs, mask, True), theirs(*inputs, mask, True), strict=True):
+        torch.testing.assert_close(got, wanted)
+
+
+def test_a_rotation():
+    layer = MultiheadAttention(16, 2, batch_first=True)
+    rotation = build_encoding("rope", head_dim=8, num_heads=2)(grid_positions((2, 3)))
+    x = torch.randn(2, 6, 16)
+    assert (layer(x, x, x, rotation=rotation)[0] - layer(x, x, x)[0]).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_torchs_encoder_calls_the_layer(nested):
+    """It has a fast path in evaluation, which computes softmax attention from the weights of its layer."""
+    torch.manual_seed(0)
+    encoder = nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True)
+    plain = copy.deepcopy(encoder).eval()
+    encoder.self_attn = MultiheadAttention(16, 2, batch_first=True, feature_options={"num_features": 8})
+    encoder.self_attn.load_state_dict(plain.self_attn.state_dict())
+    model = (nn.TransformerEncoder(encoder, 1) if nested else encoder).eval()
+    x, mask = torch.randn(2, 6, 16), torch.zeros(2, 6, dtype=torch.bool)
+    mask[1, 4:] = True
+    slow = model.train()(x, src_key_padding_mask=mask)
+    with torch.no_grad():
+        fast = model.eval()(x, src_key_padding_mask=mask)
+        torch.testing.assert_close(fast, slow.detach())
+        assert (fast - plain(x, src_key_padding_mask=mask)).abs().max() > 1e-3
+
+
+def test_weights_go_both_ways():
+    mine, theirs = MultiheadAttention(16, 2), nn.MultiheadAttention(16, 2)
+    before = mine.backend.phi.projection.clone()
+    whole = nn.Sequential(mine)
+    whole.load_state_dict({f"0.{name}": x for name, x in theirs.state_dict().items()})  # strict
+    assert torch.equal(mine.in_proj_weight, theirs.in_proj_weight)
+    assert torch.equal(mine.backend.phi.projection, before)
+    assert theirs.load_state_dict(mine.state_dict(), strict=False).unexpected_keys == ["backend.phi.projection"]
+    other = MultiheadAttention(16, 2, seed=5)
+    other.load_state_dict(mine.state_dict())
+    assert torch.equal(other.backend.phi.projection, before)
+
+
+def test_what_is_refused():
+    x, layer = torch.randn(4, 1, 16), MultiheadAttention(16, 2)
+    with pytest.raises(ValueError, match=r"dropout=0\.1 drops attention weights"):
+        MultiheadAttention(16, 2, 0.1)
+    with pytest.raises(ValueError, match="attn_mask masks pairs of tokens"):
+        layer(x, x, x, attn_mask=torch.zeros(4, 4))
+    with pytest.raises(ValueError, match="is_causal masks pairs of tokens"):
+        layer(x, x, x, is_causal=True)
+    with pytest.raises(ValueError, match=r"key_mask has to be boolean and of shape \[B, N\] = \[1, 4\]"):
+        layer(x, x, x, key_padding_mask=torch.zeros(4, 1, dtype=torch.bool))
+    with pytest.raises(ValueError, match="Did you mean 'favor\\+'"):
+        MultiheadAttention(16, 2, feature_map="favor")
