@@ -104,6 +104,7 @@ EVALUATIONS: dict[str, Entry] = {
     "focusing": Entry(
         "eval.speed.decay", "time, memory and error of attention with a distance decay, by length and sigma"
     ),
+    "packing": Entry("eval.speed.packing", "time of images of several sizes packed in one batch, over that of padding"),
 }
 PLOT = "plot"
 OUT = "folder of the files; default: `results` in the run's folder or beside several, else runs/results/NAME"

@@ -11,6 +11,7 @@ from performer_string.layers.values import VALUE_MAPS, build_value_map
 from performer_string.models.batching import batch_images
 from performer_string.models.config import VARIANTS, ViTConfig
 from performer_string.models.fold import fold
+from performer_string.models.packing import packed_features
 from performer_string.models.performerize import PerformerizeReport, performerize
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.timm import from_timm
@@ -59,6 +60,7 @@ __all__ = [
     "from_timm",
     "grid_positions",
     "linear_attention",
+    "packed_features",
     "performerize",
     "softmax_attention",
     "with_prefix",

@@ -104,7 +104,7 @@ class SelfAttention(nn.Module):
             raise ValueError("a layer with a locality or a value map needs the positions of its tokens in `layout`.")
         basis, plane_rotation = rotation.factor()  # B for the projections; the backend rotates the planes
         q, k, v = self.project(x, basis)  # [B, H, N, d] each
-        q, k = self.scale(*self.normalise(q, k), x, layout.mask)
+        q, k = self.scale(*self.normalise(q, k), x, layout)
         key_bias = None if self.gate is None else self.gate_logits(x, self.gate)
 
         def attend(values: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ class SelfAttention(nn.Module):
         least = max(1e-12, torch.finfo(q.dtype).tiny)  # in fp16 1e-12 is zero
         return F.normalize(q, dim=-1, eps=least), F.normalize(k, dim=-1, eps=least)
 
-    def scale(self, q: Tensor, k: Tensor, x: Tensor, key_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    def scale(self, q: Tensor, k: Tensor, x: Tensor, layout: TokenLayout) -> tuple[Tensor, Tensor]:
         """Return queries and keys times the roots of the temperature and of log N / log N_0."""
         if self.temperature is not None:
             tau = self.max_temperature * self.temperature.sigmoid()  # [H]
@@ -147,16 +147,21 @@ class SelfAttention(nn.Module):
             factor = (tau / logit_scale).sqrt()[:, None, None]
             q, k = q * factor, k * factor
         if self.log_n_scaling is not None:
-            growth = self.log_growth(x, key_mask) ** 0.5
+            growth = self.log_growth(x, layout) ** 0.5
             q, k = q * growth, k * growth
         return q, k
 
-    def log_growth(self, x: Tensor, key_mask: Tensor | None) -> float | Tensor:
-        """Return log N / log N_0 for the N keys that take part, [B, 1, 1, 1] under a mask."""
+    def log_growth(self, x: Tensor, layout: TokenLayout) -> float | Tensor:
+        """Return log N / log N_0 for the N keys that take part: [B, 1, 1, 1] under a mask, [1, 1, N, 1] if packed."""
         assert self.log_n_scaling is not None
-        if key_mask is None:
+        dtype = torch.promote_types(x.dtype, torch.float32)
+        if layout.lengths is not None:
+            lengths = torch.tensor(layout.lengths, device=x.device)
+            keys = lengths.repeat_interleave(lengths)[None, None, :, None].to(dtype)
+        elif layout.mask is not None:
+            keys = layout.mask.sum(-1)[:, None, None, None].to(dtype)
+        else:
             return math.log(x.shape[1]) / math.log(self.log_n_scaling)
-        keys = key_mask.sum(-1)[:, None, None, None].to(torch.promote_types(x.dtype, torch.float32))
         return (keys.clamp(min=1).log() / math.log(self.log_n_scaling)).to(x.dtype)
 
     def gate_logits(self, x: Tensor, gate: Tensor) -> Tensor:

@@ -163,6 +163,8 @@ class PerformerPytorchBackend(AttentionBackend):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
         if context.layout.mask is not None:
             raise ValueError('attention "performer-pytorch" has no key mask; use "linear".')
+        if context.layout.lengths is not None:
+            raise ValueError('attention "performer-pytorch" has no packed sequences; use "linear" or "softmax".')
         if context.key_bias is not None:
             raise ValueError('attention "performer-pytorch" has no key bias; use "linear" or "softmax".')
         if context.locality is not None:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from performer_string.models.patches import check_alike
 from performer_string.models.vit import ViT
 from performer_string.position.grid import grid_positions, grid_steps
 
@@ -17,7 +18,7 @@ def batch_images(vit: ViT, images: Sequence[Tensor]) -> dict[str, Tensor]:
 
     `vit(**batch_images(vit, images))` has a row for each image, equal to `vit(image[None])` but for rounding, gradients
     included. Each image is padded at the end of its axes to the largest size of the batch. Padding takes as long as
-    patches do, so that images of similar sizes belong together.
+    patches do, so that images of similar sizes belong together. `vit(images)` with the list packs them without padding.
 
     Args:
         vit: the model, whose patches divide the images.
@@ -33,12 +34,7 @@ def batch_images(vit: ViT, images: Sequence[Tensor]) -> dict[str, Tensor]:
     Raises:
         ValueError: no images, images of several channels, types or devices, or ones that the patches do not divide.
     """
-    if not len(images):
-        raise ValueError("a batch has to hold one image or more.")
-    kinds = {(image.ndim, len(image), image.dtype, image.device) for image in images}
-    if len(kinds) > 1:
-        listed = "; ".join(f"{list(image.shape)} {image.dtype} {image.device}" for image in images)
-        raise ValueError(f"the images of a batch have to be of the same channels, type and device, not {listed}.")
+    check_alike(images)
     grids = [vit.grid(*image.shape[1:]) for image in images]
     largest = [max(sizes) for sizes in zip(*grids, strict=True)]
 

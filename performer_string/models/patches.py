@@ -18,6 +18,16 @@ def check_images(images: Tensor, channels: int, axes: int) -> None:
         raise TypeError(f"images have to be floating-point, normalised as in training, not {images.dtype}.")
 
 
+def check_alike(images: Sequence[Tensor]) -> None:
+    """Raise a ValueError unless images [channels, *sizes] are one or more, of the same channels, type and device."""
+    if not len(images):
+        raise ValueError("a batch has to hold one image or more.")
+    kinds = {(image.ndim, len(image), image.dtype, image.device) for image in images}
+    if len(kinds) > 1:
+        listed = "; ".join(f"{list(image.shape)} {image.dtype} {image.device}" for image in images)
+        raise ValueError(f"the images of a batch have to be of the same channels, type and device, not {listed}.")
+
+
 def check_positions(positions: Tensor | None, batch: int, grid: Sequence[int]) -> None:
     """Raise a ValueError unless positions, where they are given, are [N, C] or [B, N, C] for the patches of a grid."""
     patches = math.prod(grid)

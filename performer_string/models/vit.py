@@ -23,6 +23,7 @@ from performer_string.models.build import build_block, build_position_encoding
 from performer_string.models.checkpoint import find_checkpoint, read_checkpoint
 from performer_string.models.config import ViTConfig, patch_and_image
 from performer_string.models.initialise import initialise
+from performer_string.models.packing import forward_packed
 from performer_string.models.patches import check_images, check_positions, patch_grid, patchify
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.ops.layout import TokenLayout, make_grid
@@ -194,18 +195,25 @@ class ViT(nn.Module):
             for cache in caches:
                 cache.switch(False)
 
-    def forward(self, images: Tensor, positions: Tensor | None = None, patch_mask: Tensor | None = None) -> Tensor:
+    def forward(
+        self, images: Tensor | Sequence[Tensor], positions: Tensor | None = None, patch_mask: Tensor | None = None
+    ) -> Tensor:
         """Return logits [B, classes], or pooled features [B, D] where there are no classes.
 
         Args:
-            images: [B, channels, height, width], floats, normalised as in training.
+            images: [B, channels, height, width], floats, normalised as in training; or a list of images [channels,
+                height, width] of any sizes, which are packed without padding (`forward_packed`).
             positions: [N, C], or [B, N, C] for each image, in place of those of the grid. They are centred as those
                 are where the configuration says so, by the mean of the patches that take part.
             patch_mask: [B, N], True where a patch takes part, one of each image at least. The others, as the padding
                 of smaller images in a batch, are no keys and are not pooled. None for all. `batch_images` makes such
                 batches, with the positions of each image.
         """
-        return self.forward_head(self.forward_features(images, positions, patch_mask), patch_mask=patch_mask)
+        if isinstance(images, Tensor):
+            return self.forward_head(self.forward_features(images, positions, patch_mask), patch_mask=patch_mask)
+        if positions is not None or patch_mask is not None:
+            raise ValueError("a list of images has positions of its own and no padding: leave out the other arguments.")
+        return forward_packed(self, images)
 
     def forward_features(
         self, images: Tensor, positions: Tensor | None = None, patch_mask: Tensor | None = None

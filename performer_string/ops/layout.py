@@ -102,6 +102,10 @@ class TokenLayout:
         num_prefix: leading tokens without a position (class token, registers).
         mask: [B, N], True where a token takes part; None for all.
         centre: [B, 1, C], the origin of each sample; None for zero. Offsets between tokens do not depend on it.
+        lengths: numbers of tokens of sequences that are packed one behind another in a batch of one, each with its own
+            prefix tokens; None for a sequence in each sample. They are numbers of the host, so that no layer waits for
+            the device.
+        grids_of: grid of each packed sequence, where they are known in advance.
     """
 
     positions: Tensor | None = None
@@ -109,6 +113,15 @@ class TokenLayout:
     num_prefix: int = 0
     mask: Tensor | None = None
     centre: Tensor | None = None
+    lengths: tuple[int, ...] | None = None
+    grids_of: tuple[Grid | None, ...] | None = None
+
+    def parts(self) -> list[TokenLayout]:
+        """Return the layout of each packed sequence."""
+        assert self.lengths is not None
+        positions = [None] * len(self.lengths) if self.positions is None else self.positions.split(list(self.lengths))
+        grids = self.grids_of or (None,) * len(self.lengths)
+        return [TokenLayout(x, grid, self.num_prefix) for x, grid in zip(positions, grids, strict=True)]
 
     def centred_positions(self) -> Tensor:
         """Return the positions relative to each sample's centre, prefix tokens at zero: [N, C] or [B, N, C]."""

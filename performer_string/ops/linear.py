@@ -16,6 +16,7 @@ from performer_string.ops.chunked import chunked_attention
 from performer_string.ops.forms import FeatureForm
 from performer_string.ops.key_bias import key_logits, key_weights
 from performer_string.ops.layout import TokenLayout
+from performer_string.ops.packing import attend_packed, packed_lengths
 from performer_string.ops.polynomial import polynomial_attention
 from performer_string.ops.rotary import rotate_pair
 from performer_string.ops.validation import check_attention, check_feature_map, check_locality
@@ -44,6 +45,7 @@ def linear_attention(
     num_prefix: int = 0,
     key_mask: Tensor | None = None,
     key_bias: Tensor | None = None,
+    cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """Attention in time linear in N.
 
@@ -62,6 +64,8 @@ def linear_attention(
         key_mask: [B, N], True where a key takes part. The others have to be finite too.
         key_bias: b, [B, H, N], finite. Each product of features is multiplied by exp(b_j), as if b_j were added to a
             logit. With a normalised locality, b is at least the largest of its head less 50 (in float64 400).
+        cu_seqlens: ends of sequences that are packed one behind another in a batch of one, [0, n_1, n_1 + n_2, .., N].
+            Tokens attend within their sequence. There is no key mask then.
 
     Returns:
         [B, H, N, d] in the type of v.
@@ -75,7 +79,8 @@ def linear_attention(
     check_feature_map(phi, q)
     if locality is not None:
         check_locality(locality, q, k, positions, num_prefix)
-    layout = TokenLayout(positions, None, num_prefix, key_mask)
+    lengths = packed_lengths(cu_seqlens, q, k, key_mask)
+    layout = TokenLayout(positions, None, num_prefix, key_mask, lengths=lengths)
     return attend_linear(q, k, v, phi, rotation, locality, layout, key_bias)
 
 
@@ -103,6 +108,12 @@ def attend_linear(
     """
     if not k.shape[-2] or not v.shape[0]:
         return _no_tokens(q, k, v, phi, rotation, locality, key_bias)
+    if layout.lengths is not None:
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout, key_bias: Tensor | None) -> Tensor:
+            return attend_linear(q, k, v, phi, None, locality, layout, key_bias)
+
+        return attend_packed(attend, *rotate_pair(q, k, rotation), v, layout, key_bias, locality is not None)
     key_mask = layout.mask
     if key_bias is not None and phi.degree is not None:
         k = k * key_weights(key_bias, key_mask, phi.degree).to(k.dtype)  # a key's norm is its weight

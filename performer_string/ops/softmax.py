@@ -15,6 +15,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from performer_string.ops.key_bias import key_logits, with_bias_columns
 from performer_string.ops.layout import TokenLayout
+from performer_string.ops.packing import attend_packed, packed_lengths
 from performer_string.ops.rotary import rotate_pair
 from performer_string.ops.validation import check_attention, check_locality
 from performer_string.utils._compat import is_transformed
@@ -39,6 +40,7 @@ def softmax_attention(
     key_mask: Tensor | None = None,
     key_bias: Tensor | None = None,
     scale: float | None = None,
+    cu_seqlens: Tensor | None = None,
 ) -> Tensor:
     """Exact softmax attention through torch's fused kernels.
 
@@ -55,6 +57,7 @@ def softmax_attention(
         key_mask: [B, N], True where a key takes part. The output of a sample without keys is zero.
         key_bias: b, [B, H, N], finite, added to the logits of each key.
         scale: of the logits; None for d^-1/2.
+        cu_seqlens: ends of packed sequences, as of `linear_attention`.
 
     Returns:
         [B, H, N, d] in the type of v.
@@ -67,7 +70,8 @@ def softmax_attention(
         check_positive("the scale of the logits", scale)
     if locality is not None:
         check_locality(locality, q, k, positions, num_prefix)
-    layout = TokenLayout(positions, None, num_prefix, key_mask)
+    lengths = packed_lengths(cu_seqlens, q, k, key_mask)
+    layout = TokenLayout(positions, None, num_prefix, key_mask, lengths=lengths)
     return attend_softmax(q, k, v, rotation, locality, layout, key_bias, scale)
 
 
@@ -91,6 +95,12 @@ def attend_softmax(
         [B, H, N, d] in the type of v.
     """
     q, k = rotate_pair(q, k, rotation)
+    if layout.lengths is not None:
+
+        def attend(q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout, key_bias: Tensor | None) -> Tensor:
+            return attend_softmax(q, k, v, None, locality, layout, key_bias, scale)
+
+        return attend_packed(attend, q, k, v, layout, key_bias, locality is not None)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     key_mask = layout.mask
     if key_bias is not None:

@@ -69,6 +69,13 @@ class LocalEnhancement(ValueMap):
 
     def forward(self, attend: Attention, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:
         """Return sum_j A_ij v_j + sum_j w(p_j - p_i) v_j; arguments as those of `ValueMap`."""
+        if layout.lengths is None:
+            return attend(v) + self.enhancement(v, layout)
+        parts = zip(v.split(list(layout.lengths), dim=2), layout.parts(), strict=True)
+        return attend(v) + torch.cat([self.enhancement(*part) for part in parts], dim=2)
+
+    def enhancement(self, v: Tensor, layout: TokenLayout) -> Tensor:
+        """Return sum_j w(p_j - p_i) v_j, and zero for prefix tokens: [B, H, N, d] to the same."""
         patches = v if layout.mask is None else v.masked_fill(~layout.mask[:, None, :, None], 0.0)
         patches, grids = patches[:, :, layout.num_prefix :], regular_grids(layout)
         if len(set(grids)) == 1:
@@ -77,7 +84,7 @@ class LocalEnhancement(ValueMap):
             samples = [self.convolve(*pair) for pair in zip(patches.split(1), grids, strict=False)]
             # The empty part gives the weights a gradient of zero in a batch of no samples.
             local = torch.cat([*samples, patches[:0] * self.weight.sum()])
-        return attend(v) + F.pad(local, (0, 0, layout.num_prefix, 0))
+        return F.pad(local, (0, 0, layout.num_prefix, 0))
 
 
 def regular_grids(layout: TokenLayout) -> list[Grid]:

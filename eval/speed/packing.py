@@ -1,0 +1,141 @@
+"""How much time does packing save over padding, for a batch of images at their native sizes?
+
+A model with random weights takes the same images twice: padded to the largest of the batch, with a mask
+(`model(**batch_images(model, images))`), and packed one behind another (`model(images)`). Both are measured in turn,
+round after round. The sides of the images are drawn from a range, in whole patches; a range of one size needs no
+padding, and shows what packing itself costs. Outputs of both are compared first.
+
+Columns: `attention`, `sides` (range in pixels), `images`, `tokens`, `padded tokens`, `padded (ms)`, `packed (ms)`,
+`packed to padded` (median over the rounds of the ratio of times), `tokens to padded` (that of the tokens: what packing
+could reach), `difference` (relative, of the logits).
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import re
+import statistics
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from torch import Tensor
+from tqdm import tqdm
+
+from eval.argument_types import positive_int
+from eval.report import Row
+from eval.speed.measure import check_rounds, relative_error, time_in_turn
+from eval.statistics import median_ratio
+from performer_string import VARIANTS, ViT, ViTConfig, batch_images
+from performer_string.layers.backends import ATTENTIONS
+
+
+def size_range(text: str) -> tuple[int, int]:
+    """Read a range of sides in pixels, `96-352`."""
+    match = re.fullmatch(r"(\d+)-(\d+)", text)
+    if match is None or not 0 < int(match[1]) <= int(match[2]):
+        raise argparse.ArgumentTypeError(f"a range of sides is like 96-352, not {text!r}")
+    return int(match[1]), int(match[2])
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `eval packing`."""
+    ranges = [(224, 224), (160, 288), (96, 352)]
+    parser.add_argument("--sides", nargs="+", type=size_range, default=ranges, help="ranges in pixels, like 96-352")
+    parser.add_argument("--images", type=positive_int, default=16, help="of a batch")
+    known = [name for name in ATTENTIONS if name != "performer-pytorch"]
+    parser.add_argument("--attention", nargs="+", choices=known, default=known)
+    parser.add_argument("--variant", choices=VARIANTS, default="tiny")
+    parser.add_argument("--patch-size", type=positive_int, default=16)
+    parser.add_argument("--feature-map", default="favor+")
+    parser.add_argument("--features", type=positive_int, default=256, help="random features a head")
+    parser.add_argument("--backward", action="store_true", help="time forward and backward pass")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements, after one not counted")
+    parser.add_argument("--seed", type=int, default=0, help="of the sides")
+
+
+def draw_images(sides: tuple[int, int], patch: int, count: int, seed: int, device: torch.device) -> list[Tensor]:
+    """Return images [3, height, width] with sides of whole patches in a range.
+
+    Raises:
+        ValueError: a range without a multiple of the patch.
+    """
+    least, most = -(-sides[0] // patch), sides[1] // patch
+    if least > most:
+        raise ValueError(f"no side from {sides[0]} to {sides[1]} pixels is a multiple of the patch size {patch}.")
+    rng = random.Random(seed)
+    sizes = [(rng.randint(least, most) * patch, rng.randint(least, most) * patch) for _ in range(count)]
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(3, *size, generator=generator).to(device) for size in sizes]
+
+
+def call(model: ViT, images: list[Tensor], packed: bool, backward: bool) -> Tensor:
+    """Return the logits, packed or padded, after a backward pass if that is wanted."""
+    with torch.set_grad_enabled(backward):
+        batch: dict[str, Any] = {"images": images} if packed else batch_images(model, images)
+        logits = model(**batch)
+        if backward:
+            model.zero_grad()
+            logits.square().mean().backward()
+    return logits.detach()
+
+
+def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Yield a row for each range of sides and attention."""
+    check_rounds(options.rounds)
+    todo = [(attention, sides) for attention in options.attention for sides in options.sides]
+    for attention, sides in tqdm(todo, desc="ranges", leave=False, disable=None):
+        torch.manual_seed(0)
+        config = ViTConfig(
+            image_size=14 * options.patch_size,
+            patch_size=options.patch_size,
+            variant=options.variant,
+            attention=attention,
+            feature_map=options.feature_map,
+            feature_options={} if options.feature_map == "polynomial" else {"num_features": options.features},
+        )
+        model = ViT(config).to(device).train(options.backward)
+        images = draw_images(sides, options.patch_size, options.images, options.seed, device)
+        calls = {packed: partial(call, model, images, packed, options.backward) for packed in (False, True)}
+        difference = relative_error(calls[True](), calls[False]())
+        times = time_in_turn(calls, options.rounds, device)
+        grids = [model.grid(*image.shape[1:]) for image in images]
+        tokens = sum(height * width for height, width in grids)
+        padded = len(grids) * max(height for height, _ in grids) * max(width for _, width in grids)
+        yield {
+            "attention": attention,
+            "sides": f"{sides[0]}-{sides[1]}",
+            "images": len(images),
+            "tokens": tokens,
+            "padded tokens": padded,
+            "padded (ms)": round(1000 * statistics.median(times[False]), 1),
+            "packed (ms)": round(1000 * statistics.median(times[True]), 1),
+            "packed to padded": round(median_ratio(times[True], times[False]), 3),
+            "tokens to padded": round(tokens / padded, 3),
+            "difference": f"{difference:.1e}",
+        }
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows as they are."""
+    return list(rows)
+
+
+def plot(rows: Sequence[Row]) -> Figure:
+    """Draw the ratio of times for each range of sides, beside that of the tokens."""
+    figure = Figure(figsize=(6, 4), layout="tight")
+    axis = figure.subplots()
+    names = list(dict.fromkeys(str(row["sides"]) for row in rows))
+    for attention in dict.fromkeys(row["attention"] for row in rows):
+        own = {str(row["sides"]): row["packed to padded"] for row in rows if row["attention"] == attention}
+        axis.plot(names, [own[name] for name in names], "o-", label=str(attention))
+    ideal = {str(row["sides"]): row["tokens to padded"] for row in rows}
+    axis.plot(names, [ideal[name] for name in names], "k_", markersize=24, label="tokens")
+    axis.axhline(1, color="grey", linewidth=0.8)
+    axis.set_ylim(bottom=0)
+    axis.set(xlabel="sides of the images in pixels", ylabel="packed over padded")
+    axis.legend(fontsize=8)
+    return figure

@@ -1,0 +1,70 @@
+"""Images of several sizes, packed one behind another, so that nothing is computed for padding."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from performer_string.models.patches import check_alike, check_images, patchify
+from performer_string.ops.layout import TokenLayout
+from performer_string.position.rotation import Rotation
+
+if TYPE_CHECKING:
+    from performer_string.models.vit import ViT
+
+
+def packed_features(vit: ViT, images: Sequence[Tensor]) -> list[Tensor]:
+    """Return the outputs of the last norm for each image, prefix tokens first: [P + N_i, D] each.
+
+    They are those of `vit.forward_features(image[None])[0]`, gradients included, in one pass over all tokens.
+
+    Args:
+        vit: the model, whose patches divide the images.
+        images: [channels, height, width] each (or of the axes that the model takes), of one type and device.
+
+    Raises:
+        ValueError: no images, images of several channels, types or devices, or ones that the patches do not divide.
+    """
+    x, rotations, layout = packed_stem(vit, images)
+    for block, rotation in zip(vit.blocks, rotations, strict=True):
+        x = vit.apply_block(block, x, rotation, layout)
+    assert layout.lengths is not None
+    return list(vit.norm(x)[0].split(list(layout.lengths)))  # [1, sum of P + N_i, D]
+
+
+def forward_packed(vit: ViT, images: Sequence[Tensor]) -> Tensor:
+    """Return logits [B, classes] of images of several sizes; arguments as of `packed_features`.
+
+    Only the pooling at the end sees a padded batch.
+    """
+    features = packed_features(vit, images)
+    padded = pad_sequence(features, batch_first=True)  # [B, P + N, D]
+    counts = torch.tensor([len(each) for each in features], device=padded.device)
+    mask = torch.arange(padded.shape[1], device=padded.device) < counts[:, None]  # [B, P + N]
+    return vit.forward_head(padded, patch_mask=mask[:, vit.num_prefix :])
+
+
+def packed_stem(vit: ViT, images: Sequence[Tensor]) -> tuple[Tensor, list[Rotation], TokenLayout]:
+    """Return what the blocks take: tokens [1, sum of P + N_i, D], the rotation of each layer, and their layout."""
+    check_alike(images)
+    for image in images:
+        check_images(image[None], vit.config.in_channels, len(vit.patch))
+    grids = [vit.grid(*image.shape[1:]) for image in images]
+    layouts = {grid: vit.layout(grid) for grid in set(grids)}
+    centred = [layouts[grid].centred_positions() for grid in grids]  # [P + N_i, C] each
+    pixels = torch.cat([patchify(image[None], vit.patch) for image in images], dim=1)  # [1, sum of N_i, channels p q]
+    x = vit.embed(pixels.to(vit.norm.weight.dtype))
+    embedding = vit.encoding.embedding(torch.cat([positions[vit.num_prefix :] for positions in centred]))
+    x = x if embedding is None else x + embedding.to(x.dtype)
+    lengths = [len(positions) for positions in centred]
+    if vit.prefix is not None:
+        prefix = vit.prefix[None].to(x.dtype)
+        patches = x.split([length - vit.num_prefix for length in lengths], dim=1)
+        x = torch.cat([part for each in patches for part in (prefix, each)], dim=1)
+    regular = tuple(layouts[grid].grid for grid in grids)
+    layout = TokenLayout(torch.cat(centred), None, vit.num_prefix, lengths=tuple(lengths), grids_of=regular)
+    return x, vit.rotations(layout), layout

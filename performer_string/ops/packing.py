@@ -1,0 +1,98 @@
+"""Sequences of several lengths, packed one behind another: attention within each of them, and no padding.
+
+Queries, keys and values are [1, H, N, d] with the N tokens of all sequences. Projections, norms and MLPs need no more
+than that. Attention goes through the sequences, those of one length together as one batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from performer_string.ops.layout import Grid, TokenLayout
+
+# q, k, v [B, H, n, d], the layout of B sequences of n tokens, and the bias of the keys [B, H, n] -> [B, H, n, d].
+Attend = Callable[[Tensor, Tensor, Tensor, TokenLayout, "Tensor | None"], Tensor]
+
+
+def packed_lengths(cu_seqlens: Tensor | None, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[int, ...] | None:
+    """Return the number of tokens of each packed sequence.
+
+    Args:
+        cu_seqlens: [0, n_1, n_1 + n_2, .., N], integers that do not decrease; None for no packing.
+        q, k: [1, H, N, d].
+        key_mask: has to be None beside `cu_seqlens`.
+
+    Returns:
+        n_1, n_2, ..; None without packing.
+
+    Raises:
+        TypeError: `cu_seqlens` is no tensor of integers.
+        ValueError: it does not fit the tokens, or stands beside a mask.
+    """
+    if cu_seqlens is None:
+        return None
+    if not isinstance(cu_seqlens, Tensor) or cu_seqlens.is_floating_point() or cu_seqlens.dtype == torch.bool:
+        found = cu_seqlens.dtype if isinstance(cu_seqlens, Tensor) else type(cu_seqlens).__name__
+        raise TypeError(f"cu_seqlens has to be a tensor of integers, as torch.int32, not {found}.")
+    if q.shape[0] != 1 or q.shape[2] != k.shape[2]:
+        raise ValueError(
+            f"packed sequences are one batch [1, H, N, d], with queries and keys of the same tokens, not "
+            f"{list(q.shape)} and {list(k.shape)}."
+        )
+    if key_mask is not None:
+        raise ValueError("packed sequences hold no padding: leave masked tokens out instead of giving a key_mask.")
+    ends = cu_seqlens.tolist() if cu_seqlens.ndim == 1 else []
+    lengths = tuple(end - start for start, end in itertools.pairwise(ends))
+    if not lengths or ends[0] != 0 or ends[-1] != q.shape[2] or min(lengths) < 0:
+        raise ValueError(
+            f"cu_seqlens has to be [0, n_1, n_1 + n_2, .., N] with N = {q.shape[2]} tokens, and not to decrease; got "
+            f"{cu_seqlens.tolist()}."
+        )
+    return lengths
+
+
+def attend_packed(
+    attend: Attend,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    layout: TokenLayout,
+    key_bias: Tensor | None,
+    by_position: bool,
+) -> Tensor:
+    """Return the outputs of attention within each packed sequence.
+
+    Args:
+        attend: attention of a batch of sequences of one length.
+        q, k: rotated, [1, H, N, d].
+        v: [1, H, N, d_v].
+        layout: with the lengths.
+        key_bias: [1, H, N], or None.
+        by_position: whether attention depends on the layout's positions. Sequences then share a batch if their grids
+            are known and equal.
+
+    Returns:
+        [1, H, N, d_v] in the type of v. An empty sequence has no outputs.
+    """
+    assert layout.lengths is not None
+    lengths, parts = list(layout.lengths), layout.parts()
+    groups: dict[tuple[int, Grid | int | None], list[int]] = {}
+    for i, (length, part) in enumerate(zip(lengths, parts, strict=True)):
+        alike = (i if part.grid is None else part.grid) if by_position else None
+        groups.setdefault((length, alike), []).append(i)
+    sequences = [x.split(lengths, dim=2) for x in (q, k, v)]  # [1, H, n_i, d] each
+    biases = None if key_bias is None else key_bias.split(lengths, dim=2)
+    outputs: list[Tensor] = [v[:, :, :0]] * len(lengths)
+    for (length, _), members in groups.items():
+        if not length:
+            continue
+        own_q, own_k, own_v = (torch.cat([each[i] for i in members]) for each in sequences)  # [B, H, n, d]
+        bias = None if biases is None else torch.cat([biases[i] for i in members])
+        out = attend(own_q, own_k, own_v, parts[members[0]] if by_position else TokenLayout(), bias)
+        for i, each in zip(members, out.split(1), strict=True):
+            outputs[i] = each
+    return torch.cat(outputs, dim=2)

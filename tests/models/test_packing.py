@@ -1,0 +1,80 @@
+"""Images of several sizes in one packed pass are what each is alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from performer_string import packed_features
+from tests.helpers.small_vit import large, vit
+
+SIZES = ((8, 16), (4, 8), (8, 16), (12, 8))  # of patches of 4 x 8: one of them is one patch
+
+
+def some(*sizes: tuple[int, ...]) -> list[torch.Tensor]:
+    return [torch.randn(2, *size).double() for size in sizes]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"encoding": "circulant-string", "key_gate": True, "positions": "interpolate"},
+        {"encoding": "absolute", "registers": 1, "pool": "attention"},
+        {"encoding": "sinusoidal", "pool": "cls"},
+        {"encoding": "liere", "centred": True, "values": "group-action", "pool": "map"},
+        {"encoding": "pate-so4", "attention": "softmax", "qk_norm": True, "log_n_scaling": True},
+        {"encoding": "rope-mixed", "values": "lepe", "registers": 2},
+        {"encoding": "rope", "feature_map": "arc-cosine", "locality": "gaussian", "positions": "interpolate"},
+        {"encoding": "none", "attention": "softmax", "locality": "table", "registers": 1},
+    ],
+    ids=str,
+)
+def test_each_image_is_what_it_is_alone(options):
+    model, images = large(vit(depth=2, **options)), some(*SIZES)
+    features = [model.forward_features(image[None]) for image in images]
+    packed, alone = model(images), torch.cat([model.forward_head(each) for each in features])
+    torch.testing.assert_close(packed, alone, rtol=1e-6, atol=1e-9)
+    for got, wanted in zip(packed_features(model, images), features, strict=True):
+        torch.testing.assert_close(got, wanted[0], rtol=1e-6, atol=1e-9)
+    used = list(model.parameters())
+    gradients = [torch.autograd.grad(x.square().sum(), used, allow_unused=True) for x in (packed, alone)]
+    for got, wanted in zip(*gradients, strict=True):
+        assert (got is None) == (wanted is None)
+        if wanted is not None:
+            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-7)
+
+
+def test_images_attend_to_themselves_alone():
+    """The control: another image in the pass changes nothing, and another pixel of the image does."""
+    model, images = large(vit()), some(*SIZES)
+    before = model(images)
+    images[1] = images[1] + 1
+    after = model(images)
+    assert (after[1] - before[1]).abs().max() > 1e-3
+    torch.testing.assert_close(after[2:], before[2:])
+
+
+def test_gradient_checkpoints_and_other_axes():
+    model, images = large(vit()), some(*SIZES)
+    before = model(images)
+    model.set_grad_checkpointing()
+    torch.testing.assert_close(model.train()(images), before)
+    volume = large(vit(image_size=[8] * 3, patch_size=[2] * 3))
+    images = some((4, 6, 2), (2, 2, 8))
+    torch.testing.assert_close(volume(images), torch.cat([volume(image[None]) for image in images]))
+
+
+def test_what_cannot_be_packed():
+    model, (small, wide) = large(vit()), some((8, 16), (16, 24))
+    with pytest.raises(ValueError, match="has to hold one image or more"):
+        model([])
+    with pytest.raises(ValueError, match="same channels, type and device"):
+        model([small, wide.float()])
+    with pytest.raises(ValueError, match="not divisible into patches of 4 x 8"):
+        model([small, torch.randn(2, 9, 16).double()])
+    with pytest.raises(ValueError, match=r"images have to be \[B, 2, height, width\]"):
+        model([torch.randn(3, 8, 16).double()])
+    with pytest.raises(ValueError, match="a list of images has positions of its own"):
+        model([small], positions=torch.zeros(4, 2))
+    with pytest.raises(ValueError, match="has no packed sequences"):
+        vit(attention="performer-pytorch").double()([small, wide])
