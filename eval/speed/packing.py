@@ -26,6 +26,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eval.argument_types import positive_int
+from eval.plotting.axes import legend_above
+from eval.plotting.style import BLACK, GREY, line_styles, new_figure
 from eval.report import Row
 from eval.speed.measure import check_rounds, relative_error, time_in_turn
 from eval.statistics import median_ratio
@@ -126,16 +128,18 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw the ratio of times for each range of sides, beside that of the tokens."""
-    figure = Figure(figsize=(6, 4), layout="tight")
+    figure = new_figure(width=5.0, height=2.8)
     axis = figure.subplots()
-    names = list(dict.fromkeys(str(row["sides"]) for row in rows))
-    for attention in dict.fromkeys(row["attention"] for row in rows):
-        own = {str(row["sides"]): row["packed to padded"] for row in rows if row["attention"] == attention}
-        axis.plot(names, [own[name] for name in names], "o-", label=str(attention))
-    ideal = {str(row["sides"]): row["tokens to padded"] for row in rows}
-    axis.plot(names, [ideal[name] for name in names], "k_", markersize=24, label="tokens")
-    axis.axhline(1, color="grey", linewidth=0.8)
+    names = list(dict.fromkeys(row["sides"] for row in rows))
+    attentions = list(dict.fromkeys(row["attention"] for row in rows))
+    for attention, style in line_styles(attentions).items():
+        own = {row["sides"]: row["packed to padded"] for row in rows if row["attention"] == attention}
+        axis.plot(range(len(own)), [own[name] for name in own], label=attention, **style)
+    tokens = {row["sides"]: row["tokens to padded"] for row in rows}
+    axis.plot(range(len(names)), [tokens[name] for name in names], "_", color=BLACK, markersize=20, label="tokens")
+    axis.axhline(1, color=GREY, linewidth=0.8, zorder=0)
     axis.set_ylim(bottom=0)
-    axis.set(xlabel="sides of the images in pixels", ylabel="packed over padded")
-    axis.legend(fontsize=8)
+    axis.set_xticks(range(len(names)), names)
+    axis.set(xlabel="sides of the images in pixels", ylabel="time packed over padded")
+    legend_above(figure)
     return figure
