@@ -83,6 +83,7 @@ def load_trained(path: str | Path, **overrides: Any) -> Trained:
     content = read_checkpoint(path)  # before what is slow to import: it may not be there
     from train.data.module import ImageData
     from train.distill import DistillationConfig  # which reads a teacher by this module
+    from train.loss import LossConfig
     from train.module import ImageClassifier
 
     try:
@@ -94,10 +95,12 @@ def load_trained(path: str | Path, **overrides: Any) -> Trained:
         data = ImageData.from_checkpoint(content["ImageData"])
         optim = OptimConfig(**current_fields(saved.get("optim", {})))  # what is newer has its default
         distillation = DistillationConfig(**saved.get("distillation", {}))
+        loss = LossConfig(**saved.get("loss", {}))
     except (KeyError, TypeError, RuntimeError) as error:
         raise CheckpointError(f"the weights in {path} do not match the configuration beside them: {error}") from error
     steps = "best" if path.name == BEST else content.get("global_step")  # the best may be of any step
-    settings = {**asdict(vit), **asdict(optim), **data.plain(), "distillation": asdict(distillation), "steps": steps}
+    terms = {"distillation": asdict(distillation), "loss": asdict(loss)}
+    settings = {**asdict(vit), **asdict(optim), **data.plain(), **terms, "steps": steps}
     return Trained(path, classifier.eval(), data, settings)
 
 

@@ -33,10 +33,11 @@ def recipe_fields() -> tuple[set[str], set[str]]:
     from train.data.arrow import ArrowTask
     from train.data.module import ImageData
     from train.distill import DistillationConfig
+    from train.loss import LossConfig
     from train.optim import OptimConfig
 
     kinds = {"model.vit": ViTConfig, "model.optim": OptimConfig, "model.distillation": DistillationConfig}
-    kinds |= {"data": ImageData, "data.arrow": ArrowTask}
+    kinds |= {"model.loss": LossConfig, "data": ImageData, "data.arrow": ArrowTask}
     groups = {*kinds, "model", "trainer"}
     names = {f"{group}.{field.name}" for group, kind in kinds.items() for field in fields(kind)}
     names |= {f"trainer.{name}" for name in inspect.signature(Trainer).parameters}

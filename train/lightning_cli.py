@@ -50,7 +50,13 @@ from train.run_folder import (
     write_aside,
 )
 
-GROUPS = ("model.optim", "model.distillation", "data.arrow", "trainer")  # without others the parser has an error
+GROUPS = (
+    "model.optim",
+    "model.distillation",
+    "model.loss",
+    "data.arrow",
+    "trainer",
+)  # without others the parser has an error
 
 
 class SaveRecipe(SaveConfigCallback):

@@ -21,6 +21,7 @@ from performer_string.utils.renames import current_fields
 from train.augmentation import build_mixes, random_positions, random_size
 from train.data.module import ImageData
 from train.distill import DistillationConfig, Teacher
+from train.loss import LOSSES, LossConfig, class_weights
 from train.optim import OptimConfig, learning_rate, parameter_groups
 
 
@@ -33,6 +34,7 @@ def plain_settings(
     optim: OptimConfig,
     resolutions: list[str],
     distillation: DistillationConfig = DistillationConfig(),  # noqa: B008
+    loss: LossConfig = LossConfig(),  # noqa: B008
 ) -> dict[str, Any]:
     """Return settings of a classifier as plain values, as checkpoints hold them."""
     return {
@@ -40,6 +42,7 @@ def plain_settings(
         "optim": {**asdict(optim), "betas": list(optim.betas)},  # YAML has no tuples
         "resolutions": resolutions,
         "distillation": asdict(distillation),
+        "loss": asdict(loss),
     }
 
 
@@ -53,6 +56,7 @@ class ImageClassifier(L.LightningModule):
         optim: how it is trained.
         resolutions: names of the validation sets' sizes, the training size first.
         distillation: the trained model that it learns from, where there is one.
+        loss: of the logits and labels; `training_loss` computes it, for a class of yours to override.
 
     Raises:
         ValueError: settings that exclude each other.
@@ -64,18 +68,21 @@ class ImageClassifier(L.LightningModule):
         optim: OptimConfig = OptimConfig(),  # noqa: B008
         resolutions: list[str] | None = None,
         distillation: DistillationConfig = DistillationConfig(),  # noqa: B008
+        loss: LossConfig = LossConfig(),  # noqa: B008
     ):
         super().__init__()
         vit = ViTConfig(**current_fields(vit)) if isinstance(vit, dict) else vit
         optim = OptimConfig(**current_fields(optim)) if isinstance(optim, dict) else optim
         if isinstance(distillation, dict):
             distillation = DistillationConfig(**distillation)
-        self.vit, self.optim, self.distillation = ViT(vit), optim, distillation
+        loss = LossConfig(**loss) if isinstance(loss, dict) else loss
+        self.vit, self.optim, self.distillation, self.loss_config = ViT(vit), optim, distillation, loss
+        self.class_weights: Tensor | None = None  # a training reads them
         self.teacher: Teacher | None = None  # a training reads it
         self.resolutions = resolutions or ["train"]
         self.check_settings()
         # plain values only: a checkpoint loads with weights_only=True
-        self.save_hyperparameters(plain_settings(vit, self.optim, self.resolutions, distillation))
+        self.save_hyperparameters(plain_settings(vit, self.optim, self.resolutions, distillation, loss))
         classes = vit.num_classes
 
         def metrics() -> nn.ModuleList:
@@ -120,6 +127,7 @@ class ImageClassifier(L.LightningModule):
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         if stage == "fit" and isinstance(data, ImageData):
             self.vit.preprocessing = data.preprocessing()
+            self.class_weights = class_weights(self.loss_config, self.vit.config.num_classes, data.train_labels())
         if stage == "fit" and self.distillation.teacher:
             self.teacher = Teacher(self.distillation, self.vit, data, self.optim.image_scale)
 
@@ -140,6 +148,17 @@ class ImageClassifier(L.LightningModule):
             return self(images, positions).float(), {}
         return self.teacher.losses(self.vit, images, positions)
 
+    def training_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Return the loss of a batch, for a class of yours to override.
+
+        Args:
+            logits: [B, classes], in float32.
+            targets: classes [B], or the probabilities [B, classes] of mixed images.
+        """
+        weights = None if self.class_weights is None else self.class_weights.to(logits.device)
+        smoothing = self.optim.label_smoothing
+        return LOSSES[self.loss_config.name](logits, targets, weights, smoothing, self.loss_config)
+
     def training_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
         images, targets = random_size(batch[0], self.vit, self.optim.image_scale), batch[1]
         mixed = targets
@@ -147,7 +166,7 @@ class ImageClassifier(L.LightningModule):
             mix = self.mixes[int(torch.randint(len(self.mixes), ()))]
             images, mixed = mix(images, targets)
         logits, terms = self.compare(images, random_positions(images, self.vit, self.optim))
-        labels = F.cross_entropy(logits, mixed, label_smoothing=self.optim.label_smoothing)
+        labels = self.training_loss(logits, mixed)
         loss = labels if self.teacher is None else (1 - self.distillation.weight) * labels + sum(terms.values())
         if not torch.isfinite(loss):
             raise NonFiniteLossError(

@@ -11,5 +11,7 @@ NORMALISATION: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "imagenette": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "folder": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    "hub": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
+    "webdataset": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
 }
 BACKGROUND = (128, 128, 128)  # beneath transparent images: black drawings stay visible on it, and white ones

@@ -32,13 +32,15 @@ class ImageData(L.LightningDataModule):
     """Images to train and evaluate on: uint8 in the loaders, normalised floats on the device.
 
     Attributes:
-        source: `arrow`, `mnist`, `cifar10`, `cifar100`, `imagenette`, `imagenet` or `folder`.
+        source: `arrow`, `mnist`, `cifar10`, `cifar100`, `imagenette`, `imagenet`, `folder`, `hub` or `webdataset`.
         root: where the files are.
         download: get the files with torchvision if they are missing.
         batch_size: images a step and process.
         train_size: images an epoch of the endless arrow stream; for other sources the first so many, 0 for all.
         val_size: images of the arrow validation and test sets.
         val_fraction: share of the training set held out for validation; the test set is for `test` and `eval` only.
+        test_fraction: share of each class of a `folder` without folders train and test, root/CLASS/IMAGE, that is
+            tested on, the same in all runs; 0 for a folder that is split.
         resolutions: further sizes that each validation is repeated at, like 168 or 96x128 (height x width).
         augment: any of pad-crop, resized-crop, flip, rand-augment, erase; in this order.
         workers: processes that prepare data; 0 for none.
@@ -58,6 +60,7 @@ class ImageData(L.LightningDataModule):
     train_size: int = 0
     val_size: int = 1000
     val_fraction: float = 0.1
+    test_fraction: float = 0.0
     resolutions: list[int | str] = field(default_factory=list)
     augment: list[str] = field(default_factory=list)
     workers: int = 1
@@ -84,6 +87,11 @@ class ImageData(L.LightningDataModule):
             raise ValueError("pad-crop and resized-crop each cut an image to its size: augment takes one of them.")
         if not 0 < self.val_fraction < 1:
             raise ValueError(f"val_fraction has to lie between 0 and 1, not {self.val_fraction}.")
+        if self.test_fraction and (self.source != "folder" or not 0 < self.test_fraction < 1):
+            raise ValueError(
+                f"test_fraction splits a source `folder` that is not split, by a share between 0 and 1, not "
+                f"{self.source} by {self.test_fraction}."
+            )
         self.sizes()  # an error where one is none
         check_background(self.background)
         if self.batch_size < 1 or self.workers < 0 or self.val_size < 1 or self.train_size < 0:
@@ -114,8 +122,9 @@ class ImageData(L.LightningDataModule):
         """Return what decides which images are held out for a split: `val` or `test`."""
         if self.stored is None:
             return {"source": self.source, **asdict(self.arrow)}
-        where = {"root": str(Path(self.root).expanduser().resolve())} if self.source == "folder" else {}
+        where = {"root": str(Path(self.root).expanduser().resolve())} if self.stored.classes is None else {}
         share = {"val_fraction": self.val_fraction} if split == "val" else {}
+        share |= {"test_fraction": self.test_fraction} if self.test_fraction else {}
         return {"source": self.source, **where, **share}
 
     @classmethod
@@ -141,7 +150,7 @@ class ImageData(L.LightningDataModule):
     def splits(self) -> ImageSplits:
         """Return the stored images, at the root as it is when they are first asked for."""
         if self._splits is None:
-            self._splits = ImageSplits(self.source, self.root, self.val_fraction, self.background)
+            self._splits = ImageSplits(self.source, self.root, self.val_fraction, self.background, self.test_fraction)
             if self._trained is not None:
                 self._splits.check_checkpoint(self._trained)
         return self._splits
@@ -184,8 +193,23 @@ class ImageData(L.LightningDataModule):
         self.setup()
         resize = [] if "resized-crop" in self.augment else [Cover((self.size[0], self.size[1]))]
         augment = [AUGMENTATIONS[name](tuple(self.size)) for name in self.augment]
-        indices = self.splits().parts[0][: self.train_size or None]
+        indices = self.splits().parts[0]
+        if self.train_size > len(indices):
+            raise ValueError(
+                f"data.train_size asks for {self.train_size} images, and there are {len(indices)} to train on "
+                f"(val_fraction={self.val_fraction} are held out). Leave it out for all of them."
+            )
+        indices = indices[: self.train_size or None]
         return self._images(self.splits().train, indices, *resize, *augment)
+
+    def train_labels(self) -> Tensor | None:
+        """Return the labels of the images to train on, in no order; None for a source that does not list them."""
+        if self.stored is None:
+            return None
+        targets = getattr(self.splits().train, "targets", None)
+        if targets is None:
+            return None
+        return torch.as_tensor(targets)[self.splits().parts[0][: self.train_size or None]]
 
     def train_dataloader(self) -> ResumableLoader:
         """Return the training loader, where a resumed run left it."""

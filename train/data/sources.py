@@ -19,6 +19,7 @@ from performer_string.images.normalisation import BACKGROUND, NORMALISATION
 from performer_string.images.reading import open_image
 from performer_string.utils.log import warn_once
 from train.data.folders import classes_in, labelled_images
+from train.data.hub import hub_images, webdataset_images
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +114,9 @@ def image_folder(root: Path, train: bool, download: bool) -> VisionDataset:
     names = ("train",) if train else ("test", "val")
     folders = [root / name for name in names if (root / name).is_dir()]
     if not folders:
-        raise FileNotFoundError(f"there is no folder {' or '.join(str(root / name) for name in names)}")
+        unsplit = root.is_dir() and not any((root / name).is_dir() for name in ("train", "test", "val"))
+        hint = ". A folder of classes alone is split by --data.test_fraction 0.2" if unsplit else ""
+        raise FileNotFoundError(f"there is no folder {' or '.join(str(root / name) for name in names)}{hint}")
     labelled = [folder for folder in folders if classes_in(folder)]
     chosen = (labelled or folders)[0]  # ImageNet's test images have no labels
     if len(labelled) > 1:
@@ -122,6 +125,38 @@ def image_folder(root: Path, train: bool, download: bool) -> VisionDataset:
         return ClassFolders(chosen)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{chosen} has to hold a folder of images for each class: {error}") from error
+
+
+def split_folder(root: Path, train: bool, test_fraction: float) -> ClassFolders:
+    """Return the training or the test images of a folder of classes that is not split, `root/CLASS/IMAGE`.
+
+    Of each class the same share is tested on, at random but the same in all runs.
+
+    Args:
+        root: the folder of the classes.
+        train: whether the images to train on are wanted.
+        test_fraction: share of the images that are tested on.
+
+    Raises:
+        FileNotFoundError: no folder, or a class without an image.
+        ValueError: a folder that is split already, or a class of one image.
+    """
+    if split := [name for name in ("train", "test", "val") if (root / name).is_dir()]:
+        raise ValueError(f"data.test_fraction is for a folder that is not split, and {root} has {', '.join(split)}.")
+    if not root.is_dir():
+        raise FileNotFoundError(f"there is no folder {root}.")
+    dataset = ClassFolders(root)
+    labels, generator, chosen = torch.as_tensor(dataset.targets), torch.Generator().manual_seed(0), list[int]()
+    for label, name in enumerate(dataset.classes):
+        members = (labels == label).nonzero().flatten()
+        if len(members) < 2:
+            raise ValueError(f"{root / name} has one image: a class needs two, to train on and to test on.")
+        order = members[torch.randperm(len(members), generator=generator)]
+        count = min(len(members) - 1, max(1, round(test_fraction * len(members))))
+        chosen += (order[count:] if train else order[:count]).tolist()
+    dataset.samples = dataset.imgs = [dataset.samples[index] for index in sorted(chosen)]
+    dataset.targets = [label for _, label in dataset.samples]
+    return dataset
 
 
 def built_in(dataset: Callable[..., VisionDataset]) -> Build:
@@ -170,6 +205,20 @@ SOURCES: dict[str, Source] = {
     "folder": Source(
         image_folder,
         "images as {root}/train/CLASS/IMAGE and {root}/test/CLASS/IMAGE",
+        None,
+        3,
+        *NORMALISATION["folder"],
+    ),
+    "hub": Source(
+        hub_images,
+        "images with labels as {root}: a folder of the library datasets (save_to_disk, parquet), or a name on the Hub",
+        None,
+        3,
+        *NORMALISATION["folder"],
+    ),
+    "webdataset": Source(
+        webdataset_images,
+        "shards {root}/train*.tar and {root}/test*.tar, of samples with jpg, png or webp, and cls",
         None,
         3,
         *NORMALISATION["folder"],

@@ -18,7 +18,7 @@ from torchvision import datasets
 
 from performer_string.images.normalisation import BACKGROUND
 from train.data.images import shuffled
-from train.data.sources import SOURCES, ClassFolders, open_source
+from train.data.sources import SOURCES, open_source, split_folder
 
 
 def class_names(dataset: Any) -> list[str]:
@@ -49,10 +49,19 @@ class ImageSplits:
         root: where the files are.
         val_fraction: share of the training images that is held out.
         background: colour beneath transparent images of a folder.
+        test_fraction: share of a folder that is not split that is tested on; 0 for a folder that is.
     """
 
-    def __init__(self, source: str, root: str, val_fraction: float, background: Sequence[int] = BACKGROUND):
+    def __init__(
+        self,
+        source: str,
+        root: str,
+        val_fraction: float,
+        background: Sequence[int] = BACKGROUND,
+        test_fraction: float = 0.0,
+    ):
         self.source, self.root, self.val_fraction, self.background = source, root, val_fraction, background
+        self.test_fraction = test_fraction
         self.num_classes = SOURCES[source].classes or 0  # of a folder when one of its sets is open
         self._classes: dict[str, list[str]] = {}  # by what has them
         self._trained: Mapping[str, Any] | None = None
@@ -131,8 +140,12 @@ class ImageSplits:
         return "train" in self.__dict__  # where cached_property keeps it
 
     def _open(self, train: bool) -> Any:
-        dataset = open_source(self.source, Path(self.root).expanduser(), train)
-        if isinstance(dataset, ClassFolders):
+        root = Path(self.root).expanduser()
+        if self.test_fraction:
+            dataset: Any = split_folder(root, train, self.test_fraction)
+        else:
+            dataset = open_source(self.source, root, train)
+        if hasattr(dataset, "background"):
             dataset.background = self.background
         names = class_names(dataset)
         if len(names) == 1:

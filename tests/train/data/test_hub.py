@@ -1,0 +1,128 @@
+"""Datasets of the library `datasets` and WebDataset shards, made in the test; and folders that are not split."""
+
+import io
+import tarfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from train.data.module import ImageData
+from train.data.sources import open_source
+
+datasets = pytest.importorskip("datasets")
+NAMES = ("ant", "bee", "cat")
+
+
+def picture(number: int) -> Image.Image:
+    return Image.fromarray(np.full((9, 12, 3), number, np.uint8))
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def saved(tmp_path, label, labels: list, image: str = "image"):
+    features = datasets.Features({image: datasets.Image(), "note": datasets.Value("string"), "label": label})
+    columns = {image: [picture(i) for i in range(6)], "note": ["x"] * 6, "label": labels}
+    splits = {name: datasets.Dataset.from_dict(columns, features=features) for name in ("train", "validation")}
+    folder = tmp_path / "saved"
+    datasets.DatasetDict(splits).save_to_disk(folder)
+    return folder
+
+
+def test_saved_dataset(tmp_path):
+    folder = saved(tmp_path, datasets.ClassLabel(names=list(NAMES)), [0, 1, 2, 0, 1, 2])
+    data = ImageData(source="hub", root=str(folder), size=[8, 8], val_fraction=0.34, batch_size=2, workers=0)
+    data.setup()
+    assert (data.num_classes, data.preprocessing().classes) == (3, NAMES)
+    assert sorted(data.train_labels().tolist() + [data.splits().train.targets[i] for i in data.splits().parts[1]]) == [
+        0, 0, 1, 1, 2, 2
+    ]  # fmt: skip
+    items = [data.splits().test[i] for i in range(6)]
+    assert [(image.getpixel((0, 0))[0], label) for image, label in items] == [(i, i % 3) for i in range(6)]
+    images, targets = next(iter(data.train_dataloader()))
+    assert (images.shape, len(targets)) == ((2, 3, 8, 8), 2)
+
+
+def test_labels_that_are_texts(tmp_path):
+    folder = saved(tmp_path, datasets.Value("string"), ["cat", "ant", "cat", "bee", "ant", "bee"], image="img")
+    dataset = open_source("hub", folder, train=True)
+    assert (dataset.classes, dataset.targets) == (list(NAMES), [2, 0, 2, 1, 0, 1])
+
+
+def test_nothing_is_downloaded_unasked():
+    with pytest.raises(FileNotFoundError, match=r"--data\.download true"):
+        ImageData(source="hub", root="nobody/nothing").setup()
+
+
+def test_columns_without_labels(tmp_path):
+    dataset = datasets.Dataset.from_dict(
+        {"image": [picture(0)]}, features=datasets.Features({"image": datasets.Image()})
+    )
+    datasets.DatasetDict({"train": dataset}).save_to_disk(tmp_path / "saved")
+    with pytest.raises(FileNotFoundError, match="no column of labels among image"):
+        open_source("hub", tmp_path / "saved", train=True)
+
+
+def write_shard(path, samples):
+    with tarfile.open(path, "w") as tar:
+        for key, (image, label) in samples.items():
+            buffer = io.BytesIO()
+            image.save(buffer, "png")
+            for ending, content in (("png", buffer.getvalue()), ("cls", str(label).encode())):
+                info = tarfile.TarInfo(f"{key}.{ending}")
+                info.size = len(content)
+                tar.addfile(info, io.BytesIO(content))
+
+
+def test_webdataset_shards(tmp_path):
+    for shard in range(2):
+        samples = {f"{i:03d}": (picture(i), i % 3) for i in range(3 * shard, 3 * shard + 3)}
+        write_shard(tmp_path / f"train-{shard}.tar", samples)
+    write_shard(tmp_path / "test-0.tar", {f"{i}": (picture(i), i) for i in range(3)})
+    train, test = (open_source("webdataset", tmp_path, train) for train in (True, False))
+    assert (train.classes, train.targets, len(test)) == (["0", "1", "2"], [0, 1, 2, 0, 1, 2], 3)
+    assert [train[i][0].getpixel((0, 0))[0] for i in range(6)] == list(range(6))
+    with pytest.raises(FileNotFoundError, match=r"train\*\.tar"):
+        open_source("webdataset", tmp_path / "empty", train=True)
+
+
+def unsplit(tmp_path, count: int = 10):
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+        for i in range(count):
+            picture(i).save(tmp_path / name / f"{i}.png")
+    return ImageData(source="folder", root=str(tmp_path), test_fraction=0.3, size=[8, 8])
+
+
+def test_folder_that_is_not_split(tmp_path):
+    splits = unsplit(tmp_path).splits()
+    parts = {name: {path for path, _ in getattr(splits, name).samples} for name in ("train", "test")}
+    assert not parts["train"] & parts["test"]
+    assert len(parts["train"] | parts["test"]) == 30
+    for name in NAMES:
+        assert sum(f"/{name}/" in path for path in parts["test"]) == 3
+    again = ImageData(source="folder", root=str(tmp_path), test_fraction=0.3, size=[8, 8], seed=7).splits()
+    assert again.test.samples == splits.test.samples
+
+
+def test_errors_of_unsplit_folders(tmp_path):
+    unsplit(tmp_path, count=1)
+    with pytest.raises(ValueError, match="a class needs two"):
+        _ = ImageData(source="folder", root=str(tmp_path), test_fraction=0.3).splits().train
+    with pytest.raises(FileNotFoundError, match=r"--data\.test_fraction"):
+        _ = ImageData(source="folder", root=str(tmp_path)).splits().train
+    (tmp_path / "train").mkdir()
+    with pytest.raises(ValueError, match="has train"):
+        _ = ImageData(source="folder", root=str(tmp_path), test_fraction=0.3).splits().train
+    with pytest.raises(ValueError, match="source `folder`"):
+        ImageData(source="mnist", test_fraction=0.3)
+
+
+def test_more_images_than_there_are(tmp_path):
+    unsplit(tmp_path)
+    data = ImageData(source="folder", root=str(tmp_path), test_fraction=0.3, size=[8, 8], train_size=20)
+    with pytest.raises(ValueError, match="asks for 20 images, and there are 19"):
+        data.train_dataset()

@@ -1,0 +1,133 @@
+"""Images of the library `datasets`: of the Hub, of a folder that it saved, or of WebDataset shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+
+from performer_string.images.normalisation import BACKGROUND
+from performer_string.images.reading import as_rgb
+
+LABELS = ("label", "labels", "cls", "class", "fine_label", "target")  # names of the column of labels, in this order
+IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp")  # names of the column of images, where several hold some
+SPLITS = {True: ("train",), False: ("test", "validation", "val", "valid")}
+
+
+def load(name: str) -> Any:
+    """Return the library `datasets`.
+
+    Raises:
+        OSError: it is not installed.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise OSError(f"data.source {name} needs the package datasets: pip install datasets") from error
+    return datasets
+
+
+def column(dataset: Any, kinds: tuple[str, ...], names: Sequence[str], what: str) -> str:
+    """Return the column that holds images or labels: the only one of a kind, else the first that has a usual name.
+
+    Args:
+        dataset: of the library `datasets`.
+        kinds: names of classes of its features.
+        names: usual names.
+        what: for the message.
+
+    Raises:
+        OSError: there is none.
+    """
+    of_kind = [name for name, feature in dataset.features.items() if type(feature).__name__ in kinds]
+    if len(of_kind) == 1:
+        return of_kind[0]
+    for name in names:
+        if name in (of_kind or dataset.features):
+            return name
+    raise OSError(f"no column of {what} among {', '.join(dataset.features)}: name it {names[0]}")
+
+
+class HubImages(torch.utils.data.Dataset[tuple[Image.Image, int]]):
+    """A split of the library `datasets` as pairs of an image and a class.
+
+    Args:
+        dataset: the split.
+
+    Attributes:
+        classes: names of the classes in the order of their labels.
+        targets: the label of each image.
+        background: colour beneath transparent images.
+    """
+
+    background: Sequence[int] = BACKGROUND
+
+    def __init__(self, dataset: Any):
+        self.dataset = dataset
+        self.image = column(dataset, ("Image",), IMAGES, "images")
+        label = column(dataset, ("ClassLabel",), LABELS, "labels")
+        labels = dataset[label]
+        names = getattr(dataset.features[label], "names", None)
+        if names is None:  # numbers or texts
+            distinct = sorted(set(labels))
+            numbers = {value: number for number, value in enumerate(distinct)}
+            names, labels = [str(value) for value in distinct], [numbers[value] for value in labels]
+        self.classes, self.targets = list(names), [int(value) for value in labels]
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        try:
+            image = self.dataset[int(index)][self.image]
+            return as_rgb(image, self.background), self.targets[index]
+        except OSError:
+            raise
+        except Exception as error:  # as of files
+            raise OSError(f"{type(error).__name__}: {error}") from error
+
+
+def first_split(splits: Any, train: bool, where: str) -> HubImages:
+    """Return the training or the test split among some.
+
+    Raises:
+        OSError: none has a usual name.
+    """
+    for name in SPLITS[train]:
+        if name in splits:
+            return HubImages(splits[name])
+    raise OSError(f"{where} has the splits {', '.join(splits)}, and none of {', '.join(SPLITS[train])}")
+
+
+def hub_images(root: Path, train: bool, download: bool) -> Any:
+    """Return a split of a folder of `save_to_disk`, of a folder that `load_dataset` reads, or of a name on the Hub.
+
+    Raises:
+        OSError: it cannot be read, or would have to be downloaded without being asked for.
+    """
+    datasets = load("hub")
+    if (root / "dataset_dict.json").is_file():
+        return first_split(datasets.load_from_disk(str(root)), train, str(root))
+    if not root.exists() and not download:
+        raise FileNotFoundError(f"there is no folder {root}, and a name on the Hub needs --data.download true")
+    return first_split(datasets.load_dataset(str(root)), train, str(root))
+
+
+def webdataset_images(root: Path, train: bool, download: bool) -> Any:
+    """Return the images of the shards `root/train*.tar`, or `root/test*.tar` (or `val*`), or of folders of such names.
+
+    Samples are an image (jpg, png, webp) and a class (cls). The library writes them to its cache once, so that any
+    sample can be read at any time: a resumed run goes on exactly.
+
+    Raises:
+        OSError: there are no shards, or they cannot be read.
+    """
+    for name in SPLITS[train]:
+        shards = sorted(map(str, [*root.glob(f"{name}*.tar"), *root.glob(f"{name}/*.tar")]))
+        if shards:
+            splits = load("webdataset").load_dataset("webdataset", data_files={name: shards})
+            return HubImages(splits[name])
+    raise FileNotFoundError(f"there is no {SPLITS[train][0]}*.tar in {root}")

@@ -1,0 +1,126 @@
+"""Losses of a classifier by name, with weights of the classes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+from torchvision.ops import sigmoid_focal_loss
+
+from performer_string.utils.registry import lookup
+from performer_string.utils.validation import check_types
+
+BALANCED = "balanced"
+
+
+@dataclass
+class LossConfig:
+    """The loss that a classifier is trained by. Label smoothing is `optim.label_smoothing`, for each of them.
+
+    Attributes:
+        name: `cross-entropy`; `bce`, binary cross-entropy of each class, as in "ResNet strikes back"
+            (arXiv:2110.00476); or `focal`, binary too, with less weight for what is classified well (arXiv:1708.02002).
+        class_weights: one for each class in the order of their labels; `balanced` for the inverse of their frequency
+            in the training images, with a mean of 1 over these images; none for equal weights.
+        focal_gamma: of the focal loss, (1 - p)^gamma.
+    """
+
+    name: Literal["cross-entropy", "bce", "focal"] = "cross-entropy"
+    class_weights: list[float] | Literal["balanced"] | None = None
+    focal_gamma: float = 2.0
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        lookup("loss", self.name, LOSSES)
+        weights = self.class_weights
+        if isinstance(weights, str):
+            if weights != BALANCED:
+                raise ValueError(
+                    f"class_weights has to be balanced, numbers for all classes, or none, not {weights!r}."
+                )
+        elif weights is not None and (min(weights, default=0.0) < 0 or sum(weights) <= 0):
+            raise ValueError(f"class_weights have to be 0 or more, and one of them above 0, not {weights}.")
+        if self.focal_gamma < 0:
+            raise ValueError(f"focal_gamma has to be 0 or more, not {self.focal_gamma}.")
+
+
+def soft_labels(targets: Tensor, classes: int, smoothing: float) -> Tensor:
+    """Return labels as probabilities.
+
+    Args:
+        targets: classes [B], or probabilities [B, classes] of mixed images.
+        classes: how many there are.
+        smoothing: the share that is spread over all classes.
+
+    Returns:
+        [B, classes].
+    """
+    labels = F.one_hot(targets, classes).float() if targets.ndim == 1 else targets
+    return labels * (1 - smoothing) + smoothing / classes
+
+
+def cross_entropy(
+    logits: Tensor, targets: Tensor, weights: Tensor | None, smoothing: float, config: LossConfig
+) -> Tensor:
+    """Return torch's cross-entropy. Arguments as of `classification_loss`."""
+    return F.cross_entropy(logits, targets, weights, label_smoothing=smoothing)
+
+
+def binary(logits: Tensor, targets: Tensor, weights: Tensor | None, smoothing: float, config: LossConfig) -> Tensor:
+    """Return the binary cross-entropy, the mean over samples and classes."""
+    labels = soft_labels(targets, logits.shape[-1], smoothing)
+    return F.binary_cross_entropy_with_logits(logits, labels, weights)
+
+
+def focal(logits: Tensor, targets: Tensor, weights: Tensor | None, smoothing: float, config: LossConfig) -> Tensor:
+    """Return the focal loss without its factor alpha, the mean over samples and classes."""
+    labels = soft_labels(targets, logits.shape[-1], smoothing)
+    losses = sigmoid_focal_loss(logits, labels, alpha=-1, gamma=config.focal_gamma)
+    return (losses if weights is None else losses * weights).mean()
+
+
+Loss = Callable[[Tensor, Tensor, "Tensor | None", float, LossConfig], Tensor]
+LOSSES: dict[str, Loss] = {"cross-entropy": cross_entropy, "bce": binary, "focal": focal}
+
+
+def balanced_weights(labels: Tensor, classes: int) -> Tensor:
+    """Return weights in inverse proportion to the frequency of each class, with a mean of 1 over the labels.
+
+    Args:
+        labels: of the training images.
+        classes: how many there are; one without an image has the weight 0.
+    """
+    counts = torch.bincount(labels, minlength=classes).float()
+    present = counts > 0
+    weights = torch.where(present, len(labels) / (present.sum() * counts.clamp(min=1)), 0.0)
+    return weights
+
+
+def class_weights(config: LossConfig, classes: int, labels: Tensor | None) -> Tensor | None:
+    """Return the weight of each class, or None where all are equal.
+
+    Args:
+        config: of the loss.
+        classes: how many there are.
+        labels: of the training images; None for a source that does not list them.
+
+    Raises:
+        ValueError: another number of weights than classes, or `balanced` without labels.
+    """
+    weights = config.class_weights
+    if weights is None:
+        return None
+    if isinstance(weights, str):
+        if labels is None:
+            raise ValueError(
+                "class_weights: balanced needs a source that lists its labels (targets), and this one draws or streams "
+                "its images. Give a number for each class."
+            )
+        return balanced_weights(labels, classes)
+    if len(weights) != classes:
+        raise ValueError(f"class_weights has to hold {classes} numbers, one for each class, not {len(weights)}.")
+    return torch.tensor(weights)
