@@ -7,10 +7,11 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, image_size, number_of_images
@@ -185,18 +186,39 @@ def batches(
         yield data.normalise(batch.to(device)), targets
 
 
+class ImageResults(NamedTuple):
+    """What a model makes of each image.
+
+    Attributes:
+        right: whether its class is the most probable one, bool [N].
+        loss: cross-entropy, [N].
+    """
+
+    right: Tensor
+    loss: Tensor
+
+
 @torch.inference_mode()
+def measure_images(
+    trained: Trained, size: Size, options: argparse.Namespace, device: torch.device, title: str = ""
+) -> ImageResults:
+    """Return what a model makes of each image of a size; arguments as of `batches`."""
+    vit = trained.classifier.vit.to(device)
+    right, loss = [], []
+    with vit.cached():
+        for images, targets in batches(trained, size, options, device, title):
+            logits = vit(images).float().cpu()
+            right.append(logits.argmax(-1) == targets)
+            loss.append(F.cross_entropy(logits, targets, reduction="none"))
+    return ImageResults(torch.cat(right), torch.cat(loss))
+
+
 def count_right(
     trained: Trained, size: Size, options: argparse.Namespace, device: torch.device, title: str = ""
 ) -> tuple[int, int]:
     """Return how many images of a size a model classifies correctly, and of how many; arguments as of `batches`."""
-    vit = trained.classifier.vit.to(device)
-    right = total = 0
-    with vit.cached():
-        for images, targets in batches(trained, size, options, device, title):
-            right += int((vit(images).argmax(-1).cpu() == targets).sum())
-            total += len(targets)
-    return right, total
+    right = measure_images(trained, size, options, device, title).right
+    return int(right.sum()), len(right)
 
 
 def accuracy_columns(trained: Trained, right: int, total: int, split: str) -> Row:
@@ -216,14 +238,15 @@ def accuracy_columns(trained: Trained, right: int, total: int, split: str) -> Ro
     }
 
 
+def accuracy_row(trained: Trained, size: Size, right: int, total: int, split: str) -> Row:
+    """Return the row of a model's accuracy at a resolution; arguments as of `accuracy_columns`."""
+    tokens = math.prod(trained.classifier.vit.grid(*size))
+    columns = accuracy_columns(trained, right, total, split)
+    return {"model": trained.name, "resolution": size, "tokens": tokens, **columns}
+
+
 def accuracies(models: Sequence[Trained], options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row with the accuracy of each model at each resolution."""
     for trained in models:
         for size in options.resolutions:
-            right, total = count_right(trained, size, options, device)
-            yield {
-                "model": trained.name,
-                "resolution": size,
-                "tokens": math.prod(trained.classifier.vit.grid(*size)),
-                **accuracy_columns(trained, right, total, options.split),
-            }
+            yield accuracy_row(trained, size, *count_right(trained, size, options, device), options.split)

@@ -68,6 +68,9 @@ EVALUATIONS: dict[str, Entry] = {
         "eval.accuracy.ablation",
         "accuracy of models with one thing changed at a time, as differences to the baseline recipe, seed by seed",
     ),
+    "compare": Entry(
+        "eval.accuracy.compare", "one table of models: accuracy, paired differences, cost and training, with curves"
+    ),
     "cost": Entry(
         "eval.accuracy.cost", "parameters, operations, time, memory and accuracy of models at each resolution"
     ),

@@ -25,6 +25,7 @@ from eval.plotting.axes import legend_above, note_below
 from eval.plotting.style import line_styles, panels
 from eval.report import Row
 from eval.statistics import without_seed
+from eval.training_log import has_log, read_log
 from train.run_folder import METRICS
 
 ON_CPU = True
@@ -47,27 +48,9 @@ def first_step_below(steps: Sequence[int], losses: Sequence[float], threshold: f
     return None
 
 
-def logged_scalars(run: Path) -> dict[str, tuple[list[int], list[float]]]:
-    """Return steps and values of each scalar that a run logged; of a step logged twice, the later value.
-
-    Raises:
-        FileNotFoundError: a folder without TensorBoard's files.
-    """
-    if not any(run.glob("events*")):
-        raise FileNotFoundError(f"{run} is not the folder of a run: it has no TensorBoard events (events.*).")
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # slow to import
-
-    events = EventAccumulator(str(run), size_guidance={"scalars": 0}).Reload()
-    scalars = {}
-    for tag in events.Tags()["scalars"]:
-        by_step = {event.step: event.value for event in events.Scalars(tag)}
-        scalars[tag] = (sorted(by_step), [by_step[step] for step in sorted(by_step)])
-    return scalars
-
-
 def with_logs(paths: Sequence[Path]) -> list[Path]:
     """Return the folders of runs among several paths, and say which paths are skipped; a single one is not."""
-    runs = [path for path in paths if any(path.glob("events*"))]
+    runs = [path for path in paths if has_log(path)]
     skipped = [str(path) for path in paths if path not in runs and path.exists()]
     if runs and skipped:
         tqdm.write(f"Skipped, for want of TensorBoard's files: {', '.join(skipped)}", file=sys.stderr)
@@ -79,16 +62,17 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     if options.window < 1:
         raise ValueError(f"--window has to be 1 or more, not {options.window}.")
     for run in tqdm(with_logs(options.run), desc="runs", leave=False, disable=None):
-        logged = logged_scalars(run)
+        logged = read_log(run)
         if LOSS not in logged:
             raise ValueError(f"{run} has logged no {LOSS}.")
-        steps, losses = logged[LOSS]
-        accuracies = [values[-1] for tag, (_, values) in logged.items() if tag.startswith("val/accuracy")]
+        steps, losses = logged[LOSS].steps, logged[LOSS].values
+        accuracies = [scalar.values[-1] for tag, scalar in logged.items() if tag.startswith("val/accuracy")]
         left = first_step_below(steps, losses, options.threshold, options.window)
         yield {
             "run": run.absolute().name,  # of "." too
             "finished": (run / METRICS).is_file(),
-            "steps": max(at[-1] for tag, (at, _) in logged.items() if tag == LOSS or tag.startswith("val/")) + 1,
+            "steps": max(scalar.steps[-1] for tag, scalar in logged.items() if tag == LOSS or tag.startswith("val/"))
+            + 1,
             "left the plateau at step": "" if left is None else left,
             "lowest accuracy": round(100 * min(accuracies), 2) if accuracies else "",
             "window": options.window,
@@ -124,7 +108,7 @@ def plot(rows: Sequence[Row]) -> Figure:
         steps, means = smoothed(row)
         shares = [100 * step / row["steps"] for step in steps]
         axes[0].plot(shares, means, color=style["color"], linestyle=style["linestyle"], linewidth=0.8)
-    axes[0].set(xlabel="% of the training", ylabel="training loss", ylim=(0, None))
+    axes[0].set(xlabel="% of the training", ylabel="training loss", xlim=(0, 100), ylim=(0, None))
     for row in left:
         style = {**styles[without_seed(row["run"])], "linestyle": "none"}
         share = 100 * row["left the plateau at step"] / row["steps"]

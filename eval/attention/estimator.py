@@ -43,8 +43,8 @@ TITLES = {  # of the columns that are in the table and the plot, averaged over h
     "entropy / log N": "entropy / log N",
     "top share": "share of the top token",
     "weight on blanks": "weight on blank patches",
-    "TV to softmax": "total variation to softmax",
-    "TV to expected": "total variation to the expected kernel",
+    "TV to softmax": "TV to softmax",
+    "TV to expected": "TV to the expected kernel",
     "distance": "mean distance in patches",
 }
 OF_EQUAL_WEIGHTS = {"weight on blanks": "share of blanks", "distance": "distance of uniform"}
@@ -204,7 +204,7 @@ def plot(rows: Sequence[Row]) -> Figure:
             axis.plot(list(points), list(points.values()), **style)
         if len(sizes) > 1:
             size_axis(axis, sizes)
-            mark_training(axis, rows)
+            mark_training(axis, rows, named=False)
         else:
             axis.set(xlabel="layer", xticks=layers)
         if name in OF_EQUAL_WEIGHTS:
@@ -217,8 +217,11 @@ def plot(rows: Sequence[Row]) -> Figure:
     if len(sizes) > 1:
         handles += [Line2D([], [], label=f"layer {layer}", color=style["color"]) for layer, style in colours.items()]
     legend_above(figure, handles=[*handles, Line2D([], [], label="equal weights", color=GREY, linewidth=0.8)])
+    trained = "; vertical line: training size" if len(sizes) > 1 else ""
     size = f" of {sizes[0]} px" if len(sizes) == 1 else ""
-    note_below(figure, f"{split_of(rows)}{rows[0]['images']} images{size}; means over heads")
+    note_below(
+        figure, f"{split_of(rows)}{rows[0]['images']} images{size}; means over heads; TV: total variation{trained}"
+    )
     return figure
 
 

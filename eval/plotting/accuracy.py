@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
@@ -40,20 +40,24 @@ def group_by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
     return {model: sorted(of_model, key=lambda row: row["resolution"].side) for model, of_model in models.items()}
 
 
-def accuracy_lines(models: dict[str, list[Row]]) -> Figure:
+def accuracy_lines(models: Mapping[str, Sequence[Row]]) -> Figure:
     """Draw a line for each model, with a band from its lowest to its highest seed, or bars of a single seed."""
-    rows = [row for of_model in models.values() for row in of_model]
     figure = new_figure(width=5.0, height=3.1)
-    axis = figure.subplots()
+    draw_lines(figure.subplots(), models, line_styles(list(models)))
+    legend_above(figure)
+    note_below(figure, note_of([row for of_model in models.values() for row in of_model]))
+    return figure
+
+
+def draw_lines(axis: Axes, models: Mapping[str, Sequence[Row]], styles: Mapping[str, Any]) -> None:
+    """Draw the lines of models into a panel; arguments as of `accuracy_lines`, and the style of each model."""
+    rows = [row for of_model in models.values() for row in of_model]
     scale = AccuracyScale(rows)
-    for number, (model, style) in enumerate(line_styles(list(models)).items()):
+    for number, (model, style) in enumerate(styles.items()):
         draw_model(axis, models[model], model, scale, beside(axis, number, len(models)), style)
     size_axis(axis, ascending(row["resolution"] for row in rows))
     mark_training(axis, rows)
     scale.finish(axis, rows)
-    legend_above(figure)
-    note_below(figure, note_of(rows))
-    return figure
 
 
 def draw_model(axis: Axes, rows: Sequence[Row], label: str, scale: AccuracyScale, shift: Any, style: Any) -> None:
@@ -112,7 +116,8 @@ class AccuracyScale:
         majority = rows[0].get(MAJORITY)
         if self.errors:
             axis.set_yscale("log")
-            highest = max(1.0, *(100 - row["accuracy"] for row in rows), *self.values(mean_over_seeds(rows), "low"))
+            ends = [row["low"] for row in (mean_over_seeds(rows) if "resolution" in rows[0] else rows)]
+            highest = max(1.0, *(100 - row["accuracy"] for row in rows), *(100 - end for end in ends))
             axis.set_ylim(self.least * 0.8, min(100, highest * 1.6))
             ticks = [tick for tick in (0.01, 0.1, 1, 10, 100) if 2 * self.least < tick <= axis.get_ylim()[1]]
             axis.set_yticks([self.least, *ticks], ["none", *(f"{tick:g}" for tick in ticks)])

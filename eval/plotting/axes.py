@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
 from eval.plotting.style import GREY
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
+# Multiples of a power of ten that have ticks: the first ones that give three.
+STEPS = [(1,), (1, 2, 5), (1, 1.5, *range(2, 10)), [n / 2 for n in range(2, 20)], [n / 10 for n in range(10, 100)]]
+
 
 def error_bars(rows: Sequence[Row], value: str = "accuracy") -> list[list[float]]:
     """Return the distances of `low` and `high` from a value, as matplotlib takes them."""
@@ -28,15 +32,20 @@ def error_bars(rows: Sequence[Row], value: str = "accuracy") -> list[list[float]
     ]
 
 
-def mark_training(axis: Axes, rows: Sequence[Row]) -> None:
-    """Draw a line at each training resolution, named above the panel, on an axis that has its sizes already.
+def mark_training(axis: Axes, rows: Sequence[Row], named: bool = True) -> None:
+    """Draw a line at each training resolution on an axis that has its sizes already.
 
-    Rows of some old results do not have it.
+    Args:
+        axis: where to draw.
+        rows: with `trained at`, which some old results do not have.
+        named: write what the line is above the panel, where it has no title.
     """
     for size in unique((row for row in rows if row.get("trained at")), "trained at"):
         low, high = axis.get_xlim()
         axis.set_xlim(min(low, size.side / 1.08), max(high, size.side * 1.08))  # where no model was tested at it
         axis.axvline(size.side, color=GREY, linewidth=0.8, zorder=0)
+        if not named:
+            continue
         place: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
         axis.annotate("trained here", (size.side, 1.0), (0, 2), fontsize=6, color=GREY, ha="center", **place)
 
@@ -115,15 +124,19 @@ def legend_width(names: Sequence[str], columns: int, fontsize: float = 7.0) -> f
 
 def note_below(figure: Figure, text: str) -> None:
     """Write below a figure what its caption has to say: split, images, and what bars and bands are."""
-    figure.supxlabel(text, fontsize=6, color=GREY)
+    per_line = int(figure.get_figwidth() * 72 / (6 * 0.52))
+    figure.supxlabel("\n".join(textwrap.wrap(text, per_line)), fontsize=6, color=GREY)
 
 
 def plain_logarithm(axis: Axis) -> None:
-    """Label a logarithmic axis with plain numbers: 1, 10, 100, and 2 and 5 between them where it is short."""
+    """Label a logarithmic axis with plain numbers, and with enough of them where it is short of a decade."""
     low, high = axis.get_view_interval()
-    decades = math.log10(high / low)
-    steps = (1.0, 2.0, 5.0) if decades < 2.2 else (1.0,)
-    axis.set_major_locator(LogLocator(10, subs=steps, numticks=8))
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    for steps in STEPS:
+        ticks = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
+        if len(ticks) >= 3:
+            break
+    axis.set_major_locator(FixedLocator(ticks[:: math.ceil(len(ticks) / 8)]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain_number(value)))
     axis.set_minor_formatter(NullFormatter())
 

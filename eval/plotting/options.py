@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from matplotlib.font_manager import FontProperties
+
 from eval.plotting.style import paper_style, width_in_inches
 from eval.statistics import seed_of, without_seed
 
@@ -144,6 +146,10 @@ def draw(evaluation: Evaluation, rows: Sequence[Row], options: argparse.Namespac
     """
     with paper_style(options.width):
         figure = evaluation.plot(rows)
-        if options.title:
+        if options.title and figure.legends:
+            figure.legends[0].set_title(
+                options.title, prop=FontProperties(size=9)
+            )  # a suptitle would lie on the legend
+        elif options.title:
             figure.suptitle(options.title, fontsize=9)
     return figure

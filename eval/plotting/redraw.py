@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from eval.cli import Entry
 
 SIZES = ("resolution", "trained at")
-TEXTS = {"model", "run", "method", "attention", "encoding", "map", "name", "part", "level", "quantity", "losses"}
-TEXTS |= {"class", "taken for", "other", "image", "kind", "query", "answer", "error"}
+TEXTS = {
+    *("model", "reference", "run", "method", "attention", "encoding", "map", "name", "part", "level", "quantity"),
+    *("losses", "validations"),
+    *("class", "taken for", "other", "image", "kind", "query", "answer"),
+}
 COMMAND = re.compile(r"^# command: python -m eval (\S+).*", re.MULTILINE)
 
 

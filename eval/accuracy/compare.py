@@ -1,0 +1,192 @@
+r"""How do models compare: what they get right, what they cost, and how they were trained, in one table?
+
+Differences to the reference are on the same images: their intervals are of the paired bootstrap over images, and over
+seeds as well where a model has several (runs named MODEL-seedSEED). What was measured before for the same weights,
+images and options is read from `results/cache` in the run's folder; --fresh measures it again.
+
+Columns: `model`, `resolution` (pixels), `tokens`, `accuracy`, `low` and `high` (%), `images`, `split`,
+`majority baseline` (%), `trained at`, `loss` (cross-entropy), `reference`, `difference` with `difference low` and
+`difference high` (points of accuracy of all seeds), `parameters (M)`, `GMACs` and `peak MiB` (folded inference of one
+image), `training images/s` (median) and `training peak MiB` (as logged in training), `target` (% of --target) and
+`seconds to target` (of training until a validation at the training resolution reached it), `validations` (accuracy at
+the training resolution as step:%, in the first row of each model). What was not recorded is empty.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from tqdm import tqdm
+
+from eval import checkpoints
+from eval.accuracy.cost import inference
+from eval.bootstrap import paired_difference
+from eval.plotting.comparison import comparison_figure
+from eval.report import Row, accuracy_title, select, unique
+from eval.result_cache import image_results, kept_values, weights_digest
+from eval.speed.measure import multiplications, peak_bytes
+from eval.statistics import mean_over_seeds, seed_of, without_seed
+from eval.training_log import has_log, read_log, seconds_to
+from performer_string import fold
+from train.checkpoint import Trained
+from train.data.sizes import Size, ascending
+
+NAMES = ("model", "reference")  # the columns that have labels
+NOT_RECORDED = "not recorded"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `eval compare`."""
+    checkpoints.add_models(parser, "checkpoint", metavar="RUN")
+    checkpoints.add_image_arguments(parser)
+    parser.add_argument("--reference", help="that differences are to, a run without -seedN (default: the first one)")
+    parser.add_argument("--target", type=float, help="accuracy in % of validation, to say how long it took")
+    parser.add_argument("--fresh", action="store_true", help="measure again what was measured before")
+
+
+def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Yield a row for each model and resolution."""
+    names = checkpoints.names_of(options.checkpoint)
+    groups = list(dict.fromkeys(map(without_seed, names)))
+    reference = without_seed(options.reference or names[0])
+    if reference not in groups:
+        raise ValueError(f"--reference {options.reference}: there is none among {', '.join(groups)}.")
+    if options.target is not None and not 0 < options.target <= 100:
+        raise ValueError(f"--target is an accuracy in %, above 0 and at most 100, not {options.target:g}.")
+    models = checkpoints.load_models(options)
+    digests = {trained.name: weights_digest(trained) for trained in models}
+    results = {
+        (trained.name, size): image_results(trained, size, options, device, digests[trained.name])
+        for trained in tqdm(models, desc="models", leave=False, disable=None)
+        for size in options.resolutions
+    }
+    differences = {
+        (group, size): paired_difference(right_by_seed(results, group, size), right_by_seed(results, reference, size))
+        for group in groups
+        for size in options.resolutions
+    }
+    for trained in models:
+        training = of_training(trained, options.target)
+        for size in options.resolutions:
+            right, loss = results[trained.name, size]
+            mean, low, high = differences[without_seed(trained.name), size]
+            yield {
+                **checkpoints.accuracy_row(trained, size, int(right.sum()), len(right), options.split),
+                "loss": round(float(loss.mean()), 5),
+                "reference": reference,
+                **{"difference": round(mean, 4), "difference low": round(low, 4), "difference high": round(high, 4)},
+                **of_inference(trained, size, device, options.fresh),
+                **training,
+                "validations": training["validations"] if size == options.resolutions[0] else "",
+            }
+
+
+def right_by_seed(results: Mapping[tuple[str, Size], Any], group: str, size: Size) -> dict[int | None, Any]:
+    """Return which images the seeds of a model classify correctly."""
+    return {
+        seed_of(name): result.right.numpy()
+        for (name, at), result in results.items()
+        if at == size and without_seed(name) == group
+    }
+
+
+def of_inference(trained: Trained, size: Size, device: torch.device, fresh: bool) -> Row:
+    """Return parameters, operations and memory of folded inference of one image."""
+    vit = trained.classifier.vit
+
+    @torch.inference_mode()
+    def measure() -> dict[str, float]:
+        folded, cpu = fold(vit).cpu(), torch.device("cpu")
+        operations = multiplications(inference(folded, size, 1, cpu))
+        memory = peak_bytes(inference(folded.to(device), size, 1, device), device)
+        return {"GMACs": float(f"{operations / 1e9:.4g}"), "peak MiB": round(memory / 2**20, 2)}
+
+    settings = {"size": list(size), "device": str(device), "folded": True}
+    parameters = round(sum(p.numel() for p in vit.parameters()) / 1e6, 4)
+    return {"parameters (M)": parameters, **kept_values(trained, settings, fresh, measure)}
+
+
+def of_training(trained: Trained, target: float | None) -> dict[str, Any]:
+    """Return what a run has logged: throughput, memory, validations, and how long it took to a target in %."""
+    run = run_of(trained.path)
+    logged = read_log(run) if run is not None and has_log(run) else {}
+    speed, memory, accuracy = (
+        logged.get(tag) for tag in ("train/images_per_second", "train/peak_memory_mib", "val/accuracy")
+    )
+    seconds = None if accuracy is None or target is None else seconds_to(accuracy, target / 100)
+    points = [] if accuracy is None else zip(accuracy.steps, accuracy.values, strict=True)
+    return {
+        "training images/s": float(f"{statistics.median(speed.values):.4g}") if speed else "",
+        "training peak MiB": round(max(memory.values), 1) if memory else "",
+        "target": "" if target is None else target,
+        "seconds to target": "" if seconds is None else round(seconds, 1),
+        "validations": " ".join(f"{step}:{100 * value:.5g}" for step, value in points),
+    }
+
+
+def run_of(path: Path) -> Path | None:
+    """Return the folder of the run that a checkpoint belongs to; None for a file by itself."""
+    return path.absolute().parents[1] if path.absolute().parent.name == "checkpoints" else None
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Return a line for each model, its seeds together: accuracies, differences, cost and training."""
+    sizes = ascending(row["resolution"] for row in rows)
+    title, means = accuracy_title(rows), mean_over_seeds(rows)
+    return [
+        line_of(title, name, select(rows, resolution=sizes[0]), select(means, model=name), sizes)
+        for name in unique(means, "model")
+    ]
+
+
+def line_of(title: str, name: str, rows: Sequence[Row], means: Sequence[Row], sizes: Sequence[Size]) -> Row:
+    """Return the line of one model.
+
+    Args:
+        title: of the column with the names.
+        name: of the model.
+        rows: of all runs at the first size, for what they recorded.
+        means: of the model, at each size.
+        sizes: in ascending order.
+    """
+    group = without_seed(name.partition(", mean of ")[0])
+    runs = [row for row in rows if without_seed(row["model"]) == group]
+    at = {row["resolution"]: row for row in means}
+    first, last = at[sizes[0]], at[sizes[-1]]
+    line: dict[str, Any] = {title: name}
+    line |= {f"{size} px": "{accuracy:.1f} ({low:.1f}-{high:.1f})".format(**at[size]) for size in sizes}
+    for size in sizes:
+        row = at[size]
+        same = group == row["reference"]
+        ends = row["difference"], row["difference low"], row["difference high"]
+        line[f"difference at {size} px"] = "reference" if same else "{:+.1f} ({:+.1f} to {:+.1f})".format(*ends)
+    line["parameters (M)"] = first["parameters (M)"]
+    for row in [first] if len(sizes) == 1 else [first, last]:
+        line[f"GMACs at {row['resolution']} px"] = row["GMACs"]
+    line[f"peak MiB at {last['resolution']} px"] = last["peak MiB"]
+    line["training images/s"] = mean_cell(runs, "training images/s", "{:.0f}")
+    if first["target"] != "":
+        reached = [row for row in runs if row["seconds to target"] != ""]
+        recorded = any(row["validations"] for row in runs)
+        text = mean_cell([{"x": row["seconds to target"] / 60} for row in reached], "x", "{:.1f}")
+        of_all = f" ({len(reached)} of {len(runs)})" if 0 < len(reached) < len(runs) else ""
+        text = text + of_all if reached else "not reached" if recorded else NOT_RECORDED
+        line[f"minutes to {first['target']:g} % (val)"] = text
+    return line
+
+
+def mean_cell(rows: Sequence[Row], column: str, form: str) -> str:
+    """Return the mean of a column as text, of the runs that have recorded it."""
+    values = [row[column] for row in rows if row[column] != ""]
+    return form.format(statistics.mean(values)) if values else NOT_RECORDED
+
+
+def plot(rows: Sequence[Row]) -> Figure:
+    """Draw accuracy over image size, and validations over the training where they were recorded."""
+    return comparison_figure(rows)

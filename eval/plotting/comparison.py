@@ -1,0 +1,72 @@
+"""Models side by side: accuracy over image size, and the validations of their trainings with bands over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from eval.plotting.accuracy import MOST_LINES, AccuracyScale, accuracy_dots, draw_lines, group_by_model, note_of
+from eval.plotting.axes import legend_above, note_below
+from eval.plotting.style import line_styles, panels
+from eval.report import Row
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MARKED = 12  # points of a curve that have markers at most
+
+
+def comparison_figure(rows: Sequence[Row]) -> Figure:
+    """Draw accuracy over image size, and beside it training curves; dots by model alone, where there are many."""
+    models = group_by_model(rows)
+    if len(models) > MOST_LINES:
+        return accuracy_dots(models)
+    curves = {model: curves_of(of_model) for model, of_model in models.items()}
+    recorded = any(curves.values())
+    figure, axes = panels(2 if recorded else 1, width=6.75 if recorded else 5.0, height=2.9)
+    styles = line_styles(list(models))
+    draw_lines(axes[0], models, styles)
+    if recorded:
+        draw_curves(axes[1], curves, styles, max(row["images"] for row in rows))
+    legend_above(figure, axes[0])
+    note = note_of(rows) + ("; training curves: val split" if recorded else "")
+    note_below(figure, note)
+    return figure
+
+
+def curves_of(rows: Sequence[Row]) -> list[dict[int, float]]:
+    """Return the accuracy in % by step of each run that has recorded it."""
+    texts = [str(row["validations"]).split() for row in rows if row["validations"]]
+    return [{int(step): float(value) for step, value in (point.split(":") for point in text)} for text in texts]
+
+
+def draw_curves(
+    axis: Axes, curves: Mapping[str, Sequence[Mapping[int, float]]], styles: Mapping[str, Any], images: int
+) -> None:
+    """Draw the mean over seeds of each model's validations, with a band from the lowest to the highest seed.
+
+    Args:
+        axis: where to draw.
+        curves: accuracy in % by step, of each seed of each model.
+        styles: of the models.
+        images: how many there are, for the foot of an axis of errors.
+    """
+    points = [{"accuracy": value, "low": value, "images": images} for value in all_values(curves)]
+    scale = AccuracyScale(points)
+    for model, runs in curves.items():
+        steps = sorted(set.intersection(*(set(curve) for curve in runs))) if runs else []
+        at = [scale.values([{"accuracy": curve[step]} for curve in runs], "accuracy") for step in steps]
+        if len(runs) > 1:
+            ends = [min(values) for values in at], [max(values) for values in at]
+            axis.fill_between(steps, *ends, color=styles[model]["color"], alpha=0.12, linewidth=0)
+        every = max(1, len(steps) // MARKED)
+        axis.plot(steps, [fmean(values) for values in at], markevery=every, **styles[model])
+    axis.set_xlabel("training step")
+    scale.finish(axis, points)
+
+
+def all_values(curves: Mapping[str, Sequence[Mapping[int, float]]]) -> list[float]:
+    """Return the accuracies of all curves."""
+    return [value for runs in curves.values() for curve in runs for value in curve.values()]

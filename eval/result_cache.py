@@ -1,0 +1,125 @@
+"""Results of each image, kept beside the run that they are of, so that they are measured once.
+
+A file's name is a digest of all that its content depends on: weights, configuration, images, their size and split,
+and the versions of this project and of torch. Whatever changes makes another file. All of them can be removed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import performer_string
+from eval.checkpoints import ImageResults, measure_images
+from eval.report import results_of
+from train.checkpoint import Trained
+from train.data.sizes import Size
+from train.run_folder import write_aside
+
+FOLDER = "cache"  # in the folder of a run's results
+
+
+def digest(content: Any) -> str:
+    """Return the digest of plain values."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:24]
+
+
+def weights_digest(trained: Trained) -> str:
+    """Return the digest of a model's weights: names, types, shapes and values."""
+    total = hashlib.sha256()
+    for name, tensor in sorted(trained.classifier.vit.state_dict().items()):
+        total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        total.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return total.hexdigest()
+
+
+def images_digest(dataset: Any) -> str:
+    """Return the digest of held-out images: of files their names, sizes and times of change, else their values.
+
+    Images that are drawn, as arrows, have none: how they are drawn is among the settings.
+    """
+    images, indices = getattr(dataset, "dataset", None), getattr(dataset, "indices", None)
+    if images is None or indices is None:
+        return ""
+    total = hashlib.sha256()
+    samples = getattr(images, "samples", None)
+    if samples is not None:
+        for index in indices.tolist():
+            path, label = samples[index]
+            state = os.stat(path)
+            total.update(f"{os.path.relpath(path, images.root)} {label} {state.st_size} {state.st_mtime_ns}\n".encode())
+    elif hasattr(images, "data") and hasattr(images, "targets"):
+        total.update(np.ascontiguousarray(np.asarray(images.data)).tobytes())
+        total.update(np.asarray(images.targets).tobytes() + indices.numpy().tobytes())
+    return total.hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that results depend on."""
+    return {"performer_string": performer_string.__version__, "torch": str(torch.__version__), "format": "1"}
+
+
+def image_results(
+    trained: Trained, size: Size, options: argparse.Namespace, device: torch.device, weights: str
+) -> ImageResults:
+    """Return which images a model classifies correctly and its losses, measured now or before.
+
+    Args:
+        trained: the model, and where its images are.
+        size: of the images.
+        options: `split`, `images` and `fresh` of the command line.
+        device: where to measure.
+        weights: as of `weights_digest`.
+    """
+    data = trained.data
+    images = data.held_out(options.split, size, options.images)
+    key = digest(
+        {
+            "weights": weights,
+            "config": asdict(trained.classifier.vit.config),
+            "images": [data.drawn_from(options.split), len(images), options.split, list(size), images_digest(images)],  # type: ignore[arg-type]
+            "normalised": [data.shift.tolist(), data.scale.tolist(), data.background],
+            "device": device.type,
+            **versions(),
+        }
+    )
+    path = results_of([trained.path]) / FOLDER / f"images-{key}.npz"
+    if path.is_file() and not options.fresh:
+        with np.load(path) as stored:
+            return ImageResults(torch.from_numpy(stored["right"]), torch.from_numpy(stored["loss"]))
+    results = measure_images(trained, size, options, device)
+    keep(path, lambda partial: np.savez(partial, right=results.right.numpy(), loss=results.loss.numpy()))
+    return results
+
+
+def kept_values(
+    trained: Trained, settings: Any, fresh: bool, measure: Callable[[], dict[str, float]]
+) -> dict[str, float]:
+    """Return numbers that depend on a model's configuration and on settings, measured now or before."""
+    key = digest({"config": asdict(trained.classifier.vit.config), "settings": settings, **versions()})
+    path = results_of([trained.path]) / FOLDER / f"cost-{key}.json"
+    if path.is_file() and not fresh:
+        stored: dict[str, float] = json.loads(path.read_text())
+        return stored
+    values = measure()
+    keep(path, lambda partial: partial.write_text(json.dumps(values) + "\n"))
+    return values
+
+
+def keep(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file of results; a folder that cannot be written to is no error."""
+    try:
+        with write_aside(path) as partial:
+            write(partial)
+    except OSError as error:
+        sys.stderr.write(f"{path.name} is not kept for the next time: {error}\n")

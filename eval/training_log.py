@@ -1,0 +1,59 @@
+"""What a run has logged for TensorBoard: the values of each scalar, by step and by the time that training had taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Scalar(NamedTuple):
+    """Values of one scalar, each step once.
+
+    Attributes:
+        steps: ascending.
+        values: at these steps; of a step logged twice, the later one.
+        seconds: of training until then, without the pauses between an interruption and the next `resume`.
+    """
+
+    steps: list[int]
+    values: list[float]
+    seconds: list[float]
+
+
+def has_log(run: Path) -> bool:
+    """Return whether a folder has files of TensorBoard."""
+    return any(run.glob("events.out.tfevents*"))
+
+
+def read_log(run: Path) -> dict[str, Scalar]:
+    """Return the scalars that a run has logged, by tag.
+
+    A run that was resumed has a file for each process. Seconds count on from one file to the next.
+
+    Raises:
+        FileNotFoundError: a folder without TensorBoard's files.
+    """
+    if not has_log(run):
+        raise FileNotFoundError(f"{run} is not the folder of a run: it has no TensorBoard events (events.*).")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # slow to import
+
+    files = [EventAccumulator(str(path), size_guidance={"scalars": 0}).Reload() for path in run.glob("events*")]
+    points: dict[str, dict[int, tuple[float, float]]] = {}
+    before = 0.0  # seconds of the files until now
+    for events in sorted((file for file in files if file.Tags()["scalars"]), key=EventAccumulator.FirstEventTimestamp):
+        logged = {tag: events.Scalars(tag) for tag in events.Tags()["scalars"]}
+        times = [event.wall_time for series in logged.values() for event in series]
+        began = min(events.FirstEventTimestamp(), *times)
+        for tag, series in logged.items():
+            for event in series:
+                points.setdefault(tag, {})[event.step] = (event.value, before + event.wall_time - began)
+        before += max(times) - began
+    return {
+        tag: Scalar(sorted(by_step), *map(list, zip(*(by_step[step] for step in sorted(by_step)), strict=True)))
+        for tag, by_step in points.items()
+    }
+
+
+def seconds_to(scalar: Scalar, target: float) -> float | None:
+    """Return the seconds of training until a scalar reached a target; None where it did not."""
+    return next((s for value, s in zip(scalar.values, scalar.seconds, strict=True) if value >= target), None)

@@ -1,0 +1,114 @@
+"""One table of models: differences, what was recorded in training, and results that are measured once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch.utils.tensorboard import SummaryWriter
+
+from eval import result_cache
+from eval.cli import main
+from eval.training_log import read_log, seconds_to
+from tests.helpers.checkpoints import CONFIG, read, save
+
+FAST = ["--resolutions", "60", "--images", "16"]
+
+
+@pytest.fixture
+def measured(monkeypatch) -> list[str]:
+    """Return the models whose images are measured, in the order of the calls."""
+    names: list[str] = []
+    measure = result_cache.measure_images
+
+    def counted(trained, *rest):
+        names.append(trained.name)
+        return measure(trained, *rest)
+
+    monkeypatch.setattr(result_cache, "measure_images", counted)
+    return names
+
+
+@pytest.mark.slow
+def test_what_was_measured_is_read_again(tmp_path, measured, capsys):
+    one, two = save(tmp_path / "one"), save(tmp_path / "two", replace(CONFIG, attention="softmax"))
+    for more in ([], [], ["--split", "val"], ["--fresh"]):
+        main(["compare", str(one), str(two), *FAST, *more])
+    assert measured == ["one", "two"] * 3  # the second call measures nothing
+    content = torch.load(one, weights_only=True)
+    name = next(iter(content["state_dict"]))
+    content["state_dict"][name] += 1e-3
+    torch.save(content, one)
+    main(["compare", str(one), str(two), *FAST])
+    assert measured == [*["one", "two"] * 3, "one"]  # other weights are another model
+    _, rows = read(tmp_path / "results" / "compare.csv")
+    assert [(row["model"], row["reference"], row["split"]) for row in rows] == [
+        ("one", "one", "test"),
+        ("two", "one", "test"),
+    ]
+    assert float(rows[0]["difference"]) == 0
+    assert "reference" in capsys.readouterr().out
+
+
+def test_accuracy_is_that_of_eval_resolution(tmp_path):
+    path = str(save(tmp_path / "one"))
+    for name, run in (("compare", [path]), ("resolution", ["--checkpoint", path])):
+        main([name, *run, *FAST, "--out", str(tmp_path)])
+    rows = [read(tmp_path / f"{name}.csv")[1][0] for name in ("compare", "resolution")]
+    assert {column: rows[0][column] for column in rows[1]} == rows[1]
+
+
+def log_training(run, speeds, accuracies) -> None:
+    """Write what a training logs, a second a step."""
+    writer = SummaryWriter(str(run))
+    for step, value in enumerate(speeds):
+        writer.add_scalar("train/images_per_second", value, step, walltime=1000.0 + step)
+    for step, value in accuracies.items():
+        writer.add_scalar("val/accuracy", value, step, walltime=1000.0 + step)
+    writer.close()
+
+
+@pytest.mark.slow
+def test_what_training_recorded(tmp_path, capsys):
+    paths = [str(save(tmp_path / f"m-seed{seed}", replace(CONFIG, seed=seed))) for seed in (0, 1)]
+    other = str(save(tmp_path / "other", replace(CONFIG, depth=2)))
+    log_training(tmp_path / "m-seed0", [10, 30, 20], {60: 0.5, 120: 0.9})
+    log_training(tmp_path / "m-seed1", [20], {60: 0.5, 120: 0.6})
+    main(["compare", *paths, other, *FAST, "--target", "80", "--reference", "other", "--out", str(tmp_path)])
+    rows = {row["model"]: row for row in read(tmp_path / "compare.csv")[1]}
+    assert rows["m-seed0"]["training images/s"] == "20.0"
+    assert rows["m-seed0"]["validations"] == "60:50 120:90"
+    seconds = {name: row["seconds to target"] for name, row in rows.items()}
+    assert float(seconds.pop("m-seed0")) == 120
+    assert seconds == {"m-seed1": "", "other": ""}
+    said = capsys.readouterr().out
+    assert "(1 of 2)" in said
+    assert "not recorded" in said
+    assert "| m, mean of 2 seeds " in said
+    assert (tmp_path / "compare.png").stat().st_size > 5000
+
+
+def test_pause_before_resuming_is_no_training(tmp_path):
+    """Each process writes a file; the hours between them are not counted."""
+    for began, step in ((0.0, 0), (36_000.0, 10)):
+        writer = SummaryWriter(str(tmp_path), filename_suffix=str(step))
+        for offset in (0, 5):
+            writer.add_scalar("val/accuracy", step / 10, step + offset, walltime=1000 + began + offset)
+        writer.close()
+    scalar = read_log(tmp_path)["val/accuracy"]
+    assert scalar.steps == [0, 5, 10, 15]
+    assert scalar.seconds == pytest.approx([0, 5, 5, 10])
+    assert (seconds_to(scalar, 1), seconds_to(scalar, 2)) == (pytest.approx(5), None)
+
+
+def test_user_mistakes(tmp_path, capsys):
+    path = str(save(tmp_path / "one"))
+    for more, message in (
+        (["--reference", "two"], "--reference two: there is none among one."),
+        (["--target", "0"], "--target is an accuracy in %, above 0 and at most 100, not 0."),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main(["compare", path, *FAST, *more])
+        assert stop.value.code == 2
+        assert message in capsys.readouterr().err

@@ -1,0 +1,132 @@
+"""Figures and tables: drawn again from CSV files, with labels and order, in every format."""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+
+import pytest
+from matplotlib.figure import Figure
+
+from eval.cli import main
+from eval.plotting.accuracy import AccuracyScale, accuracy_figure
+from eval.plotting.options import for_display
+from eval.plotting.redraw import read_results
+from eval.plotting.style import line_styles, panels, paper_style, width_in_inches
+from eval.report import write_csv
+from eval.tables import latex_cell, latex_table
+from train.data.sizes import Size
+
+RESULT = {"resolution": 60, "accuracy": 50.0, "low": 40.0, "high": 60.0, "images": 9, "null": 10.0, "trained at": 60}
+
+
+@pytest.fixture
+def results(tmp_path):
+    """Return a CSV file as it was written before columns were renamed and the split was in it."""
+    rows = [{"model": f"{name}-seed{seed}", **RESULT} for name in ("a_b", "c") for seed in (0, 1)]
+    path = tmp_path / "resolution.csv"
+    write_csv(path, rows, ["command: python -m eval resolution --split val --checkpoint one"])
+    return path
+
+
+def test_old_results_are_read_with_types_and_split(results):
+    evaluation, rows = read_results(results)
+    assert evaluation == "resolution"
+    assert rows[0]["resolution"] == Size(60, 60)
+    assert rows[0]["accuracy"] == 50.0
+    assert rows[0]["split"] == "val"
+    assert rows[0]["majority baseline"] == 10.0
+
+
+@pytest.mark.slow
+def test_plot_in_every_format_with_labels(results, tmp_path, capsys):
+    out = tmp_path / "paper"
+    options = ["--format", "pdf", "svg", "png", "--table", "latex", "markdown", "csv", "--width", "one-column"]
+    main(["plot", str(results), "--labels", "a_b=A & B", "--order", "c", "--title", "T", "--out", str(out), *options])
+    names = {path.name for path in out.iterdir()}
+    assert names == {f"resolution.{end}" for end in ("pdf", "svg", "png", "tex", "md", "table.csv")}
+    svg = (out / "resolution.svg").read_text()
+    assert "A &amp; B (2 seeds)" in svg
+    assert "val split, 9 images" in svg
+    lines = (out / "resolution.tex").read_text().splitlines()
+    assert lines[4].startswith("c, mean of 2 seeds & ")
+    assert lines[5].startswith(r"A \& B, mean of 2 seeds & $50.0$ {\footnotesize $[40.0, 60.0]$}")
+    assert "| c, mean of 2 seeds" in capsys.readouterr().out
+
+
+def test_equal_figures_are_equal_files(results, tmp_path):
+    for name in ("one", "two"):
+        main(["plot", str(results), "--format", "png", "svg", "--out", str(tmp_path / name)])
+    for ending in ("png", "svg"):
+        one, two = ((tmp_path / name / f"resolution.{ending}").read_bytes() for name in ("one", "two"))
+        assert one == two
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--labels", "b=B"], "--labels: there is no 'b' among a_b, c."),
+        (["--labels", "only one"], "--labels has 1 labels for the 2 names a_b, c."),
+        (["--labels", "a_b=X", "c=X"], "gives two models the label 'X'"),
+        (["--order", "d"], "--order: there is no 'd'"),
+        (["--only", "d"], "--only: there is no 'd'"),
+        (["--width", "wide"], "a width is one-column or two-column, or inches from 1 to 40"),
+        (["--evaluation", "nothing"], "say which one wrote it with --evaluation"),
+        (["--evaluation", "length"], "lacks the column"),
+    ],
+)
+def test_user_mistakes(results, options, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["plot", str(results), *options])
+    assert stop.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_labels_keep_seeds_and_only_leaves_out():
+    rows = [{"model": f"{name}-seed1", "reference": "a"} for name in ("a", "b", "c")]
+    options = argparse.Namespace(labels=["C", "A"], only=["a", "c-seed1"], order=["c"])  # labels as they are shown
+    shown = for_display(rows, ("model", "reference"), options)
+    assert [(row["model"], row["reference"]) for row in shown] == [("C-seed1", "A"), ("A-seed1", "A")]
+
+
+def test_latex_cells():
+    assert latex_cell("+1.2 (-0.3 to +2.7)") == r"$+1.2$ {\footnotesize $[-0.3, +2.7]$}"
+    assert latex_cell("50.0 (40.0-60.0)", "pm") == r"$50.0 \pm 10.0$"
+    assert latex_cell("a_b at 5 %") == r"a\_b at 5 \%"
+    assert r"\begin{tabular}{lr}" in latex_table([{"model": "m", "GMACs": 0.5}])
+
+
+def test_errors_near_all_right_and_accuracies_else():
+    """Lines at 99.9 and 100 % coincide on an axis of accuracies; an error of none has its place."""
+    near = [{"accuracy": value, "images": 500} for value in (99.8, 100.0)]
+    assert AccuracyScale(near).values(near, "accuracy") == pytest.approx([0.2, 0.1])
+    far = [{"accuracy": value, "images": 500} for value in (60.0, 90.0)]
+    assert AccuracyScale(far).values(far, "accuracy") == [60.0, 90.0]
+
+
+def test_many_models_are_dots():
+    rows = [
+        {**RESULT, "model": f"m{i}", "resolution": Size.of(size), "trained at": Size.of(60), "majority baseline": 10.0}
+        for i in range(26)
+        for size in (60, 84)
+    ]
+    figure = accuracy_figure(rows)
+    assert [axis.get_title() for axis in figure.axes] == ["60 px", "84 px"]
+    assert len(figure.axes[0].get_yticklabels()) == 26
+    assert len(accuracy_figure(rows[:4]).axes) == 1
+
+
+def test_width_decides_how_many_panels_stand_beside_each_other():
+    with paper_style(width_in_inches("one-column")):
+        figure, axes = panels(3, columns=3)
+        assert isinstance(figure, Figure)
+        assert figure.get_figwidth() == 3.25
+        assert len({axis.get_subplotspec().colspan.start for axis in axes}) == 1
+    figure, axes = panels(5, columns=3)
+    assert len(figure.axes) == len(axes) == 5  # and no empty one
+
+
+def test_neighbouring_lines_differ_in_grey_too():
+    styles = list(line_styles([str(i) for i in range(20)]).values())
+    for one, two in itertools.pairwise(styles):
+        assert all(one[key] != two[key] for key in ("color", "marker", "linestyle"))
