@@ -16,7 +16,7 @@ def test_several_models_at_several_resolutions(tmp_path, capsys):
     main(["resolution", "--checkpoint", str(one), str(two), "--resolutions", "60", "84"])
     said = capsys.readouterr().out
     assert "| one " in said
-    assert "| majority baseline | " in said
+    assert "| majority baseline " in said
     assert "44.2" in said
     header, rows = read(tmp_path / "results" / "resolution.csv")
     assert header[0] == f"# command: python -m eval resolution --checkpoint {one} {two} --resolutions 60 84"
