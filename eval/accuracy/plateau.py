@@ -2,7 +2,8 @@
 
 On the arrow task the loss stays near that of the majority baseline until a model knows where to look. It then falls
 below a tenth of that within some hundred steps. Seeds differ in when. The loss is the one logged in training
-(TensorBoard), as a mean over the last `--window` logged values.
+(TensorBoard), as a mean over the last `--window` logged values. Photographs have no such plateau: their losses are
+drawn alone where no run falls below `--threshold`.
 
 Columns: `run`, `finished`, `steps`, `left the plateau at step` (empty for never), `lowest accuracy` (% of the last
 validation, over resolutions), `window`, `losses` (all that were logged, as step:loss).
@@ -107,7 +108,8 @@ def plot(rows: Sequence[Row]) -> Figure:
         style = styles[without_seed(row["run"])]
         steps, means = smoothed(row)
         shares = [100 * step / row["steps"] for step in steps]
-        axes[0].plot(shares, means, color=style["color"], linestyle=style["linestyle"], linewidth=0.8)
+        marker = style["marker"] if len(shares) < 4 else ""  # too few for a line
+        axes[0].plot(shares, means, marker=marker, color=style["color"], linestyle=style["linestyle"], linewidth=0.8)
     axes[0].set(xlabel="% of the training", ylabel="training loss", xlim=(0, 100), ylim=(0, None))
     for row in left:
         style = {**styles[without_seed(row["run"])], "linestyle": "none"}

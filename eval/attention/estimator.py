@@ -176,7 +176,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     keys = ("model", "layer", "resolution")
     groups = [{key: row[key] for key in keys} for row in rows if row["head"] == 0]
     return [
-        {**group, **{name: f"{mean_of(rows, name, **group):.3g}" for name in TITLES}}
+        {**group, **{name: f"{mean_of(rows, name, **group):.3g}" for name in TITLES if measured(rows, name)}}
         for group in sorted(groups, key=lambda group: tuple(group.values()))
     ]
 
@@ -226,9 +226,9 @@ def plot(rows: Sequence[Row]) -> Figure:
 
 
 def measured(rows: Sequence[Row], name: str) -> bool:
-    """Return whether a statistic says anything: photographs have no blank patches, and not each kernel is known."""
+    """Return whether a statistic says anything: photographs have few blank patches, and not each kernel is known."""
     if name == "weight on blanks":
-        return any(row["share of blanks"] > 0 for row in rows)
+        return any(row["share of blanks"] > 0.1 for row in rows)
     return any(not math.isnan(row[name]) for row in rows)
 
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+from matplotlib.ticker import MaxNLocator
+
 from eval.plotting.accuracy import MOST_LINES, AccuracyScale, accuracy_dots, draw_lines, group_by_model, note_of
 from eval.plotting.axes import legend_above, note_below
 from eval.plotting.style import line_styles, panels
@@ -64,6 +66,7 @@ def draw_curves(
         every = max(1, len(steps) // MARKED)
         axis.plot(steps, [fmean(values) for values in at], markevery=every, **styles[model])
     axis.set_xlabel("training step")
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     scale.finish(axis, points)
 
 
