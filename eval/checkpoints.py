@@ -37,15 +37,15 @@ class Runs(argparse.Action):
 
 
 def is_no_run(path: Path) -> bool:
-    """Return whether a path is there and is no checkpoint: the table of a sweep, or a folder of something else."""
+    """Return whether a path is there and no checkpoint, as the table of a sweep or a folder of something else is."""
     return path.is_dir() or (path.is_file() and path.suffix in NO_CHECKPOINTS)
 
 
 def add_models(parser: argparse.ArgumentParser, *names: str, **options: Any) -> None:
     """Add the argument of the models, `--checkpoint` unless it has another name."""
     models = "one or more checkpoints, or folders of runs, for the last checkpoint of each; what is no run is skipped"
-    options = {"nargs": "+", "type": find_checkpoint, "action": Runs, "help": models, **options}
-    parser.add_argument(*(names or ("--checkpoint",)), **options)
+    options = {"nargs": "+", "help": models, **options}
+    parser.add_argument(*(names or ("--checkpoint",)), type=find_checkpoint, action=Runs, **options)
 
 
 def add_arguments(parser: argparse.ArgumentParser, images: int = 0) -> None:
@@ -62,9 +62,8 @@ def add_image_arguments(parser: argparse.ArgumentParser, images: int = 0) -> Non
     """Add the options that choose images; `images` is the default of `--images`."""
     sizes = "of the images in pixels: 168, or 96x128 (height x width); those of the training's validation by default"
     parser.add_argument("--resolutions", nargs="+", type=image_size, action=WithoutRepetitions, help=sizes)
-    parser.add_argument(
-        "--positions", choices=("extrapolate", "interpolate"), help="as the model was trained by default"
-    )
+    positions = ("extrapolate", "interpolate")
+    parser.add_argument("--positions", choices=positions, help="as the model was trained by default")
     default = "(default: %(default)s)"
     parser.add_argument("--split", choices=("test", "val"), default="test", help=f"choose models on val only {default}")
     parser.add_argument(
@@ -221,7 +220,7 @@ def count_right(
     return int(right.sum()), len(right)
 
 
-def accuracy_columns(trained: Trained, right: int, total: int, split: str) -> Row:
+def accuracy_columns(trained: Trained, right: int, total: int, split: str) -> dict[str, Any]:
     """Return an accuracy in % with its interval, the split, the majority baseline and the training resolution.
 
     Values have more digits than tables show, so that nothing is rounded twice.
@@ -240,9 +239,8 @@ def accuracy_columns(trained: Trained, right: int, total: int, split: str) -> Ro
 
 def accuracy_row(trained: Trained, size: Size, right: int, total: int, split: str) -> Row:
     """Return the row of a model's accuracy at a resolution; arguments as of `accuracy_columns`."""
-    tokens = math.prod(trained.classifier.vit.grid(*size))
-    columns = accuracy_columns(trained, right, total, split)
-    return {"model": trained.name, "resolution": size, "tokens": tokens, **columns}
+    row = {"model": trained.name, "resolution": size, "tokens": math.prod(trained.classifier.vit.grid(*size))}
+    return row | accuracy_columns(trained, right, total, split)
 
 
 def accuracies(models: Sequence[Trained], options: argparse.Namespace, device: torch.device) -> Iterator[Row]:

@@ -100,7 +100,8 @@ def random_features() -> Figure:
         right.loglog(counts, errors, marker="o", color=colour)
         below = label == "arc-cosine, order 1"
         shown = "FAVOR+ (softmax)" if label == "softmax" else label
-        right.annotate(shown, (counts[1], errors[1]), (0, -32 if below else 8), color=colour, **TEXT)
+        at = 0 if below else 1
+        right.annotate(shown, (counts[at], errors[at]), (-4, -46 if below else 8), color=colour, **TEXT)
     right.set(xlabel="features", ylabel="relative error of one draw", xticks=counts)
     right.set_xticks(counts, [str(count) for count in counts])
     right.set_xticks([], minor=True)
@@ -150,6 +151,8 @@ def invariance() -> Figure:
     right.loglog(counts, [spread[0] / count**0.5 for count in counts], linestyle=":", color=GREY)
     right.annotate("1 / sqrt(draws)", (16, spread[0] / 4), (-4, -16), color=GREY, ha="right", **TEXT)
     right.set(xlabel="draws of features averaged over", title="circulant-string, mean of draws")
+    right.set_yticks([0.05, 0.1, 0.2, 0.5], ["0.05", "0.1", "0.2", "0.5"])
+    right.set_yticks([], minor=True)
     right.set_xticks(counts, [str(count) for count in counts])
     right.set_xticks([], minor=True)
     return figure
@@ -216,11 +219,11 @@ def decays() -> Figure:
     distance = torch.linspace(0, 16, 161)
     offsets = torch.stack([distance, torch.zeros_like(distance)], -1)
     with torch.no_grad():
-        for name, colour, place in (("gaussian", BLUE, 2), ("exponential", ORANGE, 40), ("radial", GREEN, 70)):
+        for name, colour, line in (("gaussian", BLUE, "-"), ("exponential", ORANGE, "--"), ("radial", GREEN, "-.")):
             options = {} if name == "radial" else {"sigma": 4.0}
             values = build_locality(name, num_heads=1, **options).of_offsets(offsets)[0]
-            ax.plot(distance, values, color=colour)
-            ax.annotate(name, (distance[place], values[place]), (6, 3), color=colour, **TEXT)
+            ax.plot(distance, values, line, color=colour, label=name)
+    ax.legend(frameon=False)
     ax.set(xlabel="distance in patches", ylabel="weight of a value", ylim=(0, None))
     return figure
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -100,7 +101,9 @@ class AccuracyScale:
 
     def __init__(self, rows: Sequence[Row]):
         accuracies = [row["accuracy"] for row in rows]
-        self.least = 50 / max(row["images"] for row in rows)  # half an image, in %
+        names = unique(rows, "model") if "model" in rows[0] else [""]
+        seeds = max(Counter(map(without_seed, names)).values())
+        self.least = 50 / max(row["images"] for row in rows) / seeds  # half an image of all seeds, in %
         best, worst = (max(self.least, 100 - f(accuracies)) for f in (max, min))
         self.errors = median(accuracies) >= NEARLY_ALL or (max(accuracies) >= NEARLY_ALL and worst / best > 15)
 
@@ -185,7 +188,7 @@ def finish_dots(axis: Axes, rows: Sequence[Row], scale: AccuracyScale) -> None:
     if scale.errors:
         axis.set_xscale("log")
         axis.set_xlim(scale.least * 0.6, 100)
-        ticks = [tick for tick in (0.1, 1, 10, 100) if tick > 2 * scale.least]
+        ticks = [tick for tick in (0.1, 1, 10, 100) if tick > 6 * scale.least]  # no label on another
         axis.set_xticks([scale.least, *ticks], ["none", *(f"{tick:g}" for tick in ticks)])
         axis.set_xticks([], minor=True)
         axis.axvline(100 - rows[0][MAJORITY], color=GREY, linestyle=":", linewidth=1, zorder=0)

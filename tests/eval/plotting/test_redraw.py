@@ -100,6 +100,10 @@ def test_errors_near_all_right_and_accuracies_else():
     """Lines at 99.9 and 100 % coincide on an axis of accuracies; an error of none has its place."""
     near = [{"accuracy": value, "images": 500} for value in (99.8, 100.0)]
     assert AccuracyScale(near).values(near, "accuracy") == pytest.approx([0.2, 0.1])
+    seeds = [{"model": f"m-seed{seed}", **row} for seed in range(5) for row in near]
+    assert AccuracyScale(seeds).values([{"accuracy": 99.96}, {"accuracy": 100.0}], "accuracy") == pytest.approx(
+        [0.04, 0.02]  # the mean of five seeds is between none and a single image
+    )
     far = [{"accuracy": value, "images": 500} for value in (60.0, 90.0)]
     assert AccuracyScale(far).values(far, "accuracy") == [60.0, 90.0]
 
