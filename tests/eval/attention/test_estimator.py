@@ -143,4 +143,4 @@ def test_estimator_of_checkpoints(tmp_path, capsys):
 
 
 def floats(row: dict) -> dict:
-    return {"head": int(row["head"]), **{k: float(v) for k, v in row.items() if k not in ("model", "head")}}
+    return {"head": int(row["head"]), **{k: float(v) for k, v in row.items() if k not in ("model", "head", "split")}}
