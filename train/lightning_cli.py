@@ -40,6 +40,8 @@ from train.checkpoint import (
 from train.command_line import import_modules
 from train.config import UNREADABLE, current_arguments, options_of, without_unreadable
 from train.data.sizes import Size
+from train.data_check import check_images
+from train.dry_run import report
 from train.run_folder import (
     CHECKPOINTS,
     HISTORY,
@@ -47,6 +49,7 @@ from train.run_folder import (
     clean_up_at_exit,
     latest_checkpoint,
     make_run_folder,
+    name_run_folder,
     write_aside,
 )
 
@@ -71,7 +74,7 @@ class SaveRecipe(SaveConfigCallback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if trainer.is_global_zero:
             config = self.config.clone()
-            config.ckpt_path = None
+            config.ckpt_path, config.check_data = None, False
             with write_aside(Path(config.run_dir) / self.config_filename) as partial:
                 self.parser.save(config, partial, skip_none=False, overwrite=True, multifile=False)
                 if UNREADABLE in (text := partial.read_text()):
@@ -110,6 +113,10 @@ class TrainingCLI(AskedSettingsCLI):
         parser.add_argument("--imports", type=list[str] | str, default=[], help="your modules, imported first")
         parser.add_argument("--compile", type=str, default="", help="a backend of torch.compile, such as inductor")
         parser.add_argument("--checkpoint_every", type=int, default=500, help="steps between saves of last.ckpt")
+        dry = "say what fit would do and how long it takes, after a few steps, and create nothing"
+        parser.add_argument("--dry_run", action="store_true", help=dry)
+        check = "open every image before fit begins, and list those that cannot be read"
+        parser.add_argument("--check_data", action="store_true", help=check)
         parser.link_arguments("seed_everything", "data.seed", compute_fn=check_seed)
         parser.link_arguments("seed_everything", "model.vit.seed", compute_fn=check_seed)
         parser.link_arguments("model.vit.image_size", "data.size", compute_fn=lambda size: list(Size.of(size)))
@@ -130,6 +137,8 @@ class TrainingCLI(AskedSettingsCLI):
             if config.get(group) is None:
                 raise ValueError(f"{group} is there with nothing in it: give it fields, or leave it out.")
         import_modules(config.imports)
+        if not fits and (config.dry_run or config.check_data):
+            raise ValueError(f"--dry_run and --check_data are of fit and resume, not of {self.subcommand}.")
         if config.compile:
             lookup("backend of torch.compile", config.compile, dict.fromkeys([*list_backends(), "aot_eager", "eager"]))
         for name in ("run_dir", "init_from", "ckpt_path"):  # a shell does this not after `=`, nor does YAML
@@ -179,6 +188,9 @@ class TrainingCLI(AskedSettingsCLI):
                 f"{folder} holds a run already. Continue it: {self.parser.prog} resume {shlex.quote(str(folder))}. "
                 f"Or choose another --run_dir."
             )
+        if config.dry_run:
+            config.run_dir = str(folder or name_run_folder())
+            return
         first, new = not rank_zero_only.rank, folder is None or not folder.exists()  # type: ignore[attr-defined]
         if first and (fits or folder is None):  # the other processes write nothing
             folder = folder or make_run_folder()
@@ -207,6 +219,16 @@ class TrainingCLI(AskedSettingsCLI):
             start_from(config.init_from, self.model)
         if config.compile:
             self.model.vit.compile(backend=config.compile)
+
+    def before_fit(self) -> None:
+        """Check the images, and say what the training would do, where that is asked for."""
+        config = self.config[self.subcommand]
+        if config.check_data:
+            check_images(self.datamodule)
+        if config.dry_run:
+            folder = f"{config.run_dir}, {f'which goes on from {self.resumed}' if self.resumed else 'new'}"
+            print(report(self.trainer, self.model, self.datamodule, config.trainer.as_dict(), folder))
+            raise SystemExit(0)
 
     def after_fit(self) -> None:
         """Validate and write the metrics where another callback, or a kill in the last validation, left that out."""

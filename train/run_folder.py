@@ -49,10 +49,15 @@ def remove_partial(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def name_run_folder() -> Path:
+    """Return runs/TIME, where a run without a name is."""
+    return Path(f"runs/{datetime.now():%Y%m%d-%H%M%S}")
+
+
 def make_run_folder() -> Path:
     """Make runs/TIME, or runs/TIME-1 and so on where runs of the same second have taken that."""
-    name = f"runs/{datetime.now():%Y%m%d-%H%M%S}"
-    path, number = Path(name), 0
+    path = name = name_run_folder()
+    number = 0
     while True:
         try:
             path.mkdir(parents=True)
