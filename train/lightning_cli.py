@@ -234,7 +234,9 @@ class TrainingCLI(AskedSettingsCLI):
         """Validate and write the metrics where another callback, or a kill in the last validation, left that out."""
         trainer = self.trainer
         for record in [c for c in trainer.callbacks if isinstance(c, FinalMetrics)]:  # type: ignore[attr-defined]
-            if not (record.complete(trainer) or out_of_time(trainer)):
+            if record.was_finished(trainer):
+                record.say_finished(trainer)
+            elif not (record.complete(trainer) or out_of_time(trainer)):
                 trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
                 record.write(trainer, self.model)
 

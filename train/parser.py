@@ -12,6 +12,7 @@ from lightning.pytorch.cli import LightningArgumentParser
 
 from performer_string.utils.registry import nearest
 from train._compat import option_names, subcommands_of
+from train.parse_errors import in_one_line
 from train.parts import listing
 
 LINKED = {"data.seed", "model.vit.seed"}  # which follow from another field
@@ -34,6 +35,7 @@ class Parser(LightningArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> Any:
         """Write the message with the nearest name to stderr and exit with status 2."""
+        message = in_one_line(message)
         commands = subcommands_of(self)
         names = {*option_names(self)}.union(*(option_names(sub) for sub in commands.values())) - LINKED
         empty = re.search(r'Key "([\w.]+)" not found in namespace', message)

@@ -44,6 +44,20 @@ class FinalMetrics(Callback):
         """Return whether the metrics are of the last step, or there are none."""
         return self.validated_at == trainer.global_step or not trainer.enable_validation
 
+    def was_finished(self, trainer: L.Trainer) -> bool:
+        """Return whether an earlier process has finished the run, and this one has trained nothing."""
+        if self.validated_at is not None or not self.path.is_file():
+            return False
+        return bool(json.loads(self.path.read_text()).get("step") == trainer.global_step)
+
+    def say_finished(self, trainer: L.Trainer) -> None:
+        """Say that there was nothing to do, and how to train for longer."""
+        run = self.path.parent
+        rank_zero_info(
+            f"{run} is finished, at step {trainer.global_step}: {self.path} has its metrics. To train it for longer: "
+            f"{self.program} resume {shlex.quote(str(run))} --trainer.max_epochs {2 * max(1, trainer.current_epoch)}"
+        )
+
     def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         writer = tensorboard(trainer)
         if writer is not None:
@@ -54,7 +68,7 @@ class FinalMetrics(Callback):
             again = f"{self.program} resume {shlex.quote(str(self.path.parent))}"
             again = again if trainer.global_step else "begin again, with more of it"
             rank_zero_info(f"Out of time at step {trainer.global_step}: {again}")
-        elif self.complete(trainer):
+        elif self.complete(trainer) and not self.was_finished(trainer):
             self.write(trainer, module)
 
     def write(self, trainer: L.Trainer, module: L.LightningModule) -> None:
