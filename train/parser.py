@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 import sys
+from enum import Enum
 from typing import Any
 
 import torch
+import yaml
 from jsonargparse.typing import register_type
 from lightning.pytorch.cli import LightningArgumentParser
 
@@ -20,6 +22,8 @@ LINKED = {"data.seed", "model.vit.seed"}  # which follow from another field
 
 # So that config.yaml has the device of StochasticWeightAveraging as text that can be read again.
 register_type(torch.device, deserializer_exceptions=(ValueError, TypeError, RuntimeError))
+# And names such as the interval of Timer, which Lightning has as enumerations.
+yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, name: dumper.represent_str(str(name.value)))
 
 
 class Parser(LightningArgumentParser):

@@ -20,6 +20,7 @@ LOCK = "lock"  # held by the process that trains a run
 LOCK_VARIABLE = "PERFORMER_STRING_LOCK"  # in the environment of a run that a sweep trains: the lock that it holds
 HISTORY = "history.jsonl"  # of the processes that have trained a run
 METRICS = "metrics.json"  # of validation at the end; without it a run is not finished
+CURVES = "metrics.csv"  # every metric of a run, a row for each step
 SUMMARY = "summary.csv"  # of the runs of a sweep, beside their folders
 
 
