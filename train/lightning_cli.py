@@ -228,7 +228,8 @@ class TrainingCLI(AskedSettingsCLI):
             check_same_model(self.resumed, content, dict(self.model.hparams), fits)
             if fits:
                 check_same_class(self.resumed, content, type(self.model).__qualname__)
-            averages = any(isinstance(each, WeightAveraging) for each in self.trainer.callbacks)
+            callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+            averages = any(isinstance(each, WeightAveraging) for each in callbacks)
             if fits and not averages:
                 check_no_average(self.resumed, content)
         elif config.init_from:
