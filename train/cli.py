@@ -114,9 +114,10 @@ def run_lightning(
 ) -> TrainingCLI:
     """Run a command of Lightning's command line; arguments as of `run`, and as of `TrainingCLI`."""
     from train.data.module import ImageData
-    from train.lightning_cli import SaveRecipe, TrainingCLI
+    from train.lightning_cli import TrainingCLI
     from train.module import ImageClassifier
     from train.parser import Parser
+    from train.save_recipe import SaveRecipe
 
     for message in ("does not have many workers", "isinstance.treespec, LeafSpec", "args parameter is intended to run"):
         warnings.filterwarnings("ignore", message=f".*{message}.*")

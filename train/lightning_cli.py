@@ -7,11 +7,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import yaml
 from jsonargparse import Namespace
-from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback, EMAWeightAveraging, ProgressBar, WeightAveraging
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from torch.compiler import list_backends
 
@@ -39,7 +37,7 @@ from train.checkpoint import (
     vit_config,
 )
 from train.command_line import import_modules
-from train.config import UNREADABLE, current_arguments, options_of, without_unreadable
+from train.config import current_arguments, options_of
 from train.data.sizes import Size
 from train.data_check import check_images
 from train.dry_run import report
@@ -53,7 +51,6 @@ from train.run_folder import (
     latest_checkpoint,
     make_run_folder,
     name_run_folder,
-    write_aside,
 )
 
 GROUPS = (
@@ -63,25 +60,6 @@ GROUPS = (
     "data.arrow",
     "trainer",
 )  # without others the parser has an error
-
-
-class SaveRecipe(SaveConfigCallback):
-    """Write the configuration beside a run once training has begun: a resume that is refused leaves the file as it is.
-
-    The file is without the checkpoint that a run was resumed from, so that it stays a recipe for others.
-    """
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        pass
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.is_global_zero:
-            config = self.config.clone()
-            config.ckpt_path, config.check_data = None, False
-            with write_aside(Path(config.run_dir) / self.config_filename) as partial:
-                self.parser.save(config, partial, skip_none=False, overwrite=True, multifile=False)
-                if UNREADABLE in (text := partial.read_text()):
-                    partial.write_text(yaml.safe_dump(without_unreadable(yaml.safe_load(text)), sort_keys=False))
 
 
 def check_seed(value: int | bool) -> int:
