@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import signal
 import sys
 import warnings
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from train.arguments import expand
 from train.command_line import did_you_mean, one_message, program_name, typed_command, user_message
 from train.early_checks import check_files, check_names
+from train.parse_errors import in_one_line
 
 if TYPE_CHECKING:
     from train.data.module import ImageData
@@ -112,9 +114,10 @@ def run_lightning(
 ) -> TrainingCLI:
     """Run a command of Lightning's command line; arguments as of `run`, and as of `TrainingCLI`."""
     from train.data.module import ImageData
-    from train.lightning_cli import SaveRecipe, TrainingCLI
+    from train.lightning_cli import TrainingCLI
     from train.module import ImageClassifier
     from train.parser import Parser
+    from train.save_recipe import SaveRecipe
 
     for message in ("does not have many workers", "isinstance.treespec, LeafSpec", "args parameter is intended to run"):
         warnings.filterwarnings("ignore", message=f".*{message}.*")
@@ -145,7 +148,7 @@ def run_lightning(
 def explain(error: Exception) -> str | None:
     """Return what to say of an error that a user can fix, Lightning's included; None of any other."""
     message = user_message(error)
-    return message if message is not None else explain_lightning(error)
+    return explain_lightning(error) if message is None else in_one_line(message)
 
 
 def explain_lightning(error: Exception) -> str | None:
@@ -172,6 +175,16 @@ def main(
     model: type[ImageClassifier] | None = None,
     data: type[ImageData] | None = None,
 ) -> None:
-    """Run a command; what a user can fix is one message and exit status 2. Arguments as of `run`."""
-    with one_message(explain):
-        run(arguments, model, data)
+    """Run a command; arguments as of `run`.
+
+    What a user can fix is one message and exit status 2. A training that Ctrl-C has stopped ends with 130.
+    """
+    try:
+        with one_message(explain):
+            run(arguments, model, data)
+    except KeyboardInterrupt:  # before or after the training itself
+        raise SystemExit(128 + signal.SIGINT) from None
+    except SystemExit as stop:
+        if isinstance(stop.__context__, KeyboardInterrupt):  # Lightning makes 1 of a second one
+            raise SystemExit(128 + signal.SIGINT) from None
+        raise

@@ -7,11 +7,9 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import yaml
-from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import Callback, EMAWeightAveraging, LearningRateMonitor, ProgressBar
-from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
-from lightning.pytorch.loggers import TensorBoardLogger
+from jsonargparse import Namespace
+from lightning.pytorch.callbacks import Callback, EMAWeightAveraging, ProgressBar, WeightAveraging
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from torch.compiler import list_backends
 
@@ -22,8 +20,9 @@ from train import slurm
 from train._compat import AskedSettingsCLI
 from train.callbacks.checkpoints import AtomicCheckpoints, LastCheckpoint, MovableCheckpoint, StepSeed, WholeEpochs
 from train.callbacks.checks import CheckData, LockRun, ShowTraceback
+from train.callbacks.compatibility import KeepAccumulation, check_callbacks, check_strategy
 from train.callbacks.figures import ModelFigures
-from train.callbacks.metrics import GradientNorm, Throughput
+from train.callbacks.metrics import GradientNorm, LearningRate, Throughput
 from train.callbacks.progress import progress_bar
 from train.callbacks.records import FinalMetrics, History
 from train.callbacks.stopping import CleanStop, JobTimer, ValidateAtEnd, out_of_time
@@ -38,16 +37,20 @@ from train.checkpoint import (
     vit_config,
 )
 from train.command_line import import_modules
-from train.config import UNREADABLE, current_arguments, options_of, without_unreadable
+from train.config import current_arguments, options_of
 from train.data.sizes import Size
+from train.data_check import check_images
+from train.dry_run import report
+from train.loggers import MetricsCSV, RunTensorBoard
 from train.run_folder import (
     CHECKPOINTS,
+    CURVES,
     HISTORY,
     METRICS,
     clean_up_at_exit,
     latest_checkpoint,
     make_run_folder,
-    write_aside,
+    name_run_folder,
 )
 
 GROUPS = (
@@ -57,25 +60,6 @@ GROUPS = (
     "data.arrow",
     "trainer",
 )  # without others the parser has an error
-
-
-class SaveRecipe(SaveConfigCallback):
-    """Write the configuration beside a run once training has begun: a resume that is refused leaves the file as it is.
-
-    The file is without the checkpoint that a run was resumed from, so that it stays a recipe for others.
-    """
-
-    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        pass
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.is_global_zero:
-            config = self.config.clone()
-            config.ckpt_path = None
-            with write_aside(Path(config.run_dir) / self.config_filename) as partial:
-                self.parser.save(config, partial, skip_none=False, overwrite=True, multifile=False)
-                if UNREADABLE in (text := partial.read_text()):
-                    partial.write_text(yaml.safe_dump(without_unreadable(yaml.safe_load(text)), sort_keys=False))
 
 
 def check_seed(value: int | bool) -> int:
@@ -110,6 +94,12 @@ class TrainingCLI(AskedSettingsCLI):
         parser.add_argument("--imports", type=list[str] | str, default=[], help="your modules, imported first")
         parser.add_argument("--compile", type=str, default="", help="a backend of torch.compile, such as inductor")
         parser.add_argument("--checkpoint_every", type=int, default=500, help="steps between saves of last.ckpt")
+        dry = "say what fit would do and how long it takes, after a few steps, and create nothing"
+        parser.add_argument("--dry_run", action="store_true", help=dry)
+        check = "open every image before fit begins, and list those that cannot be read"
+        parser.add_argument("--check_data", action="store_true", help=check)
+        figures = "validations from one set of TensorBoard's figures to the next; 0 for none"
+        parser.add_argument("--figures_every", type=int, default=1, help=figures)
         parser.link_arguments("seed_everything", "data.seed", compute_fn=check_seed)
         parser.link_arguments("seed_everything", "model.vit.seed", compute_fn=check_seed)
         parser.link_arguments("model.vit.image_size", "data.size", compute_fn=lambda size: list(Size.of(size)))
@@ -130,6 +120,8 @@ class TrainingCLI(AskedSettingsCLI):
             if config.get(group) is None:
                 raise ValueError(f"{group} is there with nothing in it: give it fields, or leave it out.")
         import_modules(config.imports)
+        if not fits and (config.dry_run or config.check_data):
+            raise ValueError(f"--dry_run and --check_data are of fit and resume, not of {self.subcommand}.")
         if config.compile:
             lookup("backend of torch.compile", config.compile, dict.fromkeys([*list_backends(), "aot_eager", "eager"]))
         for name in ("run_dir", "init_from", "ckpt_path"):  # a shell does this not after `=`, nor does YAML
@@ -137,6 +129,16 @@ class TrainingCLI(AskedSettingsCLI):
                 config[name] = str(Path(config[name]).expanduser())
         if config.get("init_from"):
             config.init_from = str(find_checkpoint(config.init_from))
+        if config.figures_every < 0:
+            raise ValueError(f"--figures_every has to be 0 or more validations, not {config.figures_every}.")
+        if fits and any(each.startswith("--trainer.logger+=") for each in self.arguments):
+            asked = config.trainer.logger if isinstance(config.trainer.logger, list) else []
+            own = f"{RunTensorBoard.__module__}.{RunTensorBoard.__qualname__}"
+            if not any(each.class_path == own for each in asked):  # one is added to TensorBoard, and replaces nothing
+                config.trainer.logger = [
+                    Namespace(class_path=own, init_args=Namespace(folder="", left_out=["epoch"])),
+                    *asked,
+                ]
         self.choose_run(config)
         if not fits:
             self.save_config_callback = None  # the run's configuration stays, for `resume`
@@ -179,6 +181,9 @@ class TrainingCLI(AskedSettingsCLI):
                 f"{folder} holds a run already. Continue it: {self.parser.prog} resume {shlex.quote(str(folder))}. "
                 f"Or choose another --run_dir."
             )
+        if config.dry_run:
+            config.run_dir = str(folder or name_run_folder())
+            return
         first, new = not rank_zero_only.rank, folder is None or not folder.exists()  # type: ignore[attr-defined]
         if first and (fits or folder is None):  # the other processes write nothing
             folder = folder or make_run_folder()
@@ -201,55 +206,80 @@ class TrainingCLI(AskedSettingsCLI):
             check_same_model(self.resumed, content, dict(self.model.hparams), fits)
             if fits:
                 check_same_class(self.resumed, content, type(self.model).__qualname__)
-            if fits and not config.ema:
+            callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+            averages = any(isinstance(each, WeightAveraging) for each in callbacks)
+            if fits and not averages:
                 check_no_average(self.resumed, content)
         elif config.init_from:
             start_from(config.init_from, self.model)
         if config.compile:
             self.model.vit.compile(backend=config.compile)
 
+    def before_fit(self) -> None:
+        """Check the images, and say what the training would do, where that is asked for."""
+        config = self.config[self.subcommand]
+        if config.check_data:
+            check_images(self.datamodule)
+        if config.dry_run:
+            folder = f"{config.run_dir}, {f'which goes on from {self.resumed}' if self.resumed else 'new'}"
+            print(report(self.trainer, self.model, self.datamodule, config.trainer.as_dict(), folder))
+            raise SystemExit(0)
+
     def after_fit(self) -> None:
         """Validate and write the metrics where another callback, or a kill in the last validation, left that out."""
         trainer = self.trainer
         for record in [c for c in trainer.callbacks if isinstance(c, FinalMetrics)]:  # type: ignore[attr-defined]
-            if not (record.complete(trainer) or out_of_time(trainer)):
+            if record.was_finished(trainer):
+                record.say_finished(trainer)
+            elif not (record.complete(trainer) or out_of_time(trainer)):
                 trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
                 record.write(trainer, self.model)
 
     def instantiate_trainer(self, **kwargs: Any) -> Any:
-        """Return a trainer with this project's callbacks before those of the configuration."""
+        """Return a trainer with this project's callbacks around those of the configuration."""
         config, fits, program = self.config[self.subcommand], self.subcommand == "fit", self.parser.prog
         run = Path(config.run_dir)
         asked: dict[str, Any] = {**self.config_init[self.subcommand]["trainer"], **kwargs}
         more = {name: x if isinstance(x := asked[name] or [], list) else [x] for name in ("callbacks", "plugins")}
         callbacks: list[Callback] = [CheckData(), WholeEpochs(), StepSeed(int(config.seed_everything))]
+        last: list[Callback] = []  # after the configuration's have taken the step: these save
         if fits:
-            callbacks += [LockRun(run), ShowTraceback(), ModelFigures(), ValidateAtEnd(), GradientNorm(), Throughput()]
+            check_callbacks(more["callbacks"], config.ema)
+            check_strategy(asked["strategy"])
+            callbacks += [LockRun(run), ShowTraceback(), ValidateAtEnd(), GradientNorm(), LearningRate(), Throughput()]
+            callbacks += [ModelFigures(config.figures_every)] if config.figures_every else []
             callbacks += [EMAWeightAveraging(decay=config.ema, use_buffers=False)] if config.ema else []
-            warning = slurm.requeue_signal(more["plugins"])
-            callbacks += [CleanStop(run / CHECKPOINTS, program, warning)]  # after the average has taken the step
             callbacks += [FinalMetrics(self.parser.dump(self.config), run / METRICS, program)]
             callbacks += [History(run / HISTORY, self.typed, f"{program} {shlex.join(self.arguments)}")]
             callbacks += [SummaryLine()] if asked["enable_model_summary"] is not False else []
+            warning = slurm.requeue_signal(more["plugins"])
+            last += [KeepAccumulation(), CleanStop(run / CHECKPOINTS, program, warning)]
         if fits and asked["enable_checkpointing"] is not False:
-            callbacks += [
+            best, saved = (
                 MovableCheckpoint(run / CHECKPOINTS),
                 LastCheckpoint(run / CHECKPOINTS, config.checkpoint_every),
-            ]
+            )
+            last += [best, saved]
         if asked["max_time"] is not None:
             callbacks += [JobTimer(asked["max_time"])]
         if asked["enable_progress_bar"] is not False and not any(isinstance(c, ProgressBar) for c in more["callbacks"]):
             callbacks += [progress_bar()]
-        if fits and asked["logger"] is not False:
-            callbacks += [LearningRateMonitor("step")]
-        logger = asked["logger"]
-        if logger is None or logger is True:  # a test leaves the run's curves as they are
-            logger = fits and TensorBoardLogger(run, name="", version="", default_hp_metric=False)
         return super().instantiate_trainer(
-            callbacks=[*callbacks, *more["callbacks"]],
+            callbacks=[*callbacks, *more["callbacks"], *last],
             plugins=[AtomicCheckpoints(), *more["plugins"]],
-            logger=logger,
+            logger=self.loggers(asked["logger"], config) if fits else asked["logger"] or False,
             max_time=None,
             enable_model_summary=False,  # a table of metrics, without the operations
             default_root_dir=asked["default_root_dir"] or run,  # for want of a logger
         )
+
+    @staticmethod
+    def loggers(asked: Any, config: Any) -> Any:
+        """Return the loggers of a training: TensorBoard, or those asked for, and a CSV file beside them."""
+        if asked is False:
+            return False
+        run, repeated = config.run_dir, f"val/accuracy_{Size.of(config.model.vit.image_size)}"  # is val/accuracy too
+        chosen = [RunTensorBoard()] if asked in (None, True) else asked if isinstance(asked, list) else [asked]
+        of_run = (isinstance(each, RunTensorBoard) and not each.folder for each in chosen)
+        own = [RunTensorBoard(run, ("epoch", repeated)) if x else y for x, y in zip(of_run, chosen, strict=True)]
+        return [*own, MetricsCSV(Path(run) / CURVES)]

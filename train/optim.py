@@ -97,6 +97,10 @@ def parameter_groups(model: ViT, weight_decay: float) -> list[dict[str, Any]]:
     undecayed = model.no_weight_decay()
     learned = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     return [
-        {"params": [p for name, p in learned if name not in undecayed], "weight_decay": weight_decay},
-        {"params": [p for name, p in learned if name in undecayed], "weight_decay": 0.0},
+        {
+            "params": [p for name, p in learned if name not in undecayed],
+            "weight_decay": weight_decay,
+            "name": "decayed",
+        },
+        {"params": [p for name, p in learned if name in undecayed], "weight_decay": 0.0, "name": "undecayed"},
     ]

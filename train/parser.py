@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 import sys
+from enum import Enum
 from typing import Any
 
 import torch
+import yaml
 from jsonargparse.typing import register_type
 from lightning.pytorch.cli import LightningArgumentParser
 
 from performer_string.utils.registry import nearest
 from train._compat import option_names, subcommands_of
+from train.parse_errors import in_one_line
 from train.parts import listing
 
 LINKED = {"data.seed", "model.vit.seed"}  # which follow from another field
@@ -19,6 +22,8 @@ LINKED = {"data.seed", "model.vit.seed"}  # which follow from another field
 
 # So that config.yaml has the device of StochasticWeightAveraging as text that can be read again.
 register_type(torch.device, deserializer_exceptions=(ValueError, TypeError, RuntimeError))
+# And names such as the interval of Timer, which Lightning has as enumerations.
+yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, name: dumper.represent_str(str(name.value)))
 
 
 class Parser(LightningArgumentParser):
@@ -34,6 +39,7 @@ class Parser(LightningArgumentParser):
 
     def error(self, message: str, ex: Exception | None = None) -> Any:
         """Write the message with the nearest name to stderr and exit with status 2."""
+        message = in_one_line(message)
         commands = subcommands_of(self)
         names = {*option_names(self)}.union(*(option_names(sub) for sub in commands.values())) - LINKED
         empty = re.search(r'Key "([\w.]+)" not found in namespace', message)

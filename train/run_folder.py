@@ -20,6 +20,7 @@ LOCK = "lock"  # held by the process that trains a run
 LOCK_VARIABLE = "PERFORMER_STRING_LOCK"  # in the environment of a run that a sweep trains: the lock that it holds
 HISTORY = "history.jsonl"  # of the processes that have trained a run
 METRICS = "metrics.json"  # of validation at the end; without it a run is not finished
+CURVES = "metrics.csv"  # every metric of a run, a row for each step
 SUMMARY = "summary.csv"  # of the runs of a sweep, beside their folders
 
 
@@ -49,10 +50,15 @@ def remove_partial(folder: Path) -> None:
             path.unlink(missing_ok=True)
 
 
+def name_run_folder() -> Path:
+    """Return runs/TIME, where a run without a name is."""
+    return Path(f"runs/{datetime.now():%Y%m%d-%H%M%S}")
+
+
 def make_run_folder() -> Path:
     """Make runs/TIME, or runs/TIME-1 and so on where runs of the same second have taken that."""
-    name = f"runs/{datetime.now():%Y%m%d-%H%M%S}"
-    path, number = Path(name), 0
+    path = name = name_run_folder()
+    number = 0
     while True:
         try:
             path.mkdir(parents=True)

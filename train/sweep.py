@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from train.command_line import one_message
 from train.config import read_yaml
 from train.data.sizes import Size
-from train.run_folder import CHECKPOINTS, CONFIG, LAST, SUMMARY
+from train.run_folder import CHECKPOINTS, CONFIG, HISTORY, LAST, SUMMARY
 
 if TYPE_CHECKING:
     from train.sweep_runs import SweepRunner  # which imports torch
@@ -45,6 +45,7 @@ def accuracy_table(runner: SweepRunner) -> str:
 def evaluation_commands(runner: SweepRunner) -> list[str]:
     """Return the commands that evaluate the finished runs: those of one task in one."""
     tasks: dict[str, list[str]] = {}  # options to checkpoints
+    local: set[str] = set()  # of models with a distance decay or a table
     for run in runner.finished():
         config = read_yaml(runner.folder(run) / CONFIG)
         data = config["data"]
@@ -53,12 +54,14 @@ def evaluation_commands(runner: SweepRunner) -> list[str]:
         options = " ".join(["--resolutions", *sizes, *(["--imports", *imports] if imports else [])])
         task = json.dumps([options, data["source"], data["root"], data["arrow"]])
         tasks.setdefault(task, []).append(shlex.quote(str(runner.folder(run) / CHECKPOINTS / LAST)))
+        local |= {task} if config["model"]["vit"].get("locality") else set()
     commands = []
     for task, paths in tasks.items():
         if len(paths) == len(runner.sweep.runs):
             paths = [f"{shlex.quote(str(runner.out))}/*/{CHECKPOINTS}/{LAST}"]
         options = f"--checkpoint {' '.join(paths)} {json.loads(task)[0]}"
-        commands += [f"python -m eval {name} {options}" for name in ("resolution", "locality")]
+        names = ("resolution", "locality") if task in local else ("resolution",)
+        commands += [f"python -m eval {name} {options}" for name in names]
     return commands
 
 
@@ -74,6 +77,14 @@ def default_threads(jobs: int) -> int:
 def default_folder(path: Path) -> Path:
     """Return where the runs of a sweep are: runs/NAME of NAME.yaml and of NAME/sweep.yaml."""
     return Path("runs") / (path.resolve().parent.name if path.stem == "sweep" else path.stem)
+
+
+def check_folder(out: Path, sweep: Path) -> None:
+    """Raise a ValueError where the folder of the runs is that of a single run, which a sweep would write into."""
+    if any((out / name).exists() for name in (CONFIG, CHECKPOINTS, HISTORY)):
+        raise ValueError(
+            f"{out} is the folder of a single run, and the runs of {sweep} would lie in it: give another --out."
+        )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -98,6 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     threads = default_threads(options.jobs) if options.threads is None else options.threads
     out = options.out or default_folder(options.sweep)
     with one_message():
+        check_folder(out, options.sweep)
         read_yaml(options.sweep)  # known to be there before torch is imported
         from train.sweep_file import read_sweep, select_runs
         from train.sweep_runs import SweepRunner

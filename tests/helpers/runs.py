@@ -47,11 +47,14 @@ def validations(run: Path) -> list[int]:
 def stop_in(monkeypatch, batch: int) -> None:
     """Send a signal in the batch of this number, of all epochs."""
 
+    begin = CleanStop.on_train_batch_start
+
     def ask(self, trainer, module, data, batch_idx):
+        begin(self, trainer, module, data, batch_idx)
         if trainer.fit_loop.epoch_loop.total_batch_idx == batch:
             self._receive(signal.SIGTERM, None)
 
-    monkeypatch.setattr(CleanStop, "on_train_batch_start", ask, raising=False)
+    monkeypatch.setattr(CleanStop, "on_train_batch_start", ask)
 
 
 def kill_in_validation(monkeypatch, step: int) -> None:

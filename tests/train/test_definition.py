@@ -112,5 +112,5 @@ def test_training_matches_definition(config, tmp_path, monkeypatch):
     drawn = vit.backends()[1].phi.projection
     assert torch.equal(result["current_model_state"]["vit.blocks.1.attention.backend.phi.projection"], drawn)
     events = EventAccumulator(str(tmp_path / "run")).Reload()
-    rates = [event.value for event in events.Scalars("lr-AdamW/pg1")]
+    rates = [event.value for event in events.Scalars("train/learning_rate")]
     assert rates == [float(torch.tensor(0.02 * share(step))) for step in range(STEPS)]

@@ -59,7 +59,8 @@ def test_history_of_a_run(config, whole, tmp_path):
     first, second = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
     assert first["command"] == f"python -m train fit --config {config} --run_dir {whole}"
     resumed = f"fit --config {run}/config.yaml --ckpt_path {last(run)} --run_dir {run} --trainer.max_epochs 4"
-    assert second["command"] == f"python -m train {resumed}"
+    assert second["command"] == f"python -m train resume {run} --trainer.max_epochs 4"
+    assert second["expanded"] == f"python -m train {resumed}"
     assert [line["from_step"] for line in (first, second)] == [0, 30]
     assert read_checkpoint(last(run))["global_step"] == 40
     assert {(line["code"], line["processes"]) for line in (first, second)} == {(code(), 1)}

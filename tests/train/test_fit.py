@@ -127,33 +127,47 @@ def test_files_and_curves_of_a_run(whole):
         "train/gradient_norm",
         "train/images_per_second",
         "train/peak_memory_mib",
-        "lr-AdamW/pg1",
+        "train/learning_rate",
         "val/accuracy",
-        "val/accuracy_60",
         "val/accuracy_84",
         "val/loss_60",
-        "estimator/total_variation_to_softmax",
-        "estimator/layer_1",
+        "vit_estimator/total_variation_to_softmax",
+        "vit_estimator/layer_1",
     }
-    assert set(events.Tags()["images"]) == {"attention", "frequencies"}
-    assert any(tag.startswith("configuration") for tag in events.Tags()["tensors"])
+    assert not {"val/accuracy_60", "epoch"} & scalars  # the first is val/accuracy
+    assert sorted({tag.partition("/")[0] for tag in scalars})[:2] == ["train", "val"]  # TensorBoard opens two groups
+    assert set(events.Tags()["images"]) == {"vit_figures/attention", "vit_figures/frequencies"}
+    assert any(tag.startswith("vit_configuration") for tag in events.Tags()["tensors"])
     hparams = [
         p for p in whole.rglob("events*") if "_hparams_" in str(EventAccumulator(str(p)).Reload().summary_metadata)
     ]
-    assert hparams
+    (content,) = (str(EventAccumulator(str(p)).Reload().summary_metadata) for p in hparams)
+    for name in ("data.batch_size", "data.source", "data.augment", "epochs", "optim.mixup", "vit.drop_path"):
+        assert name in content
+    for name in ("optim.warmup", "vit.pool", "data.std"):
+        assert name not in content  # as by default
 
 
 def test_custom_logger_gets_all_numbers(config, tmp_path):
-    """A logger that is named takes the place of TensorBoard, which alone has the figures."""
-    custom = ["--trainer.logger+=lightning.pytorch.loggers.CSVLogger", f"--trainer.logger.save_dir={tmp_path}"]
+    """A logger that is named takes the place of TensorBoard, which alone has the figures; an added one does not."""
+    custom = ["--trainer.logger=lightning.pytorch.loggers.CSVLogger", f"--trainer.logger.save_dir={tmp_path / 'csv'}"]
     short = ["--trainer.max_epochs", "1", "--model.vit.locality", "gaussian"]
     cli.run(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *short, *custom])
-    with next(tmp_path.rglob("metrics.csv")).open() as file:
+    with next((tmp_path / "csv").rglob("metrics.csv")).open() as file:
         rows = list(csv.DictReader(file))
-    for name in ("estimator/total_variation_to_softmax", "estimator/layer_1", "locality_sigma/layer_0_head_1"):
+    for name in (
+        "vit_estimator/total_variation_to_softmax",
+        "vit_estimator/layer_1",
+        "vit_locality_sigma/layer_0_head_1",
+    ):
         (value,) = [float(row[name]) for row in rows if row[name]]
         assert 0 < value < 10
     assert not list((tmp_path / "run").glob("events*"))
+    custom[0] = custom[0].replace("=", "+=")
+    cli.run(["fit", "--config", str(config), "--run_dir", str(tmp_path / "two"), *short, *custom])
+    assert len(list((tmp_path / "csv").rglob("metrics.csv"))) == 2
+    cli.run(["resume", str(tmp_path / "two"), "--trainer.max_epochs", "2"])
+    assert len(list((tmp_path / "two").glob("events*"))) >= 2
 
 
 @pytest.mark.parametrize("recipe", sorted((REPOSITORY / "train" / "configs").glob("*.yaml")), ids=lambda p: p.stem)
@@ -180,7 +194,9 @@ def test_learned_decay_is_logged_by_head(config, tmp_path):
     for layer, locality in enumerate(learned):
         for name, values in (("sigma", locality.sigma()), ("amplitude", locality.amplitude())):
             for head, value in enumerate(values.tolist()):
-                assert events.Scalars(f"locality_{name}/layer_{layer}_head_{head}")[-1].value == pytest.approx(value)
+                assert events.Scalars(f"vit_locality_{name}/layer_{layer}_head_{head}")[-1].value == pytest.approx(
+                    value
+                )
     assert learned[0].sigma()[0] != 1.5
 
 

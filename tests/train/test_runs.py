@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+
 import pytest
 import torch
 from lightning.pytorch.callbacks import Callback, Timer
@@ -10,6 +14,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.helpers.runs import fit, metrics, stop_in, validations
 from tests.helpers.training import last
 from train import cli, run_folder
+from train.callbacks.metrics import GradientNorm
 from train.callbacks.stopping import CleanStop
 from train.checkpoint import load_trained, read_checkpoint
 from train.module import ImageClassifier
@@ -42,6 +47,43 @@ def test_resumed_run_is_unfinished_until_its_end(config, tmp_path, monkeypatch):
     with pytest.raises(SystemExit):
         cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
     assert not (run / "metrics.json").exists()
+
+
+def test_resume_of_finished_run_says_so(config, whole, tmp_path, caplog, monkeypatch):
+    caplog.set_level("INFO")
+    shutil.copytree(whole, run := tmp_path / "run")
+    monkeypatch.setattr(ImageClassifier, "validation_step", None)  # it is not validated again
+    cli.run(["resume", str(run)])
+    assert f"{run} is finished, at step 30" in caplog.text
+    assert f"python -m train resume {run} --trainer.max_epochs 6" in caplog.text
+    assert metrics(run) == metrics(whole)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_exit_status_of_a_signal(config, tmp_path, monkeypatch, caplog, number, status):
+    caplog.set_level("INFO")
+
+    def ask(self, trainer, module, outputs, batch, batch_idx):
+        if batch_idx == 3:
+            os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(GradientNorm, "on_train_batch_end", ask)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run")])
+    assert stop.value.code == status
+    assert "Stopped at step 4" in caplog.text
+    assert "KeyboardInterrupt" not in caplog.text
+    assert read_checkpoint(last(tmp_path / "run"))["global_step"] == 4
+
+
+def test_second_ctrl_c_ends_at_once_with_130(config, tmp_path, monkeypatch):
+    def ask(self, trainer, module, outputs, batch, batch_idx):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(GradientNorm, "on_train_batch_end", ask)
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run")])
+    assert stop.value.code == 130
 
 
 def test_stop_waits_for_due_validation(config, whole, tmp_path, monkeypatch):

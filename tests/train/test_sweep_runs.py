@@ -212,6 +212,31 @@ def test_evaluation_commands_name_imports(tmp_path):
     )
 
 
+def test_locality_is_evaluated_where_a_model_has_one(tmp_path):
+    plan = read_sweep(write_sweep(tmp_path, seeds=[0], axes=None, models={"recipe": {}}))
+    whole = SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, [])
+    folder = whole.out / plan.runs[0].name
+    folder.mkdir(parents=True)
+    (folder / "metrics.json").write_text("{}")
+    data = {"source": "arrow", "root": "data", "arrow": {}, "resolutions": []}
+    for locality, names in ((None, ["resolution"]), ("gaussian", ["resolution", "locality"])):
+        vit = {"image_size": 60, "locality": locality}
+        (folder / "config.yaml").write_text(yaml.safe_dump({"model": {"vit": vit}, "data": data}))
+        assert [command.split()[3] for command in sweep.evaluation_commands(whole)] == names
+
+
+def test_folder_of_a_single_run_is_refused(tmp_path, monkeypatch, capsys):
+    """Without --out the runs are in runs/NAME, which may be a run already."""
+    monkeypatch.chdir(tmp_path)
+    path, folder = write_sweep(tmp_path, axes=None), tmp_path / "runs" / "some"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("{}")
+    with pytest.raises(SystemExit, match="2"):
+        sweep.main([str(path)])
+    assert f"runs/some is the folder of a single run, and the runs of {path}" in capsys.readouterr().err
+    assert [each.name for each in folder.iterdir()] == ["config.yaml"]
+
+
 @pytest.mark.slow
 def test_second_signal_kills(tmp_path, faked, monkeypatch):
     """Children that do not listen."""

@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import Callback
 
 from train.data.images import UnreadableImageError
 from train.data.module import ImageData
+from train.data_check import check_test_classes
 from train.run_folder import CHECKPOINTS, LOCK, LOCK_VARIABLE, remove_partial
 
 
@@ -22,6 +23,12 @@ class CheckData(Callback):
     def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
         data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
         data.setup(stage)
+        self.check(data, module)
+        if stage == "fit":
+            check_test_classes(data)
+
+    def check(self, data: ImageData, module: L.LightningModule) -> None:
+        """Raise a ValueError where the model does not fit the data, which are set up."""
         config = module.vit.config  # type: ignore[union-attr]
         for name in ("num_classes", "in_channels"):
             of_model, of_data = getattr(config, name), getattr(data, name)

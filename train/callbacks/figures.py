@@ -8,6 +8,7 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.trainer.states import TrainerFn
 from torch import Tensor
 
 from performer_string import ViT
@@ -26,15 +27,24 @@ def estimator_error(layer: AttentionInputs) -> Tensor:
 class ModelFigures(Callback):
     """Log the error against exact softmax, attention maps, frequencies, and what relative biases have learned.
 
-    What needs images is computed on the first of the first validation batch, in evaluation mode.
+    What needs images is computed on the first of the first validation batch, in evaluation mode. It takes a second for
+    a small model, and ten for a large one.
 
     Args:
+        every: validations from one set to the next, 1 for each.
         images: how many.
     """
 
-    def __init__(self, images: int = 4):
-        self.images = images
+    def __init__(self, every: int = 1, images: int = 4):
+        self.every, self.images = every, images
+        self.validations = 0
         self.batch: Tensor | None = None
+
+    def state_dict(self) -> dict[str, int]:
+        return {"validations": self.validations}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self.validations = state_dict["validations"]
 
     def on_validation_batch_end(
         self,
@@ -53,15 +63,20 @@ class ModelFigures(Callback):
         """Log numbers to every logger and figures to TensorBoard."""
         writer, vit = tensorboard(trainer), module.vit
         assert isinstance(vit, ViT)
-        if not trainer.loggers or not trainer.is_global_zero or self.batch is None or trainer.sanity_checking:
+        if trainer.sanity_checking or trainer.state.fn != TrainerFn.FITTING:
             return
-        step, numbers, figures = trainer.global_step, dict(locality_scalars(vit)), {}
+        self.validations += 1
+        due = (self.validations - 1) % self.every == 0
+        if not due or not trainer.loggers or not trainer.is_global_zero or self.batch is None:
+            return
+        # The step that was taken last, counted from 0, as of all that validation logs.
+        step, numbers, figures = max(0, trainer.global_step - 1), dict(locality_scalars(vit)), {}
         grid = vit.grid(*self.batch.shape[-2:])
         if grid[0] * grid[1] <= LARGEST:
             layers = inspect_attention(vit, self.batch)
             errors = [float(estimator_error(layer)) for layer in layers]
-            numbers["estimator/total_variation_to_softmax"] = sum(errors) / len(errors)
-            numbers |= {f"estimator/layer_{layer}": error for layer, error in enumerate(errors)}
+            numbers["vit_estimator/total_variation_to_softmax"] = sum(errors) / len(errors)
+            numbers |= {f"vit_estimator/layer_{layer}": error for layer, error in enumerate(errors)}
             if writer is not None:
                 figures["attention"] = attention_figure(vit, self.batch[0], layers, grid)
         for logger in trainer.loggers:
@@ -70,7 +85,7 @@ class ModelFigures(Callback):
             figures["frequencies"], figures["locality"] = frequency_figure(vit), locality_figure(vit)
             for name, figure in figures.items():
                 if figure is not None:
-                    writer.add_figure(name, figure, step)
+                    writer.add_figure(f"vit_figures/{name}", figure, step)  # behind train and val
 
 
 def locality_scalars(vit: ViT) -> Iterator[tuple[str, float]]:
@@ -78,7 +93,7 @@ def locality_scalars(vit: ViT) -> Iterator[tuple[str, float]]:
     for layer, locality in enumerate(vit.localities()):
         for name, learned in locality.learned().items():
             for head, value in enumerate(learned.tolist()):
-                yield f"locality_{name}/layer_{layer}_head_{head}", value
+                yield f"vit_locality_{name}/layer_{layer}_head_{head}", value
 
 
 def attention_figure(vit: ViT, image: Tensor, layers: list[AttentionInputs], grid: tuple[int, ...]) -> Any:
@@ -140,12 +155,13 @@ def frequency_figure(vit: ViT) -> Any:
     if not isinstance(vit.encoding, SeparableEncoding):
         return None
     spectra = vit.encoding.frequencies().float().cpu().chunk(vit.encoding.layers)
-    figure = Figure(figsize=(2.4 * len(spectra), 2.6))
+    figure = Figure(figsize=(2.4 * len(spectra) + 0.9, 2.6), layout="constrained")
     axes = figure.subplots(1, len(spectra), squeeze=False, sharex=True, sharey=True)[0]
     for layer, (axis, omega) in enumerate(zip(axes, spectra, strict=True)):
-        for head in omega:  # [C, P]
-            axis.scatter(head[-1], head[0], s=8, alpha=0.7)
+        for number, head in enumerate(omega):  # [C, P]
+            axis.scatter(head[-1], head[0], s=8, alpha=0.7, label=f"head {number}" if len(omega) > 1 else "all heads")
         axis.set(title=f"layer {layer}" if len(spectra) > 1 else "all layers", xlabel="radians / patch, across")
     axes[0].set_ylabel("radians / patch, down")
-    figure.tight_layout()
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside right center", fontsize=7, frameon=False, ncols=1 + len(labels) // 9)
     return figure

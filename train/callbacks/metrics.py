@@ -45,6 +45,19 @@ class GradientNorm(Callback):
             module.log("train/gradient_norm", torch.nn.utils.get_total_norm(gradients))
 
 
+class LearningRate(Callback):
+    """Log the learning rate of each step: one where all groups of weights have the same, else each by its name."""
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
+        rates = {group.get("name", str(number)): group["lr"] for number, group in enumerate(groups)}
+        if len(set(rates.values())) == 1:
+            module.log("train/learning_rate", groups[0]["lr"])
+            return
+        for name, rate in rates.items():
+            module.log(f"train/learning_rate_{name}", rate)
+
+
 class Throughput(Callback):
     """Log images a second over all processes, and the peak memory, at each logged step."""
 

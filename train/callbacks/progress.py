@@ -17,7 +17,7 @@ from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 
 
-def batches_left(trainer: L.Trainer, batch_idx: int) -> tuple[float, float]:
+def batches_left(trainer: L.Trainer, batch_idx: float) -> tuple[float, float]:
     """Return how many batches are left of an epoch and of the training, after a batch of the epoch."""
     per_epoch, epochs, steps = trainer.num_training_batches, trainer.max_epochs, trainer.max_steps
     of_epoch = per_epoch - (batch_idx + 1)

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import MISSING, fields
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
-from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_info
 
 from train.callbacks.metrics import tensorboard
 from train.callbacks.stopping import out_of_time
+from train.data.module import ImageData
 from train.environment import code, machine, versions
+from train.loggers import MetricsCSV, RunTensorBoard
 from train.run_folder import write_aside
+
+MAIN = {"vit.attention", "vit.encoding", "vit.width", "vit.depth", "vit.num_heads", "vit.image_size", "optim.lr"}
+MAIN |= {"data.source", "data.batch_size", "data.augment"}
+LEFT_OUT = {"vit.seed", "data.seed", "data.size", "data.root", "data.workers", "data.download"}  # or stand elsewhere
 
 
 class FinalMetrics(Callback):
@@ -44,25 +51,39 @@ class FinalMetrics(Callback):
         """Return whether the metrics are of the last step, or there are none."""
         return self.validated_at == trainer.global_step or not trainer.enable_validation
 
+    def was_finished(self, trainer: L.Trainer) -> bool:
+        """Return whether an earlier process has finished the run, and this one has trained nothing."""
+        if self.validated_at is not None or not self.path.is_file():
+            return False
+        return bool(json.loads(self.path.read_text()).get("step") == trainer.global_step)
+
+    def say_finished(self, trainer: L.Trainer) -> None:
+        """Say that there was nothing to do, and how to train for longer."""
+        run = self.path.parent
+        rank_zero_info(
+            f"{run} is finished, at step {trainer.global_step}: {self.path} has its metrics. To train it for longer: "
+            f"{self.program} resume {shlex.quote(str(run))} --trainer.max_epochs {2 * max(1, trainer.current_epoch)}"
+        )
+
     def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         writer = tensorboard(trainer)
         if writer is not None:
-            writer.add_text("configuration", "\n".join("    " + line for line in self.config.splitlines()))
+            writer.add_text("vit_configuration", "\n".join("    " + line for line in self.config.splitlines()))
 
     def on_fit_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if out_of_time(trainer):
             again = f"{self.program} resume {shlex.quote(str(self.path.parent))}"
             again = again if trainer.global_step else "begin again, with more of it"
             rank_zero_info(f"Out of time at step {trainer.global_step}: {again}")
-        elif self.complete(trainer):
+        elif self.complete(trainer) and not self.was_finished(trainer):
             self.write(trainer, module)
 
     def write(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         """Write what validation has measured last."""
         metrics = {k: float(v) for k, v in trainer.callback_metrics.items() if k.startswith("val/")}
         for logger in trainer.loggers:
-            if isinstance(logger, TensorBoardLogger):
-                logger.log_hyperparams(dict(module.hparams), {f"final/{k}": v for k, v in metrics.items()})
+            if isinstance(logger, RunTensorBoard):
+                logger.log_hyperparams(hyper_parameters(trainer, module), metrics)
         if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             with write_aside(self.path) as partial:
                 partial.write_text(json.dumps({"step": trainer.global_step, **metrics}, indent=1) + "\n")
@@ -70,6 +91,21 @@ class FinalMetrics(Callback):
             at = ", ".join(f"{100 * accuracy:.1f} % at {size} px" for size, accuracy in sizes.items())
             result = f"{at} on validation images" if at else "done"
             rank_zero_info(f"{self.path.parent}: {result}, step {trainer.global_step}.")
+
+
+def hyper_parameters(trainer: L.Trainer, module: L.LightningModule) -> dict[str, Any]:
+    """Return what a run is told from others by: its main settings, and every other one that is not the default."""
+    data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
+    parts: dict[str, Any] = {"vit": module.vit.config, "optim": module.optim, "data": data}  # type: ignore[union-attr]
+    values: dict[str, Any] = {"seed": data.seed, "epochs": trainer.max_epochs, "steps": trainer.global_step}
+    for part, config in parts.items():
+        for field in fields(config):
+            value, plain = getattr(config, field.name), field.default
+            if field.default_factory is not MISSING:
+                plain = field.default_factory()
+            if f"{part}.{field.name}" in MAIN or (value != plain and f"{part}.{field.name}" not in LEFT_OUT):
+                values[f"{part}.{field.name}"] = value
+    return {name: x if isinstance(x, bool | int | float | str) else str(x) for name, x in values.items()}
 
 
 class History(Callback):
@@ -87,6 +123,9 @@ class History(Callback):
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if not trainer.is_global_zero or trainer.fast_dev_run:  # type: ignore[attr-defined]
             return
+        for logger in trainer.loggers:
+            if isinstance(logger, MetricsCSV):
+                logger.begin(trainer.global_step)
         line = {
             "began": datetime.now(timezone.utc).isoformat(timespec="seconds"),
             "from_step": trainer.global_step,

@@ -7,7 +7,7 @@ import shlex
 import signal
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback, Timer
@@ -79,7 +79,8 @@ class JobTimer(Timer):
 class CleanStop(Callback):
     """Stop a training cleanly on Ctrl-C, SIGTERM or at the end of `max_time`.
 
-    The first signal ends the current step, saves the state and stops. A second one stops at once. The signal by which
+    The first signal ends the current step, saves the state and stops, with exit status 130 for Ctrl-C, 143 for SIGTERM
+    and 1 for the end of `max_time`. A second one stops at once. The signal by which
     SLURM warns of the end of a job does likewise, and the job is queued again once the state is saved.
 
     A signal waits in these cases for the next step, or for the end of the epoch where it is near:
@@ -98,6 +99,7 @@ class CleanStop(Callback):
     def __init__(self, directory: Path, program: str, warning: int | None = None):
         self.path, self.program, self.warning = directory / LAST, program, warning
         self.signal: int | None = None
+        self.saved = False
         self._before: dict[int, Any] = {}
 
     def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
@@ -126,23 +128,33 @@ class CleanStop(Callback):
     ) -> None:
         late, asked = out_of_time(trainer), self.signal is not None and not validation_due(trainer, batch_idx)
         whole = whole_window(trainer, batch_idx) and not trainer.is_last_batch
-        self.stop(trainer, whole and (asked or late), "Out of time" if late else "Stopped")
+        self.save(trainer, whole and (asked or late), "Out of time" if late else "Stopped")
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        self.leave(trainer)  # now that the metrics of the last step are logged
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self.stop(trainer, self.signal is not None and not at_the_end(trainer), "Stopped")
+        self.save(trainer, self.signal is not None and not at_the_end(trainer), "Stopped")
+        self.leave(trainer)
 
-    def stop(self, trainer: L.Trainer, wanted: bool, why: str) -> None:
-        """Save and end the training, where one process at least wants it."""
+    def save(self, trainer: L.Trainer, wanted: bool, why: str) -> None:
+        """Save the state to be left with, where one process at least wants it."""
         if trainer.strategy.reduce_boolean_decision(wanted, all=False):
+            self.saved = True
             trainer.save_checkpoint(self.path, weights_only=False)
             rank_zero_info(
                 f"{why} at step {trainer.global_step}. Continue with: {self.program} resume "
                 f"{shlex.quote(str(self.path.parents[1]))}"
             )
+
+    def leave(self, trainer: L.Trainer) -> None:
+        """End the training where its state is saved. Every process is here at the same step."""
+        if self.saved:
             warned = self.signal is not None and self.signal == self.warning
             if trainer.strategy.reduce_boolean_decision(warned, all=False) and trainer.is_global_zero:
                 requeue()
-            raise KeyboardInterrupt
+            asked = self.signal in (signal.SIGINT, signal.SIGTERM)
+            raise SystemExit(128 + cast(int, self.signal) if asked else 1)
 
     def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
         self._restore()

@@ -1,0 +1,95 @@
+"""Lightning's callbacks that change a training: exact on resume, or refused by name before the run begins."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from lightning.pytorch import callbacks as lightning_callbacks
+from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
+    BatchSizeFinder,
+    Callback,
+    EMAWeightAveraging,
+    LearningRateFinder,
+    ModelPruning,
+    SpikeDetection,
+)
+
+from tests.helpers.runs import fails, fit, stop_in
+from tests.helpers.training import last
+from train import cli
+from train.callbacks.compatibility import REFUSED, check_callbacks, check_strategy
+from train.checkpoint import read_checkpoint
+
+# Of those without a state that a training depends on, and those that are tested below or in test_resume.py.
+EXACT = {"EarlyStopping", "EMAWeightAveraging", "GradientAccumulationScheduler", "ModelCheckpoint", "Timer"}
+EXACT |= {"StochasticWeightAveraging", "WeightAveraging"}
+HARMLESS = {"BasePredictionWriter", "Callback", "Checkpoint", "DeviceStatsMonitor", "LambdaCallback", "ModelSummary"}
+HARMLESS |= {"LearningRateMonitor", "OnExceptionCheckpoint", "ProgressBar", "RichModelSummary", "RichProgressBar"}
+HARMLESS |= {"TQDMProgressBar", "ThroughputMonitor"}
+
+
+def test_every_callback_of_lightning_is_accounted_for():
+    """A new version may bring others."""
+    assert set(lightning_callbacks.__all__) == {*EXACT, *HARMLESS, *REFUSED, "BackboneFinetuning"}
+
+
+@pytest.mark.parametrize(
+    "callback",
+    [
+        BackboneFinetuning(),
+        BatchSizeFinder(),
+        LearningRateFinder(),
+        ModelPruning("l1_unstructured"),
+        SpikeDetection(),
+    ],
+    ids=lambda callback: type(callback).__name__,
+)
+def test_refused_by_name(callback):
+    with pytest.raises(ValueError, match=f"^{type(callback).__name__} "):
+        check_callbacks([Callback(), callback], ema=0.0)
+
+
+def test_two_averages_are_refused():
+    check_callbacks([EMAWeightAveraging()], ema=0.0)
+    with pytest.raises(ValueError, match="both average the weights"):
+        check_callbacks([EMAWeightAveraging()], ema=0.9)
+
+
+def test_strategies_of_copied_processes_are_refused(config, capsys, tmp_path):
+    check_strategy("ddp")
+    for strategy in ("ddp_spawn", "ddp_notebook", "ddp_fork_find_unused_parameters_true"):
+        with pytest.raises(ValueError, match="starts processes from copies of this one"):
+            check_strategy(strategy)
+    arguments = ["fit", "--config", str(config), "--run_dir", str(tmp_path / "run")]
+    assert "take ddp" in fails([*arguments, "--trainer.strategy", "ddp_spawn"], capsys)
+    assert "LearningRateFinder trains" in fails([*arguments, "--trainer.callbacks", "LearningRateFinder"], capsys)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "batch"),
+    [
+        (["GradientAccumulationScheduler", "--trainer.callbacks.scheduling", "{0: 2, 1: 4}"], 13),
+        (["EMAWeightAveraging", "--trainer.callbacks.decay", "0.8", "--ema", "0"], 12),
+        (["WeightAveraging", "--ema", "0"], 12),
+        (["Timer", "--trainer.callbacks.duration", "00:01:00:00"], 12),
+        (["StochasticWeightAveraging", "--trainer.callbacks.swa_lrs", "0.01", "--ema", "0"], 22),
+    ],
+    ids=lambda value: value[0] if isinstance(value, list) else "",
+)
+def test_resumed_run_is_that_of_one_left_alone(config, tmp_path, monkeypatch, options, batch):
+    arguments = ["--trainer.callbacks", *options]
+    fit(config, tmp_path / "one", *arguments)
+    stop_in(monkeypatch, batch)
+    with pytest.raises(SystemExit):
+        fit(config, tmp_path / "two", *arguments)
+    monkeypatch.undo()
+    cli.run(["resume", str(tmp_path / "two")])
+    one, two = (read_checkpoint(last(tmp_path / name)) for name in ("one", "two"))
+    assert one["global_step"] == two["global_step"]
+    for part in ("state_dict", "current_model_state"):
+        assert (part in one) == (part in two)
+        for name, value in one.get(part, {}).items():
+            assert torch.equal(value, two[part][name]), (part, name)

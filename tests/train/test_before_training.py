@@ -1,0 +1,106 @@
+"""`--dry_run`, `--check_data`, and classes that one of the sets lacks: what is known before the first step."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+from PIL import Image
+
+from tests.helpers.runs import fails, fit
+from tests.helpers.training import TINY
+from train import cli
+from train.data.module import ImageData
+from train.data_check import broken_images, check_test_classes
+
+
+@pytest.fixture
+def photographs(tmp_path) -> Path:
+    """A folder of images of two classes."""
+    for split, count in (("train", 12), ("test", 3)):
+        for name, colour in (("cat", 40), ("dog", 200)):
+            folder = tmp_path / "images" / split / name
+            folder.mkdir(parents=True)
+            for number in range(count):
+                Image.new("RGB", (30, 24), (colour, 5 * number, 0)).save(folder / f"{number}.png")
+    return tmp_path / "images"
+
+
+@pytest.fixture
+def recipe(photographs, tmp_path) -> list[str]:
+    """The arguments of a training on them."""
+    vit = {**TINY["model"]["vit"], "in_channels": 3, "num_classes": 2, "image_size": 24}
+    data = {"source": "folder", "root": str(photographs), "batch_size": 4, "workers": 0}
+    content = {**TINY, "model": {"vit": vit}, "data": data}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(content))
+    return ["fit", "--config", str(tmp_path / "recipe.yaml"), "--run_dir", str(tmp_path / "run")]
+
+
+def test_broken_images_with_path_and_reason(photographs):
+    (photographs / "train" / "dog" / "3.png").write_bytes(b"no image")
+    cut = photographs / "test" / "cat" / "1.png"
+    cut.write_bytes(cut.read_bytes()[:60])
+    data = ImageData(source="folder", root=str(photographs), size=[24, 24], workers=0)
+    found = dict(broken_images(data))
+    assert sorted(found) == sorted([str(photographs / "train" / "dog" / "3.png"), str(cut)])
+    assert all(reason.strip() for reason in found.values())
+    assert broken_images(ImageData(size=[60, 60])) == []
+
+
+@pytest.mark.parametrize("more", ["train", "test"])
+def test_classes_of_one_set_only(photographs, recipe, more, capsys, tmp_path):
+    (photographs / more / "horse").mkdir()
+    Image.new("RGB", (30, 24)).save(photographs / more / "horse" / "0.png")
+    data = ImageData(source="folder", root=str(photographs), size=[24, 24])
+    with pytest.raises(ValueError, match=re.escape(f"horse is in {photographs / more} only")):
+        check_test_classes(data)
+    if more == "test":  # in the training images it would be a third class for a model of two
+        assert f"horse is in {photographs / more} only" in fails(recipe, capsys)
+        assert not (tmp_path / "run" / "history.jsonl").exists()
+    (photographs / more / "horse").rename(tmp_path / "horse")
+    check_test_classes(data)
+
+
+@pytest.mark.slow
+def test_check_data_of_a_training(recipe, photographs, tmp_path, capsys):
+    (photographs / "train" / "dog" / "3.png").write_bytes(b"no image")
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*recipe, "--check_data"])
+    assert stop.value.code == 1
+    shown = capsys.readouterr()
+    assert f"{photographs / 'train' / 'dog' / '3.png'}: " in shown.out
+    assert "1 images cannot be read" in shown.err
+    (photographs / "train" / "dog" / "3.png").unlink()
+    cli.main([*recipe, "--check_data", "--trainer.max_epochs", "1"])
+    assert "Every image can be read." in capsys.readouterr().out
+    assert (tmp_path / "run" / "metrics.json").exists()
+    assert "check_data: false" in (tmp_path / "run" / "config.yaml").read_text()
+
+
+@pytest.mark.slow
+def test_dry_run_creates_nothing(recipe, photographs, tmp_path, capsys, monkeypatch):
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*recipe[:-2], "--dry_run"])
+    assert stop.value.code == 0
+    shown = " ".join(capsys.readouterr().out.split())
+    for text in ("22 to train on, 2 of the training set for validation, 6 to test", "cat 12, dog 12", "cat 3, dog 3"):
+        assert text in shown
+    for text in ("GMACs an image of 24 px, 4 tokens", "3 epochs of 5 batches", "time about 0:00:0", "folder runs/"):
+        assert text in shown
+    assert not list((tmp_path / "empty").iterdir())
+
+
+@pytest.mark.slow
+def test_dry_run_of_a_resume_leaves_the_run(config, tmp_path, capsys):
+    run = tmp_path / "run"
+    fit(config, run, "--trainer.max_epochs", "1")
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(SystemExit):
+        cli.main(["resume", str(run), "--trainer.max_epochs", "2", "--dry_run"])
+    assert f"{run}, which goes on from {run}/checkpoints/last.ckpt" in " ".join(capsys.readouterr().out.split())
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert "are of fit and resume" in fails(["validate", "--config", str(run / "config.yaml"), "--dry_run"], capsys)

@@ -1,0 +1,82 @@
+"""The table of metrics of a run, which a resumed run goes on with, and TensorBoard's hyper-parameters."""
+
+from __future__ import annotations
+
+import csv
+
+import pytest
+
+from tests.helpers.runs import KilledError, fit, kill_in_validation, stop_in
+from train import cli
+from train.loggers import MetricsCSV
+
+
+def rows(path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_rows_of_steps_with_columns_that_come_later(tmp_path):
+    log = MetricsCSV(tmp_path / "metrics.csv")
+    log.begin(0)
+    for step in range(3):
+        log.log_metrics({"train/loss": 1 / (step + 1)}, step)
+    log.log_metrics({"val/accuracy": 0.5}, 2)  # of the same step
+    log.log_metrics({"train/loss": 0.25}, 3)
+    result = rows(log.path)
+    assert [row["step"] for row in result] == ["0", "1", "2", "3"]
+    assert (result[2]["train/loss"], result[2]["val/accuracy"], result[3]["val/accuracy"]) == ("0.3333333", "0.5", "")
+
+
+def test_rows_that_a_resumed_run_keeps(tmp_path):
+    """Those before its step, and a validation that came after the last of them."""
+    log = MetricsCSV(tmp_path / "metrics.csv")
+    log.begin(0)
+    for step in range(6):
+        log.log_metrics({"train/loss": step}, step)
+    resumed = MetricsCSV(log.path)
+    resumed.begin(4)
+    resumed.log_metrics({"train/loss": 40}, 4)
+    assert [(row["step"], row["train/loss"]) for row in rows(log.path)][3:] == [("3", "3.0"), ("4", "40.0")]
+    resumed.log_metrics({"val/accuracy": 0.5}, 5)
+    again = MetricsCSV(log.path)
+    again.begin(5)
+    assert [row["step"] for row in rows(log.path)] == ["0", "1", "2", "3", "4", "5"]
+    again.begin(0)
+    assert rows(log.path) == []
+
+
+def training(path) -> list[dict[str, str]]:
+    """Return the rows without what depends on time."""
+    timed = ("train/images_per_second", "train/peak_memory_mib")
+    return [{name: value for name, value in row.items() if name not in timed} for row in rows(path)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["stopped", "killed"])
+def test_table_of_a_resumed_run_is_that_of_one_left_alone(config, whole, tmp_path, monkeypatch, how):
+    run = tmp_path / "run"
+    if how == "stopped":
+        stop_in(monkeypatch, 12)
+        with pytest.raises(SystemExit):
+            fit(config, run)
+    else:
+        kill_in_validation(monkeypatch, 20)
+        with pytest.raises(KilledError):
+            fit(config, run)
+    monkeypatch.undo()
+    cli.run(["resume", str(run)])
+    expected = training(whole / "metrics.csv")
+    assert [int(row["step"]) for row in expected] == list(range(30))
+    assert training(run / "metrics.csv") == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("every", "drawn"), [("2", 2), ("0", 0)])
+def test_figures_at_an_interval(config, tmp_path, monkeypatch, every, drawn):
+    """Also where a resume lies between two."""
+    calls = []
+    monkeypatch.setattr("train.callbacks.figures.frequency_figure", calls.append)
+    fit(config, tmp_path / "run", "--figures_every", every, "--trainer.max_epochs", "2")
+    cli.run(["resume", str(tmp_path / "run"), "--trainer.max_epochs", "3"])
+    assert len(calls) == drawn

@@ -1,0 +1,49 @@
+"""Lightning's callbacks and strategies beside a training that resumes exactly: put right here, or refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import lightning as L
+from lightning.pytorch import callbacks as lightning_callbacks
+from lightning.pytorch.callbacks import Callback, GradientAccumulationScheduler, WeightAveraging
+
+REFUSED = {
+    "BatchSizeFinder": "chooses another batch size on each machine: give --data.batch_size",
+    "LearningRateFinder": "trains with another learning rate than config.yaml has: give --model.optim.lr, and compare "
+    "several in a sweep",
+    "ModelPruning": "changes weights in a way that checkpoints do not hold",
+    "BaseFinetuning": "adds weights that the schedule does not know: freeze weights in a class of your own",
+    "SpikeDetection": "judges by a mean that checkpoints do not hold: a loss that is not finite ends a training anyway",
+}
+STRATEGIES = ("spawn", "fork", "notebook")
+
+
+def check_callbacks(callbacks: Iterable[Callback], ema: float) -> None:
+    """Raise a ValueError for a callback that would make a resumed run another one, or that does not go with `--ema`."""
+    for callback in callbacks:
+        name = type(callback).__name__
+        for refused, reason in REFUSED.items():
+            if isinstance(callback, getattr(lightning_callbacks, refused)):
+                raise ValueError(f"{name} {reason}.")
+        if ema and isinstance(callback, WeightAveraging):
+            raise ValueError(f"--ema {ema} and {name} both average the weights: give one of them.")
+
+
+def check_strategy(strategy: Any) -> None:
+    """Raise a ValueError for a strategy whose processes start from copies of this one."""
+    if isinstance(strategy, str) and any(word in strategy for word in STRATEGIES):
+        raise ValueError(
+            f"--trainer.strategy {strategy} starts processes from copies of this one, which hold its locks and files: "
+            f"take ddp, or start the processes with torchrun."
+        )
+
+
+class KeepAccumulation(Callback):
+    """Set the accumulation of `GradientAccumulationScheduler` in an epoch that is resumed, where Lightning does not."""
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, GradientAccumulationScheduler):
+                trainer.accumulate_grad_batches = callback.get_accumulate_grad_batches(trainer.current_epoch)

@@ -1,0 +1,106 @@
+"""Checks of images before a training: files that cannot be read, and classes that one of the sets lacks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset
+from tqdm import tqdm
+
+from train.data.folders import classes_in
+from train.data.loader import ignore_stop_signals
+from train.data.module import ImageData
+
+FOLDERS = {"folder", "imagenet"}  # sources whose classes are the folders in `train` and in `test` or `val`
+
+
+class Opened(Dataset[tuple[int, str]]):
+    """The reason why each image of a dataset cannot be read, empty for those that can."""
+
+    def __init__(self, dataset: Any):
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> tuple[int, str]:
+        try:
+            self.dataset[index]
+        except Exception as error:  # of many types: whatever a file makes its reader raise
+            return index, f"{error}" or type(error).__name__
+        return index, ""
+
+
+def name_of(dataset: Any, index: int) -> str:
+    """Return the path of an image, or its number where it has none."""
+    samples = getattr(dataset, "samples", None)
+    return f"image {index}" if samples is None else str(samples[index][0])
+
+
+def sets_of(data: ImageData) -> Iterator[tuple[str, Any]]:
+    """Yield the stored sets of images: those to train on, and those to test on where there are some."""
+    if data.stored is None:
+        return  # arrows are drawn
+    data.setup("fit")
+    yield "train", data.splits().train
+    try:
+        data.setup("test")
+    except FileNotFoundError:  # a training needs none
+        return
+    yield "test", data.splits().test
+
+
+def broken_images(data: ImageData) -> list[tuple[str, str]]:
+    """Open every image, with a progress bar, and return path and reason of each that cannot be read."""
+    broken = []
+    for name, dataset in sets_of(data):
+        workers = min(data.workers, os.cpu_count() or 1)
+        loader = DataLoader(
+            Opened(dataset), 64, num_workers=workers, collate_fn=list, worker_init_fn=ignore_stop_signals
+        )
+        with tqdm(total=len(dataset), desc=f"{name} images", unit="image", mininterval=0.5) as bar:
+            for results in loader:
+                broken += [(name_of(dataset, index), reason) for index, reason in results if reason]
+                bar.update(len(results))
+    return broken
+
+
+def check_images(data: ImageData) -> None:
+    """Write every image that cannot be read to stdout; exit with status 1 if there is one."""
+    broken = broken_images(data)
+    for path, reason in broken:
+        print(f"{path}: {reason}")
+    if broken:
+        sys.stderr.write(f"error: {len(broken)} images cannot be read: repair them, or take them away.\n")
+        raise SystemExit(1)
+    print("Every image can be read." if data.stored is not None else "The images are drawn, and need no check.")
+
+
+def check_test_classes(data: ImageData) -> None:
+    """Check that the folders of test images are those of the training images, where there are both.
+
+    Raises:
+        ValueError: classes that one of them lacks.
+    """
+    root = Path(data.root).expanduser()
+    if data.source not in FOLDERS or not (root / "train").is_dir():
+        return
+    held = [root / name for name in ("test", "val") if (root / name).is_dir() and classes_in(root / name)]
+    if not held:
+        return
+    train, test = (set(classes_in(folder)) for folder in (root / "train", held[0]))
+    lacks = [
+        f"{', '.join(sorted(names)[:8])}{' ...' if len(names) > 8 else ''} {'is' if len(names) == 1 else 'are'} in "
+        f"{folder} only"
+        for names, folder in ((train - test, root / "train"), (test - train, held[0]))
+        if names
+    ]
+    if lacks:
+        raise ValueError(
+            f"the training and the test images have other classes, so that labels would not agree: "
+            f"{'; '.join(lacks)}. Give both the same folders, or take the test images out of {root}."
+        )

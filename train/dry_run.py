@@ -1,0 +1,162 @@
+"""What a training would do: data, model, operations, time and folder, as text, without creating anything."""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from train.callbacks.checks import CheckData
+from train.callbacks.progress import clock_time
+from train.callbacks.summary import describe
+from train.data.module import ImageData
+from train.data_check import check_test_classes, sets_of
+from train.environment import machine
+
+STEPS, WARM_UP, SECONDS = 12, 2, 15.0  # steps to time at most, of which some do not count, and for how long
+
+
+class Stopwatch(Callback):
+    """Time the batches of training and of validation; end the training after some steps or seconds."""
+
+    def __init__(self) -> None:
+        self.train: list[float] = []
+        self.validation: dict[int, list[float]] = {}
+        self.began = self.last = time.perf_counter()
+        self.device = torch.device("cpu")
+
+    def lap(self, module: L.LightningModule) -> float:
+        """Return the seconds since the last call, once the device is done."""
+        if module.device.type == "cuda":
+            torch.cuda.synchronize(module.device)
+        now = time.perf_counter()
+        passed, self.last = now - self.last, now
+        return passed
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.lap(module)
+        self.began, self.device = self.last, module.device
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+        self.train.append(self.lap(module))
+        if len(self.train) >= STEPS or (len(self.train) > WARM_UP and self.last - self.began > SECONDS):
+            trainer.should_stop = True
+
+    def on_validation_batch_start(
+        self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self.lap(module)  # loading is not counted: it goes on meanwhile
+
+    def on_validation_batch_end(
+        self,
+        trainer: L.Trainer,
+        module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        self.validation.setdefault(dataloader_idx, []).append(self.lap(module))
+
+
+def measure(module: L.LightningModule, data: ImageData, settings: Mapping[str, Any]) -> Stopwatch:
+    """Train for a few steps and validate on two batches of each size on one device, by the settings of a trainer."""
+    common = {name: settings[name] for name in ("accelerator", "precision", "use_distributed_sampler")}
+    common |= {"devices": 1, "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    common |= {"enable_model_summary": False, "num_sanity_val_steps": 0, "callbacks": [watch := Stopwatch()]}
+    of_training = ("max_epochs", "max_steps", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm")
+    training = {name: settings[name] for name in of_training}
+    with quiet():
+        L.Trainer(**common, **training, limit_val_batches=0).fit(module, datamodule=data)
+        if settings["limit_val_batches"] != 0:
+            L.Trainer(**common, limit_val_batches=2).validate(module, datamodule=data, verbose=False)
+    return watch
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Leave out what Lightning says of its trainers and loaders."""
+    log = logging.getLogger("lightning.pytorch")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def classes_of(dataset: Any) -> str:
+    """Return the number of images of each class, of the first twelve classes."""
+    labels, names = getattr(dataset, "targets", None), [str(name) for name in getattr(dataset, "classes", ())]
+    if labels is None:
+        return ""
+    counts = Counter(int(label) for label in labels)
+    shown = [f"{names[label] if label < len(names) else label} {count}" for label, count in sorted(counts.items())]
+    return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")
+
+
+def data_lines(data: ImageData) -> list[tuple[str, str]]:
+    """Return what was found of the data: source, counts of each split, and images of each class."""
+    if data.stored is None:
+        sizes = f"{data.train_size} images an epoch, drawn anew; {data.val_size} for validation and as many to test"
+        return [("data", f"{data.source}, {data.num_classes} classes"), ("images", sizes)]
+    sets = dict(sets_of(data))
+    train, held = (len(part) for part in data.splits().parts)
+    used = min(train, data.train_size or train)
+    test = f"{len(sets['test'])} to test" if "test" in sets else "none to test"
+    lines = [("data", f"{data.source} in {data.root}, {data.num_classes} classes")]
+    lines.append(("images", f"{used} to train on, {held} of the training set for validation, {test}"))
+    return [*lines, *((f"classes, {name}", text) for name, each in sets.items() if (text := classes_of(each)))]
+
+
+def time_lines(trainer: L.Trainer, data: ImageData, watch: Stopwatch) -> list[tuple[str, str]]:
+    """Return how long the training takes, by the batches that were timed."""
+    limit, epoch = trainer.limit_train_batches, len(data.train_dataloader())
+    epoch = min(epoch, limit) if isinstance(limit, int) else max(1, int(epoch * (1.0 if limit is None else limit)))
+    batch = statistics.median(watch.train[WARM_UP:] or watch.train)
+    batches = math.inf
+    if trainer.max_epochs is not None and trainer.max_epochs > 0:
+        batches = trainer.max_epochs * epoch
+    if trainer.max_steps > 0:
+        batches = min(batches, trainer.max_steps * trainer.accumulate_grad_batches)
+    loaders = data.val_dataloader() if watch.validation else []
+    validation = sum(len(loader) * statistics.median(watch.validation[n]) for n, loader in enumerate(loaders))
+    count = max(1, math.ceil(batches / epoch / (trainer.check_val_every_n_epoch or 1))) if loaders else 0
+    measured = f"{1000 * batch:.3g} ms a batch of {data.batch_size}"
+    measured += f", {count} validations of {clock_time(validation)} each" if loaders else ", no validation"
+    return [
+        ("training", f"{batches / epoch:.3g} epochs of {epoch} batches"),
+        ("time", f"about {clock_time(batches * batch + count * validation)} ({measured})"),
+        ("device", machine(watch.device)),
+    ]
+
+
+def report(trainer: L.Trainer, module: Any, data: ImageData, settings: Mapping[str, Any], folder: str) -> str:
+    """Return what a training would do as text, after a few steps of it.
+
+    Args:
+        trainer: of the training, which is not used.
+        module: the classifier, whose weights change.
+        data: its images.
+        settings: of the trainer.
+        folder: of the run, with what is known of it.
+    """
+    data.download = False  # which would create files
+    data.setup("fit")
+    CheckData().check(data, module)
+    check_test_classes(data)
+    lines = [*data_lines(data), ("model", describe(module.vit))]
+    lines += time_lines(trainer, data, measure(module, data, settings))
+    return "\n".join(f"{name:<15} {text}" for name, text in [*lines, ("folder", folder)])

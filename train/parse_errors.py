@@ -1,0 +1,57 @@
+"""What jsonargparse says of a wrong value, in one line: the field, what it takes, what was given, and an example."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from train.command_line import did_you_mean
+
+KINDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "str": "text",
+    "list": "a list",
+    "dict": "fields with values",
+    "NoneType": "null",
+}
+ALIASES = {  # of --trainer.precision, as other programs name it
+    **dict.fromkeys(("fp16", "float16", "half", "16bit", "amp"), "16-mixed"),
+    **dict.fromkeys(("bfloat16", "bf16_mixed"), "bf16-mixed"),
+    **dict.fromkeys(("fp32", "float32", "single"), "32-true"),
+    **dict.fromkeys(("fp64", "float64", "double"), "64-true"),
+}
+CLASSES = {"trainer.callbacks": "callbacks", "trainer.logger": "loggers", "trainer.strategy": "strategies"}
+
+
+def in_one_line(message: str) -> str:
+    """Return an error of the parser in one line; any other text as it is."""
+    problem = re.search(r"Problem with given class_path '([\w.]+)':\s*(.+?)\n", message)
+    if problem:
+        return f"{problem[1].rpartition('.')[2]}: {' '.join(problem[2].split())}"
+    key = re.search(r'[Pp]arser key "([\w.]+)"', message)
+    given = re.search(r"(?:Given|Got) value: (.*)", message)
+    if not key or not given:
+        return message
+    name, value = key[1], given[1].strip()
+    if "dot import path string" in message and name in CLASSES:
+        return f"{name} has no class {value!r}.{did_you_mean(value, class_names(CLASSES[name]))}"
+    choices = [str(choice) for text in re.findall(r"Literal(\[[^\]]*\])", message) for choice in ast.literal_eval(text)]
+    if choices:
+        choices = list(dict.fromkeys(choices))
+        alias = ALIASES.get(value.lower()) if name == "trainer.precision" else None
+        hint = f" Did you mean {alias!r}?" if alias in choices else did_you_mean(value, choices)
+        return f"{name} has to be one of {', '.join(choices)}, not {value!r}.{hint}"
+    kinds = [KINDS[kind] for kind in dict.fromkeys(re.findall(r"Expected a <class '(\w+)'>", message)) if kind in KINDS]
+    if "a list" in kinds:
+        example = ", ".join(part.strip() for part in value.strip("()").split(","))
+        return f"{name} has to be a list, not {value}: --{name} '[{example}]'."
+    return f"{name} has to be {' or '.join(kinds)}, not {value!r}." if kinds else message
+
+
+def class_names(module: str) -> list[str]:
+    """Return the names of the classes in a package of Lightning."""
+    import importlib
+
+    return list(importlib.import_module(f"lightning.pytorch.{module}").__all__)

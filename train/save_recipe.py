@@ -1,0 +1,31 @@
+"""The configuration of a run as a file beside it, which is a recipe for others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import yaml
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.cli import SaveConfigCallback
+
+from train.config import UNREADABLE, without_unreadable
+from train.run_folder import write_aside
+
+
+class SaveRecipe(SaveConfigCallback):
+    """Write the configuration beside a run once training has begun: a resume that is refused leaves the file as it is.
+
+    The file is without the checkpoint that a run was resumed from, so that it stays a recipe for others.
+    """
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        pass
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.is_global_zero:
+            config = self.config.clone()
+            config.ckpt_path, config.check_data = None, False
+            with write_aside(Path(config.run_dir) / self.config_filename) as partial:
+                self.parser.save(config, partial, skip_none=False, overwrite=True, multifile=False)
+                if UNREADABLE in (text := partial.read_text()):
+                    partial.write_text(yaml.safe_dump(without_unreadable(yaml.safe_load(text)), sort_keys=False))
