@@ -5,10 +5,12 @@ The Triton kernels rotate inside (`ops/triton`). The definition is `rotate` of `
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
+
+from performer_string.utils._compat import is_batched_gradient, needs_plain_operations
 
 if TYPE_CHECKING:
     from performer_string.position.rotation import Rotation
@@ -22,15 +24,62 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     A plane lies across the two halves, because slices are faster than strides.
 
     Args:
-        x: queries or keys, [..., N, d].
+        x: queries or keys, [..., N, d], of the type of the cosines.
         cos, sin: cosines and sines of the angles, [..., N, P] with 2 P <= d. Dimensions from 2 P up stay as they are.
 
     Returns:
         [..., N, d].
     """
+    if torch.compiler.is_compiling() or needs_plain_operations() or x.dtype != cos.dtype:
+        return rotated_plainly(x, cos, sin)
+    if torch.is_grad_enabled() and (x.requires_grad or cos.requires_grad or sin.requires_grad):
+        return cast(Tensor, _Rotary.apply(x, cos, sin))
+    return rotated(x, cos, sin)
+
+
+def rotated_plainly(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return `apply_rotary` by operations that have derivatives of every order, and that compilers fuse."""
     planes = cos.shape[-1]
     first, second, rest = x.split((planes, planes, x.shape[-1] - 2 * planes), dim=-1)
     return torch.cat((first * cos - second * sin, first * sin + second * cos, rest), dim=-1)
+
+
+def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return `apply_rotary` without a gradient, in four passes over half of the numbers each."""
+    planes = cos.shape[-1]
+    shape = torch.broadcast_shapes(x.shape[:-1], cos.shape[:-1])
+    out = x.new_empty(*shape, x.shape[-1])
+    first, second, rest = x.split((planes, planes, x.shape[-1] - 2 * planes), dim=-1)
+    upper, lower = out[..., :planes], out[..., planes : 2 * planes]
+    torch.mul(first, cos, out=upper).addcmul_(second, sin, value=-1)
+    torch.mul(first, sin, out=lower).addcmul_(second, cos)
+    if rest.shape[-1]:
+        out[..., 2 * planes :] = rest
+    return out
+
+
+class _Rotary(torch.autograd.Function):
+    """`apply_rotary` with its gradients, which autograd would compute in twice as many passes."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        ctx.save_for_backward(x if ctx.needs_input_grad[1] or ctx.needs_input_grad[2] else None, cos, sin)
+        ctx.shape = x.shape
+        return rotated(x, cos, sin)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, cos, sin = ctx.saved_tensors
+        planes = cos.shape[-1]
+        plain = torch.is_grad_enabled() or is_batched_gradient(gradient)
+        for_x = (rotated_plainly if plain else rotated)(gradient, cos, -sin).sum_to_size(ctx.shape)
+        if x is None:
+            return for_x, None, None
+        upper, lower = gradient[..., :planes], gradient[..., planes : 2 * planes]
+        first, second = x[..., :planes], x[..., planes : 2 * planes]
+        for_cos = torch.addcmul(upper * first, lower, second).sum_to_size(cos.shape)
+        for_sin = torch.addcmul(lower * first, upper, second, value=-1).sum_to_size(sin.shape)
+        return for_x, for_cos, for_sin
 
 
 def rotate_pair(q: Tensor, k: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
