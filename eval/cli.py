@@ -172,8 +172,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 def output_folder(options: argparse.Namespace) -> Path:
     """Return `--out`, else `results` in the run that is evaluated or beside several, else runs/results/NAME."""
     from eval.report import results_of
+    from performer_string.models.checkpoint import is_published
 
     runs: list[Any] = getattr(options, "checkpoint", None) or getattr(options, "run", None) or []
+    runs = [path for path in runs if not is_published(path)]  # nothing is written beside those
     folder = options.out or (results_of(runs) if runs else Path("runs/results") / options.command)
     return Path(folder).expanduser()
 
