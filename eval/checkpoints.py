@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, image_size, number_of_images
 from eval.report import MAJORITY, Row
 from eval.statistics import check_seeds, differing_keys, wilson_interval, without_seed
 from performer_string.models.checkpoint import find_checkpoint, is_published
+from train import testing
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import Size, ascending
 
@@ -178,13 +178,8 @@ def batches(
     Yields:
         Normalised images [B, C, H, W] on the device, and their classes [B].
     """
-    vit, data = trained.classifier.vit, trained.data
-    images = data.held_out(options.split, size, options.images)
-    tokens, trained_tokens = [h * w for h, w in (vit.grid(*size), vit.train_grid)]
-    batch_size = max(1, data.batch_size * trained_tokens // max(tokens, trained_tokens))
     title = f"{trained.name} at {size}{title}"
-    for batch, targets in tqdm(data.loader(images, batch_size), desc=title, leave=False, disable=None):
-        yield data.normalise(batch.to(device)), targets
+    yield from testing.batches(trained, size, options.split, options.images, device, title)
 
 
 class ImageResults(NamedTuple):

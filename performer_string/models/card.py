@@ -66,7 +66,7 @@ def facts(model: ViT, details: ModelDetails) -> list[tuple[str, str]]:
     c = model.config
     patch, image = patch_and_image(c.patch_size, c.image_size)
     sides, patches = (" x ".join(map(str, x)) for x in (image, patch))
-    classes = f"{c.num_classes}"
+    classes, channels = f"{c.num_classes}", f"{c.in_channels} channel{'s' if c.in_channels > 1 else ''}"
     if model.classes:
         shown = ", ".join(model.classes[:10])
         classes += f": {shown}{', ...' if len(model.classes) > 10 else ''}"
@@ -76,7 +76,7 @@ def facts(model: ViT, details: ModelDetails) -> list[tuple[str, str]]:
         ("size", f"width {c.width}, depth {c.depth}, {c.num_heads} heads, {count:,} parameters"),
         (
             "images",
-            f"{sides} pixels with {c.in_channels} channels, in {math.prod(model.train_grid)} patches of {patches}",
+            f"{sides} pixels with {channels}, in {math.prod(model.train_grid)} patches of {patches}",
         ),
         ("classes", classes),
         ("trained on", details.dataset or "not recorded"),
@@ -112,7 +112,8 @@ def front_matter(details: ModelDetails) -> str:
         EvalResult(
             task_type="image-classification",
             dataset_type=details.dataset or "unknown",
-            dataset_name=f"{details.dataset or 'unknown'}, {metric['resolution']} px",
+            dataset_name=details.dataset or "unknown",
+            dataset_config=f"{metric['resolution']} px",
             dataset_split=metric["split"],
             metric_type="accuracy",
             metric_value=round(metric["accuracy"] / 100, 6),

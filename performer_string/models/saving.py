@@ -125,14 +125,17 @@ class Saved:
             folder = download(str(name), **options)
         return cls.from_checkpoint(folder)
 
-    def save_pretrained(self, folder: str | PathLike[str], details: ModelDetails | None = None) -> Path:
+    def save_pretrained(
+        self, folder: str | PathLike[str], details: ModelDetails | None = None, *, replace_card: bool = False
+    ) -> Path:
         """Write `model.safetensors`, `config.json` and a model card into a folder.
 
-        A card that is there already is kept, since somebody may have written it.
+        A card that is there already is kept unless asked otherwise, since somebody may have written it.
 
         Args:
             folder: where to; made where it is missing.
             details: name, data, command, accuracies and licence, for the card.
+            replace_card: write the card anew where there is one.
 
         Returns:
             The folder.
@@ -151,7 +154,7 @@ class Saved:
         write_config(
             model, folder, metrics=list(details.metrics), command=details.command or None, training=details.training
         )
-        if not (folder / CARD).exists():
+        if replace_card or not (folder / CARD).exists():
             with write_aside(folder / CARD) as partial:
                 partial.write_text(text, encoding="utf-8")
         return folder
