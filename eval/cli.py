@@ -14,7 +14,7 @@ It may have three more:
   their paths;
 - `status(rows)` returns the exit status.
 
-A module that has `run_command(options, folder)` instead of the last three makes no table, but files of its own.
+A module that has `run_command(options, folder)` beside `add_arguments` needs none of the others, and makes no table.
 A module with `ON_CPU = True` has no option `--device`. Modules are imported when they are called, and not before.
 """
 

@@ -36,7 +36,7 @@ WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 FORMAT, FORMAT_VERSION = "performer_string", 1
 FIELDS = ("format", "format_version", "versions", "vit", "preprocessing", "metrics", "command", "training")
 LARGEST_CONFIG = 10_000_000  # bytes
-INSTALL = 'pip install "performer_string[hub]", or pip install huggingface_hub safetensors'
+INSTALL = "pip install huggingface_hub safetensors"
 
 
 class PublishedError(ValueError):
