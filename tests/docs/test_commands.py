@@ -38,6 +38,7 @@ def test_there_are_no_other_commands():
         "train.data.arrow",
         "eval",
         "experiments.tables",
+        "experiments.zoo",
     }
     assert modules <= known | {"timeit", "pytest", "docs.figures.make", "docs.figures.accuracy"}
 
