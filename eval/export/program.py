@@ -55,11 +55,12 @@ def culprit(model: ViT, program: ExportedProgram | None, operation: str) -> str:
         program: its graph, where there is one.
         operation: such as `linalg_inv_ex`, also of a decomposed graph.
     """
+    wanted = operation.removeprefix("linalg_")  # linalg_matrix_exp was matrix_exp, and linalg_inv_ex linalg_inv
     nodes = () if program is None or not operation else program.graph.nodes
     found: dict[str, None] = {}
     for node in nodes:
-        name = str(node.target).removeprefix("aten.").partition(".")[0]
-        if node.op == "call_function" and (name.startswith(operation) or operation.startswith(name)):
+        name = str(node.target).removeprefix("aten.").partition(".")[0].removeprefix("linalg_")
+        if node.op == "call_function" and (name.startswith(wanted) or wanted.startswith(name)):
             for path, _ in reversed(node.meta.get("nn_module_stack", {}).values()):
                 if part := part_of(model, path):
                     found[part] = None
