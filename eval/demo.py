@@ -19,7 +19,7 @@ ZOO_SIZES = ("108", "168", "276", "552")
 SWEEP = "experiments/arrow/demo/sweep.yaml"
 
 
-def show_zoo(out: Path, images: int = 100) -> None:
+def show_zoo(out: Path, images: int = 64) -> None:
     """Print the accuracies of the models of the arrow task that come with the repository.
 
     Args:
