@@ -76,7 +76,7 @@ def training_of(content: Mapping[str, Any]) -> dict[str, Any]:
 
     Returns:
         `data`: the fields of `ImageData` without those of this machine, with classes and the fingerprint of the images;
-        `optim`, `distillation`, `resolutions`: of the classifier; `steps` of the training.
+        `optim`, `distillation`, `resolutions` and so on: of the classifier; `steps` of the training.
     """
     data, saved = content["ImageData"], content["hyper_parameters"]
     config = {name: value for name, value in data["config"].items() if name not in OF_PLACES}
@@ -86,10 +86,9 @@ def training_of(content: Mapping[str, Any]) -> dict[str, Any]:
         distillation["teacher"] = without_place(str(Path(distillation["teacher"]).expanduser().absolute()))
     return {
         "data": {"config": config, **images},
-        "optim": saved.get("optim", {}),
-        "distillation": distillation,
-        "resolutions": saved["resolutions"],
         "steps": content.get("global_step"),
+        **{name: value for name, value in saved.items() if name != "vit"},
+        "distillation": distillation,
     }
 
 

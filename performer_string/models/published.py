@@ -213,7 +213,7 @@ def read_published(path: Path) -> dict[str, Any]:
     training = content.get("training") or {}
     tensors, shared = read_weights(path, ViTConfig.of_checkpoint(content["vit"]))
     tensors |= {name: tensors[first] for name, first in shared.items()}
-    settings = {name: training[name] for name in ("optim", "resolutions", "distillation") if name in training}
+    settings = {name: value for name, value in training.items() if name not in ("data", "steps")}
     result: dict[str, Any] = {
         "state_dict": {f"vit.{name}": value for name, value in tensors.items()},
         "hyper_parameters": {"vit": content["vit"], **settings},

@@ -159,6 +159,7 @@ def test_an_unfinished_run_is_said_to_be_one(run, tmp_path, capsys):
     assert "The command is not recorded." in (tmp_path / "ants" / "README.md").read_text()
 
 
+@pytest.mark.slow
 def test_images_are_wherever_root_says(tmp_path, capsys):
     for split in ("train", "test"):
         for number, name in enumerate("abcd"):
