@@ -203,7 +203,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     evaluation = EVALUATIONS[options.command].load()
     if run_command := getattr(evaluation, "run_command", None):
         run_command(options, output_folder(options))
-        return
+        return 0
     report = Report(output_folder(options), options.command, environment(arguments, device))
     rows = report.collect(evaluation.evaluate(options, device))
     report.write(rows)
