@@ -1,8 +1,8 @@
 # make install: create .venv and install the pinned packages.
-# make demo: train three small models and evaluate them above their training resolution.
+# make demo: evaluate the models of the repository, then train three small ones and evaluate them alike.
 # make test: lint, type-check and run all tests. make test-fast: only the tests that are not slow, in under two minutes.
 # make docs: build the site into site/, without a network.
-# make tables: write the tables of experiments/**/README.md anew from the CSV files beside them.
+# make tables: write the tables of experiments/**/README.md and models/README.md anew from the files beside them.
 # make figures: draw the figures of experiments/** anew from the CSV files beside them.
 # make gpu: test and time the fused kernels on this machine's NVIDIA GPU. Each installs what it needs into .venv, once.
 
@@ -38,6 +38,7 @@ docs: .venv/installed
 
 tables: .venv/installed
 	$(BIN)/python -m experiments.tables
+	$(BIN)/python -m experiments.zoo
 
 figures: .venv/installed
 	$(BIN)/python -m experiments.figures

@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, image_size, number_of_images
 from eval.report import MAJORITY, Row
 from eval.statistics import check_seeds, differing_keys, wilson_interval, without_seed
-from performer_string.models.checkpoint import find_checkpoint
+from performer_string.models.checkpoint import find_checkpoint, is_published
+from train import testing
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import Size, ascending
 
@@ -43,7 +43,7 @@ def is_no_run(path: Path) -> bool:
 
 def add_models(parser: argparse.ArgumentParser, *names: str, **options: Any) -> None:
     """Add the argument of the models, `--checkpoint` unless it has another name."""
-    models = "one or more checkpoints, or folders of runs, for the last checkpoint of each; what is no run is skipped"
+    models = "checkpoints, or folders of runs (for their last checkpoint) or of published models; others are skipped"
     options = {"nargs": "+", "help": models, **options}
     parser.add_argument(*(names or ("--checkpoint",)), type=find_checkpoint, action=Runs, **options)
 
@@ -76,8 +76,10 @@ def add_image_arguments(parser: argparse.ArgumentParser, images: int = 0) -> Non
 
 
 def name_of(path: Path) -> str:
-    """Return the name of a checkpoint's run: NAME for `runs/NAME/checkpoints/best.ckpt`."""
+    """Return the name of a model: NAME for `runs/NAME/checkpoints/best.ckpt` and `models/NAME/model.safetensors`."""
     path = path.absolute()  # for the name of a run that is "." too
+    if is_published(path):
+        return path.parent.name
     return path.parents[1].name if path.parent.name == "checkpoints" else path.stem
 
 
@@ -176,13 +178,8 @@ def batches(
     Yields:
         Normalised images [B, C, H, W] on the device, and their classes [B].
     """
-    vit, data = trained.classifier.vit, trained.data
-    images = data.held_out(options.split, size, options.images)
-    tokens, trained_tokens = [h * w for h, w in (vit.grid(*size), vit.train_grid)]
-    batch_size = max(1, data.batch_size * trained_tokens // max(tokens, trained_tokens))
     title = f"{trained.name} at {size}{title}"
-    for batch, targets in tqdm(data.loader(images, batch_size), desc=title, leave=False, disable=None):
-        yield data.normalise(batch.to(device)), targets
+    yield from testing.batches(trained, size, options.split, options.images, device, title)
 
 
 class ImageResults(NamedTuple):

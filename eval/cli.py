@@ -14,6 +14,7 @@ It may have three more:
   their paths;
 - `status(rows)` returns the exit status.
 
+A module that has `run_command(options, folder)` beside `add_arguments` needs none of the others, and makes no table.
 A module with `ON_CPU = True` has no option `--device`. Modules are imported when they are called, and not before.
 """
 
@@ -74,6 +75,7 @@ EVALUATIONS: dict[str, Entry] = {
     "cost": Entry(
         "eval.accuracy.cost", "parameters, operations, time, memory and accuracy of models at each resolution"
     ),
+    "export": Entry("eval.export.command", "a model as a file of ONNX or torch.export, checked against PyTorch"),
     "plateau": Entry(
         "eval.accuracy.plateau", "when each run's training loss left its first plateau, and the accuracy at the end"
     ),
@@ -148,8 +150,9 @@ def build_parser(name: str | None = None) -> argparse.ArgumentParser:
         if not getattr(evaluation, "ON_CPU", False):
             command.add_argument("--device", default="auto", help="auto, cpu or cuda")
         command.add_argument("--imports", nargs="+", default=[], help="modules to import first, with additions to use")
-        command.add_argument("--out", type=Path, help=OUT)
-        add_figure_arguments(command)
+        command.add_argument("--out", type=Path, help=getattr(evaluation, "OUT", OUT))
+        if not hasattr(evaluation, "run_command"):
+            add_figure_arguments(command)
     plot = commands.add_parser(PLOT, help="draw a figure again from its CSV file, and its tables, without models")
     if name == PLOT:
         from eval.plotting import redraw
@@ -172,8 +175,11 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 def output_folder(options: argparse.Namespace) -> Path:
     """Return `--out`, else `results` in the run that is evaluated or beside several, else runs/results/NAME."""
     from eval.report import results_of
+    from performer_string.models.checkpoint import is_published
 
     runs: list[Any] = getattr(options, "checkpoint", None) or getattr(options, "run", None) or []
+    runs = runs if isinstance(runs, list) else [runs]
+    runs = [path for path in runs if not is_published(path)]  # nothing is written beside those
     folder = options.out or (results_of(runs) if runs else Path("runs/results") / options.command)
     return Path(folder).expanduser()
 
@@ -195,6 +201,9 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     import_modules(options.imports)
     device = choose_device(getattr(options, "device", "cpu"))
     evaluation = EVALUATIONS[options.command].load()
+    if run_command := getattr(evaluation, "run_command", None):
+        run_command(options, output_folder(options))
+        return 0
     report = Report(output_folder(options), options.command, environment(arguments, device))
     rows = report.collect(evaluation.evaluate(options, device))
     report.write(rows)

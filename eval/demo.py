@@ -1,6 +1,7 @@
-"""`make demo`: train three small ViTs that differ only in their attention, and test them at larger resolutions.
+"""`make demo`: test the trained models of the repository, then train three small ViTs and test them alike.
 
-They learn to find an arrow on a grid of cells. The larger images have more cells than those of the training.
+The three differ only in their attention. All models find an arrow on a grid of cells, and larger images have more cells
+than those of the training.
 """
 
 from __future__ import annotations
@@ -13,13 +14,34 @@ from pathlib import Path
 from eval.cli import main as evaluate
 from train.sweep import main as sweep
 
+ZOO = Path(__file__).resolve().parents[1] / "models"
+ZOO_SIZES = ("108", "168", "276", "552")
 SWEEP = "experiments/arrow/demo/sweep.yaml"
 
 
+def show_zoo(out: Path, images: int = 64) -> None:
+    """Print the accuracies of the models of the arrow task that come with the repository.
+
+    Args:
+        out: folder of the results.
+        images: how many images at each size.
+    """
+    models = sorted(map(str, ZOO.glob("arrow-*")))
+    if not models:
+        return
+    print(
+        f"Models of the repository, trained at 108 px, on {images} images of each size, under a minute:\n", flush=True
+    )
+    sizes = ["--resolutions", *ZOO_SIZES, "--images", str(images)]
+    evaluate(["resolution", "--checkpoint", *models, *sizes, "--out", str(out)])
+    print()
+
+
 def main() -> None:
-    """Train the models of the demo and print their accuracies."""
+    """Test the models of the repository, train those of the demo, and print their accuracies."""
     started = time.perf_counter()
     root = Path("runs") / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
+    show_zoo(root / "models")
     print(
         "Three models, a few minutes each. What their training prints is in log.txt of each one's folder.", flush=True
     )

@@ -9,6 +9,7 @@ from performer_string.layers.multihead import MultiheadAttention
 from performer_string.layers.performer import PerformerSelfAttention
 from performer_string.layers.values import VALUE_MAPS, build_value_map
 from performer_string.models.batching import batch_images
+from performer_string.models.card import ModelDetails
 from performer_string.models.config import VARIANTS, ViTConfig
 from performer_string.models.fold import fold
 from performer_string.models.packing import packed_features
@@ -37,6 +38,7 @@ __all__ = [
     "Block",
     "Encoding",
     "FeatureMap",
+    "ModelDetails",
     "MultiheadAttention",
     "OffsetKernel",
     "PerformerSelfAttention",

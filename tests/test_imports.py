@@ -7,7 +7,18 @@ import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
-HEAVY = ("torchvision", "lightning", "matplotlib", "performer_pytorch", "scipy", "triton", "timm")
+HEAVY = (
+    "torchvision",
+    "lightning",
+    "matplotlib",
+    "performer_pytorch",
+    "scipy",
+    "triton",
+    "timm",
+    "huggingface_hub",
+    "safetensors",
+    "onnx",
+)
 
 
 def test_the_library_needs_torch_and_einops_only():

@@ -12,6 +12,7 @@ from performer_string.models.checkpoint import CheckpointError as CheckpointErro
 from performer_string.models.checkpoint import find_checkpoint
 from performer_string.models.config import patch_and_image
 from performer_string.models.preprocessing import Preprocessing
+from performer_string.models.saving import form_as, vit_weights
 from performer_string.utils.renames import current_fields
 from train.optim import OptimConfig
 from train.run_folder import BEST, HISTORY
@@ -23,13 +24,24 @@ if TYPE_CHECKING:  # Lightning and torchvision, which take seconds to import, ar
 KEYS = {"state_dict", "hyper_parameters", "ImageData"}
 
 
-def read_checkpoint(path: str | Path) -> dict[str, Any]:
-    """Return the content of a checkpoint file that a training can go on from, with weights under the names of today.
+def read_checkpoint(path: str | Path, data: bool = True) -> dict[str, Any]:
+    """Return the content of a checkpoint, or of a published model, with weights under the names of today.
+
+    Args:
+        path: of the file.
+        data: whether it has to say what images the model was trained on.
 
     Raises:
         CheckpointError: there is no such file, or it is damaged or of another kind.
     """
     content = models.read_checkpoint(path)
+    if "published" in content:
+        if data and "ImageData" not in content:
+            raise CheckpointError(
+                f"{Path(path).parent} does not say what images the model was trained on: save_pretrained cannot know. "
+                f"A folder that python -m train.publish RUN DIR writes does."
+            )
+        return content
     if not content.keys() >= KEYS:
         raise CheckpointError(f"{path} is not a checkpoint of this project: it has to hold {', '.join(sorted(KEYS))}.")
     return content
@@ -90,6 +102,7 @@ def load_trained(path: str | Path, **overrides: Any) -> Trained:
         saved = content["hyper_parameters"]
         vit = vit_config(content, **overrides)
         classifier = ImageClassifier(vit, resolutions=saved["resolutions"])
+        form_as(classifier.vit, vit_weights(content))
         classifier.load_state_dict(content["state_dict"])
         classifier.vit.preprocessing = Preprocessing.of_checkpoint(content)
         data = ImageData.from_checkpoint(content["ImageData"])
@@ -110,7 +123,7 @@ def differences(saved: dict[str, Any], asked: dict[str, Any]) -> list[str]:
 
 
 def check_same_model(path: str | Path, content: dict[str, Any], asked: dict[str, Any], resumed: bool) -> None:
-    """Check that a checkpoint is of a model with these hyper-parameters.
+    """Check that a training or test can go on with a checkpoint: a model with these hyper-parameters.
 
     Args:
         path: of the checkpoint.
@@ -121,6 +134,11 @@ def check_same_model(path: str | Path, content: dict[str, Any], asked: dict[str,
     Raises:
         CheckpointError: with all differences.
     """
+    if "published" in content:
+        raise CheckpointError(
+            f"{path} is a published model, without the state of an optimiser: start a training from it with "
+            f"--init_from, or test it with python -m eval resolution --checkpoint {Path(path).parent}."
+        )
     wrong = differences(asdict(vit_config(content)), asked["vit"])  # what is newer has its default
     if resumed and "optim" in content["hyper_parameters"]:
         optimisers = [content["hyper_parameters"]["optim"], asked["optim"]]
@@ -175,8 +193,12 @@ def start_from(path: str | Path, classifier: ImageClassifier) -> None:
     """
     from lightning.pytorch.utilities import rank_zero_info
 
-    content, weights = read_checkpoint(path), classifier.state_dict()
+    content, weights = read_checkpoint(path, data=False), classifier.state_dict()
     saved = content["state_dict"]
+    if "vit.encoding.folded" in saved:
+        raise CheckpointError(
+            f"{path} is of a folded model, which is for inference: start from the one it was made of."
+        )
     fitting = {k: v for k, v in saved.items() if k in weights and weights[k].shape == v.shape}
     if not fitting:
         raise CheckpointError(f"{path} has no weight that fits this model.")

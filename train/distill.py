@@ -37,7 +37,7 @@ class DistillationConfig:
     classes.
 
     Attributes:
-        teacher: a checkpoint, or the folder of a run; none for no teacher.
+        teacher: a checkpoint, or the folder of a run or of a published model; none for no teacher.
         weight: share of the teacher's answers in the loss, 0 to 1.
         temperature: T, above 0.
         attention: weight of the attention transfer, 0 for none.
@@ -80,7 +80,7 @@ class Teacher:
         self, config: DistillationConfig, student: ViT, data: ImageData | None = None, image_scale: float = 1.0
     ):
         path = find_checkpoint(config.teacher)
-        content = read_checkpoint(path)
+        content = read_checkpoint(path, data=False)
         teacher, learner = vit_config(content), student.config
         self.config, self.vit = config, ViT.from_checkpoint(path).requires_grad_(False)
         pairs: dict[str, tuple[Any, Any]] = {"in_channels": (teacher.in_channels, learner.in_channels)}
@@ -94,12 +94,25 @@ class Teacher:
         if wrong:
             raise ValueError(f"the teacher {path} has {'; '.join(wrong)}: a model cannot learn this from it.")
         self.check_sizes(path, student, Size.of(student.config.image_size if data is None else data.size), image_scale)
-        classes = content["ImageData"].get("classes")  # not in those of models trained elsewhere
+        classes = content.get("ImageData", {}).get("classes") or list(self.vit.classes)  # where they are known
         if config.weight and classes and data is not None and data.stored is not None:
             data.splits().check_classes("the teacher", classes)
         if config.attention and is_compiled(student):
             raise ValueError("distillation.attention looks into the layers, which --compile hides: give one of them.")
-        self.data, self.teacher_data = data, ImageData.from_checkpoint(content["ImageData"])
+        self.data, self.normal = data, self.normalisation(path, content)
+
+    def normalisation(self, path: Path, content: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """Return mean and standard deviation of the teacher's images, [C, 1, 1] each."""
+        if "ImageData" in content:
+            data = ImageData.from_checkpoint(content["ImageData"])
+            return data.shift, data.scale
+        if self.vit.preprocessing is None:
+            raise ValueError(
+                f"the teacher {path} does not say how its images were normalised: set model.preprocessing before "
+                f"save_pretrained, or give the checkpoint of its run."
+            )
+        shift, scale = map(torch.tensor, (self.vit.preprocessing.mean, self.vit.preprocessing.std))
+        return shift[:, None, None], scale[:, None, None]
 
     def check_sizes(self, path: Path, student: ViT, size: Size, image_scale: float) -> None:
         """Raise a ValueError unless the teacher's patches divide the images of every step.
@@ -129,7 +142,8 @@ class Teacher:
         """Return images as the teacher was trained on them, from those normalised for the student."""
         if self.data is None:
             return images
-        student, teacher = ((each.shift.to(images), each.scale.to(images)) for each in (self.data, self.teacher_data))
+        normals = (self.data.shift, self.data.scale), self.normal
+        student, teacher = ((shift.to(images), scale.to(images)) for shift, scale in normals)
         if all(torch.equal(a, b) for a, b in zip(student, teacher, strict=True)):
             return images
         return (images * student[1] + student[0] - teacher[0]) / teacher[1]

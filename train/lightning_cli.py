@@ -193,7 +193,7 @@ class TrainingCLI(AskedSettingsCLI):
 
     def keep_grid(self, path: str, vit: Any) -> None:
         """Set the grid that positions and log N refer to, to that of weights which were trained at another size."""
-        grid = training_grid(vit_config(read_checkpoint(path)))
+        grid = training_grid(vit_config(read_checkpoint(path, data=False)))
         if vit.position_grid is None and grid != training_grid(ViTConfig(**vit.as_dict())):
             vit.position_grid = grid
             size = " x ".join(map(str, grid))

@@ -6,12 +6,12 @@ import atexit
 import contextlib
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
 from filelock import FileLock, Timeout
+
+from performer_string.utils.files import write_aside as write_aside
 
 CHECKPOINTS = "checkpoints"  # a folder
 CONFIG = "config.yaml"
@@ -28,19 +28,6 @@ def latest_checkpoint(run: Path) -> Path | None:
     """Return what a run can be resumed from: `last.ckpt`, else `best.ckpt` of a run killed early, else None."""
     paths = (run / CHECKPOINTS / name for name in (LAST, BEST))
     return next((path for path in paths if path.is_file()), None)
-
-
-@contextmanager
-def write_aside(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path`, which becomes `path` when the block ends, and goes after an error."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.stem}.{os.getpid()}.part{path.suffix}")
-    try:
-        yield partial
-        os.replace(partial, path)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def remove_partial(folder: Path) -> None:

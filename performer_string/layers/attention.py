@@ -160,8 +160,10 @@ class SelfAttention(nn.Module):
             keys = lengths.repeat_interleave(lengths)[None, None, :, None].to(dtype)
         elif layout.mask is not None:
             keys = layout.mask.sum(-1)[:, None, None, None].to(dtype)
-        else:
+        elif isinstance(x.shape[1], int):
             return math.log(x.shape[1]) / math.log(self.log_n_scaling)
+        else:  # of an export for any size, which math.log would fix
+            keys = torch.ones(x.shape[1], device=x.device, dtype=dtype).sum()
         return (keys.clamp(min=1).log() / math.log(self.log_n_scaling)).to(x.dtype)
 
     def gate_logits(self, x: Tensor, gate: Tensor) -> Tensor:

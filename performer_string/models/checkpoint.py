@@ -1,4 +1,4 @@
-"""The one reader of checkpoint files, with errors that say what is wrong with them."""
+"""The one reader of trained models, with errors that say what is wrong: checkpoints, runs and published models."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from performer_string.models.published import CONFIG, WEIGHTS, PublishedError, read_published
 from performer_string.utils.renames import rename_weights
 
 FILES = ("checkpoints/last.ckpt", "checkpoints/best.ckpt")  # in the folder of a run, in order of preference
@@ -18,28 +19,48 @@ class CheckpointError(ValueError):
 
 
 def find_checkpoint(path: str | PathLike[str]) -> Path:
-    """Return the path of a checkpoint file, or that of the last checkpoint of a run whose folder it is."""
+    """Return the path of a file of weights.
+
+    Args:
+        path: of a checkpoint; of the folder of a run, for its last checkpoint; or of the folder of a published model,
+            for its `model.safetensors`.
+    """
     path = Path(path).expanduser()
-    return next((path / name for name in FILES if (path / name).is_file()), path)
+    published = [WEIGHTS] if (path / CONFIG).is_file() or (path / WEIGHTS).is_file() else []
+    return next((path / name for name in FILES if (path / name).is_file()), path.joinpath(*published))
+
+
+def is_published(path: Path) -> bool:
+    """Return whether a path that `find_checkpoint` returned is of a published model."""
+    return path.suffix == Path(WEIGHTS).suffix
 
 
 def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     """Return the content of a checkpoint of `python -m train`, with weights under the names of today.
 
-    Only tensors and plain values are loaded (`weights_only=True`), so that a file cannot run code.
+    Only tensors and plain values are loaded (`weights_only=True`, or safetensors), so that a file cannot run code.
 
     Args:
-        path: of the file, as `runs/NAME/checkpoints/last.ckpt`.
+        path: of the file, as `runs/NAME/checkpoints/last.ckpt`, or `DIR/model.safetensors` of a published model.
 
     Raises:
         CheckpointError: there is no such file, or it is damaged or of another kind, such as a `state_dict` alone, which
             does not say what model it is of.
     """
     path = Path(path)
+    if is_published(path):
+        try:
+            content = read_published(path)
+        except PublishedError as error:
+            raise CheckpointError(str(error)) from error
+        rename_weights(content["state_dict"])
+        return content
     if not path.is_file():
-        hint = f" It is the folder of a run: give {path / FILES[0]}." if find_checkpoint(path) != path else ""
-        if not hint and path.is_dir() and any(find_checkpoint(each) != each for each in path.iterdir()):
-            hint = f" It is a folder of runs: give {path}/*/{FILES[0]}."
+        found = find_checkpoint(path)
+        kind = "published model" if is_published(found) else "run"
+        hint = f" It is the folder of a {kind}: give {found}." if found != path else ""
+        if not hint and path.is_dir():
+            hint = folder_hint(path)
         raise CheckpointError(f"there is no checkpoint {path}.{hint}")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
@@ -57,3 +78,11 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
         if weights in content:
             rename_weights(content[weights])
     return content
+
+
+def folder_hint(path: Path) -> str:
+    """Return what to give in place of a folder that is neither a run nor a published model."""
+    within = [find_checkpoint(each) for each in path.iterdir() if each.is_dir() and find_checkpoint(each) != each]
+    if any(map(is_published, within)):
+        return f" It is a folder of published models: give {path}/NAME."
+    return f" It is a folder of runs: give {path}/*/{FILES[0]}." if within else ""

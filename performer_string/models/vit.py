@@ -6,7 +6,6 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from os import PathLike
 from typing import Any, cast
 
 import torch
@@ -20,12 +19,12 @@ from performer_string.layers.backends import AttentionBackend
 from performer_string.layers.block import Block, mlp_width, recomputable
 from performer_string.layers.pooling import build_pool, mean_pool
 from performer_string.models.build import build_block, build_position_encoding
-from performer_string.models.checkpoint import find_checkpoint, read_checkpoint
 from performer_string.models.config import ViTConfig, patch_and_image
 from performer_string.models.initialise import initialise
 from performer_string.models.packing import forward_packed
 from performer_string.models.patches import check_images, check_positions, patch_grid, patchify
 from performer_string.models.preprocessing import Preprocessing
+from performer_string.models.saving import Saved
 from performer_string.ops.layout import TokenLayout, make_grid
 from performer_string.ops.validation import check_mask
 from performer_string.position.grid import (
@@ -48,7 +47,7 @@ def _rename_weights(model: nn.Module, state_dict: dict[str, Any], prefix: str, *
     rename_weights(state_dict)
 
 
-class ViT(nn.Module):
+class ViT(Saved, nn.Module):
     """Vision Transformer: images [B, channels, *sizes] to logits [B, classes].
 
     Args:
@@ -82,23 +81,6 @@ class ViT(nn.Module):
         initialise(self, stream)
         self.register_load_state_dict_post_hook(place_computed_buffers)
         self.register_load_state_dict_pre_hook(_rename_weights)
-
-    @classmethod
-    def from_checkpoint(cls, path: str | PathLike[str]) -> ViT:
-        """Load the model of a checkpoint of `python -m train`, on the CPU and in evaluation mode.
-
-        Args:
-            path: the folder of a run, for its last checkpoint, or a file, as `runs/NAME/checkpoints/best.ckpt`.
-
-        Raises:
-            ValueError: no such file, or one of another kind; a field that this version does not have.
-        """
-        content = read_checkpoint(find_checkpoint(path))
-        model = cls(ViTConfig.of_checkpoint(content["hyper_parameters"]["vit"]))
-        weights = {name: value for name, value in content["state_dict"].items() if name.startswith("vit.")}
-        model.load_state_dict({name.removeprefix("vit."): value for name, value in weights.items()})
-        model.preprocessing = Preprocessing.of_checkpoint(content)
-        return model.eval()
 
     @property
     def classes(self) -> tuple[str, ...]:

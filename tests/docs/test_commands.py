@@ -14,7 +14,7 @@ import yaml
 from eval.cli import parse_arguments
 from performer_string import ViTConfig
 from tests.helpers.pages import PAGES, REPOSITORY, blocks, commands
-from train import cli, sweep
+from train import cli, publish, sweep
 from train.config import find_conflict
 from train.sweep_file import read_sweep, select_runs
 
@@ -30,7 +30,16 @@ def test_there_are_no_other_commands():
     """A command of another kind needs a test of its own here."""
     assert not [command for command in COMMANDS if not command.startswith(KNOWN)]
     modules = {command.split()[2] for command in starting("python -m ")}
-    known = {"train", "train.sweep", "train.pretrained", "train.data.arrow", "eval", "experiments.tables"}
+    known = {
+        "train",
+        "train.sweep",
+        "train.pretrained",
+        "train.publish",
+        "train.data.arrow",
+        "eval",
+        "experiments.tables",
+        "experiments.zoo",
+    }
     assert modules <= known | {"timeit", "pytest", "docs.figures.make", "docs.figures.accuracy"}
 
 
@@ -63,6 +72,11 @@ def test_trainings_are_configured(command, config, mine, tmp_path, capsys):
     assert stop.value.code == 0
     content = yaml.safe_load(capsys.readouterr().out)
     ViTConfig(**content["model"]["vit"])
+
+
+@pytest.mark.parametrize("command", starting("python -m train.publish"))
+def test_published_models_have_these_options(command):
+    publish.build_parser().parse_args(shlex.split(command)[3:])
 
 
 read = functools.cache(read_sweep)  # which builds every model

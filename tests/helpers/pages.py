@@ -10,7 +10,8 @@ REPOSITORY = Path(__file__).parents[2]
 ROOT_PAGES = [REPOSITORY / name for name in ("README.md", "CHANGELOG.md", "CONTRIBUTING.md")]
 DOCS = sorted((REPOSITORY / "docs").rglob("*.md"))
 EXPERIMENTS = sorted((REPOSITORY / "experiments").rglob("README.md"))
-PAGES = [*ROOT_PAGES, *DOCS, *EXPERIMENTS]
+ZOO = REPOSITORY / "models" / "README.md"
+PAGES = [*ROOT_PAGES, *DOCS, *EXPERIMENTS, ZOO]
 
 BLOCK = re.compile(r"(?:<!-- docs: needs ([^\n]*) -->\n)?```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 

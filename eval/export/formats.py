@@ -1,0 +1,79 @@
+"""The formats of exported models: how each is written, and read again to be checked."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.export import ExportedProgram
+
+from eval.export.program import refusal
+from performer_string import ViT
+
+INSTALL = "pip install onnx onnxscript onnxruntime"
+DETAILS = "performer_string.json"  # the name of what goes with a program of torch.export
+Function = Callable[[Tensor], Tensor]
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Leave out what the converters print of their steps."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)
+
+
+def check_onnx() -> None:
+    """Raise a ValueError that says how to install what ONNX needs, where it is missing."""
+    try:
+        import onnxruntime  # noqa: F401
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise ValueError(f"an export to ONNX needs {error.name}: {INSTALL}") from error
+
+
+def write_onnx(model: ViT, program: ExportedProgram, path: Path, details: Mapping[str, object]) -> None:
+    """Write a graph as ONNX, with inputs `images`, outputs `logits`, and details as its metadata.
+
+    Raises:
+        ExportError: an operation that ONNX lacks.
+    """
+    try:
+        with quiet(), torch.no_grad():
+            converted = torch.onnx.export(program, dynamo=True, input_names=["images"], output_names=["logits"])
+    except Exception as error:  # of the converter, in many types
+        raise refusal(model, error, program, "ONNX") from error
+    assert converted is not None
+    converted.model.metadata_props.update({name: json.dumps(value) for name, value in details.items()})
+    converted.save(path)
+
+
+def read_onnx(path: Path) -> Function:
+    """Return a function that runs a file of ONNX by onnxruntime, on the CPU."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return lambda images: torch.from_numpy(session.run(["logits"], {"images": images.numpy()})[0])
+
+
+def write_torch(model: ViT, program: ExportedProgram, path: Path, details: Mapping[str, object]) -> None:
+    """Write a graph as a program of `torch.export`, with details beside it."""
+    torch.export.save(program, path, extra_files={DETAILS: json.dumps(details)})
+
+
+def read_torch(path: Path) -> Function:
+    """Return the function of a program of `torch.export`."""
+    function: Function = torch.export.load(path).module()
+    return function

@@ -1,0 +1,148 @@
+"""A model as one graph for any batch and any size of images, and the part that is at fault where there is none."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any, cast
+
+import torch
+from torch.export import Dim, ExportedProgram
+
+from performer_string import ViT
+from train.data.sizes import Size
+
+LARGEST_BATCH = 65_536
+LARGEST_GRID = 1_024  # patches along a side
+
+
+class ExportError(ValueError):
+    """A model that cannot be exported."""
+
+
+def parts(model: ViT) -> dict[str, str]:
+    """Return what a model consists of: the beginning of a module's path -> the kind and the name of that part.
+
+    `{}` stands for a layer.
+    """
+    c = model.config
+    found = {"encoding": f"encoding {c.encoding!r}"}
+    if c.values:
+        found["blocks.{}.attention.values"] = f"value map {c.values!r}"
+    if c.locality:
+        found["blocks.{}.attention.locality"] = f"distance decay {c.locality!r}"
+    if c.attention == "softmax":
+        found["blocks.{}.attention"] = "softmax attention"
+    else:
+        found["blocks.{}.attention"] = f"{c.attention} attention with feature map {c.feature_map!r}"
+    return found
+
+
+def part_of(model: ViT, path: str) -> str:
+    """Return the kind and name of the part that a module belongs to; empty for none that can be chosen."""
+    for beginning, name in parts(model).items():
+        pattern = re.escape(beginning).replace(r"\{\}", r"\d+")
+        if re.match(rf"(?:L__self___)?{pattern}(\.|$)", path):
+            return name
+    return ""
+
+
+def culprit(model: ViT, program: ExportedProgram | None, operation: str) -> str:
+    """Return the parts of a model that use an operation, or all its parts where none is found.
+
+    Args:
+        model: the model.
+        program: its graph, where there is one.
+        operation: such as `linalg_inv_ex`, also of a decomposed graph.
+    """
+    wanted = operation.removeprefix("linalg_")  # linalg_matrix_exp was matrix_exp, and linalg_inv_ex linalg_inv
+    nodes = () if program is None or not operation else program.graph.nodes
+    found: dict[str, None] = {}
+    for node in nodes:
+        name = str(node.target).removeprefix("aten.").partition(".")[0].removeprefix("linalg_")
+        if node.op == "call_function" and (name.startswith(wanted) or wanted.startswith(name)):
+            for path, _ in reversed(node.meta.get("nn_module_stack", {}).values()):
+                if part := part_of(model, path):
+                    found[part] = None
+                    break
+    return ", ".join(found) or ", ".join(parts(model).values())
+
+
+def refusal(model: ViT, error: Exception, program: ExportedProgram | None, target: str) -> ExportError:
+    """Return the error for a model that cannot be exported, which names the part at fault.
+
+    Args:
+        model: the model.
+        error: of torch.
+        program: the graph that could not be converted; None where the model has none.
+        target: what it cannot be converted to, in words.
+    """
+    chain: list[BaseException] = [error]
+    while (cause := chain[-1].__cause__) is not None:
+        chain.append(cause)
+    text = "\n".join(map(str, chain))
+    names = re.findall(r"aten[.:]+_?(\w+)", text)
+    part = culprit(model, program, names[-1] if names else "")
+    reason = f"{target} has no operation {names[-1]}" if names and "No ONNX function" in text else first_line(chain[-1])
+    foldable = part.startswith("encoding") and not getattr(model.encoding, "is_folded", True)
+    hint = " With --fold no basis of the encoding is left to compute." if foldable else ""
+    return ExportError(f"{part} cannot be exported to {target}: {reason}.{hint}")
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, at most 200 characters."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {(lines or ['no message'])[0][:200]}".rstrip(".")
+
+
+def dynamic_shapes(model: ViT, sizes: Sequence[Size]) -> dict[str, Any]:
+    """Return which dimensions of the images may vary: the batch, and both sides where there are several sizes."""
+    dims: dict[int, Any] = {0: Dim("batch", min=1, max=LARGEST_BATCH)}
+    if len(sizes) > 1:
+        for axis, (name, patch) in enumerate(zip(("rows", "columns"), model.patch, strict=True), 2):
+            dims[axis] = patch * Dim(name, min=1, max=LARGEST_GRID)
+    return {"images": dims}
+
+
+def trace(model: ViT, sizes: Sequence[Size]) -> ExportedProgram:
+    """Return the graph of a model.
+
+    Args:
+        model: in evaluation mode.
+        sizes: of images; of one alone the graph takes that size, of several any.
+
+    Raises:
+        ExportError: a model that has no such graph.
+    """
+    size = max(sizes, key=lambda each: each.height * each.width)  # the smallest may have sides of one patch
+    images = torch.zeros(2, model.config.in_channels, *size)
+    target = "a graph for any size of images" if len(sizes) > 1 else "a graph"
+    try:
+        with torch.no_grad():
+            program = torch.export.export(model, (images,), dynamic_shapes=dynamic_shapes(model, sizes))
+    except Exception as error:  # of torch, in many types
+        raise refusal(model, error, None, target) from error
+    check_sizes(model, program, sizes)
+    return program
+
+
+def check_sizes(model: ViT, program: ExportedProgram, sizes: Sequence[Size]) -> None:
+    """Raise an ExportError where a graph takes the size alone that it was traced with, which torch finds out later."""
+    function = program.module()
+    for size in sizes:
+        try:
+            outputs(function, torch.zeros(1, model.config.in_channels, *size))
+        except (AssertionError, RuntimeError) as error:  # a guard
+            c = model.config
+            kinds = {"distance decay": c.locality, "value map": c.values}
+            part = next((f"{kind} {name!r}" for kind, name in kinds.items() if name), ", ".join(parts(model).values()))
+            raise ExportError(
+                f"{part} has a graph for one size of images alone: export a file for each size, with one value of "
+                f"--resolutions ({first_line(error)})."
+            ) from error
+
+
+def outputs(function: Any, images: torch.Tensor) -> torch.Tensor:
+    """Return the logits of a model or program for images."""
+    with torch.no_grad():
+        return cast(torch.Tensor, function(images))

@@ -1,0 +1,62 @@
+"""Fill the table of models/README.md from the `config.json` of each model there.
+
+python -m experiments.zoo            # write the table anew (`make tables`)
+python -m experiments.zoo --check    # only say whether it is out of date
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from performer_string.models.card import accuracy_cells, architecture, table
+from performer_string.models.config import ViTConfig
+from performer_string.models.published import CONFIG, WEIGHTS, read_config
+
+ZOO = Path(__file__).resolve().parents[1] / "models"
+BLOCK = re.compile(r"(<!-- zoo -->\n)(.*?)(<!-- end zoo -->)", re.DOTALL)
+COLUMNS = ("model", "trained on", "parts", "file", "test: pixels", "tokens", "accuracy in %, 95 % interval", "images")
+
+
+def models(zoo: Path = ZOO) -> list[Path]:
+    """Return the folders of the models, in the order of their names."""
+    return sorted(path.parent for path in zoo.glob(f"*/{CONFIG}"))
+
+
+def build(zoo: Path = ZOO) -> str:
+    """Return the table: for each model a row for each size that it was tested at."""
+    rows: list[list[str]] = []
+    for folder in models(zoo):
+        content = read_config(folder)
+        card = (folder / "README.md").read_text()
+        dataset = re.search(r"^\| trained on \| (.*) \|$", card, re.MULTILINE)
+        size = f"{(folder / WEIGHTS).stat().st_size / 1e6:.1f} MB"
+        name, parts = f"[{folder.name}]({folder.name}/README.md)", architecture(ViTConfig.of_checkpoint(content["vit"]))
+        first = [name, dataset[1] if dataset else "", parts, size]
+        for metric in (each for each in content["metrics"] if each["split"] == "test"):
+            rows.append([*first, *accuracy_cells(metric)[1:]])
+            first = [""] * 4
+    return "\n".join(table(COLUMNS, rows)) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None, zoo: Path = ZOO) -> int:
+    """Write the table, or check it; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m experiments.zoo", description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; status 1 if the table is out of date")
+    options, page = parser.parse_args(arguments), zoo / "README.md"
+    text = page.read_text()
+    filled = BLOCK.sub(lambda match: match[1] + build(zoo) + match[3], text)
+    if filled == text:
+        return 0
+    if options.check:
+        sys.stderr.write(f"{page} is out of date: python -m experiments.zoo\n")
+        return 1
+    page.write_text(filled)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

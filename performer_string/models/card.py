@@ -1,0 +1,155 @@
+"""The model card: what a published model is, how well it does, how it was trained, how to load it, and its limits."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from performer_string.models.config import ViTConfig, patch_and_image
+
+if TYPE_CHECKING:
+    from performer_string.models.vit import ViT
+
+LIMITS = (
+    "Images have to be normalised as in training: `model.transform()` does it.",
+    "Attention is bidirectional, and each side of an image has to be a whole number of patches.",
+)
+TAGS = ["performer_string", "vision-transformer", "string-position-encoding"]
+
+
+@dataclass
+class ModelDetails:
+    """What a model does not know of itself, for its card and `config.json`.
+
+    Attributes:
+        name: of the model.
+        dataset: what it was trained on, in words.
+        licence: an SPDX name, such as `apache-2.0`; empty where none is given.
+        command: that trained it.
+        environment: lines on the code, the device and the versions that trained it.
+        metrics: accuracies, each with `split`, `resolution` (as 108 or 96x128), `tokens`, `accuracy`, and where they
+            are known `low` and `high` (of the 95 % interval) and `images`. Percentages.
+        limits: sentences on what the model is not for, beside those of every model.
+        training: what an evaluation has to know of the data and the training: see `train.publish`.
+    """
+
+    name: str = "model"
+    dataset: str = ""
+    licence: str = ""
+    command: str = ""
+    environment: Sequence[str] = ()
+    metrics: Sequence[Mapping[str, Any]] = ()
+    limits: Sequence[str] = ()
+    training: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[\w][\w.-]*", self.name):
+            raise ValueError(f"a model's name has letters, digits, dots, dashes and underscores, not {self.name!r}.")
+
+
+def architecture(config: ViTConfig) -> str:
+    """Return the parts of a model in words, such as `linear attention (favor+), circulant-string`."""
+    kind = (
+        f"linear attention ({config.feature_map})" if config.attention == "linear" else f"{config.attention} attention"
+    )
+    parts = [kind, f"encoding {config.encoding}"]
+    parts += [f"distance decay {config.locality}"] if config.locality else []
+    parts += [f"value map {config.values}"] if config.values else []
+    return ", ".join(parts)
+
+
+def facts(model: ViT, details: ModelDetails) -> list[tuple[str, str]]:
+    """Return what a model is, as lines of a table."""
+    c = model.config
+    patch, image = patch_and_image(c.patch_size, c.image_size)
+    sides, patches = (" x ".join(map(str, x)) for x in (image, patch))
+    classes, channels = f"{c.num_classes}", f"{c.in_channels} channel{'s' if c.in_channels > 1 else ''}"
+    if model.classes:
+        shown = ", ".join(model.classes[:10])
+        classes += f": {shown}{', ...' if len(model.classes) > 10 else ''}"
+    count = sum(parameter.numel() for parameter in model.parameters())
+    return [
+        ("model", architecture(c)),
+        ("size", f"width {c.width}, depth {c.depth}, {c.num_heads} heads, {count:,} parameters"),
+        (
+            "images",
+            f"{sides} pixels with {channels}, in {math.prod(model.train_grid)} patches of {patches}",
+        ),
+        ("classes", classes),
+        ("trained on", details.dataset or "not recorded"),
+    ]
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    cells = [columns, ["---"] * len(columns), *rows]
+    return ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in cells]
+
+
+def accuracy_cells(metric: Mapping[str, Any]) -> list[str]:
+    """Return the cells of one accuracy: split, resolution, tokens, accuracy with its interval, images."""
+    interval = f" ({metric['low']:.1f}-{metric['high']:.1f})" if "low" in metric else ""
+    accuracy = f"{metric['accuracy']:.1f}{interval}"
+    rest = (str(metric.get(name, "")) for name in ("split", "resolution", "tokens"))
+    return [*rest, accuracy, str(metric.get("images", ""))]
+
+
+def accuracy_table(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the lines of a table of accuracies."""
+    return table(
+        ["split", "pixels", "tokens", "accuracy in %, 95 % interval", "images"], list(map(accuracy_cells, metrics))
+    )
+
+
+def front_matter(details: ModelDetails) -> str:
+    """Return the YAML that the Hub reads."""
+    from huggingface_hub import EvalResult, ModelCardData
+
+    results = [
+        EvalResult(
+            task_type="image-classification",
+            dataset_type=details.dataset or "unknown",
+            dataset_name=details.dataset or "unknown",
+            dataset_config=f"{metric['resolution']} px",
+            dataset_split=metric["split"],
+            metric_type="accuracy",
+            metric_value=round(metric["accuracy"] / 100, 6),
+        )
+        for metric in details.metrics
+    ]
+    data = ModelCardData(
+        model_name=details.name,
+        license=details.licence or None,
+        library_name="performer_string",
+        pipeline_tag="image-classification",
+        tags=TAGS,
+        eval_results=results or None,
+    )
+    return str(data.to_yaml())
+
+
+def card(model: ViT, details: ModelDetails) -> str:
+    """Return the text of a model card."""
+    lines = ["---", front_matter(details), "---", "", f"# {details.name}", ""]
+    lines += ["A Vision Transformer of performer_string.", "", *table(["", ""], facts(model, details)), ""]
+    lines += ["## Use", "", "```python", "from performer_string import ViT", ""]
+    lines += ['model = ViT.from_pretrained("DIR")  # this folder, or its name on the Hub']
+    if model.preprocessing is None:
+        lines += ["logits = model(images)  # [B, channels, height, width], normalised as in training", "```", ""]
+    else:
+        lines += ["images = model.transform()(picture)[None]  # of a PIL image; transform(SIZE) for another size"]
+        lines += ["probabilities = model(images).softmax(-1)  # in the order of model.classes", "```", ""]
+    lines += ["## Accuracy", ""]
+    if details.metrics:
+        lines += [*accuracy_table(details.metrics), "", "Intervals are over the images, for this one model.", ""]
+    else:
+        lines += ["Not recorded.", ""]
+    lines += ["## Training", ""]
+    lines += ["```sh", details.command, "```", ""] if details.command else ["The command is not recorded.", ""]
+    lines += [f"- {line}" for line in details.environment] + ([""] if details.environment else [])
+    lines += ["## Limits", "", *(f"- {line}" for line in (*details.limits, *LIMITS)), ""]
+    lines += ["## Licence", "", details.licence or "None is given: ask whoever published the model.", ""]
+    return "\n".join(lines)

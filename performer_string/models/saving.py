@@ -1,0 +1,202 @@
+"""How a model is loaded, saved and handed on: checkpoints, folders, and the Hugging Face Hub."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Mapping
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from performer_string.models.card import ModelDetails, card
+from performer_string.models.checkpoint import CheckpointError, find_checkpoint, read_checkpoint
+from performer_string.models.config import ViTConfig
+from performer_string.models.preprocessing import Preprocessing
+from performer_string.models.published import (
+    CARD,
+    CONFIG,
+    INSTALL,
+    WEIGHTS,
+    check_savable,
+    safetensors,
+    share,
+    take_types,
+    write_config,
+    write_weights,
+)
+from performer_string.position import SeparableEncoding
+from performer_string.utils.files import write_aside
+
+if TYPE_CHECKING:
+    from performer_string.models.vit import ViT
+
+Model = TypeVar("Model", bound="Saved")
+REPOSITORY_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # on the Hub
+
+
+def hub() -> Any:
+    """Return the package of the Hub, or raise an ImportError that says how to install it."""
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise ImportError(f"this needs huggingface_hub: {INSTALL}") from error
+    return huggingface_hub
+
+
+def download(name: str, **options: Any) -> Path:
+    """Return the folder that a model of the Hub was downloaded to: its weights, configuration and card alone.
+
+    Args:
+        name: `owner/name`.
+        options: of `huggingface_hub.snapshot_download`.
+
+    Raises:
+        CheckpointError: no such model, or no network.
+    """
+    try:
+        return Path(hub().snapshot_download(name, allow_patterns=[WEIGHTS, CONFIG, CARD], **options))
+    except ImportError:
+        raise
+    except Exception as error:  # of requests, of the Hub, of the file system
+        raise CheckpointError(
+            f"there is no folder {name}, and no model of that name could be had from the Hub: "
+            f"{type(error).__name__}: {str(error)[:300]}"
+        ) from error
+
+
+def form_as(model: ViT, weights: Mapping[str, Any]) -> None:
+    """Bring a new model into the form of the one whose weights will be loaded: folded, where that was."""
+    if "encoding.folded" in weights and isinstance(model.encoding, SeparableEncoding):
+        model.encoding.is_folded = True
+
+
+def vit_weights(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the weights of the model in a checkpoint, by its own names."""
+    weights = content["state_dict"].items()
+    return {name.removeprefix("vit."): value for name, value in weights if name.startswith("vit.")}
+
+
+class Saved:
+    """What a ViT has for files: a mixin."""
+
+    @classmethod
+    def from_checkpoint(cls: type[Model], path: str | PathLike[str]) -> Model:
+        """Load a trained model, on the CPU and in evaluation mode.
+
+        Args:
+            path: the folder of a run, for its last checkpoint; a file, as `runs/NAME/checkpoints/best.ckpt`; or the
+                folder of a published model.
+
+        Raises:
+            ValueError: no such file, or one of another kind; a field that this version does not have.
+        """
+        path = find_checkpoint(path)
+        content = read_checkpoint(path)
+        model = cast("ViT", cls(ViTConfig.of_checkpoint(content["hyper_parameters"]["vit"])))  # type: ignore[call-arg]
+        weights = vit_weights(content)
+        form_as(model, weights)
+        try:
+            if "published" in content:
+                take_types(model, weights)
+                share(model, content["published"]["shared"])
+            model.load_state_dict(weights)
+        except (RuntimeError, AttributeError) as error:
+            raise CheckpointError(f"the weights in {path} do not fit the configuration beside them: {error}") from error
+        model.preprocessing = Preprocessing.of_checkpoint(content)
+        return cast(Model, model.eval())
+
+    @classmethod
+    def from_pretrained(cls: type[Model], name: str | PathLike[str], **options: Any) -> Model:
+        """Load a model that `save_pretrained`, `push_to_hub` or `python -m train.publish` has published.
+
+        It is in evaluation mode on the CPU, with weights and buffers bit for bit, in the types they were saved in.
+
+        Args:
+            name: a folder, or `owner/name` of a model on the Hub. A folder of that name comes first.
+            options: of `huggingface_hub.snapshot_download`, such as `revision` and `token`.
+
+        Raises:
+            ValueError: no such model, a damaged one, or one that this version cannot read.
+            ImportError: safetensors or huggingface_hub is not installed.
+        """
+        folder = Path(name).expanduser()
+        if not folder.exists() and REPOSITORY_NAME.fullmatch(str(name)):
+            folder = download(str(name), **options)
+        return cls.from_checkpoint(folder)
+
+    def save_pretrained(
+        self, folder: str | PathLike[str], details: ModelDetails | None = None, *, replace_card: bool = False
+    ) -> Path:
+        """Write `model.safetensors`, `config.json` and a model card into a folder.
+
+        A card that is there already is kept unless asked otherwise, since somebody may have written it.
+
+        Args:
+            folder: where to; made where it is missing.
+            details: name, data, command, accuracies and licence, for the card.
+            replace_card: write the card anew where there is one.
+
+        Returns:
+            The folder.
+
+        Raises:
+            ValueError: a model that could not be loaded again, as one with adapters.
+            ImportError: safetensors or huggingface_hub is not installed.
+        """
+        model, folder = cast("ViT", self), Path(folder).expanduser()
+        safetensors(), hub()  # before anything is written
+        name = re.sub(r"[^\w.-]", "-", folder.resolve().name).lstrip(".-") or "model"
+        details = details or ModelDetails(name=name)
+        check_savable(model)
+        text = card(model, details)
+        write_weights(model, folder)
+        write_config(
+            model, folder, metrics=list(details.metrics), command=details.command or None, training=details.training
+        )
+        if replace_card or not (folder / CARD).exists():
+            with write_aside(folder / CARD) as partial:
+                partial.write_text(text, encoding="utf-8")
+        return folder
+
+    def push_to_hub(
+        self,
+        name: str,
+        details: ModelDetails | None = None,
+        *,
+        private: bool | None = None,
+        token: str | bool | None = None,
+        message: str = "Upload model",
+    ) -> str:
+        """Upload the model, its configuration and its card to the Hugging Face Hub.
+
+        Args:
+            name: `owner/name`; the repository is made where it is missing.
+            details: as of `save_pretrained`.
+            private: whether a new repository is private; the owner's default unless given.
+            token: of the Hub; that of `hf auth login` unless given.
+            message: of the commit.
+
+        Returns:
+            The address of the model.
+        """
+        details = details or ModelDetails(name=name.rpartition("/")[2])
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(folder, details)
+            return upload(folder, name, private=private, token=token, message=message)
+
+
+def upload(
+    folder: str | PathLike[str],
+    name: str,
+    *,
+    private: bool | None = None,
+    token: str | bool | None = None,
+    message: str = "Upload model",
+) -> str:
+    """Upload the files of a published model to the Hub, and return their address; arguments as of `push_to_hub`."""
+    api = hub().HfApi(token=token)
+    address = api.create_repo(name, private=private, exist_ok=True)
+    files = [WEIGHTS, CONFIG, CARD]
+    api.upload_folder(repo_id=name, folder_path=str(folder), allow_patterns=files, commit_message=message)
+    return str(address)

@@ -1,0 +1,155 @@
+"""Exports take any batch and size with PyTorch's outputs, or the part that is in the way is named."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+
+import onnx
+import pytest
+import torch
+
+from eval.cli import main
+from eval.export import command, formats
+from eval.export.program import ExportError, culprit, parts, refusal, trace
+from performer_string import ENCODINGS, FEATURE_MAPS, LOCALITIES, fold
+from performer_string.layers.values import VALUE_MAPS
+from tests.helpers.checkpoints import CONFIG, save
+from tests.helpers.small_vit import vit
+from train.data.sizes import Size
+
+SIZES = [Size(16, 24), Size(32, 24)]
+NO_ONNX = {"liere": "linalg_matrix_exp", "cayley-string": "linalg_inv"}
+
+
+def model(**options):
+    """Return a model of one layer with weights that reach the logits."""
+    options.setdefault("feature_options", {})
+    built = vit(depth=1, **options).eval()
+    torch.manual_seed(0)
+    for parameter in built.parameters():
+        torch.nn.init.normal_(parameter, std=0.2)
+    return built
+
+
+def assert_exported(built, sizes, path, names=("onnx", "torch")) -> None:
+    program = trace(built, sizes)
+    for name in names:
+        write, read, suffix = command.FORMATS[name]
+        file = path / f"model{suffix}"
+        write(built, program, file, command.details_of(built))
+        rows = command.compare(built, read(file), sizes)
+        assert all(row["largest logit"] > 0.01 for row in rows)
+
+
+def fails(arguments, capsys) -> str:
+    with pytest.raises(SystemExit) as stop:
+        main(["export", *map(str, arguments)])
+    assert stop.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in ENCODINGS if name not in NO_ONNX])
+def test_every_encoding_map_and_value_map_of_any_size(name, tmp_path):
+    """Each with another feature map and value map, in turn, so that every part is in one of the models."""
+    number = list(ENCODINGS).index(name)
+    feature_map = list(FEATURE_MAPS)[number % len(FEATURE_MAPS)]
+    values = [None, *VALUE_MAPS][number % (1 + len(VALUE_MAPS))]
+    options = {"encoding": name, "values": values, "pool": ("mean", "cls", "attention")[number % 3]}
+    linear = {"attention": "linear", "feature_map": feature_map, "key_gate": bool(number % 2)}
+    softmax = {"attention": "softmax", "log_n_scaling": True, "qk_norm": True}
+    assert_exported(model(**options, **(softmax if number > 9 else linear)), SIZES, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NO_ONNX)
+def test_encodings_that_onnx_lacks_an_operation_for(name, tmp_path):
+    built = model(encoding=name, attention="softmax")
+    assert_exported(built, SIZES, tmp_path, ["torch"])
+    program = trace(built, SIZES[:1])
+    with pytest.raises(ExportError, match=f"^encoding '{name}' cannot be exported to ONNX: .* {NO_ONNX[name]}"):
+        formats.write_onnx(built, program, tmp_path / "model.onnx", {})
+    if name == "cayley-string":
+        assert_exported(fold(built), SIZES, tmp_path, ["onnx"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LOCALITIES)
+def test_distance_decays_have_a_graph_for_each_size(name, tmp_path):
+    """Two of them with linear attention, which needs other graphs, and two with softmax."""
+    attention = ("linear", "softmax")[list(LOCALITIES).index(name) % 2]
+    built = model(attention=attention, locality=name)
+    with pytest.raises(ExportError, match=f"distance decay '{name}' has a graph for one size of images alone"):
+        trace(built, SIZES)
+    assert_exported(built, SIZES[:1], tmp_path)
+
+
+@pytest.mark.slow
+def test_command_line(tmp_path, capsys):
+    run = save(tmp_path / "ants", replace(CONFIG, encoding="cayley-string")).parents[1]
+    assert "encoding 'cayley-string' cannot be exported to ONNX" in fails([run, "--format", "onnx"], capsys)
+    assert not (run / "results").exists() or not list((run / "results").iterdir())
+    main(["export", str(run), "--format", "onnx", "--fold"])
+    out = capsys.readouterr().out
+    assert out.count("120 |") == 2
+    stored = onnx.load(run / "results" / "ants.onnx")
+    metadata = {each.key: json.loads(each.value) for each in stored.metadata_props}
+    assert (metadata["patch"], metadata["mean"]) == ([12, 12], [0.0])
+    main(["export", str(run), "--format", "torch", "--resolutions", "60", "--out", str(tmp_path / "a.pt2")])
+    assert "for any batch of images of 60 pixels" in capsys.readouterr().out
+
+
+def test_what_is_no_export_is_refused_before_the_tracing(tmp_path, monkeypatch, capsys):
+    run = save(tmp_path / "ants").parents[1]
+    said = fails([run, "--format", "torch", "--resolutions", "61"], capsys)
+    assert "an image of 61 x 61 pixels is not divisible" in said
+    assert "ends in .pt2" in fails([run, "--format", "torch", "--out", tmp_path / "a.onnx"], capsys)
+    assert "is a folder: give a file" in fails([run, "--format", "torch", "--out", tmp_path], capsys)
+    assert "there is no checkpoint" in fails([tmp_path / "no", "--format", "torch"], capsys)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert "pip install" in fails([run, "--format", "onnx"], capsys)
+
+
+def test_a_difference_is_seen():
+    built = model()
+    assert len(command.compare(built, built, SIZES)) == 4
+    with pytest.raises(ExportError, match="differs from PyTorch by"):
+        command.compare(built, lambda images: built(images) * 1.01, SIZES)
+    with pytest.raises(ExportError, match="differs from PyTorch by nan"):
+        command.compare(built, lambda images: built(images) * torch.nan, SIZES)
+
+
+def test_parts_are_named():
+    built = model(locality="gaussian", values="gating")
+    assert list(parts(built).values()) == [
+        "encoding 'circulant-string'",
+        "value map 'gating'",
+        "distance decay 'gaussian'",
+        "linear attention with feature map 'favor+'",
+    ]
+
+    class Node:
+        op, target = "call_function", "aten.fancy.default"
+
+        def __init__(self, path):
+            self.meta = {"nn_module_stack": {"a": ("", object), "b": (path, object)}}
+
+    class Program:
+        def __init__(self, *paths):
+            self.graph = type("Graph", (), {"nodes": [Node(path) for path in paths]})
+
+    for path, name in (
+        ("encoding", "encoding 'circulant-string'"),
+        ("blocks.0.attention.values", "value map 'gating'"),
+        ("blocks.3.attention.locality", "distance decay 'gaussian'"),
+        ("blocks.0.attention.backend.feature_map", "linear attention with feature map 'favor+'"),
+    ):
+        assert culprit(built, Program(path), "fancy_ex") == name
+    error = RuntimeError("no")
+    error.__cause__ = ValueError("No ONNX function found for <OpOverload(op='aten.fancy_ex', overload='default')>")
+    said = str(refusal(built, error, Program("encoding"), "ONNX"))
+    assert said.startswith("encoding 'circulant-string' cannot be exported to ONNX: ONNX has no operation fancy_ex.")
+    assert "--fold" in said
+    assert "value map 'gating', distance decay" in str(refusal(built, RuntimeError("why\nnot"), None, "a graph"))

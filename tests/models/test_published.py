@@ -1,0 +1,264 @@
+"""Published models come back bit for bit, whatever they are, and files that are damaged or hostile are refused."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import struct
+from types import SimpleNamespace
+
+import huggingface_hub
+import pytest
+import torch
+from safetensors import safe_open
+from torch.nn.utils import parametrizations
+
+from performer_string import ENCODINGS, FEATURE_MAPS, ModelDetails, Preprocessing, ViT, fold
+from performer_string.layers.values import VALUE_MAPS
+from tests.helpers.cases import case
+from tests.helpers.small_vit import vit
+
+IMAGES = torch.randn(2, 2, 16, 24, generator=torch.Generator().manual_seed(7))
+CASES = {
+    **{f"encoding {name}": {"encoding": name} for name in ENCODINGS},
+    **{f"shared {name}": {"encoding": name, "share_layers": True} for name in ("circulant-string", "liere")},
+    **{f"map {name}": {"feature_map": name, "feature_options": {}} for name in FEATURE_MAPS},
+    **{
+        f"learned {name}": {"feature_map": name, "feature_options": {"learned": True}}
+        for name in ("favor+", "arc-cosine")
+    },
+    **{f"values {name}": {"values": name} for name in VALUE_MAPS},
+    "one block of features": {"feature_options": {"num_features": 4}},
+    "softmax, table": {"attention": "softmax", "locality": "table", "pool": "cls", "registers": 1},
+    "decay": {"locality": "gaussian", "pool": "attention"},
+}
+
+
+def assert_same(model: ViT, other: ViT, *case: object) -> None:
+    """Assert that two models have the same configuration, state, types and outputs, bit for bit."""
+    state, loaded = model.state_dict(), other.state_dict()
+    assert state.keys() == loaded.keys(), case
+    for name, value in state.items():
+        assert value.dtype == loaded[name].dtype, (case, name)
+        assert torch.equal(value, loaded[name]), (case, name)
+    buffers = dict(other.named_buffers())
+    for name, value in model.named_buffers():
+        assert torch.equal(value, buffers[name]), (case, name)
+        assert value.dtype == buffers[name].dtype, (case, name)
+    assert model.config == other.config, case
+    assert model.preprocessing == other.preprocessing, case
+    with torch.no_grad():
+        assert torch.equal(model.eval()(IMAGES), other(IMAGES)), case
+
+
+@pytest.fixture
+def saved(tmp_path):
+    vit().save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def refused(folder, match: str) -> None:
+    for load in (ViT.from_pretrained, ViT.from_checkpoint):
+        with pytest.raises(ValueError, match=match):
+            load(folder)
+
+
+SOME = ("map favor+", "shared circulant-string", "one block of features", "softmax, table")
+
+
+@pytest.mark.parametrize(
+    "names", [SOME, pytest.param(CASES.keys() - SOME, marks=pytest.mark.slow)], ids=["some", "all"]
+)
+def test_every_kind_of_model_comes_back_bit_for_bit(names, tmp_path):
+    for number, name in enumerate(sorted(names)):
+        options = CASES[name]
+        with case(name):
+            model = vit(**options)
+            for parameter in model.parameters():
+                parameter.data += 0.1 * torch.randn_like(parameter)
+            assert_same(model, ViT.from_pretrained(model.save_pretrained(tmp_path / str(number))), name)
+
+
+@pytest.mark.parametrize("name", ["circulant-string", "rope", "pate-so3"])
+def test_folded_and_redrawn_models_of_any_type(name, tmp_path):
+    model = vit(encoding=name)
+    model.redraw(3)
+    model.preprocessing = Preprocessing((0.1, 0.2), (0.3, 0.4), tuple("abcde"), (1, 2, 3))
+    for number, other in enumerate((fold(model), vit(encoding=name).to(torch.bfloat16), vit(encoding=name).double())):
+        loaded = ViT.from_pretrained(other.save_pretrained(tmp_path / str(number)))
+        assert_same(other, loaded, number)
+    mixed = vit(encoding=name)
+    mixed.head.to(torch.float64)
+    loaded = ViT.from_pretrained(mixed.save_pretrained(tmp_path / "mixed"))
+    assert [p.dtype for p in loaded.parameters()] == [p.dtype for p in mixed.parameters()]
+
+
+def test_weights_that_are_one_tensor_stay_one(tmp_path):
+    model = vit()
+    model.blocks[2].mlp = model.blocks[1].mlp
+    loaded = ViT.from_pretrained(model.save_pretrained(tmp_path / "model"))
+    assert_same(model, loaded)
+    names = [name for name, _ in model.named_parameters()]
+    assert [name for name, _ in loaded.named_parameters()] == names
+    with safe_open(tmp_path / "model" / "model.safetensors", "pt") as file:
+        assert not any(name.startswith("blocks.2.mlp") for name in file.keys())  # noqa: SIM118
+
+
+def test_a_model_beside_its_configuration_is_not_saved(tmp_path):
+    changed = vit()
+    changed.head = torch.nn.Linear(24, 7)
+    adapted = vit()
+    parametrizations.weight_norm(adapted.head)
+    for model, name in ((changed, "head.weight"), (adapted, "head.parametrizations")):
+        with pytest.raises(ValueError, match=f"could not be loaded again: .*{name}"):
+            model.save_pretrained(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def test_saving_leaves_the_generator_and_a_card_of_the_user(tmp_path):
+    model, state = vit(), torch.get_rng_state()
+    (tmp_path / "README.md").write_text("mine")
+    model.save_pretrained(tmp_path)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert (tmp_path / "README.md").read_text() == "mine"
+    assert {path.name for path in tmp_path.iterdir()} == {"README.md", "config.json", "model.safetensors"}
+
+
+class Mark:
+    """A pickle that leaves a file where it is loaded."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return open, (str(self.path), "w")
+
+
+def test_a_pickle_is_never_loaded(saved, tmp_path):
+    (saved / "model.safetensors").write_bytes(pickle.dumps(Mark(tmp_path / "ran")))
+    refused(saved, "no safetensors file that can be read")
+    torch.save(vit().state_dict(), saved / "pytorch_model.bin")
+    (saved / "model.safetensors").unlink()
+    refused(saved, r"there is no .*model.safetensors. Weights in another format, such as a pickle, are not read")
+    assert not (tmp_path / "ran").exists()
+
+
+def header(content: object, length: int | None = None) -> bytes:
+    text = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return struct.pack("<Q", len(text) if length is None else length) + text
+
+
+def test_damaged_and_hostile_headers(saved):
+    whole = (saved / "model.safetensors").read_bytes()
+    tensor = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+    for data in (
+        b"",
+        whole[:5],
+        whole[: len(whole) // 2],
+        header({}, 2**63),
+        header({}, 2**40),
+        header(b"[" * 10_000),
+        header(b"\xff\xfe{"),
+        header({"embed.weight": {**tensor, "data_offsets": [0, 2**60]}}),
+        header({"embed.weight": {**tensor, "shape": [2**40, 2**40]}}) + bytes(8),
+        header({"embed.weight": {**tensor, "dtype": "OBJECT"}}) + bytes(8),
+        header({"embed.weight": tensor, "norm.weight": {**tensor, "data_offsets": [4, 12]}}) + bytes(12),
+        header({"embed.weight": tensor}) + bytes(8),
+        header({"__metadata__": {"shared": '{"head.bias": "no"}'}, "embed.weight": tensor}) + bytes(8),
+    ):
+        (saved / "model.safetensors").write_bytes(data)
+        refused(saved, "model.safetensors (is no safetensors file|does not fit|names shared weights)")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format_version": 2, "tokeniser": 1}, "written by performer_string .* in format 2, and this version reads"),
+        ({"metric": []}, "has a field 'metric', which this version does not know. Did you mean 'metrics'"),
+        ({"format": "timm"}, "is not of performer_string"),
+        ({"vit": {"encodings": "rope"}}, "has a field 'encodings' of ViTConfig"),
+        ({"vit": []}, "lacks vit"),
+        ({"vit": {"width": 10**9, "depth": 3, "num_heads": 1}}, "does not fit the configuration beside it"),
+        ({"vit": {"width": 24, "depth": 10**6, "num_heads": 2}}, "does not fit the configuration beside it"),
+    ],
+)
+def test_configurations_that_cannot_be_used(change, message, saved):
+    content = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps({**content, **change}))
+    refused(saved, message)
+
+
+def test_configurations_that_are_no_json(saved):
+    for text in ("", "{", "[" * 100_000, "\ud800".encode("utf-16", "surrogatepass").decode("latin1"), "[]"):
+        (saved / "config.json").write_text(text)
+        refused(saved, "config.json (cannot be read as JSON|is not of performer_string)")
+    (saved / "config.json").unlink()
+    refused(saved, "there is no .*config.json")
+
+
+def test_a_config_of_other_shapes(saved):
+    content = json.loads((saved / "config.json").read_text())
+    content["vit"]["num_classes"] = 6
+    (saved / "config.json").write_text(json.dumps(content))
+    refused(saved, "do not fit the configuration beside them")
+
+
+def test_the_card_has_data_figures_command_and_licence(tmp_path):
+    metric = {"split": "test", "resolution": "16x24", "tokens": 12, "accuracy": 97.5, "low": 95.0, "high": 99.0}
+    details = ModelDetails("ant-bee", "ants", "mit", "python -m train fit", ["torch 2"], [metric], ["No wasps."])
+    text = (vit().save_pretrained(tmp_path, details) / "README.md").read_text()
+    for part in ("license: mit", "name: ant-bee", "97.5 (95.0-99.0)", "python -m train fit", "No wasps", "ants"):
+        assert part in text
+    (result,) = huggingface_hub.ModelCard(text).data.eval_results  # as the Hub reads it
+    assert result.metric_value == 0.975
+    assert json.loads((tmp_path / "config.json").read_text())["metrics"] == [metric]
+    with pytest.raises(ValueError, match="a model's name has letters"):
+        ModelDetails("../up")
+
+
+def test_the_hub(tmp_path, monkeypatch):
+    """Against functions that stand for the Hub: what is uploaded is what is downloaded."""
+    calls = []
+
+    class Api:
+        def __init__(self, token=None):
+            self.token = token
+
+        def create_repo(self, name, **options):
+            calls.append((name, self.token, options))
+            return f"https://hub/{name}"
+
+        def upload_folder(self, repo_id, folder_path, allow_patterns, commit_message):
+            for name in allow_patterns:
+                data = (tmp_path.__class__(folder_path) / name).read_bytes()
+                (tmp_path / name).write_bytes(data)
+
+    def snapshot_download(name, allow_patterns, **options):
+        calls.append((name, sorted(allow_patterns), options))
+        if name == "me/none":
+            raise huggingface_hub.errors.HfHubHTTPError("404", response=SimpleNamespace(headers={}, request=None))
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    model = vit()
+    assert model.push_to_hub("me/ants", private=True, token="t") == "https://hub/me/ants"
+    assert_same(model, ViT.from_pretrained("me/ants", revision="v1"))
+    assert calls == [
+        ("me/ants", "t", {"private": True, "exist_ok": True}),
+        ("me/ants", ["README.md", "config.json", "model.safetensors"], {"revision": "v1"}),
+    ]
+    assert "model_name: ants" in (tmp_path / "README.md").read_text()
+    with pytest.raises(ValueError, match="no folder me/none, and no model of that name could be had from the Hub"):
+        ViT.from_pretrained("me/none")
+    with pytest.raises(ValueError, match="there is no checkpoint me/none"):
+        ViT.from_pretrained("./me/none")  # a path
+
+
+def test_missing_packages_are_named(tmp_path, monkeypatch):
+    for name in ("huggingface_hub", "safetensors.torch"):
+        with monkeypatch.context() as context:
+            context.setitem(__import__("sys").modules, name, None)
+            with pytest.raises(ImportError, match="pip install"):
+                vit().save_pretrained(tmp_path / "model")
+    assert not (tmp_path / "model").exists()

@@ -1,0 +1,159 @@
+"""Write the model of a run as a folder to hand on: weights, configuration, and a card with what it does and how.
+
+The model is tested first, at the sizes of its training or those of `--resolutions`, and the card has the figures. The
+folder holds nothing of this machine: paths are left out. `ViT.from_pretrained(DIR)` loads it, evaluations take it as
+--checkpoint DIR, and a training as --init_from DIR.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from performer_string import ModelDetails, ViT
+from performer_string.models.checkpoint import find_checkpoint, is_published
+from performer_string.models.published import CARD, CONFIG, WEIGHTS
+from performer_string.models.saving import upload
+from train.checkpoint import CheckpointError, Trained, load_trained, read_checkpoint
+from train.command_line import import_modules, one_message
+from train.data.module import ImageData
+from train.data.sizes import Size
+from train.environment import code, machine, versions
+from train.recorded import accuracy, trained_by, training_of, validation_metrics
+from train.run_folder import BEST, CHECKPOINTS, METRICS
+from train.testing import count_right
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m train.publish", description=__doc__)
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, or one of its checkpoints")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="where to write; its name is that of the model")
+    parser.add_argument("--best", action="store_true", help="the run's best checkpoint instead of its last")
+    parser.add_argument("--dataset", default="", help="what it was trained on, in words; the name of the source if not")
+    parser.add_argument("--licence", "--license", default="", help="an SPDX name, such as apache-2.0")
+    parser.add_argument("--limits", nargs="+", default=[], help="sentences on what the model is not for")
+    parser.add_argument(
+        "--resolutions", nargs="+", type=size, help="sizes to test at; those of validation if not given"
+    )
+    parser.add_argument("--images", type=int, default=0, help="test images; 0 for all (arrow task: as in validation)")
+    parser.add_argument("--root", help="where the images are, if not where they were in training")
+    parser.add_argument("--skip_test", action="store_true", help="do not test: only validation stands on the card")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights (default: %(default)s)")
+    parser.add_argument("--imports", nargs="+", default=[], help="modules to import first, with additions to use")
+    parser.add_argument("--overwrite", action="store_true", help="replace a model and a card that DIR holds")
+    parser.add_argument("--push", metavar="OWNER/NAME", help="upload the folder to the Hugging Face Hub as well")
+    parser.add_argument("--private", action="store_true", default=None, help="make a new repository there private")
+    return parser
+
+
+def size(text: str) -> Size:
+    """Read a size of images in pixels, `168` or `96x128`."""
+    try:
+        return Size.of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def choose(run: Path, best: bool) -> tuple[Path, Path]:
+    """Return the checkpoint that is published, and the folder of its run.
+
+    Raises:
+        CheckpointError: no checkpoint of a run.
+    """
+    path = run.expanduser() / CHECKPOINTS / BEST if best else find_checkpoint(run)
+    if is_published(path):
+        raise CheckpointError(f"{run} is published already: copy it.")
+    folder = path.absolute().parents[1] if path.parent.name == CHECKPOINTS else path.absolute().parent
+    return path, folder
+
+
+def check_free(folder: Path, overwrite: bool) -> None:
+    """Raise a FileExistsError where a file that would be written is there, unless it may be replaced."""
+    there = [name for name in (WEIGHTS, CONFIG, CARD) if (folder / name).exists()]
+    if there and not overwrite:
+        raise FileExistsError(
+            f"{folder} holds {', '.join(there)}: choose another folder, or replace it by --overwrite."
+        )
+
+
+def measure(trained: Trained, options: argparse.Namespace, device: torch.device) -> list[dict[str, Any]]:
+    """Return the accuracies of a model on test images, with intervals.
+
+    Raises:
+        FileNotFoundError: there are no test images.
+    """
+    data, metrics = trained.data, []
+    try:
+        data.setup("test")
+    except FileNotFoundError as error:
+        raise FileNotFoundError(f"{error}\nOr publish without figures on test images: --skip_test.") from error
+    for size in options.resolutions or data.sizes():
+        tokens = math.prod(trained.classifier.vit.grid(*size))
+        right, total = count_right(trained, size, "test", options.images, device, f"test at {size}")
+        row = {"split": "test", "resolution": str(size), "tokens": tokens, **accuracy(right / total, total)}
+        metrics.append({**row, "majority baseline": round(100 * data.majority_accuracy("test"), 4)})
+        print(f"{size} px: {row['accuracy']:.1f} % ({row['low']:.1f}-{row['high']:.1f}) of {total} images", flush=True)
+    return metrics
+
+
+def publish(options: argparse.Namespace) -> Path:
+    """Test a model and write its folder; return it."""
+    path, run = choose(options.run, options.best)
+    check_free(options.folder, options.overwrite)
+    content = read_checkpoint(path)
+    if path.name != BEST and not (run / METRICS).is_file():
+        sys.stderr.write(f"{run} is not finished: step {content.get('global_step')} is published.\n")
+    command, environment = trained_by(run)
+    steps = "best in validation" if path.name == BEST else "last"
+    environment = [f"step {content.get('global_step')}, the {steps}", *environment]
+    config = content["ImageData"]["config"]
+    details = ModelDetails(
+        name=re.sub(r"[^\w.-]", "-", options.folder.absolute().name),
+        dataset=options.dataset or f"source `{config['source']}`",
+        licence=options.licence,
+        command=command,
+        environment=environment,
+        metrics=validation_metrics(run, path, content),
+        limits=options.limits,
+        training=training_of(content),
+    )
+    vit = ViT.from_checkpoint(path).to(DTYPES[options.dtype])
+    if config["source"] == "arrow":  # the names of its classes are in the code, and not in old checkpoints
+        vit.preprocessing = ImageData.from_checkpoint(content["ImageData"]).preprocessing()
+    if not options.skip_test:
+        with tempfile.TemporaryDirectory() as folder:
+            trained = load_trained(vit.save_pretrained(folder, replace(details, name="model")))  # as others read it
+            trained.data.root = options.root or config["root"]
+            device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+            tested = measure(trained, options, device)
+        measured = f"tested with {code()}, on {machine(device)}, {versions()}"
+        metrics = [*tested, *details.metrics]
+        details = replace(details, metrics=metrics, environment=[*environment, measured])
+    return vit.save_pretrained(options.folder, details, replace_card=options.overwrite)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Publish a model; what a user can mend is one message and exit status 2."""
+    options = build_parser().parse_args(arguments)
+    with one_message():
+        import_modules(options.imports)
+        folder = publish(options)
+        kilobytes = (folder / WEIGHTS).stat().st_size / 1000
+        print(f"{folder}: {WEIGHTS} ({kilobytes:,.0f} kB), {CONFIG}, {CARD}")
+        if options.push:
+            print(upload(folder, options.push, private=options.private))
+
+
+if __name__ == "__main__":
+    main()
