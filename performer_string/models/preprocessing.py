@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from performer_string.images.normalisation import BACKGROUND, NORMALISATION
+from performer_string.models.config import ViTConfig, patch_and_image
+from performer_string.models.patches import patch_grid
 
 ARROWS = ("up", "left", "down", "right")  # classes of the arrow task, which checkpoints did not always hold
 
@@ -93,3 +95,41 @@ class Preprocessing:
             return self.normalise(image if cover is None else cover(image))
 
         return transform
+
+
+class Preprocessed:
+    """The part of a model that knows how images become its inputs.
+
+    Attributes:
+        preprocessing: of the images that it was trained on, or None where that is not known.
+    """
+
+    config: ViTConfig
+    patch: tuple[int, ...]
+    preprocessing: Preprocessing | None = None
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes in the order of the logits; empty where they are not known."""
+        return () if self.preprocessing is None else self.preprocessing.classes
+
+    def transform(self, size: int | Sequence[int] | None = None) -> Callable[[Any], Tensor]:
+        """Return the transform of one image, as in validation: a PIL image or a uint8 tensor to floats [C, H, W].
+
+        Args:
+            size: height and width in pixels, or one number for both; the training resolution by default.
+
+        Raises:
+            ValueError: a model that does not know how its images were normalised, or a size that is no whole number
+                of patches.
+            ImportError: torchvision is not installed.
+        """
+        if self.preprocessing is None:
+            raise ValueError(
+                "this model does not know how its images were normalised. Set model.preprocessing = "
+                "performer_string.Preprocessing(mean=..., std=...); models of `ViT.from_checkpoint` have it."
+            )
+        size = patch_and_image(self.config.patch_size, self.config.image_size)[1] if size is None else size
+        size = (size,) * len(self.patch) if isinstance(size, int) else tuple(size)
+        patch_grid(size, self.patch)  # an error where a side is no whole number of patches
+        return self.preprocessing.transform(size)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from performer_string.bias import RelativeBias
@@ -22,19 +21,12 @@ from performer_string.models.build import build_block, build_position_encoding
 from performer_string.models.config import ViTConfig, patch_and_image
 from performer_string.models.initialise import initialise
 from performer_string.models.packing import forward_packed
-from performer_string.models.patches import check_images, check_positions, patch_grid, patchify
-from performer_string.models.preprocessing import Preprocessing
+from performer_string.models.patches import check_images, check_positions, patchify
+from performer_string.models.placement import Placement
+from performer_string.models.preprocessing import Preprocessed
 from performer_string.models.saving import Saved
-from performer_string.ops.layout import TokenLayout, make_grid
+from performer_string.ops.layout import TokenLayout
 from performer_string.ops.validation import check_mask
-from performer_string.position.grid import (
-    PositionMode,
-    as_floating,
-    grid_positions,
-    grid_steps,
-    mean_position,
-    with_prefix,
-)
 from performer_string.position.rotation import Rotation
 from performer_string.utils.buffers import place_computed_buffers
 from performer_string.utils.cache import TensorCache
@@ -47,7 +39,7 @@ def _rename_weights(model: nn.Module, state_dict: dict[str, Any], prefix: str, *
     rename_weights(state_dict)
 
 
-class ViT(Saved, nn.Module):
+class ViT(Saved, Preprocessed, Placement, nn.Module):
     """Vision Transformer: images [B, channels, *sizes] to logits [B, classes].
 
     Args:
@@ -65,7 +57,6 @@ class ViT(Saved, nn.Module):
         self.patch, image_size = patch_and_image(c.patch_size, c.image_size)
         self.train_grid = tuple(c.position_grid) if c.position_grid is not None else self.grid(*image_size)
         self.num_prefix = c.registers + (c.pool == "cls")
-        self.preprocessing: Preprocessing | None = None  # of the images that it was trained on, where that is known
         self.grad_checkpointing = False
         self.rotation_cache = TensorCache(2)  # of the latest two grids; LieRE has N x d x d for each layer
         stream = draw_seed()
@@ -81,80 +72,6 @@ class ViT(Saved, nn.Module):
         initialise(self, stream)
         self.register_load_state_dict_post_hook(place_computed_buffers)
         self.register_load_state_dict_pre_hook(_rename_weights)
-
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """The names of the classes in the order of the logits; empty where they are not known."""
-        return () if self.preprocessing is None else self.preprocessing.classes
-
-    def transform(self, size: int | Sequence[int] | None = None) -> Callable[[Any], Tensor]:
-        """Return the transform of one image, as in validation: a PIL image or a uint8 tensor to floats [C, H, W].
-
-        Args:
-            size: height and width in pixels, or one number for both; the training resolution by default.
-
-        Raises:
-            ValueError: a model that does not know how its images were normalised, or a size that is no whole number
-                of patches.
-            ImportError: torchvision is not installed.
-        """
-        if self.preprocessing is None:
-            raise ValueError(
-                "this model does not know how its images were normalised. Set model.preprocessing = "
-                "performer_string.Preprocessing(mean=..., std=...); models of `ViT.from_checkpoint` have it."
-            )
-        size = patch_and_image(self.config.patch_size, self.config.image_size)[1] if size is None else size
-        size = (size,) * len(self.patch) if isinstance(size, int) else tuple(size)
-        self.grid(*size)  # an error where a side is no whole number of patches
-        return self.preprocessing.transform(size)
-
-    def grid(self, *sizes: int) -> tuple[int, ...]:
-        """Return the patches along each axis of an image of these sizes in pixels: height and width."""
-        return patch_grid(sizes, self.patch)
-
-    def placing(self) -> tuple[PositionMode, tuple[int, ...] | None]:
-        """Return the position mode, and the training grid for the mode `interpolate`, None for others."""
-        # Encodings that do not extrapolate have positions of the training grid only.
-        mode: PositionMode = self.config.positions if self.encoding.extrapolates else "interpolate"
-        return mode, self.train_grid if mode == "interpolate" else None
-
-    def is_centred(self) -> bool:
-        """Return whether positions are relative to their mean."""
-        return self.config.centred and self.encoding.extrapolates
-
-    def grid_positions(self, grid: Sequence[int], device: torch.device | None = None) -> Tensor:
-        """Return the positions of the patches of a grid, [N, C], in float32, or float64 in a model of that type."""
-        mode, train_grid = self.placing()
-        dtype = torch.promote_types(self.norm.weight.dtype, torch.float32)
-        centred = self.is_centred()
-        return grid_positions(grid, mode=mode, train_grid=train_grid, centred=centred, device=device, dtype=dtype)
-
-    def layout(
-        self, grid: tuple[int, ...], positions: Tensor | None = None, patch_mask: Tensor | None = None
-    ) -> TokenLayout:
-        """Return where the tokens lie, prefix tokens first.
-
-        Args:
-            grid: patches along each axis.
-            positions: of the patches, [N, C] or [B, N, C]; those of the grid unless given.
-            patch_mask: [B, N], True where a patch takes part.
-        """
-        regular, centre = None, None
-        if positions is None:
-            positions = self.grid_positions(grid, self.norm.weight.device)
-            regular = make_grid(grid, grid_steps(grid, *self.placing()))
-        if self.is_centred() and (regular is None or patch_mask is not None):
-            positions = as_floating(positions)
-            centre = mean_position(positions, patch_mask)  # [1, C], or [B, 1, C]
-            if centre.ndim == positions.ndim:  # one for each sample that has positions, else one for all
-                positions, centre = positions - centre, None
-        mask = None if patch_mask is None else F.pad(patch_mask, (self.num_prefix, 0), value=True)
-        return TokenLayout(with_prefix(positions, self.num_prefix), regular, self.num_prefix, mask, centre)
-
-    def rotations(self, layout: TokenLayout) -> list[Rotation]:
-        """Return the rotation of each layer; prefix tokens are at the origin."""
-        rotations = self.encoding.by_layer(layout.centred_positions())
-        return rotations * len(self.blocks) if len(rotations) == 1 else rotations
 
     @contextmanager
     def cached(self) -> Iterator[ViT]:

@@ -1,0 +1,89 @@
+"""Where the tokens of an image lie: positions of its patches, prefix tokens first, and the rotations there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from performer_string.models.config import ViTConfig
+from performer_string.models.patches import patch_grid
+from performer_string.ops.layout import TokenLayout, make_grid
+from performer_string.position import Encoding
+from performer_string.position.grid import (
+    PositionMode,
+    as_floating,
+    grid_positions,
+    grid_steps,
+    mean_position,
+    with_prefix,
+)
+from performer_string.position.rotation import Rotation
+
+
+class Placement:
+    """The part of a model that places tokens.
+
+    Attributes:
+        patch: sizes of a patch in pixels.
+        train_grid: patches along each axis of a training image.
+        num_prefix: class token and registers.
+    """
+
+    config: ViTConfig
+    patch: tuple[int, ...]
+    train_grid: tuple[int, ...]
+    num_prefix: int
+    encoding: Encoding
+    blocks: nn.ModuleList
+    norm: nn.LayerNorm
+
+    def grid(self, *sizes: int) -> tuple[int, ...]:
+        """Return the patches along each axis of an image of these sizes in pixels: height and width."""
+        return patch_grid(sizes, self.patch)
+
+    def placing(self) -> tuple[PositionMode, tuple[int, ...] | None]:
+        """Return the position mode, and the training grid for the mode `interpolate`, None for others."""
+        # Encodings that do not extrapolate have positions of the training grid only.
+        mode: PositionMode = self.config.positions if self.encoding.extrapolates else "interpolate"
+        return mode, self.train_grid if mode == "interpolate" else None
+
+    def is_centred(self) -> bool:
+        """Return whether positions are relative to their mean."""
+        return self.config.centred and self.encoding.extrapolates
+
+    def grid_positions(self, grid: Sequence[int], device: torch.device | None = None) -> Tensor:
+        """Return the positions of the patches of a grid, [N, C], in float32, or float64 in a model of that type."""
+        mode, train_grid = self.placing()
+        dtype = torch.promote_types(self.norm.weight.dtype, torch.float32)
+        centred = self.is_centred()
+        return grid_positions(grid, mode=mode, train_grid=train_grid, centred=centred, device=device, dtype=dtype)
+
+    def layout(
+        self, grid: tuple[int, ...], positions: Tensor | None = None, patch_mask: Tensor | None = None
+    ) -> TokenLayout:
+        """Return where the tokens lie, prefix tokens first.
+
+        Args:
+            grid: patches along each axis.
+            positions: of the patches, [N, C] or [B, N, C]; those of the grid unless given.
+            patch_mask: [B, N], True where a patch takes part.
+        """
+        regular, centre = None, None
+        if positions is None:
+            positions = self.grid_positions(grid, self.norm.weight.device)
+            regular = make_grid(grid, grid_steps(grid, *self.placing()))
+        if self.is_centred() and (regular is None or patch_mask is not None):
+            positions = as_floating(positions)
+            centre = mean_position(positions, patch_mask)  # [1, C], or [B, 1, C]
+            if centre.ndim == positions.ndim:  # one for each sample that has positions, else one for all
+                positions, centre = positions - centre, None
+        mask = None if patch_mask is None else F.pad(patch_mask, (self.num_prefix, 0), value=True)
+        return TokenLayout(with_prefix(positions, self.num_prefix), regular, self.num_prefix, mask, centre)
+
+    def rotations(self, layout: TokenLayout) -> list[Rotation]:
+        """Return the rotation of each layer; prefix tokens are at the origin."""
+        rotations = self.encoding.by_layer(layout.centred_positions())
+        return rotations * len(self.blocks) if len(rotations) == 1 else rotations
