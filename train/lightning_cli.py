@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jsonargparse import Namespace
-from lightning.pytorch.callbacks import Callback, EMAWeightAveraging, ProgressBar, WeightAveraging
+from lightning.pytorch.callbacks import Callback, WeightAveraging
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 from torch.compiler import list_backends
@@ -18,15 +18,9 @@ from performer_string.models.checkpoint import find_checkpoint
 from performer_string.utils.registry import lookup
 from train import slurm
 from train._compat import AskedSettingsCLI
-from train.callbacks.checkpoints import AtomicCheckpoints, LastCheckpoint, MovableCheckpoint, StepSeed, WholeEpochs
-from train.callbacks.checks import CheckData, LockRun, ShowTraceback
-from train.callbacks.compatibility import KeepAccumulation, check_callbacks, check_strategy
-from train.callbacks.figures import ModelFigures
-from train.callbacks.metrics import GradientNorm, LearningRate, Throughput
-from train.callbacks.progress import progress_bar
-from train.callbacks.records import FinalMetrics, History
-from train.callbacks.stopping import CleanStop, JobTimer, ValidateAtEnd, out_of_time
-from train.callbacks.summary import SummaryLine
+from train.callbacks.checkpoints import AtomicCheckpoints
+from train.callbacks.records import FinalMetrics
+from train.callbacks.stopping import out_of_time
 from train.checkpoint import (
     check_no_average,
     check_same_class,
@@ -41,17 +35,15 @@ from train.config import current_arguments, options_of
 from train.data.sizes import Size
 from train.data_check import check_images
 from train.dry_run import report
-from train.loggers import MetricsCSV, RunTensorBoard
+from train.loggers import RunTensorBoard
 from train.run_folder import (
     CHECKPOINTS,
-    CURVES,
-    HISTORY,
-    METRICS,
     clean_up_at_exit,
     latest_checkpoint,
     make_run_folder,
     name_run_folder,
 )
+from train.trainer_parts import clock_callbacks, data_callbacks, saving_callbacks, training_callbacks, training_loggers
 
 GROUPS = (
     "model.optim",
@@ -238,48 +230,19 @@ class TrainingCLI(AskedSettingsCLI):
     def instantiate_trainer(self, **kwargs: Any) -> Any:
         """Return a trainer with this project's callbacks around those of the configuration."""
         config, fits, program = self.config[self.subcommand], self.subcommand == "fit", self.parser.prog
-        run = Path(config.run_dir)
         asked: dict[str, Any] = {**self.config_init[self.subcommand]["trainer"], **kwargs}
         more = {name: x if isinstance(x := asked[name] or [], list) else [x] for name in ("callbacks", "plugins")}
-        callbacks: list[Callback] = [CheckData(), WholeEpochs(), StepSeed(int(config.seed_everything))]
-        last: list[Callback] = []  # after the configuration's have taken the step: these save
+        own, plugins = more["callbacks"], more["plugins"]
+        first, last = data_callbacks(config), list[Callback]()
         if fits:
-            check_callbacks(more["callbacks"], config.ema)
-            check_strategy(asked["strategy"])
-            callbacks += [LockRun(run), ShowTraceback(), ValidateAtEnd(), GradientNorm(), LearningRate(), Throughput()]
-            callbacks += [ModelFigures(config.figures_every)] if config.figures_every else []
-            callbacks += [EMAWeightAveraging(decay=config.ema, use_buffers=False)] if config.ema else []
-            callbacks += [FinalMetrics(self.parser.dump(self.config), run / METRICS, program)]
-            callbacks += [History(run / HISTORY, self.typed, f"{program} {shlex.join(self.arguments)}")]
-            callbacks += [SummaryLine()] if asked["enable_model_summary"] is not False else []
-            warning = slurm.requeue_signal(more["plugins"])
-            last += [KeepAccumulation(), CleanStop(run / CHECKPOINTS, program, warning)]
-        if fits and asked["enable_checkpointing"] is not False:
-            best, saved = (
-                MovableCheckpoint(run / CHECKPOINTS),
-                LastCheckpoint(run / CHECKPOINTS, config.checkpoint_every),
-            )
-            last += [best, saved]
-        if asked["max_time"] is not None:
-            callbacks += [JobTimer(asked["max_time"])]
-        if asked["enable_progress_bar"] is not False and not any(isinstance(c, ProgressBar) for c in more["callbacks"]):
-            callbacks += [progress_bar()]
+            texts = (self.parser.dump(self.config), self.typed, f"{program} {shlex.join(self.arguments)}")
+            first += training_callbacks(config, asked, own, program, *texts)
+            last += saving_callbacks(config, asked, plugins, program)
         return super().instantiate_trainer(
-            callbacks=[*callbacks, *more["callbacks"], *last],
-            plugins=[AtomicCheckpoints(), *more["plugins"]],
-            logger=self.loggers(asked["logger"], config) if fits else asked["logger"] or False,
+            callbacks=[*first, *clock_callbacks(asked, own), *own, *last],
+            plugins=[AtomicCheckpoints(), *plugins],
+            logger=training_loggers(asked["logger"], config) if fits else asked["logger"] or False,
             max_time=None,
             enable_model_summary=False,  # a table of metrics, without the operations
-            default_root_dir=asked["default_root_dir"] or run,  # for want of a logger
+            default_root_dir=asked["default_root_dir"] or config.run_dir,  # for want of a logger
         )
-
-    @staticmethod
-    def loggers(asked: Any, config: Any) -> Any:
-        """Return the loggers of a training: TensorBoard, or those asked for, and a CSV file beside them."""
-        if asked is False:
-            return False
-        run, repeated = config.run_dir, f"val/accuracy_{Size.of(config.model.vit.image_size)}"  # is val/accuracy too
-        chosen = [RunTensorBoard()] if asked in (None, True) else asked if isinstance(asked, list) else [asked]
-        of_run = (isinstance(each, RunTensorBoard) and not each.folder for each in chosen)
-        own = [RunTensorBoard(run, ("epoch", repeated)) if x else y for x, y in zip(of_run, chosen, strict=True)]
-        return [*own, MetricsCSV(Path(run) / CURVES)]
