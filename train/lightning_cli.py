@@ -35,6 +35,7 @@ from train.config import current_arguments, options_of
 from train.data.sizes import Size
 from train.data_check import check_images
 from train.dry_run import report
+from train.find_lr import find_lr
 from train.loggers import RunTensorBoard
 from train.run_folder import (
     CHECKPOINTS,
@@ -87,6 +88,7 @@ class TrainingCLI(AskedSettingsCLI):
         parser.add_argument("--compile", type=str, default="", help="a backend of torch.compile, such as inductor")
         parser.add_argument("--checkpoint_every", type=int, default=500, help="steps between saves of last.ckpt")
         dry = "say what fit would do and how long it takes, after a few steps, and create nothing"
+        parser.add_argument("--find_lr", action="store_true", help="suggest a learning rate by a range test, and stop")
         parser.add_argument("--dry_run", action="store_true", help=dry)
         check = "open every image before fit begins, and list those that cannot be read"
         parser.add_argument("--check_data", action="store_true", help=check)
@@ -112,8 +114,8 @@ class TrainingCLI(AskedSettingsCLI):
             if config.get(group) is None:
                 raise ValueError(f"{group} is there with nothing in it: give it fields, or leave it out.")
         import_modules(config.imports)
-        if not fits and (config.dry_run or config.check_data):
-            raise ValueError(f"--dry_run and --check_data are of fit and resume, not of {self.subcommand}.")
+        if not fits and (config.dry_run or config.check_data or config.find_lr):
+            raise ValueError(f"--dry_run, --check_data and --find_lr are of fit and resume, not of {self.subcommand}.")
         if config.compile:
             lookup("backend of torch.compile", config.compile, dict.fromkeys([*list_backends(), "aot_eager", "eager"]))
         for name in ("run_dir", "init_from", "ckpt_path"):  # a shell does this not after `=`, nor does YAML
@@ -173,7 +175,7 @@ class TrainingCLI(AskedSettingsCLI):
                 f"{folder} holds a run already. Continue it: {self.parser.prog} resume {shlex.quote(str(folder))}. "
                 f"Or choose another --run_dir."
             )
-        if config.dry_run:
+        if config.dry_run or config.find_lr:
             config.run_dir = str(folder or name_run_folder())
             return
         first, new = not rank_zero_only.rank, folder is None or not folder.exists()  # type: ignore[attr-defined]
@@ -215,6 +217,9 @@ class TrainingCLI(AskedSettingsCLI):
         if config.dry_run:
             folder = f"{config.run_dir}, {f'which goes on from {self.resumed}' if self.resumed else 'new'}"
             print(report(self.trainer, self.model, self.datamodule, config.trainer.as_dict(), folder))
+            raise SystemExit(0)
+        if config.find_lr:
+            print(find_lr(self.model, self.datamodule, config.trainer.as_dict()))
             raise SystemExit(0)
 
     def after_fit(self) -> None:

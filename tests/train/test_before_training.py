@@ -104,3 +104,14 @@ def test_dry_run_of_a_resume_leaves_the_run(config, tmp_path, capsys):
     assert f"{run}, which goes on from {run}/checkpoints/last.ckpt" in " ".join(capsys.readouterr().out.split())
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     assert "are of fit and resume" in fails(["validate", "--config", str(run / "config.yaml"), "--dry_run"], capsys)
+
+
+def test_find_lr_suggests_and_writes_nothing(recipe, capsys, tmp_path):
+    with pytest.raises(SystemExit) as end:
+        cli.main([*recipe, "--find_lr"])
+    assert not end.value.code
+    out = capsys.readouterr().out
+    suggestion = re.search(r"Suggestion: --model\.optim\.lr (\S+)", out)
+    assert suggestion is not None
+    assert 1e-6 < float(suggestion[1]) < 1
+    assert not (tmp_path / "run").exists()
