@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tabulate import tabulate
 
 from eval.tables import cell_text, csv_table, latex_table
-from train.run_folder import write_aside
+from performer_string.utils.files import write_aside
 
 if TYPE_CHECKING:
     import torch

@@ -22,9 +22,9 @@ import torch
 import performer_string
 from eval.checkpoints import ImageResults, measure_images
 from eval.report import results_of
+from performer_string.utils.files import write_aside
 from train.checkpoint import Trained
 from train.data.sizes import Size
-from train.run_folder import write_aside
 
 FOLDER = "cache"  # in the folder of a run's results
 

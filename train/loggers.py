@@ -12,7 +12,7 @@ from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
 from torch.utils.tensorboard.summary import hparams
 
-from train.run_folder import write_aside
+from performer_string.utils.files import write_aside
 
 
 class RunTensorBoard(TensorBoardLogger):

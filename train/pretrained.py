@@ -13,10 +13,10 @@ import torch
 import yaml
 
 from performer_string import ViT, from_timm
+from performer_string.utils.files import write_aside
 from train.command_line import did_you_mean, one_message
 from train.data.sizes import Size
 from train.optim import OptimConfig
-from train.run_folder import write_aside
 
 if TYPE_CHECKING:
     from train.data.module import ImageData  # which takes seconds to import

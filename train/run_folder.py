@@ -11,8 +11,6 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from performer_string.utils.files import write_aside as write_aside
-
 CHECKPOINTS = "checkpoints"  # a folder
 CONFIG = "config.yaml"
 LAST, BEST = "last.ckpt", "best.ckpt"

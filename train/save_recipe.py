@@ -8,8 +8,8 @@ import yaml
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 
+from performer_string.utils.files import write_aside
 from train.config import UNREADABLE, without_unreadable
-from train.run_folder import write_aside
 
 
 class SaveRecipe(SaveConfigCallback):

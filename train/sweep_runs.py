@@ -21,8 +21,9 @@ from typing import IO, Any
 import torch
 from tqdm import tqdm
 
+from performer_string.utils.files import write_aside
 from train.config import check_fields, current_arguments, current_recipe, find_conflict, options_of, read_yaml
-from train.run_folder import LOCK, LOCK_VARIABLE, METRICS, SUMMARY, latest_checkpoint, write_aside
+from train.run_folder import LOCK, LOCK_VARIABLE, METRICS, SUMMARY, latest_checkpoint
 from train.sweep_file import Run, Sweep
 
 SETTINGS, LOG = "sweep.json", "log.txt"

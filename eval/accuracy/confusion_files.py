@@ -14,7 +14,7 @@ from eval.accuracy.answers import Answers
 from eval.accuracy.contact_sheet import Tile, contact_sheet, shorten
 from eval.plotting.style import new_figure, save_figure
 from eval.report import Row, write_csv
-from train.run_folder import write_aside
+from performer_string.utils.files import write_aside
 
 FULL_ROWS, TOP = 100, 5  # up to so many classes every probability is written, and else those of the first TOP
 NAMED, COUNTED = 60, 20  # up to so many classes the matrix has their names, and its cells their numbers

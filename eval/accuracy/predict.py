@@ -37,8 +37,8 @@ from eval.models import class_names, load_model, preprocessing_of
 from eval.report import Row
 from performer_string import ViT, fold
 from performer_string.models.checkpoint import find_checkpoint
+from performer_string.utils.files import write_aside
 from train.data.sizes import Size
-from train.run_folder import write_aside
 
 SHOWN_LINES, SHOWN_IMAGES = 30, 24  # in the table, and in the picture
 

@@ -187,7 +187,7 @@ def test_drop_path_keeps_the_mean_and_is_off_in_evaluation():
         ({"attention": "linera"}, "unknown attention 'linera'. Did you mean 'linear'"),
         ({"variant": "tny"}, "unknown ViT variant 'tny'. Did you mean 'tiny'"),
         ({"variant": "base"}, "the variant 'base' has no effect, since width, depth and num_heads are all given"),
-        ({"pool": "max"}, r"unknown pooling 'max'. Did you mean 'mean'\? Known: mean, cls, attention"),
+        ({"pool": "max"}, r"unknown pooling 'max'. Did you mean 'map'\? Known: mean, cls, attention, map"),
         ({"log_n_scaling": True, "feature_map": "arc-cosine"}, "no effect with a homogeneous feature map"),
         ({"log_n_scaling": True, **POLYNOMIAL}, "no effect with a homogeneous feature map"),
         ({"log_n_scaling": True, "image_size": [4, 8]}, "at least 2 tokens in training, for log N / log N_0, not 1"),

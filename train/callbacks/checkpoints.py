@@ -12,11 +12,12 @@ from lightning.fabric.plugins import TorchCheckpointIO
 from lightning.pytorch.callbacks import Callback, Checkpoint, ModelCheckpoint
 from lightning.pytorch.trainer.states import TrainerFn
 
+from performer_string.utils.files import write_aside
 from performer_string.utils.seeds import derive_seed
 from train._compat import count_whole_epochs
 from train.callbacks.stopping import ends_within, validation_due, whole_window
 from train.random_state import seed_others
-from train.run_folder import LAST, write_aside
+from train.run_folder import LAST
 
 
 class AtomicCheckpoints(TorchCheckpointIO):

@@ -13,12 +13,12 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info
 
+from performer_string.utils.files import write_aside
 from train.callbacks.metrics import tensorboard
 from train.callbacks.stopping import out_of_time
 from train.data.module import ImageData
 from train.environment import code, machine, versions
 from train.loggers import MetricsCSV, RunTensorBoard
-from train.run_folder import write_aside
 
 MAIN = {"vit.attention", "vit.encoding", "vit.width", "vit.depth", "vit.num_heads", "vit.image_size", "optim.lr"}
 MAIN |= {"data.source", "data.batch_size", "data.augment"}

@@ -21,10 +21,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from performer_string.utils.files import write_aside
 from performer_string.utils.seeds import derive_seed
 from performer_string.utils.validation import check_types
 from train.command_line import one_message
-from train.run_folder import write_aside
 
 GLYPHS = {  # 8 x 8, put in the middle of a cell
     "arrow": "...##... ..####.. .######. ##.##.## ...##... ...##... ...##... ...##...",
