@@ -262,3 +262,11 @@ def test_missing_packages_are_named(tmp_path, monkeypatch):
             with pytest.raises(ImportError, match="pip install"):
                 vit().save_pretrained(tmp_path / "model")
     assert not (tmp_path / "model").exists()
+
+
+def test_files_may_be_read_by_whom_new_files_may(tmp_path):
+    (tmp_path / "other").write_text("")
+    model = vit()
+    model.save_pretrained(tmp_path / "model")
+    modes = {path.stat().st_mode for path in (tmp_path / "model").iterdir()}
+    assert modes == {(tmp_path / "other").stat().st_mode}
