@@ -11,7 +11,8 @@ from PIL import Image
 from torchvision.datasets import MNIST
 from torchvision.models import MobileNet_V3_Small_Weights
 
-from train.data.arrow import ArrowDataset, ArrowTask
+from train.data.arrow import ArrowTask
+from train.data.generated import GeneratedDataset
 from train.data.images import AUGMENTATIONS
 from train.data.module import ImageData
 from train.data.sources import SOURCES
@@ -143,7 +144,7 @@ def test_splits_of_arrows_differ():
     for split, result in zip(("val", "test"), images[1:], strict=True):
         held_out = data.held_out(split, (60, 60))
         assert torch.equal(result, torch.stack([held_out[i][0] for i in range(16)]))
-        assert torch.equal(result, torch.stack([ArrowDataset(ArrowTask(), 60, 16, split)[i][0] for i in range(16)]))
+        assert torch.equal(result, torch.stack([GeneratedDataset(ArrowTask(), 60, 16, split)[i][0] for i in range(16)]))
     flat = torch.cat(images).flatten(1)
     assert len(flat.unique(dim=0)) == 48
 
