@@ -106,7 +106,6 @@ class ImageData(L.LightningDataModule):
         check_background(self.background)
         if self.batch_size < 1 or self.workers < 0 or self.val_size < 1 or self.train_size < 0:
             raise ValueError("batch_size and val_size have to be positive, workers and train_size 0 or more.")
-        self.stored = None if self.task is not None else SOURCES[self.source]
         self.in_channels, self.num_classes, mean, std = self._numbers()
         shift, scale = torch.tensor(self.mean or mean), torch.tensor(self.std or std)
         within = ((shift >= 0) & (shift <= 1)).all() and ((scale > 0) & (scale <= 1)).all()
@@ -137,9 +136,9 @@ class ImageData(L.LightningDataModule):
 
     def drawn_from(self, split: str) -> dict[str, Any]:
         """Return what decides which images are held out for a split: `val` or `test`."""
-        if self.stored is None:
+        if self.task is not None:
             return {"source": self.source, **asdict(getattr(self, self.source))}
-        where = {"root": str(Path(self.root).expanduser().resolve())} if self.stored.classes is None else {}
+        where = {} if SOURCES[self.source].classes else {"root": str(Path(self.root).expanduser().resolve())}
         share = {"val_fraction": self.val_fraction} if split == "val" else {}
         share |= {"test_fraction": self.test_fraction} if self.test_fraction else {}
         return {"source": self.source, **where, **share}
@@ -154,7 +153,7 @@ class ImageData(L.LightningDataModule):
         return data
 
     def prepare_data(self) -> None:
-        if self.download and self.stored is not None:
+        if self.download and self.task is None:
             Path(self.root).expanduser().mkdir(parents=True, exist_ok=True)
             for train in (True, False):
                 open_source(self.source, Path(self.root).expanduser(), train, download=True)
