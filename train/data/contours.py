@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -83,8 +83,8 @@ class Contour:
     """
 
     dashes: list[tuple[Point, Point]]
-    stamps: list[tuple[Stamp, int]]
-    taken: int
+    stamps: list[tuple[Stamp, int]] = field(repr=False)
+    taken: int = field(repr=False)  # too many digits to print
 
     @property
     def ends(self) -> tuple[Point, Point]:
