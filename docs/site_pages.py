@@ -19,7 +19,7 @@ MOVED = {"CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changes.md", "RE
 SHOWN = {".md", ".csv", ".png", ".yaml", ".py"}
 LINK = re.compile(r"(!?)\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
 # Order of the folders in the navigation; others follow by name.
-FIRST = ["arrow", "cifar10", "mnist", "imagenette", "encodings", "speed"]
+FIRST = ["arrow", "pathfinder", "cifar10", "mnist", "imagenette", "encodings", "speed"]
 
 
 def experiment_pages() -> list[Path]:

@@ -70,7 +70,7 @@ def add_image_arguments(parser: argparse.ArgumentParser, images: int = 0) -> Non
         "--images",
         type=number_of_images,
         default=images,
-        help=f"how many, the same for every model; 0 for all (arrow task: as in validation) {default}",
+        help=f"how many, the same for every model; 0 for all (generated tasks: as in validation) {default}",
     )
     parser.add_argument("--root", help="where the images are, if not where they were in training")
 

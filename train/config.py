@@ -30,14 +30,15 @@ def recipe_fields() -> tuple[set[str], set[str]]:
     from lightning.pytorch import Trainer  # slow to import, and needed by sweeps that have such fields only
 
     from performer_string import ViTConfig
-    from train.data.arrow import ArrowTask
     from train.data.module import ImageData
+    from train.data.tasks import TASKS
     from train.distill import DistillationConfig
     from train.loss import LossConfig
     from train.optim import OptimConfig
 
     kinds = {"model.vit": ViTConfig, "model.optim": OptimConfig, "model.distillation": DistillationConfig}
-    kinds |= {"model.loss": LossConfig, "data": ImageData, "data.arrow": ArrowTask}
+    kinds |= {"model.loss": LossConfig, "data": ImageData}
+    kinds |= {f"data.{name}": task for name, task in TASKS.items()}
     groups = {*kinds, "model", "trainer"}
     names = {f"{group}.{field.name}" for group, kind in kinds.items() for field in fields(kind)}
     names |= {f"trainer.{name}" for name in inspect.signature(Trainer).parameters}

@@ -43,8 +43,8 @@ def name_of(dataset: Any, index: int) -> str:
 
 def sets_of(data: ImageData) -> Iterator[tuple[str, Any]]:
     """Yield the stored sets of images: those to train on, and those to test on where there are some."""
-    if data.stored is None:
-        return  # arrows are drawn
+    if data.task is not None:
+        return  # its images are drawn
     data.setup("fit")
     yield "train", data.splits().train
     try:
@@ -77,7 +77,7 @@ def check_images(data: ImageData) -> None:
     if broken:
         sys.stderr.write(f"error: {len(broken)} images cannot be read: repair them, or take them away.\n")
         raise SystemExit(1)
-    print("Every image can be read." if data.stored is not None else "The images are drawn, and need no check.")
+    print("Every image can be read." if data.task is None else "The images are drawn, and need no check.")
 
 
 def check_test_classes(data: ImageData) -> None:

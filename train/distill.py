@@ -95,7 +95,7 @@ class Teacher:
             raise ValueError(f"the teacher {path} has {'; '.join(wrong)}: a model cannot learn this from it.")
         self.check_sizes(path, student, Size.of(student.config.image_size if data is None else data.size), image_scale)
         classes = content.get("ImageData", {}).get("classes") or list(self.vit.classes)  # where they are known
-        if config.weight and classes and data is not None and data.stored is not None:
+        if config.weight and classes and data is not None and data.task is None:
             data.splits().check_classes("the teacher", classes)
         if config.attention and is_compiled(student):
             raise ValueError("distillation.attention looks into the layers, which --compile hides: give one of them.")

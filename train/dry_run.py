@@ -109,7 +109,7 @@ def classes_of(dataset: Any) -> str:
 
 def data_lines(data: ImageData) -> list[tuple[str, str]]:
     """Return what was found of the data: source, counts of each split, and images of each class."""
-    if data.stored is None:
+    if data.task is not None:
         sizes = f"{data.train_size} images an epoch, drawn anew; {data.val_size} for validation and as many to test"
         return [("data", f"{data.source}, {data.num_classes} classes"), ("images", sizes)]
     sets = dict(sets_of(data))

@@ -33,6 +33,7 @@ from train.checkpoint import (
 from train.command_line import import_modules
 from train.config import current_arguments, options_of
 from train.data.sizes import Size
+from train.data.tasks import TASKS
 from train.data_check import check_images
 from train.dry_run import report
 from train.find_lr import find_lr
@@ -50,7 +51,7 @@ GROUPS = (
     "model.optim",
     "model.distillation",
     "model.loss",
-    "data.arrow",
+    *(f"data.{name}" for name in TASKS),
     "trainer",
 )  # without others the parser has an error
 

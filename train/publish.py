@@ -27,6 +27,7 @@ from train.checkpoint import CheckpointError, Trained, load_trained, read_checkp
 from train.command_line import import_modules, one_message
 from train.data.module import ImageData
 from train.data.sizes import Size
+from train.data.tasks import TASKS
 from train.environment import code, machine, versions
 from train.recorded import accuracy, trained_by, training_of, validation_metrics
 from train.run_folder import BEST, CHECKPOINTS, METRICS
@@ -46,7 +47,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--resolutions", nargs="+", type=size, help="sizes to test at; those of validation if not given"
     )
-    parser.add_argument("--images", type=int, default=0, help="test images; 0 for all (arrow task: as in validation)")
+    parser.add_argument(
+        "--images", type=int, default=0, help="test images; 0 for all (generated tasks: as in validation)"
+    )
     parser.add_argument("--root", help="where the images are, if not where they were in training")
     parser.add_argument("--skip_test", action="store_true", help="do not test: only validation stands on the card")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights (default: %(default)s)")
@@ -129,7 +132,7 @@ def publish(options: argparse.Namespace) -> Path:
         training=training_of(content),
     )
     vit = ViT.from_checkpoint(path).to(DTYPES[options.dtype])
-    if config["source"] == "arrow":  # the names of its classes are in the code, and not in old checkpoints
+    if config["source"] in TASKS:  # the names of their classes are in the code, and not in old checkpoints
         vit.preprocessing = ImageData.from_checkpoint(content["ImageData"]).preprocessing()
     if not options.skip_test:
         with tempfile.TemporaryDirectory() as folder:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any
 
+from train.data.tasks import TASKS
 from train.environment import ROOT
 from train.intervals import wilson_interval
 from train.run_folder import BEST, CHECKPOINTS, HISTORY, METRICS
@@ -95,7 +96,7 @@ def training_of(content: Mapping[str, Any]) -> dict[str, Any]:
 def held_out_images(content: Mapping[str, Any]) -> int | None:
     """Return how many images a run was validated on, as far as its checkpoint says."""
     data = content["ImageData"]
-    if data["config"]["source"] == "arrow":
+    if data["config"]["source"] in TASKS:
         return int(data["config"]["val_size"])
     files = data.get("files")
     return max(1, round(files * data["config"]["val_fraction"])) if files else None

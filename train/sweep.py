@@ -52,7 +52,7 @@ def evaluation_commands(runner: SweepRunner) -> list[str]:
         sizes = [str(Size.of(size)) for size in (config["model"]["vit"]["image_size"], *data["resolutions"])]
         imports = [shlex.quote(name) for name in config.get("imports") or []]
         options = " ".join(["--resolutions", *sizes, *(["--imports", *imports] if imports else [])])
-        task = json.dumps([options, data["source"], data["root"], data["arrow"]])
+        task = json.dumps([options, data["source"], data["root"], data.get(data["source"])])
         tasks.setdefault(task, []).append(shlex.quote(str(runner.folder(run) / CHECKPOINTS / LAST)))
         local |= {task} if config["model"]["vit"].get("locality") else set()
     commands = []

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 # Mean and standard deviation of each channel, of images in [0, 1], by the name of the source.
 NORMALISATION: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "arrow": ((0.0,), (1.0,)),
+    "pathfinder": ((0.06,), (0.16,)),
     "mnist": ((0.1307,), (0.3081,)),
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "cifar100": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
@@ -15,3 +18,13 @@ NORMALISATION: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "webdataset": ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5)),
 }
 BACKGROUND = (128, 128, 128)  # beneath transparent images: black drawings stay visible on it, and white ones
+LUMINANCE = (0.299, 0.587, 0.114)  # ITU-R BT.601, as Pillow converts to grey
+
+
+def grey_level(channels: Sequence[float]) -> float:
+    """Return the level of grey of red, green and blue.
+
+    Of means it is the mean of the grey images. Of standard deviations it is an upper bound, which is reached where the
+    channels are fully correlated: those of photographs nearly are.
+    """
+    return sum(weight * value for weight, value in zip(LUMINANCE, channels, strict=True))

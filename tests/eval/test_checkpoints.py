@@ -10,7 +10,8 @@ import torch
 from eval.cli import main
 from tests.helpers.checkpoints import CONFIG, read, save
 from train.checkpoint import load_trained
-from train.data.arrow import ArrowDataset, ArrowTask
+from train.data.arrow import ArrowTask
+from train.data.generated import GeneratedDataset
 from train.data.module import ImageData
 
 
@@ -26,7 +27,7 @@ def test_accuracy_is_that_of_a_plain_loop(split, tmp_path):
     path = save(tmp_path / "one")
     trained = load_trained(path)
     main(["resolution", "--checkpoint", str(path), "--resolutions", "84", "--out", str(tmp_path), "--split", split])
-    data = ArrowDataset(ArrowTask(), 84, 32, split)
+    data = GeneratedDataset(ArrowTask(), 84, 32, split)
     with torch.no_grad():
         right = sum(int(trained.classifier(x[None] / 255).argmax()) == y for x, y in data)
     assert float(read(tmp_path / "resolution.csv")[1][0]["accuracy"]) == pytest.approx(100 * right / 32, abs=0.01)

@@ -7,7 +7,8 @@ import pytest
 from experiments.figures import ROOT, main, options_of, read_figures
 
 FIGURES = read_figures()
-BY_OTHER_COMMANDS = {"arrow/task.png"}  # images of the task, by train.data.arrow
+# Images of tasks, by train.data.arrow and train.data.pathfinder.
+BY_OTHER_COMMANDS = {"arrow/task.png", "pathfinder/task.png", "pathfinder/task-128.png"}
 
 
 def test_every_figure_has_an_entry():

@@ -15,7 +15,15 @@ def paths(content, prefix=""):
 
 def test_known_fields():
     check_fields(set(paths(TINY)) - {"seed_everything", "model"})
-    check_fields(["data.arrow.distance", "trainer.callbacks.monitor", "model.vit.encoding_options.block_size"])
+    check_fields(
+        [
+            "data.arrow.distance",
+            "data.pathfinder.dashes",
+            "data.grey",
+            "trainer.callbacks.monitor",
+            "model.vit.encoding_options.block_size",
+        ]
+    )
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,9 @@ from train.run_folder import LOCK, LOCK_VARIABLE
         ),
         (["--model.vit.num_classes", "0"], "a classifier needs num_classes of 2 or more, not 0"),
         (["--data.source", "folder", "--data.root", "nowhere"], "no usable training set under nowhere"),
+        (["--data.source", "pathfinder"], "num_classes=2, the model 4: set --model.vit.num_classes 2"),
+        (["--data.source", "pathfinder", "--data.augment", "[flip]"], "augment has no meaning for the pathfinder task"),
+        (["--data.pathfinder.dash", "0"], "pathfinder: dash has to be positive, not 0"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
         (["--ckpt_path", "nowhere.ckpt"], "there is no checkpoint nowhere.ckpt"),
         (["--trainer.limit_val_batches", "1"], "limit_val_batches 1 would be read as 1.0, which is all batches"),
@@ -85,6 +88,7 @@ def test_bad_arguments(config, arguments, message, capsys, tmp_path):
     [
         ("model.optim", "model.optim is there with nothing in it: give it fields, or leave it out."),
         ("data.arrow", "data.arrow is there with nothing in it"),
+        ("data.pathfinder", "data.pathfinder is there with nothing in it"),
         ("model.vit", "image_size is missing: what it belongs to is there, with nothing in it"),
         ("data", "data.resolutions is missing"),
         ("model.optim.lr", "lr has to be float, not None"),

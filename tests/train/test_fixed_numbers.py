@@ -12,7 +12,8 @@ import torch
 
 from performer_string.feature_maps.random import orthogonal_projection
 from performer_string.utils.seeds import derive_seed
-from train.data.arrow import ArrowDataset, ArrowTask
+from train.data.arrow import ArrowTask
+from train.data.generated import GeneratedDataset
 from train.data.images import shuffled
 from train.optim import OptimConfig
 
@@ -33,7 +34,7 @@ def digest(images: list[torch.Tensor]) -> str:
 
 def images(split: str) -> str:
     task = ArrowTask(distance="ray" if split == "ray" else "adjacent")
-    data = ArrowDataset(task, 108, 8, "test" if split == "ray" else split)
+    data = GeneratedDataset(task, 108, 8, "test" if split == "ray" else split)
     return digest([data[i][0] for i in range(8)] + [torch.tensor([data[i][1] for i in range(8)])])
 
 

@@ -37,10 +37,11 @@ class CheckData(Callback):
                     f"the data ({data.source}) has {name}={of_data}, the model {of_model}: set --model.vit.{name} "
                     f"{of_data}, or begin with a recipe, --config train/configs/NAME.yaml."
                 )
-        if data.stored is None and module.optim.image_scale > 1:  # type: ignore[union-attr,operator]
+        fixed = data.task is not None and data.task.fixed_scale
+        if fixed and module.optim.image_scale > 1:  # type: ignore[union-attr,operator]
             raise ValueError(
-                "image_scale has no meaning for the arrow task, whose cells are one patch each: take it out, or use "
-                "randomized_positions or position_scale."
+                f"image_scale has no meaning for the {data.source} task, whose {fixed}: take it out, or use "
+                f"randomized_positions or position_scale."
             )
         for size in data.sizes():
             module.vit.grid(*size)  # type: ignore[operator,union-attr]

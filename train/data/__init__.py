@@ -1,1 +1,1 @@
-"""Data: the arrow task and images from torchvision, behind one data module."""
+"""Data: generated tasks and stored images, behind one data module."""

@@ -11,20 +11,18 @@ from __future__ import annotations
 import argparse
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
 
-from performer_string.utils.files import write_aside
-from performer_string.utils.seeds import derive_seed
 from performer_string.utils.validation import check_types
 from train.command_line import one_message
+from train.data.generated import contact_sheet
 
 GLYPHS = {  # 8 x 8, put in the middle of a cell
     "arrow": "...##... ..####.. .######. ##.##.## ...##... ...##... ...##... ...##...",
@@ -52,6 +50,11 @@ class ArrowTask:
         distance: `adjacent`: the arrow lies in the next cell; `ray`: anywhere on the ray, on which it is the only
             arrow.
     """
+
+    name: ClassVar[str] = "arrow"
+    classes: ClassVar[tuple[str, ...]] = DIRECTIONS
+    in_channels: ClassVar[int] = 1
+    fixed_scale: ClassVar[str] = "cells are one patch each"
 
     arrows: int = 8
     letters: str = "ABCDE"
@@ -83,6 +86,15 @@ class ArrowTask:
                 f"cells a side, that is {least * self.cell} pixels or more, not {pixels}."
             )
         return cells
+
+    def check_size(self, pixels: int) -> None:
+        """Raise a ValueError where an image of so many pixels a side is no grid of cells, or too small a one."""
+        self.cells(pixels)
+
+    def example(self, pixels: int, seed: int) -> tuple[Tensor, int]:
+        """Return an image, uint8 [1, pixels, pixels], and its class."""
+        image, label = self.draw(self.cells(pixels), seed)
+        return torch.from_numpy(image)[None], label
 
     def draw(self, cells: int, seed: int) -> tuple[np.ndarray, int]:
         """Return an image, uint8 [pixels, pixels], and its class: a function of (task, cells, seed) alone."""
@@ -126,44 +138,6 @@ class ArrowTask:
                 ways = math.factorial(self.arrows) / math.prod(map(math.factorial, counts))
                 total += ways * max(counts)
         return total / 4**self.arrows / self.arrows
-
-
-class ArrowDataset(Dataset[tuple[Tensor, int]]):
-    """A split of `size` images, each a function of (seed, split, index) alone, in any order and any worker.
-
-    An index may run past `size`: the training stream takes epoch * size + index.
-    """
-
-    num_classes = 4
-    in_channels = 1
-
-    def __init__(self, task: ArrowTask, pixels: int, size: int, split: str, seed: int = 0):
-        self.task, self.cells, self.size, self.split, self.seed = task, task.cells(pixels), size, split, seed
-
-    def __len__(self) -> int:
-        return self.size
-
-    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
-        return (self[index] for index in range(self.size))  # indices alone would never end
-
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        image, label = self.task.draw(self.cells, derive_seed("arrow", self.seed, self.split, index))
-        return torch.from_numpy(image)[None], label  # uint8 [1, H, W]
-
-
-def contact_sheet(task: ArrowTask, pixels: int, path: Path, rows: int = 3, columns: int = 4) -> None:
-    """Write a figure of training images with their classes."""
-    import matplotlib.pyplot as plt
-
-    data = ArrowDataset(task, pixels, rows * columns, "train")
-    figure, axes = plt.subplots(rows, columns, figsize=(2.4 * columns, 2.6 * rows), squeeze=False)
-    for axis, (image, label) in zip(axes.flat, (data[i] for i in range(len(data))), strict=True):
-        axis.imshow(image[0], cmap="gray_r", vmin=0, vmax=255)
-        axis.set(title=DIRECTIONS[label], xticks=[], yticks=[])
-    figure.tight_layout()
-    with write_aside(path) as partial:
-        figure.savefig(partial, dpi=100)
-    plt.close(figure)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -14,17 +14,20 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 
 from performer_string.images.cover import Cover
-from performer_string.images.normalisation import BACKGROUND, NORMALISATION
+from performer_string.images.normalisation import BACKGROUND, NORMALISATION, grey_level
 from performer_string.images.reading import check_background
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
-from train.data.arrow import DIRECTIONS, ArrowDataset, ArrowTask
+from train.data.arrow import ArrowTask
+from train.data.generated import GeneratedDataset, GeneratedTask
 from train.data.images import AUGMENTATIONS, Transformed
 from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignore_stop_signals
+from train.data.pathfinder import PathfinderTask
 from train.data.sizes import Size
 from train.data.sources import SOURCES, majority_accuracy, open_source
 from train.data.splits import ImageSplits
+from train.data.tasks import TASKS
 
 
 @dataclass(eq=False)
@@ -32,25 +35,29 @@ class ImageData(L.LightningDataModule):
     """Images to train and evaluate on: uint8 in the loaders, normalised floats on the device.
 
     Attributes:
-        source: `arrow`, `mnist`, `cifar10`, `cifar100`, `imagenette`, `imagenet`, `folder`, `hub` or `webdataset`.
+        source: a generated task, `arrow` or `pathfinder`; or stored images, `mnist`, `cifar10`, `cifar100`,
+            `imagenette`, `imagenet`, `folder`, `hub` or `webdataset`.
         root: where the files are.
         download: get the files with torchvision if they are missing.
         batch_size: images a step and process.
-        train_size: images an epoch of the endless arrow stream; for other sources the first so many, 0 for all.
-        val_size: images of the arrow validation and test sets.
+        train_size: images an epoch of a generated task, whose stream is endless; of stored images the first so many, 0
+            for all.
+        val_size: images of the validation and test sets of a generated task.
         val_fraction: share of the training set held out for validation; the test set is for `test` and `eval` only.
         test_fraction: share of each class of a `folder` without folders train and test, root/CLASS/IMAGE, that is
             tested on, the same in all runs; 0 for a folder that is split.
         resolutions: further sizes that each validation is repeated at, like 168 or 96x128 (height x width).
         augment: any of pad-crop, resized-crop, flip, rand-augment, erase; in this order.
         workers: processes that prepare data; 0 for none.
+        grey: make stored images grey, of one channel.
         mean: of each channel, in [0, 1]; by default the source's, 0.5 for a `folder`.
         std: standard deviation of each channel, likewise.
         background: red, green and blue, 0 to 255, beneath transparent images of a `folder` or of `imagenet`.
         arrow: the version of the arrow task.
+        pathfinder: the version of Pathfinder.
         size: [height, width] to train at, in pixels; the recipe takes it from the model. Images are made to cover the
             size that they are wanted at, and their middle is cut out.
-        seed: of the order, the augmentations and the arrow stream; held-out sets do not depend on it.
+        seed: of the order, the augmentations and the stream of a generated task; held-out sets do not depend on it.
     """
 
     source: str = "arrow"
@@ -64,10 +71,12 @@ class ImageData(L.LightningDataModule):
     resolutions: list[int | str] = field(default_factory=list)
     augment: list[str] = field(default_factory=list)
     workers: int = 1
+    grey: bool = False
     mean: list[float] | None = None
     std: list[float] | None = None
     background: list[int] = field(default_factory=lambda: list(BACKGROUND))
     arrow: ArrowTask = field(default_factory=ArrowTask)
+    pathfinder: PathfinderTask = field(default_factory=PathfinderTask)
     size: list[int] = field(default_factory=lambda: [108, 108])
     seed: int = 0
 
@@ -75,13 +84,14 @@ class ImageData(L.LightningDataModule):
         super().__init__()
         self.root = str(self.root)
         check_types(self)
-        lookup("data source", self.source, {"arrow": None, **SOURCES})
+        lookup("data source", self.source, {**TASKS, **SOURCES})
         for name in self.augment:
             lookup("augmentation", name, AUGMENTATIONS)
-        if self.augment and self.source == "arrow":
+        self.task: GeneratedTask | None = getattr(self, self.source) if self.source in TASKS else None
+        if self.augment and self.task is not None:
             raise ValueError(
-                f"augment has no meaning for the arrow task, whose images are drawn anew and whose answer a flip or "
-                f"crop would change; take out {', '.join(self.augment)}."
+                f"augment has no meaning for the {self.source} task, whose images are drawn anew and whose answer a "
+                f"flip or crop may change; take out {', '.join(self.augment)}."
             )
         if {"pad-crop", "resized-crop"} <= set(self.augment):
             raise ValueError("pad-crop and resized-crop each cut an image to its size: augment takes one of them.")
@@ -96,10 +106,7 @@ class ImageData(L.LightningDataModule):
         check_background(self.background)
         if self.batch_size < 1 or self.workers < 0 or self.val_size < 1 or self.train_size < 0:
             raise ValueError("batch_size and val_size have to be positive, workers and train_size 0 or more.")
-        self.stored = None if self.source == "arrow" else SOURCES[self.source]  # arrows are drawn
-        self.in_channels = ArrowDataset.in_channels if self.stored is None else self.stored.channels
-        self.num_classes = ArrowDataset.num_classes if self.stored is None else self.stored.classes
-        mean, std = NORMALISATION["arrow"] if self.stored is None else (self.stored.mean, self.stored.std)
+        self.in_channels, self.num_classes, mean, std = self._numbers()
         shift, scale = torch.tensor(self.mean or mean), torch.tensor(self.std or std)
         within = ((shift >= 0) & (shift <= 1)).all() and ((scale > 0) & (scale <= 1)).all()
         if not len(shift) == len(scale) == self.in_channels or not within:
@@ -113,16 +120,25 @@ class ImageData(L.LightningDataModule):
         self._loader: ResumableLoader | None = None
         self._resume: dict[str, int] | None = None
 
+    def _numbers(self) -> tuple[int, int | None, tuple[float, ...], tuple[float, ...]]:
+        """Return channels, classes (None where a folder says), mean and standard deviation of the source's images."""
+        if self.task is not None:
+            return self.task.in_channels, len(self.task.classes), *NORMALISATION[self.source]
+        source = SOURCES[self.source]
+        if not self.grey or source.channels == 1:
+            return source.channels, source.classes, source.mean, source.std
+        return 1, source.classes, (grey_level(source.mean),), (grey_level(source.std),)
+
     def plain(self) -> dict[str, Any]:
         """Return the fields as plain values, which a checkpoint loads with `weights_only=True`."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        return {**values, "arrow": asdict(self.arrow)}
+        return {**values, **{name: asdict(getattr(self, name)) for name in TASKS}}
 
     def drawn_from(self, split: str) -> dict[str, Any]:
         """Return what decides which images are held out for a split: `val` or `test`."""
-        if self.stored is None:
-            return {"source": self.source, **asdict(self.arrow)}
-        where = {"root": str(Path(self.root).expanduser().resolve())} if self.stored.classes is None else {}
+        if self.task is not None:
+            return {"source": self.source, **asdict(getattr(self, self.source))}
+        where = {} if SOURCES[self.source].classes else {"root": str(Path(self.root).expanduser().resolve())}
         share = {"val_fraction": self.val_fraction} if split == "val" else {}
         share |= {"test_fraction": self.test_fraction} if self.test_fraction else {}
         return {"source": self.source, **where, **share}
@@ -131,19 +147,20 @@ class ImageData(L.LightningDataModule):
     def from_checkpoint(cls, state: dict[str, Any]) -> ImageData:
         """Return the data that a model was trained on, from the state in its checkpoint."""
         values = state["config"]
-        data = cls(**{**values, "arrow": ArrowTask(**values["arrow"])})
+        tasks: dict[str, Any] = {name: task(**values[name]) for name, task in TASKS.items() if name in values}
+        data = cls(**{**values, **tasks})
         data._trained = state
         return data
 
     def prepare_data(self) -> None:
-        if self.download and self.stored is not None:
+        if self.download and self.task is None:
             Path(self.root).expanduser().mkdir(parents=True, exist_ok=True)
             for train in (True, False):
                 open_source(self.source, Path(self.root).expanduser(), train, download=True)
 
     def setup(self, stage: str | None = None) -> None:
         """Open the training images; for the stage `test` the test images, and nothing else."""
-        if self.stored is None:
+        if self.task is not None:
             return
         self.num_classes = self.splits().open("test" if stage == "test" else "train")
 
@@ -156,40 +173,41 @@ class ImageData(L.LightningDataModule):
         return self._splits
 
     def majority_accuracy(self, split: str) -> float:
-        """Return the accuracy of the majority baseline: the mode of the arrows, or the most frequent class."""
-        if self.stored is None:
-            return self.arrow.majority_accuracy()
+        """Return the accuracy of the majority baseline: that of a generated task, or the most frequent class."""
+        if self.task is not None:
+            return self.task.majority_accuracy()
         return majority_accuracy(*self.splits().held_out(split), self.num_classes or 1)
 
     def _images(self, dataset: Any, indices: Tensor, *transforms: Any) -> Transformed:
         """Return some of a dataset's images, through transforms of uint8 tensors."""
-        whole = v2.Compose([v2.PILToTensor(), *transforms])
+        grey = [v2.Grayscale()] if self.grey else []
+        whole = v2.Compose([*grey, v2.PILToTensor(), *transforms])
         return Transformed(dataset, indices, whole, self.in_channels, self.num_classes or 0)
 
     def held_out(self, split: str, size: tuple[int, int], images: int = 0) -> Dataset[tuple[Tensor, int]]:
-        """Return the validation or test set at a size: larger images, or, for arrows, more cells.
+        """Return the validation or test set at a size: larger images, or more of what a task draws.
 
         Args:
             split: `val` or `test`.
             size: height and width in pixels.
-            images: only the first so many, 0 for all; arrow images are drawn, so that any number of them can be had.
+            images: only the first so many, 0 for all; of a generated task any number can be had.
         """
-        if self.stored is None:
+        if self.task is not None:
             if size[0] != size[1]:
-                raise ValueError(f"arrow images are square, not {size[0]} x {size[1]}.")
-            return ArrowDataset(self.arrow, size[0], images or self.val_size, split)
+                raise ValueError(f"{self.source} images are square, not {size[0]} x {size[1]}.")
+            return GeneratedDataset(self.task, size[0], images or self.val_size, split)
         self.setup("test" if split == "test" else None)
         dataset, indices = self.splits().held_out(split)
         return self._images(dataset, indices[: images or None], Cover(size))
 
     def train_dataset(self) -> Dataset[tuple[Tensor, int]]:
         """Return the images of an epoch of training, augmented."""
-        if self.stored is None:
+        if self.task is not None:
             if self.train_size < 1:
                 raise ValueError(
-                    "the arrow stream is endless: data.train_size has to say how many images an epoch has."
+                    f"the {self.source} stream is endless: data.train_size has to say how many images an epoch has."
                 )
-            return ArrowDataset(self.arrow, self.size[0], self.train_size, "train", self.seed)
+            return GeneratedDataset(self.task, self.size[0], self.train_size, "train", self.seed)
         self.setup()
         resize = [] if "resized-crop" in self.augment else [Cover((self.size[0], self.size[1]))]
         augment = [AUGMENTATIONS[name](tuple(self.size)) for name in self.augment]
@@ -204,7 +222,7 @@ class ImageData(L.LightningDataModule):
 
     def train_labels(self) -> Tensor | None:
         """Return the labels of the images to train on, in no order; None for a source that does not list them."""
-        if self.stored is None:
+        if self.task is not None:
             return None
         targets = getattr(self.splits().train, "targets", None)
         if targets is None:
@@ -213,7 +231,7 @@ class ImageData(L.LightningDataModule):
 
     def train_dataloader(self) -> ResumableLoader:
         """Return the training loader, where a resumed run left it."""
-        stream = self.stored is None
+        stream = self.task is not None
         images = KeyedDataset(self.train_dataset(), self.seed, stream)
         sampler = EpochSampler(len(images), self.batch_size, self.seed, not stream, *self._rank())
         sampler.fixed = bool(self.trainer is not None and self.trainer.overfit_batches)  # type: ignore[attr-defined]
@@ -258,7 +276,7 @@ class ImageData(L.LightningDataModule):
 
     def preprocessing(self) -> Preprocessing:
         """Return what a model that is trained on these images has to know to read others."""
-        classes = DIRECTIONS if self.stored is None else self.splits().fingerprint["classes"]
+        classes = self.splits().fingerprint["classes"] if self.task is None else self.task.classes
         return Preprocessing(
             tuple(self.shift.flatten().tolist()),
             tuple(self.scale.flatten().tolist()),

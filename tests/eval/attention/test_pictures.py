@@ -15,7 +15,8 @@ from eval.cli import main
 from eval.plotting.redraw import read_results
 from performer_string import ViT
 from tests.helpers.checkpoints import CONFIG, read, save
-from train.data.arrow import ArrowDataset, ArrowTask
+from train.data.arrow import ArrowTask
+from train.data.generated import GeneratedDataset
 from train.data.sizes import Size
 
 
@@ -81,7 +82,7 @@ def test_an_example_of_the_arrow_task(tmp_path):
     rows = read(tmp_path / "run" / "results" / "attention.csv")[1]
     assert {row["kind"] for row in rows} == {"class"}  # by default, where there is a class token
     assert [row["layer"] for row in rows[:: 7 * 7]] == ["2", "0"]
-    pixels, label = ArrowDataset(ArrowTask(), 84, 3, "test")[2]
+    pixels, label = GeneratedDataset(ArrowTask(), 84, 3, "test")[2]
     vit = ViT.from_checkpoint(path)
     assert {row["image"] for row in rows} == {f"test image 2: {vit.classes[label]}"}
     maps = attention_map(vit, layers_of(vit, vit.transform(84)(pixels)), (7, 7), "class", (0, 0), head=1)

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from train.data.arrow import DIRECTIONS, STEPS, ArrowDataset, ArrowTask, main
+from train.data.arrow import DIRECTIONS, STEPS, ArrowTask, main
+from train.data.generated import GeneratedDataset
 
 
 def read(image: np.ndarray, task: ArrowTask) -> dict[tuple[int, int], tuple[str, int]]:
@@ -84,18 +85,18 @@ def test_majority_baseline():
 
 
 def test_image_depends_on_seed_split_and_index():
-    data = ArrowDataset(ArrowTask(), 60, 8, "train", seed=1)
-    assert torch.equal(data[3][0], ArrowDataset(ArrowTask(), 60, 8, "train", seed=1)[3][0])
+    data = GeneratedDataset(ArrowTask(), 60, 8, "train", seed=1)
+    assert torch.equal(data[3][0], GeneratedDataset(ArrowTask(), 60, 8, "train", seed=1)[3][0])
     for other in (
-        ArrowDataset(ArrowTask(), 60, 8, "train", seed=2)[3],
-        ArrowDataset(ArrowTask(), 60, 8, "val", seed=1)[3],
+        GeneratedDataset(ArrowTask(), 60, 8, "train", seed=2)[3],
+        GeneratedDataset(ArrowTask(), 60, 8, "val", seed=1)[3],
         data[4],
     ):
         assert not torch.equal(data[3][0], other[0])
 
 
 def test_images_do_not_depend_on_workers():
-    data = ArrowDataset(ArrowTask(), 60, 24, "val")
+    data = GeneratedDataset(ArrowTask(), 60, 24, "val")
     batches = [torch.cat([x for x, _ in DataLoader(data, 4, num_workers=n)]) for n in (0, 1, 3)]
     assert torch.equal(batches[0], batches[1])
     assert torch.equal(batches[0], batches[2])
@@ -107,8 +108,8 @@ def test_images_do_not_depend_on_workers():
         (lambda: ArrowTask(distance="far"), "adjacent, ray, not 'far'"),
         (lambda: ArrowTask(letters="AXQ"), "not Q, X"),
         (lambda: ArrowTask(arrows=0), "at least one arrow"),
-        (lambda: ArrowDataset(ArrowTask(), 100, 1, "val"), r"multiple of the cell \(12 pixels\).*not 100"),
-        (lambda: ArrowDataset(ArrowTask(), 48, 1, "val"), "60 pixels or more, not 48"),
+        (lambda: GeneratedDataset(ArrowTask(), 100, 1, "val"), r"multiple of the cell \(12 pixels\).*not 100"),
+        (lambda: GeneratedDataset(ArrowTask(), 48, 1, "val"), "60 pixels or more, not 48"),
     ],
 )
 def test_bad_tasks(make, message):

@@ -11,10 +11,13 @@ from PIL import Image
 from torchvision.datasets import MNIST
 from torchvision.models import MobileNet_V3_Small_Weights
 
-from train.data.arrow import ArrowDataset, ArrowTask
+from train.data.arrow import ArrowTask
+from train.data.generated import GeneratedDataset
 from train.data.images import AUGMENTATIONS
 from train.data.module import ImageData
+from train.data.pathfinder import PathfinderTask
 from train.data.sources import SOURCES
+from train.data.tasks import TASKS
 
 
 @pytest.fixture
@@ -143,7 +146,7 @@ def test_splits_of_arrows_differ():
     for split, result in zip(("val", "test"), images[1:], strict=True):
         held_out = data.held_out(split, (60, 60))
         assert torch.equal(result, torch.stack([held_out[i][0] for i in range(16)]))
-        assert torch.equal(result, torch.stack([ArrowDataset(ArrowTask(), 60, 16, split)[i][0] for i in range(16)]))
+        assert torch.equal(result, torch.stack([GeneratedDataset(ArrowTask(), 60, 16, split)[i][0] for i in range(16)]))
     flat = torch.cat(images).flatten(1)
     assert len(flat.unique(dim=0)) == 48
 
@@ -171,3 +174,52 @@ def test_constants_of_the_sources():
     expected = MobileNet_V3_Small_Weights.IMAGENET1K_V1.transforms()
     for name in ("imagenet", "imagenette"):
         assert (SOURCES[name].mean, SOURCES[name].std) == (tuple(expected.mean), tuple(expected.std))
+
+
+@pytest.mark.parametrize("source", TASKS)
+def test_generated_tasks_are_sources(source):
+    """Each has options of its name, a normalisation, and splits without a common image."""
+    data = ImageData(source, train_size=4, val_size=4, size=[60, 60], workers=0)
+    parts = [data.train_dataset(), data.held_out("val", (60, 60)), data.held_out("test", (60, 60))]
+    images = torch.stack([image for part in parts for image, _ in part])
+    assert images.shape == (12, data.in_channels, 60, 60)
+    assert len(images.flatten(1).unique(dim=0)) == 12
+    assert data.preprocessing().classes == TASKS[source].classes
+    assert 1 / data.num_classes <= data.majority_accuracy("val") < 1
+    with pytest.raises(ValueError, match=f"{source} images are square"):
+        data.held_out("val", (60, 72))
+    with pytest.raises(ValueError, match=rf"{source} stream is endless: data\.train_size"):
+        ImageData(source, size=[60, 60]).train_dataset()
+
+
+def test_options_of_tasks_come_back():
+    data = ImageData("pathfinder", pathfinder=PathfinderTask(dashes=9), arrow=ArrowTask(cell=9))
+    values = data.plain()
+    assert ImageData.from_checkpoint({"config": values}).plain() == values
+    assert data.drawn_from("val")["dashes"] == 9
+    del values["pathfinder"]  # checkpoints of before there was such a task
+    assert ImageData.from_checkpoint({"config": {**values, "source": "arrow"}}).pathfinder == PathfinderTask()
+
+
+def test_grey_images(folder):
+    """One channel, as Pillow has it; augmentations work on it too."""
+    data = ImageData("folder", root=str(folder), size=[24, 32], batch_size=4, grey=True, workers=0)
+    image, label = data.held_out("test", (24, 32))[0]
+    assert image.shape == (1, 24, 32)
+    files = sorted((folder / "test" / ("cat", "dog")[label]).iterdir())
+    greys = [np.asarray(Image.open(file).convert("L")) for file in files]
+    assert any(np.array_equal(image[0], grey) for grey in greys)
+    assert data.preprocessing().mean == pytest.approx((0.5,))
+    whole = [name for name in AUGMENTATIONS if name != "pad-crop"]
+    data = ImageData("folder", root=str(folder), size=[16, 16], batch_size=4, grey=True, augment=whole, workers=0)
+    assert next(iter(data.train_dataloader()))[0].shape == (4, 1, 16, 16)
+
+
+def test_normalisation_of_grey_images():
+    """That of grey red, green and blue is theirs, and a source that is grey keeps its own."""
+    data = ImageData("cifar10", grey=True)
+    assert data.shift.flatten().tolist() == pytest.approx([0.299 * 0.4914 + 0.587 * 0.4822 + 0.114 * 0.4465])
+    assert (ImageData("mnist", grey=True).shift == ImageData("mnist").shift).all()
+    assert ImageData("cifar10", grey=True, mean=[0.5], std=[0.25]).scale.item() == 0.25
+    with pytest.raises(ValueError, match="mean and std have to be 1 numbers each"):
+        ImageData("cifar10", grey=True, mean=[0.5, 0.5, 0.5], std=[0.25, 0.25, 0.25])

@@ -1,0 +1,82 @@
+"""Tasks whose images are drawn as they are asked for, each from the seed, the split and its number."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from performer_string.utils.files import write_aside
+from performer_string.utils.seeds import derive_seed
+
+
+class GeneratedTask(Protocol):
+    """A version of a task: a dataclass of its options.
+
+    Attributes:
+        name: of the source in `data.source`, and of the options in `data.NAME`.
+        classes: their names in the order of the labels.
+        in_channels: of the images.
+        fixed_scale: why images cannot be resized, as words after "whose"; empty where they can.
+    """
+
+    name: ClassVar[str]
+    classes: ClassVar[tuple[str, ...]]
+    in_channels: ClassVar[int]
+    fixed_scale: ClassVar[str]
+
+    def check_size(self, pixels: int) -> None:
+        """Raise a ValueError where there are no images of so many pixels a side."""
+
+    def example(self, pixels: int, seed: int) -> tuple[Tensor, int]:
+        """Return an image, uint8 [C, pixels, pixels], and its class: a function of the arguments alone."""
+
+    def majority_accuracy(self) -> float:
+        """Return the accuracy of the best rule that does not solve the task, such as the most frequent class."""
+
+
+class GeneratedDataset(Dataset[tuple[Tensor, int]]):
+    """A split of `size` images, each a function of (task, pixels, seed, split, index) alone, in any order and worker.
+
+    An index may run past `size`: the training stream takes epoch * size + index.
+
+    Args:
+        task: with its options.
+        pixels: of a side of the images.
+        size: how many images there are.
+        split: `train`, `val` or `test`; splits have no image in common.
+        seed: of the images.
+    """
+
+    def __init__(self, task: GeneratedTask, pixels: int, size: int, split: str, seed: int = 0):
+        task.check_size(pixels)
+        self.task, self.pixels, self.size, self.split, self.seed = task, pixels, size, split, seed
+
+    def __len__(self) -> int:
+        return self.size
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        return (self[index] for index in range(self.size))  # indices alone would never end
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.task.example(self.pixels, derive_seed(self.task.name, self.seed, self.split, index))
+
+
+def contact_sheet(
+    task: GeneratedTask, pixels: int, path: Path, rows: int = 3, columns: int = 4, cmap: str = "gray_r"
+) -> None:
+    """Write a figure of training images with their classes."""
+    import matplotlib.pyplot as plt
+
+    data = GeneratedDataset(task, pixels, rows * columns, "train")
+    figure, axes = plt.subplots(rows, columns, figsize=(2.4 * columns, 2.6 * rows), squeeze=False)
+    for axis, (image, label) in zip(axes.flat, data, strict=True):
+        axis.imshow(image[0], cmap=cmap, vmin=0, vmax=255)
+        axis.set(title=task.classes[label], xticks=[], yticks=[])
+    figure.tight_layout()
+    with write_aside(path) as partial:
+        figure.savefig(partial, dpi=100)
+    plt.close(figure)

@@ -1,0 +1,9 @@
+"""Generated tasks by the name of their source. `ImageData` has a field of the same name for the options of each."""
+
+from __future__ import annotations
+
+from train.data.arrow import ArrowTask
+from train.data.generated import GeneratedTask
+from train.data.pathfinder import PathfinderTask
+
+TASKS: dict[str, type[GeneratedTask]] = {"arrow": ArrowTask, "pathfinder": PathfinderTask}
