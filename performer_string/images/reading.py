@@ -9,7 +9,6 @@ from PIL import ExifTags, Image
 
 from performer_string.images.normalisation import BACKGROUND
 
-
 BITS_PER_SAMPLE, SAMPLE_FORMAT, SIGNED = 258, 339, 2  # tags of TIFF, and a value of the second
 ROWS = 256  # of an image that are scaled at a time
 TURNS = {  # by the EXIF tag of the orientation
