@@ -24,7 +24,6 @@ from train.distill import DistillationConfig, Teacher
 from train.loss import LOSSES, LossConfig, class_weights
 from train.optim import OptimConfig, learning_rate, parameter_groups
 
-
 REMEDIES = (
     "Try a lower --model.optim.lr, --trainer.precision 32-true, --trainer.gradient_clip_val 1.0 or "
     "--model.vit.qk_norm true."

@@ -22,11 +22,15 @@ from train.run_folder import LAST
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
-    """Write checkpoints beside their place and rename them, so that each is whole or not there.
+    """Write checkpoints beside their place and rename them, so that each is whole or not there; read them without code.
 
     Lightning's go through the folder for temporary files. Where that is another file system they are copied from there
     over the one before.
     """
+
+    def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
+        """Return the content of a checkpoint, of which nothing is run (`weights_only=True`)."""
+        return super().load_checkpoint(path, map_location, weights_only=True)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         if storage_options is not None:
