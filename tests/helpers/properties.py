@@ -116,6 +116,8 @@ def check(out: Tensor, expected: Tensor, case: Inputs, relative: Tensor | float,
     assert out.isfinite().all()
     largest = case.largest
     out, room = out.double(), 1 + 8 * case.rounding + 1e-4 * (case.dtype != torch.float64)
+    if isinstance(relative, Tensor):  # kernels whose features cancel, where a query meets hardly any key
+        room = room + relative.clamp(max=1.0)
     assert (out.abs() <= bound * largest * room + torch.finfo(case.dtype).tiny).all(), "more than a mean of values"
     relative = torch.as_tensor(relative, dtype=torch.float64).expand(*out.shape[:-1], 1)
     allowed = largest * bound * (relative + 4 * case.rounding) + torch.finfo(case.dtype).smallest_normal
