@@ -1,6 +1,7 @@
 # make install: create .venv and install the pinned packages.
 # make demo: evaluate the models of the repository, then train three small ones and evaluate them alike.
 # make test: lint, type-check and run all tests. make test-fast: only the tests that are not slow, in under two minutes.
+# make test-versions: the fast tests with the oldest and the pinned torch and with Python 3.10 and 3.12, as far as these are found.
 # make docs: build the site into site/, without a network.
 # make tables: write the tables of experiments/**/README.md and models/README.md anew from the files beside them.
 # make figures: draw the figures of experiments/** anew from the CSV files beside them.
@@ -8,8 +9,9 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+PYTHONS ?= 3.10 3.12
 
-.PHONY: install demo test test-fast lint docs tables figures gpu clean
+.PHONY: install demo test test-fast test-versions lint docs tables figures gpu clean
 
 install: .venv/installed
 	@echo "Installed. Next: source .venv/bin/activate"
@@ -24,6 +26,9 @@ test: lint
 
 test-fast: .venv/installed
 	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not slow"
+
+test-versions:
+	$(PYTHON) tools/test_versions.py --python $(PYTHONS)
 
 lint: .venv/installed
 	$(BIN)/ruff check .

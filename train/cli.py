@@ -145,6 +145,10 @@ def run_lightning(
     )
 
 
+# Of gloo and of torch's store, where a connection to another process of the run breaks.
+LOST_PROCESS = ("gloo/transport", "Connection closed by peer", "Connection reset by peer", "Broken pipe")
+
+
 def explain(error: Exception) -> str | None:
     """Return what to say of an error that a user can fix, Lightning's included; None of any other."""
     message = user_message(error)
@@ -158,6 +162,11 @@ def explain_lightning(error: Exception) -> str | None:
     from train.module import NonFiniteLossError
 
     message = str(error)
+    if type(error).__name__ == "DistBackendError" or any(sign in message for sign in LOST_PROCESS):
+        return (
+            f"another process of this training was lost: it was killed, or its own error is above. The run goes on "
+            f"from its last checkpoint by `resume`. ({message.splitlines()[0]})"
+        )
     if "No supported gpu backend" in message:
         return "a GPU was asked for (--trainer.accelerator), but torch sees none here. Use cpu, or auto."
     package = message.startswith(

@@ -63,6 +63,16 @@ def check_seed(value: int | bool) -> int:
     return value
 
 
+def check_strategy(strategy: Any) -> None:
+    """Raise a ValueError for a strategy that shards the model between processes."""
+    name = str(getattr(strategy, "class_path", strategy)).rpartition(".")[2].lower()
+    if name.startswith(("fsdp", "deepspeed", "modelparallel")):
+        raise ValueError(
+            f"strategy {name} shards the model, and redraws, averages and checkpoints here need all of it in each "
+            f"process: take ddp."
+        )
+
+
 class TrainingCLI(AskedSettingsCLI):
     """The commands `fit`, `validate` and `test` of an `ImageClassifier` on `ImageData`.
 
@@ -141,6 +151,7 @@ class TrainingCLI(AskedSettingsCLI):
             return
         if config.init_from and (self.requeued or not self.resumed):
             self.keep_grid(config.init_from, config.model.vit)
+        check_strategy(config.trainer.strategy)
         if str(config.trainer.precision) in ("16-true", "transformer-engine-float16"):
             raise ValueError(
                 f"precision {config.trainer.precision} has weights and gradients in fp16 without a loss scale, where "

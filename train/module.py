@@ -24,9 +24,14 @@ from train.distill import DistillationConfig, Teacher
 from train.loss import LOSSES, LossConfig, class_weights
 from train.optim import OptimConfig, learning_rate, parameter_groups
 
+REMEDIES = (
+    "Try a lower --model.optim.lr, --trainer.precision 32-true, --trainer.gradient_clip_val 1.0 or "
+    "--model.vit.qk_norm true."
+)
+
 
 class NonFiniteLossError(RuntimeError):
-    """The loss became infinite or not a number."""
+    """The loss or a weight became infinite or not a number."""
 
 
 def plain_settings(
@@ -171,8 +176,7 @@ class ImageClassifier(L.LightningModule):
         if not torch.isfinite(loss):
             raise NonFiniteLossError(
                 f"the loss is {loss.item()} at step {self.global_step}, so that training stopped; the weights are "
-                f"those of the last finite step. Try a lower --model.optim.lr, --trainer.precision 32-true, "
-                f"--trainer.gradient_clip_val 1.0 or --model.vit.qk_norm true."
+                f"those of the last finite step. {REMEDIES}"
             )
         if not self.mixes:  # mixed images have no one class to get right
             self.train_accuracy(logits, targets)

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import ExifTags, Image
 
 from performer_string.images.normalisation import BACKGROUND
+
+BITS_PER_SAMPLE, SAMPLE_FORMAT, SIGNED = 258, 339, 2  # tags of TIFF, and a value of the second
+ROWS = 256  # of an image that are scaled at a time
+TURNS = {  # by the EXIF tag of the orientation
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 def check_background(colour: Sequence[int]) -> None:
@@ -30,22 +41,55 @@ def lay_on(image: Image.Image, background: Sequence[int]) -> Image.Image:
     return Image.alpha_composite(Image.new("RGBA", layer.size, (*background, 255)), layer).convert("RGB")
 
 
-def eight_bits(image: Image.Image) -> Image.Image:
-    """Return an image of one channel of 16 bits, or of 32 that hold such numbers, as 8 bits a pixel.
+def largest_value(image: Image.Image) -> int:
+    """Return the number that stands for white in an image of one channel of more than 8 bits.
+
+    Raises:
+        ValueError: signed numbers of 16 bits, whose range TIFF does not say.
+    """
+    tags = getattr(image, "tag_v2", {})  # of TIFF
+    bits, kind = (tags.get(number, (default,)) for number, default in ((BITS_PER_SAMPLE, 16), (SAMPLE_FORMAT, 1)))
+    if tuple(bits) == (16,) and tuple(kind) == (SIGNED,):
+        raise ValueError("signed 16-bit pixels have no range: save it with 8 bits, or 16 without a sign")
+    return 4095 if tuple(bits) == (12,) else 65535
+
+
+def eight_bits(image: Image.Image, white: int) -> Image.Image:
+    """Return an image of one channel of 12 or 16 bits, or of 32 that hold such numbers, as 8 bits a pixel.
 
     Pillow's conversion would cut off at 255.
+
+    Args:
+        image: of one channel.
+        white: as of `largest_value`.
 
     Raises:
         ValueError: numbers beyond 16 bits, which have no range to scale from.
     """
     values = np.asarray(image)
-    if values.min() < 0 or values.max() > 65535:
+    if values.min() < 0 or values.max() > white:
         raise ValueError(f"pixels from {values.min()} to {values.max()} have no range: save it with 8 or 16 bits")
-    grey = Image.fromarray((values / 257).round().astype(np.uint8))
+    scaled = np.empty(values.shape, np.uint8)
+    for start in range(0, len(values), ROWS):  # fractions of a whole image would take eight times its memory
+        scaled[start : start + ROWS] = (values[start : start + ROWS] * (255 / white)).round()
+    grey = Image.fromarray(scaled)
     clear = image.info.get("transparency")
     if isinstance(clear, int):  # the one value of a PNG that is transparent
         grey.putalpha(Image.fromarray(np.where(values == clear, 0, 255).astype(np.uint8)))
     return grey
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """Return an image turned as its EXIF says.
+
+    Pillow's `exif_transpose` writes all tags anew, and fails on those that cameras and editors got wrong.
+    """
+    try:
+        orientation = image.getexif().get(ExifTags.Base.Orientation, 1)
+    except Exception:  # EXIF that is no EXIF, of a file whose pixels may be whole
+        orientation = 1
+    method = TURNS.get(orientation) if isinstance(orientation, int) else None
+    return image if method is None else image.transpose(method)
 
 
 def as_rgb(image: Image.Image, background: Sequence[int] = BACKGROUND) -> Image.Image:
@@ -54,19 +98,20 @@ def as_rgb(image: Image.Image, background: Sequence[int] = BACKGROUND) -> Image.
     `info["laid_on"]` of the result is whether it was transparent anywhere.
 
     Args:
-        image: of any mode of Pillow. 16 bits a pixel are scaled to 8.
+        image: of any mode of Pillow. 12 and 16 bits a pixel are scaled to 8. Of several frames the first is taken.
         background: red, green and blue beneath what is transparent, each 0 to 255.
 
     Raises:
         ValueError: pixels without a range to scale from.
     """
-    upright: Any = ImageOps.exif_transpose(image)
-    if upright.mode == "F":
+    turned = upright(image)
+    if turned.mode == "F":
         raise ValueError("floating-point pixels have no range: save it with 8 or 16 bits")
-    if upright.mode.startswith("I"):
-        upright = eight_bits(upright)
-    clear = is_transparent(upright)
-    result: Image.Image = lay_on(upright, background) if clear else upright.convert("RGB")
+    if turned.mode.startswith("I"):
+        turned = eight_bits(turned, largest_value(image))
+    clear = is_transparent(turned)
+    has_palette = turned.mode == "P" and turned.has_transparency_data  # Pillow would warn of losing transparency
+    result = lay_on(turned, background) if clear or has_palette else turned.convert("RGB")
     result.info["laid_on"] = clear
     return result
 

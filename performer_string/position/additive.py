@@ -45,7 +45,8 @@ class Absolute(Encoding):
         assert self.grid is not None
         self.check(positions)
         last = torch.tensor(self.grid, device=positions.device) - 1  # [C]
-        r = positions.clamp(min=torch.zeros_like(last), max=last)  # [..., N, C]
+        # Not clamp, whose gradient at the edge depends on the version of torch.
+        r = positions.maximum(torch.zeros_like(last).to(positions)).minimum(last.to(positions))  # [..., N, C]
         lower = r.floor().long().minimum((last - 1).clamp(min=0))
         fraction = r - lower  # in [0, 1]
         total = self.table.new_zeros(())

