@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import lightning as L
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
 from performer_string.images.cover import Cover
@@ -22,7 +20,7 @@ from performer_string.utils.validation import check_types
 from train.data.arrow import ArrowTask
 from train.data.generated import GeneratedDataset, GeneratedTask
 from train.data.images import AUGMENTATIONS, Transformed
-from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignore_stop_signals
+from train.data.loaders import Loaders
 from train.data.pathfinder import PathfinderTask
 from train.data.sizes import Size
 from train.data.sources import SOURCES, majority_accuracy, open_source
@@ -31,7 +29,7 @@ from train.data.tasks import TASKS
 
 
 @dataclass(eq=False)
-class ImageData(L.LightningDataModule):
+class ImageData(Loaders):
     """Images to train and evaluate on: uint8 in the loaders, normalised floats on the device.
 
     Attributes:
@@ -117,8 +115,6 @@ class ImageData(L.LightningDataModule):
         self.shift, self.scale = shift[:, None, None], scale[:, None, None]  # [C, 1, 1]
         self._splits: ImageSplits | None = None
         self._trained: dict[str, Any] | None = None  # the state in the checkpoint that this comes from
-        self._loader: ResumableLoader | None = None
-        self._resume: dict[str, int] | None = None
 
     def _numbers(self) -> tuple[int, int | None, tuple[float, ...], tuple[float, ...]]:
         """Return channels, classes (None where a folder says), mean and standard deviation of the source's images."""
@@ -229,17 +225,6 @@ class ImageData(L.LightningDataModule):
             return None
         return torch.as_tensor(targets)[self.splits().parts[0][: self.train_size or None]]
 
-    def train_dataloader(self) -> ResumableLoader:
-        """Return the training loader, where a resumed run left it."""
-        stream = self.task is not None
-        images = KeyedDataset(self.train_dataset(), self.seed, stream)
-        sampler = EpochSampler(len(images), self.batch_size, self.seed, not stream, *self._rank())
-        sampler.fixed = bool(self.trainer is not None and self.trainer.overfit_batches)  # type: ignore[attr-defined]
-        self._loader = ResumableLoader(images, sampler, **self._workers())
-        if self._resume is not None:
-            self._loader.load_state_dict(self._resume)
-        return self._loader
-
     def state_dict(self) -> dict[str, Any]:
         """Return what the data are, and how far the epoch is, for checkpoints."""
         position = self._loader.state_dict() if self._loader else None
@@ -252,27 +237,9 @@ class ImageData(L.LightningDataModule):
         if self._splits is not None:
             self._splits.check_checkpoint(state)
 
-    def loader(self, dataset: Dataset[tuple[Tensor, int]], batch_size: int | None = None) -> DataLoader[Any]:
-        """Return a loader of a dataset in order, each rank its share."""
-        (rank, world), total = self._rank(), len(dataset)  # type: ignore[arg-type]
-        if total < world:
-            raise ValueError(
-                f"{total} images to evaluate on are fewer than the {world} processes: raise data.val_size or "
-                f"data.val_fraction, or take fewer processes."
-            )
-        indices = range(rank, total, world)
-        options = {**self._workers(), "persistent_workers": False}
-        return DataLoader(dataset, batch_size or self.batch_size, sampler=indices, **options)
-
     def sizes(self) -> list[Size]:
         """Return the sizes to validate and test at: the training resolution first."""
         return list(dict.fromkeys(map(Size.of, [self.size, *self.resolutions])))
-
-    def val_dataloader(self) -> list[DataLoader[Any]]:
-        return [self.loader(self.held_out("val", size)) for size in self.sizes()]
-
-    def test_dataloader(self) -> list[DataLoader[Any]]:
-        return [self.loader(self.held_out("test", size)) for size in self.sizes()]
 
     def preprocessing(self) -> Preprocessing:
         """Return what a model that is trained on these images has to know to read others."""
@@ -291,15 +258,3 @@ class ImageData(L.LightningDataModule):
     def on_after_batch_transfer(self, batch: tuple[Tensor, Tensor], dataloader_idx: int) -> tuple[Tensor, Tensor]:
         images, targets = batch
         return self.normalise(images), targets
-
-    def _rank(self) -> tuple[int, int]:
-        return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
-
-    def _workers(self) -> dict[str, Any]:
-        count = min(self.workers, os.cpu_count() or 1)
-        return {
-            "num_workers": count,
-            "persistent_workers": count > 0,
-            "pin_memory": torch.cuda.is_available(),
-            "worker_init_fn": ignore_stop_signals,
-        }

@@ -1,0 +1,86 @@
+"""The loaders of a data module: training where a resumed run left it, and held-out images, each process its share."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from train.data.generated import GeneratedTask
+from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignore_stop_signals
+from train.data.sizes import Size
+
+
+class Loaders(L.LightningDataModule):
+    """Loaders of datasets that a subclass gives.
+
+    Attributes:
+        task: a generated task, whose stream of training images is endless; None for stored images.
+        batch_size: images a step and process.
+        workers: processes that prepare data.
+        seed: of the order and the augmentations.
+    """
+
+    task: GeneratedTask | None
+    batch_size: int
+    workers: int
+    seed: int
+    _loader: ResumableLoader | None = None
+    _resume: dict[str, int] | None = None
+
+    def train_dataset(self) -> Dataset[tuple[Tensor, int]]:
+        """Return the images of an epoch of training, augmented."""
+        raise NotImplementedError
+
+    def held_out(self, split: str, size: tuple[int, int], images: int = 0) -> Dataset[tuple[Tensor, int]]:
+        """Return the validation or test set at a size."""
+        raise NotImplementedError
+
+    def sizes(self) -> list[Size]:
+        """Return the sizes to validate and test at: the training resolution first."""
+        raise NotImplementedError
+
+    def train_dataloader(self) -> ResumableLoader:
+        """Return the training loader, where a resumed run left it."""
+        stream = self.task is not None
+        images = KeyedDataset(self.train_dataset(), self.seed, stream)
+        sampler = EpochSampler(len(images), self.batch_size, self.seed, not stream, *self._rank())
+        sampler.fixed = bool(self.trainer is not None and self.trainer.overfit_batches)  # type: ignore[attr-defined]
+        self._loader = ResumableLoader(images, sampler, **self._workers())
+        if self._resume is not None:
+            self._loader.load_state_dict(self._resume)
+        return self._loader
+
+    def loader(self, dataset: Dataset[tuple[Tensor, int]], batch_size: int | None = None) -> DataLoader[Any]:
+        """Return a loader of a dataset in order, each rank its share."""
+        (rank, world), total = self._rank(), len(dataset)  # type: ignore[arg-type]
+        if total < world:
+            raise ValueError(
+                f"{total} images to evaluate on are fewer than the {world} processes: raise data.val_size or "
+                f"data.val_fraction, or take fewer processes."
+            )
+        indices = range(rank, total, world)
+        options = {**self._workers(), "persistent_workers": False}
+        return DataLoader(dataset, batch_size or self.batch_size, sampler=indices, **options)
+
+    def val_dataloader(self) -> list[DataLoader[Any]]:
+        return [self.loader(self.held_out("val", size)) for size in self.sizes()]
+
+    def test_dataloader(self) -> list[DataLoader[Any]]:
+        return [self.loader(self.held_out("test", size)) for size in self.sizes()]
+
+    def _rank(self) -> tuple[int, int]:
+        return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
+
+    def _workers(self) -> dict[str, Any]:
+        count = min(self.workers, os.cpu_count() or 1)
+        return {
+            "num_workers": count,
+            "persistent_workers": count > 0,
+            "pin_memory": torch.cuda.is_available(),
+            "worker_init_fn": ignore_stop_signals,
+        }
