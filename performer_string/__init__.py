@@ -17,6 +17,7 @@ from performer_string.models.performerize import PerformerizeReport, performeriz
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.timm import from_timm
 from performer_string.models.vit import ViT
+from performer_string.ops.layout import TokenLayout
 from performer_string.ops.linear import linear_attention
 from performer_string.ops.softmax import softmax_attention
 from performer_string.position import ENCODINGS, Encoding, SeparableEncoding, Sizes, build_encoding
@@ -49,6 +50,7 @@ __all__ = [
     "SelfAttention",
     "SeparableEncoding",
     "Sizes",
+    "TokenLayout",
     "ViT",
     "ViTConfig",
     "batch_images",
