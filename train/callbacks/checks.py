@@ -35,7 +35,7 @@ class CheckData(Callback):
             if of_model != of_data:
                 raise ValueError(
                     f"the data ({data.source}) has {name}={of_data}, the model {of_model}: set --model.vit.{name} "
-                    f"{of_data}, or begin with a recipe, --config train/configs/NAME.yaml."
+                    f"{of_data}."
                 )
         fixed = data.task is not None and data.task.fixed_scale
         if fixed and module.optim.image_scale > 1:  # type: ignore[union-attr,operator]

@@ -32,9 +32,10 @@ class EpochSampler(Sampler[list[Key]]):
 
     def __init__(self, size: int, batch_size: int, seed: int, shuffle: bool, rank: int = 0, world: int = 1):
         if size < batch_size * world:
+            fits = size // world
             raise ValueError(
                 f"the training set has {size} images, fewer than one batch of {batch_size} on {world} process(es). "
-                f"Choose a smaller batch size."
+                + (f"Set --data.batch_size {fits} or smaller." if fits else "Give more images, or use one process.")
             )
         self.size, self.batch_size, self.seed, self.shuffle = size, batch_size, seed, shuffle
         self.rank, self.world = rank, world

@@ -98,6 +98,9 @@ def test_a_stream_has_new_images_every_epoch():
 def test_too_large_a_batch_is_an_error():
     with pytest.raises(ValueError, match=r"23 images, fewer than one batch of 16 on 2 process"):
         loader(batch_size=16, world=2)
+    with pytest.raises(ValueError, match=r"Set --data.batch_size 11 or smaller\."):
+        loader(batch_size=16, world=2)
+    assert len(loader(batch_size=11, world=2).order) == 1
 
 
 @pytest.mark.slow
