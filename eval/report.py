@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from tabulate import tabulate
 
-from eval.tables import cell_text, csv_table, latex_table
+from eval.tables import cell_text, csv_table, latex_table, markdown_cell
 from performer_string.utils.files import write_aside
 
 if TYPE_CHECKING:
@@ -157,9 +157,9 @@ def keep_other(path: Path, header: Sequence[str]) -> None:
             os.replace(old, other.with_name(f"{other.name}{ending}"))
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Return rows as a Markdown table, which reads as well on a terminal."""
-    cells = [[cell_text(value) for value in row.values()] for row in rows]
+def table(rows: Sequence[Row], intervals: str = "brackets") -> str:
+    """Return rows as a Markdown table, which reads as well on a terminal; intervals as of `write_tables`."""
+    cells = [[markdown_cell(cell_text(value), intervals) for value in row.values()] for row in rows]
     number = re.compile(r"([-+]?\d[\d.]*(e[-+]\d+)?|nan|inf)?")
     aligned = ["right" if all(map(number.fullmatch, column)) else "left" for column in zip(*cells, strict=True)]
     # Cells as they are: tabulate would read +18.3, a difference, as the number 18.3.
@@ -173,14 +173,14 @@ def write_tables(rows: Sequence[Row], beside: Path, kinds: Sequence[str], interv
         rows: of the table.
         beside: the CSV file.
         kinds: any of `markdown` (NAME.md), `latex` (NAME.tex) and `csv` (NAME.table.csv).
-        intervals: in LaTeX, `brackets` or `pm`.
+        intervals: in LaTeX and Markdown, `brackets` or `pm`.
     """
     paths = []
     for kind in dict.fromkeys(kinds):
         path = beside.with_suffix({"markdown": ".md", "latex": ".tex", "csv": ".table.csv"}[kind])
         with write_aside(path) as partial:
             text = latex_table(rows, intervals) if kind == "latex" else csv_table(rows) if kind == "csv" else ""
-            partial.write_text(text or table(rows) + "\n")
+            partial.write_text(text or table(rows, intervals) + "\n")
         paths.append(path)
     return paths
 

@@ -1,7 +1,7 @@
 r"""Tables of evaluations as files: Markdown, CSV, and LaTeX with booktabs.
 
-In LaTeX an interval is in brackets, `50.0 [40.0, 60.0]`, or half its width follows `\pm`. The second one is for
-intervals that are about symmetric; a cut at 0 or 100 % is lost in it.
+An interval is in brackets, or follows its value as `\pm` and half its width. Where the value is not in the middle, as
+near 0 and 100 %, the second way has both distances: `100.0^{+0.0}_{-6.0}` in LaTeX, `100.0 +0.0/-6.0` in Markdown.
 """
 
 from __future__ import annotations
@@ -29,13 +29,35 @@ def cell_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
+def distances(value: str, low: str, high: str) -> tuple[str, str | None]:
+    """Return the distances of an interval's ends from its value, with the value's digits.
+
+    Returns:
+        The upper one and the lower one; or half the width and None where they are equal up to the last digit.
+    """
+    digits = len(value.partition(".")[2])
+    above, below = float(high) - float(value), float(value) - float(low)
+    if abs(above - below) < 1.5 * 10**-digits:  # both ends are rounded
+        return f"{(above + below) / 2:.{digits}f}", None
+    return f"{above:.{digits}f}", f"{below:.{digits}f}"
+
+
+def markdown_cell(text: str, intervals: str = "brackets") -> str:
+    """Return a cell in Markdown, with its interval as it is or behind its value: `50.0 ± 10.0`."""
+    match = INTERVAL.match(text)
+    if intervals != "pm" or match is None:
+        return text
+    above, below = distances(*match.groups())
+    return f"{match[1]} ± {above}" if below is None else f"{match[1]} +{above}/-{below}"
+
+
 def latex_cell(text: str, intervals: str = "brackets") -> str:
     r"""Return a cell in LaTeX: escaped, and with its interval in brackets or after `\pm`."""
     if match := INTERVAL.match(text):
         value, low, high = match.groups()
         if intervals == "pm":
-            digits = len(value.partition(".")[2])
-            return rf"${value} \pm {(float(high) - float(low)) / 2:.{digits}f}$"
+            above, below = distances(value, low, high)
+            return rf"${value} \pm {above}$" if below is None else rf"${value}^{{+{above}}}_{{-{below}}}$"
         return rf"${value}$ {{\footnotesize $[{low}, {high}]$}}"
     if re.fullmatch(NUMBER, text):
         return f"${text}$"

@@ -42,7 +42,7 @@ def add_figure_arguments(parser: argparse.ArgumentParser) -> None:
         "--intervals",
         choices=("brackets", "pm"),
         default="brackets",
-        help=r"in LaTeX: [low, high], or \pm half the width (default: %(default)s)",
+        help=r"in --table latex and markdown: both ends, or \pm and the distance (default: %(default)s)",
     )
 
 
