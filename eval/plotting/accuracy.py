@@ -122,7 +122,7 @@ class AccuracyScale:
             ends = [row["low"] for row in (mean_over_seeds(rows) if "resolution" in rows[0] else rows)]
             highest = max(1.0, *(100 - row["accuracy"] for row in rows), *(100 - end for end in ends))
             axis.set_ylim(self.least * 0.8, min(100, highest * 1.6))
-            ticks = [tick for tick in (0.01, 0.1, 1, 10, 100) if 2 * self.least < tick <= axis.get_ylim()[1]]
+            ticks = error_ticks(self.least, axis.get_ylim()[1])
             axis.set_yticks([self.least, *ticks], ["none", *(f"{tick:g}" for tick in ticks)])
             axis.set_yticks([], minor=True)
         else:
@@ -130,6 +130,20 @@ class AccuracyScale:
             axis.set_ylim(low, min(high, 100 + 0.02 * (high - low)))
         if majority is not None:
             mark_majority(axis, 100 - majority if self.errors else majority)
+
+
+def error_ticks(least: float, top: float) -> list[float]:
+    """Return the ticks of an axis of errors above that of none: powers of ten, or finer ones where those are too few.
+
+    Args:
+        least: where an error of none stands, in %.
+        top: the upper end of the axis, in %.
+    """
+    powers = [tick for tick in (0.01, 0.1, 1, 10, 100) if 2 * least < tick <= top]
+    if len(powers) >= 2:
+        return powers
+    finer = (factor * power for power in (0.01, 0.1, 1, 10) for factor in (1, 2, 5))
+    return [tick for tick in finer if 1.5 * least < tick <= top]
 
 
 def mark_majority(axis: Axes, height: float) -> None:

@@ -9,12 +9,12 @@ import pytest
 from matplotlib.figure import Figure
 
 from eval.cli import main
-from eval.plotting.accuracy import AccuracyScale, accuracy_figure
+from eval.plotting.accuracy import AccuracyScale, accuracy_figure, error_ticks
 from eval.plotting.options import for_display
 from eval.plotting.redraw import read_results
 from eval.plotting.style import line_styles, panels, paper_style, width_in_inches
-from eval.report import write_csv
-from eval.tables import latex_cell, latex_table
+from eval.report import write_csv, write_tables
+from eval.tables import latex_cell, latex_table, markdown_cell
 from train.data.sizes import Size
 
 RESULT = {"resolution": 60, "accuracy": 50.0, "low": 40.0, "high": 60.0, "images": 9, "null": 10.0, "trained at": 60}
@@ -92,8 +92,32 @@ def test_labels_keep_seeds_and_only_leaves_out():
 def test_latex_cells():
     assert latex_cell("+1.2 (-0.3 to +2.7)") == r"$+1.2$ {\footnotesize $[-0.3, +2.7]$}"
     assert latex_cell("50.0 (40.0-60.0)", "pm") == r"$50.0 \pm 10.0$"
+    assert latex_cell("50.0 (40.1-60.0)", "pm") == r"$50.0 \pm 9.9$"  # its ends are rounded
+    assert latex_cell("100.0 (94.0-100.0)", "pm") == r"$100.0^{+0.0}_{-6.0}$"
     assert latex_cell("a_b at 5 %") == r"a\_b at 5 \%"
     assert r"\begin{tabular}{lr}" in latex_table([{"model": "m", "GMACs": 0.5}])
+
+
+def test_markdown_cells():
+    assert markdown_cell("100.0 (94.0-100.0)") == "100.0 (94.0-100.0)"
+    assert markdown_cell("100.0 (94.0-100.0)", "pm") == "100.0 +0.0/-6.0"
+    assert markdown_cell("+1.2 (-0.3 to +2.7)", "pm") == "+1.2 ± 1.5"
+    assert markdown_cell("a (b)", "pm") == "a (b)"
+
+
+def test_unequal_intervals_in_files(tmp_path):
+    rows = [{"model": "m", "60 px": "100.0 (94.0-100.0)"}]
+    markdown, latex = write_tables(rows, tmp_path / "resolution.csv", ["markdown", "latex"], "pm")
+    assert "100.0 +0.0/-6.0 |" in markdown.read_text()
+    assert r"m & $100.0^{+0.0}_{-6.0}$ \\" in latex.read_text()
+
+
+def test_errors_of_none_have_ticks_up_to_their_bars():
+    row = {**RESULT, "model": "m", "accuracy": 100.0, "low": 94.0, "high": 100.0, "images": 60, "null": 0.0}
+    rows = [{**row, "resolution": Size.of(size), "trained at": Size.of(60)} for size in (60, 84)]
+    axis = accuracy_figure(rows).axes[0]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["none", "2", "5"]
+    assert error_ticks(0.01, 6) == [0.1, 1]
 
 
 def test_errors_near_all_right_and_accuracies_else():
