@@ -65,18 +65,26 @@ class GeneratedDataset(Dataset[tuple[Tensor, int]]):
         return self.task.example(self.pixels, derive_seed(self.task.name, self.seed, self.split, index))
 
 
-def contact_sheet(
-    task: GeneratedTask, pixels: int, path: Path, rows: int = 3, columns: int = 4, cmap: str = "gray_r"
-) -> None:
-    """Write a figure of training images with their classes."""
+def contact_sheet(task: GeneratedTask, pixels: int, path: Path, rows: int = 3, columns: int = 4) -> None:
+    """Write a figure of training images with their classes, white on black as a model gets them."""
     import matplotlib.pyplot as plt
 
     data = GeneratedDataset(task, pixels, rows * columns, "train")
     figure, axes = plt.subplots(rows, columns, figsize=(2.4 * columns, 2.6 * rows), squeeze=False)
     for axis, (image, label) in zip(axes.flat, data, strict=True):
-        axis.imshow(image[0], cmap=cmap, vmin=0, vmax=255)
+        axis.imshow(image[0], cmap="gray", vmin=0, vmax=255)
         axis.set(title=task.classes[label], xticks=[], yticks=[])
     figure.tight_layout()
     with write_aside(path) as partial:
         figure.savefig(partial, dpi=100)
     plt.close(figure)
+
+
+def write_example(task: GeneratedTask, pixels: int, split: str, index: int, path: Path) -> str:
+    """Write one image as a model gets it, white on black and a pixel for a pixel, and return its class."""
+    from PIL import Image
+
+    image, label = GeneratedDataset(task, pixels, index + 1, split)[index]
+    with write_aside(path) as partial:
+        Image.fromarray(image[0].numpy()).save(partial, format="PNG")
+    return task.classes[label]

@@ -193,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if not options.out.suffix:
         parser.error(f"--out needs an ending that says the format, like {options.out}.png")
     with one_message():
-        contact_sheet(PathfinderTask(), options.resolution, options.out, cmap="gray")
+        contact_sheet(PathfinderTask(), options.resolution, options.out)
     print(f"{options.out}: are the dots joined by one contour? By our generator; majority baseline 50.0%")
 
 
