@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from matplotlib.figure import Figure
+from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
@@ -37,6 +38,7 @@ from eval.models import class_names, load_model, preprocessing_of
 from eval.report import Row
 from performer_string import ViT, fold
 from performer_string.models.checkpoint import find_checkpoint
+from performer_string.models.config import patch_and_image
 from performer_string.utils.files import write_aside
 from train.data.sizes import Size
 
@@ -74,6 +76,28 @@ def answers(vit: ViT, images: Sequence[Tensor], most_tokens: int) -> list[Tensor
     return result
 
 
+def is_larger(path: str, size: Sequence[int]) -> bool:
+    """Return whether the image of a file is larger than a size, height and width, on both sides."""
+    with Image.open(path) as image:  # reads the head of the file alone
+        return image.height > size[0] and image.width > size[1]
+
+
+def shrunk_note(vit: ViT, paths: Sequence[str]) -> str:
+    """Return what to say of images that were shrunk to a model's training size; empty where nothing is to be said.
+
+    Args:
+        vit: the model.
+        paths: of the images that were read.
+    """
+    if vit.placing()[0] != "extrapolate":
+        return ""
+    size = patch_and_image(vit.config.patch_size, vit.config.image_size)[1]
+    count = sum(is_larger(path, size) for path in paths)
+    were = "1 image was" if count == 1 else f"{count} images were"
+    why = "The model's positions extrapolate, which suits larger images that show more things"
+    return f"{were} shrunk to {Size.of(size)} px. {why}: --native keeps their size." if count else ""
+
+
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each file, in the order of their folders and names."""
     vit = load_model(options.checkpoint[0])
@@ -86,6 +110,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     else:
         files = ImageFiles(find_images(options.paths), vit.transform(options.size), preprocessing.background)
     vit = (fold(vit) if options.fold else vit).to(device)
+    read: list[str] = []
     top, most_tokens = min(options.top, len(names)), options.batch_size * math.prod(vit.train_grid)
     with vit.cached(), tqdm(total=len(files), desc="images", unit="image", leave=False, disable=None) as bar:
         for number, chunk in enumerate(read_in_chunks(files, options.batch_size, options.workers)):
@@ -96,8 +121,11 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                     bar.write(f"skipped {path}: {image}", file=sys.stderr)
                     yield make_row(path, top, error=image)
                 else:
+                    read.append(path)
                     yield make_row(path, top, *answer_of(*next(found), names, top))
             bar.update(len(chunk))
+    if not (options.native or options.size) and (note := shrunk_note(vit, read)):
+        sys.stderr.write(f"{note}\n")
 
 
 def answer_of(image: Tensor, answer: Tensor, names: Sequence[str], top: int) -> tuple[Size, list[tuple[str, float]]]:

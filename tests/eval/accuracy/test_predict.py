@@ -182,3 +182,19 @@ def test_a_model_that_does_not_say_how_its_images_were_normalised(tmp_path, imag
 def test_long_names_are_shortened():
     assert shorten("short.png") == "short.png"
     assert shorten("a" * 15 + "b" * 15, 11) == "aaaaa…bbbbb"
+
+
+@pytest.mark.parametrize(
+    ("positions", "options", "said"),
+    [
+        ("extrapolate", [], True),
+        ("extrapolate", ["--native"], False),
+        ("extrapolate", ["--size", "60"], False),
+        ("interpolate", [], False),
+    ],
+)
+def test_shrunk_images_are_said_to_be(positions, options, said, tmp_path, images, capsys):
+    run = save(tmp_path / "run", replace(CONFIG, positions=positions)).parents[1]
+    main(["predict", str(run), str(images), *options])
+    shrunk = "2 images were shrunk to 60 px. The model's positions extrapolate"  # "two" and "three"
+    assert (shrunk in capsys.readouterr().err) == said
