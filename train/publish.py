@@ -29,8 +29,8 @@ from train.data.module import ImageData
 from train.data.sizes import Size
 from train.data.tasks import TASKS
 from train.environment import code, machine, versions
-from train.recorded import accuracy, trained_by, training_of, validation_metrics
-from train.run_folder import BEST, CHECKPOINTS, METRICS
+from train.recorded import accuracy, trained_by, training_of, unfinished, validation_metrics
+from train.run_folder import BEST, CHECKPOINTS
 from train.testing import count_right
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -39,7 +39,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 def build_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m train.publish", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, or one of its checkpoints")
-    parser.add_argument("folder", type=Path, metavar="DIR", help="where to write; its name is that of the model")
+    parser.add_argument("folder", type=Path, metavar="DIR", help="where to write")
+    parser.add_argument("--name", default="", help="of the model, the title of its card; default: the name of DIR")
     parser.add_argument("--best", action="store_true", help="the run's best checkpoint instead of its last")
     parser.add_argument("--dataset", default="", help="what it was trained on, in words; the name of the source if not")
     parser.add_argument("--licence", "--license", default="", help="an SPDX name, such as apache-2.0")
@@ -115,20 +116,20 @@ def publish(options: argparse.Namespace) -> Path:
     path, run = choose(options.run, options.best)
     check_free(options.folder, options.overwrite)
     content = read_checkpoint(path)
-    if path.name != BEST and not (run / METRICS).is_file():
-        sys.stderr.write(f"{run} is not finished: step {content.get('global_step')} is published.\n")
+    if not_finished := unfinished(run, content):
+        sys.stderr.write(f"{not_finished}\n")
     command, environment = trained_by(run)
     steps = "best in validation" if path.name == BEST else "last"
     environment = [f"step {content.get('global_step')}, the {steps}", *environment]
     config = content["ImageData"]["config"]
     details = ModelDetails(
-        name=re.sub(r"[^\w.-]", "-", options.folder.absolute().name),
+        name=options.name or re.sub(r"[^\w.-]", "-", options.folder.absolute().name),
         dataset=options.dataset or f"source `{config['source']}`",
         licence=options.licence,
         command=command,
         environment=environment,
         metrics=validation_metrics(run, path, content),
-        limits=options.limits,
+        limits=[not_finished, *options.limits] if not_finished else options.limits,
         training=training_of(content),
     )
     vit = ViT.from_checkpoint(path).to(DTYPES[options.dtype])

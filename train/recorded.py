@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from collections.abc import Mapping
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any
 
+import yaml
+
 from train.data.tasks import TASKS
 from train.environment import ROOT
 from train.intervals import wilson_interval
-from train.run_folder import BEST, CHECKPOINTS, HISTORY, METRICS
+from train.run_folder import BEST, CHECKPOINTS, CONFIG, HISTORY, METRICS
 
 LOCAL = {"run_dir", "data.workers", "trainer.enable_progress_bar"}  # options that change no result
 PLACE = "data.root"  # of the images, which are elsewhere on each machine
@@ -70,6 +73,38 @@ def trained_by(run: Path) -> tuple[str, list[str]]:
     environment = [f"code: {first['code']}", f"device: {first['device']}", f"versions: {first['versions']}"]
     environment += [f"resumed {len(lines) - 1} times, the first command is above"] if len(lines) > 1 else []
     return portable(first["command"]), environment
+
+
+def steps_planned(run: Path, content: Mapping[str, Any]) -> int | None:
+    """Return at which step a run ends, by its configuration and the epochs of its checkpoint; None if that is unknown.
+
+    Args:
+        run: its folder.
+        content: of the checkpoint.
+    """
+    path = run / CONFIG
+    try:
+        trainer = yaml.safe_load(path.read_text())["trainer"] or {} if path.is_file() else {}
+    except (yaml.YAMLError, KeyError, TypeError):
+        return None
+    ends = [steps] if (steps := trainer.get("max_steps") or -1) > 0 else []
+    loaders = content.get("loops", {}).get("fit_loop", {}).get("state_dict", {}).get("combined_loader") or []
+    shortened = trainer.get("limit_train_batches") is not None or trainer.get("overfit_batches")
+    if (epochs := trainer.get("max_epochs") or -1) > 0:
+        if shortened or len(loaders) != 1:
+            return None
+        batches = loaders[0]["size"] // loaders[0]["step"]
+        ends.append(epochs * math.ceil(batches / (trainer.get("accumulate_grad_batches") or 1)))
+    return min(ends, default=None)
+
+
+def unfinished(run: Path, content: Mapping[str, Any]) -> str:
+    """Return a sentence that a run is not finished, with its step; empty where it is. Arguments as `steps_planned`."""
+    if (run / METRICS).is_file():
+        return ""
+    step, last = content.get("global_step"), steps_planned(run, content)
+    where = "" if step is None else f": step {step}" if last is None else f": step {step} of {last}"
+    return f"This run is not finished{where}."
 
 
 def training_of(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -135,7 +135,10 @@ def card(model: ViT, details: ModelDetails) -> str:
     """Return the text of a model card."""
     lines = ["---", front_matter(details), "---", "", f"# {details.name}", ""]
     lines += ["A Vision Transformer of performer_string.", "", *table(["", ""], facts(model, details)), ""]
-    lines += ["## Use", "", "```python", "from performer_string import ViT", ""]
+    packages = "" if model.preprocessing is None else " torchvision"
+    lines += ["## Use", "", "Install the library in a clone of its repository:", ""]
+    lines += ["```sh", f'pip install -e ".[hub]"{packages}', "```", ""]
+    lines += ["```python", "from performer_string import ViT", ""]
     lines += ['model = ViT.from_pretrained("DIR")  # this folder, or its name on the Hub']
     if model.preprocessing is None:
         lines += ["logits = model(images)  # [B, channels, height, width], normalised as in training", "```", ""]

@@ -19,7 +19,7 @@ from train.checkpoint import load_trained
 from train.data.module import ImageData
 from train.distill import DistillationConfig, Teacher
 from train.publish import main
-from train.recorded import portable, without_place
+from train.recorded import portable, unfinished, without_place
 
 COMMAND = "python -m train fit --config /far/away/train/configs/arrow.yaml --run_dir /far/away/run"
 HISTORY = {"command": COMMAND, "code": "performer_string 0.1.0", "device": "CPU", "versions": "torch 2", "from_step": 0}
@@ -154,9 +154,27 @@ def test_nothing_of_the_user_is_replaced_unless_asked(run, tmp_path, capsys):
 def test_an_unfinished_run_is_said_to_be_one(run, tmp_path, capsys):
     (run / "metrics.json").unlink()
     (run / "history.jsonl").unlink()
-    main([str(run), str(tmp_path / "ants"), "--skip_test"])
-    assert "is not finished" in capsys.readouterr().err
-    assert "The command is not recorded." in (tmp_path / "ants" / "README.md").read_text()
+    content = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
+    content["global_step"] = 7
+    content["loops"] = {"fit_loop": {"state_dict": {"combined_loader": [{"size": 45, "step": 4}]}}}
+    torch.save(content, run / "checkpoints" / "last.ckpt")
+    main([str(run), str(tmp_path / "ants"), "--skip_test", "--name", "fire-ants"])
+    assert capsys.readouterr().err == "This run is not finished: step 7.\n"
+    card = (tmp_path / "ants" / "README.md").read_text()
+    assert "\n# fire-ants\n" in card
+    assert "- This run is not finished: step 7.\n" in card
+    assert "The command is not recorded." in card
+    assert 'pip install -e ".[hub]" torchvision\n' in card
+    for trainer, last in (
+        ("max_steps: 30, max_epochs: -1", 30),
+        ("max_steps: -1, max_epochs: 2, accumulate_grad_batches: 2", 12),
+        ("max_steps: 9, max_epochs: 2", 9),
+        ("max_steps: -1, max_epochs: 2, limit_train_batches: 3", None),
+    ):
+        (run / "config.yaml").write_text(f"trainer: {{{trainer}}}\n")
+        of_last = "" if last is None else f" of {last}"
+        assert unfinished(run, content) == f"This run is not finished: step 7{of_last}."
+    assert "a model's name has letters" in refusal([run, tmp_path / "b", "--skip_test", "--name", "a/b"], capsys)
 
 
 @pytest.mark.slow
