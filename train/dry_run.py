@@ -123,7 +123,8 @@ def data_lines(data: ImageData) -> list[tuple[str, str]]:
 
 def time_lines(trainer: L.Trainer, data: ImageData, watch: Stopwatch) -> list[tuple[str, str]]:
     """Return how long the training takes, by the batches that were timed."""
-    limit, epoch = trainer.limit_train_batches, len(data.train_dataloader())
+    limit, loader = trainer.limit_train_batches, data.train_dataloader()
+    epoch = len(loader)
     epoch = min(epoch, limit) if isinstance(limit, int) else max(1, int(epoch * (1.0 if limit is None else limit)))
     batch = statistics.median(watch.train[WARM_UP:] or watch.train)
     batches = math.inf
@@ -137,10 +138,28 @@ def time_lines(trainer: L.Trainer, data: ImageData, watch: Stopwatch) -> list[tu
     measured = f"{1000 * batch:.3g} ms a batch of {data.batch_size}"
     measured += f", {count} validations of {clock_time(validation)} each" if loaders else ", no validation"
     return [
-        ("training", f"{batches / epoch:.3g} epochs of {epoch} batches"),
+        ("training", epochs_line(batches / epoch, epoch, data, loader)),
         ("time", f"about {clock_time(batches * batch + count * validation)} ({measured})"),
         ("device", machine(watch.device)),
     ]
+
+
+def epochs_line(epochs: float, batches: int, data: ImageData, loader: Any) -> str:
+    """Return how many epochs there are and of what, and how many images each leaves out.
+
+    Args:
+        epochs: of the training.
+        batches: of an epoch.
+        data: the images.
+        loader: of the training.
+    """
+    text = f"{epochs:.3g} epoch{'' if epochs == 1 else 's'} of {batches} batch{'' if batches == 1 else 'es'}"
+    text += f" of {data.batch_size}"
+    order = getattr(loader, "order", None)  # of a subclass's own loader nothing is known
+    if data.stored is None or order is None or (left := order.size - batches * order.step) <= 0:
+        return text
+    others = ", others each time" if order.shuffle else ""
+    return f"{text}; {left} of {order.size} images are left out of each epoch{others}"
 
 
 def report(trainer: L.Trainer, module: Any, data: ImageData, settings: Mapping[str, Any], folder: str) -> str:

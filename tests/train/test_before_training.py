@@ -14,6 +14,7 @@ from tests.helpers.training import TINY
 from train import cli
 from train.data.module import ImageData
 from train.data_check import broken_images, check_test_classes
+from train.dry_run import epochs_line
 
 
 @pytest.fixture
@@ -79,6 +80,18 @@ def test_check_data_of_a_training(recipe, photographs, tmp_path, capsys):
     assert "check_data: false" in (tmp_path / "run" / "config.yaml").read_text()
 
 
+def test_images_that_an_epoch_leaves_out_are_counted(photographs):
+    def line(epochs: float, **changes) -> str:
+        data = ImageData(source="folder", root=str(photographs), size=[24, 24], workers=0, **changes)
+        data.setup("fit")
+        loader = data.train_dataloader()
+        return epochs_line(epochs, len(loader), data, loader)
+
+    left = "6 of 22 images are left out of each epoch, others each time"
+    assert line(1, batch_size=16) == f"1 epoch of 1 batch of 16; {left}"
+    assert line(2.5, batch_size=11) == "2.5 epochs of 2 batches of 11"
+
+
 @pytest.mark.slow
 def test_dry_run_creates_nothing(recipe, photographs, tmp_path, capsys, monkeypatch):
     (tmp_path / "empty").mkdir()
@@ -89,7 +102,12 @@ def test_dry_run_creates_nothing(recipe, photographs, tmp_path, capsys, monkeypa
     shown = " ".join(capsys.readouterr().out.split())
     for text in ("22 to train on, 2 of the training set for validation, 6 to test", "cat 12, dog 12", "cat 3, dog 3"):
         assert text in shown
-    for text in ("GMACs an image of 24 px, 4 tokens", "3 epochs of 5 batches", "time about 0:00:0", "folder runs/"):
+    for text in (
+        "GMACs an image of 24 px, 4 tokens",
+        "3 epochs of 5 batches of 4; 2 of 22 images",
+        "time about 0:00:0",
+        "folder runs/",
+    ):
         assert text in shown
     assert not list((tmp_path / "empty").iterdir())
 
