@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 import logging
 import os
+import re
 import signal
 import sys
 import warnings
@@ -38,6 +39,16 @@ class Command(NamedTuple):
     module: str = ""
 
 
+UNHELPFUL_WARNINGS = (  # of Lightning, as regular expressions
+    "does not have many workers",
+    "isinstance.treespec, LeafSpec",
+    "args parameter is intended to run",
+    "Set a lower value for log_every_n_steps",  # of epochs of few batches
+    "Checkpoint directory .* exists and is not empty",  # of every resumed run
+)
+UNHELPFUL_LINES = re.compile(r"seamless cloud|GPU available: .* used: False|TPU available: False|Loading `train_dataloader` to estimate")
+
+
 COMMANDS = {
     "fit": Command("train a model by a recipe: fit --config arrow"),
     "resume": Command("continue a run: resume RUN [options of fit]"),
@@ -52,6 +63,11 @@ COMMANDS = {
 def commands() -> dict[str, Command]:
     """Return the commands that there are."""
     return {k: v for k, v in COMMANDS.items() if not v.module or importlib.util.find_spec(v.module)}
+
+
+def is_helpful(record: logging.LogRecord) -> bool:
+    """Return whether a line of Lightning's log is of use here."""
+    return UNHELPFUL_LINES.search(record.getMessage()) is None
 
 
 def usage(program: str) -> str:
@@ -119,10 +135,9 @@ def run_lightning(
     from train.parser import Parser
     from train.save_recipe import SaveRecipe
 
-    for message in ("does not have many workers", "isinstance.treespec, LeafSpec", "args parameter is intended to run"):
+    for message in UNHELPFUL_WARNINGS:
         warnings.filterwarnings("ignore", message=f".*{message}.*")
-    offers = logging.getLogger("lightning.pytorch.utilities.rank_zero")
-    offers.addFilter(lambda record: "seamless cloud" not in record.getMessage())
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(is_helpful)
     return TrainingCLI(
         model or ImageClassifier,
         data or ImageData,

@@ -71,6 +71,11 @@ def step_of(trainer: L.Trainer) -> str:
     return f"{trainer.global_step}/{steps:.0f}" if math.isfinite(steps) else str(trainer.global_step)
 
 
+def size_of(trainer: L.Trainer, dataloader_idx: int) -> str:
+    """Return the size of the images of one of the loaders of a validation or test, as `96 px`."""
+    return f"{trainer.datamodule.sizes()[dataloader_idx]} px"  # type: ignore[attr-defined]
+
+
 class TerminalProgress(TQDMProgressBar):
     """Lightning's bar of the epoch, which stays right in an epoch that is resumed, with the time left of the run."""
 
@@ -112,6 +117,24 @@ class TerminalProgress(TQDMProgressBar):
         left = self.pace.seconds(batches_left(trainer, batch_idx)[1])
         self.run_left = {"step": step_of(trainer), "run ends in": clock_time(left)}
         super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
+
+    def close(self) -> None:
+        """End the line of the bar, for text below it. It is not drawn any more."""
+        self.train_progress_bar.close()
+
+    def on_validation_batch_start(
+        self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        super().on_validation_batch_start(trainer, module, batch, batch_idx, dataloader_idx)
+        if batch_idx == 0:
+            self.val_progress_bar.set_description(f"Validation at {size_of(trainer, dataloader_idx)}")
+
+    def on_test_batch_start(
+        self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        super().on_test_batch_start(trainer, module, batch, batch_idx, dataloader_idx)
+        if batch_idx == 0:
+            self.test_progress_bar.set_description(f"Test at {size_of(trainer, dataloader_idx)}")
 
 
 class LineProgress(ProgressBar):

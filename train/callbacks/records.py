@@ -90,7 +90,8 @@ class FinalMetrics(Callback):
             sizes = {k.rpartition("_")[2]: v for k, v in metrics.items() if k.startswith("val/accuracy_")}
             at = ", ".join(f"{100 * accuracy:.1f} % at {size} px" for size, accuracy in sizes.items())
             result = f"{at} on validation images" if at else "done"
-            rank_zero_info(f"{self.path.parent}: {result}, step {trainer.global_step}.")
+            curves = [f" Metrics: {each.path}" for each in trainer.loggers if isinstance(each, MetricsCSV)]
+            rank_zero_info(f"{self.path.parent}: {result}, step {trainer.global_step}.{''.join(curves)}")
 
 
 def hyper_parameters(trainer: L.Trainer, module: L.LightningModule) -> dict[str, Any]:

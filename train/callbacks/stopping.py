@@ -13,6 +13,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback, Timer
 from lightning.pytorch.utilities import rank_zero_info
 
+from train.callbacks.progress import TerminalProgress
 from train.run_folder import LAST
 from train.slurm import requeue
 
@@ -142,6 +143,8 @@ class CleanStop(Callback):
         if trainer.strategy.reduce_boolean_decision(wanted, all=False):
             self.saved = True
             trainer.save_checkpoint(self.path, weights_only=False)
+            if isinstance(bar := trainer.progress_bar_callback, TerminalProgress):
+                bar.close()  # or the message would stand behind it
             rank_zero_info(
                 f"{why} at step {trainer.global_step}. Continue with: {self.program} resume "
                 f"{shlex.quote(str(self.path.parents[1]))}"

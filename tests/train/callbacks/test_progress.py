@@ -107,3 +107,28 @@ def test_progress_of_a_run(config, tmp_path, monkeypatch, capsys, caplog):
     ]
     assert caplog.text.count("GMACs an image of 60 px") == 2
     assert "FLOPs" not in out + caplog.text
+
+
+@pytest.mark.slow
+def test_bar_of_a_stopped_run(config, tmp_path, monkeypatch, capsys, caplog, recwarn):
+    """Each validation has its size, and the message of a stop begins a line of its own."""
+    caplog.set_level("INFO")
+    monkeypatch.setattr("train.trainer_parts.progress_bar", TerminalProgress)
+    lines: list[str] = []
+    monkeypatch.setattr("train.callbacks.stopping.rank_zero_info", lambda text: lines.append(capsys.readouterr().out))
+    options = ["--trainer.enable_progress_bar", "true", "--trainer.log_every_n_steps", "50"]
+    stop_in(monkeypatch, 4)
+    with pytest.raises(SystemExit):
+        fit(config, tmp_path / "run", "--trainer.max_epochs", "1", *options)
+    assert lines[-1].endswith("\n")
+    assert "step=5/10" in lines[-1].splitlines()[-1]
+    monkeypatch.undo()
+    monkeypatch.setattr("train.trainer_parts.progress_bar", TerminalProgress)
+    capsys.readouterr()
+    caplog.set_level("INFO")
+    cli.run(["resume", str(tmp_path / "run")])
+    assert "Validation at 60 px" in capsys.readouterr().out
+    assert f"step 10. Metrics: {tmp_path / 'run' / 'metrics.csv'}" in caplog.text
+    said = caplog.text + "".join(str(each.message) for each in recwarn)
+    for noise in ("GPU available", "log_every_n_steps", "is not empty"):
+        assert noise not in said
