@@ -46,7 +46,9 @@ UNHELPFUL_WARNINGS = (  # of Lightning, as regular expressions
     "Set a lower value for log_every_n_steps",  # of epochs of few batches
     "Checkpoint directory .* exists and is not empty",  # of every resumed run
 )
-UNHELPFUL_LINES = re.compile(r"seamless cloud|GPU available: .* used: False|TPU available: False|Loading `train_dataloader` to estimate")
+UNHELPFUL_LINES = re.compile(
+    r"seamless cloud|GPU available: .* used: False|TPU available: False|Loading `train_dataloader` to estimate"
+)
 
 
 COMMANDS = {

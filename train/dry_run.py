@@ -156,7 +156,7 @@ def epochs_line(epochs: float, batches: int, data: ImageData, loader: Any) -> st
     text = f"{epochs:.3g} epoch{'' if epochs == 1 else 's'} of {batches} batch{'' if batches == 1 else 'es'}"
     text += f" of {data.batch_size}"
     order = getattr(loader, "order", None)  # of a subclass's own loader nothing is known
-    if data.stored is None or order is None or (left := order.size - batches * order.step) <= 0:
+    if data.task is not None or order is None or (left := order.size - batches * order.step) <= 0:
         return text
     others = ", others each time" if order.shuffle else ""
     return f"{text}; {left} of {order.size} images are left out of each epoch{others}"
