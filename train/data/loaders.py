@@ -29,7 +29,8 @@ class Loaders(L.LightningDataModule):
     batch_size: int
     workers: int
     seed: int
-    _loader: ResumableLoader | None = None
+    # jsonargparse reads annotations by the names of a subclass's module, where there is no ResumableLoader.
+    _loader: Any = None
     _resume: dict[str, int] | None = None
 
     def train_dataset(self) -> Dataset[tuple[Tensor, int]]:
