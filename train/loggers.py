@@ -119,10 +119,15 @@ class MetricsCSV(Logger):
             rows = self.read()
             self.columns += new
             self.rewrite(rows)
-        with self.path.open("r+", newline="") as file:
-            file.truncate(self.length)
-            file.seek(0, 2)
-            csv.DictWriter(file, self.columns, restval="").writerow(self.row)
+        try:
+            with self.path.open("r+", newline="") as file:
+                file.truncate(self.length)
+                file.seek(0, 2)
+                csv.DictWriter(file, self.columns, restval="").writerow(self.row)
+        except OSError as error:  # of a full disk, without the name of the file
+            raise OSError(
+                error.errno, f"{error.strerror}; the rows before this one are kept", str(self.path)
+            ) from error
 
     def read(self) -> list[dict[str, Any]]:
         """Return the rows before the one that is being written."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 
 import pytest
 
@@ -59,6 +60,20 @@ def test_validation_after_a_training_that_has_ended(tmp_path):
         ("2.0", ""),
         ("", "0.5"),
     ]
+
+
+def test_table_on_a_full_disk(tmp_path, monkeypatch):
+    log = MetricsCSV(tmp_path / "metrics.csv")
+    log.begin(0)
+    log.log_metrics({"train/loss": 1}, 0)
+
+    def fill(writer, row):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(csv.DictWriter, "writerow", fill)
+    with pytest.raises(OSError, match=r"No space left on device; the rows before this one are kept.*metrics\.csv"):
+        log.log_metrics({"train/loss": 2}, 1)
+    assert [row["train/loss"] for row in rows(log.path)] == ["1.0"]
 
 
 def test_hyper_parameters_after_tensorboard_was_closed(tmp_path):
