@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from train.command_line import printable, user_message
+from train.data.images import Transformed
 from train.data.module import ImageData
 from train.data.sources import ClassFolders
 from train.data_check import check_test_classes
@@ -96,6 +97,14 @@ def test_balanced_weights_of_labels_out_of_range():
     for labels in ([0, 1, 2], [0, -1, 1]):
         with pytest.raises(ValueError, match="2 are numbered from 0"):
             class_weights(LossConfig(class_weights="balanced"), 2, torch.tensor(labels))
+
+
+@pytest.mark.parametrize("label", ["cat", None])
+def test_label_that_is_no_number(label):
+    items = [(torch.zeros(3, 4, 4, dtype=torch.uint8), 0), (torch.zeros(3, 4, 4, dtype=torch.uint8), label)]
+    images = Transformed(items, torch.tensor([1]), lambda image: image, 3, 2)
+    with pytest.raises(ValueError, match="item 1 of the data is no image with the number of its class"):
+        images[0]
 
 
 def test_names_of_files_in_one_line():
