@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import sys
-import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tabulate import tabulate
 
 from eval.tables import cell_text, csv_table, latex_table, markdown_cell
-from performer_string.utils.files import write_aside
+from performer_string.utils.files import check_writable, write_aside
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +41,7 @@ def environment(arguments: Sequence[str], device: torch.device) -> list[str]:
 
 def write_csv(path: Path, rows: Sequence[Row], header: Sequence[str]) -> None:
     """Write rows as CSV under lines of comment; a file is whole or not there."""
-    with write_aside(path) as partial, partial.open("w", newline="") as file:
+    with write_aside(path) as partial, partial.open("w", newline="", errors="backslashreplace") as file:
         file.writelines(f"# {line}\n" for line in header)
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
@@ -74,7 +73,7 @@ class Report:
     """
 
     def __init__(self, folder: Path, name: str, header: Sequence[str]):
-        check_writable(folder)
+        check_writable("--out", folder)
         self.header = header
         self.csv = folder / f"{name}.csv"
         self.partial = folder / f"{name}.partial.csv"
@@ -128,16 +127,6 @@ def results_of(paths: Sequence[Path]) -> Path:
         return first.parent / "results"
     run = first.parents[1] if in_run else first
     return (run.parent if len(paths) > 1 else run) / "results"
-
-
-def check_writable(folder: Path) -> None:
-    """Raise a ValueError where results could not be written."""
-    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    try:
-        with tempfile.TemporaryFile(dir=existing):
-            pass
-    except OSError as error:
-        raise ValueError(f"--out {folder}: {existing} is not a folder that can be written to ({error}).") from error
 
 
 def is_of_command(path: Path, header: Sequence[str]) -> bool:

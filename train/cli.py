@@ -192,6 +192,7 @@ def explain_lightning(error: Exception) -> str | None:
     is_lightnings = isinstance(error, MisconfigurationException | NonFiniteLossError) or (
         (isinstance(error, RuntimeError) and message.startswith("Early stopping conditioned on metric"))
         or (isinstance(error, ModuleNotFoundError) and package)
+        or (isinstance(error, TypeError) and message.startswith("`devices`"))
     )
     return message if is_lightnings else None
 

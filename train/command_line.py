@@ -6,13 +6,16 @@ import difflib
 import errno
 import importlib
 import os
+import re
 import shlex
 import sys
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 PATH_ERRORS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
+RAISED = re.compile(r"^[\w.]+Error: ", re.MULTILINE)  # where a traceback ends and a message begins
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.ENAMETOOLONG}
 
 
@@ -48,8 +51,16 @@ def user_message(error: Exception) -> str | None:
     """Return what to say of a wrong value, path or disk, which a user can fix; None of any other error."""
     if not isinstance(error, (ValueError, *PATH_ERRORS)) and getattr(error, "errno", None) not in DISK_ERRORS:
         return None
-    message = str(error)  # a process that loads images adds its traceback
-    return message.strip().rpartition("Error: ")[2] if "in DataLoader worker process" in message else message
+    message = str(error).strip()
+    if "in DataLoader worker process" not in message:
+        return message
+    return re.split(RAISED, message)[-1]  # a process that loads images puts its traceback before it
+
+
+def printable(text: str) -> str:
+    """Return text, as the name of a file, in one line: control characters and bytes that are no UTF-8 are escaped."""
+    valid = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(c.encode("unicode_escape").decode() if unicodedata.category(c) == "Cc" else c for c in valid)
 
 
 @contextmanager

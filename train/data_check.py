@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Iterator
@@ -11,10 +12,12 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
+from train.command_line import printable
 from train.data.folders import classes_in
 from train.data.loader import ignore_stop_signals
 from train.data.module import ImageData
 
+log = logging.getLogger(__name__)
 FOLDERS = {"folder", "imagenet"}  # sources whose classes are the folders in `train` and in `test` or `val`
 
 
@@ -73,7 +76,7 @@ def check_images(data: ImageData) -> None:
     """Write every image that cannot be read to stdout; exit with status 1 if there is one."""
     broken = broken_images(data)
     for path, reason in broken:
-        print(f"{path}: {reason}")
+        print(f"{printable(path)}: {reason}")
     if broken:
         sys.stderr.write(f"error: {len(broken)} images cannot be read: repair them, or take them away.\n")
         raise SystemExit(1)
@@ -91,6 +94,12 @@ def check_test_classes(data: ImageData) -> None:
         return
     held = [root / name for name in ("test", "val") if (root / name).is_dir() and classes_in(root / name)]
     if not held:
+        flat = [root / name for name in ("test", "val") if (root / name).is_dir() and any((root / name).iterdir())]
+        if flat:
+            log.warning(
+                f"{flat[-1]} has no folders of classes, so that no model is tested on it: move each image into "
+                f"a folder of its class. Validation is held out of {root / 'train'}."
+            )
         return
     train, test = (set(classes_in(folder)) for folder in (root / "train", held[0]))
     lacks = [

@@ -15,6 +15,7 @@ from torch.compiler import list_backends
 
 from performer_string import ViTConfig
 from performer_string.models.checkpoint import find_checkpoint
+from performer_string.utils.files import check_writable
 from performer_string.utils.registry import lookup
 from train import slurm
 from train._compat import AskedSettingsCLI
@@ -144,6 +145,8 @@ class TrainingCLI(AskedSettingsCLI):
                     Namespace(class_path=own, init_args=Namespace(folder="", left_out=["epoch"])),
                     *asked,
                 ]
+        if fits and not config.ckpt_path and 0 in (config.trainer.max_epochs, config.trainer.max_steps):
+            raise ValueError("trainer.max_epochs or trainer.max_steps is 0, so that there is nothing to train.")
         self.choose_run(config)
         if not fits:
             self.save_config_callback = None  # the run's configuration stays, for `resume`
@@ -193,6 +196,7 @@ class TrainingCLI(AskedSettingsCLI):
         first, new = not rank_zero_only.rank, folder is None or not folder.exists()  # type: ignore[attr-defined]
         if first and (fits or folder is None):  # the other processes write nothing
             folder = folder or make_run_folder()
+            check_writable("--run_dir", folder)
             clean_up_at_exit(folder, new)
         folder = folder or Path("runs")
         config.run_dir = str(folder)

@@ -10,6 +10,7 @@ from typing import Any
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
+from torch.utils.tensorboard import FileWriter
 from torch.utils.tensorboard.summary import hparams
 
 from performer_string.utils.files import write_aside
@@ -37,8 +38,12 @@ class RunTensorBoard(TensorBoardLogger):
     def log_hyperparams(self, params: Any, metrics: Mapping[str, float] | None = None, step: int | None = None) -> None:
         """Write hyper-parameters once their metrics are there, which are the last values of curves."""
         if metrics:
+            open_one = self.experiment.file_writer
+            writer = open_one or FileWriter(self.log_dir)  # Lightning has closed it where the training had ended before
             for summary in hparams(params, dict(metrics)):
-                self.experiment.file_writer.add_summary(summary)
+                writer.add_summary(summary)
+            if open_one is None:
+                writer.close()
 
 
 class MetricsCSV(Logger):
@@ -55,6 +60,7 @@ class MetricsCSV(Logger):
         self.path = path
         self.columns = ["step"]
         self.row: dict[str, Any] = {}
+        self.begun = False
         self.length = 0  # of the file in bytes without the row
 
     @property
@@ -76,7 +82,7 @@ class MetricsCSV(Logger):
         Args:
             step: that is trained next, from 0.
         """
-        self.row, rows = {}, []
+        self.row, self.begun, rows = {}, True, []
         if self.path.is_file():
             with self.path.open(newline="") as file:
                 reader = csv.DictReader(file)
@@ -103,6 +109,8 @@ class MetricsCSV(Logger):
         """Add metrics to the row of their step, which is on disk when this returns."""
         if step is None:
             return
+        if not self.begun:  # a validation that makes up for one of a training that has ended
+            self.begin(step + 1)
         if self.row and self.row["step"] != step:
             self.row, self.length = {}, self.path.stat().st_size
         self.row |= {"step": step, **{name: float(f"{float(value):.7g}") for name, value in metrics.items()}}
@@ -111,10 +119,15 @@ class MetricsCSV(Logger):
             rows = self.read()
             self.columns += new
             self.rewrite(rows)
-        with self.path.open("r+", newline="") as file:
-            file.truncate(self.length)
-            file.seek(0, 2)
-            csv.DictWriter(file, self.columns, restval="").writerow(self.row)
+        try:
+            with self.path.open("r+", newline="") as file:
+                file.truncate(self.length)
+                file.seek(0, 2)
+                csv.DictWriter(file, self.columns, restval="").writerow(self.row)
+        except OSError as error:  # of a full disk, without the name of the file
+            raise OSError(
+                error.errno, f"{error.strerror}; the rows before this one are kept", str(self.path)
+            ) from error
 
     def read(self) -> list[dict[str, Any]]:
         """Return the rows before the one that is being written."""

@@ -109,7 +109,7 @@ def class_weights(config: LossConfig, classes: int, labels: Tensor | None) -> Te
         labels: of the training images; None for a source that does not list them.
 
     Raises:
-        ValueError: another number of weights than classes, or `balanced` without labels.
+        ValueError: another number of weights than classes, or `balanced` without labels or with ones out of range.
     """
     weights = config.class_weights
     if weights is None:
@@ -120,6 +120,8 @@ def class_weights(config: LossConfig, classes: int, labels: Tensor | None) -> Te
                 "class_weights: balanced needs a source that lists its labels (targets), and this one draws or streams "
                 "its images. Give a number for each class."
             )
+        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+            raise ValueError(f"the labels go from {labels.min()} to {labels.max()}: {classes} are numbered from 0.")
         return balanced_weights(labels, classes)
     if len(weights) != classes:
         raise ValueError(f"class_weights has to hold {classes} numbers, one for each class, not {len(weights)}.")

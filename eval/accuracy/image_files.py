@@ -32,7 +32,7 @@ def find_images(paths: Sequence[Path]) -> list[str]:
         ValueError: a path that does not exist, or a folder without an image.
     """
     found: dict[str, str] = {}
-    for path in paths:
+    for path in (path.expanduser() for path in paths):  # a shell leaves ~ in quotes
         if path.is_dir():
             inside = {real: file for real, file in files_in(str(path)).items() if Path(file).suffix.lower() in ENDINGS}
             if not inside:
@@ -51,6 +51,11 @@ def whole_patches(image: Tensor, patch: Sequence[int]) -> Tensor:
     small = any(wanted > side for wanted, side in zip(size, image.shape[1:], strict=True))
     result: Tensor = Cover((size[0], size[1]))(image) if small else v2.functional.center_crop(image, list(size))
     return result
+
+
+def natively(image: Any, transform: Callable[[Any], Tensor], patch: Sequence[int]) -> Tensor:
+    """Return an image at its own size, in whole patches, through a transform that leaves its size."""
+    return whole_patches(transform(image), patch)
 
 
 class ImageFiles(Dataset[Tensor | str]):

@@ -15,6 +15,7 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,9 @@ from eval.accuracy.image_files import (
     ImageFiles,
     find_images,
     group_by_size,
+    natively,
     probabilities,
     read_in_chunks,
-    whole_patches,
 )
 from eval.argument_types import image_size, number_of_images, positive_int
 from eval.models import class_names, load_model, preprocessing_of
@@ -40,6 +41,7 @@ from performer_string import ViT, fold
 from performer_string.models.checkpoint import find_checkpoint
 from performer_string.models.config import patch_and_image
 from performer_string.utils.files import write_aside
+from train.command_line import printable
 from train.data.sizes import Size
 
 SHOWN_LINES, SHOWN_IMAGES = 30, 24  # in the table, and in the picture
@@ -102,13 +104,10 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     """Yield a row for each file, in the order of their folders and names."""
     vit = load_model(options.checkpoint[0])
     preprocessing, names = preprocessing_of(vit, options.checkpoint[0]), class_names(vit)
+    transform = vit.transform(options.size)
     if options.native:
-        plain = preprocessing.transform(None)
-        files = ImageFiles(
-            find_images(options.paths), lambda image: whole_patches(plain(image), vit.patch), preprocessing.background
-        )
-    else:
-        files = ImageFiles(find_images(options.paths), vit.transform(options.size), preprocessing.background)
+        transform = partial(natively, transform=preprocessing.transform(None), patch=vit.patch)  # goes to workers
+    files = ImageFiles(find_images(options.paths), transform, preprocessing.background)
     vit = (fold(vit) if options.fold else vit).to(device)
     read: list[str] = []
     top, most_tokens = min(options.top, len(names)), options.batch_size * math.prod(vit.train_grid)
@@ -118,7 +117,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             found = iter(zip(images, answers(vit, images, most_tokens), strict=True))
             for path, image in zip(files.paths[number * options.batch_size :], chunk, strict=False):
                 if isinstance(image, str):
-                    bar.write(f"skipped {path}: {image}", file=sys.stderr)
+                    bar.write(f"skipped {printable(path)}: {image}", file=sys.stderr)
                     yield make_row(path, top, error=image)
                 else:
                     read.append(path)
@@ -158,7 +157,9 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     lines: list[Row] = []
     for row in rows[:SHOWN_LINES]:
         cells = [f"{name} {100 * p:.1f} %" for name, p in answers_in(row)] or ["not read", *[""] * (ranks - 1)]
-        lines.append({"image": row["image"], "px": row["resolution"], **{str(i + 1): c for i, c in enumerate(cells)}})
+        lines.append(
+            {"image": printable(row["image"]), "px": row["resolution"], **{str(i + 1): c for i, c in enumerate(cells)}}
+        )
     return lines
 
 
@@ -198,7 +199,7 @@ def plot(rows: Sequence[Row]) -> Figure:
     tiles = []
     for row in [row for row in rows if row["error"] == ""][:SHOWN_IMAGES]:
         lines = [
-            shorten(Path(row["image"]).name),
+            shorten(printable(Path(row["image"]).name)),
             *(f"{shorten(n, 15)} {100 * p:.0f} %" for n, p in answers_in(row)[:2]),
         ]
         tiles.append(Tile(picture_of(row["image"]), "\n".join(lines)))

@@ -131,5 +131,7 @@ def open_image(path: str, background: Sequence[int] = BACKGROUND) -> Image.Image
             return as_rgb(Image.open(file), background)
     except OSError:
         raise
+    except Image.DecompressionBombError as error:
+        raise OSError(f"it is larger than Pillow reads: {str(error).partition(',')[0]}. Make it smaller") from error
     except Exception as error:  # Pillow raises many types: a damaged chunk is a SyntaxError
         raise OSError(f"{type(error).__name__}: {error}") from error

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from performer_string.models.published import CONFIG, WEIGHTS, PublishedError, read_published
-from performer_string.utils.renames import rename_weights
+from performer_string.utils.renames import rename_weights, unwrap_weights
 
 FILES = ("checkpoints/last.ckpt", "checkpoints/best.ckpt")  # in the folder of a run, in order of preference
 
@@ -77,6 +77,7 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
     for weights in ("state_dict", "current_model_state"):  # the second beside an average of the weights
         if weights in content:
             rename_weights(content[weights])
+            unwrap_weights(content[weights])
     return content
 
 

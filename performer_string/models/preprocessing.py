@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -75,26 +76,27 @@ class Preprocessing:
             ValueError: from the transform, an image of another type or number of channels.
         """
         try:
-            from torchvision.transforms import v2
-
             from performer_string.images.cover import Cover
-            from performer_string.images.reading import as_rgb
+            from performer_string.images.reading import as_rgb as as_rgb  # for Pillow
         except ImportError as error:
             raise ImportError("a transform of images needs torchvision and Pillow: pip install torchvision") from error
-        channels, cover = len(self.mean), None if size is None else Cover((size[0], size[1]))
+        return partial(self.prepare, cover=None if size is None else Cover((size[0], size[1])))  # can be pickled
 
-        def transform(image: Any) -> Tensor:
-            if not isinstance(image, Tensor):
-                rgb = as_rgb(image, self.background)
-                image = v2.functional.pil_to_tensor(rgb.convert("L") if channels == 1 else rgb)
-            if image.dtype != torch.uint8 or image.ndim != 3 or len(image) != channels:
-                raise ValueError(
-                    f"an image has to be a PIL image or a uint8 tensor [C, H, W] of {channels} channels, not "
-                    f"{image.dtype} of shape {list(image.shape)}."
-                )
-            return self.normalise(image if cover is None else cover(image))
+    def prepare(self, image: Any, cover: Callable[[Tensor], Tensor] | None) -> Tensor:
+        """Return one image as `transform` does, where `cover` brings it to its size."""
+        if not isinstance(image, Tensor):
+            from torchvision.transforms import v2
 
-        return transform
+            from performer_string.images.reading import as_rgb
+
+            rgb = as_rgb(image, self.background)
+            image = v2.functional.pil_to_tensor(rgb.convert("L") if len(self.mean) == 1 else rgb)
+        if image.dtype != torch.uint8 or image.ndim != 3 or len(image) != len(self.mean):
+            raise ValueError(
+                f"an image has to be a PIL image or a uint8 tensor [C, H, W] of {len(self.mean)} channels, not "
+                f"{image.dtype} of shape {list(image.shape)}."
+            )
+        return self.normalise(image if cover is None else cover(image))
 
 
 class Preprocessed:

@@ -30,13 +30,14 @@ from performer_string.ops.validation import check_mask
 from performer_string.position.rotation import Rotation
 from performer_string.utils.buffers import place_computed_buffers
 from performer_string.utils.cache import TensorCache
-from performer_string.utils.renames import rename_weights
+from performer_string.utils.renames import rename_weights, unwrap_weights
 from performer_string.utils.seeds import draw_seed, seeded
 
 
 def _rename_weights(model: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Load weights under former names; a function of the module's top level, so that a model can be pickled."""
+    """Load weights under former names, or of a wrapped model; at the top level, so that a model can be pickled."""
     rename_weights(state_dict)
+    unwrap_weights(state_dict, prefix, lambda: model.state_dict().keys())
 
 
 class ViT(Saved, Preprocessed, Placement, nn.Module):

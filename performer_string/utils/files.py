@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,3 +20,18 @@ def write_aside(path: Path) -> Iterator[Path]:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def check_writable(option: str, folder: Path) -> None:
+    """Raise a ValueError where nothing could be written into a folder, which need not be there yet.
+
+    Args:
+        option: of the command line that it was given by, for the message.
+        folder: the folder.
+    """
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise ValueError(f"{option} {folder}: {existing} is not a folder that can be written to ({error}).") from error

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 # Fields of `ViTConfig` and of the trainer's `OptimConfig`.
@@ -22,6 +22,9 @@ NAMES = {
 # Parts of the names of weights.
 WEIGHTS = {".attention.attend.": ".attention.backend."}
 
+# What wrappers put into the names of weights: DataParallel, torch.compile, FSDP, activation checkpointing.
+WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"}
+
 
 def current_name(kind: str, name: str) -> str:
     """Return today's name of something that was renamed, or the name itself."""
@@ -38,3 +41,22 @@ def rename_weights(state_dict: dict[str, Any]) -> None:
     for former, current in WEIGHTS.items():
         for name in [name for name in state_dict if former in name]:
             state_dict[name.replace(former, current)] = state_dict.pop(name)
+
+
+def unwrap_weights(
+    state_dict: dict[str, Any], prefix: str = "", own: Callable[[], Collection[str]] = frozenset[str]
+) -> None:
+    """Take the names of wrappers, as in `module._orig_mod.embed.weight`, out of the names of weights, in place.
+
+    Args:
+        state_dict: weights by name.
+        prefix: of the weights in question.
+        own: returns names after the prefix that stay, since the model has them: a part of it may be wrapped.
+    """
+    inner = {name: name.removeprefix(prefix) for name in state_dict if name.startswith(prefix)}
+    wrapped = {name: rest for name, rest in inner.items() if not WRAPPERS.isdisjoint(rest.split("."))}
+    kept = own() if wrapped else ()
+    for name, rest in wrapped.items():
+        plain = prefix + ".".join(part for part in rest.split(".") if part not in WRAPPERS)
+        if rest not in kept and plain not in state_dict:
+            state_dict[plain] = state_dict.pop(name)

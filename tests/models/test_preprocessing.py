@@ -1,6 +1,7 @@
 """A model carries its classes, and the transform of its validation images."""
 
 import copy
+import pickle
 
 import numpy as np
 import pytest
@@ -84,3 +85,12 @@ def test_checkpoints_hold_it(tmp_path):
 
 def test_classes_of_arrows():
     assert ImageData(size=[72, 72]).preprocessing() == Preprocessing((0.0,), (1.0,), ("up", "left", "down", "right"))
+
+
+def test_transform_can_be_pickled():
+    """Processes that load images get it so, where they are spawned."""
+    model = small_vit()
+    model.preprocessing = Preprocessing((0.4, 0.5, 0.6), (0.2, 0.2, 0.2), ("ant", "bee", "cat"))
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8))
+    transform = model.transform()
+    assert torch.equal(pickle.loads(pickle.dumps(transform))(image), transform(image))

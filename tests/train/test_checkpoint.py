@@ -47,6 +47,19 @@ def test_checkpoint_on_full_disk(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_disk_that_is_full_at_the_end_of_a_checkpoint(tmp_path, monkeypatch):
+    """Torch has other words for it there."""
+
+    def fill(content, place):
+        Path(place).write_bytes(b"half of it")
+        raise RuntimeError("basic_ios::clear: iostream error")
+
+    monkeypatch.setattr(torch, "save", fill)
+    with pytest.raises(OSError, match="as on a full disk"):
+        AtomicCheckpoints().save_checkpoint({"step": 2}, tmp_path / "last.ckpt")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_damaged_checkpoints(whole, tmp_path):
     content = last(whole).read_bytes()

@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 
 import pytest
 import torch
@@ -74,6 +75,9 @@ from train.run_folder import LOCK, LOCK_VARIABLE
         (["--ckpt_path", "nowhere.ckpt"], "there is no checkpoint nowhere.ckpt"),
         (["--trainer.limit_val_batches", "1"], "limit_val_batches 1 would be read as 1.0, which is all batches"),
         (["--compile", "inducter"], "unknown backend of torch.compile 'inducter'. Did you mean 'inductor'?"),
+        (["--trainer.accelerator", "cpu", "--trainer.devices", "[0, 1]"], "error: `devices` selected with `CPU"),
+        (["--trainer.max_epochs", "0"], "there is nothing to train"),
+        (["--trainer.max_steps", "0"], "there is nothing to train"),
         (["--trainer.accelerator", "tpu"], "error: Requirement 'torch_xla"),
         (["--trainer.limit_test_batches=1"], "limit_test_batches 1 would be read as 1.0, which is all batches"),
     ],
@@ -281,3 +285,15 @@ def test_unreadable_image(workers, tmp_path, capsys):
     (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"model": {"vit": vit}, "data": data}))
     output = fails(["fit", "--config", str(tmp_path / "recipe.yaml"), "--run_dir", str(tmp_path / "run")], capsys)
     assert re.search(r"^error: \S+\d\.png cannot be read \(.*\)\. Repair it, or take it away\.$", output, re.MULTILINE)
+
+
+def test_folder_that_cannot_be_written_to(config, tmp_path, capsys, monkeypatch):
+    """Before TensorBoard's thread would print a traceback of its own."""
+
+    def refuse(dir: str) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(dir))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    output = fails(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run")], capsys)
+    assert output.startswith(f"error: --run_dir {tmp_path / 'run'}: {tmp_path} is not a folder that can be written to")
+    assert not (tmp_path / "run").exists()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import errno
 
 import pytest
 
 from tests.helpers.runs import KilledError, fit, kill_in_validation, stop_in
 from train import cli
-from train.loggers import MetricsCSV
+from train.loggers import MetricsCSV, RunTensorBoard
 
 
 def rows(path) -> list[dict[str, str]]:
@@ -44,6 +45,43 @@ def test_rows_that_a_resumed_run_keeps(tmp_path):
     assert [row["step"] for row in rows(log.path)] == ["0", "1", "2", "3", "4", "5"]
     again.begin(0)
     assert rows(log.path) == []
+
+
+def test_validation_after_a_training_that_has_ended(tmp_path):
+    """As where only that was left of a killed run: the table has columns already, and no training begins."""
+    log = MetricsCSV(tmp_path / "metrics.csv")
+    log.begin(0)
+    for step in range(3):
+        log.log_metrics({"train/loss": step}, step)
+    MetricsCSV(log.path).log_metrics({"val/accuracy": 0.5}, 3)
+    assert [(row["train/loss"], row["val/accuracy"]) for row in rows(log.path)] == [
+        ("0.0", ""),
+        ("1.0", ""),
+        ("2.0", ""),
+        ("", "0.5"),
+    ]
+
+
+def test_table_on_a_full_disk(tmp_path, monkeypatch):
+    log = MetricsCSV(tmp_path / "metrics.csv")
+    log.begin(0)
+    log.log_metrics({"train/loss": 1}, 0)
+
+    def fill(writer, row):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(csv.DictWriter, "writerow", fill)
+    with pytest.raises(OSError, match=r"No space left on device; the rows before this one are kept.*metrics\.csv"):
+        log.log_metrics({"train/loss": 2}, 1)
+    assert [row["train/loss"] for row in rows(log.path)] == ["1.0"]
+
+
+def test_hyper_parameters_after_tensorboard_was_closed(tmp_path):
+    log = RunTensorBoard(str(tmp_path))
+    log.log_metrics({"val/accuracy": 0.5}, 0)
+    log.finalize("success")
+    log.log_hyperparams({"seed": 3}, {"val/accuracy": 0.5})
+    assert any(b"_hparams_" in path.read_bytes() for path in tmp_path.glob("events*"))
 
 
 def training(path) -> list[dict[str, str]]:

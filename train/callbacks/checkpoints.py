@@ -39,7 +39,7 @@ class AtomicCheckpoints(TorchCheckpointIO):
             with write_aside(Path(path)) as partial:
                 torch.save(checkpoint, partial)
         except RuntimeError as error:
-            if "inline_container" not in str(error):
+            if not any(words in str(error) for words in ("inline_container", "iostream error")):
                 raise
             text = "could not be written, as on a full disk; the checkpoint before it, if there was one, is still there"
             raise OSError(errno.ENOSPC, text, str(path)) from error  # torch's writer of files says nothing of disks

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+
+from performer_string.utils.log import warn_once
+from train.command_line import printable
+
+log = logging.getLogger(__name__)
 
 NOT_LOOKED_INTO = {"__MACOSX", "@eaDir", "$RECYCLE.BIN"}  # copies and thumbnails that systems make, beside hidden ones
 
@@ -17,6 +23,27 @@ def is_hidden(name: str) -> bool:
 def classes_in(folder: Path) -> list[str]:
     """Return the names of a folder's folders in their order, without hidden ones."""
     return sorted(inside.name for inside in folder.iterdir() if inside.is_dir() and not is_hidden(inside.name))
+
+
+def check_class_names(folder: str | Path, names: Iterable[str]) -> None:
+    """Warn of names of classes that look alike; they differ in case, or in spaces at their ends.
+
+    Raises:
+        ValueError: a name that is not UTF-8, which no table or configuration can hold.
+    """
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        if printable(name) != name:
+            shown = printable(os.path.join(folder, name))
+            raise ValueError(
+                f"the name of the folder {shown} has bytes that are no text, or control characters: rename it."
+            )
+        alike.setdefault(name.strip().casefold(), []).append(name)
+    for group in alike.values():
+        if len(group) > 1:
+            shown = " and ".join(map(repr, group))
+            text = f"{folder}: {shown} are taken for different classes. Rename one of them where they are not."
+            warn_once(log, f"{folder} {shown}", text)
 
 
 def files_in(folder: str) -> dict[str, str]:

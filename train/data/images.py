@@ -9,6 +9,8 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
+from train.command_line import printable
+
 AUGMENTATIONS = {
     "pad-crop": lambda size: v2.RandomCrop(size, padding=max(1, size[0] // 8)),
     "resized-crop": lambda size: v2.RandomResizedCrop(size, scale=(0.35, 1.0), antialias=True),
@@ -53,10 +55,15 @@ class Transformed(Dataset[tuple[Tensor, int]]):
         except OSError as error:
             files = getattr(self.dataset, "samples", None)
             name = f"image {number}" if files is None else files[number][0]
-            raise UnreadableImageError(f"{name} cannot be read ({error}). Repair it, or take it away.") from error
+            raise UnreadableImageError(
+                f"{printable(name)} cannot be read ({error}). Repair it, or take it away."
+            ) from error
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise ValueError(f"item {number} of the data has to be a pair (image, class), not a {type(item).__name__}.")
-        image, label = self.transform(item[0]), int(item[1])
+        try:
+            image, label = self.transform(item[0]), int(item[1])
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"item {number} of the data is no image with the number of its class: {error}") from error
         if image.dtype != torch.uint8 or image.ndim != 3 or len(image) != self.channels:
             raise ValueError(
                 f"image {number} of the data is {image.dtype} of shape {list(image.shape)}: it has to be a PIL image "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from torchvision.datasets import VisionDataset
 from performer_string.images.normalisation import BACKGROUND, NORMALISATION
 from performer_string.images.reading import open_image
 from performer_string.utils.log import warn_once
-from train.data.folders import classes_in, labelled_images
+from train.data.folders import check_class_names, classes_in, labelled_images
 from train.data.hub import hub_images, webdataset_images
 
 log = logging.getLogger(__name__)
@@ -103,7 +104,10 @@ class ClassFolders(datasets.ImageFolder):
     def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
         classes = classes_in(Path(directory))
         if not classes:
-            raise FileNotFoundError(f"there is no folder in {directory}.")
+            images = sum(Path(entry).suffix.lower() in ENDINGS for entry in os.listdir(directory))
+            sort = f", but {images} images: move each into a folder of its class, as valprep.sh does for ImageNet's"
+            raise FileNotFoundError(f"there is no folder in {directory}{sort if images else ''}.")
+        check_class_names(directory, classes)
         return classes, {name: number for number, name in enumerate(classes)}
 
 
@@ -236,9 +240,10 @@ def open_source(name: str, root: Path, train: bool, download: bool = False) -> V
     try:
         return source.build(root, train, download)
     except (FileNotFoundError, RuntimeError, OSError) as error:
+        place = "" if root.is_absolute() else f" in {Path.cwd()}"
         offer = " Or let training download it: --data.download true." if source.build is not image_folder else ""
         raise FileNotFoundError(
-            f"{name}: no usable {'training' if train else 'test'} set under {root} ({error}).\n"
+            f"{name}: no usable {'training' if train else 'test'} set under {root}{place} ({error}).\n"
             f"Put there: {source.where.format(root=root)}.{offer} Another place: --data.root DIR "
             f"in training, --root DIR in an evaluation."
         ) from error

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -198,3 +200,27 @@ def test_shrunk_images_are_said_to_be(positions, options, said, tmp_path, images
     main(["predict", str(run), str(images), *options])
     shrunk = "2 images were shrunk to 60 px. The model's positions extrapolate"  # "two" and "three"
     assert (shrunk in capsys.readouterr().err) == said
+
+
+def test_names_of_files_that_are_hard_to_print(tmp_path, images, capsys, monkeypatch):
+    """The table is a line for each, the CSV file is UTF-8, and the JSON file has the names themselves."""
+    run = save(tmp_path / "run").parents[1]
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))  # a shell leaves ~ in quotes
+    content = (images / "one.png").read_bytes()
+    names = [b"new\nline.png", b"\xff.PNG", "\U0001f600 $x$.png".encode(), b"cut\xfe.png"]
+    try:
+        for name in names:
+            Path(os.fsdecode(os.fsencode(tmp_path / "home") + b"/" + name)).write_bytes(content)
+    except OSError:
+        pytest.skip("file names have to be UTF-8 here")
+    Path(os.fsdecode(os.fsencode(tmp_path / "home") + b"/cut\xfe.png")).write_bytes(content[:90])
+    with pytest.raises(SystemExit):
+        main(["predict", str(run), "~"])
+    out, err = capsys.readouterr()
+    assert r"new\nline.png " in out
+    assert r"\xff.PNG " in out
+    assert r"cut\xfe.png: image file is truncated" in err
+    (tmp_path / "run" / "results" / "predict.csv").read_bytes().decode("utf-8")
+    listed = json.loads((tmp_path / "run" / "results" / "predict.json").read_text())["images"]
+    assert {os.fsencode(Path(image["image"]).name) for image in listed} == {*names}
