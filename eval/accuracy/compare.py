@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     checkpoints.add_models(parser, "checkpoint", metavar="RUN")
     checkpoints.add_image_arguments(parser)
     parser.add_argument("--reference", help="that differences are to, a run without -seedN (default: the first one)")
-    parser.add_argument("--target", type=float, help="accuracy in % of validation, to say how long it took")
+    parser.add_argument("--target", type=float, help="accuracy in %% of validation, to say how long it took")
     parser.add_argument("--fresh", action="store_true", help="measure again what was measured before")
 
 

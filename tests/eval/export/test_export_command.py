@@ -17,9 +17,11 @@ from performer_string import ENCODINGS, FEATURE_MAPS, LOCALITIES, fold
 from performer_string.layers.values import VALUE_MAPS
 from tests.helpers.checkpoints import CONFIG, save
 from tests.helpers.small_vit import vit
+from tests.helpers.thorough import sampled
 from train.data.sizes import Size
 
 SIZES = [Size(16, 24), Size(32, 24)]
+ALWAYS = {"absolute", "rope-mixed", "circulant-string", "pate-so4"}  # of the encodings
 NO_ONNX = {"liere": "linalg_matrix_exp", "cayley-string": "linalg_inv"}
 
 
@@ -51,7 +53,7 @@ def fails(arguments, capsys) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ENCODINGS if name not in NO_ONNX])
+@pytest.mark.parametrize("name", sampled([name for name in ENCODINGS if name not in NO_ONNX], ALWAYS))
 def test_every_encoding_map_and_value_map_of_any_size(name, tmp_path):
     """Each with another feature map and value map, in turn, so that every part is in one of the models."""
     number = list(ENCODINGS).index(name)
@@ -76,7 +78,7 @@ def test_encodings_that_onnx_lacks_an_operation_for(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", LOCALITIES)
+@pytest.mark.parametrize("name", sampled(LOCALITIES, {"gaussian"}))
 def test_distance_decays_have_a_graph_for_each_size(name, tmp_path):
     """Two of them with linear attention, which needs other graphs, and two with softmax."""
     attention = ("linear", "softmax")[list(LOCALITIES).index(name) % 2]
