@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import bootstrap
 
 RESAMPLES = 2000
 CONFIDENCE = 0.95
@@ -54,6 +53,8 @@ def over_images(differences: NDArray[np.float64], rng: np.random.Generator) -> t
     mean = float(differences.mean())
     if np.ptp(differences) == 0:  # all alike: there is nothing to draw
         return mean, mean, mean
+    from scipy.stats import bootstrap
+
     batch = max(1, IMAGES_AT_A_TIME // len(differences))
     interval = bootstrap(
         (differences,), np.mean, n_resamples=RESAMPLES, batch=batch, method="percentile",

@@ -8,9 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from scipy.stats import binomtest
 from torch import Tensor
-from torchmetrics.functional.classification import multiclass_confusion_matrix
 
 from eval.checkpoints import batches
 from eval.models import class_names
@@ -61,6 +59,8 @@ class Answers:
 
     def confusion(self) -> Tensor:
         """Return how many images of each class (rows) have each answer (columns), [classes, classes]."""
+        from torchmetrics.functional.classification import multiclass_confusion_matrix
+
         return multiclass_confusion_matrix(self.predicted, self.targets, len(self.classes))
 
     def most_confident_errors(self, count: int) -> list[int]:
@@ -125,6 +125,8 @@ def mcnemar(only_one: int, only_other: int) -> float:
     Args:
         only_one, only_other: images on which one model is right and the other wrong.
     """
+    from scipy.stats import binomtest
+
     discordant = only_one + only_other
     return float(binomtest(only_one, discordant).pvalue) if discordant else 1.0
 

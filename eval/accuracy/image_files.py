@@ -11,15 +11,12 @@ from typing import Any
 from PIL import UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
-from torchvision.transforms import v2
 
 from performer_string import ViT, batch_images
-from performer_string.images.cover import Cover
 from performer_string.images.reading import open_image
 from performer_string.layers.backends import PerformerPytorchBackend
 from train.data.folders import files_in
 from train.data.loader import ignore_stop_signals
-from train.data.sources import ENDINGS
 
 
 def find_images(paths: Sequence[Path]) -> list[str]:
@@ -31,6 +28,8 @@ def find_images(paths: Sequence[Path]) -> list[str]:
     Raises:
         ValueError: a path that does not exist, or a folder without an image.
     """
+    from train.data.sources import ENDINGS  # which imports torchvision
+
     found: dict[str, str] = {}
     for path in (path.expanduser() for path in paths):  # a shell leaves ~ in quotes
         if path.is_dir():
@@ -47,6 +46,10 @@ def find_images(paths: Sequence[Path]) -> list[str]:
 
 def whole_patches(image: Tensor, patch: Sequence[int]) -> Tensor:
     """Return the middle of an image [C, H, W] that is whole patches; an image below one patch is enlarged to it."""
+    from torchvision.transforms import v2
+
+    from performer_string.images.cover import Cover
+
     size = tuple(max(side // p, 1) * p for side, p in zip(image.shape[1:], patch, strict=True))
     small = any(wanted > side for wanted, side in zip(size, image.shape[1:], strict=True))
     result: Tensor = Cover((size[0], size[1]))(image) if small else v2.functional.center_crop(image, list(size))

@@ -14,7 +14,6 @@ from torch import Tensor
 from eval.accuracy.contact_sheet import shorten
 from eval.plotting.style import VERMILLION, placed_figure, width_or
 from eval.report import Row, unique
-from performer_string.images.cover import Cover
 from performer_string.images.reading import open_image
 from train.data.sizes import Size
 
@@ -44,6 +43,8 @@ def keep_picture(name: str, size: Size, image: Tensor) -> None:
 
 def picture_of(name: str, size: Size) -> Picture | None:
     """Return the grey picture of an image at a size; None where there is none any more."""
+    from performer_string.images.cover import Cover  # which imports torchvision
+
     if (name, size) in _EXAMPLES:
         return _EXAMPLES[name, size]
     if not Path(name).is_file():

@@ -33,7 +33,6 @@ from performer_string import ViT
 from performer_string.images.reading import open_image
 from performer_string.models.checkpoint import find_checkpoint
 from train.data.sizes import Size
-from train.data.sources import ENDINGS
 
 KINDS = ("query", "class", "rollout")
 
@@ -42,6 +41,8 @@ class ModelsAndImage(argparse.Action):
     """Tell the models of the positional arguments from the image, by the endings of images."""
 
     def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
+        from train.data.sources import ENDINGS  # which imports torchvision
+
         images = [path for path in values if path.suffix.lower() in ENDINGS]
         namespace.image = images
         namespace.checkpoint = [find_checkpoint(path) for path in values if path not in images]
