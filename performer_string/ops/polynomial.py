@@ -40,13 +40,14 @@ def polynomial_attention(
     """
     dtype = torch.promote_types(full_precision(q).dtype, full_precision(k).dtype)
     a, b, width = q.to(dtype), k.to(dtype), v.shape[-1]
-    weights = None if key_bias is None else key_weights(key_bias, key_mask).to(dtype)  # [B, H, N, 1]
-    if key_mask is not None and weights is None:
-        weights = key_mask[:, None, :, None].to(dtype)
     if kernel.lower:
         a, b = (torch.cat([x * kernel.scale**0.5, x.new_ones(*x.shape[:-1], 1)], dim=-1) for x in (a, b))
-    if key_bias is not None and weights is not None:
-        b = b * weights.sqrt()  # squares to the weight
+    weights = None  # of the keys, [B, H, N, 1]
+    if key_bias is not None:
+        roots = key_weights(key_bias, key_mask, degree=2).to(dtype)  # a root of a weight of zero has no gradient
+        b, weights = b * roots, roots.square()
+    elif key_mask is not None:
+        weights = key_mask[:, None, :, None].to(dtype)
     if key_mask is not None:
         b = b.masked_fill(~key_mask[:, None, :, None], 0.0)
     a_norm = a.detach().norm(dim=-1, keepdim=True).clamp_min(least_norm(dtype))  # [B, H, Nq, 1]

@@ -169,3 +169,16 @@ def test_a_map_without_a_closed_form_goes_by_features(monkeypatch):
     by_kernel = linear_attention(q, k, v, phi)
     monkeypatch.setattr(PolynomialFeatures, "polynomial_kernel", lambda self: None)
     compare(linear_attention(q, k, v, phi), by_kernel, [q, k, v])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_biases_far_apart_have_gradients(choose, form):
+    """The weight of a key may be zero in float32."""
+    choose(form)
+    q, k, v = (x.detach().float().requires_grad_() for x in draw((1, 2, 5, 4)))
+    bias = torch.tensor([0.0, -300.0, -1.0, -1000.0, 2.0]).expand(1, 2, 5).clone().requires_grad_()
+    phi = build_feature_map("polynomial", head_dim=4, num_heads=2, lower=True)
+    out = linear_attention(q, k, v, phi, key_bias=bias)
+    fq, fk = (reference.polynomial_features(x, phi.scale, True) for x in (q, k))
+    expected = reference.attend(reference.linear_weights(fq, fk, None, bias), v)
+    compare(out, expected, [q, k, v, bias], rtol=1e-4, atol=1e-5)
