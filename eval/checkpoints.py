@@ -7,19 +7,19 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from eval.argument_types import WithoutRepetitions, image_size, number_of_images
 from eval.report import MAJORITY, Row
-from eval.statistics import check_seeds, differing_keys, wilson_interval, without_seed
+from eval.statistics import check_seeds, differing_keys, without_seed
 from performer_string.models.checkpoint import find_checkpoint, is_published
 from train import testing
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import Size, ascending
+from train.intervals import accuracy_percent
 
 NO_CHECKPOINTS = {".csv", ".json", ".jsonl", ".log", ".md", ".png", ".pdf", ".svg", ".tex", ".txt", ".yaml", ".yml"}
 
@@ -182,31 +182,12 @@ def batches(
     yield from testing.batches(trained, size, options.split, options.images, device, title)
 
 
-class ImageResults(NamedTuple):
-    """What a model makes of each image.
-
-    Attributes:
-        right: whether its class is the most probable one, bool [N].
-        loss: cross-entropy, [N].
-    """
-
-    right: Tensor
-    loss: Tensor
-
-
-@torch.inference_mode()
 def measure_images(
     trained: Trained, size: Size, options: argparse.Namespace, device: torch.device, title: str = ""
-) -> ImageResults:
+) -> testing.ImageResults:
     """Return what a model makes of each image of a size; arguments as of `batches`."""
-    vit = trained.classifier.vit.to(device)
-    right, loss = [], []
-    with vit.cached():
-        for images, targets in batches(trained, size, options, device, title):
-            logits = vit(images).float().cpu()
-            right.append(logits.argmax(-1) == targets)
-            loss.append(F.cross_entropy(logits, targets, reduction="none"))
-    return ImageResults(torch.cat(right), torch.cat(loss))
+    title = f"{trained.name} at {size}{title}"
+    return testing.measure_images(trained, size, options.split, options.images, device, title)
 
 
 def count_right(
@@ -220,14 +201,10 @@ def count_right(
 def accuracy_columns(trained: Trained, right: int, total: int, split: str) -> dict[str, Any]:
     """Return an accuracy in % with its interval, the split, the majority baseline and the training resolution.
 
-    Values have more digits than tables show, so that nothing is rounded twice.
+    Its numbers are those of `accuracy_percent`.
     """
-    low, high = wilson_interval(right, total)
     return {
-        "accuracy": round(100 * right / total, 4),
-        "low": round(100 * low, 4),
-        "high": round(100 * high, 4),
-        "images": total,
+        **accuracy_percent(right, total),
         "split": split,
         MAJORITY: round(100 * trained.data.majority_accuracy(split), 4),
         "trained at": Size.of(trained.data.size),

@@ -6,6 +6,7 @@ from os import PathLike
 
 from performer_string import Preprocessing, ViT
 from performer_string.models.checkpoint import find_checkpoint
+from train.command_line import naming_imports
 
 
 def load_model(path: str | PathLike[str]) -> ViT:
@@ -18,12 +19,8 @@ def load_model(path: str | PathLike[str]) -> ViT:
         ValueError: it cannot be read, or is of a model without classes.
     """
     path = find_checkpoint(path)
-    try:
+    with naming_imports():
         vit = ViT.from_checkpoint(path)
-    except ValueError as error:
-        if not str(error).startswith("unknown "):
-            raise
-        raise ValueError(f"{error} A name of your module needs it to be imported first: --imports MODULE.") from None
     if not vit.config.num_classes:
         raise ValueError(f"{path} is of a model without classes (num_classes: 0), which has no answer.")
     return vit

@@ -20,11 +20,12 @@ import numpy as np
 import torch
 
 import performer_string
-from eval.checkpoints import ImageResults, measure_images
+from eval.checkpoints import measure_images
 from eval.report import results_of
 from performer_string.utils.files import write_aside
 from train.checkpoint import Trained
 from train.data.sizes import Size
+from train.testing import ImageResults
 
 FOLDER = "cache"  # in the folder of a run's results
 

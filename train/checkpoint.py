@@ -14,6 +14,7 @@ from performer_string.models.config import patch_and_image
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.saving import form_as, vit_weights
 from performer_string.utils.renames import current_fields
+from train.command_line import naming_imports
 from train.optim import OptimConfig
 from train.run_folder import BEST, HISTORY
 
@@ -54,12 +55,8 @@ def vit_config(content: dict[str, Any], **overrides: Any) -> ViTConfig:
         content: of the checkpoint.
         overrides: fields in place of those.
     """
-    try:
+    with naming_imports():
         return ViTConfig.of_checkpoint(content["hyper_parameters"]["vit"], **overrides)
-    except ValueError as error:
-        if not str(error).startswith("unknown "):
-            raise
-        raise ValueError(f"{error} A name of your module needs it to be imported first: --imports MODULE.") from None
 
 
 @dataclass

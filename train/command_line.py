@@ -57,6 +57,17 @@ def user_message(error: Exception) -> str | None:
     return re.split(RAISED, message)[-1]  # a process that loads images puts its traceback before it
 
 
+@contextmanager
+def naming_imports() -> Iterator[None]:
+    """Add to the error for an unknown name that a name of the user's module needs `--imports`."""
+    try:
+        yield
+    except ValueError as error:
+        if not str(error).startswith("unknown "):
+            raise
+        raise ValueError(f"{error} A name of your module needs it to be imported first: --imports MODULE.") from None
+
+
 def printable(text: str) -> str:
     """Return text, as the name of a file, in one line: control characters and bytes that are no UTF-8 are escaped."""
     valid = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

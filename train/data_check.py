@@ -14,6 +14,7 @@ from tqdm import tqdm
 
 from train.command_line import printable
 from train.data.folders import classes_in
+from train.data.images import name_of
 from train.data.loader import ignore_stop_signals
 from train.data.module import ImageData
 
@@ -36,12 +37,6 @@ class Opened(Dataset[tuple[int, str]]):
         except Exception as error:  # of many types: whatever a file makes its reader raise
             return index, f"{error}" or type(error).__name__
         return index, ""
-
-
-def name_of(dataset: Any, index: int) -> str:
-    """Return the path of an image, or its number where it has none."""
-    samples = getattr(dataset, "samples", None)
-    return f"image {index}" if samples is None else str(samples[index][0])
 
 
 def sets_of(data: ImageData) -> Iterator[tuple[str, Any]]:

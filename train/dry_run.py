@@ -69,6 +69,13 @@ class Stopwatch(Callback):
         self.validation.setdefault(dataloader_idx, []).append(self.lap(module))
 
 
+def open_images(module: Any, data: ImageData) -> None:
+    """Open the images of a training and check them against its model, without a download, which would create files."""
+    data.download = False
+    data.setup("fit")
+    CheckData().check(data, module)
+
+
 def measure(module: L.LightningModule, data: ImageData, settings: Mapping[str, Any]) -> Stopwatch:
     """Train for a few steps and validate on two batches of each size on one device, by the settings of a trainer."""
     common = {name: settings[name] for name in ("accelerator", "precision", "use_distributed_sampler")}
@@ -172,9 +179,7 @@ def report(trainer: L.Trainer, module: Any, data: ImageData, settings: Mapping[s
         settings: of the trainer.
         folder: of the run, with what is known of it.
     """
-    data.download = False  # which would create files
-    data.setup("fit")
-    CheckData().check(data, module)
+    open_images(module, data)
     check_test_classes(data)
     lines = [*data_lines(data), ("model", describe(module.vit))]
     lines += time_lines(trainer, data, measure(module, data, settings))

@@ -9,9 +9,8 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.tuner import Tuner
 
-from train.callbacks.checks import CheckData
 from train.data.module import ImageData
-from train.dry_run import quiet
+from train.dry_run import open_images, quiet
 
 LEAST, MOST, STEPS = 1e-6, 1.0, 100
 ROWS = 10  # of the printed curve
@@ -28,9 +27,7 @@ def find_lr(module: L.LightningModule, data: ImageData, settings: Mapping[str, A
         data: its images.
         settings: of the trainer.
     """
-    data.download = False  # which would create files
-    data.setup("fit")
-    CheckData().check(data, module)
+    open_images(module, data)
     of_training = ("accelerator", "precision", "max_epochs", "accumulate_grad_batches", "gradient_clip_val")
     chosen = {name: settings[name] for name in (*of_training, "gradient_clip_algorithm")}
     with tempfile.TemporaryDirectory() as folder, quiet():

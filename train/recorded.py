@@ -13,7 +13,7 @@ import yaml
 
 from train.data.tasks import TASKS
 from train.environment import ROOT
-from train.intervals import wilson_interval
+from train.intervals import accuracy_percent
 from train.run_folder import BEST, CHECKPOINTS, CONFIG, HISTORY, METRICS
 
 LOCAL = {"run_dir", "data.workers", "trainer.enable_progress_bar"}  # options that change no result
@@ -156,10 +156,4 @@ def accuracy(share: float, total: int | None) -> dict[str, Any]:
     """Return an accuracy in %, and its interval where the number of images is known."""
     if total is None:
         return {"accuracy": round(100 * share, 4)}
-    low, high = wilson_interval(round(share * total), total)
-    return {
-        "accuracy": round(100 * share, 4),
-        "low": round(100 * low, 4),
-        "high": round(100 * high, 4),
-        "images": total,
-    }
+    return {**accuracy_percent(round(share * total), total), "accuracy": round(100 * share, 4)}

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from tqdm import tqdm
 
 from train.checkpoint import Trained
@@ -36,15 +38,36 @@ def batches(
         yield data.normalise(batch.to(device)), targets
 
 
+class ImageResults(NamedTuple):
+    """What a model makes of each image.
+
+    Attributes:
+        right: whether its class is the most probable one, bool [N].
+        loss: cross-entropy, [N].
+    """
+
+    right: Tensor
+    loss: Tensor
+
+
 @torch.inference_mode()
+def measure_images(
+    trained: Trained, size: Size, split: str, number: int, device: torch.device, title: str = ""
+) -> ImageResults:
+    """Return what a model makes of each image of a size; arguments as of `batches`."""
+    vit = trained.classifier.vit.to(device)
+    right, loss = [], []
+    with vit.cached():
+        for images, targets in batches(trained, size, split, number, device, title):
+            logits = vit(images).float().cpu()
+            right.append(logits.argmax(-1) == targets)
+            loss.append(F.cross_entropy(logits, targets, reduction="none"))
+    return ImageResults(torch.cat(right), torch.cat(loss))
+
+
 def count_right(
     trained: Trained, size: Size, split: str, number: int, device: torch.device, title: str = ""
 ) -> tuple[int, int]:
     """Return how many images of a size a model classifies correctly, and of how many; arguments as of `batches`."""
-    vit = trained.classifier.vit.to(device)
-    right = total = 0
-    with vit.cached():
-        for images, targets in batches(trained, size, split, number, device, title):
-            right += int((vit(images).argmax(-1).cpu() == targets).sum())
-            total += len(targets)
-    return right, total
+    right = measure_images(trained, size, split, number, device, title).right
+    return int(right.sum()), len(right)

@@ -13,9 +13,9 @@ from torch import Tensor
 from eval.checkpoints import batches
 from eval.models import class_names
 from eval.report import Row
-from eval.statistics import wilson_interval
 from train.checkpoint import Trained
 from train.data.sizes import Size
+from train.intervals import accuracy_percent
 
 ALL = "all classes"
 
@@ -108,13 +108,7 @@ def accuracy_cells(right: int, total: int) -> dict[str, Any]:
     """Return an accuracy in %, its 95 % interval by Wilson, and the number of images."""
     if not total:
         return {"accuracy": "", "low": "", "high": "", "images": 0}
-    low, high = wilson_interval(right, total)
-    return {
-        "accuracy": round(100 * right / total, 4),
-        "low": round(100 * low, 4),
-        "high": round(100 * high, 4),
-        "images": total,
-    }
+    return accuracy_percent(right, total)
 
 
 def mcnemar(only_one: int, only_other: int) -> float:

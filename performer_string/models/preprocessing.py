@@ -17,6 +17,11 @@ from performer_string.models.patches import patch_grid
 ARROWS = ("up", "left", "down", "right")  # classes of the arrow task, which checkpoints did not always hold
 
 
+def normalise(images: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """Return uint8 images [.., C, H, W] as floats, by mean and standard deviation [C, 1, 1] of images in [0, 1]."""
+    return (images.float() / 255 - mean.to(images.device)) / std.to(images.device)
+
+
 @dataclass(frozen=True)
 class Preprocessing:
     """Classes and normalisation of a trained model.
@@ -59,8 +64,8 @@ class Preprocessing:
 
     def normalise(self, images: Tensor) -> Tensor:
         """Return uint8 images [.., C, H, W] as normalised floats."""
-        mean, std = (torch.tensor(x, device=images.device)[:, None, None] for x in (self.mean, self.std))  # [C, 1, 1]
-        return (images.float() / 255 - mean) / std
+        mean, std = (torch.tensor(x)[:, None, None] for x in (self.mean, self.std))  # [C, 1, 1]
+        return normalise(images, mean, std)
 
     def transform(self, size: Sequence[int] | None) -> Callable[[Any], Tensor]:
         """Return the transform of one image: a PIL image, or a uint8 tensor [C, H, W], to floats [C, height, width].

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from performer_string.models.preprocessing import ARROWS
 from performer_string.utils.validation import check_types
 from train.command_line import one_message
 from train.data.generated import contact_sheet, write_example
@@ -34,7 +35,7 @@ GLYPHS = {  # 8 x 8, put in the middle of a cell
     "E": "######## ##...... ##...... ######.. ######.. ##...... ##...... ########",
     "Y": "##....## ##....## .##..##. ..####.. ...##... ...##... ...##... ...##...",
 }
-DIRECTIONS = ("up", "left", "down", "right")  # quarter turns, as np.rot90 counts them
+DIRECTIONS = ARROWS  # quarter turns, as np.rot90 counts them
 STEPS = np.array([(-1, 0), (0, -1), (1, 0), (0, 1)])  # (row, column) of each direction
 
 Distance = Literal["adjacent", "ray"]

@@ -28,6 +28,12 @@ def shuffled(total: int) -> Tensor:
     return torch.randperm(total, generator=torch.Generator().manual_seed(0))
 
 
+def name_of(dataset: Any, number: int) -> str:
+    """Return the path of an image, or its number where it has none."""
+    samples = getattr(dataset, "samples", None)
+    return f"image {number}" if samples is None else str(samples[number][0])
+
+
 class UnreadableImageError(ValueError):
     """An image whose file is damaged, or of a kind that Pillow does not read."""
 
@@ -53,10 +59,8 @@ class Transformed(Dataset[tuple[Tensor, int]]):
         try:
             item = self.dataset[number]
         except OSError as error:
-            files = getattr(self.dataset, "samples", None)
-            name = f"image {number}" if files is None else files[number][0]
             raise UnreadableImageError(
-                f"{printable(name)} cannot be read ({error}). Repair it, or take it away."
+                f"{printable(name_of(self.dataset, number))} cannot be read ({error}). Repair it, or take it away."
             ) from error
         if not isinstance(item, tuple | list) or len(item) != 2:
             raise ValueError(f"item {number} of the data has to be a pair (image, class), not a {type(item).__name__}.")

@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 from performer_string.images.cover import Cover
 from performer_string.images.normalisation import BACKGROUND, NORMALISATION, grey_level
 from performer_string.images.reading import check_background
-from performer_string.models.preprocessing import Preprocessing
+from performer_string.models.preprocessing import Preprocessing, normalise
 from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
 from train.data.arrow import ArrowTask
@@ -253,7 +253,7 @@ class ImageData(Loaders):
 
     def normalise(self, images: Tensor) -> Tensor:
         """Return uint8 images [B, C, H, W] as floats, normalised by the source's mean and deviation."""
-        return (images.float() / 255 - self.shift.to(images.device)) / self.scale.to(images.device)
+        return normalise(images, self.shift, self.scale)
 
     def on_after_batch_transfer(self, batch: tuple[Tensor, Tensor], dataloader_idx: int) -> tuple[Tensor, Tensor]:
         images, targets = batch
