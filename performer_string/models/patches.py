@@ -18,6 +18,17 @@ def check_images(images: Tensor, channels: int, axes: int) -> None:
         raise TypeError(f"images have to be floating-point, normalised as in training, not {images.dtype}.")
 
 
+def check_list(images: object) -> None:
+    """Raise a TypeError unless images are a list of tensors; they are no tensor themselves."""
+    each = images if isinstance(images, list | tuple) else [images]
+    wrong = {type(image).__name__ for image in each if not isinstance(image, Tensor)}
+    if not wrong and isinstance(images, list | tuple):
+        return
+    hint = " torch.fx cannot trace a grid of any size: use torch.export." if "Proxy" in wrong else ""
+    kind = f"{type(images).__name__} of {', '.join(sorted(wrong))}" if each is images else type(images).__name__
+    raise TypeError(f"images have to be a tensor, or a list of tensors, not a {kind}.{hint}")
+
+
 def check_alike(images: Sequence[Tensor]) -> None:
     """Raise a ValueError unless images [channels, *sizes] are one or more, of the same channels, type and device."""
     if not len(images):

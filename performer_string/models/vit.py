@@ -21,7 +21,7 @@ from performer_string.models.build import build_block, build_position_encoding
 from performer_string.models.config import ViTConfig, patch_and_image
 from performer_string.models.initialise import initialise
 from performer_string.models.packing import forward_packed
-from performer_string.models.patches import check_images, check_positions, patchify
+from performer_string.models.patches import check_images, check_list, check_positions, patchify
 from performer_string.models.placement import Placement
 from performer_string.models.preprocessing import Preprocessed
 from performer_string.models.saving import Saved
@@ -111,6 +111,7 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         """
         if isinstance(images, Tensor):
             return self.forward_head(self.forward_features(images, positions, patch_mask), patch_mask=patch_mask)
+        check_list(images)
         if positions is not None or patch_mask is not None:
             raise ValueError("a list of images has positions of its own and no padding: leave out the other arguments.")
         return forward_packed(self, images)

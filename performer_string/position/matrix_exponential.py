@@ -21,6 +21,8 @@ TAYLOR_RADIUS = {torch.float32: 1.5, torch.float64: 0.33}
 # Matrix entries exponentiated at a time: on a CPU a dozen temporaries of 1 MiB in float32 stay in the cache.
 CPU_CHUNK = 2**18
 GPU_CHUNK = 2**25
+# The angle, in radians, beyond which rounding it in float32 shows in a score: its fifth digit and up.
+FLOAT32_ANGLE = 1024
 
 
 def skew_exponential(x: Tensor) -> Tensor:
@@ -67,6 +69,8 @@ def skew_exponential(x: Tensor) -> Tensor:
 def exponential_of_combination(coordinates: Tensor, skew: Tensor) -> Tensor:
     """Return exp(sum_k r_k A_k) at every position, in the precision of the inputs under autocast too.
 
+    Where angles are large, as a million tokens out, it is computed in float64 and rounded at the end.
+
     Args:
         coordinates: positions r, [M, C].
         skew: blocks of the generators A_k, [H, C, n, b, b].
@@ -74,10 +78,21 @@ def exponential_of_combination(coordinates: Tensor, skew: Tensor) -> Tensor:
     Returns:
         Orthogonal blocks, [H, M, n, b, b].
     """
+    # The number of squarings has no value under a compiler or on the meta device. torch's function needs none.
+    has_values = not (values_unavailable() or skew.is_meta)
     with without_autocast(skew):
-        x = torch.einsum("mc,hcnij->hmnij", coordinates, skew)
-        # The number of squarings has no value under a compiler or on the meta device. torch's function needs none.
-        return torch.matrix_exp(x.contiguous()) if values_unavailable() or x.is_meta else skew_exponential(x)
+        exact = has_values and largest_angle(coordinates, skew) > FLOAT32_ANGLE
+        coordinates, blocks = (coordinates.double(), skew.double()) if exact else (coordinates, skew)
+        x = torch.einsum("mc,hcnij->hmnij", coordinates, blocks)
+        return (skew_exponential(x) if has_values else torch.matrix_exp(x.contiguous())).to(skew.dtype)
+
+
+def largest_angle(coordinates: Tensor, skew: Tensor) -> float:
+    """Return a bound of the angles of exp(sum_k r_k A_k), in radians; NaN where an entry is. Arguments as there."""
+    if not coordinates.numel() or not skew.numel():
+        return 0.0
+    norms = torch.linalg.matrix_norm(skew.detach()).flatten(2).amax(-1).amax(0) / 2**0.5  # [C]
+    return float(coordinates.detach().abs().amax(0) @ norms)
 
 
 def chunked_exponential_of_combination(coordinates: Tensor, skew: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -309,3 +310,21 @@ def test_padding_may_hold_anything():
 def test_tracing_names_export():
     with pytest.raises(RuntimeError, match=r"torch\.export"):
         torch.jit.trace(vit(encoding="rope").eval(), torch.randn(1, 2, 16, 24))
+
+
+def test_tracing_by_fx_names_export():
+    with pytest.raises(TypeError, match=r"torch\.export"):
+        torch.fx.symbolic_trace(vit().eval())
+
+
+@pytest.mark.parametrize(
+    ("images", "kind"),
+    [
+        (np.zeros((1, 2, 16, 24), np.float32), "a ndarray"),
+        ([np.zeros((2, 16, 24), np.float32)], "a list of ndarray"),
+        (None, "a NoneType"),
+    ],
+)
+def test_images_that_are_no_tensors(images, kind):
+    with pytest.raises(TypeError, match=f"a tensor, or a list of tensors, not {kind}"):
+        vit()(images)

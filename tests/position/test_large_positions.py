@@ -1,12 +1,17 @@
 """Positions far out: angles are computed in float64, so that scores keep their digits."""
 
+import copy
+
 import pytest
 import torch
 
 from performer_string import build_encoding
 
 
-@pytest.mark.parametrize("name", ["rope", "rope-mixed", "circulant-string", "cayley-string", "reflection-string"])
+NAMES = ["rope", "rope-mixed", "circulant-string", "cayley-string", "reflection-string", "liere"]
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_scores_a_million_tokens_out(name):
     encoding = build_encoding(name, head_dim=16, num_heads=2, coord_dim=1)
     q, k = torch.randn(2, 1, 2, 64, 16)
@@ -25,3 +30,18 @@ def test_sinusoidal_embedding_a_million_tokens_out():
     exact = encoding.embedding(positions.double())
     torch.testing.assert_close(encoding.embedding(positions).double(), exact, rtol=0, atol=1e-6)
     assert encoding.embedding(positions).dtype == torch.float32
+
+
+def test_generators_that_do_not_commute_a_million_tokens_out():
+    """Vectors that LieRE has rotated over two axes, and gradients of its generators, as in float64."""
+    torch.manual_seed(0)
+    encoding, results = build_encoding("liere", head_dim=8, num_heads=2, coord_dim=2), []
+    q, weights, positions = *torch.randn(2, 1, 2, 4, 8), torch.randint(0, 8, (4, 2)) + 1e6
+    for dtype in (torch.float32, torch.float64):
+        each = copy.deepcopy(encoding).to(dtype)
+        rotated = each(positions.to(dtype)).rotate(q.to(dtype))
+        (rotated * weights.to(dtype)).sum().backward()
+        results.append((rotated.detach().double(), each.entries.grad.double()))
+    (rotated, gradient), (exact, exact_gradient) = results
+    torch.testing.assert_close(rotated, exact, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(gradient, exact_gradient, rtol=0, atol=1e-5 * float(exact_gradient.abs().max()))
