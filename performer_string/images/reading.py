@@ -10,6 +10,7 @@ from PIL import ExifTags, Image
 from performer_string.images.normalisation import BACKGROUND
 
 BITS_PER_SAMPLE, SAMPLE_FORMAT, SIGNED = 258, 339, 2  # tags of TIFF, and a value of the second
+PHOTOMETRIC, WHITE_IS_ZERO = 262, 0  # a tag of TIFF, and a value of it
 ROWS = 256  # of an image that are scaled at a time
 TURNS = {  # by the EXIF tag of the orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -54,7 +55,12 @@ def largest_value(image: Image.Image) -> int:
     return 4095 if tuple(bits) == (12,) else 65535
 
 
-def eight_bits(image: Image.Image, white: int) -> Image.Image:
+def is_negative(image: Image.Image) -> bool:
+    """Return whether zero stands for white, as in scans. Pillow turns such images of up to 8 bits, and no others."""
+    return getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == WHITE_IS_ZERO
+
+
+def eight_bits(image: Image.Image, white: int, negative: bool) -> Image.Image:
     """Return an image of one channel of 12 or 16 bits, or of 32 that hold such numbers, as 8 bits a pixel.
 
     Pillow's conversion would cut off at 255.
@@ -62,6 +68,7 @@ def eight_bits(image: Image.Image, white: int) -> Image.Image:
     Args:
         image: of one channel.
         white: as of `largest_value`.
+        negative: as of `is_negative`.
 
     Raises:
         ValueError: numbers beyond 16 bits, which have no range to scale from.
@@ -72,7 +79,7 @@ def eight_bits(image: Image.Image, white: int) -> Image.Image:
     scaled = np.empty(values.shape, np.uint8)
     for start in range(0, len(values), ROWS):  # fractions of a whole image would take eight times its memory
         scaled[start : start + ROWS] = (values[start : start + ROWS] * (255 / white)).round()
-    grey = Image.fromarray(scaled)
+    grey = Image.fromarray(255 - scaled if negative else scaled)
     clear = image.info.get("transparency")
     if isinstance(clear, int):  # the one value of a PNG that is transparent
         grey.putalpha(Image.fromarray(np.where(values == clear, 0, 255).astype(np.uint8)))
@@ -108,7 +115,7 @@ def as_rgb(image: Image.Image, background: Sequence[int] = BACKGROUND) -> Image.
     if turned.mode == "F":
         raise ValueError("floating-point pixels have no range: save it with 8 or 16 bits")
     if turned.mode.startswith("I"):
-        turned = eight_bits(turned, largest_value(image))
+        turned = eight_bits(turned, largest_value(image), is_negative(image))
     clear = is_transparent(turned)
     has_palette = turned.mode == "P" and turned.has_transparency_data  # Pillow would warn of losing transparency
     result = lay_on(turned, background) if clear or has_palette else turned.convert("RGB")

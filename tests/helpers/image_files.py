@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -35,22 +36,24 @@ def odd_exif(orientation: int) -> bytes:
     )
 
 
-def write_tiff(path: Path, bits: int, signed: bool) -> None:
-    """Write a grey TIFF of 12 or 16 bits a sample, which Pillow cannot write."""
+def write_tiff(path: Path, bits: int, signed: bool = False, negative: bool = False) -> None:
+    """Write a grey TIFF of 8, 12 or 16 bits a sample, which Pillow cannot write; a negative one has 0 for white."""
     height, width = GREY.shape
-    values = GREY.astype(np.int64) * (4095 if bits == 12 else 32767) // 255
+    white = 32767 if signed else 2**bits - 1
+    values = GREY.astype(np.int64) * white // 255
+    values = white - values if negative else values
     if bits == 12:
         pairs = values.reshape(height, -1, 2)
         packed = np.stack([pairs[..., 0] >> 4, (pairs[..., 0] & 15) << 4 | pairs[..., 1] >> 8, pairs[..., 1] & 255], -1)
         data = packed.astype(np.uint8).tobytes()
     else:
-        data = values.astype("<i2").tobytes()
+        data = values.astype("u1" if bits == 8 else "<u2").tobytes()
     tags = [
         (256, width),
         (257, height),
         (258, bits),
         (259, 1),
-        (262, 1),
+        (262, 0 if negative else 1),
         (273, 8 + 2 + 12 * 10 + 4),
         (277, 1),
         (278, height),
@@ -87,7 +90,8 @@ RIGHT: dict[str, Callable[[Path], None]] = {
     "16-bit.png": lambda path: grey_image("I;16").save(path),
     "16-bit.tiff": lambda path: grey_image("I;16").save(path),
     "32-bit-of-16.tiff": lambda path: grey_image("I").save(path),
-    "12-bit.tiff": lambda path: write_tiff(path, 12, signed=False),
+    "12-bit.tiff": lambda path: write_tiff(path, 12),
+    **{f"negative-{bits}-bit.tiff": partial(write_tiff, bits=bits, negative=True) for bits in (8, 16)},
     "cmyk.jpg": lambda path: grey_image("CMYK").save(path, quality=95),
     "cmyk.tiff": lambda path: grey_image("CMYK").save(path),
     "ycbcr.tiff": lambda path: grey_image("YCbCr").save(path),
