@@ -32,7 +32,7 @@ def other_backends(vit: ViT, name: str, make: Callable[[int], AttentionBackend])
 
 def softmax(vit: ViT) -> dict[str, Intervention]:
     """Replace attention by exact softmax of d^-1/2 q.k: another kernel, unless the map is an estimate of it."""
-    if vit.config.attention == "softmax":
+    if vit.config.kinds_of_attention() == ["softmax"]:
         return {}
     return other_backends(vit, "softmax", lambda layer: SoftmaxBackend())
 
@@ -60,9 +60,10 @@ def more_features(vit: ViT, times: int = 8) -> dict[str, Intervention]:
     options = {**c.feature_options, "num_features": times * maps[0].num_features}
 
     def make(layer: int) -> AttentionBackend:
-        sizes = {"head_dim": maps[0].head_dim, "num_heads": maps[0].num_heads}
+        sizes: dict[str, Any] = {"head_dim": maps[0].head_dim, "num_heads": maps[0].num_heads}
         seed = derive_seed(c.seed, "more features", layer)
-        backend = build_attention(c.attention, feature_map=c.feature_map, feature_options=options, seed=seed, **sizes)
+        features: dict[str, Any] = {"feature_map": c.feature_map, "feature_options": options, "seed": seed}
+        backend = build_attention(c.attention_of(layer), **features, **sizes)
         return backend.to(maps[0].projection.device)
 
     return {f"{times} times the features": partial(replace_backends, layers=range(len(vit.blocks)), make=make)}
@@ -77,7 +78,7 @@ def redraw(vit: ViT, changes: ModelChanges, draw: int) -> None:
 
 def other_draws(vit: ViT, count: int = 5) -> dict[str, Intervention]:
     """Take other draws of the features: their spread is the share of chance in the accuracy."""
-    if vit.config.attention != "performer-pytorch" and not drawn_maps(vit):
+    if "performer-pytorch" not in vit.config.kinds_of_attention() and not drawn_maps(vit):
         return {}
     return {f"draw {draw}": partial(redraw, draw=draw) for draw in range(count)}
 

@@ -63,7 +63,7 @@ def fewer_tokens(vit: ViT) -> dict[str, Intervention]:
     """Test whether the number of tokens costs accuracy, and not the distances between them."""
     interventions: dict[str, Intervention] = {}
     every_layer = list(range(len(vit.blocks)))
-    has_mask, has_mean = vit.config.attention != "performer-pytorch", vit.config.pool == "mean"
+    has_mask, has_mean = "performer-pytorch" not in vit.config.kinds_of_attention(), vit.config.pool == "mean"
     if has_mask:
         by_title = each_and_all_layers(vit, "keys thinned")
         interventions |= {title: partial(thin_tokens, layers=layers, pool=False) for title, layers in by_title.items()}

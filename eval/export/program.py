@@ -31,10 +31,10 @@ def parts(model: ViT) -> dict[str, str]:
         found["blocks.{}.attention.values"] = f"value map {c.values!r}"
     if c.locality:
         found["blocks.{}.attention.locality"] = f"distance decay {c.locality!r}"
-    if c.attention == "softmax":
-        found["blocks.{}.attention"] = "softmax attention"
-    else:
-        found["blocks.{}.attention"] = f"{c.attention} attention with feature map {c.feature_map!r}"
+    for layer in range(len(model.blocks)):
+        kind = c.attention_of(layer)
+        features = "" if kind == "softmax" else f" with feature map {c.feature_map!r}"
+        found[f"blocks.{layer}.attention"] = f"{kind} attention{features}"
     return found
 
 

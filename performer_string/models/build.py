@@ -57,7 +57,7 @@ def build_block(config: ViTConfig, layer: int, grid: tuple[int, ...], num_prefix
     c, width, depth, heads = config, cast(int, config.width), cast(int, config.depth), cast(int, config.num_heads)
     head_dim, locality, values = width // heads, None, None
     backend = build_attention(
-        c.attention,
+        c.attention_of(layer),
         head_dim=head_dim,
         num_heads=heads,
         feature_map=c.feature_map,
@@ -72,13 +72,14 @@ def build_block(config: ViTConfig, layer: int, grid: tuple[int, ...], num_prefix
             values = build_value_map(
                 c.values, head_dim=head_dim, num_heads=heads, coord_dim=len(grid), grid=grid, **c.value_options
             )
+    scales_logits = c.log_n_scaling and not (backend.homogeneous and "softmax" in c.kinds_of_attention())
     attention = SelfAttention(
         width,
         heads,
         backend,
         qk_norm=c.qk_norm,
         max_temperature=c.max_temperature,
-        log_n_scaling=math.prod(grid) + num_prefix if c.log_n_scaling else None,
+        log_n_scaling=math.prod(grid) + num_prefix if scales_logits else None,
         key_gate=c.key_gate,
         locality=locality,
         values=values,

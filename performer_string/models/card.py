@@ -50,12 +50,18 @@ class ModelDetails:
             raise ValueError(f"a model's name has letters, digits, dots, dashes and underscores, not {self.name!r}.")
 
 
+def describe_attention(config: ViTConfig) -> str:
+    """Return the attention of a model in words, such as `linear attention (favor+) with softmax in 1 of 4 layers`."""
+    names = [config.attention_of(layer) for layer in range(config.depth or 0)]
+    first, *others = sorted(config.kinds_of_attention(), key=lambda name: (name != "linear", -names.count(name)))
+    text = f"linear attention ({config.feature_map})" if first == "linear" else f"{first} attention"
+    counts = [f"{name} in {names.count(name)} of {len(names)} layers" for name in others]
+    return " with ".join([text, " and ".join(counts)]) if counts else text
+
+
 def architecture(config: ViTConfig) -> str:
     """Return the parts of a model in words, such as `linear attention (favor+), circulant-string`."""
-    kind = (
-        f"linear attention ({config.feature_map})" if config.attention == "linear" else f"{config.attention} attention"
-    )
-    parts = [kind, f"encoding {config.encoding}"]
+    parts = [describe_attention(config), f"encoding {config.encoding}"]
     parts += [f"distance decay {config.locality}"] if config.locality else []
     parts += [f"value map {config.values}"] if config.values else []
     return ", ".join(parts)

@@ -103,11 +103,16 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
                 raise ValueError(f"{name} has to be 0 or more, not {getattr(self, name)}.")
         lookup("pooling", self.pool, dict.fromkeys(get_args(Pool)))
         self.check_attention()
+        if not isinstance(self.attention, str) and len(self.attention) != self.depth:
+            raise ValueError(
+                f"attention has to be one name, or one for each of the {self.depth} layers, not {len(self.attention)}: "
+                f"{self.attention}."
+            )
         self.check_position(len(patch_and_image(self.patch_size, self.image_size)[0]))
         self.check_bias()
         self.check_values()
         self.check_regularisation()
-        if self.attention == "performer-pytorch" and (self.locality is not None or self.key_gate):
+        if "performer-pytorch" in self.kinds_of_attention() and (self.locality is not None or self.key_gate):
             missing = "locality" if self.locality is not None else "key_gate"
             raise ValueError(f'attention "performer-pytorch" has no {missing}; use "linear" or "softmax".')
 

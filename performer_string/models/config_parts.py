@@ -40,7 +40,9 @@ class AttentionConfig:
     """How tokens attend.
 
     Attributes:
-        attention: `linear`, `softmax` or `performer-pytorch`.
+        attention: `linear`, `softmax` or `performer-pytorch`, or a list with one of them for each layer. Published
+            linear ViTs have exact attention in their last layers (FLatten, arXiv:2308.00442; MambaVision,
+            arXiv:2407.08083).
         feature_map: `favor+`, `favor+hyperbolic`, `arc-cosine` or `polynomial`. Softmax has none, and leaves this and
             the next field unused.
         feature_options: of the feature map: `num_features`, `learned`, `order`, `scale`, `lower`.
@@ -48,12 +50,13 @@ class AttentionConfig:
         max_temperature: bound of the temperature.
         key_gate: a learned weight of each key, by its token. See docs/concepts/attention.md.
         log_n_scaling: logits times log N / log N_train for N tokens. Not for homogeneous feature maps (`arc-cosine`,
-            and `polynomial` without `lower`), which see no factor of the logits.
+            and `polynomial` without `lower`), which see no factor of the logits. Beside softmax layers, layers with
+            such a map go without.
         mimetic_init: the projection of the keys starts as a copy of that of the queries, so that a token first attends
             to similar ones and, by the rotation, near it (arXiv:2305.09828).
     """
 
-    attention: str = "linear"
+    attention: list[str] | str = "linear"
     feature_map: str = "favor+"
     feature_options: dict[str, Any] = field(default_factory=dict)
     qk_norm: bool = False
@@ -64,10 +67,19 @@ class AttentionConfig:
 
     def check_attention(self) -> None:
         """Raise a ValueError for names, options and values out of range."""
-        lookup("attention", self.attention, ATTENTIONS)
+        for name in self.kinds_of_attention():
+            lookup("attention", name, ATTENTIONS)
         self.feature_map = current_name("feature map", self.feature_map)
         check_part("feature map", "feature_options", self.feature_map, FEATURE_MAPS, self.feature_options)
         check_positive("max_temperature", self.max_temperature)
+
+    def kinds_of_attention(self) -> list[str]:
+        """Return the names of attention that occur, each once, in the order of the layers."""
+        return list(dict.fromkeys([self.attention] if isinstance(self.attention, str) else self.attention))
+
+    def attention_of(self, layer: int) -> str:
+        """Return the name of the attention of a layer, counted from 0."""
+        return self.attention if isinstance(self.attention, str) else self.attention[layer]
 
 
 @dataclass(kw_only=True)

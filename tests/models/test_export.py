@@ -17,6 +17,7 @@ MODELS = {
     **{f"softmax, {name}": {"attention": "softmax", "encoding": name} for name in BASES},
     **{f"linear, {name}": {"feature_map": name, "feature_options": {}} for name in FEATURE_MAPS},
     **{f"linear, {name}": {"values": name} for name in VALUE_MAPS},
+    "both": {"attention": ["linear", "softmax", "linear"]},
     "softmax, key gate": {"attention": "softmax", "key_gate": True},
     "linear, decay": {"locality": "gaussian"},
     "softmax, table": {"attention": "softmax", "locality": "table"},

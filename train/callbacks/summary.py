@@ -9,6 +9,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info
 
 from performer_string import ViT
+from performer_string.models.card import describe_attention
 from train.data.sizes import Size
 from train.inspection import multiplications
 
@@ -23,7 +24,7 @@ def describe(vit: ViT) -> str:
     operations = "GMACs not counted" if counted is None else f"{counted / 1e9:.3g} GMACs"
     parameters = f"{total / 1e6:.3g} M parameters" + (f" ({frozen / 1e6:.3g} M frozen)" if frozen else "")
     tokens = math.prod(vit.train_grid) + vit.num_prefix
-    kind = f"{config.attention} attention" + (f" ({config.feature_map})" if config.attention == "linear" else "")
+    kind = describe_attention(config)
     return f"{parameters}, {operations} an image of {size} px, {tokens} tokens; {kind}, encoding {config.encoding}"
 
 
