@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import lightning as L
 from lightning.pytorch.tuner import Tuner
@@ -12,37 +13,86 @@ from lightning.pytorch.tuner import Tuner
 from train.data.module import ImageData
 from train.dry_run import open_images, quiet
 
-LEAST, MOST, STEPS = 1e-6, 1.0, 100
+RANGE = {"min_lr": 1e-6, "max_lr": 1.0, "num_training_steps": 100}  # of --find_lr
 ROWS = 10  # of the printed curve
+NO_RATE = "No rate found, of too few steps or losses that never fall. Give more images, a smaller batch or more steps."
 
 
-def find_lr(module: L.LightningModule, data: ImageData, settings: Mapping[str, Any]) -> str:
-    """Return the suggestion of a range test (Smith, arXiv:1506.01186) as text, with the loss at some of the rates.
+class RangeTest(NamedTuple):
+    """Result of a range test.
 
-    The rate grows from step to step. Where the loss falls fastest is the suggestion. It is a starting point: a rate
-    that is best for a few steps from the initial weights need not be best for a training.
+    Attributes:
+        rates: that were tried, in ascending order.
+        losses: at these rates, smoothed.
+        suggestion: the rate at which the loss falls fastest; None where there are too few losses.
+    """
+
+    rates: list[float]
+    losses: list[float]
+    suggestion: float | None
+
+    def __str__(self) -> str:
+        every = max(1, len(self.rates) // ROWS)
+        pairs = zip(self.rates[::every], self.losses[::every], strict=True)
+        curve = "\n".join(["      rate  loss", *(f"{rate:10.2e}  {loss:.4f}" for rate, loss in pairs)])
+        suggestion = NO_RATE if self.suggestion is None else f"Suggestion: --model.optim.lr {self.suggestion:.2g}"
+        return f"{curve}\n\n{suggestion}"
+
+
+def range_test(
+    module: L.LightningModule, data: ImageData, settings: Mapping[str, Any], options: Mapping[str, Any]
+) -> RangeTest:
+    """Train a copy of a model for a few steps at growing learning rates (range test, Smith, arXiv:1506.01186).
+
+    The rate at which the loss falls fastest is a starting point: one that is best for a few steps from the initial
+    weights need not be best for a training.
 
     Args:
-        module: the classifier, whose weights are as before afterwards.
+        module: the classifier, which stays as it is.
         data: its images.
         settings: of the trainer.
+        options: `min_lr`, `max_lr`, `num_training_steps`, `mode` and `early_stop_threshold`, as of Lightning's
+            `LearningRateFinder`.
     """
     open_images(module, data)
-    of_training = ("accelerator", "precision", "max_epochs", "accumulate_grad_batches", "gradient_clip_val")
+    of_training = ("accelerator", "precision", "accumulate_grad_batches", "gradient_clip_val")
     chosen = {name: settings[name] for name in (*of_training, "gradient_clip_algorithm")}
+    chosen["max_steps"] = options["num_training_steps"]  # over as many epochs as that takes
+    options = {("num_training" if name == "num_training_steps" else name): value for name, value in options.items()}
     with tempfile.TemporaryDirectory() as folder, quiet():
         trainer = L.Trainer(
             **chosen, devices=1, logger=False, enable_checkpointing=False, enable_model_summary=False,
             default_root_dir=folder,
         )  # fmt: skip
-        finder = Tuner(trainer).lr_find(
-            module, datamodule=data, min_lr=LEAST, max_lr=MOST, num_training=STEPS, update_attr=False
-        )
+        finder = Tuner(trainer).lr_find(copy.deepcopy(module), datamodule=data, update_attr=False, **options)
     assert finder is not None
-    rates, losses = finder.results["lr"], finder.results["loss"]
-    suggestion = finder.suggestion()
-    if suggestion is None:
-        return f"No rate found: the loss has {len(losses)} values only. Give more images or a smaller batch."
-    every = max(1, len(rates) // ROWS)
-    curve = [f"{rate:10.2e}  {loss:.4f}" for rate, loss in zip(rates[::every], losses[::every], strict=True)]
-    return "\n".join(["      rate  loss", *curve, "", f"Suggestion: --model.optim.lr {suggestion:.2g}"])
+    return RangeTest(finder.results["lr"], finder.results["loss"], finder.suggestion())
+
+
+def take_finder(trainer: Any) -> dict[str, Any] | None:
+    """Take Lightning's `LearningRateFinder` out of the configuration of a trainer, and return its options.
+
+    The test comes before the training instead of amid its first step. The run's configuration then has the rate and no
+    finder, so that it trains the same again.
+
+    Returns:
+        The options as of `range_test`, or None where there is no finder.
+    """
+    callbacks = trainer.callbacks if isinstance(trainer.callbacks, list) else []
+    found = [each for each in callbacks if each.class_path.startswith("lightning.") and is_finder(each.class_path)]
+    if not found:
+        return None
+    trainer.callbacks = [each for each in callbacks if each not in found] or None
+    options: dict[str, Any] = found[-1].init_args.as_dict()
+    names = {"update_attr": True, "attr_name": ""}
+    if any(options.pop(name, value) != value for name, value in names.items()):
+        raise ValueError(
+            "LearningRateFinder sets model.optim.lr here: leave out update_attr and attr_name. --find_lr suggests a "
+            "rate without setting it."
+        )
+    return options
+
+
+def is_finder(class_path: str) -> bool:
+    """Return whether a class is called as Lightning's callback."""
+    return class_path.rpartition(".")[2] == "LearningRateFinder"

@@ -37,7 +37,7 @@ from train.data.sizes import Size
 from train.data.tasks import TASKS
 from train.data_check import check_images
 from train.dry_run import report
-from train.find_lr import find_lr
+from train.find_lr import NO_RATE, RANGE, range_test, take_finder
 from train.loggers import RunTensorBoard
 from train.run_folder import (
     CHECKPOINTS,
@@ -155,6 +155,9 @@ class TrainingCLI(AskedSettingsCLI):
         if config.init_from and (self.requeued or not self.resumed):
             self.keep_grid(config.init_from, config.model.vit)
         check_strategy(config.trainer.strategy)
+        self.finder = take_finder(config.trainer)
+        if self.finder is not None and self.resumed is not None:  # by a job that was queued again
+            config.model.optim.lr = read_checkpoint(self.resumed, data=False)["hyper_parameters"]["optim"]["lr"]
         if str(config.trainer.precision) in ("16-true", "transformer-engine-float16"):
             raise ValueError(
                 f"precision {config.trainer.precision} has weights and gradients in fp16 without a loss scale, where "
@@ -235,8 +238,22 @@ class TrainingCLI(AskedSettingsCLI):
             print(report(self.trainer, self.model, self.datamodule, config.trainer.as_dict(), folder))
             raise SystemExit(0)
         if config.find_lr:
-            print(find_lr(self.model, self.datamodule, config.trainer.as_dict()))
+            print(range_test(self.model, self.datamodule, config.trainer.as_dict(), RANGE))
             raise SystemExit(0)
+        if self.finder is not None and self.resumed is None:
+            self.find_lr(config, self.finder)
+
+    def find_lr(self, config: Any, options: dict[str, Any]) -> None:
+        """Choose the learning rate by a range test, and write it into the model and the run's configuration."""
+        if self.trainer.world_size > 1:
+            raise ValueError("LearningRateFinder needs one process: take --find_lr first, then --model.optim.lr.")
+        result = range_test(self.model, self.datamodule, config.trainer.as_dict(), options)
+        if result.suggestion is None:
+            raise ValueError(f"LearningRateFinder: {NO_RATE}")
+        config.model.optim.lr = self.model.optim.lr = self.model.hparams["optim"]["lr"] = result.suggestion
+        for record in [c for c in self.trainer.callbacks if isinstance(c, FinalMetrics)]:  # type: ignore[attr-defined]
+            record.config = self.parser.dump(self.config)
+        rank_zero_info(f"LearningRateFinder: --model.optim.lr {result.suggestion:g}")
 
     def after_fit(self) -> None:
         """Validate and write the metrics where another callback, or a kill in the last validation, left that out."""

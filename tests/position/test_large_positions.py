@@ -7,7 +7,6 @@ import torch
 
 from performer_string import build_encoding
 
-
 NAMES = ["rope", "rope-mixed", "circulant-string", "cayley-string", "reflection-string", "liere"]
 
 

@@ -11,8 +11,8 @@ from lightning.pytorch.callbacks import Callback, GradientAccumulationScheduler,
 
 REFUSED = {
     "BatchSizeFinder": "chooses another batch size on each machine: give --data.batch_size",
-    "LearningRateFinder": "trains with another learning rate than config.yaml has: --find_lr suggests one, and "
-    "--model.optim.lr takes it",
+    "LearningRateFinder": "changes the learning rate amid a training: take LearningRateFinder itself, whose test comes "
+    "before it",
     "ModelPruning": "changes weights in a way that checkpoints do not hold",
     "BaseFinetuning": "adds weights that the schedule does not know: freeze weights in a class of your own",
     "SpikeDetection": "judges by a mean that checkpoints do not hold: a loss that is not finite ends a training anyway",
