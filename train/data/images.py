@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -11,8 +12,14 @@ from torchvision.transforms import v2
 
 from train.command_line import printable
 
+
+def padding_of(size: Sequence[int]) -> int:
+    """Return the pixels around images of a size (height, width) that `pad-crop` cuts from."""
+    return max(1, size[0] // 8)
+
+
 AUGMENTATIONS = {
-    "pad-crop": lambda size: v2.RandomCrop(size, padding=max(1, size[0] // 8)),
+    "pad-crop": lambda size: v2.RandomCrop(size, padding=padding_of(size)),
     "resized-crop": lambda size: v2.RandomResizedCrop(size, scale=(0.35, 1.0), antialias=True),
     "flip": lambda size: v2.RandomHorizontalFlip(),
     "rand-augment": lambda size: v2.RandAugment(),

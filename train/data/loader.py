@@ -111,7 +111,7 @@ class ResumableLoader(DataLoader[tuple[Tensor, int]]):
     Its length stays that of a whole epoch; after `load_state_dict` the first pass yields only what is left of it.
     """
 
-    def __init__(self, dataset: KeyedDataset, sampler: EpochSampler, **options: Any):
+    def __init__(self, dataset: Dataset[tuple[Tensor, int]], sampler: EpochSampler, **options: Any):
         super().__init__(dataset, batch_sampler=sampler, **options)
         self.order = sampler
         self.position = (0, 0)  # (epoch, batches handed out): workers run ahead of it

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from train.data.generated import GeneratedTask
 from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignore_stop_signals
+from train.data.memory import AugmentedInMemory, ImagesInMemory, as_it_is
 from train.data.sizes import Size
 
 
@@ -22,16 +23,21 @@ class Loaders(L.LightningDataModule):
         task: a generated task, whose stream of training images is endless; None for stored images.
         batch_size: images a step and process.
         workers: processes that prepare data.
+        in_memory: keep stored images in memory, and augment whole batches.
+        augment: names of augmentations.
         seed: of the order and the augmentations.
     """
 
     task: GeneratedTask | None
     batch_size: int
     workers: int
+    in_memory: bool
+    augment: list[str]
     seed: int
     # jsonargparse reads annotations by the names of a subclass's module, where there is no ResumableLoader.
     _loader: Any = None
     _resume: dict[str, int] | None = None
+    _held: Any = None  # the validation set at each size, in memory
 
     def train_dataset(self) -> Dataset[tuple[Tensor, int]]:
         """Return the images of an epoch of training, augmented."""
@@ -48,10 +54,14 @@ class Loaders(L.LightningDataModule):
     def train_dataloader(self) -> ResumableLoader:
         """Return the training loader, where a resumed run left it."""
         stream = self.task is not None
-        images = KeyedDataset(self.train_dataset(), self.seed, stream)
+        images: Dataset[Any] = self.train_dataset()
+        if self.in_memory:
+            images = AugmentedInMemory(self._read(images, "training images"), self.augment, self.seed)
+        else:
+            images = KeyedDataset(images, self.seed, stream)
         sampler = EpochSampler(len(images), self.batch_size, self.seed, not stream, *self._rank())
         sampler.fixed = bool(self.trainer is not None and self.trainer.overfit_batches)  # type: ignore[attr-defined]
-        self._loader = ResumableLoader(images, sampler, **self._workers())
+        self._loader = ResumableLoader(images, sampler, **self._options(images))
         if self._resume is not None:
             self._loader.load_state_dict(self._resume)
         return self._loader
@@ -65,11 +75,17 @@ class Loaders(L.LightningDataModule):
                 f"data.val_fraction, or take fewer processes."
             )
         indices = range(rank, total, world)
-        options = {**self._workers(), "persistent_workers": False}
+        options = {**self._options(dataset), "persistent_workers": False}
         return DataLoader(dataset, batch_size or self.batch_size, sampler=indices, **options)
 
     def val_dataloader(self) -> list[DataLoader[Any]]:
-        return [self.loader(self.held_out("val", size)) for size in self.sizes()]
+        """Return a loader for each size; images that are kept in memory are read once."""
+        if not self.in_memory:
+            return [self.loader(self.held_out("val", size)) for size in self.sizes()]
+        if self._held is None:
+            sizes = self.sizes()
+            self._held = [self._read(self.held_out("val", size), f"validation images at {size}") for size in sizes]
+        return [self.loader(images) for images in self._held]
 
     def test_dataloader(self) -> list[DataLoader[Any]]:
         return [self.loader(self.held_out("test", size)) for size in self.sizes()]
@@ -77,11 +93,20 @@ class Loaders(L.LightningDataModule):
     def _rank(self) -> tuple[int, int]:
         return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
 
-    def _workers(self) -> dict[str, Any]:
-        count = min(self.workers, os.cpu_count() or 1)
+    def _read(self, images: Dataset[tuple[Tensor, int]], title: str) -> ImagesInMemory:
+        return ImagesInMemory.read(images, self._workers(), title)
+
+    def _workers(self) -> int:
+        return min(self.workers, os.cpu_count() or 1)
+
+    def _options(self, dataset: Dataset[Any]) -> dict[str, Any]:
+        """Return the options of a loader: batches from memory are taken whole, by the main process."""
+        memory = isinstance(dataset, ImagesInMemory)
+        count = 0 if memory else self._workers()
         return {
             "num_workers": count,
             "persistent_workers": count > 0,
             "pin_memory": torch.cuda.is_available(),
             "worker_init_fn": ignore_stop_signals,
+            "collate_fn": as_it_is if memory else None,
         }

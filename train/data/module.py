@@ -21,6 +21,7 @@ from train.data.arrow import ArrowTask
 from train.data.generated import GeneratedDataset, GeneratedTask
 from train.data.images import AUGMENTATIONS, Transformed
 from train.data.loaders import Loaders
+from train.data.memory import BATCHED
 from train.data.pathfinder import PathfinderTask
 from train.data.sizes import Size
 from train.data.sources import SOURCES, majority_accuracy, open_source
@@ -47,6 +48,8 @@ class ImageData(Loaders):
         resolutions: further sizes that each validation is repeated at, like 168 or 96x128 (height x width).
         augment: any of pad-crop, resized-crop, flip, rand-augment, erase; in this order.
         workers: processes that prepare data; 0 for none.
+        in_memory: decode stored images once and keep them as uint8 at the size of the training, or of a validation. A
+            batch is then taken, cropped and flipped at once, many times faster. `augment` takes pad-crop and flip.
         grey: make stored images grey, of one channel.
         mean: of each channel, in [0, 1]; by default the source's, 0.5 for a `folder`.
         std: standard deviation of each channel, likewise.
@@ -69,6 +72,7 @@ class ImageData(Loaders):
     resolutions: list[int | str] = field(default_factory=list)
     augment: list[str] = field(default_factory=list)
     workers: int = 1
+    in_memory: bool = False
     grey: bool = False
     mean: list[float] | None = None
     std: list[float] | None = None
@@ -93,6 +97,11 @@ class ImageData(Loaders):
             )
         if {"pad-crop", "resized-crop"} <= set(self.augment):
             raise ValueError("pad-crop and resized-crop each cut an image to its size: augment takes one of them.")
+        if self.in_memory and (self.task is not None or not set(self.augment) <= set(BATCHED)):
+            raise ValueError(
+                f"in_memory is for stored images, with an augment of {' and '.join(BATCHED)} at most, not for "
+                f"{self.source} with {', '.join(self.augment) or 'none'}. Leave it out, and take more workers."
+            )
         if not 0 < self.val_fraction < 1:
             raise ValueError(f"val_fraction has to lie between 0 and 1, not {self.val_fraction}.")
         if self.test_fraction and (self.source != "folder" or not 0 < self.test_fraction < 1):
@@ -197,7 +206,7 @@ class ImageData(Loaders):
         return self._images(dataset, indices[: images or None], Cover(size))
 
     def train_dataset(self) -> Dataset[tuple[Tensor, int]]:
-        """Return the images of an epoch of training, augmented."""
+        """Return the images of an epoch of training, augmented unless that is done in memory."""
         if self.task is not None:
             if self.train_size < 1:
                 raise ValueError(
@@ -206,7 +215,7 @@ class ImageData(Loaders):
             return GeneratedDataset(self.task, self.size[0], self.train_size, "train", self.seed)
         self.setup()
         resize = [] if "resized-crop" in self.augment else [Cover((self.size[0], self.size[1]))]
-        augment = [AUGMENTATIONS[name](tuple(self.size)) for name in self.augment]
+        augment = [] if self.in_memory else [AUGMENTATIONS[name](tuple(self.size)) for name in self.augment]
         indices = self.splits().parts[0]
         if self.train_size > len(indices):
             raise ValueError(

@@ -1,0 +1,101 @@
+"""Images in memory: the same images, crops and flips as one by one, and exact resumes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torchvision.transforms import v2
+
+from tests.helpers.runs import fails, fit, stop_in
+from tests.helpers.training import last
+from train import cli
+from train.checkpoint import read_checkpoint
+from train.data.memory import AugmentedInMemory, ImagesInMemory
+from train.data.module import ImageData
+
+
+@pytest.fixture
+def image_folder(tmp_path):
+    """Forty images of noise in two classes, of two sizes."""
+    generator = np.random.default_rng(0)
+    for number in range(40):
+        path = tmp_path / "images" / ("test" if number % 4 == 0 else "train") / "ab"[number // 20] / f"{number}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shape = (40, 48, 3) if number % 3 else (32, 32, 3)
+        Image.fromarray(generator.integers(256, size=shape, dtype=np.uint8)).save(path)
+    return tmp_path / "images"
+
+
+def stored(total: int = 7, height: int = 16, width: int = 24) -> ImagesInMemory:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(1, 256, (total, 3, height, width), dtype=torch.uint8, generator=generator)
+    return ImagesInMemory(images, torch.arange(total))
+
+
+@pytest.mark.parametrize("augment", [["pad-crop", "flip"], ["pad-crop"], ["flip"], []])
+def test_batches_equal_crops_and_flips_of_torchvision(augment):
+    data = AugmentedInMemory(stored(), augment, seed=3)
+    keys = [(2, 5), (2, 0), (2, 6)]
+    images, labels = data.__getitems__(keys)
+    corners, flipped = data.draws(2)
+    for image, label, (_, index) in zip(images, labels, keys, strict=True):
+        expected = data.images[index]
+        if "pad-crop" in augment:
+            top, left = map(int, corners[index])
+            expected = v2.functional.crop(v2.functional.pad(expected, [2]), top, left, 16, 24)
+        if "flip" in augment and flipped[index]:
+            expected = v2.functional.horizontal_flip(expected)
+        assert torch.equal(image, expected)
+        assert int(label) == index
+        assert torch.equal(data[2, index][0], expected)  # alone as in a batch
+
+
+def test_draws_cover_all_crops_and_change_with_epoch_and_seed():
+    images = ImagesInMemory(torch.zeros(2000, 1, 8, 8, dtype=torch.uint8), torch.zeros(2000, dtype=torch.long))
+    corners, flipped = AugmentedInMemory(images, ["pad-crop", "flip"], 0).draws(0)
+    assert sorted(set(map(tuple, corners.tolist()))) == [(y, x) for y in range(3) for x in range(3)]
+    assert 0.45 < flipped.float().mean() < 0.55
+    for seed, epoch in ((0, 1), (1, 0)):
+        assert not torch.equal(AugmentedInMemory(images, ["flip"], seed).draws(epoch)[1], flipped)
+
+
+def test_same_images_as_one_by_one(image_folder):
+    given = {"source": "folder", "root": str(image_folder), "size": [32, 32], "batch_size": 4}
+    here, there = ImageData(**given, in_memory=True), ImageData(**given, workers=0)
+    for ours, theirs in (
+        (here.train_dataloader(), there.train_dataloader()),
+        (here.val_dataloader()[0], there.val_dataloader()[0]),
+    ):
+        assert len(ours) == len(theirs) > 0
+        for one, other in zip(ours, theirs, strict=True):
+            assert torch.equal(one[0], other[0])
+            assert torch.equal(one[1], other[1])
+
+
+@pytest.mark.slow
+def test_resume_is_exact(config, image_folder, tmp_path, monkeypatch):
+    arguments = [
+        "--data.source", "folder", "--data.root", str(image_folder), "--data.in_memory", "true",
+        "--data.augment", "[pad-crop,flip]", "--data.batch_size", "4",
+        "--model.vit.image_size", "[24,36]", "--model.vit.in_channels", "3", "--model.vit.num_classes", "2",
+        "--data.resolutions", "[36]", "--data.train_size", "0",
+    ]  # fmt: skip
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    fit(config, whole, *arguments)
+    stop_in(monkeypatch, 8)
+    with pytest.raises(SystemExit):
+        fit(config, parts, *arguments)
+    monkeypatch.undo()
+    assert read_checkpoint(last(parts))["global_step"] == 9
+    cli.run(["resume", str(parts)])
+    one, other = (read_checkpoint(last(run))["state_dict"] for run in (whole, parts))
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_augmentations_of_single_images_are_refused(tmp_path, capsys):
+    arguments = ["fit", "--config", "cifar10", "--data.in_memory", "true", "--data.augment", "[rand-augment]"]
+    assert "pad-crop and flip" in fails(arguments, capsys)
+    with pytest.raises(ValueError, match="stored images"):
+        ImageData("arrow", in_memory=True)

@@ -1,0 +1,118 @@
+"""Images that are decoded once and kept in memory, where a whole batch is cropped and flipped at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from lightning.pytorch.utilities import rank_zero_info
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+from tqdm import tqdm
+
+from performer_string.utils.seeds import derive_seed
+from train.data.images import padding_of
+from train.data.loader import Key, ignore_stop_signals
+
+BATCHED = ("pad-crop", "flip")  # the augmentations that are known for whole batches
+
+
+class ImagesInMemory(Dataset[tuple[Tensor, int]]):
+    """Images of one size with their labels, of which loaders take whole batches.
+
+    Args:
+        images: uint8 [n, C, H, W].
+        labels: int64 [n].
+    """
+
+    def __init__(self, images: Tensor, labels: Tensor):
+        self.images, self.labels = images, labels
+
+    @classmethod
+    def read(cls, dataset: Dataset[tuple[Tensor, int]], workers: int, title: str) -> ImagesInMemory:
+        """Read all images of a dataset, with a progress bar.
+
+        Args:
+            dataset: of images of one size.
+            workers: processes that read.
+            title: of the progress bar.
+        """
+        total = len(dataset)  # type: ignore[arg-type]
+        loader: DataLoader[Any] = DataLoader(
+            dataset, batch_size=256, num_workers=workers, worker_init_fn=ignore_stop_signals
+        )
+        images, labels, done = torch.empty(0), torch.empty(total, dtype=torch.long), 0
+        with tqdm(total=total, desc=title, unit="image", leave=False, disable=None) as bar:
+            for batch, classes in loader:
+                if not done:
+                    images = batch.new_empty(total, *batch.shape[1:])
+                images[done : done + len(batch)], labels[done : done + len(batch)] = batch, classes
+                done += len(batch)
+                bar.update(len(batch))
+        rank_zero_info(f"{title}: {total} images in memory, {images.numel() / 1e6:,.0f} MB")
+        return cls(images, labels)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return self.images[index], int(self.labels[index])
+
+    def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Return a batch, as loaders ask for it: `as_it_is` is their `collate_fn`."""
+        number = torch.as_tensor(indices)
+        return self.images[number], self.labels[number]
+
+
+class AugmentedInMemory(ImagesInMemory):
+    """Images by (epoch, index), cropped from a padded image and flipped as (seed, epoch, index) alone decide.
+
+    Args:
+        source: the images.
+        augment: any of `BATCHED`.
+        seed: of the augmentations.
+    """
+
+    def __init__(self, source: ImagesInMemory, augment: Sequence[str], seed: int):
+        super().__init__(source.images, source.labels)
+        self.crop, self.flip, self.seed = "pad-crop" in augment, "flip" in augment, seed
+        self.padding = padding_of(self.images.shape[-2:])
+        self._draws: tuple[int, Tensor, Tensor] | None = None
+
+    def draws(self, epoch: int) -> tuple[Tensor, Tensor]:
+        """Return the upper left corners [n, 2] of the crops in the padded images, and which images are flipped [n]."""
+        if self._draws is None or self._draws[0] != epoch:
+            generator = torch.Generator().manual_seed(derive_seed(self.seed, "augment", epoch))
+            corners = torch.randint(2 * self.padding + 1, (len(self), 2), generator=generator)
+            self._draws = epoch, corners, torch.rand(len(self), generator=generator) < 0.5
+        return self._draws[1:]
+
+    def __getitem__(self, key: Key) -> tuple[Tensor, int]:  # type: ignore[override]
+        images, labels = self.__getitems__([key])
+        return images[0], int(labels[0])
+
+    def __getitems__(self, keys: Sequence[Key]) -> tuple[Tensor, Tensor]:  # type: ignore[override]
+        """Return the batch of these keys, all of one epoch."""
+        number = torch.tensor([index for _, index in keys])
+        corners, flipped = (drawn[number] for drawn in self.draws(keys[0][0]))
+        images = self.images[number]
+        if self.crop:
+            images = crop(F.pad(images, [self.padding] * 4), corners, images.shape[-2:])
+        if self.flip:
+            images = torch.where(flipped[:, None, None, None], images.flip(-1), images)
+        return images, self.labels[number]
+
+
+def crop(images: Tensor, corners: Tensor, size: Sequence[int]) -> Tensor:
+    """Return the part of each image [B, C, H, W] that has its own corner [B, 2] and one size (h, w): [B, C, h, w]."""
+    rows = corners[:, :1] + torch.arange(size[0])  # [B, h]
+    columns = corners[:, 1:] + torch.arange(size[1])  # [B, w]
+    images = images.gather(2, rows[:, None, :, None].expand(-1, images.shape[1], -1, images.shape[3]))
+    return images.gather(3, columns[:, None, None, :].expand(-1, images.shape[1], size[0], -1))
+
+
+def as_it_is(batch: Any) -> Any:
+    """Return what it is given: the `collate_fn` of batches that are taken whole."""
+    return batch
