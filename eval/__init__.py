@@ -5,7 +5,8 @@ Each evaluation is one file that answers one question, in the folder of its subj
 - `accuracy/`: what models get right, at which resolution and at what cost;
 - `attention/`: what the attention of a model looks like, and what changes when a part of it is changed;
 - `encodings/`: what position encodings leave unchanged, which are the same, and what each costs;
-- `speed/`: time and memory of attention by the number of tokens.
+- `speed/`: time and memory of attention by the number of tokens;
+- `papers/`: tables of papers, run again beside their published figures.
 
 `cli.py` is the command line with the list of all evaluations; `report.py` writes CSV files, figures and `tables.py`.
 `plotting/` has the style of all figures, and draws them again from CSV files. `checkpoints.py` loads the models and

@@ -61,6 +61,9 @@ EVALUATIONS: dict[str, Entry] = {
     "resolution": Entry(
         "eval.accuracy.resolution", "accuracy per resolution, with 95 %% intervals, beside the majority baseline"
     ),
+    "table": Entry(
+        "eval.papers.command", "a table of a paper, run again: trains, measures, prints beside what was published"
+    ),
     "predict": Entry("eval.accuracy.predict", "classes and probabilities of image files, by a trained model"),
     "confusion": Entry(
         "eval.accuracy.confusion", "accuracy of each class, which are confused, and where two models differ"
@@ -184,12 +187,13 @@ def output_folder(options: argparse.Namespace) -> Path:
     return Path(folder).expanduser()
 
 
-def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
+def run(options: argparse.Namespace, arguments: Sequence[str], name: str = "") -> int:
     """Run an evaluation: write its CSV file and plot, print its table.
 
     Args:
         options: as parsed.
         arguments: of the command line, for the header of the CSV file.
+        name: of the files; that of the evaluation by default.
 
     Returns:
         The exit status.
@@ -204,7 +208,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str]) -> int:
     if run_command := getattr(evaluation, "run_command", None):
         run_command(options, output_folder(options))
         return 0
-    report = Report(output_folder(options), options.command, environment(arguments, device))
+    report = Report(output_folder(options), name or options.command, environment(arguments, device))
     rows = report.collect(evaluation.evaluate(options, device))
     report.write(rows)
     shown = for_display(rows, named_columns(evaluation), options)

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ import numpy as np
 import torch
 
 import performer_string
+from eval.attention.model_changes import Intervention, changed
 from eval.checkpoints import measure_images
 from eval.report import results_of
 from performer_string.utils.files import write_aside
@@ -71,7 +73,12 @@ def versions() -> dict[str, str]:
 
 
 def image_results(
-    trained: Trained, size: Size, options: argparse.Namespace, device: torch.device, weights: str
+    trained: Trained,
+    size: Size,
+    options: argparse.Namespace,
+    device: torch.device,
+    weights: str,
+    change: tuple[str, Intervention] | None = None,
 ) -> ImageResults:
     """Return which images a model classifies correctly and its losses, measured now or before.
 
@@ -81,6 +88,7 @@ def image_results(
         options: `split`, `images` and `fresh` of the command line.
         device: where to measure.
         weights: as of `weights_digest`.
+        change: an intervention on the model with its title, such as patches in a random order.
     """
     data = trained.data
     images = data.held_out(options.split, size, options.images)
@@ -91,6 +99,7 @@ def image_results(
             "images": [data.drawn_from(options.split), len(images), options.split, list(size), images_digest(images)],  # type: ignore[arg-type]
             "normalised": [data.shift.tolist(), data.scale.tolist(), data.background],
             "device": device.type,
+            **({"change": change[0]} if change else {}),
             **versions(),
         }
     )
@@ -98,7 +107,8 @@ def image_results(
     if path.is_file() and not options.fresh:
         with np.load(path) as stored:
             return ImageResults(torch.from_numpy(stored["right"]), torch.from_numpy(stored["loss"]))
-    results = measure_images(trained, size, options, device)
+    with changed(trained.classifier.vit, change[1]) if change else nullcontext():
+        results = measure_images(trained, size, options, device)
     keep(path, lambda partial: np.savez(partial, right=results.right.numpy(), loss=results.loss.numpy()))
     return results
 

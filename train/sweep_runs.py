@@ -23,6 +23,7 @@ from tqdm import tqdm
 
 from performer_string.utils.files import write_aside
 from train.config import check_fields, current_arguments, current_recipe, find_conflict, options_of, read_yaml
+from train.recorded import PLACE
 from train.run_folder import LOCK, LOCK_VARIABLE, METRICS, SUMMARY, latest_checkpoint
 from train.sweep_file import Run, Sweep
 
@@ -41,8 +42,9 @@ class Job:
 
 
 def current_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run under the names of today, as JSON keeps them."""
+    """Return the settings of a run under the names of today, as JSON keeps them, without the place of the images."""
     current = {name: current_recipe(settings.get(name)) for name in ("recipe", "overrides")}
+    current["overrides"] = {name: value for name, value in (current["overrides"] or {}).items() if name != PLACE}
     current |= {"arguments": current_arguments(settings.get("arguments") or []), "seed": settings.get("seed")}
     return dict(json.loads(json.dumps(current)))
 

@@ -1,0 +1,1 @@
+"""Tables of papers, and of this project, run again by one command each: `python -m eval table NAME`."""

@@ -1,0 +1,113 @@
+"""The records of a table as it is printed: sets and rows downwards, kinds of attention beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from eval.papers.records import MEASURED, NOT_BUILT, NOT_RUN, cell_of
+from eval.papers.table_file import Budget, TableFile
+from eval.report import Row, unique
+
+OUTSIDE = "not in this budget"
+WIDEST = 9  # columns of figures beside each other; a wider table goes on below
+
+
+def heading(table: TableFile, budget_name: str, budget: Budget) -> str:
+    """Return the title with the budget."""
+    return f"{table.title} ({budget_name} budget{f': {budget.says}' if budget.says else ''})"
+
+
+def data_label(table: TableFile, record: Row) -> str:
+    """Return the name of a set, and of the one that it stands for."""
+    names = [table.data[name].label or name for name in (record["data"], record["stands for"])]
+    return names[0] if names[0] == names[1] else f"{names[0]}, published: {names[1]}"
+
+
+def blocks(table: TableFile, records: Sequence[Row]) -> list[list[dict[str, Any]]]:
+    """Return the rows of the table, in blocks that are not too wide."""
+    cells = {(r["data"], r["row"], r["attention"], r["column"]): r for r in records}
+    shown = [r for r in records if r["state"] != NOT_RUN or r["why"] != OUTSIDE or r["published"]]
+    lines = list(dict.fromkeys((r["data"], r["row"]) for r in shown))
+    attentions = unique(records, "attention")
+    several = len({data for data, _ in lines}) > 1
+    parts: list[dict[str, list[str]]] = []  # columns by their heads, with a cell for each line
+    for column in table.columns:
+        of_column = [record for record in records if record["column"] == column]
+        prefix = f"{column}: " if len(table.columns) > 1 else ""
+        part: dict[str, list[str]] = {}
+        if any(record["published"] for record in of_column):
+            part[f"{prefix}published"] = [cells[(*line, attentions[0], column)]["published"] for line in lines]
+        for attention in attentions:
+            head = f"{prefix}{attention}" if attention else column
+            part[head] = [cell_of(table, cells[(*line, attention, column)]) for line in lines]
+        parts.append(part)
+    chosen: list[list[dict[str, list[str]]]] = [[]]
+    for part in parts:
+        if chosen[-1] and sum(map(len, chosen[-1])) + len(part) > WIDEST:
+            chosen.append([])
+        chosen[-1].append(part)
+    result = []
+    for block in chosen:
+        columns = {head: texts for part in block for head, texts in part.items()}
+        result.append(
+            [
+                {
+                    **(
+                        {"images": data_label(table, cells[(*line, attentions[0], next(iter(table.columns)))])}
+                        if several
+                        else {}
+                    ),
+                    "model": table.rows[line[1]].label or line[1],
+                    **{head: texts[number] for head, texts in columns.items()},
+                }
+                for number, line in enumerate(lines)
+            ]
+        )
+    return result
+
+
+def notes(table: TableFile, budget_name: str, records: Sequence[Row], command: str) -> list[str]:
+    """Return the lines below a table: what differs, what intervals are, and what is missing with its command."""
+    lines = [f"Source: {table.source}."] if table.source else []
+    if any(record["published"] for record in records):
+        lines.append(f"Published figures: {table.places()}.")
+    if table.differs:
+        lines.append(f"What differs: {table.differs}")
+    if table.aside:
+        lines.append(f"In the source: {table.aside}")
+    seeds = max((int(record["seeds"]) for record in records if record["state"] == MEASURED), default=0)
+    measures = {spec["measure"] for spec in table.columns.values()}
+    if seeds and measures & {"accuracy", "loss", "relative-drop", "difference"}:
+        images = max((int(record["images"]) for record in records if record["images"] != ""), default=0)
+        over = (
+            f"{images} test images and {seeds} seeds"
+            if seeds > 1
+            else f"{images} test images; one seed, so nothing on the spread of trainings"
+        )
+        lines.append(f"Intervals: 95 %, bootstrap (B = 1000) over {over}.")
+    if any(record["holm"] != "" for record in records):
+        row = table.rows[table.reference].label or table.reference
+        lines.append(
+            f"Tests are to {row} on the same images: p, and after the semicolon p by Holm's correction in this table."
+        )
+    missing: dict[str, int] = {}
+    for record in records:
+        if record["state"] == NOT_RUN and (record["why"] != OUTSIDE or record["published"]):
+            missing[record["why"]] = missing.get(record["why"], 0) + 1
+    for why, count in missing.items():
+        lines.append(
+            f"{count} cells not run{f' ({why})' if why else ''}: {command_for(table, budget_name, why, command)}"
+        )
+    for why in unique((record for record in records if record["state"] == NOT_BUILT), "why"):
+        models = unique((r for r in records if r["state"] == NOT_BUILT and r["why"] == why), "row")
+        lines.append(f"{', '.join(table.rows[row].label or row for row in models)}: {why}.")
+    return lines
+
+
+def command_for(table: TableFile, budget_name: str, why: str, command: str) -> str:
+    """Return the one command that fills in what is missing."""
+    if why != OUTSIDE:
+        return f"{command} --budget {budget_name}"
+    larger = [name for name, budget in table.budgets.items() if name != budget_name and budget.data is None]
+    return f"{command} --budget {larger[-1] if larger else list(table.budgets)[-1]}"

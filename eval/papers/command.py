@@ -1,0 +1,94 @@
+"""Run a table of a paper again: train what is missing, measure what is new, and print it beside the published figures.
+
+`python -m eval table --list` names all tables. NAME is one of them, or the YAML file of your own. The runs lie in
+OUT/NAME/BUDGET, and the table in OUT/NAME: BUDGET.csv, BUDGET.md, BUDGET.tex and BUDGET.png. The command can be stopped
+and started again: finished runs are skipped, begun ones resumed, and what was measured is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from eval.argument_types import number_of_images, positive_int
+from eval.papers.listing import list_runs, list_tables
+from eval.papers.plan import Group, make_plan, select_groups
+from eval.papers.run_evaluation import run_evaluation
+from eval.papers.table_file import TableFile, find_table
+from eval.papers.training import missing_runs, train_missing
+from eval.papers.write import measure_table, show_table
+
+OUT = "folder of the tables and their runs (default: runs/tables)"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `eval table`."""
+    from eval.plotting.options import FORMATS
+    from eval.plotting.style import width_in_inches
+
+    parser.add_argument("name", nargs="?", metavar="NAME", help="a table of --list, or a YAML file")
+    parser.add_argument("--budget", default="cpu", help="how much to train: cpu, gpu or full (default: %(default)s)")
+    parser.add_argument("--list", action="store_true", help="say what there is, what it needs and how long it takes")
+    parser.add_argument("--no-train", action="store_true", help="train nothing; print from the runs that exist")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="a folder with the sets of images (default: data)")
+    only = "a part: row=dense,banded data=mnist attention=linear"
+    parser.add_argument("--only", nargs="+", default=[], metavar="AXIS=NAME,NAME", help=only)
+    parser.add_argument("--jobs", type=positive_int, default=1, help="trainings at a time")
+    parser.add_argument("--threads", type=positive_int, help="of each; default: the cores shared out")
+    images = "how many to test on, 0 for all (default: as the budget says)"
+    parser.add_argument("--images", type=number_of_images, help=images)
+    parser.add_argument("--split", choices=("test", "val"), default="test", help="choose models on val only")
+    parser.add_argument("--format", nargs="+", choices=FORMATS, default=["png"], help="of the figure")
+    parser.add_argument("--width", type=width_in_inches, help="of the figure: inches, one-column or two-column")
+    parser.add_argument("--intervals", choices=("brackets", "pm"), default="brackets", help="in LaTeX and Markdown")
+
+
+def command_of(table: TableFile, options: argparse.Namespace) -> str:
+    """Return the command that makes a table, without its budget."""
+    words = ["python", "-m", "eval", "table", options.name or table.name]
+    words += ["--data", str(options.data)] if options.data else []
+    return shlex.join(words)
+
+
+def run_command(options: argparse.Namespace, folder: Path) -> None:
+    """Make one table, or list all."""
+    from eval.cli import choose_device
+
+    device = choose_device(options.device)
+    out = (options.out or Path("runs/tables")).expanduser()
+    if options.name is None:
+        if not options.list:
+            raise ValueError("which table? Give a NAME of python -m eval table --list, or the YAML file of your own.")
+        print(list_tables(options.budget, options.data, out, device))
+        return
+    table = find_table(options.name)
+    runs = out / table.name / options.budget
+    groups = select_groups(make_plan(table, options.budget, options.data, runs), options.only)
+    if options.list:
+        print(list_runs(table, options.budget, groups, device))
+        return
+    train(table, groups, runs, options)
+    if table.evaluation:
+        run_evaluation(table, options.budget, groups, out / table.name, options, device)
+        return
+    records, curves = measure_table(table, groups, options, device)
+    show_table(table, records, curves, out / table.name, options, device, command_of(table, options))
+
+
+def train(table: TableFile, groups: Sequence[Group], runs: Path, options: argparse.Namespace) -> None:
+    """Train what is missing, unless that is not wanted."""
+    from train.sweep import default_threads
+
+    missing = missing_runs(groups)
+    if not missing or options.no_train:
+        return
+    print(f"{table.title}: {missing} trainings to do, in {runs}", flush=True)
+    threads = options.threads or default_threads(options.jobs)
+    if not train_missing(groups, runs, options.jobs, threads):
+        left = missing_runs(groups)
+        print(f"\n{left} trainings are left. Continue with: python -m eval {shlex.join(sys.argv[1:])}")
+        print("The table so far, without them: the same with --no-train.")
+        raise SystemExit(1)

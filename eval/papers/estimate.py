@@ -1,0 +1,76 @@
+"""How long a training takes here: a few steps of it are timed, and multiplied by their number."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from eval.papers.plan import Group
+from eval.speed.measure import seconds
+from train.data.tasks import TASKS
+
+SIZES = {"mnist": 60_000, "cifar10": 50_000, "cifar100": 50_000, "imagenette": 9_469, "imagenet": 1_281_167}
+ON_CPU = 8  # images of a timed step; more only take longer
+
+
+def training_images(group: Group) -> float:
+    """Return how many images a training goes through, as far as the recipe says."""
+    settings = group.settings()
+    source = str(settings.get("data.source", "arrow"))
+    whole = SIZES.get(source) or files_below(Path(str(settings.get("data.root", "data"))) / "train")
+    held_out = float(settings.get("data.val_fraction", 0.1))
+    images = int(settings.get("data.train_size") or 0) or round(whole * (1 - held_out))
+    if source in TASKS:
+        images = int(settings.get("data.train_size") or 0)
+    images = round(images * float(settings.get("data.train_fraction") or 1))
+    batch = int(settings.get("data.batch_size", 128))
+    steps = int(settings.get("trainer.max_steps") or -1)
+    if settings.get("trainer.limit_train_batches"):
+        images = min(images, int(settings["trainer.limit_train_batches"]) * batch)
+    epochs = int(settings.get("trainer.max_epochs") or -1)
+    ends = [steps * batch] * (steps > 0) + [epochs * images] * (epochs > 0)
+    return float(min(ends, default=0))
+
+
+def files_below(folder: Path) -> int:
+    """Return how many images the class folders of a folder hold."""
+    return sum(1 for _ in folder.glob("*/*")) if folder.is_dir() else 0
+
+
+def seconds_per_image(group: Group, device: torch.device) -> float:
+    """Return the seconds of a training step for each of its images, without the reading of images."""
+    from eval.encodings.latency import TimedModel
+
+    batch = int(group.settings().get("data.batch_size", 128)) if device.type == "cuda" else ON_CPU
+    model = TimedModel(group.config(), batch, device)
+    model.step()
+    return statistics.median(seconds(model.step, device) for _ in range(3)) / batch
+
+
+def estimates(groups: Sequence[Group], device: torch.device) -> dict[str, float]:
+    """Return the seconds of one training of each group that has a run to train, by its model's name.
+
+    One row of each set and kind of attention is timed, and stands for the others.
+    """
+    timed: dict[tuple[str, str], float] = {}
+    result: dict[str, float] = {}
+    todo = [group for group in groups if len(group.finished()) < len(group.folders)]
+    for group in tqdm(todo, desc="timing steps", leave=False, disable=None):
+        kind = (group.data, group.attention)
+        if kind not in timed:
+            timed[kind] = seconds_per_image(group, device)
+        result[group.model] = timed[kind] * training_images(group)
+    return result
+
+
+def duration(total: float) -> str:
+    """Return a time in words: `40 s`, `12 min`, `3.5 h`, `2.1 days`."""
+    for unit, length in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if total >= length * (2 if unit == "days" else 1):
+            number = total / length
+            return f"{number:.1f} {unit}" if number < 10 else f"{number:.0f} {unit}"
+    return f"{total:.0f} s"

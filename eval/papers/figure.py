@@ -1,0 +1,198 @@
+"""The figure of a table, drawn from its records and training curves.
+
+figure: {kind: dots, column: accuracy (%)}       # each row a dot with its interval, a panel for each set
+figure: {kind: lines, columns: [108, 168, 276]}  # rows as lines over columns that have an `x`
+figure: {kind: lines, column: accuracy (%), over: row}   # or over rows or sets that have an `x`
+figure: {kind: curves}                           # validation accuracy over epochs
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
+
+from eval.papers.records import MEASURED
+from eval.papers.table_file import TableFile
+from eval.plotting.axes import legend_above, note_below
+from eval.plotting.style import COLOURS, GREY, LINE_STYLES, MARKERS, line_styles, panels
+from eval.report import Row, select, unique
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PUBLISHED = "published"
+
+
+def draw_table(table: TableFile, records: Sequence[Row], curves: Sequence[Row]) -> Figure | None:
+    """Return the figure; None where the table has none, or nothing to draw.
+
+    Args:
+        table: with `figure`.
+        records: of all cells.
+        curves: `data`, `row`, `attention`, `seed`, `epoch` and `accuracy` (%) of each validation.
+    """
+    options = dict(table.figure)
+    kind = options.pop("kind", "")
+    if kind == "curves":
+        return draw_curves(table, curves) if curves else None
+    if kind == "dots":
+        return draw_dots(table, records, **options)
+    if kind == "lines":
+        return draw_lines(table, records, **options)
+    if kind:
+        raise ValueError(f"{table.path}: the kind of a figure is dots, lines or curves, not {kind!r}.")
+    return None
+
+
+def number(text: Any) -> float | None:
+    """Return the first number of a published figure."""
+    found = re.match(r"[-+]?\d+(\.\d+)?", str(text))
+    return float(found[0]) if found else None
+
+
+def drawn(records: Sequence[Row]) -> list[Row]:
+    """Return the records with a figure of ours or of the source."""
+    return [r for r in records if (r["state"] == MEASURED and r["value"] != "") or number(r["published"]) is not None]
+
+
+def draw_dots(table: TableFile, records: Sequence[Row], column: str = "", logarithmic: bool = False) -> Figure | None:
+    """Draw a column as dots: a line for each row, a panel for each set."""
+    column = column or next(iter(table.columns))
+    shown = drawn(select(records, column=column))
+    sets = unique(shown, "data")
+    if not shown:
+        return None
+    rows = [row for row in table.rows if row in unique(shown, "row")]
+    figure, axes = panels(len(sets), height=0.9 + 0.22 * len(rows), sharey=True)
+    styles = {name: {**style, "linestyle": "none"} for name, style in line_styles(unique(shown, "attention")).items()}
+    for axis, data in zip(axes, sets, strict=True):
+        axis.set_title(table.data[data].label or data, fontsize=8)
+        for i, (attention, style) in enumerate(styles.items()):
+            for record in select(shown, data=data, attention=attention):
+                place = len(rows) - 1 - rows.index(record["row"]) + 0.14 * (i - (len(styles) - 1) / 2)
+                dot(axis, record, place, style, i == 0)
+        axis.set(xlabel=column)
+        if logarithmic:
+            axis.set_xscale("log")
+    axes[0].set_yticks(range(len(rows)), [table.rows[row].label or row for row in reversed(rows)], fontsize=7)
+    legend_above(figure, handles=key(styles, shown))
+    note_below(figure, "bars: 95 % intervals; one seed has those over images alone")
+    return figure
+
+
+def dot(axis: Axes, record: Row, place: float, style: dict[str, Any], first: bool) -> None:
+    """Draw one figure with its interval, and the published one."""
+    if record["state"] == MEASURED and record["value"] != "":
+        value = float(record["value"])
+        axis.plot([value], [place], **style)
+        if record["low"] != "":
+            axis.hlines([place], float(record["low"]), float(record["high"]), color=style["color"], linewidth=0.8)
+    theirs = number(record["published"])
+    if first and theirs is not None:
+        axis.plot([theirs], [place], marker="D", color="none", markeredgecolor=GREY, linestyle="none")
+
+
+def key(styles: dict[str, dict[str, Any]], shown: Sequence[Row]) -> list[Line2D]:
+    """Return the handles of a legend."""
+    handles = [Line2D([], [], label=name or "here", **style) for name, style in styles.items()]
+    if any(number(record["published"]) is not None for record in shown):
+        handles.append(
+            Line2D([], [], marker="D", color="none", markeredgecolor=GREY, linestyle="none", label=PUBLISHED)
+        )
+    return handles
+
+
+def draw_lines(
+    table: TableFile,
+    records: Sequence[Row],
+    column: str = "",
+    columns: Sequence[str] = (),
+    over: str = "column",
+    xlabel: str = "",
+    ylabel: str = "",
+) -> Figure | None:
+    """Draw figures over an axis of numbers: of the columns, or of rows or sets (`over: row`, `over: data`)."""
+    names = [str(name) for name in columns] or [column or next(iter(table.columns))]
+    shown = [record for record in drawn(records) if record["column"] in names]
+    if not shown:
+        return None
+    places = {
+        "column": lambda r: table.columns[r["column"]].get("x"),
+        "row": lambda r: table.rows[r["row"]].x,
+        "data": lambda r: table.data[r["data"]].x,
+    }[over]
+    split = {"column": ("data", "row"), "row": ("data", "data"), "data": ("attention", "row")}[over]
+    attentions, lines = unique(shown, "attention"), unique(shown, split[1])
+    sets = unique(shown, split[0])
+    figure, axes = panels(len(sets), height=2.8, sharey=True)
+    for axis, panel in zip(axes, sets, strict=True):
+        axis.set_title(label_of(table, split[0], panel), fontsize=8)
+        for i, line in enumerate(lines):
+            for j, attention in enumerate(attentions):
+                chosen = [
+                    r for r in shown if r[split[0]] == panel and r[split[1]] == line and r["attention"] == attention
+                ]
+                style = {"color": COLOURS[i % len(COLOURS)], "linestyle": LINE_STYLES[j % 4], "marker": MARKERS[i % 7]}
+                draw_line(axis, chosen, places, style)
+        axis.set(xlabel=xlabel, ylabel=ylabel if axis is axes[0] else "")
+    handles = [
+        Line2D([], [], color=COLOURS[i % len(COLOURS)], marker=MARKERS[i % 7], label=label_of(table, split[1], line))
+        for i, line in enumerate(lines)
+    ]
+    styles: list[Any] = [LINE_STYLES[j % 4] for j in range(len(attentions))]
+    handles += [Line2D([], [], color=GREY, linestyle=s, label=a) for s, a in zip(styles, attentions, strict=True) if a]
+    if any(number(record["published"]) is not None for record in shown):
+        handles.append(Line2D([], [], marker="D", color="none", markeredgecolor=GREY, label=PUBLISHED))
+    legend_above(figure, handles=handles)
+    note_below(figure, "bars: 95 % intervals; one seed has those over images alone")
+    return figure
+
+
+def draw_line(axis: Axes, chosen: Sequence[Row], places: Any, style: dict[str, Any]) -> None:
+    """Draw one line with its intervals, and the published figures as open marks."""
+    placed = sorted(((float(places(r)), r) for r in chosen if places(r) is not None), key=lambda pair: pair[0])
+    points = [(x, r) for x, r in placed if r["value"] != "" and r["state"] == MEASURED]
+    if points:
+        axis.plot([x for x, _ in points], [float(r["value"]) for _, r in points], **{**style, "markersize": 3})
+        for x, r in points:
+            if r["low"] != "":
+                axis.vlines([x], float(r["low"]), float(r["high"]), color=style["color"], linewidth=0.8)
+    theirs = [(x, y) for x, r in placed if (y := number(r["published"])) is not None]
+    if theirs and style["linestyle"] == LINE_STYLES[0]:
+        axis.plot(
+            *zip(*theirs, strict=True), marker="D", linestyle="none", color="none", markeredgecolor=style["color"]
+        )
+
+
+def label_of(table: TableFile, axis: str, name: str) -> str:
+    """Return the label of a set, a row or a kind of attention."""
+    specs: Any = {"data": table.data, "row": table.rows}.get(axis, {})
+    return (specs[name].label or name) if name in specs else name
+
+
+def draw_curves(table: TableFile, curves: Sequence[Row]) -> Figure:
+    """Draw the validations of the trainings, a panel for each set and kind of attention."""
+    pairs = list(dict.fromkeys((curve["data"], curve["attention"]) for curve in curves))
+    figure, axes = panels(len(pairs), height=2.6, sharey=False)
+    styles = line_styles([row for row in table.rows if row in unique(curves, "row")])
+    for axis, (data, attention) in zip(axes, pairs, strict=True):
+        axis.set_title(f"{table.data[data].label or data}{f', {attention}' if attention else ''}", fontsize=8)
+        for row, style in styles.items():
+            points = select(curves, data=data, attention=attention, row=row)
+            epochs = sorted({int(point["epoch"]) for point in points})
+            means = [
+                sum(float(p["accuracy"]) for p in points if int(p["epoch"]) == epoch)
+                / sum(int(p["epoch"]) == epoch for p in points)
+                for epoch in epochs
+            ]
+            axis.plot(epochs, means, **{**style, "markersize": 2.5})
+        axis.set(xlabel="epoch", ylabel="validation accuracy in %" if axis is axes[0] else "")
+        axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    legend_above(figure, handles=[Line2D([], [], label=table.rows[r].label or r, **s) for r, s in styles.items()])
+    note_below(figure, "means over seeds; accuracy on the images that were held out for validation")
+    return figure

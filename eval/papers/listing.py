@@ -1,0 +1,76 @@
+"""What tables there are, what each needs, and how long it takes here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from eval.papers.estimate import duration, estimates
+from eval.papers.plan import Group, make_plan
+from eval.papers.table_file import TableFile, all_tables
+from eval.report import table as as_text
+
+NOTE = (
+    "Times are of training steps alone, from a few steps timed now on this machine ({device}), one training after the "
+    "other. Run one: python -m eval table NAME --budget {budget} [--data DIR]"
+)
+
+
+def list_tables(budget: str, root: Path | None, out: Path, device: torch.device) -> str:
+    """Return the list of all tables at a budget."""
+    lines = []
+    for table in tqdm(list(all_tables()), desc="tables", leave=False, disable=None):
+        if budget not in table.budgets:
+            continue
+        groups = make_plan(table, budget, root, out / table.name / budget)
+        planned = sum(len(group.folders) for group in groups)
+        finished = sum(len(group.finished()) for group in groups)
+        times = estimates(groups, device)
+        left = sum(times.get(g.model, 0.0) * (len(g.folders) - len(g.finished())) for g in groups)
+        each = sorted(times.values())
+        lines.append(
+            {
+                "table": table.name,
+                "what it shows": table.shows,
+                "budget": table.budgets[budget].says or budget,
+                "trainings": f"{finished} of {planned} done" if planned else "none",
+                "each": f"{duration(each[0])} to {duration(each[-1])}" if each else "",
+                "left": duration(left) if left else "",
+                "needs": needs(groups),
+            }
+        )
+    if not lines:
+        raise ValueError(f"no table has a budget {budget!r}.")
+    return f"{as_text(lines)}\n\n{NOTE.format(device=device, budget=budget)}"
+
+
+def needs(groups: Sequence[Group]) -> str:
+    """Return what is missing for groups of this budget."""
+    reasons = Counter(g.state for g in groups if g.state.startswith(("no ", "not built")) and not g.folders)
+    return "; ".join(dict.fromkeys(reason.partition(":")[0] for reason in reasons if reason != "none"))
+
+
+def list_runs(table: TableFile, budget: str, groups: Sequence[Group], device: torch.device) -> str:
+    """Return the list of the trainings of one table at a budget."""
+    times = estimates(groups, device)
+    lines = []
+    for group in groups:
+        if group.state == "none":
+            continue
+        done, count = len(group.finished()), len(group.folders)
+        lines.append(
+            {
+                "data": group.data,
+                "row": group.row,
+                "attention": group.attention,
+                "state": f"{done} of {count} seeds done" if count else group.state,
+                "each": duration(times[group.model]) if group.model in times else "",
+            }
+        )
+    head = f"{table.title}\n{table.source}\n{table.budgets[budget].says}\n"
+    body = as_text(lines) if lines else "nothing to train"
+    return f"{head}\n{body}\n\n{NOTE.format(device=device, budget=budget)}"

@@ -1,0 +1,209 @@
+"""What a column of a table can show: each measure is a function of a group of trainings, with the column's options.
+
+Those of `OF_CONFIG` need no training. All others are of finished runs.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from eval.accuracy.cost import inference
+from eval.bootstrap import mean_with_interval, paired_difference, statistic_with_interval
+from eval.papers.measured import Measured
+from eval.significance import paired_test, unpaired_test
+from eval.speed.measure import multiplications
+from performer_string import ViT, fold
+
+if TYPE_CHECKING:
+    from eval.papers.plan import Group
+    from eval.papers.results import Results
+
+
+def measured(value: float | None, *interval: float, text: str = "", of: Any = None) -> Measured:
+    """Return what a cell shows; `of` are the values [seeds, images] that it comes from."""
+    seeds, images = (0, 0) if of is None else of.shape
+    low, high = interval or (None, None)
+    return Measured(value, low, high, text, images, seeds)
+
+
+def parameters(results: Results, group: Group, part: str = "") -> Measured:
+    """Parameters in millions; with `part: encoding` those of the encoding alone, as a number."""
+    with torch.device("meta"):
+        vit = ViT(group.config())
+    if part == "encoding":
+        return measured(float(sum(p.numel() for p in vit.encoding.parameters())))
+    return measured(sum(p.numel() for p in vit.parameters()) / 1e6)
+
+
+def gigaflops(results: Results, group: Group, exponential: bool = False) -> Measured:
+    """Multiplications with an addition, in 1e9, of one image; layer norms count 5 for each element, as in LieRE.
+
+    With `exponential`, the matrix exponential of LieRE is counted as well: without caches, in the model's own forward.
+    """
+    vit = ViT(group.config()).eval()
+    size = tuple(n * p for n, p in zip(vit.train_grid, vit.patch, strict=True))
+    tokens = int(np.prod(vit.train_grid)) + vit.num_prefix
+    norms = sum(isinstance(module, torch.nn.LayerNorm) for module in vit.modules())
+    count = multiplications(inference(fold(vit), size, 1, torch.device("cpu")))  # type: ignore[arg-type]
+    if exponential:
+        count += exponential_multiplications(vit)
+    return measured((count + 5 * norms * tokens * (vit.config.width or 0)) / 1e9)
+
+
+def exponential_multiplications(vit: ViT) -> int:
+    """Return the multiplications of the rotations of one forward pass, which the caches leave out in inference."""
+    positions = vit.grid_positions(vit.train_grid)
+    return multiplications(lambda: vit.encoding.by_layer(positions))
+
+
+def ms_per_batch(results: Results, group: Group, batch: int = 128, folded: bool = True) -> Measured:
+    """Milliseconds of inference of a batch, the median of several rounds."""
+    from eval.papers.results import ROUNDS, key_of
+
+    times = sorted(1000 * t for t in results.times(batch, folded)[key_of(group)])
+    assert len(times) == ROUNDS
+    return measured(statistics.median(times), times[0], times[-1])
+
+
+def ms_per_image(results: Results, group: Group, batch: int = 128, folded: bool = True) -> Measured:
+    """Milliseconds of inference of an image of a batch."""
+    whole = ms_per_batch(results, group, batch, folded)
+    ends = [end / batch for end in (whole.low, whole.high) if end is not None]
+    return measured((whole.value or 0) / batch, *ends)
+
+
+def accuracy(results: Results, group: Group, **of: Any) -> Measured:
+    """Accuracy in % on test images, with the bootstrap over images and seeds; `size`, `change`, `checkpoint`."""
+    right = 100 * results.of_images(group, "right", **of)
+    return measured(*mean_with_interval(right), of=right)
+
+
+def loss(results: Results, group: Group, **of: Any) -> Measured:
+    """Cross-entropy on test images; options and interval as of `accuracy`."""
+    values = results.of_images(group, "loss", **of)
+    return measured(*mean_with_interval(values), of=values)
+
+
+def relative_drop(results: Results, group: Group, change: str = "shuffled", **of: Any) -> Measured:
+    """How much of its accuracy a model loses by a change, in % of it."""
+    before = results.of_images(group, "right", **of)
+    after = results.of_images(group, "right", change=change, **of)
+    share = statistic_with_interval(lambda a, b: 100 * (1 - b.mean() / max(a.mean(), 1e-9)), [before, after])
+    return measured(*map(float, share), of=before)
+
+
+def difference(results: Results, group: Group, to: str = "", **of: Any) -> Measured:
+    """Points of accuracy more than the reference row, with the paired bootstrap over images and seeds."""
+    other = results.reference_of(group, to)
+    if other is None:
+        return measured(None, text="reference" if group.row == (to or results.reference) else "")
+    sides: list[dict[int | None, NDArray[np.bool_]]] = [
+        {seed: right > 0 for seed, right in zip(each.finished(), results.of_images(each, "right", **of), strict=True)}
+        for each in (group, other)
+    ]
+    return measured(*paired_difference(sides[0], sides[1]), of=results.of_images(group, "right", **of))
+
+
+def p_value(results: Results, group: Group, to: str = "", test: str = "paired", what: str = "p", **of: Any) -> Measured:
+    """Two-sided p, or with `what: t` the statistic, of a t-test to the reference row; `test: unpaired` is Welch's."""
+    other = results.reference_of(group, to)
+    if other is None:
+        return measured(None, text="reference" if group.row == (to or results.reference) else "")
+    values = [results.of_images(each, "right", **of) for each in (group, other)]
+    result = (unpaired_test if test == "unpaired" else paired_test)(*values)
+    return measured(result.statistic if what == "t" else result.p, of=values[0])
+
+
+def best_validation(results: Results, group: Group) -> Measured:
+    """The highest accuracy in % that any validation of a training had, the mean over seeds."""
+    return over_seeds([None if (c := results.curve(run)) is None else 100 * max(c.values) for run in runs_of(group)])
+
+
+def seconds_per_epoch(results: Results, group: Group) -> Measured:
+    """Seconds of the training steps of an epoch, by the median of the images a second that were logged."""
+    return over_seeds([epoch_seconds(results, run)[0] for run in runs_of(group)])
+
+
+def seconds_in_total(results: Results, group: Group) -> Measured:
+    """Seconds of all training steps."""
+    pairs = [epoch_seconds(results, run) for run in runs_of(group)]
+    return over_seeds([None if pair[0] is None else pair[0] * pair[1] for pair in pairs])
+
+
+def epoch_seconds(results: Results, run: Path) -> tuple[float | None, float]:
+    """Return the seconds of an epoch, None where they are not recorded, and the number of epochs."""
+    curve = results.curve(run, "train/images_per_second")
+    if curve is None or not curve.values:
+        return None, 0.0
+    from train.checkpoint import read_checkpoint
+    from train.run_folder import CHECKPOINTS, LAST
+
+    content = read_checkpoint(run / CHECKPOINTS / LAST)
+    steps, epochs = content["global_step"], max(1, content.get("epoch", 0) + 1)
+    batch = content["ImageData"]["config"]["batch_size"]
+    return steps / epochs * batch / statistics.median(curve.values), epochs
+
+
+def epochs_to(results: Results, group: Group, to: str = "", unit: str = "epochs") -> Measured:
+    """Epochs until a validation reached the last one of the reference row; with `unit: share`, of its training."""
+    own, other = results.groups.get((group.data, to or results.reference, group.attention)), group
+    if own is None or not own.finished():
+        return measured(None, text="")
+    targets = [curve.values[-1] for run in runs_of(own) if (curve := results.curve(run)) is not None]
+    if not targets:
+        return measured(None, text="not recorded")
+    target, reached = statistics.mean(targets), []
+    for run in runs_of(other):
+        curve = results.curve(run)
+        number = None if curve is None else next((i + 1 for i, v in enumerate(curve.values) if v >= target), None)
+        reached.append(
+            None if number is None or curve is None else number / (len(curve.values) if unit == "share" else 1)
+        )
+    return over_seeds(reached, "not reached")
+
+
+def runs_of(group: Group) -> list[Path]:
+    """Return the folders of a group's finished runs."""
+    return list(group.finished().values())
+
+
+def over_seeds(values: Sequence[float | None], otherwise: str = "not recorded") -> Measured:
+    """Return the mean over seeds, and their lowest and highest value where there are several."""
+    known = [value for value in values if value is not None]
+    if not known or len(known) < len(values):
+        return Measured(None, text=otherwise, seeds=len(values))
+    low, high = (min(known), max(known)) if len(known) > 1 else (None, None)
+    return Measured(statistics.mean(known), low, high, seeds=len(known))
+
+
+Measure = Callable[..., Measured]
+OF_CONFIG: dict[str, Measure] = {
+    "parameters": parameters,
+    "gigaflops": gigaflops,
+    "ms-per-batch": ms_per_batch,
+    "ms-per-image": ms_per_image,
+}
+MEASURES: dict[str, Measure] = {
+    **OF_CONFIG,
+    "accuracy": accuracy,
+    "loss": loss,
+    "relative-drop": relative_drop,
+    "difference": difference,
+    "p-value": p_value,
+    "best-validation": best_validation,
+    "seconds-per-epoch": seconds_per_epoch,
+    "seconds-in-total": seconds_in_total,
+    "epochs-to": epochs_to,
+}
+DIGITS = {
+    "parameters": 3, "gigaflops": 3, "ms-per-batch": 2, "ms-per-image": 3, "loss": 2, "seconds-per-epoch": 1,
+    "seconds-in-total": 0,
+}  # fmt: skip
+SPREADS = {"ms-per-batch", "ms-per-image", "best-validation", "seconds-per-epoch", "seconds-in-total", "epochs-to"}

@@ -1,0 +1,187 @@
+"""What a table consists of at a budget: its groups of trainings, one for each set, row and kind of attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from eval.papers.image_places import missing_images, place_images
+from eval.papers.table_file import Budget, TableFile
+from performer_string import ViTConfig
+from performer_string.utils.registry import lookup
+from train.config import current_recipe, read_yaml
+from train.environment import ROOT
+from train.run_folder import CHECKPOINTS, LAST, METRICS
+from train.sweep_file import Run, check_overrides
+
+AXES = ("data", "row", "attention")
+
+
+@dataclass
+class Group:
+    """The trainings of one cell, which differ in their seed.
+
+    Attributes:
+        data, row, attention: their names in the table's file.
+        stands_for: the set whose published figures are beside it.
+        recipe: a path.
+        overrides: fields of the recipe.
+        state: `planned`, or why there is no training: `not in this budget`, `not built: ...`, `no images: ...`.
+        folders: of the runs, by seed.
+        start_from: the group whose checkpoint of the same seed each run starts from.
+    """
+
+    data: str
+    row: str
+    attention: str
+    stands_for: str
+    recipe: Path
+    overrides: dict[str, Any]
+    state: str = "planned"
+    folders: dict[int, Path] = field(default_factory=dict)
+    start_from: Group | None = None
+
+    @property
+    def model(self) -> str:
+        """The name of its runs, without the seed."""
+        return ".".join(name for name in (self.data, self.row, self.attention) if name)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the recipe with the overrides, by full names of fields."""
+        flat = {
+            k: v for name, value in current_recipe(read_yaml(self.recipe)).items() for k, v in flat_fields(name, value)
+        }
+        return {**flat, **self.overrides}
+
+    def config(self) -> ViTConfig:
+        """Return the configuration of its models."""
+        known = {f"model.vit.{each.name}" for each in fields(ViTConfig)}
+        settings = self.settings()
+        return ViTConfig(**{name.removeprefix("model.vit."): settings[name] for name in known & settings.keys()})
+
+    def finished(self) -> dict[int, Path]:
+        """Return the folders of the runs that are finished, by seed."""
+        return {seed: path for seed, path in self.folders.items() if (path / METRICS).is_file()}
+
+    def runs(self) -> Iterator[Run]:
+        """Yield the runs for a sweep; those that start from others need these to be finished."""
+        choices = {"data": self.data, "row": self.row, "attention": self.attention}
+        for seed, folder in self.folders.items():
+            overrides = dict(self.overrides)
+            if self.start_from is not None:
+                overrides["init_from"] = str(self.start_from.folders[seed] / CHECKPOINTS / LAST)
+            assert folder.name == f"{self.model}-seed{seed}"
+            yield Run(self.model, choices, seed, overrides)
+
+
+def flat_fields(name: str, value: Any, depth: int = 3) -> Iterator[tuple[str, Any]]:
+    """Yield the fields of a recipe by full names; options of a part stay together: `model.vit.feature_options`."""
+    if isinstance(value, Mapping) and value and name.count(".") < depth - 1:
+        for key, part in value.items():
+            yield from flat_fields(f"{name}.{key}", part, depth)
+    else:
+        yield name, value
+
+
+def make_plan(table: TableFile, budget_name: str, root: Path | None, runs: Path) -> list[Group]:
+    """Return the groups of a table at a budget, those of sets and rows outside the budget as well.
+
+    Args:
+        table: as read.
+        budget_name: in the table.
+        root: where the images are.
+        runs: the folder of all runs of this budget.
+
+    Raises:
+        ValueError: a row that makes no model and does not say that it is pending.
+    """
+    budget = table.budget(budget_name)
+    sets = budget.sets(table)
+    replaced = {stands for name, stands in sets.items() if stands != name}
+    groups: dict[tuple[str, str, str], Group] = {}
+    order = [*sets, *(name for name in table.data if name not in sets and name not in replaced)]
+    if replaced:
+        order = [name for name in order if name in sets or any(block.data == name for block in table.published)]
+    for data in order:
+        for row, row_spec in table.rows.items():
+            for attention in table.attention or {"": {}}:
+                group = make_group(table, budget, data, row, attention, sets.get(data, data), root, runs)
+                groups[data, row, attention] = group
+                if attention and row_spec.only and attention not in row_spec.only:
+                    group.state = "none"
+    for group in groups.values():
+        if start := table.rows[group.row].start_from:
+            group.start_from = groups[group.data, start, group.attention]
+            if group.state == "planned" and group.start_from.state != "planned":
+                group.state = group.start_from.state
+    return list(groups.values())
+
+
+def make_group(
+    table: TableFile,
+    budget: Budget,
+    data: str,
+    row: str,
+    attention: str,
+    stands_for: str,
+    root: Path | None,
+    runs: Path,
+) -> Group:
+    """Return one group; arguments as of `make_plan`."""
+    data_spec, row_spec = table.data[data], table.rows[row]
+    recipe = ROOT / (data_spec.recipe or table.recipe)
+    if not recipe.is_file():
+        recipe = Path(data_spec.recipe or table.recipe)
+    parts = (
+        table.fields,
+        data_spec.fields,
+        budget.fields,
+        budget.each.get(data, {}),
+        table.attention.get(attention, {}),
+    )
+    overrides = {
+        name: value for part in (*parts, row_spec.fields, budget.by_row.get(row, {})) for name, value in part.items()
+    }
+    group = Group(data, row, attention, stands_for, recipe, current_recipe(overrides))
+    if data not in budget.sets(table) or (budget.rows is not None and row not in budget.rows):
+        group.state = "not in this budget"
+        return group
+    content = current_recipe(read_yaml(recipe))
+    try:
+        check_overrides(group.overrides, content)
+    except ValueError as error:
+        pending = row_spec.pending or data_spec.pending
+        if not pending:
+            raise ValueError(f"{table.path}: {group.model}: {error}") from None
+        group.state = f"not built: {pending}"
+        return group
+    source = str(group.settings().get("data.source", "arrow"))
+    images = place_images(source, root)
+    if images is None:
+        group.state = missing_images(source, root)
+        return group
+    group.overrides |= images
+    group.folders = {seed: runs / f"{group.model}-seed{seed}" for seed in budget.seeds}
+    return group
+
+
+def select_groups(groups: Sequence[Group], conditions: Sequence[str]) -> list[Group]:
+    """Return the groups that meet every condition `AXIS=NAME,NAME`, with those that they start from.
+
+    Raises:
+        ValueError: a condition of another form, or an unknown axis or name.
+    """
+    chosen = list(groups)
+    for condition in conditions:
+        axis, equals, text = condition.partition("=")
+        if not equals:
+            raise ValueError(f"--only takes AXIS=NAME,NAME, like row=dense,banded, not {condition!r}.")
+        lookup("axis", axis, dict.fromkeys(AXES))
+        names, known = text.split(","), {getattr(group, axis): None for group in groups}
+        for name in names:
+            lookup(axis, name, known)
+        chosen = [group for group in chosen if getattr(group, axis) in names]
+    wanted = {id(group) for group in chosen} | {id(group.start_from) for group in chosen}
+    return [group for group in groups if id(group) in wanted]

@@ -1,0 +1,100 @@
+"""The cells of a table as rows of a CSV file, one for each set, row, attention and column."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tqdm import tqdm
+
+from eval.papers.measured import Measured
+from eval.papers.measures import DIGITS, MEASURES, OF_CONFIG, SPREADS
+from eval.papers.plan import Group
+from eval.papers.results import Results
+from eval.papers.table_file import TableFile
+from eval.report import Row
+from eval.significance import holm
+
+MEASURED, NOT_RUN, NOT_BUILT, NONE = "measured", "not run", "not built", "none"
+
+
+def state_of(group: Group, measure: str) -> str:
+    """Return why a cell has no figure: `none`, `not built`, `not run`; or `measured`."""
+    if group.state == "none":
+        return NONE
+    if group.state.startswith("not built"):
+        return NOT_BUILT
+    if measure in OF_CONFIG:
+        return MEASURED if group.state != "not in this budget" else NOT_RUN
+    return MEASURED if group.finished() else NOT_RUN
+
+
+def all_records(table: TableFile, budget: str, results: Results) -> Iterator[dict[str, Any]]:
+    """Yield a record for each cell of our figures, with the published one beside it.
+
+    Args:
+        table: as read.
+        budget: its name.
+        results: the models.
+    """
+    bar = tqdm(results.groups.values(), desc="cells", unit="group", leave=False, disable=None)
+    for group in bar:
+        bar.set_postfix_str(group.model)
+        for column, spec in table.columns.items():
+            options = {k: v for k, v in spec.items() if k not in ("measure", "digits", "x", "published")}
+            measure = spec["measure"]
+            state = state_of(group, measure)
+            cell = MEASURES[measure](results, group, **options) if state == MEASURED else Measured(None)
+            yield {
+                "data": group.data,
+                "stands for": group.stands_for,
+                "row": group.row,
+                "attention": group.attention,
+                "column": column,
+                "published": published_text(table.published_value(group.stands_for, group.row, column)),
+                "value": "" if cell.value is None else float(f"{cell.value:.8g}"),
+                "low": "" if cell.low is None else float(f"{cell.low:.8g}"),
+                "high": "" if cell.high is None else float(f"{cell.high:.8g}"),
+                "text": cell.text,
+                "holm": "",
+                "state": state,
+                "why": group.state if state != MEASURED and group.state != "planned" else "",
+                "seeds": cell.seeds or len(group.finished()),
+                "images": cell.images or "",
+            }
+
+
+def published_text(value: Any) -> str:
+    """Return a published figure as it is printed; YAML has read 0.880 as a number."""
+    return "" if value is None else str(value)
+
+
+def correct_tests(table: TableFile, records: Sequence[dict[str, Any]]) -> None:
+    """Add Holm's correction to the p-values of each test of a table."""
+    for test in ("paired", "unpaired"):
+        columns = {
+            name
+            for name, spec in table.columns.items()
+            if spec["measure"] == "p-value" and spec.get("test", "paired") == test and spec.get("what", "p") == "p"
+        }
+        cells = [record for record in records if record["column"] in columns and record["value"] != ""]
+        for record, p in zip(cells, holm([record["value"] for record in cells]), strict=True):
+            record["holm"] = float(f"{p:.4g}")
+
+
+def cell_of(table: TableFile, record: Row) -> str:
+    """Return our figure of a cell as text: `71.6 (70.7-72.4)`."""
+    if record["state"] != MEASURED:
+        return {NONE: "", NOT_BUILT: NOT_BUILT}.get(record["state"], NOT_RUN)
+    if record["value"] == "":
+        return str(record["text"])
+    spec = table.columns[record["column"]]
+    value = float(record["value"])
+    if record["holm"] != "":
+        return f"{value:.2g}; {float(record['holm']):.2g}"
+    digits = spec.get("digits", DIGITS.get(spec["measure"], 0 if spec.get("part") else 1))
+    if record["low"] == "" or (spec["measure"] in SPREADS and not spec.get("spread")):
+        return f"{value:.{digits}f}"
+    low, high = (float(record[end]) for end in ("low", "high"))
+    dash = " to " if low < 0 else "-"
+    return f"{value:.{digits}f} ({low:.{digits}f}{dash}{high:.{digits}f})"

@@ -1,0 +1,135 @@
+"""The trained models of a table and what they make of each image, measured when it is asked for, and once."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from eval.attention.token_interventions import shuffle_patches
+from eval.papers.plan import Group
+from eval.result_cache import image_results, weights_digest
+from eval.speed.measure import Call, time_in_turn
+from eval.training_log import Scalar, has_log, read_log
+from performer_string import ViT
+from train.checkpoint import Trained, load_trained
+from train.data.sizes import Size
+from train.run_folder import CHECKPOINTS
+
+CHANGES = {"shuffled": ("patches shuffled", shuffle_patches)}
+ROUNDS = 7
+
+
+@dataclass
+class Results:
+    """The models of a table.
+
+    Attributes:
+        groups: by set, row and attention.
+        device: where to measure.
+        split: `test` or `val`.
+        images: how many to test on; 0 for all.
+        reference: the row that differences are to.
+    """
+
+    groups: Mapping[tuple[str, str, str], Group]
+    device: torch.device
+    split: str = "test"
+    images: int = 0
+    reference: str = ""
+    _models: dict[Path, tuple[Trained, str]] = field(default_factory=dict)
+    _values: dict[Any, Any] = field(default_factory=dict)
+    _times: dict[Any, dict[tuple[str, str, str], list[float]]] = field(default_factory=dict)
+
+    def load(self, run: Path, checkpoint: str, root: str | None) -> tuple[Trained, str]:
+        """Return the model of a run and the digest of its weights."""
+        path = run / CHECKPOINTS / f"{checkpoint}.ckpt"
+        if path not in self._models:
+            self._models.clear()  # one at a time in memory: the columns of a group come one after the other
+            trained = load_trained(path)
+            trained.name = run.name
+            if root is not None:
+                trained.data.root = root
+            trained.data.setup("test" if self.split == "test" else None)
+            self._models[path] = trained, weights_digest(trained)
+        return self._models[path]
+
+    def of_images(
+        self, group: Group, what: str, size: Any = None, change: str = "", checkpoint: str = "last"
+    ) -> NDArray[np.float64]:
+        """Return a value of each image for each seed, [seeds, images].
+
+        Args:
+            group: of finished runs.
+            what: `right` (0 or 1) or `loss`.
+            size: of the images; that of the training by default.
+            change: a name in `CHANGES`.
+            checkpoint: `last` or `best`.
+        """
+        key = (group.model, str(size), change, checkpoint)
+        if key not in self._values:
+            options = argparse.Namespace(split=self.split, images=self.images, fresh=False)
+            seeds = []
+            for run in group.finished().values():
+                trained, weights = self.load(run, checkpoint, group.overrides.get("data.root"))
+                at = trained.data.sizes()[0] if size is None else Size.of(size)
+                seeds.append(image_results(trained, at, options, self.device, weights, CHANGES.get(change)))
+            self._values[key] = {
+                "right": np.stack([each.right.numpy().astype(float) for each in seeds]),
+                "loss": np.stack([each.loss.numpy().astype(float) for each in seeds]),
+            }
+        values: NDArray[np.float64] = self._values[key][what]
+        return values
+
+    def reference_of(self, group: Group, row: str = "") -> Group | None:
+        """Return the finished group of the reference row beside a group; None for itself, or where it has no run."""
+        other = self.groups.get((group.data, row or self.reference, group.attention))
+        return other if other is not None and other is not group and other.finished() else None
+
+    def curve(self, run: Path, tag: str = "val/accuracy") -> Scalar | None:
+        """Return what a run has logged of a scalar."""
+        return read_log(run).get(tag) if has_log(run) else None
+
+    def times(self, batch: int, folded: bool) -> dict[tuple[str, str, str], list[float]]:
+        """Return the seconds of a forward pass of each group's model, all in turn, in each of several rounds.
+
+        Args:
+            batch: images at a time.
+            folded: whether constant bases are folded into the projections, as for inference.
+        """
+        from eval.encodings.latency import TimedModel
+
+        if (batch, folded) not in self._times:
+            calls: dict[tuple[str, str, str], Call] = {}
+            planned = {key: group for key, group in self.groups.items() if group.state == "planned"}
+            for key, group in tqdm(planned.items(), desc="models to time", leave=False, disable=None):
+                model = TimedModel(group.config(), batch, self.device)
+                model.model.eval()
+                calls[key] = model.infer if folded else partial(unfolded, model.model, model.images)
+            self._times[batch, folded] = time_in_turn(calls, ROUNDS, self.device)
+        return self._times[batch, folded]
+
+
+@torch.inference_mode()
+def unfolded(vit: ViT, images: torch.Tensor) -> torch.Tensor:
+    """Return logits of a model that computes its bases anew."""
+    logits: torch.Tensor = vit(images)
+    return logits
+
+
+def key_of(group: Group) -> tuple[str, str, str]:
+    """Return what a group is found by."""
+    return group.data, group.row, group.attention
+
+
+def by_key(groups: Sequence[Group]) -> dict[tuple[str, str, str], Group]:
+    """Return groups by what they are found by."""
+    return {key_of(group): group for group in groups}

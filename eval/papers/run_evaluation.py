@@ -1,0 +1,64 @@
+"""A table that is an evaluation of `python -m eval`, with its options and, where it takes any, trained models."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from eval.papers.blocks import heading
+from eval.papers.plan import Group
+from eval.papers.table_file import TableFile
+from performer_string.utils.files import write_aside
+from train.run_folder import CHECKPOINTS, LAST
+
+
+def arguments_of(
+    table: TableFile, budget: str, groups: Sequence[Group], folder: Path, options: argparse.Namespace
+) -> list[str]:
+    """Return the arguments of the evaluation.
+
+    Raises:
+        ValueError: it needs trained models, and there are none.
+    """
+    arguments = [table.evaluation, *table.budget(budget).arguments, "--out", str(folder), "--device", options.device]
+    if table.rows:
+        finished = [path for group in groups for path in group.finished().values()]
+        if not finished:
+            raise ValueError(f"{table.name} needs trained models, and none is finished: leave --no-train out.")
+        paths = [str(path / CHECKPOINTS / LAST) for path in finished]
+        arguments += [*([] if table.evaluation == "attention" else ["--checkpoint"]), *paths]
+        roots = {
+            str(group.overrides["data.root"]) for group in groups if "data.root" in group.overrides and group.finished()
+        }
+        arguments += ["--root", roots.pop()] if len(roots) == 1 else []
+    return [*arguments, "--format", *options.format]
+
+
+def run_evaluation(
+    table: TableFile,
+    budget: str,
+    groups: Sequence[Group],
+    folder: Path,
+    options: argparse.Namespace,
+    device: torch.device,
+) -> None:
+    """Run the evaluation, or print what it has written before with the same arguments; its files are BUDGET.*."""
+    from eval import cli
+
+    arguments = arguments_of(table, budget, groups, folder, options)
+    title = heading(table, budget, table.budget(budget))
+    kept = folder / f"{budget}.md"
+    if options.no_train and kept.is_file():
+        print(kept.read_text())
+        return
+    print(f"{title}\n", flush=True)
+    parsed = cli.parse_arguments([*arguments, "--table", "markdown", "latex"])
+    status = cli.run(parsed, arguments, name=budget)
+    with write_aside(kept) as partial:
+        note = f"\n- What differs: {table.differs}\n" if table.differs else ""
+        partial.write_text(f"**{title}**\n\n{kept.read_text()}{note}")
+    if status:
+        raise SystemExit(status)

@@ -1,0 +1,261 @@
+"""The file of a table: what is trained, what is measured, what was published, and at which budgets.
+
+A table is a YAML file, `experiments/papers/NAME/table.yaml` or one of your own:
+
+    title: Sparse Cayley-STRING, table 1
+    source: who published it, where
+    shows: what it compares, in one line
+    recipe: train/configs/NAME.yaml
+    fields: {model.vit.pool: cls}               # of every training
+    data:                                       # sets of images; every row is trained on each
+      cifar10: {fields: {data.source: cifar10}}
+    attention:                                  # columns beside each other
+      softmax: {model.vit.attention: softmax}
+      linear: {model.vit.attention: linear}
+    rows:
+      dense: {label: Dense, fields: {model.vit.encoding: cayley-string}}
+    columns:
+      accuracy (%): {measure: accuracy}         # a name in eval/papers/measures.py, with its options
+    published:
+      - {place: table 1, data: cifar10, columns: [accuracy (%)], values: {dense: [73.69]}}
+    differs: what is not as in the source, in one line
+    budgets:
+      cpu: {says: "2 epochs", seeds: [0], fields: {trainer.max_epochs: 2}}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from performer_string.utils.registry import lookup
+from train.config import read_yaml
+from train.environment import ROOT
+
+PAPERS = ROOT / "experiments" / "papers"
+FILE = "table.yaml"
+BUDGETS = ("cpu", "gpu", "full")
+
+
+@dataclass
+class RowSpec:
+    """A row: what its models have that others have not.
+
+    Attributes:
+        label: its name in the table; that in the file by default.
+        fields: of the recipe.
+        start_from: another row, whose last checkpoint this one starts from.
+        pending: why the row may not be built yet. A row that has this and makes no model is "not built".
+        only: the kinds of attention that the row has; all by default.
+        x: its place on the axis of a figure.
+    """
+
+    label: str = ""
+    fields: dict[str, Any] = field(default_factory=dict)
+    start_from: str = ""
+    pending: str = ""
+    only: list[str] = field(default_factory=list)
+    x: float | None = None
+
+
+@dataclass
+class DataSpec:
+    """A set of images.
+
+    Attributes:
+        label: its name in the table; that in the file by default.
+        fields: of the recipe.
+        recipe: in place of the table's.
+        pending: as of a row.
+        x: its place on the axis of a figure.
+    """
+
+    label: str = ""
+    fields: dict[str, Any] = field(default_factory=dict)
+    recipe: str = ""
+    pending: str = ""
+    x: float | None = None
+
+
+@dataclass
+class Budget:
+    """How much is trained.
+
+    Attributes:
+        says: what that is, in a few words, for the title.
+        seeds: of the trainings.
+        fields: of the recipe, in place of those of the table and the data; attention and rows come after them.
+        each: further fields, by set of images.
+        by_row: further fields, by row.
+        data: the sets that are trained on; all by default. A mapping says which set of the source each stands for.
+        rows: those that are trained; all by default.
+        images: to test on; 0 for all.
+        arguments: of the evaluation, where the table is one.
+    """
+
+    says: str = ""
+    seeds: list[int] = field(default_factory=lambda: [0])
+    fields: dict[str, Any] = field(default_factory=dict)
+    each: dict[str, dict[str, Any]] = field(default_factory=dict)
+    by_row: dict[str, dict[str, Any]] = field(default_factory=dict)
+    data: Any = None
+    rows: list[str] | None = None
+    images: int = 0
+    arguments: list[str] = field(default_factory=list)
+
+    def sets(self, table: TableFile) -> dict[str, str]:
+        """Return the sets that are trained on, each with the set whose published figures stand beside it."""
+        chosen = list(table.data) if self.data is None else self.data
+        return dict(chosen) if isinstance(chosen, Mapping) else {name: name for name in chosen}
+
+
+@dataclass
+class Published:
+    """Figures of the source, as they are printed there.
+
+    Attributes:
+        place: table, figure or section.
+        data: the set that they are of.
+        columns: names of columns of this table.
+        values: a figure for each column, by row; null where the source has none.
+    """
+
+    place: str
+    data: str
+    columns: list[str]
+    values: dict[str, list[Any]]
+
+
+@dataclass
+class TableFile:
+    """The content of a file; see the head of this module.
+
+    Attributes:
+        path: of the file.
+        name: of the table.
+        title, source, shows, differs: lines of text.
+        recipe: the path of a configuration.
+        fields: of every training.
+        data, attention, rows, columns, budgets: by name.
+        published: of the source.
+        reference: the row that differences and tests are to.
+        evaluation: an evaluation of `python -m eval` that the table is, in place of columns.
+        figure: its kind and options, see eval/papers/figure.py.
+        aside: what is wrong or unclear in the source, in one line.
+    """
+
+    path: Path
+    name: str
+    title: str
+    source: str = ""
+    shows: str = ""
+    differs: str = ""
+    aside: str = ""
+    recipe: str = ""
+    reference: str = ""
+    evaluation: str = ""
+    fields: dict[str, Any] = field(default_factory=dict)
+    figure: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, DataSpec] = field(default_factory=dict)
+    attention: dict[str, dict[str, Any]] = field(default_factory=dict)
+    rows: dict[str, RowSpec] = field(default_factory=dict)
+    columns: dict[str, dict[str, Any]] = field(default_factory=dict)
+    budgets: dict[str, Budget] = field(default_factory=dict)
+    published: list[Published] = field(default_factory=list)
+
+    def budget(self, name: str) -> Budget:
+        """Return a budget by name."""
+        return lookup(f"budget of {self.name}", name, self.budgets)
+
+    def published_value(self, data: str, row: str, column: str) -> Any:
+        """Return a figure of the source; None where it has none."""
+        for block in self.published:
+            if block.data == data and column in block.columns and row in block.values:
+                return block.values[row][block.columns.index(column)]
+        return None
+
+    def places(self) -> str:
+        """Return the places of the published figures."""
+        return ", ".join(dict.fromkeys(block.place for block in self.published))
+
+
+def build(kind: type, content: Any, where: str) -> Any:
+    """Return a dataclass of a mapping, with errors that name the nearest field."""
+    content = {} if content is None else content
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{where} has to hold fields with their values, not {content!r}.")
+    known = {each.name: None for each in fields(kind)}
+    for key in content:
+        lookup(f"field of {where}", str(key), known)
+    try:
+        return kind(**content)
+    except TypeError as error:
+        raise ValueError(f"{where}: {error}") from None
+
+
+def read_table(path: Path) -> TableFile:
+    """Return the table in a file.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: an unknown field, name of a row, column or set; with the nearest known one.
+    """
+    from eval.papers.measures import MEASURES
+
+    content = read_yaml(path)
+    if not isinstance(content.get("title"), str):
+        raise ValueError(f"{path}: title has to be text, not {content.get('title')!r}.")
+    name = path.parent.name if path.name == FILE else path.stem
+    known = {each.name: None for each in fields(TableFile) if each.name not in ("path", "name")}
+    for key in content:
+        lookup(f"field of {path}", str(key), known)
+    parts: dict[str, Any] = {
+        group: {str(key): build(kind, value, f"{path}: {key}") for key, value in (content.get(group) or {}).items()}
+        for group, kind in (("data", DataSpec), ("rows", RowSpec), ("budgets", Budget))
+    }
+    parts["published"] = [build(Published, block, f"{path}: published") for block in content.get("published") or []]
+    table = TableFile(**{**content, **parts, "path": path, "name": name})
+    for column, spec in table.columns.items():
+        if not isinstance(spec, Mapping) or "measure" not in spec:
+            raise ValueError(f"{path}: the column {column!r} needs a measure: one of {', '.join(MEASURES)}.")
+        lookup(f"measure of {path}", spec["measure"], MEASURES)
+    for block in table.published:
+        lookup(f"set in published of {path}", block.data, table.data)
+        for column in block.columns:
+            lookup(f"column in published of {path}", column, table.columns)
+        for row, values in block.values.items():
+            lookup(f"row in published of {path}", row, table.rows)
+            if len(values) != len(block.columns):
+                raise ValueError(
+                    f"{path}: {block.place}: {row} has {len(values)} figures for {len(block.columns)} columns."
+                )
+    for row, row_spec in table.rows.items():
+        if row_spec.start_from:
+            lookup(f"row that {row} starts from", row_spec.start_from, table.rows)
+        for kind in row_spec.only:
+            lookup(f"attention of {row}", kind, table.attention)
+    for budget in table.budgets.values():
+        for data in (*budget.sets(table), *budget.each):
+            lookup(f"set of a budget of {path}", data, table.data)
+        for row in (*(budget.rows or ()), *budget.by_row):
+            lookup(f"row of a budget of {path}", row, table.rows)
+    return table
+
+
+def all_tables() -> Iterator[TableFile]:
+    """Yield the tables of the project by name."""
+    for path in sorted(PAPERS.glob(f"*/{FILE}")):
+        yield read_table(path)
+
+
+def find_table(name: str) -> TableFile:
+    """Return a table by its name in `experiments/papers`, or by the path of a file."""
+    path = Path(name).expanduser()
+    if path.suffix in (".yaml", ".yml"):
+        return read_table(path)
+    if path.is_dir() and (path / FILE).is_file():
+        return read_table(path / FILE)
+    known = {each.parent.name: each for each in sorted(PAPERS.glob(f"*/{FILE}"))}
+    return read_table(lookup("table", name, known))

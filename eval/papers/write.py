@@ -1,0 +1,86 @@
+"""A table as it is printed and as files: CSV of all cells, Markdown, LaTeX and the figure."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from eval.papers.blocks import blocks, heading, notes
+from eval.papers.plan import Group
+from eval.papers.records import all_records, correct_tests
+from eval.papers.results import Results, by_key
+from eval.papers.table_file import TableFile
+from eval.report import Row, environment, save_plot, write_csv
+from eval.report import table as as_text
+from eval.tables import latex_table
+from performer_string.utils.files import check_writable, write_aside
+
+
+def measure_table(
+    table: TableFile, groups: Sequence[Group], options: argparse.Namespace, device: torch.device
+) -> tuple[list[dict[str, Any]], list[Row]]:
+    """Return the records of all cells and the points of all training curves."""
+    images = table.budget(options.budget).images if options.images is None else options.images
+    results = Results(by_key(groups), device, options.split, images, table.reference)
+    records = list(all_records(table, options.budget, results))
+    correct_tests(table, records)
+    curves = training_curves(results) if table.figure.get("kind") == "curves" else []
+    return records, curves
+
+
+def training_curves(results: Results) -> list[Row]:
+    """Return the validations of all finished runs, by epoch."""
+    rows: list[Row] = []
+    for group in results.groups.values():
+        names = {"data": group.data, "row": group.row, "attention": group.attention}
+        for seed, run in group.finished().items():
+            curve = results.curve(run)
+            for epoch, value in enumerate(curve.values if curve else [], 1):
+                rows.append({**names, "seed": seed, "epoch": epoch, "accuracy": round(100 * value, 4)})
+    return rows
+
+
+def show_table(
+    table: TableFile,
+    records: Sequence[dict[str, Any]],
+    curves: Sequence[Row],
+    folder: Path,
+    options: argparse.Namespace,
+    device: torch.device,
+    command: str,
+) -> None:
+    """Print a table and write its files."""
+    from eval.papers.figure import draw_table
+    from eval.plotting.style import paper_style
+
+    check_writable("--out", folder)
+    budget = table.budget(options.budget)
+    title, below = heading(table, options.budget, budget), notes(table, options.budget, records, command)
+    parts = blocks(table, records)
+    text = "\n\n".join(as_text(part) for part in parts)
+    lines = "\n".join(f"- {line}" for line in below)
+    print(f"{title}\n\n{text}\n\n" + "\n".join(below))
+    csv = folder / f"{options.budget}.csv"
+    arguments = ["table", options.name, "--budget", options.budget]
+    head = [*environment(arguments, device), f"title: {title}", *(f"note: {line}" for line in below)]
+    write_csv(csv, records, head)
+    written = [csv]
+    if curves:
+        written.append(csv.with_suffix(".curves.csv"))
+        write_csv(written[-1], curves, head[:3])
+    markdown = "\n\n".join(as_text(part, options.intervals) for part in parts)
+    latex = "\n".join(latex_table(part, options.intervals) for part in parts)
+    comment = "".join(f"% {line}\n" for line in [title, *below])
+    for ending, content in ((".md", f"**{title}**\n\n{markdown}\n\n{lines}\n"), (".tex", comment + latex)):
+        written.append(csv.with_suffix(ending))
+        with write_aside(written[-1]) as partial:
+            partial.write_text(content)
+    with paper_style(options.width):
+        figure = draw_table(table, records, curves)
+        if figure is not None:
+            written += save_plot(figure, csv, options.format)
+    print("", *written, sep="\n")

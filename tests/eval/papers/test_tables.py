@@ -1,0 +1,128 @@
+"""Every table of the project runs from end to end on tiny images, by the command line.
+
+Three of its rows are trained; THOROUGH=1 trains all.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+
+import pytest
+import yaml
+
+from eval import cli
+from eval.papers.table_file import PAPERS, all_tables, find_table
+from tests.helpers.tiny_images import write_all
+from train import cli as train_cli
+from train.data.tasks import TASKS
+from train.sweep_runs import SETTINGS, SweepRunner
+
+TABLES = sorted(path.parent.name for path in PAPERS.glob("*/table.yaml"))
+TINY = {
+    "trainer.max_epochs": 2,
+    "trainer.max_steps": 2,
+    "trainer.check_val_every_n_epoch": 1,
+    "trainer.enable_progress_bar": False,
+    "trainer.log_every_n_steps": 1,
+    "trainer.accelerator": "cpu",
+    "trainer.precision": "32-true",
+    "data.batch_size": 8,
+    "data.workers": 0,
+    "data.resolutions": [],
+}
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory) -> Path:
+    return write_all(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture
+def in_process(monkeypatch):
+    """Train in this process: a new one for each of hundreds of trainings would take half an hour."""
+
+    def train(self):
+        for run in self.runs:
+            if self.state(run) != "finished":
+                self.folder(run).mkdir(parents=True)
+                (self.folder(run) / SETTINGS).write_text(json.dumps(self.settings(run)))
+                train_cli.run(self.command(run)[2:])
+
+    monkeypatch.setattr(SweepRunner, "train", train)
+
+
+def tiny_table(name: str, folder: Path) -> Path:
+    """Return a copy of a table's file whose budget `tiny` is the one for CPUs with two steps of a small model."""
+    content = yaml.safe_load((PAPERS / name / "table.yaml").read_text())
+    budget = dict(content["budgets"]["cpu"])
+    generated = {"data.train_size": 16, "data.val_size": 8} if uses_task(content) else {"data.train_size": 0}
+    budget["fields"] = {**(budget.get("fields") or {}), **TINY, **generated}
+    budget["each"] = {
+        key: {k: v for k, v in part.items() if k not in budget["fields"]}
+        for key, part in (budget.get("each") or {}).items()
+    }
+    budget["by_row"] = {
+        key: {k: v for k, v in part.items() if k not in TINY} for key, part in (budget.get("by_row") or {}).items()
+    }
+    budget["images"] = 16
+    if not os.environ.get("THOROUGH"):
+        rows = list(content.get("rows") or {})
+        started = [x for name in rows if (x := (content["rows"][name] or {}).get("start_from"))]
+        budget["rows"] = [name for name in rows if name in {*rows[:2], rows[-1], *started, content.get("reference")}]
+    for column in (content.get("columns") or {}).values():
+        column |= {"batch": 2} if column["measure"].startswith("ms-") else {}
+    content["budgets"] = {"tiny": budget}
+    path = folder / name / "table.yaml"
+    path.parent.mkdir(parents=True)
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    return path
+
+
+def uses_task(content: dict) -> bool:
+    """Whether images are generated, by the recipe."""
+    recipe = yaml.safe_load(Path(content["recipe"]).read_text()) if content.get("recipe") else {"data": {}}
+    return recipe["data"].get("source") in TASKS
+
+
+def records(path: Path) -> list[dict[str, str]]:
+    with path.open() as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TABLES)
+def test_each_table_runs_from_end_to_end(name, images, in_process, tmp_path, capsys):
+    path = tiny_table(name, tmp_path / "files")
+    out = tmp_path / "out"
+    arguments = ["table", str(path), "--budget", "tiny", "--data", str(images), "--out", str(out), "--device", "cpu"]
+    cli.main(arguments)
+    printed = capsys.readouterr().out
+    table = find_table(name)
+    assert f"{table.title} (tiny budget" in printed
+    for ending in ("md", "tex", "csv"):
+        assert (out / name / f"tiny.{ending}").is_file()
+    if table.figure or table.evaluation:
+        assert (out / name / "tiny.png").is_file()
+    if table.evaluation:
+        return
+    cells = records(out / name / "tiny.csv")
+    assert {cell["row"] for cell in cells} == set(table.rows)
+    assert all(cell["value"] or cell["text"] for cell in cells if cell["state"] == "measured"), "an empty cell"
+    assert any(cell["state"] == "measured" for cell in cells)
+    sets = table.budgets["cpu"].sets(table)
+    missing = {(c["data"], c["row"], c["why"]) for c in cells if c["state"] == "not run" and c["data"] in sets}
+    assert not {each for each in missing if each[2] != "not in this budget"}
+    before = (out / name / "tiny.md").read_text()
+    cli.main([*arguments, "--no-train"])  # from what exists
+    if not any("time" in column["measure"] or "ms-" in column["measure"] for column in table.columns.values()):
+        assert (out / name / "tiny.md").read_text() == before
+
+
+def test_every_table_can_be_read_and_says_what_differs():
+    for table in all_tables():
+        assert {"cpu", "gpu", "full"} <= set(table.budgets), table.name
+        assert all((table.title, table.source, table.shows)), table.name
+        assert table.evaluation or table.differs, table.name
