@@ -112,7 +112,6 @@ def _broadcasts(c: Tensor, q: Tensor) -> bool:
     )  # fmt: skip
 
 
-@torch.compiler.disable
 def triton_linear_attention(
     q: Tensor,
     k: Tensor,
@@ -162,7 +161,13 @@ def triton_linear_attention(
         # Broadcast here, so that autograd adds up the gradients of batches and of heads that share their angles.
         c, s = (x.float().expand(*q.shape[:3], -1) for x in (c, s))  # [B, H, N, P]
     weight = weight.to(q.dtype).contiguous()
-    out: Tensor = _LinearAttention.apply(q, k, v, c, s, key_bias, key_mask, weight, order, square)
+    inputs = (q, k, v, c, s, key_bias, key_mask, weight, order, square)
+    if torch.compiler.is_compiling():
+        from performer_string.ops.triton.operator import fused_forward
+
+        compiled: Tensor = fused_forward(*inputs)[0]
+        return compiled
+    out: Tensor = _LinearAttention.apply(*inputs)
     return out
 
 
@@ -171,47 +176,73 @@ def _dense_rows(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
+def _kernel_inputs(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    c: Tensor | None,
+    s: Tensor | None,
+    bias: Tensor | None,
+    mask: Tensor | None,
+    weight: Tensor,
+) -> tuple[Any, ...]:
+    """Return tensors in the order and memory that the kernels take."""
+    q, k, v = _dense_rows(q), _dense_rows(k), _dense_rows(v)
+    if c is not None and s is not None and not (c.stride() == s.stride() and c.stride(-1) == 1):
+        c, s = c.contiguous(), s.contiguous()
+    mask = None if mask is None else _dense_rows(mask)
+    bias = None if bias is None else (bias.float() * math.log2(math.e)).contiguous()
+    return q, k, v, weight, c, s, bias, mask
+
+
+def _precision(q: Tensor) -> str:
+    exact = q.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
+    return "ieee" if exact else "tf32"
+
+
+def run_forward(q: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
+    """Return the output, and what the backward pass needs besides the inputs.
+
+    Args:
+        q: queries.
+        inputs: k, v, c, s, bias, mask, weight, order and square, as `triton_linear_attention` prepares them.
+    """
+    from performer_string.ops.triton import forward as kernels
+
+    *tensors, order, square = inputs
+    options = order, square, _precision(q)
+    with torch.cuda.device_of(q):
+        return kernels.forward(*(*_kernel_inputs(q, *tensors), *options))
+
+
+def run_backward(dout: Tensor, *inputs: Any) -> tuple[Tensor | None, ...]:
+    """Return the gradients of q, k, v, c, s and bias.
+
+    Args:
+        dout: gradient of the output.
+        inputs: those of `run_forward`, what it returned, and whether c and s get gradients.
+    """
+    from performer_string.ops.triton import backward as kernels
+
+    *tensors, order, square, saved, learned = inputs
+    options = saved, order, square, _precision(tensors[0]), learned
+    with torch.cuda.device_of(dout):
+        return kernels.backward(*(_dense_rows(dout), *_kernel_inputs(*tensors), *options))
+
+
 class _LinearAttention(torch.autograd.Function):
     """Kernels with their gradients. The weight, the mask and the constants get none."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        c: Tensor | None,
-        s: Tensor | None,
-        bias: Tensor | None,
-        mask: Tensor | None,
-        weight: Tensor,
-        order: int,
-        square: float,
-    ) -> Tensor:
-        from performer_string.ops.triton import forward as kernels
-
-        q, k, v = _dense_rows(q), _dense_rows(k), _dense_rows(v)
-        if c is not None and s is not None and not (c.stride() == s.stride() and c.stride(-1) == 1):
-            c, s = c.contiguous(), s.contiguous()
-        mask = None if mask is None else _dense_rows(mask)
-        bias = None if bias is None else (bias.float() * math.log2(math.e)).contiguous()
-        exact = q.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
-        ctx.settings = order, square, "ieee" if exact else "tf32"
-        with torch.cuda.device_of(q):
-            out, *rest = kernels.forward(q, k, v, weight, c, s, bias, mask, *ctx.settings)
-        ctx.save_for_backward(q, k, v, weight, c, s, bias, mask, out, *rest)
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        out, *rest = run_forward(*inputs)
+        *tensors, ctx.order, ctx.square = inputs
+        ctx.save_for_backward(*tensors, out, *rest)
         return out
 
     @staticmethod
     @first_order
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        from performer_string.ops.triton import backward as kernels
-
-        q, k, v, weight, c, s, bias, mask, *saved = ctx.saved_tensors
-        order, square, precision = ctx.settings
+        inputs, saved = ctx.saved_tensors[:8], ctx.saved_tensors[8:]
         learned = ctx.needs_input_grad[3] or ctx.needs_input_grad[4]
-        with torch.cuda.device_of(q):
-            gradients = kernels.backward(
-                _dense_rows(dout), q, k, v, weight, c, s, bias, mask, tuple(saved), order, square, precision, learned
-            )
-        return *gradients, None, None, None, None
+        return *run_backward(dout, *inputs, ctx.order, ctx.square, saved, learned), None, None, None, None

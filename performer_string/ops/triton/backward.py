@@ -137,7 +137,8 @@ def backward(
     planes = 0 if c is None else c.shape[-1]
     grad_planes = grad_planes and planes > 0
     dbias = out_dots if bias is None else torch.empty_like(bias)
-    dc, ds = single(2, batch, heads, tokens, planes).unbind(0) if grad_planes else (out_dots, out_dots)
+    angles = (batch, heads, tokens, planes)
+    dc, ds = (single(angles), single(angles)) if grad_planes else (out_dots, out_dots)
     shape = compile_constants(q, v, weight, c, order, precision)
     c, s = (q, q) if c is None or s is None else (c, s)  # not read without planes
     plane_strides = c.stride()[:3]

@@ -24,7 +24,7 @@ from performer_string.ops.triton.common import (
     store_rotated_back,
     store_rows,
 )
-from performer_string.ops.triton.launch import autotuned
+from performer_string.ops.triton.launch import QuickLaunch, autotuned
 
 
 @autotuned((64, 64, 4, 2), (64, 64, 8, 2), (32, 128, 8, 2), (64, 128, 8, 2), (128, 64, 8, 2), (64, 128, 8, 1))
@@ -121,6 +121,7 @@ def feature_sums(
     store_rows(sums, at, DV, real, total, DV, WIDE)
 
 
+@QuickLaunch
 @triton.jit
 def merge_features(
     sums, masses, levels, peaks, dvalues, dot_sums, SPLITS,

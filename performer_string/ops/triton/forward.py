@@ -56,7 +56,7 @@ from performer_string.ops.triton.common import (
     store_rows,
     total_level,
 )
-from performer_string.ops.triton.launch import autotuned, compile_constants, count_splits
+from performer_string.ops.triton.launch import QuickLaunch, autotuned, compile_constants, count_splits
 
 
 # BLOCK_F, BLOCK_N, warps, stages
@@ -113,6 +113,7 @@ def key_pass(
     store_rows(sums, at, DV, real, total, DV, WIDE)
 
 
+@QuickLaunch
 @triton.jit
 def merge_keys(
     sums, masses, tops, values, levels, peaks, SPLITS,
@@ -211,7 +212,7 @@ def forward(
     single = partial(torch.empty, device=q.device, dtype=torch.float32)
     sums, norms = single(batch, heads, parts, m, dv), single(batch, heads, tokens)
     masses, tops = single(2, batch, heads, parts, m).unbind(0)
-    levels, peaks = single(2, batch, heads, m).unbind(0)
+    levels, peaks = single(batch, heads, m), single(batch, heads, m)  # an operator's outputs share no memory
     values = torch.empty(batch, heads, m, dv, device=q.device, dtype=q.dtype)
     # Heads side by side in memory: what the output projection wants.
     out = torch.empty(batch, tokens, heads, dv, device=q.device, dtype=q.dtype).transpose(1, 2)

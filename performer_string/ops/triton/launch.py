@@ -43,9 +43,58 @@ def autotuned(*blocks: tuple[int, int, int, int], restore: tuple[str, ...] = ())
 
     def wrap(kernel: Any) -> Any:
         options = {"restore_value": list(restore) or None, "prune_configs_by": {"early_config_prune": prune}}
-        return triton.autotune(configs, key, **options)(triton.jit(kernel))
+        return QuickLaunch(triton.autotune(configs, key, **options)(triton.jit(kernel)))
 
     return wrap
+
+
+class QuickLaunch:
+    """A kernel whose later launches take the program that the first launch of such arguments has compiled.
+
+    Triton looks at each argument and each option to find the program, which takes several times as long as a kernel
+    does on a short sequence. A program depends on the constants, the types of the tensors, whether their addresses are
+    multiples of 16 bytes, and of each integer on its being 1, a multiple of 16, and within 32 bits.
+
+    Args:
+        kernel: what `triton.jit` or `triton.autotune` returned.
+    """
+
+    def __init__(self, kernel: Any):
+        self.kernel = kernel
+        self.programs: dict[Any, tuple[Any, dict[str, int], tuple[Any, ...]]] = {}
+
+    def __getitem__(self, grid: Any) -> Callable[..., None]:
+        return lambda *arguments, **constants: self.launch(grid, arguments, constants)
+
+    def launch(self, grid: Any, arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
+        """Launch the kernel.
+
+        Args:
+            grid: three numbers of programs or fewer, or a function that returns them, of the constants by name.
+            arguments: tensors and numbers, in the kernel's order.
+            constants: all other arguments, by name, but for those that autotuning chooses.
+        """
+        key = (*map(kind, arguments), *constants.items())
+        if key not in self.programs:
+            program = self.kernel[grid](*arguments, **constants)
+            if hasattr(program, "packed_metadata"):  # neither the interpreter nor a recorder of tests
+                chosen = getattr(self.kernel, "best_config", None)
+                constants = constants | (chosen.kwargs if chosen is not None else {})
+                rest = tuple(constants[name] for name in self.kernel.arg_names[len(arguments) :])
+                self.programs[key] = program, constants, rest
+            return
+        program, constants, rest = self.programs[key]
+        sizes = grid(constants) if callable(grid) else grid
+        program[(*sizes, 1, 1)[:3]](*arguments, *rest)
+
+
+def kind(argument: Any) -> Any:
+    """Return what a program depends on, of a tensor or a number."""
+    if isinstance(argument, Tensor):
+        return argument.dtype, argument.device.index, argument.data_ptr() % 16 == 0
+    if isinstance(argument, int):
+        return argument == 1, argument % 16 == 0, -(2**31) <= argument < 2**31
+    return type(argument)
 
 
 def compile_constants(

@@ -1,0 +1,112 @@
+"""Launches of the Triton kernels that skip Triton's own search, and the kernels as an operator of torch.compile."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton")
+
+from performer_string import build_feature_map
+from performer_string.ops.triton import operator
+from performer_string.ops.triton.api import triton_linear_attention
+from performer_string.ops.triton.launch import QuickLaunch
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
+class Program:
+    """A compiled program that records how it is launched."""
+
+    packed_metadata = ()
+
+    def __init__(self, launches: list):
+        self.launches = launches
+
+    def __getitem__(self, grid):
+        return lambda *arguments: self.launches.append((grid, arguments))
+
+
+class Kernel:
+    """An autotuned kernel of Triton, which finds a program at each launch."""
+
+    arg_names = ("x", "n", "WIDTH", "BLOCK")
+
+    def __init__(self):
+        self.searches, self.launches = [], []
+        self.best_config = type("Config", (), {"kwargs": {"BLOCK": 64}})
+
+    def __getitem__(self, grid):
+        def launch(*arguments, **constants):
+            self.searches.append((arguments, constants))
+            return Program(self.launches)
+
+        return launch
+
+
+def test_second_launch_takes_the_program_of_the_first():
+    kernel, x, y = Kernel(), torch.zeros(8), torch.ones(8)
+    quick = QuickLaunch(kernel)
+    quick[lambda meta: (512 // meta["BLOCK"],)](x, 7, WIDTH=3)
+    quick[lambda meta: (512 // meta["BLOCK"],)](y, 9, WIDTH=3)
+    assert len(kernel.searches) == 1
+    ((grid, arguments),) = kernel.launches
+    assert grid == (8, 1, 1)
+    assert arguments[0] is y
+    assert arguments[1:] == (9, 3, 64)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        (torch.zeros(8, dtype=torch.float64), 7, 3),
+        (torch.zeros(9)[1:], 7, 3),  # an address that is no multiple of 16
+        (torch.zeros(8), 1, 3),
+        (torch.zeros(8), 32, 3),
+        (torch.zeros(8), 2**31, 3),
+        (torch.zeros(8), 7, 4),
+    ],
+)
+def test_what_a_program_depends_on_is_searched_anew(other):
+    kernel = Kernel()
+    quick = QuickLaunch(kernel)
+    for x, n, width in ((torch.zeros(8), 7, 3), other):
+        quick[(4,)](x, n, WIDTH=width)
+    assert len(kernel.searches) == 2
+    assert not kernel.launches
+
+
+def arguments(name: str):
+    """Return a form and leaves: q, k, v, c, s, and a bias of the keys for exponentials."""
+    form = build_feature_map(name, head_dim=16, num_heads=2, num_features=20, seed=0).to(DEVICE).form()
+    leaves = [torch.randn(2, 2, 33, 16, device=DEVICE) for _ in range(3)]
+    theta = torch.randn(33, 8, device=DEVICE)
+    leaves += [theta.cos(), theta.sin()]
+    leaves += [torch.randn(2, 2, 33, device=DEVICE)] if form.kind == "exponential" else []
+    mask = torch.rand(2, 33, device=DEVICE) < 0.7
+    mask[:, 0] = True
+    return form, [x.requires_grad_() for x in leaves], mask
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["favor+", "arc-cosine"])
+def test_compiled_as_one_graph_equals_eager(name):
+    form, leaves, mask = arguments(name)
+
+    def attend(q, k, v, c, s, *bias):
+        return triton_linear_attention(q, k, v, form, (c, s), mask, *bias)
+
+    results = []
+    for call in (attend, torch.compile(attend, backend="aot_eager", fullgraph=True)):
+        out = call(*leaves)
+        weight = torch.arange(out.numel(), device=DEVICE).reshape(out.shape).cos()
+        results.append([out, *torch.autograd.grad((out * weight).sum(), leaves)])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.slow
+def test_operator_keeps_to_what_torch_asks_of_one():
+    form, (q, k, v, c, s, bias), mask = arguments("favor+")
+    inputs = (q, k, v, *(x.expand(2, 2, 33, 8) for x in (c, s)), bias, mask, form.weight, 0, form.square)
+    torch.library.opcheck(operator.fused_forward, tuple(x.detach() if hasattr(x, "detach") else x for x in inputs))
