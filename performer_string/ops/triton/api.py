@@ -3,9 +3,9 @@
 The equations are in `forward` and `backward`. Triton is imported at the first use. With TRITON_INTERPRET=1 in the
 environment before that, the kernels run on the CPU, slowly, for tests.
 
-Block sizes are tuned at the first call of each head width, number of features and power of two of tokens. That takes a
-minute or two forward and backward. TRITON_CACHE_AUTOTUNING=1 keeps the choice on disk in versions of Triton that know
-it. With one choice of blocks the same inputs give the same bits.
+Block sizes are tuned at the first call of each head width, number of features and power of two of tokens, from 1,024
+tokens on. That takes a minute or two forward and backward. TRITON_CACHE_AUTOTUNING=1 keeps the choice on disk in
+versions of Triton that know it. With one choice of blocks the same inputs give the same bits.
 """
 
 from __future__ import annotations

@@ -18,13 +18,15 @@ from torch import Tensor
 
 INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # as triton.jit reads it at import
 
+SHORT = 10  # bits of a number of tokens below which all block sizes are as fast: one is compiled, and none is timed
+
 
 def autotuned(*blocks: tuple[int, int, int, int], restore: tuple[str, ...] = ()) -> Callable[[Any], Any]:
     """Decorate a kernel with `triton.jit` and autotuning over block sizes.
 
-    The choice is made for each head width, number of features and power of two of tokens. Exact float32 products run
-    without the matrix units, and large blocks of them outside the registers, so that their blocks are smaller. The
-    interpreter has one small block size, so that tests meet many blocks.
+    The choice is made for each head width, number of features and power of two of tokens, from 1,024 tokens on. Exact
+    float32 products run without the matrix units, and large blocks of them outside the registers, so that their blocks
+    are smaller. The interpreter has one small block size, so that tests meet many blocks.
 
     Args:
         blocks: (BLOCK_F features, BLOCK_N tokens, warps, stages) of each configuration.
@@ -39,7 +41,8 @@ def autotuned(*blocks: tuple[int, int, int, int], restore: tuple[str, ...] = ())
     key = ["D", "DV", "M", "P", "ORDER", "PRECISION", "BUCKET"]
 
     def prune(configs: list[Any], arguments: dict[str, Any], **constants: Any) -> list[Any]:
-        return configs[len(blocks) :] if constants["PRECISION"] == "ieee" else configs[: len(blocks)]
+        fitting = configs[len(blocks) :] if constants["PRECISION"] == "ieee" else configs[: len(blocks)]
+        return fitting[:1] if constants["BUCKET"] <= SHORT else fitting
 
     def wrap(kernel: Any) -> Any:
         options = {"restore_value": list(restore) or None, "prune_configs_by": {"early_config_prune": prune}}
@@ -106,7 +109,7 @@ def compile_constants(
     """
     (tokens, d), dv = q.shape[2:], v.shape[-1]
     half, value = max(16, triton.next_power_of_2(d // 2)), max(16, triton.next_power_of_2(dv))
-    shape = {"D": d, "HALF": half, "DV": dv, "WIDE": value, "BUCKET": max(10, tokens.bit_length())}
+    shape = {"D": d, "HALF": half, "DV": dv, "WIDE": value, "BUCKET": max(SHORT, tokens.bit_length())}
     return {**shape, "M": weight.shape[1], "P": 0 if c is None else c.shape[-1], "ORDER": order, "PRECISION": precision}
 
 
