@@ -94,7 +94,8 @@ RIGHT: dict[str, Callable[[Path], None]] = {
     **{f"negative-{bits}-bit.tiff": partial(write_tiff, bits=bits, negative=True) for bits in (8, 16)},
     "cmyk.jpg": lambda path: grey_image("CMYK").save(path, quality=95),
     "cmyk.tiff": lambda path: grey_image("CMYK").save(path),
-    "ycbcr.tiff": lambda path: grey_image("YCbCr").save(path),
+    # Compressed, since Pillow before 13 cannot read back what it writes otherwise.
+    "ycbcr.tiff": lambda path: grey_image("YCbCr").save(path, compression="tiff_lzw"),
     "grey-alpha.png": lambda path: grey_image("LA").save(path),
     "colour-alpha.webp": lambda path: grey_image("RGBA").save(path, lossless=True),
     "palette.png": lambda path: grey_image("P").save(path),

@@ -36,12 +36,17 @@ def build(kind: str = "vit", **changes) -> nn.Module:
     with torch.no_grad():
         for p in model.parameters():
             p.add_(torch.randn_like(p) * 0.2)
-    return model.double().eval()
+    return model.to(dtype_of(kind)).eval()
+
+
+def dtype_of(kind: str) -> torch.dtype:
+    """Return float64, but for RoPE-Mixed, which timm before 1.0.31 multiplies in float32 by positions in float64."""
+    return torch.float32 if kind == "rope-mixed" else torch.float64
 
 
 def images_for(kind: str = "vit") -> torch.Tensor:
     size = HOSTS[kind][1].get("img_size", 64)
-    return torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(1)).double()
+    return torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(1)).to(dtype_of(kind))
 
 
 @pytest.mark.parametrize("kind", HOSTS)
@@ -50,10 +55,11 @@ def test_softmax_is_the_host(kind):
     model, images = build(kind), images_for(kind)
     before, parameters, state = model(images), dict(model.named_parameters()), copy.deepcopy(model.state_dict())
     report = performerize(model, "softmax", images=images)
-    torch.testing.assert_close(model(images), before, rtol=1e-9, atol=1e-9)
+    room = 1e-9 if images.dtype == torch.float64 else 1e-4
+    torch.testing.assert_close(model(images), before, rtol=room, atol=room)
     assert [each.name for each in report.layers] == ["blocks.0.attn", "blocks.1.attn"]
-    assert all(each.error < 1e-9 for each in (*report.layers,))
-    assert report.output < 1e-9
+    assert all(each.error < room for each in (*report.layers,))
+    assert report.output < room
     assert {name: id(p) for name, p in model.named_parameters()} == {name: id(p) for name, p in parameters.items()}
     model.load_state_dict(state)
 

@@ -19,6 +19,7 @@ from performer_string.ops import squares
 
 TOKENS, VALUE = 20_000, 100.0
 DTYPES = [torch.float16, torch.bfloat16]
+ROOM = {torch.float16: 4e-3, torch.bfloat16: 1.2e-2}  # two roundings of bf16, since matrix units round within products
 MAPS = [("favor+", {}), ("favor+hyperbolic", {}), ("arc-cosine", {"order": 4}), ("polynomial", {"lower": True})]
 
 
@@ -60,7 +61,7 @@ def test_attention_and_its_gradient(monkeypatch, dtype, autocast, form):
         v = torch.full((1, 1, TOKENS, 8), VALUE, dtype=torch.float32 if autocast else dtype, requires_grad=True)
         with torch.autocast("cpu", dtype, enabled=autocast):
             out = linear_attention(queries.to(v.dtype), keys.to(v.dtype), v, phi)
-        torch.testing.assert_close(out.float(), torch.full_like(out, VALUE).float(), rtol=4e-3, atol=0)
+        torch.testing.assert_close(out.float(), torch.full_like(out, VALUE).float(), rtol=ROOM[dtype], atol=0)
         (gradient,) = torch.autograd.grad(out.float().sum(), v)
         torch.testing.assert_close(gradient.float(), torch.full_like(v, 50 / TOKENS).float(), rtol=0.02, atol=0)
 

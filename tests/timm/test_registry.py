@@ -11,7 +11,6 @@ import torch
 timm = pytest.importorskip("timm")
 from timm.data import resolve_data_config  # noqa: E402
 from timm.models import group_parameters, load_checkpoint, save_for_hf  # noqa: E402
-from timm.models._input import get_model_input_config  # noqa: E402
 from timm.optim import create_optimizer_v2  # noqa: E402
 from timm.utils import CheckpointSaver, ModelEmaV3  # noqa: E402
 
@@ -163,12 +162,18 @@ def test_another_input_size_keeps_positions():
     again = ViT(model.config).eval()  # as a checkpoint is read
     again.load_state_dict(model.state_dict())
     assert torch.equal(again(x), before)
-    assert get_model_input_config(model)["input_size"] == (3, 64, 48)
     with pytest.raises(ValueError, match="not divisible into patches"):
         model.set_input_size(33)
     with pytest.raises(ValueError, match="patches of this model are 16 x 16"):
         model.set_input_size(64, patch_size=8)
     model.set_input_size(patch_size=16)
+
+
+def test_timms_input_config_is_that_of_the_size():
+    from_timm = pytest.importorskip("timm.models._input", reason="timm before 1.0.31 has no such function")
+    model = create()
+    model.set_input_size((64, 48))
+    assert from_timm.get_model_input_config(model)["input_size"] == (3, 64, 48)
 
 
 def test_data_config_is_that_of_the_training():
