@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from PIL import UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from performer_string import ViT, batch_images
+from performer_string import ViT
 from performer_string.images.reading import open_image
 from performer_string.layers.backends import PerformerPytorchBackend
 from train.data.folders import files_in
@@ -96,38 +97,38 @@ def read_in_chunks(files: ImageFiles, size: int, workers: int = 0) -> Iterator[l
     yield from DataLoader(files, size, collate_fn=list, num_workers=workers, worker_init_fn=ignore_stop_signals)
 
 
-def can_pad(vit: ViT) -> bool:
-    """Return whether images of several sizes go through a model in one batch, padded and masked."""
-    if any(isinstance(backend, PerformerPytorchBackend) for backend in vit.backends()):
-        return False  # it has no mask
-    return not vit.localities() or vit.placing()[0] == "extrapolate"  # a locality wants one grid for all
+def can_pack(vit: ViT) -> bool:
+    """Return whether images of several sizes go through a model in one batch, packed one behind another."""
+    return not any(isinstance(backend, PerformerPytorchBackend) for backend in vit.backends())
 
 
 def group_by_size(vit: ViT, images: Sequence[Tensor], most_tokens: int) -> list[list[int]]:
-    """Return the indices of images that form batches: of similar sizes, and of so many tokens with their padding.
+    """Return the indices of images that form batches of so many patches, in ascending order of their sizes.
 
     Args:
         vit: the model, whose patches divide the images.
         images: [C, H, W] each.
-        most_tokens: of a batch; a single larger image is a batch of its own.
+        most_tokens: patches of a batch; a single larger image is a batch of its own.
     """
     grids = [vit.grid(*image.shape[1:]) for image in images]
-    padding, groups, largest = can_pad(vit), list[list[int]](), (0, 0)
+    packing, groups, tokens = can_pack(vit), list[list[int]](), 0
     for index in sorted(range(len(images)), key=lambda i: (math.prod(grids[i]), grids[i])):
-        grid = grids[index]
-        padded = (max(largest[0], grid[0]), max(largest[1], grid[1]))
-        fits = groups and (len(groups[-1]) + 1) * math.prod(padded) <= most_tokens
-        if fits and (padding or grid == largest):
+        own = math.prod(grids[index])
+        if groups and tokens + own <= most_tokens and (packing or grids[index] == grids[groups[-1][0]]):
             groups[-1].append(index)
-            largest = padded
+            tokens += own
         else:
             groups.append([index])
-            largest = (grid[0], grid[1])
+            tokens = own
     return groups
 
 
 def probabilities(vit: ViT, images: Sequence[Tensor]) -> Tensor:
-    """Return the probability of each class for a batch of images of any sizes, [B, classes], on the CPU."""
-    device = vit.norm.weight.device
-    logits: Tensor = vit(**batch_images(vit, [image.to(device) for image in images]))
+    """Return the probability of each class for a batch of images, [B, classes], on the CPU.
+
+    Images of several sizes are packed one behind another, so that nothing is computed for padding.
+    """
+    on_device = [image.to(vit.norm.weight.device) for image in images]
+    alike = len({image.shape for image in images}) == 1
+    logits: Tensor = vit(torch.stack(on_device) if alike else on_device)
     return logits.float().softmax(-1).cpu()

@@ -17,6 +17,8 @@ from eval.accuracy.image_files import find_images, group_by_size
 from eval.accuracy.predict import notes, summary
 from eval.cli import main
 from performer_string import ViT
+from performer_string.models.packing import forward_packed
+from performer_string.models.patches import patchify
 from tests.helpers.checkpoints import CONFIG, read, save
 from train.data.sizes import Size
 
@@ -88,12 +90,19 @@ def test_folders_and_images_at_a_size(tmp_path, images, capsys):
     [
         {},
         {"attention": "softmax", "positions": "interpolate"},
-        # these take no padding: images of one size go together
         {"positions": "interpolate", "locality": "gaussian", "locality_options": {"sigma": 2.0}},
+        {"attention": "performer-pytorch"},  # which takes images of one size alone
     ],
-    ids=["linear", "interpolated", "one grid"],
+    ids=["linear", "interpolated", "decay", "performer-pytorch"],
 )
-def test_native_sizes_in_one_batch(tmp_path, images, changes):
+def test_native_sizes_in_one_batch(tmp_path, images, changes, monkeypatch):
+    packed: list[list[int]] = []
+
+    def record(vit, batch):
+        packed.append([len(patchify(image[None], vit.patch)[0]) for image in batch])
+        return forward_packed(vit, batch)
+
+    monkeypatch.setattr("performer_string.models.vit.forward_packed", record)
     path = sharp(save(tmp_path / "run", replace(CONFIG, **changes)))
     main(
         ["predict", str(path), str(images), "--native", "--fold", "--batch_size", "32", "--out", str(tmp_path / "out")]
@@ -114,14 +123,19 @@ def test_native_sizes_in_one_batch(tmp_path, images, changes):
         expected = by_hand(model, tmp_path / "middle.png", (height, width))
         assert float(row["probability 1"]) == pytest.approx(float(expected.max()), abs=1e-5)
         assert row["class 1"] == model.classes[int(expected.argmax())]
+    one_pass = [[16, 25, 48, 50]]  # "four", "one", "two" and "three", without padding
+    assert packed == ([] if changes.get("attention") == "performer-pytorch" else one_pass)
 
 
 def test_batches_have_similar_sizes_and_so_many_tokens():
     model = ViT(CONFIG)
     images = [torch.zeros(1, 12 * h, 12 * w) for h, w in ((2, 2), (9, 9), (2, 3), (2, 2), (3, 2))]
-    assert group_by_size(model, images, 13) == [[0, 3], [2], [4], [1]]
-    assert group_by_size(model, images, 24) == [[0, 3, 2], [4], [1]]
-    assert group_by_size(model, images, 36) == [[0, 3, 2, 4], [1]]  # 3 x 3 patches each, with their padding
+    assert group_by_size(model, images, 13) == [[0, 3], [2, 4], [1]]
+    assert group_by_size(model, images, 14) == [[0, 3, 2], [4], [1]]
+    assert group_by_size(model, images, 20) == [[0, 3, 2, 4], [1]]
+    pytest.importorskip("performer_pytorch")
+    alone = ViT(replace(CONFIG, attention="performer-pytorch"))
+    assert group_by_size(alone, images, 20) == [[0, 3], [2], [4], [1]]
 
 
 def test_an_image_counts_once(images):
