@@ -54,6 +54,7 @@ gpu: .venv/installed
 	$(BIN)/python -m pytest tests/ops/test_triton.py
 	$(LENGTH) --tokens 256 1024 2048 4096 16384 65536 --out experiments/speed/gpu
 	$(LENGTH) --tokens 1024 2048 4096 16384 65536 --backward --out experiments/speed/gpu-backward
+	$(LENGTH) --tokens 256 1024 2048 4096 16384 65536 --graphs --methods linear softmax performer-pytorch --out experiments/speed/gpu-graphs
 
 .venv/installed: requirements.lock setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 10), "Python 3.10 or newer is needed, this is " + sys.version'

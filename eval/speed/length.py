@@ -25,7 +25,7 @@ from tqdm import tqdm
 from eval.argument_types import WithoutRepetitions, feature_map_name, positive_int
 from eval.plotting.lengths import length_figure
 from eval.report import Row, select, unique
-from eval.speed.measure import check_rounds, peak_bytes, relative_error, square_product, time_in_turn
+from eval.speed.measure import CapturedCall, check_rounds, peak_bytes, relative_error, square_product, time_in_turn
 from eval.speed.methods import METHODS, AttentionMethods, layer_call, model_call, near_square_grid, operations
 from eval.statistics import median_ratio, power_law_exponent
 from performer_string.utils.registry import lookup
@@ -52,6 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rotation", action="store_true", help="at the level of attention too, with circulant-string")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     parser.add_argument("--backward", action="store_true", help="time the backward pass too")
+    parser.add_argument(
+        "--graphs", action="store_true", help="on a GPU: time CUDA graphs, without Python's time to launch kernels"
+    )
     parser.add_argument("--rounds", type=int, default=5, help="measurements, after one not counted")
     parser.add_argument("--longest", type=float, default=10.0, help="leave out what would take more seconds a call")
 
@@ -103,7 +106,12 @@ class Level:
                 with torch.inference_mode():
                     exact = outputs[REFERENCE]()
                     errors |= {name: relative_error(outputs[name](), exact) for name in compared}
-        return {name: with_backward(out, self.options.backward) for name, out in outputs.items()}, errors
+        calls: dict[str, Callable[[], None]] = {
+            name: with_backward(out, self.options.backward) for name, out in outputs.items()
+        }
+        if self.options.graphs:
+            calls = {name: CapturedCall(call) for name, call in calls.items()}
+        return calls, errors
 
 
 def affordable_methods(rows: Sequence[Row], methods: Sequence[str], tokens: int, longest: float) -> list[str]:
@@ -170,6 +178,8 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         lookup("method", name, dict.fromkeys(METHODS))
     for name in options.levels:
         lookup("level", name, LEVELS)
+    if options.graphs and device.type != "cuda":
+        raise ValueError(f"--graphs are CUDA graphs, of a GPU, not of the device {device.type}. Leave it out.")
     attentions = AttentionMethods(options, device)
     attentions.check(methods)
     product, product_operations = square_product(attentions.dtype, device)

@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from eval.cli import main, parse_arguments
 from eval.speed import length, methods
-from eval.speed.measure import time_in_turn
+from eval.speed.measure import CapturedCall, time_in_turn
 from tests.helpers.checkpoints import read
 
 CPU = torch.device("cpu")
@@ -183,3 +183,19 @@ def test_unknown_names(capsys):
         with pytest.raises(SystemExit):
             main(["length", "--tokens", "48", *arguments, "--device", "cpu"])
         assert message in capsys.readouterr().err
+
+
+def test_graphs_need_a_gpu(capsys):
+    with pytest.raises(SystemExit):
+        main(["length", "--tokens", "48", *SMALL, "--device", "cpu", "--graphs"])
+    assert "CUDA graphs" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_captured_call_repeats_its_kernels():
+    x, total = torch.ones(8, device="cuda"), torch.zeros(8, device="cuda")
+    call = CapturedCall(lambda: total.add_(x))
+    before = total.clone()
+    call()
+    assert torch.equal(total, before + 1)
