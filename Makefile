@@ -4,12 +4,14 @@
 # make test-versions: the fast tests with the oldest and the pinned torch and with Python 3.10 and 3.12, as far as these are found.
 # make docs: build the site into site/, without a network.
 # make tables: write the tables of experiments/**/README.md and models/README.md anew from the files beside them.
-# make figures: draw the figures of experiments/** anew from the CSV files beside them.
+# make figures: draw the figures of experiments/** and of the README anew from CSV files.
+#   make figures FORMAT="pdf svg png" OUT=FOLDER: in other formats, into a folder of your own.
 # make gpu: test and time the fused kernels on this machine's NVIDIA GPU. Each installs what it needs into .venv, once.
 
 PYTHON ?= python3
 BIN := .venv/bin
 PYTHONS ?= 3.10 3.12
+FORMAT ?= png
 
 .PHONY: install demo test test-fast test-versions lint docs tables figures gpu clean
 
@@ -46,7 +48,8 @@ tables: .venv/installed
 	$(BIN)/python -m experiments.zoo
 
 figures: .venv/installed
-	$(BIN)/python -m experiments.figures
+	$(BIN)/python -m experiments.figures --format $(FORMAT) $(if $(OUT),--out $(OUT))
+	$(BIN)/python -m docs.figures.accuracy --format $(FORMAT) $(if $(OUT),--out $(OUT))
 
 LENGTH = $(BIN)/python -m eval length --device cuda --dtype bfloat16 --longest 20
 

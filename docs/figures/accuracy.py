@@ -13,7 +13,7 @@ from typing import Any
 from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
-from docs.figures.style import BLUE, GREY, RED, REPOSITORY, save
+from docs.figures.style import BLUE, GREY, RED, REPOSITORY, main
 
 RESULTS = REPOSITORY / "experiments" / "arrow" / "resolution.csv"
 # model in the file -> label, colour, line, image size that the label stands at, and its side of that point.
@@ -63,4 +63,4 @@ def draw() -> Figure:
 
 
 if __name__ == "__main__":
-    save(draw(), "accuracy")
+    main({"accuracy": draw}, "python -m docs.figures.accuracy")

@@ -2,12 +2,12 @@
 
 python -m docs.figures.make            # all of them, into docs/figures
 python -m docs.figures.make string     # one of them
+python -m docs.figures.make --format pdf svg --out FOLDER
 """
 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable
 
 import torch
@@ -15,7 +15,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from docs.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, save
+from docs.figures.style import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, main
 from performer_string import build_encoding, build_feature_map, build_locality, grid_positions
 
 HEAD = 16  # width of a head in the pictures
@@ -233,5 +233,4 @@ FIGURES = {"string": string, "random-features": random_features, "invariance": i
 FIGURES |= {"attention": attention, "decays": decays}
 
 if __name__ == "__main__":
-    for figure_name in sys.argv[1:] or FIGURES:
-        save(FIGURES[figure_name](), figure_name)
+    main(FIGURES, "python -m docs.figures.make")

@@ -31,6 +31,11 @@ BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK = COLOURS = (
 )
 GREY = "#666666"
 MARKERS, LINE_STYLES = "os^DvPX", ("-", "--", "-.", ":")
+DATELESS: dict[str, dict[str, Any]] = {  # metadata of files without a date, by format
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None},
+    "svg": {"Date": None},
+}
 WIDTHS = {"one-column": 3.25, "two-column": 6.75}  # inches, as in most templates of conferences
 _WIDTH: ContextVar[float | None] = ContextVar("width", default=None)
 
@@ -118,6 +123,5 @@ def line_styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure in the format of the file's ending, without a date, so that equal figures are equal files."""
-    dateless = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
     with matplotlib.rc_context(fname=STYLE):
-        figure.savefig(path, metadata=dateless[path.suffix[1:]])
+        figure.savefig(path, metadata=DATELESS[path.suffix[1:]])

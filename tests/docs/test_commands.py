@@ -47,7 +47,10 @@ def test_there_are_no_other_commands():
 @pytest.mark.parametrize("command", starting("make "))
 def test_make_has_the_target(command):
     targets = re.findall(r"^([\w-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
-    assert set(command.split()[1:]) <= set(targets)
+    words = shlex.split(command)[1:]
+    assert {word for word in words if "=" not in word} <= set(targets)
+    variables = {word.partition("=")[0] for word in words if "=" in word}
+    assert variables <= set(re.findall(r"\$\((\w+)\)", (REPOSITORY / "Makefile").read_text()))
 
 
 @pytest.fixture

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from experiments.figures import ROOT, main, options_of, read_figures
@@ -22,7 +25,28 @@ def test_files_are_there(name):
 
 
 def test_a_figure_is_drawn_to_another_folder(tmp_path, capsys):
-    assert main(["arrow/demo/resolution.png", "--out", str(tmp_path), "--format", "svg"]) == 0
+    formats = ["pdf", "svg", "png"]
+    assert main(["arrow/demo/resolution.png", "--out", str(tmp_path), "--format", *formats]) == 0
     assert "arc-cosine, order 4" in (tmp_path / "arrow/demo/resolution.svg").read_text()
+    assert (tmp_path / "arrow/demo/resolution.pdf").read_bytes().startswith(b"%PDF")
+    original = (ROOT / "arrow/demo/resolution.png").read_bytes()
+    assert (tmp_path / "arrow/demo/resolution.png").stat().st_size > len(original) / 2
     assert main(["no.png"]) == 1
     assert "no.png: there is no such figure" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("module", "name"), [("docs.figures.make", "decays"), ("docs.figures.accuracy", "accuracy")])
+def test_pictures_of_the_docs_in_each_format(module, name, tmp_path):
+    command = [sys.executable, "-m", module, name, "--out", str(tmp_path), "--format", "pdf", "svg"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT.parent)
+    assert done.stdout.split() == [f"{tmp_path}/{name}.pdf", f"{tmp_path}/{name}.svg"]
+    assert (tmp_path / f"{name}.pdf").read_bytes().startswith(b"%PDF")
+    assert "<text" in (tmp_path / f"{name}.svg").read_text()
+
+
+def test_an_unknown_picture_of_the_docs(capsys):
+    from docs.figures.style import main as draw
+
+    with pytest.raises(SystemExit):
+        draw({"one": lambda: None}, "program", ["two"])
+    assert "there is no figure 'two'; there are one." in capsys.readouterr().err
