@@ -22,6 +22,13 @@ from performer_string.utils.dtype import without_autocast
 GATE_SCALE = 4.0
 
 
+def gate_logits(x: Tensor, gate: Tensor) -> Tensor:
+    """Return the bias 4 u_h x of each key in float32 or better: tokens [B, N, D], u [H, D] -> [B, H, N]."""
+    dtype = torch.promote_types(x.dtype, torch.float32)
+    with without_autocast(x):
+        return GATE_SCALE * F.linear(x.to(dtype), gate.to(dtype)).transpose(1, 2)
+
+
 class SelfAttention(nn.Module):
     """Multi-head self-attention of tokens [B, N, D] under a rotation of queries and keys.
 
@@ -105,7 +112,7 @@ class SelfAttention(nn.Module):
         basis, plane_rotation = rotation.factor()  # B for the projections; the backend rotates the planes
         q, k, v = self.project(x, basis)  # [B, H, N, d] each
         q, k = self.scale(*self.normalise(q, k), x, layout)
-        key_bias = None if self.gate is None else self.gate_logits(x, self.gate)
+        key_bias = None if self.gate is None else gate_logits(x, self.gate)
 
         def attend(values: Tensor) -> Tensor:
             options = {"rotation": plane_rotation, "locality": self.locality, "layout": layout, "key_bias": key_bias}
@@ -165,12 +172,6 @@ class SelfAttention(nn.Module):
         else:  # of an export for any size, which math.log would fix
             keys = torch.ones(x.shape[1], device=x.device, dtype=dtype).sum()
         return (keys.clamp(min=1).log() / math.log(self.log_n_scaling)).to(x.dtype)
-
-    def gate_logits(self, x: Tensor, gate: Tensor) -> Tensor:
-        """Return the bias 4 u_h x of each key in float32 or better: tokens [B, N, D], u [H, D] -> [B, H, N]."""
-        dtype = torch.promote_types(x.dtype, torch.float32)
-        with without_autocast(x):
-            return GATE_SCALE * F.linear(x.to(dtype), gate.to(dtype)).transpose(1, 2)
 
     def is_foldable(self) -> bool:
         """Return whether the projection is its weight and bias and nothing else.

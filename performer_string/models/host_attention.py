@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from performer_string.bias import RelativeBias
+from performer_string.layers.attention import gate_logits
 from performer_string.layers.backends import EVERY_TOKEN, AttentionBackend
+from performer_string.layers.values import ValueMap
 from performer_string.models.patches import patch_grid
 from performer_string.ops.layout import TokenLayout, make_grid
 from performer_string.position import Encoding
@@ -64,7 +66,9 @@ class HostAttention(nn.Module):
             to leave the host's rotation out.
         encoding: of queries and keys, or None.
         locality: attenuates the values by distance, or None.
-        grid: where the patches lie, for an encoding or a locality.
+        grid: where the patches lie, for an encoding, a locality or a value map.
+        values: a value map, which wraps the weighted sum over the keys, or None.
+        key_gate: weigh each key by exp(4 u_h x), as `SelfAttention`, with u learned from zero.
     """
 
     qkv: Any  # the parts of the host, some of which are missing
@@ -88,6 +92,8 @@ class HostAttention(nn.Module):
         encoding: Encoding | None,
         locality: RelativeBias | None,
         grid: HostGrid | None,
+        values: ValueMap | None = None,
+        key_gate: bool = False,
     ):
         super().__init__()
         for name, module in host.named_children():
@@ -99,7 +105,9 @@ class HostAttention(nn.Module):
         self.num_heads = cast(Any, host).num_heads
         self.host_prefix, self.rotate_half = getattr(host, "num_prefix_tokens", 0), getattr(host, "rotate_half", False)
         self.backend, self.rotate_host, self.encoding, self.locality = backend, rotate_host, encoding, locality
-        self.grid = grid
+        self.grid, self.values = grid, values
+        width = cast(Any, host).proj.out_features
+        self.key_gate = nn.Parameter(cast(Any, host).proj.weight.new_zeros(self.num_heads, width)) if key_gate else None
 
     def forward(self, x: Tensor, rope: Tensor | None = None, attn_mask: None = None, is_causal: bool = False) -> Tensor:
         """Attend.
@@ -118,13 +126,20 @@ class HostAttention(nn.Module):
         if attn_mask is not None or is_causal:
             raise ValueError("attn_mask and is_causal are masks of pairs of tokens, which are not supported.")
         q, k, v = self.project(x)
+        queries = q  # before their rotation
         if rope is not None and self.rotate_host is not None:
             q, k = (self.rotated(each, rope).to(v.dtype) for each in (q, k))
         layout = EVERY_TOKEN if self.grid is None else self.grid.layout(x)
         rotation = None
         if self.encoding is not None and not self.encoding.additive:
             rotation = self.encoding(layout.positions)
-        out = self.backend(q, k, v, rotation=rotation, locality=self.locality, layout=layout)  # [B, H, N, d]
+        key_bias = None if self.key_gate is None else gate_logits(x, self.key_gate)
+
+        def attend(values: Tensor) -> Tensor:
+            options = {"rotation": rotation, "locality": self.locality, "layout": layout, "key_bias": key_bias}
+            return cast(Tensor, self.backend(q, k, values, **options))  # [B, H, N, d]
+
+        out = attend(v) if self.values is None else self.values(attend, v, tokens=x, queries=queries, layout=layout)
         out = self.norm(out.transpose(1, 2).flatten(2))
         gate = getattr(self, "gate", None)
         return cast(Tensor, self.proj_drop(self.proj(out if gate is None else out * gate(x).sigmoid())))

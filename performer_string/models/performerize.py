@@ -11,10 +11,19 @@ from torch import Tensor, nn
 
 from performer_string.bias import build_locality
 from performer_string.layers.backends import build_attention
-from performer_string.models.host_attention import HostAttention, HostGrid
+from performer_string.layers.values import build_value_map
+from performer_string.models.host_attention import HostAttention
+from performer_string.models.host_checks import (
+    check_backend,
+    check_host,
+    check_options,
+    check_width,
+    host_grid,
+    import_timm,
+)
 from performer_string.position import build_encoding
 from performer_string.position.grid import PositionMode, check_position_mode
-from performer_string.utils.seeds import derive_seed
+from performer_string.utils.seeds import derive_seed, seeded
 
 
 @dataclass(frozen=True)
@@ -65,6 +74,9 @@ def performerize(
     encoding_options: Mapping[str, Any] | None = None,
     locality: str | None = None,
     locality_options: Mapping[str, Any] | None = None,
+    values: str | None = None,
+    value_options: Mapping[str, Any] | None = None,
+    key_gate: bool = False,
     positions: PositionMode = "extrapolate",
     layers: Sequence[int] | None = None,
     seed: int = 0,
@@ -83,9 +95,11 @@ def performerize(
             host's; `none` to remove that; None to leave it as it is.
         encoding_options: of the encoding.
         locality, locality_options: a distance decay or table of each layer, or None.
-        positions: `extrapolate` or `interpolate`, for an encoding or a locality.
+        values, value_options: a value map of each layer, or None.
+        key_gate: weigh each key by its token, learned from equal weights. The outputs stay the same at first.
+        positions: `extrapolate` or `interpolate`, for an encoding, a locality or a value map.
         layers: places of the blocks to change; None for all.
-        seed: of the random features.
+        seed: of the random features, and of the initial weights of value maps.
         images: [B, channels, height, width], normalised, to measure the errors on; None to measure nothing.
 
     Returns:
@@ -96,18 +110,19 @@ def performerize(
         ValueError: a part that has no counterpart, by its name. The model is then as it was.
     """
     places = check_host(model, layers)
-    if encoding is None and encoding_options:
-        raise ValueError(f"options of an encoding, {dict(encoding_options)}, but none is named.")
-    if locality is None and locality_options:
-        raise ValueError(f"options of a locality, {dict(locality_options)}, but none is named.")
+    check_options("an encoding", encoding, encoding_options)
+    check_options("a locality", locality, locality_options)
+    check_options("a value map", values, value_options)
+    check_backend(attention, {"locality": locality is not None, "key_gate": key_gate})
     check_position_mode(positions)
-    grid = host_grid(cast(Any, model), positions) if locality is not None or encoding not in (None, "none") else None
+    placed = locality is not None or values is not None or encoding not in (None, "none")
+    grid = host_grid(cast(Any, model), positions) if placed else None
     rotate_host = None if encoding is not None else import_timm().layers.apply_rot_embed_cat
     swaps: dict[int, HostAttention] = {}
     for place in places:
         host = cast(Any, model).blocks[place].attn
         sizes = {"head_dim": host.head_dim, "num_heads": host.num_heads}
-        own_encoding = bias = None
+        own_encoding = bias = value_map = None
         if encoding is not None:
             train_grid = None if grid is None else grid.train_grid
             own_encoding = build_encoding(encoding, **sizes, grid=train_grid, **(encoding_options or {}))
@@ -120,6 +135,11 @@ def performerize(
             assert grid is not None
             options = dict(locality_options or {})
             bias = build_locality(locality, num_heads=host.num_heads, grid=grid.train_grid, **options)
+        if values is not None:
+            assert grid is not None
+            check_width(host, place)
+            with seeded(seed, "values", place):
+                value_map = build_value_map(values, **sizes, grid=grid.train_grid, **(value_options or {}))
         backend = build_attention(
             attention,
             **sizes,
@@ -127,10 +147,10 @@ def performerize(
             seed=derive_seed(seed, "features", place),
             feature_options=feature_options or {},
         )
-        for part in (backend, own_encoding, bias):
+        for part in (backend, own_encoding, bias, value_map):
             if part is not None:
                 part.to(host.proj.weight)
-        swaps[place] = HostAttention(host, backend, rotate_host, own_encoding, bias, grid)
+        swaps[place] = HostAttention(host, backend, rotate_host, own_encoding, bias, grid, value_map, key_gate)
         swaps[place].train(host.training)
     hook = None if grid is None else cast(Any, model).patch_embed.register_forward_pre_hook(grid.record)
     try:
@@ -143,60 +163,6 @@ def performerize(
         raise
     output = None if before is None or images is None else relative_error(outputs(model, images), before)
     return PerformerizeReport(tuple(LayerError(f"blocks.{p}.attn", errors.get(p)) for p in places), output)
-
-
-def import_timm() -> Any:
-    """Return timm.
-
-    Raises:
-        ImportError: it is not installed.
-    """
-    try:
-        import timm
-    except ImportError as error:
-        raise ImportError("performerize takes models of timm: pip install 'timm>=1.0.26'.") from error
-    return timm
-
-
-def check_host(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
-    """Return the places of the blocks to change.
-
-    Raises:
-        ValueError: a model without blocks, attention of another kind or with dropout, or a place that does not exist.
-    """
-    timm = import_timm()
-    kinds = (timm.layers.Attention, timm.layers.AttentionRope, timm.models.eva.EvaAttention)
-    kind, blocks = type(model).__name__, getattr(model, "blocks", None)
-    if not isinstance(blocks, nn.Sequential | nn.ModuleList) or not len(blocks):
-        raise ValueError(f"performerize takes a ViT of timm with `blocks`, which {kind} does not have.")
-    places = list(range(len(blocks))) if layers is None else [range(len(blocks))[place] for place in layers]
-    for place in places:
-        attention = getattr(blocks[place], "attn", None)
-        if type(attention) not in kinds:
-            known = ", ".join(each.__name__ for each in kinds)
-            own = type(attention)
-            found = "no `attn`" if attention is None else f"the attention {own.__module__}.{own.__name__}"
-            raise ValueError(f"block {place} of {kind} has {found}; known are {known}.")
-        if cast(Any, attention).attn_drop.p:
-            raise ValueError(
-                f"block {place} of {kind} has dropout of attention weights, which linear attention does not have: "
-                f"build the model with attn_drop_rate=0."
-            )
-    return places
-
-
-def host_grid(model: Any, mode: PositionMode) -> HostGrid:
-    """Return where the patches of a host lie.
-
-    Raises:
-        ValueError: a model that drops patches, so that tokens lose their places.
-    """
-    if isinstance(getattr(model, "patch_drop", None), nn.Module) and not isinstance(model.patch_drop, nn.Identity):
-        raise ValueError("an encoding or a locality needs all patches: build the model with patch_drop_rate=0.")
-    patch = model.patch_embed
-    if getattr(patch, "grid_size", None) is None:
-        raise ValueError("an encoding or a locality needs the grid that the model was built for: give it an img_size.")
-    return HostGrid(tuple(patch.patch_size), tuple(patch.grid_size), mode, model.num_prefix_tokens)
 
 
 @torch.no_grad()

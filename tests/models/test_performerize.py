@@ -122,6 +122,52 @@ def test_another_encoding_and_a_locality(kind):
     torch.testing.assert_close(out, expected, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("kind", ["dinov3", "eva02-large"])  # with prefix tokens; projections apart
+@pytest.mark.parametrize("attention", ["softmax", "linear"])
+def test_a_value_map_and_a_key_gate(attention, kind):
+    """Against the definition of the first layer; the host's weights stay, and all new ones learn."""
+    model, images = build(kind), images_for(kind)
+    state = copy.deepcopy(model.state_dict())
+    options = {"feature_options": {"num_features": 16}, "encoding": "none"}
+    performerize(model, attention, values="metric-gating", key_gate=True, **options)
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in state.items())
+    layer, inputs = model.blocks[0].attn, []
+    nn.init.normal_(layer.key_gate, std=0.1)
+    layer.register_forward_hook(lambda module, given, out: inputs.append((given[0], out)))
+    model(images)
+    x, out = inputs[0]
+    q, k, v = layer.project(x)
+    if attention == "softmax":
+        weights = softmax_weights(q, k)
+    else:
+        phi = [positive_features(each, layer.backend.phi.projection, 12**-0.5) for each in (q, k)]
+        weights = phi[0] @ phi[1].mT
+    weights = weights * (4 * x @ layer.key_gate.mT).exp().transpose(1, 2)[:, :, None]  # of each key
+    gates = 2 * torch.sigmoid(x @ layer.values.weight.mT + layer.values.bias).transpose(1, 2)  # [B, H, N]
+    heads = attend(weights / weights.sum(-1, keepdim=True), v * gates[..., None]) * gates[..., None]
+    expected = layer.proj(layer.norm(heads.transpose(1, 2).flatten(2)))
+    torch.testing.assert_close(out, expected, rtol=1e-5, atol=1e-7)
+    model(images).square().sum().backward()
+    for name in ("key_gate", "values.weight", "values.bias"):
+        assert layer.get_parameter(name).grad.abs().max() > 0
+
+
+def test_a_new_key_gate_changes_nothing():
+    model, images = build("eva02"), images_for("eva02")
+    assert performerize(model, "softmax", key_gate=True, images=images).output < 1e-9
+
+
+def test_value_maps_start_from_the_seed():
+    """A convolution and a connection of the patches, at another size than that of the host."""
+    for values, options in (("lepe", {"kernel_size": 3}), ("connection", {"encoding": "rope"})):
+        models = [build("dinov3") for _ in range(2)]
+        for model in models:
+            torch.rand(1)  # which moves the global generator on
+            performerize(model, values=values, value_options=options, feature_options={"num_features": 16}, seed=3)
+        out, again = (model(images_for("dinov3")[..., :32]) for model in models)
+        assert torch.equal(out, again)
+
+
 def test_the_hosts_rotation_is_removed():
     model, images = build("dinov3"), images_for("dinov3")
     kept, removed = copy.deepcopy(model), copy.deepcopy(model)
@@ -164,6 +210,11 @@ def test_some_layers():
         ({"encoding": "absolute"}, {}, "adds to the tokens and is no part of attention"),
         ({"encoding_options": {"base": 2.0}}, {}, "but none is named"),
         ({"locality_options": {"sigma": 2.0}}, {}, "but none is named"),
+        ({"value_options": {"kernel_size": 3}}, {}, "options of a value map, .* but none is named"),
+        ({"values": "leep"}, {}, "Did you mean 'lepe'"),
+        ({"attention": "performer-pytorch", "key_gate": True}, {}, 'performer-pytorch" has no key_gate'),
+        ({"attention": "performer-pytorch", "locality": "gaussian"}, {}, 'performer-pytorch" has no locality'),
+        ({"values": "lepe"}, {"patch_drop_rate": 0.1}, "needs all patches"),
         ({}, {"attn_drop_rate": 0.1}, "dropout of attention weights"),
         ({"encoding": "rope"}, {"patch_drop_rate": 0.1}, "needs all patches"),
     ],

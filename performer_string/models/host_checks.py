@@ -1,0 +1,92 @@
+"""What `performerize` asks of a Vision Transformer of timm before it changes anything."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from torch import nn
+
+from performer_string.models.host_attention import HostGrid
+from performer_string.position.grid import PositionMode
+
+
+def check_options(part: str, name: str | None, options: Mapping[str, Any] | None) -> None:
+    """Raise a ValueError where a part has options and no name."""
+    if name is None and options:
+        raise ValueError(f"options of {part}, {dict(options)}, but none is named.")
+
+
+def check_backend(attention: str, wanted: Mapping[str, bool]) -> None:
+    """Raise a ValueError where attention has no such option: performer-pytorch has no locality and no key gate."""
+    missing = [name for name, is_wanted in wanted.items() if is_wanted]
+    if attention == "performer-pytorch" and missing:
+        raise ValueError(f'attention "performer-pytorch" has no {missing[0]}; use "linear" or "softmax".')
+
+
+def check_width(host: Any, place: int) -> None:
+    """Raise a ValueError where the heads are not as wide as the tokens, which a value map needs."""
+    width, heads = host.proj.out_features, host.num_heads * host.head_dim
+    if heads != width:
+        raise ValueError(
+            f"a value map needs heads that are together as wide as the tokens: block {place} has {host.num_heads} of "
+            f"width {host.head_dim}, and tokens of width {width}."
+        )
+
+
+def import_timm() -> Any:
+    """Return timm.
+
+    Raises:
+        ImportError: it is not installed.
+    """
+    try:
+        import timm
+    except ImportError as error:
+        raise ImportError("performerize takes models of timm: pip install 'timm>=1.0.26'.") from error
+    return timm
+
+
+def check_host(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
+    """Return the places of the blocks to change.
+
+    Raises:
+        ValueError: a model without blocks, attention of another kind or with dropout, or a place that does not exist.
+    """
+    timm = import_timm()
+    kinds = (timm.layers.Attention, timm.layers.AttentionRope, timm.models.eva.EvaAttention)
+    kind, blocks = type(model).__name__, getattr(model, "blocks", None)
+    if not isinstance(blocks, nn.Sequential | nn.ModuleList) or not len(blocks):
+        raise ValueError(f"performerize takes a ViT of timm with `blocks`, which {kind} does not have.")
+    places = list(range(len(blocks))) if layers is None else [range(len(blocks))[place] for place in layers]
+    for place in places:
+        attention = getattr(blocks[place], "attn", None)
+        if type(attention) not in kinds:
+            known = ", ".join(each.__name__ for each in kinds)
+            own = type(attention)
+            found = "no `attn`" if attention is None else f"the attention {own.__module__}.{own.__name__}"
+            raise ValueError(f"block {place} of {kind} has {found}; known are {known}.")
+        if cast(Any, attention).attn_drop.p:
+            raise ValueError(
+                f"block {place} of {kind} has dropout of attention weights, which linear attention does not have: "
+                f"build the model with attn_drop_rate=0."
+            )
+    return places
+
+
+def host_grid(model: Any, mode: PositionMode) -> HostGrid:
+    """Return where the patches of a host lie.
+
+    Raises:
+        ValueError: a model that drops patches, so that tokens lose their places.
+    """
+    if isinstance(getattr(model, "patch_drop", None), nn.Module) and not isinstance(model.patch_drop, nn.Identity):
+        raise ValueError(
+            "an encoding, a locality or a value map needs all patches: build the model with patch_drop_rate=0."
+        )
+    patch = model.patch_embed
+    if getattr(patch, "grid_size", None) is None:
+        raise ValueError(
+            "an encoding, a locality or a value map needs the grid that the model was built for: give it an img_size."
+        )
+    return HostGrid(tuple(patch.patch_size), tuple(patch.grid_size), mode, model.num_prefix_tokens)
