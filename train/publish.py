@@ -21,8 +21,8 @@ import torch
 
 from performer_string import ModelDetails, ViT
 from performer_string.models.checkpoint import find_checkpoint, is_published
+from performer_string.models.hub import upload
 from performer_string.models.published import CARD, CONFIG, WEIGHTS
-from performer_string.models.saving import upload
 from train.checkpoint import CheckpointError, Trained, load_trained, read_checkpoint
 from train.command_line import import_modules, one_message
 from train.data.module import ImageData

@@ -12,12 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from performer_string.models.card import ModelDetails, card
 from performer_string.models.checkpoint import CheckpointError, find_checkpoint, read_checkpoint
 from performer_string.models.config import ViTConfig
+from performer_string.models.hub import REPOSITORY_NAME, download, hub, upload
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.published import (
     CARD,
-    CONFIG,
-    INSTALL,
-    WEIGHTS,
     check_savable,
     safetensors,
     share,
@@ -32,37 +30,6 @@ if TYPE_CHECKING:
     from performer_string.models.vit import ViT
 
 Model = TypeVar("Model", bound="Saved")
-REPOSITORY_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # on the Hub
-
-
-def hub() -> Any:
-    """Return the package of the Hub, or raise an ImportError that says how to install it."""
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise ImportError(f"this needs huggingface_hub: {INSTALL}") from error
-    return huggingface_hub
-
-
-def download(name: str, **options: Any) -> Path:
-    """Return the folder that a model of the Hub was downloaded to: its weights, configuration and card alone.
-
-    Args:
-        name: `owner/name`.
-        options: of `huggingface_hub.snapshot_download`.
-
-    Raises:
-        CheckpointError: no such model, or no network.
-    """
-    try:
-        return Path(hub().snapshot_download(name, allow_patterns=[WEIGHTS, CONFIG, CARD], **options))
-    except ImportError:
-        raise
-    except Exception as error:  # of requests, of the Hub, of the file system
-        raise CheckpointError(
-            f"there is no folder {name}, and no model of that name could be had from the Hub: "
-            f"{type(error).__name__}: {str(error)[:300]}"
-        ) from error
 
 
 def form_as(model: ViT, weights: Mapping[str, Any]) -> None:
@@ -114,10 +81,10 @@ class Saved:
 
         Args:
             name: a folder, or `owner/name` of a model on the Hub. A folder of that name comes first.
-            options: of `huggingface_hub.snapshot_download`, such as `revision` and `token`.
+            options: of `huggingface_hub.hf_hub_download`, such as `revision`, `token` and `local_files_only`.
 
         Raises:
-            ValueError: no such model, a damaged one, or one that this version cannot read.
+            ValueError: no such model, no network, a damaged model, or one that this version cannot read.
             ImportError: safetensors or huggingface_hub is not installed.
         """
         folder = Path(name).expanduser()
@@ -184,19 +151,3 @@ class Saved:
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(folder, details)
             return upload(folder, name, private=private, token=token, message=message)
-
-
-def upload(
-    folder: str | PathLike[str],
-    name: str,
-    *,
-    private: bool | None = None,
-    token: str | bool | None = None,
-    message: str = "Upload model",
-) -> str:
-    """Upload the files of a published model to the Hub, and return their address; arguments as of `push_to_hub`."""
-    api = hub().HfApi(token=token)
-    address = api.create_repo(name, private=private, exist_ok=True)
-    files = [WEIGHTS, CONFIG, CARD]
-    api.upload_folder(repo_id=name, folder_path=str(folder), allow_patterns=files, commit_message=message)
-    return str(address)

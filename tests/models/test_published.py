@@ -233,23 +233,26 @@ def test_the_hub(tmp_path, monkeypatch):
                 data = (tmp_path.__class__(folder_path) / name).read_bytes()
                 (tmp_path / name).write_bytes(data)
 
-    def snapshot_download(name, allow_patterns, **options):
-        calls.append((name, sorted(allow_patterns), options))
+    def hf_hub_download(name, file, **options):
+        calls.append((name, file, options))
         if name == "me/none":
             raise huggingface_hub.errors.HfHubHTTPError("404", response=SimpleNamespace(headers={}, request=None))
-        return str(tmp_path)
+        return str(tmp_path / file)
 
     monkeypatch.setattr(huggingface_hub, "HfApi", Api)
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    monkeypatch.setattr(huggingface_hub, "hf_hub_download", hf_hub_download)
     model = vit()
     assert model.push_to_hub("me/ants", private=True, token="t") == "https://hub/me/ants"
     assert_same(model, ViT.from_pretrained("me/ants", revision="v1"))
     assert calls == [
         ("me/ants", "t", {"private": True, "exist_ok": True}),
-        ("me/ants", ["README.md", "config.json", "model.safetensors"], {"revision": "v1"}),
+        ("me/ants", "config.json", {"revision": "v1"}),
+        ("me/ants", "model.safetensors", {"revision": "v1"}),
     ]
     assert "model_name: ants" in (tmp_path / "README.md").read_text()
-    with pytest.raises(ValueError, match="no folder me/none, and no model of that name could be had from the Hub"):
+    with pytest.raises(
+        ValueError, match="no folder me/none, and the model me/none could not be had from the Hub: HfHubHTTPError"
+    ):
         ViT.from_pretrained("me/none")
     with pytest.raises(ValueError, match="there is no checkpoint me/none"):
         ViT.from_pretrained("./me/none")  # a path

@@ -1,0 +1,94 @@
+"""Models on the Hugging Face Hub: download by name, with errors that say what to do, and upload."""
+
+from __future__ import annotations
+
+import re
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from performer_string.models.published import CARD, CONFIG, INSTALL, WEIGHTS, PublishedError, read_config
+from performer_string.utils.registry import nearest
+
+REPOSITORY_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # on the Hub
+COMMIT = re.compile(r"[0-9a-f]{40}")
+
+
+def hub() -> Any:
+    """Return the package of the Hub, or raise an ImportError that says how to install it."""
+    try:
+        import huggingface_hub
+    except ImportError as error:
+        raise ImportError(f"this needs huggingface_hub: {INSTALL}") from error
+    return huggingface_hub
+
+
+def download(name: str, **options: Any) -> Path:
+    """Return the folder that a model of the Hub was downloaded to: its configuration and weights alone.
+
+    The configuration comes first, so that the weights of a model of another program are not downloaded. Both are of one
+    commit. What was downloaded before is read from the cache of huggingface_hub where the Hub cannot be reached.
+
+    Args:
+        name: `owner/name`.
+        options: of `huggingface_hub.hf_hub_download`, such as `revision`, `token` and `local_files_only`.
+
+    Raises:
+        PublishedError: no such model, no network, or a model of another program.
+        ImportError: huggingface_hub is not installed.
+    """
+    get = hub().hf_hub_download
+    try:
+        folder = Path(get(name, CONFIG, **options)).parent
+        read_config(folder)
+        commit = {"revision": folder.name} if COMMIT.fullmatch(folder.name) else {}
+        get(name, WEIGHTS, **{**options, **commit})
+    except PublishedError as error:
+        raise PublishedError(f"the model {name} of the Hub cannot be used: {error}") from error
+    except Exception as error:  # of the Hub, of the network, of the file system
+        raise PublishedError(f"there is no folder {name}, and {reason(name, error, options)}{similar(name)}") from error
+    return folder
+
+
+def reason(name: str, error: Exception, options: dict[str, Any]) -> str:
+    """Return why a model of the Hub could not be had, and what to do."""
+    kinds, address = hub().errors, f"https://huggingface.co/{name}"
+    if isinstance(error, kinds.GatedRepoError):
+        return f"{name} on the Hub asks you to accept its terms: do so at {address}, and log in by `hf auth login`."
+    if isinstance(error, kinds.RepositoryNotFoundError):
+        return f"no model {name} on the Hub: look for a slip in its name. For a private one log in by `hf auth login`."
+    if isinstance(error, kinds.RevisionNotFoundError):
+        return f"the model {name} of the Hub has no revision {options.get('revision')!r}: {address}/commits has them."
+    if isinstance(error, kinds.LocalEntryNotFoundError | kinds.OfflineModeIsEnabled):  # also without a connection
+        return (
+            f"the model {name} of the Hub is not in the cache, and the Hub was not reached: go online, or unset "
+            f"HF_HUB_OFFLINE and local_files_only, or copy the model's folder here and give its path."
+        )
+    if isinstance(error, kinds.EntryNotFoundError):
+        return f"{name} on the Hub is no model of performer_string: it lacks {CONFIG} or {WEIGHTS}."
+    return (
+        f"the model {name} could not be had from the Hub: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    )
+
+
+def similar(name: str) -> str:
+    """Return a hint at a folder of nearly this path; empty where there is none."""
+    path = Path(name)
+    folders = [str(each) for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
+    return nearest(name, folders)
+
+
+def upload(
+    folder: str | PathLike[str],
+    name: str,
+    *,
+    private: bool | None = None,
+    token: str | bool | None = None,
+    message: str = "Upload model",
+) -> str:
+    """Upload the files of a published model to the Hub, and return their address; arguments as of `push_to_hub`."""
+    api = hub().HfApi(token=token)
+    address = api.create_repo(name, private=private, exist_ok=True)
+    files = [WEIGHTS, CONFIG, CARD]
+    api.upload_folder(repo_id=name, folder_path=str(folder), allow_patterns=files, commit_message=message)
+    return str(address)
