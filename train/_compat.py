@@ -9,6 +9,7 @@ from argparse import ArgumentParser
 
 import lightning as L
 from lightning.pytorch.cli import LightningCLI
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import nn
 
 
@@ -39,6 +40,14 @@ def count_whole_epochs(trainer: L.Trainer) -> None:
     count. It has no public switch for it.
     """
     trainer.fit_loop._iteration_based_training = lambda: False  # type: ignore[method-assign]
+
+
+def share_between_all_processes(strategy: ModelParallelStrategy) -> None:
+    """Let a strategy share out a model between all processes, however many there are.
+
+    Lightning 2.6 takes the number of machines for want of one, and knows that of processes only after it was built.
+    """
+    strategy._data_parallel_size = strategy.num_nodes * strategy.num_processes
 
 
 def is_compiled(module: nn.Module) -> bool:

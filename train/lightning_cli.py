@@ -46,6 +46,7 @@ from train.run_folder import (
     make_run_folder,
     name_run_folder,
 )
+from train.sharding import NAME, Sharded, check_sharded
 from train.trainer_parts import clock_callbacks, data_callbacks, saving_callbacks, training_callbacks, training_loggers
 
 GROUPS = (
@@ -65,12 +66,12 @@ def check_seed(value: int | bool) -> int:
 
 
 def check_strategy(strategy: Any) -> None:
-    """Raise a ValueError for a strategy that shards the model between processes."""
+    """Raise a ValueError for a strategy that shards the model between processes in another way than the one here."""
     name = str(getattr(strategy, "class_path", strategy)).rpartition(".")[2].lower()
-    if name.startswith(("fsdp", "deepspeed", "modelparallel")):
+    if name != NAME and name.startswith(("fsdp", "deepspeed", "modelparallel")):
         raise ValueError(
-            f"strategy {name} shards the model, and redraws, averages and checkpoints here need all of it in each "
-            f"process: take ddp."
+            f"strategy {name} shards the model in a way whose checkpoints go on with itself alone: take {NAME}, which "
+            f"shards it by torch's fully_shard, or ddp."
         )
 
 
@@ -155,6 +156,8 @@ class TrainingCLI(AskedSettingsCLI):
         if config.init_from and (self.requeued or not self.resumed):
             self.keep_grid(config.init_from, config.model.vit)
         check_strategy(config.trainer.strategy)
+        if config.trainer.strategy == NAME:
+            check_sharded(config)
         self.finder = take_finder(config.trainer)
         if self.finder is not None and self.resumed is not None:  # by a job that was queued again
             config.model.optim.lr = read_checkpoint(self.resumed, data=False)["hyper_parameters"]["optim"]["lr"]
@@ -277,6 +280,7 @@ class TrainingCLI(AskedSettingsCLI):
             first += training_callbacks(config, asked, own, program, *texts)
             last += saving_callbacks(config, asked, plugins, program)
         return super().instantiate_trainer(
+            strategy=Sharded() if config.trainer.strategy == NAME else asked["strategy"],
             callbacks=[*first, *clock_callbacks(asked, own), *own, *last],
             plugins=[AtomicCheckpoints(), *plugins],
             logger=training_loggers(asked["logger"], config) if fits else asked["logger"] or False,

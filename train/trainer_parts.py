@@ -21,6 +21,7 @@ from train.callbacks.summary import SummaryLine
 from train.data.sizes import Size
 from train.loggers import MetricsCSV, RunTensorBoard
 from train.run_folder import CHECKPOINTS, CURVES, HISTORY, METRICS
+from train.sharding import NAME
 
 
 def data_callbacks(config: Any) -> list[Callback]:
@@ -60,7 +61,8 @@ def training_callbacks(
     check_callbacks(own, config.ema)
     check_strategy(asked["strategy"])
     callbacks = [LockRun(run), ShowTraceback(), ValidateAtEnd(), GradientNorm(), LearningRate(), Throughput()]
-    callbacks += [ModelFigures(config.figures_every)] if config.figures_every else []
+    if config.figures_every and config.trainer.strategy != NAME:
+        callbacks += [ModelFigures(config.figures_every)]
     callbacks += [EMAWeightAveraging(decay=config.ema, use_buffers=False)] if config.ema else []
     callbacks += [FinalMetrics(dumped, run / METRICS, program), History(run / HISTORY, typed, expanded)]
     callbacks += [SummaryLine()] if asked["enable_model_summary"] is not False else []

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -16,6 +18,7 @@ import pytest
 import torch
 import yaml
 
+from tests.helpers.thorough import THOROUGH
 from tests.helpers.training import REPOSITORY, TINY, last
 from train import cli
 from train.checkpoint import read_checkpoint
@@ -24,6 +27,8 @@ from train.module import ImageClassifier
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "train"]
 ON_ONE = ["--trainer.devices", "1", "--trainer.strategy", "auto", "--data.batch_size", "8"]
 ON_TWO = ["--trainer.devices", "2", "--trainer.strategy", "ddp", "--data.batch_size", "4"]
+PLAIN = ["--ema", "0"]  # an average needs whole weights
+SHARDED = ["--trainer.devices", "2", "--trainer.strategy", "fsdp", "--data.batch_size", "4", *PLAIN]
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +45,16 @@ def recipe(tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def alone(recipe, tmp_path_factory) -> Path:
-    """The run on one process."""
-    run = tmp_path_factory.mktemp("runs") / "alone"
-    cli.run(["fit", "--config", str(recipe), *ON_ONE, "--run_dir", str(run)])
-    return run
+def alone(recipe, tmp_path_factory) -> Callable[[list[str]], Path]:
+    """The run on one process, with an average of the weights or without one, as options have it."""
+
+    @cache
+    def trained(averaged: bool) -> Path:
+        run = tmp_path_factory.mktemp("runs") / "alone"
+        cli.run(["fit", "--config", str(recipe), *ON_ONE, *([] if averaged else PLAIN), "--run_dir", str(run)])
+        return run
+
+    return lambda options: trained("--ema" not in options)
 
 
 def start(*arguments: str) -> subprocess.Popen:
@@ -64,26 +74,36 @@ def assert_same_run(alone: Path, run: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_process_ends_the_job_and_the_run_goes_on_alone(recipe, alone, tmp_path):
+@pytest.mark.parametrize(
+    ("options", "rank"),
+    [
+        pytest.param(ON_TWO, "1", id="ddp, the second"),
+        pytest.param(ON_TWO, "0", id="ddp, the first", marks=THOROUGH),
+        pytest.param(SHARDED, "1", id="fsdp, the second", marks=THOROUGH),
+        pytest.param(SHARDED, "0", id="fsdp, the first"),
+    ],
+)
+def test_a_killed_process_ends_the_job_and_the_run_goes_on_alone(recipe, alone, tmp_path, options, rank):
     run = tmp_path / "run"
-    job = start("fit", "--config", str(recipe), *ON_TWO, "--run_dir", str(run))
+    job = start("fit", "--config", str(recipe), *options, "--run_dir", str(run))
     end = time.monotonic() + 120
     while not last(run).exists():
         assert time.monotonic() < end
         assert job.poll() is None, job.communicate()[0]
         time.sleep(0.02)
-    (second,) = (p for p in psutil.Process(job.pid).children() if p.environ()["LOCAL_RANK"] == "1")
-    second.send_signal(signal.SIGKILL)
+    (killed,) = (p for p in psutil.Process(job.pid).children() if p.environ()["LOCAL_RANK"] == rank)
+    killed.send_signal(signal.SIGKILL)
     output, _ = job.communicate(timeout=60)
     assert job.returncode != 0
     assert "Signal 9 (SIGKILL)" in output
     assert 0 < read_checkpoint(last(run))["global_step"] < 20
     cli.run(["resume", str(run), *ON_ONE])
-    assert_same_run(alone, run)
+    assert_same_run(alone(options), run)
 
 
 @pytest.mark.slow
-def test_a_run_of_one_process_goes_on_with_two(recipe, alone, tmp_path, monkeypatch):
+@pytest.mark.parametrize("options", [ON_TWO, SHARDED], ids=["ddp", "fsdp"])
+def test_a_run_of_one_process_goes_on_with_two(recipe, alone, tmp_path, monkeypatch, options):
     run = tmp_path / "run"
 
     def stop(self, *_):
@@ -92,21 +112,22 @@ def test_a_run_of_one_process_goes_on_with_two(recipe, alone, tmp_path, monkeypa
 
     with monkeypatch.context() as patch:
         patch.setattr(ImageClassifier, "on_train_batch_end", stop, raising=False)
+        own = PLAIN if "--ema" in options else []
         with pytest.raises(RuntimeError, match="stop"):
-            cli.run(["fit", "--config", str(recipe), *ON_ONE, "--run_dir", str(run)])
+            cli.run(["fit", "--config", str(recipe), *ON_ONE, *own, "--run_dir", str(run)])
     assert read_checkpoint(last(run))["global_step"] == 6
     before = {path.name for path in run.iterdir()}
-    job = start("resume", str(run), *ON_TWO)
+    job = start("resume", str(run), *options)
     output, _ = job.communicate(timeout=120)
     assert job.returncode == 0, output
-    assert_same_run(alone, run)
+    assert_same_run(alone(options), run)
     curves = [path.name for path in run.iterdir() if path.name not in before and "tfevents" in path.name]
     assert len(curves) == 1  # one writer
     history = [json.loads(line) for line in (run / "history.jsonl").read_text().splitlines()]
     assert [line["processes"] for line in history] == [1, 2]
 
 
-@pytest.mark.parametrize("strategy", ["fsdp", "deepspeed_stage_2"])
+@pytest.mark.parametrize("strategy", ["fsdp_cpu_offload", "deepspeed_stage_2"])
 def test_sharded_models_are_refused_by_name(recipe, tmp_path, capsys, strategy):
     with pytest.raises(SystemExit) as status:
         cli.main(["fit", "--config", str(recipe), "--trainer.strategy", strategy, "--run_dir", str(tmp_path / "run")])

@@ -46,9 +46,9 @@ def train(root, run, epochs: int, workers: int) -> None:
 
 @pytest.mark.parametrize("loading", sampled(["here", "fork", "spawn"], {"fork"}))
 def test_training(root, tmp_path, monkeypatch, loading):
-    curve, workers = MemoryCurve(), ImageData._workers
+    curve, options = MemoryCurve(), ImageData._options
     context = {} if loading == "here" else {"multiprocessing_context": loading}
-    monkeypatch.setattr(ImageData, "_workers", lambda self: {**workers(self), **context})
+    monkeypatch.setattr(ImageData, "_options", lambda self, dataset: {**options(self, dataset), **context})
     monkeypatch.setattr(ViT, "forward", curve.around(ViT.forward))
     train(root, tmp_path / "run", IMAGES // FILES, 0 if loading == "here" else 1)
     resident, blocks = curve.growth()

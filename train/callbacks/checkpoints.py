@@ -19,6 +19,7 @@ from train.callbacks.stopping import ends_within, validation_due, whole_window
 from train.module import REMEDIES, NonFiniteLossError
 from train.random_state import seed_others
 from train.run_folder import LAST
+from train.sharding import whole
 
 
 class AtomicCheckpoints(TorchCheckpointIO):
@@ -75,7 +76,7 @@ def check_finite_weights(trainer: L.Trainer) -> None:
     A loss can be finite whose gradient is not. The loss of the next step would show it, too late for a save in between.
     """
     for name, weight in trainer.lightning_module.named_parameters():
-        if not torch.isfinite(weight).all():
+        if not torch.isfinite(whole(weight)).all():
             raise NonFiniteLossError(
                 f"{name} has entries that are not finite after step {trainer.global_step}, so that training stopped; "
                 f"the checkpoints are those of before. {REMEDIES}"

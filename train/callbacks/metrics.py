@@ -13,6 +13,8 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import TensorBoardLogger
 from torch.optim import Optimizer
 
+from train.sharding import whole
+
 
 def tensorboard(trainer: L.Trainer) -> Any:
     """Return the SummaryWriter of the run, or None where there is none or it is another rank's."""
@@ -42,7 +44,7 @@ class GradientNorm(Callback):
     def on_before_optimizer_step(self, trainer: L.Trainer, module: L.LightningModule, optimizer: Optimizer) -> None:
         if logged(trainer, trainer.global_step + 1):
             gradients = [p.grad for p in module.parameters() if p.grad is not None]
-            module.log("train/gradient_norm", torch.nn.utils.get_total_norm(gradients))
+            module.log("train/gradient_norm", whole(torch.nn.utils.get_total_norm(gradients)))
 
 
 class LearningRate(Callback):
