@@ -14,6 +14,9 @@ It may have three more:
   their paths;
 - `status(rows)` returns the exit status.
 
+`summary`, `plot` and `notes` stand in a module of their own, MODULE_report, which imports no torch: `eval plot` draws
+with that alone. The evaluation's module names them too.
+
 A module that has `run_command(options, folder)` beside `add_arguments` needs none of the others, and makes no table.
 A module with `ON_CPU = True` has no option `--device`. Modules are imported when they are called, and not before.
 """
@@ -25,6 +28,7 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
@@ -37,13 +41,18 @@ if TYPE_CHECKING:
     from eval.report import Row
 
 
-class Evaluation(Protocol):
+class Shown(Protocol):
+    """The functions that make the table and the figure of an evaluation's rows."""
+
+    def summary(self, rows: Sequence[Row]) -> list[Row]: ...
+    def plot(self, rows: Sequence[Row]) -> Figure: ...
+
+
+class Evaluation(Shown, Protocol):
     """The functions of an evaluation's module."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
     def evaluate(self, options: argparse.Namespace, device: torch.device) -> Iterator[Row]: ...
-    def summary(self, rows: Sequence[Row]) -> list[Row]: ...
-    def plot(self, rows: Sequence[Row]) -> Figure: ...
 
 
 class Entry(NamedTuple):
@@ -55,6 +64,11 @@ class Entry(NamedTuple):
     def load(self) -> Evaluation:
         """Import the evaluation's module."""
         return cast(Evaluation, importlib.import_module(self.module))
+
+    def load_report(self) -> Shown:
+        """Import what draws its rows: the module MODULE_report where there is one, which needs no torch."""
+        report = f"{self.module}_report"
+        return cast(Shown, importlib.import_module(report)) if find_spec(report) else self.load()
 
 
 EVALUATIONS: dict[str, Entry] = {

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 
+ALL_CLASSES = "all classes"  # the row of all of them in `eval confusion`
 MAJORITY = "majority baseline"  # the accuracy of always answering the most frequent class
 ENDINGS = (".csv", ".png", ".pdf", ".svg", ".md", ".tex", ".table.csv", ".json", "")  # of an evaluation; "": a folder
 FORMER_COLUMNS = {"null": MAJORITY}  # columns of CSV files that were written before they were renamed

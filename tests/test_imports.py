@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 REPOSITORY = Path(__file__).parents[1]
 HEAVY = (
     "torchvision",
@@ -21,7 +23,27 @@ HEAVY = (
 )
 
 
-def test_the_library_needs_torch_and_einops_only():
-    code = f"import sys, performer_string; print([m for m in {HEAVY} if m in sys.modules])"
+def printed(code: str) -> str:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=True)
-    assert done.stdout.strip() == "[]"
+    return done.stdout.strip()
+
+
+def test_the_library_needs_torch_and_einops_only():
+    code = (
+        "import sys, performer_string; before = 'torch' in sys.modules\n"
+        "for name in performer_string.__all__: getattr(performer_string, name)\n"
+        f"print(before, [m for m in {HEAVY} if m in sys.modules])"
+    )
+    assert printed(code) == "False []"
+
+
+def test_names_are_imported_when_they_are_used():
+    import performer_string
+
+    listed = {name for names in performer_string.MODULES.values() for name in names}
+    assert set(performer_string.__all__) <= listed | set(performer_string.FORMER_NAMES)
+    assert listed | set(performer_string.__all__) <= set(dir(performer_string))
+    assert performer_string.OffsetKernel is performer_string.RelativeBias
+    assert printed("import performer_string; print(performer_string.models.vit.ViT.__name__)") == "ViT"
+    with pytest.raises(AttributeError, match="has no attribute 'VIT'"):
+        _ = performer_string.VIT

@@ -12,12 +12,10 @@ from torch import Tensor
 
 from eval.checkpoints import batches
 from eval.models import class_names
-from eval.report import Row
+from eval.report import ALL_CLASSES, Row
 from train.checkpoint import Trained
 from train.data.sizes import Size
 from train.intervals import accuracy_percent
-
-ALL = "all classes"
 
 
 @dataclass
@@ -101,7 +99,7 @@ def class_statistics(answers: Answers) -> Iterator[Row]:
         row["taken for in %"] = round(100 * int(others.max()) / total, 4) if int(others.sum()) else ""
         yield row
     right, total = int(matrix.diagonal().sum()), int(matrix.sum())
-    yield {"class": ALL, **accuracy_cells(right, total), "precision": "", "taken for": "", "taken for in %": ""}
+    yield {"class": ALL_CLASSES, **accuracy_cells(right, total), "precision": "", "taken for": "", "taken for in %": ""}
 
 
 def accuracy_cells(right: int, total: int) -> dict[str, Any]:
@@ -130,7 +128,7 @@ def compare(one: Answers, other: Answers) -> Iterator[Row]:
 
     The p-value of McNemar's test is of all classes together.
     """
-    for label, name in [*enumerate(one.classes), (None, ALL)]:
+    for label, name in [*enumerate(one.classes), (None, ALL_CLASSES)]:
         chosen = torch.ones_like(one.right) if label is None else one.targets == label
         first, second = one.right[chosen], other.right[chosen]
         only_one, only_other = int((first & ~second).sum()), int((~first & second).sum())

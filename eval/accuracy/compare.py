@@ -16,29 +16,27 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from tqdm import tqdm
 
 from eval import checkpoints
+from eval.accuracy.compare_report import NAMES as NAMES
+from eval.accuracy.compare_report import plot as plot
+from eval.accuracy.compare_report import summary as summary
 from eval.accuracy.cost import inference
 from eval.bootstrap import paired_difference
-from eval.plotting.comparison import comparison_figure
-from eval.report import Row, accuracy_title, select, unique
+from eval.report import Row
 from eval.result_cache import image_results, kept_values, weights_digest
 from eval.speed.measure import multiplications, peak_bytes
-from eval.statistics import mean_over_seeds, seed_of, without_seed
+from eval.statistics import seed_of, without_seed
 from eval.training_log import has_log, read_log, seconds_to
 from performer_string import fold
 from train.checkpoint import Trained
-from train.data.sizes import Size, ascending
-
-NAMES = ("model", "reference")  # the columns that have labels
-NOT_RECORDED = "not recorded"
+from train.data.sizes import Size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -133,60 +131,3 @@ def of_training(trained: Trained, target: float | None) -> dict[str, Any]:
 def run_of(path: Path) -> Path | None:
     """Return the folder of the run that a checkpoint belongs to; None for a file by itself."""
     return path.absolute().parents[1] if path.absolute().parent.name == "checkpoints" else None
-
-
-def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return a line for each model, its seeds together: accuracies, differences, cost and training."""
-    sizes = ascending(row["resolution"] for row in rows)
-    title, means = accuracy_title(rows), mean_over_seeds(rows)
-    return [
-        line_of(title, name, select(rows, resolution=sizes[0]), select(means, model=name), sizes)
-        for name in unique(means, "model")
-    ]
-
-
-def line_of(title: str, name: str, rows: Sequence[Row], means: Sequence[Row], sizes: Sequence[Size]) -> Row:
-    """Return the line of one model.
-
-    Args:
-        title: of the column with the names.
-        name: of the model.
-        rows: of all runs at the first size, for what they recorded.
-        means: of the model, at each size.
-        sizes: in ascending order.
-    """
-    group = without_seed(name.partition(", mean of ")[0])
-    runs = [row for row in rows if without_seed(row["model"]) == group]
-    at = {row["resolution"]: row for row in means}
-    first, last = at[sizes[0]], at[sizes[-1]]
-    line: dict[str, Any] = {title: name}
-    line |= {f"{size} px": "{accuracy:.1f} ({low:.1f}-{high:.1f})".format(**at[size]) for size in sizes}
-    for size in sizes:
-        row = at[size]
-        same = group == row["reference"]
-        ends = row["difference"], row["difference low"], row["difference high"]
-        line[f"difference at {size} px"] = "reference" if same else "{:+.1f} ({:+.1f} to {:+.1f})".format(*ends)
-    line["parameters (M)"] = first["parameters (M)"]
-    for row in [first] if len(sizes) == 1 else [first, last]:
-        line[f"GMACs at {row['resolution']} px"] = row["GMACs"]
-    line[f"peak MiB at {last['resolution']} px"] = last["peak MiB"]
-    line["training images/s"] = mean_cell(runs, "training images/s", "{:.0f}")
-    if first["target"] != "":
-        reached = [row for row in runs if row["seconds to target"] != ""]
-        recorded = any(row["validations"] for row in runs)
-        text = mean_cell([{"x": row["seconds to target"] / 60} for row in reached], "x", "{:.1f}")
-        of_all = f" ({len(reached)} of {len(runs)})" if 0 < len(reached) < len(runs) else ""
-        text = text + of_all if reached else "not reached" if recorded else NOT_RECORDED
-        line[f"minutes to {first['target']:g} % (val)"] = text
-    return line
-
-
-def mean_cell(rows: Sequence[Row], column: str, form: str) -> str:
-    """Return the mean of a column as text, of the runs that have recorded it."""
-    values = [row[column] for row in rows if row[column] != ""]
-    return form.format(statistics.mean(values)) if values else NOT_RECORDED
-
-
-def plot(rows: Sequence[Row]) -> Figure:
-    """Draw accuracy over image size, and validations over the training where they were recorded."""
-    return comparison_figure(rows)

@@ -14,22 +14,19 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 
 from eval import checkpoints
-from eval.accuracy.answers import ALL, Answers, answer_images, class_statistics, compare
+from eval.accuracy.answers import Answers, answer_images, class_statistics, compare
 from eval.accuracy.confusion_files import write_answers, write_differences
-from eval.accuracy.contact_sheet import shorten
+from eval.accuracy.confusion_report import NAMES as NAMES
+from eval.accuracy.confusion_report import notes as notes
+from eval.accuracy.confusion_report import plot as plot
+from eval.accuracy.confusion_report import summary as summary
 from eval.argument_types import positive_int
-from eval.plotting.axes import error_bars, legend_above, note_below
-from eval.plotting.style import line_styles, new_figure
-from eval.report import Row, select, unique
+from eval.report import Row
 
-NAMES = ("model", "other")  # columns that name models
-SHOWN = 30  # classes in the table and in the plot at most: those of the lowest accuracy
 COLUMNS = (
     *("part", "model", "resolution", "split", "class", "images", "accuracy", "low", "high", "precision", "taken for"),
     *("taken for in %", "other", "both right", "only model", "only other", "neither", "p"),
@@ -63,97 +60,6 @@ def pairs(answers: Sequence[Answers]) -> Iterator[tuple[Answers, Answers]]:
         one = next(each for each in answers if each.size == other.size)
         if one.model != other.model:
             yield one, other
-
-
-def shown_classes(rows: Sequence[Row]) -> list[str]:
-    """Return the classes to show: all in their order, or of many those of the lowest mean accuracy, lowest first."""
-    of_classes = [row for row in rows if row["part"] == "class" and row["class"] != ALL and row["images"]]
-    names = unique(of_classes, "class")
-    if len(names) <= SHOWN:
-        return names
-    values: dict[Any, list[float]] = {}
-    for row in of_classes:
-        values.setdefault(row["class"], []).append(row["accuracy"])
-    return sorted(names, key=lambda name: sum(values[name]) / len(values[name]))[:SHOWN]
-
-
-def cases(rows: Sequence[Row]) -> list[tuple[Any, Any]]:
-    """Return the models and resolutions of the rows of classes."""
-    return list(dict.fromkeys((row["model"], row["resolution"]) for row in select(rows, part="class")))
-
-
-def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return a line for each class with its accuracy for each model and resolution; all classes last."""
-    lines: list[Row] = []
-    measured = {(row["class"], row["model"], row["resolution"]): row for row in select(rows, part="class")}
-    found = cases(rows)
-    for name in [*shown_classes(rows), ALL]:
-        of_class = [measured[name, model, size] for model, size in found]
-        counts = unique(of_class, "images")  # arrow images differ from size to size
-        line: dict[str, Any] = {
-            f"accuracy in %, {rows[0]['split']}": name,
-            "images": "-".join(map(str, sorted({min(counts), max(counts)}))),
-        }
-        for (model, size), row in zip(found, of_class, strict=True):
-            line[f"{model}, {size} px"] = interval(row)
-        if len(found) == 1:
-            often = (
-                f"{of_class[0]['taken for']} {of_class[0]['taken for in %']:.1f} %" if row["taken for"] != "" else ""
-            )
-            line["most often taken for"] = often
-        lines.append(line)
-    return lines
-
-
-def interval(row: Row) -> str:
-    """Return an accuracy with its interval as text; nothing for a class without images."""
-    return f"{row['accuracy']:.1f} ({row['low']:.1f}-{row['high']:.1f})" if row["images"] else ""
-
-
-def notes(rows: Sequence[Row]) -> list[str]:
-    """Return where models differ, as the first one minus the other, and how many classes the table leaves out."""
-    said = []
-    total = len({row["class"] for row in select(rows, part="class")}) - 1
-    if total > SHOWN:
-        said.append(f"The {SHOWN} classes of the lowest accuracy of {total}; the CSV file has all.")
-    for row in select(rows, part="difference", **{"class": ALL}):
-        one, other, images = row["model"], row["other"], row["images"]
-        points = 100 * (row["only model"] - row["only other"]) / images
-        where = f"{row['resolution']} px, {images} {row['split']} images"
-        said.append(
-            f"{one} and {other} at {where}: both right {row['both right']}, only {one} {row['only model']}, "
-            f"only {other} {row['only other']}, neither {row['neither']}. Difference {points:+.1f} points; "
-            f"McNemar's exact test: p = {row['p']:.3g}."
-        )
-    return said
-
-
-def plot(rows: Sequence[Row]) -> Figure:
-    """Draw the accuracy of each class with its interval, a marker for each model and resolution."""
-    names, found = shown_classes(rows), cases(rows)
-    figure = new_figure(5.0, 0.9 + (0.1 + 0.08 * len(found)) * len(names))
-    axis = figure.subplots()
-    styles = line_styles([f"{model}, {size} px" for model, size in found])
-    for number, ((model, size), (label, style)) in enumerate(zip(found, styles.items(), strict=True)):
-        rows_of = {row["class"]: row for row in select(rows, part="class", model=model, resolution=size)}
-        points = [rows_of[name] for name in names if rows_of[name]["images"]]
-        shift = 0.7 * ((number + 0.5) / len(found) - 0.5)  # or the intervals would lie on each other
-        places = [names.index(row["class"]) + shift for row in points]
-        axis.errorbar(
-            [row["accuracy"] for row in points],
-            places,
-            xerr=error_bars(points),
-            label=label,
-            elinewidth=0.9,
-            **{**style, "linestyle": "none"},
-        )
-    axis.set_yticks(range(len(names)), [shorten(str(name), 24) for name in names])
-    axis.set_ylim(len(names) - 0.5, -0.5)
-    axis.grid(axis="y", visible=False)
-    axis.set_xlabel("accuracy in %")
-    legend_above(figure)
-    note_below(figure, f"{rows[0]['split']} images; bars: 95 % intervals over the images")
-    return figure
 
 
 def files(rows: Sequence[Row], options: argparse.Namespace, csv: Path) -> list[Path]:

@@ -18,19 +18,16 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from tqdm import tqdm
 
-from eval.plotting.axes import legend_above, note_below
-from eval.plotting.style import line_styles, panels
+from eval.accuracy.plateau_report import NAMES as NAMES
+from eval.accuracy.plateau_report import plot as plot
+from eval.accuracy.plateau_report import summary as summary
 from eval.report import Row
-from eval.statistics import without_seed
 from eval.training_log import has_log, read_log
 from train.run_folder import METRICS
 
 ON_CPU = True
-NAMES = "run"  # the column that has labels
 LOSS = "train/loss"
 
 
@@ -79,46 +76,3 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             "window": options.window,
             "losses": " ".join(f"{step}:{loss:.3g}" for step, loss in zip(steps, losses, strict=True)),
         }
-
-
-def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows without the losses."""
-    return [{name: value for name, value in row.items() if name not in ("window", "losses")} for row in rows]
-
-
-def smoothed(row: Row) -> tuple[list[int], list[float]]:
-    """Return the steps at which losses were logged, and the means of the last `window` losses."""
-    points = [point.split(":") for point in row["losses"].split()]
-    values, window = [float(value) for _, value in points], int(row.get("window") or 5)
-    return [int(step) for step, _ in points], [
-        fmean(values[max(0, i + 1 - window) : i + 1]) for i in range(len(values))
-    ]
-
-
-def plot(rows: Sequence[Row]) -> Figure:
-    """Draw the loss of each finished run, and its accuracy over when it left the plateau; one colour a model.
-
-    The second panel is left out where no run has left a plateau, as on photographs.
-    """
-    finished = [row for row in rows if row.get("finished", True)]  # else the number of its steps is not known
-    left = [row for row in finished if row["left the plateau at step"] != "" and row["lowest accuracy"] != ""]
-    styles = line_styles(list(dict.fromkeys(without_seed(row["run"]) for row in rows)))
-    figure, axes = panels(2 if left else 1, width=6.75 if left else 5.0, height=2.8)
-    for row in finished:
-        style = styles[without_seed(row["run"])]
-        steps, means = smoothed(row)
-        shares = [100 * step / row["steps"] for step in steps]
-        marker = style["marker"] if len(shares) < 4 else ""  # too few for a line
-        axes[0].plot(shares, means, marker=marker, color=style["color"], linestyle=style["linestyle"], linewidth=0.8)
-    axes[0].set(xlabel="% of the training", ylabel="training loss", xlim=(0, 100), ylim=(0, None))
-    for row in left:
-        style = {**styles[without_seed(row["run"])], "linestyle": "none"}
-        share = 100 * row["left the plateau at step"] / row["steps"]
-        axes[1].plot(share, 100 - row["lowest accuracy"], alpha=0.8, **style)
-    if left:
-        axes[1].set(xlabel="plateau left after % of the training", ylabel="error at the worst image size, %")
-    seeds = {model: sum(without_seed(row["run"]) == model for row in rows) for model in styles}
-    names = {model: f"{model} ({count} seeds)" if count > 1 else model for model, count in seeds.items()}
-    legend_above(figure, handles=[Line2D([], [], label=names[model], **style) for model, style in styles.items()])
-    note_below(figure, "val split at the end of the training; losses are means of the last few that were logged")
-    return figure

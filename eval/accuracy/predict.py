@@ -20,12 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
-from eval.accuracy.contact_sheet import Tile, contact_sheet, picture_of, shorten
 from eval.accuracy.image_files import (
     ImageFiles,
     find_images,
@@ -34,6 +32,10 @@ from eval.accuracy.image_files import (
     probabilities,
     read_in_chunks,
 )
+from eval.accuracy.predict_report import answers_in
+from eval.accuracy.predict_report import notes as notes
+from eval.accuracy.predict_report import plot as plot
+from eval.accuracy.predict_report import summary as summary
 from eval.argument_types import image_size, number_of_images, positive_int
 from eval.models import class_names, load_model, preprocessing_of
 from eval.report import Row
@@ -43,8 +45,6 @@ from performer_string.models.config import patch_and_image
 from performer_string.utils.files import write_aside
 from train.command_line import printable
 from train.data.sizes import Size
-
-SHOWN_LINES, SHOWN_IMAGES = 30, 24  # in the table, and in the picture
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -145,33 +145,6 @@ def make_row(
     return {**row, "error": error}
 
 
-def answers_in(row: Row) -> list[tuple[str, float]]:
-    """Return the classes and probabilities of a row, the most probable one first."""
-    ranks = [name.removeprefix("class ") for name in row if name.startswith("class ")]
-    return [(str(row[f"class {rank}"]), row[f"probability {rank}"]) for rank in ranks if row["error"] == ""]
-
-
-def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return a line for each of the first files, with its answers."""
-    ranks = sum(name.startswith("class ") for name in rows[0])
-    lines: list[Row] = []
-    for row in rows[:SHOWN_LINES]:
-        cells = [f"{name} {100 * p:.1f} %" for name, p in answers_in(row)] or ["not read", *[""] * (ranks - 1)]
-        lines.append(
-            {"image": printable(row["image"]), "px": row["resolution"], **{str(i + 1): c for i, c in enumerate(cells)}}
-        )
-    return lines
-
-
-def notes(rows: Sequence[Row]) -> list[str]:
-    """Return what is said beneath the table: lines that are left out of it, and files that could not be read."""
-    bad = sum(row["error"] != "" for row in rows)
-    said = [f"{len(rows) - SHOWN_LINES} more are in the files below."] if len(rows) > SHOWN_LINES else []
-    if bad:
-        said.append(f"{bad} of {len(rows)} files could not be read; the column `error` of the CSV file says why.")
-    return said
-
-
 def status(rows: Sequence[Row]) -> int:
     """Return the exit status of the command: 1 where a file could not be read."""
     return int(any(row["error"] != "" for row in rows))
@@ -192,15 +165,3 @@ def files(rows: Sequence[Row], options: argparse.Namespace, csv: Path) -> list[P
     with write_aside(path) as partial:
         partial.write_text(json.dumps({"model": str(options.checkpoint[0]), "images": images}, indent=1) + "\n")
     return [path]
-
-
-def plot(rows: Sequence[Row]) -> Figure:
-    """Draw the first images, each with its answer."""
-    tiles = []
-    for row in [row for row in rows if row["error"] == ""][:SHOWN_IMAGES]:
-        lines = [
-            shorten(printable(Path(row["image"]).name)),
-            *(f"{shorten(n, 15)} {100 * p:.0f} %" for n, p in answers_in(row)[:2]),
-        ]
-        tiles.append(Tile(picture_of(row["image"]), "\n".join(lines)))
-    return contact_sheet(tiles, empty="no image could be read")

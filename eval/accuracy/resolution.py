@@ -8,16 +8,14 @@ over the images), `images`, `split` (test or val), `majority baseline` (% of the
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
-from matplotlib.figure import Figure
 
+from eval.accuracy.resolution_report import plot as plot
+from eval.accuracy.resolution_report import summary as summary
 from eval.checkpoints import accuracies, add_arguments, load_models
-from eval.plotting.accuracy import accuracy_figure
-from eval.report import MAJORITY, Row, accuracy_title, unique
-from eval.statistics import mean_over_seeds
-from train.data.sizes import ascending
+from eval.report import Row
 
 __all__ = ["add_arguments", "evaluate", "plot", "summary"]
 
@@ -25,22 +23,3 @@ __all__ = ["add_arguments", "evaluate", "plot", "summary"]
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each model and resolution."""
     yield from accuracies(load_models(options), options, device)
-
-
-def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return a line for each model, all its seeds together, with a column for each resolution; the baseline last."""
-    rows = mean_over_seeds(rows)
-    sizes = ascending(row["resolution"] for row in rows)
-    cells = {(r["model"], r["resolution"]): f"{r['accuracy']:.1f} ({r['low']:.1f}-{r['high']:.1f})" for r in rows}
-    title = accuracy_title(rows)
-    lines: list[Row] = [
-        {title: model, **{f"{size} px": cells.get((model, size), "") for size in sizes}}
-        for model in unique(rows, "model")
-    ]
-    baseline = max(row[MAJORITY] for row in rows)
-    return [*lines, {title: MAJORITY, **{f"{size} px": f"{baseline:.1f}" for size in sizes}}]
-
-
-def plot(rows: Sequence[Row]) -> Figure:
-    """Draw accuracy over image size: lines for a few models, dots by model for many."""
-    return accuracy_figure(rows)

@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 from matplotlib.colors import LogNorm
-from torch import Tensor
+from PIL import Image, ImageOps
 
 from eval.accuracy.contact_sheet import shorten
 from eval.plotting.style import VERMILLION, placed_figure, width_or
@@ -30,27 +29,21 @@ Picture = np.ndarray[Any, Any]
 _EXAMPLES: dict[tuple[str, Size], Picture] = {}  # pictures of images that are in no file
 
 
-def grey(image: Tensor) -> Picture:
-    """Return an image [C, H, W] of 0 to 255 as grey values [H, W] in [0, 1]."""
-    result: Picture = (image.float().mean(0) / 255).numpy()
-    return result
-
-
-def keep_picture(name: str, size: Size, image: Tensor) -> None:
+def keep_picture(name: str, size: Size, image: Picture) -> None:
     """Keep the picture of an image that is in no file, while the program runs: uint8 [C, H, W]."""
-    _EXAMPLES[name, size] = grey(image)
+    _EXAMPLES[name, size] = image.mean(0) / 255
 
 
 def picture_of(name: str, size: Size) -> Picture | None:
     """Return the grey picture of an image at a size; None where there is none any more."""
-    from performer_string.images.cover import Cover  # which imports torchvision
-
     if (name, size) in _EXAMPLES:
         return _EXAMPLES[name, size]
     if not Path(name).is_file():
         return None
-    pixels = torch.from_numpy(np.asarray(open_image(name)).copy()).permute(2, 0, 1)
-    return grey(Cover(size)(pixels))
+    height, width = size
+    middle = ImageOps.fit(open_image(name), (width, height), Image.Resampling.BILINEAR)  # covers the size
+    picture: Picture = np.asarray(middle).mean(-1) / 255
+    return picture
 
 
 def grouped(rows: Sequence[Row]) -> dict[tuple[Any, Any, Any], dict[Any, list[Row]]]:

@@ -13,19 +13,20 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, image_size, number_of_images
 from eval.attention.maps import attention_map, has_class_token, layers_of, token_of_patch
-from eval.attention.overlay import as_map, grouped, keep_picture, overlay_figure
+from eval.attention.overlay import keep_picture
+from eval.attention.pictures_report import plot as plot
+from eval.attention.pictures_report import summary as summary
 from eval.checkpoints import names_of
 from eval.models import class_names, load_model, preprocessing_of
 from eval.report import Row
@@ -127,7 +128,7 @@ def read_image(vit: ViT, path: Path, options: argparse.Namespace, size: Size) ->
         raise ValueError(f"--example {options.example}: there are {len(held_out)} test images, counted from 0.")
     image, label = held_out[options.example]
     name = f"test image {options.example}: {class_names(vit)[label]}"
-    keep_picture(name, size, image)
+    keep_picture(name, size, image.numpy())
     return preprocessing.normalise(image), name
 
 
@@ -159,29 +160,3 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                         **{"row": y, "column": x, "weight": float(f"{weight:.5g}")},
                         **{key: common[key] for key in ("image", "query", "answer")},
                     }
-
-
-def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return a line for each layer of each model, resolution and kind: where its weights are, and how many count."""
-    lines: list[Row] = []
-    for (kind, model, size), layers in grouped(rows).items():
-        for layer, of_layer in layers.items():
-            weights = as_map(of_layer)
-            shares = weights.clip(0) / max(weights.clip(0).sum(), 1e-30)
-            entropy = -(shares * np.log(np.where(shares > 0, shares, 1))).sum()
-            y, x = np.unravel_index(weights.argmax(), weights.shape)
-            lines.append(
-                {
-                    **{"model": model, "px": size, "kind": kind, "layer": layer, "patches": weights.size},
-                    "effective patches": f"{np.exp(entropy):.1f}",
-                    "largest weight": f"{weights.max():.3g}",
-                    "at row, column": f"{y}, {x}",
-                    "weight of all patches": f"{weights.sum():.3g}",
-                }
-            )
-    return lines
-
-
-def plot(rows: Sequence[Row]) -> Figure:
-    """Draw the image, and beneath it the attention of each layer over it; a column for each model and resolution."""
-    return overlay_figure(rows)

@@ -16,15 +16,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 from torch.nn import functional as F
 from tqdm import tqdm
 
 from eval.argument_types import positive_int
-from eval.plotting.accuracy import label_rows
-from eval.plotting.axes import legend_above, plain_logarithm
-from eval.plotting.style import GREY, line_styles, new_figure
+from eval.encodings.latency_report import NAMES as NAMES
+from eval.encodings.latency_report import plot as plot
+from eval.encodings.latency_report import summary as summary
 from eval.report import Row
 from eval.speed.measure import CachedCall, Call, check_rounds, time_in_turn
 from eval.statistics import median_ratio
@@ -33,7 +32,6 @@ from performer_string.position.base import HeadWidthError
 from performer_string.utils.registry import lookup
 
 REFERENCE = "rope"
-NAMES = "encoding"  # the column that has labels
 SPARSE: dict[str, dict[str, Any]] = {
     f"cayley-string, {name}": {"generator": name} for name in ("block-diagonal", "banded", "top-k", "random")
 }
@@ -147,25 +145,3 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             "folded inference (ms)": round(1000 * statistics.median(inference), 1),
             "inference to rope": round(median_ratio(inference, times[title, "infer", False]), 3),
         }
-
-
-def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows as they are."""
-    return list(rows)
-
-
-def plot(rows: Sequence[Row]) -> Figure:
-    """Draw both ratios for each encoding as dots, on a logarithmic axis."""
-    figure = new_figure(width=5.0, height=1.0 + 0.18 * len(rows))
-    axis = figure.subplots()
-    columns = {"step to rope": "training step", "inference to rope": "folded inference"}
-    for (column, label), style in zip(columns.items(), line_styles(list(columns)).values(), strict=True):
-        axis.plot([row[column] for row in rows], range(len(rows)), label=label, **{**style, "linestyle": "none"})
-    axis.axvline(1, color=GREY, linewidth=0.8, zorder=0)
-    label_rows(axis, [row["encoding"] for row in rows])
-    axis.set(xlabel="time relative to RoPE, median of the rounds")
-    if max(row[column] for row in rows for column in columns) > 3:  # else a logarithmic axis would have one tick
-        axis.set_xscale("log")
-        plain_logarithm(axis.xaxis)
-    legend_above(figure)
-    return figure

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from eval.encodings.invariance_report import DRAWS
 from eval.report import Row
 from performer_string import ENCODINGS, FEATURE_MAPS, ViT, ViTConfig, build_encoding, build_feature_map, grid_positions
 from performer_string.feature_maps import FeatureMap, RandomFeatures
@@ -30,7 +31,6 @@ MAPS: dict[str, tuple[str, dict[str, Any]]] = {
     "polynomial": ("polynomial", {}),
     "polynomial, lower orders": ("polynomial", {"lower": True}),
 }
-DRAWS = (1, 4, 16, 64, 256, 1024)
 
 
 def label(name: str, options: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from eval.statistics import seed_of, without_seed
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from eval.cli import Evaluation
+    from eval.cli import Shown
     from eval.report import Row
 
 FORMATS = ("png", "pdf", "svg")
@@ -46,7 +46,7 @@ def add_figure_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def named_columns(evaluation: Evaluation) -> tuple[str, ...]:
+def named_columns(evaluation: Shown) -> tuple[str, ...]:
     """Return the columns whose values a legend shows: `NAMES` of the evaluation's module, else `model`."""
     names = getattr(evaluation, "NAMES", "model")
     return (names,) if isinstance(names, str) else tuple(names)
@@ -136,7 +136,7 @@ def relabel(name: Any, labels: Mapping[str, str]) -> Any:
     return labels[bare] if seed is None else f"{labels[bare]}-seed{seed}"
 
 
-def draw(evaluation: Evaluation, rows: Sequence[Row], options: argparse.Namespace) -> Figure:
+def draw(evaluation: Shown, rows: Sequence[Row], options: argparse.Namespace) -> Figure:
     """Return the figure of an evaluation in the project's style.
 
     Args:

@@ -111,7 +111,7 @@ def redraw(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> tup
             f"the first lines of {path} name no evaluation: say which one wrote it with --evaluation, one of "
             f"{', '.join(evaluations)}."
         )
-    evaluation = evaluations[name].load()
+    evaluation = evaluations[name].load_report()
     try:
         shown = for_display(rows, named_columns(evaluation), options)
         return draw(evaluation, shown, options), evaluation.summary(shown)

@@ -13,17 +13,18 @@ from __future__ import annotations
 
 import argparse
 import statistics
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, feature_map_name
-from eval.plotting.lengths import length_figure
 from eval.report import Row
+from eval.speed.decay_report import NAMES as NAMES
+from eval.speed.decay_report import plot as plot
+from eval.speed.decay_report import summary as summary
 from eval.speed.measure import check_rounds, peak_bytes, relative_error, time_in_turn
 from eval.speed.methods import feature_map
 from eval.statistics import median_ratio, power_law_exponent
@@ -38,7 +39,6 @@ EXACT = "exact"  # N x N weights, which few tokens have in any case
 BOUNDS = {EXACT: 1e-4, "window": 1e-3, "grid": 0.03, "window and grid": 0.03}
 COMPARED_QUERIES = 64  # whose exact sums are compared
 PLAIN = "plain"
-NAMES = "attention"  # the column that has labels
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -196,17 +196,3 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         same = [other for other in rows if other["attention"] == row["attention"]]
         for title, column in (("time exponent", "ms"), ("memory exponent", "peak MiB")):
             row[title] = power_law_exponent([other["tokens"] for other in same], [other[column] for other in same])
-
-
-def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows, rounded and ordered by attention."""
-    digits = {"ms": 1, "to plain": 2, "peak MiB": 1, "time exponent": 2, "memory exponent": 2}
-    return [
-        {k: f"{v:.2%}" if k == "error" else round(v, digits[k]) if k in digits else v for k, v in row.items()}
-        for row in sorted(rows, key=lambda row: (row["attention"], row["tokens"]))
-    ]
-
-
-def plot(rows: Sequence[Row]) -> Figure:
-    """Draw time and memory over the tokens, on logarithmic axes."""
-    return length_figure({"": rows}, "attention")

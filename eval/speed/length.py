@@ -18,13 +18,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, feature_map_name, positive_int
-from eval.plotting.lengths import length_figure
-from eval.report import Row, select, unique
+from eval.report import Row, select
+from eval.speed.length_report import NAMES as NAMES
+from eval.speed.length_report import plot as plot
+from eval.speed.length_report import summary as summary
 from eval.speed.measure import CapturedCall, check_rounds, peak_bytes, relative_error, square_product, time_in_turn
 from eval.speed.methods import METHODS, AttentionMethods, layer_call, model_call, near_square_grid, operations
 from eval.statistics import median_ratio, power_law_exponent
@@ -32,7 +33,6 @@ from performer_string.utils.registry import lookup
 
 LEVELS = {"attention": None, "layer": layer_call, "model": model_call}
 REFERENCE = "softmax"
-NAMES = ("method", "level")  # the columns that have labels
 PRODUCT = "matrix product"
 
 
@@ -217,15 +217,3 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             where = crossover(level, rows, method, device) if method != REFERENCE else None
             for row in same:
                 row.update(exponents, **{"faster than softmax from": "" if where is None else where})
-
-
-def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows, rounded."""
-    digits = {"ms": 2, "tokens/s": 0, "to softmax": 3, "peak MiB": 1, "error to softmax": 4, "of peak": 3}
-    digits |= {"time exponent": 2, "memory exponent": 2}
-    return [{k: round(v, digits[k]) if k in digits else v for k, v in row.items()} for row in rows]
-
-
-def plot(rows: Sequence[Row]) -> Figure:
-    """Draw time and memory over the tokens on logarithmic axes, two panels for each level."""
-    return length_figure({level: select(rows, level=level) for level in unique(rows, "level")}, "method")

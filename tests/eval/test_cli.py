@@ -10,6 +10,7 @@ import torch
 
 from eval.cli import EVALUATIONS, build_parser, main, parse_arguments
 from tests.helpers.checkpoints import read, save
+from tests.helpers.pages import REPOSITORY
 
 
 def test_every_evaluation_has_its_functions():
@@ -22,6 +23,27 @@ def test_every_evaluation_has_its_functions():
         assert "Columns:" in evaluation.__doc__, name
         for function in ("add_arguments", "evaluate", "summary", "plot"):
             assert callable(getattr(evaluation, function)), name
+
+
+def test_reports_need_no_torch():
+    """`eval plot` draws with them alone."""
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "from eval.cli import EVALUATIONS\n"
+        "shown = [entry.load_report() for entry in EVALUATIONS.values() if not entry.module.endswith('command')]\n"
+        "assert all(callable(each.plot) and callable(each.summary) for each in shown); print(len(shown))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert int(done.stdout) == len(EVALUATIONS) - 2  # export and table draw nothing
+
+
+def test_a_figure_is_drawn_again_without_torch(tmp_path):
+    code = "import sys; sys.modules['torch'] = None; from eval.cli import main; main(sys.argv[1:])"
+    results = REPOSITORY / "experiments" / "arrow" / "demo" / "resolution.csv"
+    command = [sys.executable, "-c", code, "plot", str(results), "--out", str(tmp_path), "--format", "pdf"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "resolution.pdf").read_bytes().startswith(b"%PDF")
 
 
 @pytest.mark.parametrize(("arguments", "status"), [(["--help"], 0), (["resolutoin"], 2)], ids=["help", "misspelt"])

@@ -11,10 +11,12 @@ import pytest
 import torch
 from PIL import Image
 
-from eval.accuracy.answers import ALL, Answers, class_statistics, compare, mcnemar
-from eval.accuracy.confusion import COLUMNS, NAMES, notes, plot, shown_classes, summary
+from eval.accuracy.answers import Answers, class_statistics, compare, mcnemar
+from eval.accuracy.confusion import COLUMNS, NAMES, notes, plot, summary
 from eval.accuracy.confusion_files import answer_rows, difference_sheet, draw_matrix, error_sheet
+from eval.accuracy.confusion_report import shown_classes
 from eval.cli import main
+from eval.report import ALL_CLASSES
 from eval.statistics import wilson_interval
 from tests.helpers.checkpoints import CONFIG, read, save
 from train.data.module import ImageData
@@ -47,7 +49,7 @@ def test_statistics_of_classes():
     assert (bee["accuracy"], bee["precision"], bee["taken for"]) == (100.0, 50.0, "")
     assert (cat["taken for"], cat["taken for in %"]) == ("ant", 50.0)
     assert (never["accuracy"], never["precision"], never["images"]) == ("", "", 0)
-    assert (every["class"], every["accuracy"], every["images"]) == (ALL, 62.5, 8)
+    assert (every["class"], every["accuracy"], every["images"]) == (ALL_CLASSES, 62.5, 8)
 
 
 def test_mcnemar_is_a_binomial_test():
@@ -105,10 +107,10 @@ def test_of_many_classes_the_worst_are_shown():
     rows = [
         {**empty, "class": str(i), "accuracy": 100.0 - i, "low": 0.0, "high": 100.0, "taken for": ""} for i in range(40)
     ]
-    rows.append({**empty, "class": ALL, "accuracy": 80.0, "low": 70.0, "high": 90.0})
+    rows.append({**empty, "class": ALL_CLASSES, "accuracy": 80.0, "low": 70.0, "high": 90.0})
     assert shown_classes(rows) == [str(i) for i in range(39, 9, -1)]
     lines = summary(rows)
-    assert [line["accuracy in %, val"] for line in (lines[0], lines[-1])] == ["39", ALL]
+    assert [line["accuracy in %, val"] for line in (lines[0], lines[-1])] == ["39", ALL_CLASSES]
     assert notes(rows) == ["The 30 classes of the lowest accuracy of 40; the CSV file has all."]
     assert len(plot(rows).axes[0].get_yticks()) == 30
 
@@ -125,7 +127,7 @@ def test_two_models_at_two_resolutions(tmp_path, capsys):
     assert list(rows[0]) == list(COLUMNS)
     main(["resolution", *arguments[:-2]])
     measured = {(r["model"], r["resolution"]): r["accuracy"] for r in read(results / "resolution.csv")[1]}
-    of_all = [r for r in rows if r["class"] == ALL and r["part"] == "class"]
+    of_all = [r for r in rows if r["class"] == ALL_CLASSES and r["part"] == "class"]
     assert {(r["model"], r["resolution"]): r["accuracy"] for r in of_all} == measured
     right = {}
     for model in ("one", "two"):
@@ -141,7 +143,7 @@ def test_two_models_at_two_resolutions(tmp_path, capsys):
             assert max(chances, key=chances.get) == row["answer"]
             assert sum(chances.values()) == pytest.approx(1, abs=1e-5)
         right[model] = [row["right"] == "True" for row in predictions]
-    (difference,) = [r for r in rows if (r["class"], r["other"], r["resolution"]) == (ALL, "two", "84")]
+    (difference,) = [r for r in rows if (r["class"], r["other"], r["resolution"]) == (ALL_CLASSES, "two", "84")]
     pairs = Counter(zip(right["one"], right["two"], strict=True))
     assert pairs[True, False] == int(difference["only model"])
     assert pairs[False, True] == int(difference["only other"])

@@ -1,0 +1,74 @@
+"""Table and figure of `eval compare`, from its rows alone."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from eval.plotting.comparison import comparison_figure
+from eval.report import Row, accuracy_title, select, unique
+from eval.statistics import mean_over_seeds, without_seed
+from train.data.sizes import Size, ascending
+
+NAMES = ("model", "reference")  # the columns that have labels
+NOT_RECORDED = "not recorded"
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Return a line for each model, its seeds together: accuracies, differences, cost and training."""
+    sizes = ascending(row["resolution"] for row in rows)
+    title, means = accuracy_title(rows), mean_over_seeds(rows)
+    return [
+        line_of(title, name, select(rows, resolution=sizes[0]), select(means, model=name), sizes)
+        for name in unique(means, "model")
+    ]
+
+
+def line_of(title: str, name: str, rows: Sequence[Row], means: Sequence[Row], sizes: Sequence[Size]) -> Row:
+    """Return the line of one model.
+
+    Args:
+        title: of the column with the names.
+        name: of the model.
+        rows: of all runs at the first size, for what they recorded.
+        means: of the model, at each size.
+        sizes: in ascending order.
+    """
+    group = without_seed(name.partition(", mean of ")[0])
+    runs = [row for row in rows if without_seed(row["model"]) == group]
+    at = {row["resolution"]: row for row in means}
+    first, last = at[sizes[0]], at[sizes[-1]]
+    line: dict[str, Any] = {title: name}
+    line |= {f"{size} px": "{accuracy:.1f} ({low:.1f}-{high:.1f})".format(**at[size]) for size in sizes}
+    for size in sizes:
+        row = at[size]
+        same = group == row["reference"]
+        ends = row["difference"], row["difference low"], row["difference high"]
+        line[f"difference at {size} px"] = "reference" if same else "{:+.1f} ({:+.1f} to {:+.1f})".format(*ends)
+    line["parameters (M)"] = first["parameters (M)"]
+    for row in [first] if len(sizes) == 1 else [first, last]:
+        line[f"GMACs at {row['resolution']} px"] = row["GMACs"]
+    line[f"peak MiB at {last['resolution']} px"] = last["peak MiB"]
+    line["training images/s"] = mean_cell(runs, "training images/s", "{:.0f}")
+    if first["target"] != "":
+        reached = [row for row in runs if row["seconds to target"] != ""]
+        recorded = any(row["validations"] for row in runs)
+        text = mean_cell([{"x": row["seconds to target"] / 60} for row in reached], "x", "{:.1f}")
+        of_all = f" ({len(reached)} of {len(runs)})" if 0 < len(reached) < len(runs) else ""
+        text = text + of_all if reached else "not reached" if recorded else NOT_RECORDED
+        line[f"minutes to {first['target']:g} % (val)"] = text
+    return line
+
+
+def mean_cell(rows: Sequence[Row], column: str, form: str) -> str:
+    """Return the mean of a column as text, of the runs that have recorded it."""
+    values = [row[column] for row in rows if row[column] != ""]
+    return form.format(statistics.mean(values)) if values else NOT_RECORDED
+
+
+def plot(rows: Sequence[Row]) -> Figure:
+    """Draw accuracy over image size, and validations over the training where they were recorded."""
+    return comparison_figure(rows)

@@ -1,0 +1,59 @@
+"""Table and figure of `eval cost`, from its rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from eval.plotting.accuracy import AccuracyScale, note_of
+from eval.plotting.axes import legend_above, note_below, plain_logarithm
+from eval.plotting.style import line_styles, panels
+from eval.report import Row, accuracy_title, select, unique
+from eval.statistics import mean_over_seeds, without_seed
+
+ACCURACY = ("accuracy", "low", "high")
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Return a line for each model and resolution: seeds as one, with the cost of the first of them."""
+    return [
+        {
+            **{key: value for key, value in row.items() if key not in (*ACCURACY, "trained at", "split")},
+            accuracy_title(rows): f"{row['accuracy']:.1f} ({row['low']:.1f}-{row['high']:.1f})",
+        }
+        for row in mean_over_seeds(rows)
+    ]
+
+
+def plot(rows: Sequence[Row]) -> Figure:
+    """Draw accuracy over time and over operations, a curve through the resolutions of each model."""
+    means = mean_over_seeds(rows)
+    models = list(dict.fromkeys(without_seed(row["model"]) for row in rows))
+    figure, axes = panels(2, height=2.8, sharey=True)
+    scale = AccuracyScale(rows)
+    titles = {"ms": "milliseconds an image", "GMACs": "GMACs an image"}
+    for axis, (quantity, title) in zip(axes, titles.items(), strict=True):
+        axis.set(xscale="log", xlabel=title)
+        for (model, style), name in zip(line_styles(models).items(), unique(means, "model"), strict=True):
+            curve = sorted(select(means, model=name), key=lambda row: row["tokens"])
+            x, y = [row[quantity] for row in curve], scale.values(curve, "accuracy")
+            ends = zip(scale.values(curve, "low"), scale.values(curve, "high"), strict=True)
+            axis.plot(x, y, label=model, **style)
+            axis.vlines(x, *zip(*map(sorted, ends), strict=True), color=style["color"], linewidth=0.8)
+            for row, point in zip(curve, zip(x, y, strict=True), strict=True):
+                text = {"textcoords": "offset points", "fontsize": 6, "color": style["color"]}
+                axis.annotate(str(row["resolution"]), point, (3, -8), **text)
+        axis.margins(x=0.08)
+        plain_logarithm(axis.xaxis)
+        scale.finish(axis, rows)
+    for axis in axes[1:]:
+        axis.set_ylabel("")
+    legend_above(figure)
+    note_below(
+        figure,
+        f"{note_of(rows)}; beside each point: image size in pixels".replace(
+            "bands: lowest to highest seed", "bars: 95 % interval over seeds"
+        ),
+    )
+    return figure

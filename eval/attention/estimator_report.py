@@ -1,0 +1,104 @@
+"""Table and figure of `eval estimator`, from its rows alone."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from eval.plotting.accuracy import split_of
+from eval.plotting.axes import legend_above, mark_training, note_below, size_axis
+from eval.plotting.style import GREY, line_styles, panels
+from eval.report import Row, select, unique
+from train.data.sizes import Size, ascending
+
+TITLES = {  # of the columns that are in the table and the plot, averaged over heads
+    "k norm": "norm of keys",
+    "entropy / log N": "entropy / log N",
+    "top share": "share of the top token",
+    "weight on blanks": "weight on blank patches",
+    "TV to softmax": "TV to softmax",
+    "TV to expected": "TV to the expected kernel",
+    "distance": "mean distance in patches",
+}
+OF_EQUAL_WEIGHTS = {"weight on blanks": "share of blanks", "distance": "distance of uniform"}
+
+
+def mean_of(rows: Sequence[Row], column: str, **wanted: object) -> float:
+    """Return the mean of a column over the rows that have these values."""
+    values = [row[column] for row in select(rows, **wanted)]
+    return float(sum(values) / len(values))
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Return a line for each model, layer and resolution, averaged over heads."""
+    keys = ("model", "layer", "resolution")
+    groups = [{key: row[key] for key in keys} for row in rows if row["head"] == 0]
+    return [
+        {**group, **{name: f"{mean_of(rows, name, **group):.3g}" for name in TITLES if measured(rows, name)}}
+        for group in sorted(groups, key=lambda group: tuple(group.values()))
+    ]
+
+
+def plot(rows: Sequence[Row]) -> Figure:
+    """Draw each statistic over image size, or over layers where there is one size.
+
+    A colour is a layer, and a line style a model; at one size both are the model's. Grey is what equal weights have.
+    """
+    titles = {name: title for name, title in TITLES.items() if measured(rows, name)}
+    sizes = ascending(row["resolution"] for row in rows)
+    models, layers = unique(rows, "model"), sorted(unique(rows, "layer"))
+    figure, axes = panels(len(titles), columns=3, height=2.0)
+    colours, styles = line_styles(layers), line_styles(models)
+    for axis, (name, title) in zip(axes, titles.items(), strict=True):
+        for model, layer in itertools.product(models, layers if len(sizes) > 1 else ["all"]):
+            if len(sizes) > 1:
+                style = {**styles[model], "color": colours[layer]["color"]}
+                of_model = select(rows, model=model, layer=layer)
+                points = {size.side: mean_of(of_model, name, resolution=size) for size in sizes if of_model}
+            else:
+                style = styles[model]
+                of_model = select(rows, model=model)
+                points = {layer: mean_of(of_model, name, layer=layer) for layer in unique(of_model, "layer")}
+            axis.plot(list(points), list(points.values()), **style)
+        if len(sizes) > 1:
+            size_axis(axis, sizes)
+            mark_training(axis, rows, named=False)
+        else:
+            axis.set(xlabel="layer", xticks=layers)
+        if name in OF_EQUAL_WEIGHTS:
+            draw_equal_weights(axis, rows, OF_EQUAL_WEIGHTS[name], sizes, layers)
+        axis.set_title(title)
+    handles = [
+        Line2D([], [], label=model, **(style if len(sizes) == 1 else {**style, "color": GREY}))
+        for model, style in styles.items()
+    ]
+    if len(sizes) > 1:
+        handles += [Line2D([], [], label=f"layer {layer}", color=style["color"]) for layer, style in colours.items()]
+    legend_above(figure, handles=[*handles, Line2D([], [], label="equal weights", color=GREY, linewidth=0.8)])
+    trained = "; vertical line: training size" if len(sizes) > 1 else ""
+    size = f" of {sizes[0]} px" if len(sizes) == 1 else ""
+    note_below(
+        figure, f"{split_of(rows)}{rows[0]['images']} images{size}; means over heads; TV: total variation{trained}"
+    )
+    return figure
+
+
+def measured(rows: Sequence[Row], name: str) -> bool:
+    """Return whether a statistic says anything: photographs have few blank patches, and not each kernel is known."""
+    if name == "weight on blanks":
+        return any(row["share of blanks"] > 0.1 for row in rows)
+    return any(not math.isnan(row[name]) for row in rows)
+
+
+def draw_equal_weights(
+    axis: Axes, rows: Sequence[Row], column: str, sizes: Sequence[Size], layers: Sequence[int]
+) -> None:
+    """Draw what equal weights would have."""
+    equal = [mean_of(rows, column, resolution=size) for size in sizes]
+    x, y = ([size.side for size in sizes], equal) if len(sizes) > 1 else ([layers[0], layers[-1]], equal * 2)
+    axis.plot(x, y, color=GREY, linewidth=0.8, label="equal weights")

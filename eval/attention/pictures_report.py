@@ -1,0 +1,37 @@
+"""Table and figure of `eval attention`, from its rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from eval.attention.overlay import as_map, grouped, overlay_figure
+from eval.report import Row
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Return a line for each layer of each model, resolution and kind: where its weights are, and how many count."""
+    lines: list[Row] = []
+    for (kind, model, size), layers in grouped(rows).items():
+        for layer, of_layer in layers.items():
+            weights = as_map(of_layer)
+            shares = weights.clip(0) / max(weights.clip(0).sum(), 1e-30)
+            entropy = -(shares * np.log(np.where(shares > 0, shares, 1))).sum()
+            y, x = np.unravel_index(weights.argmax(), weights.shape)
+            lines.append(
+                {
+                    **{"model": model, "px": size, "kind": kind, "layer": layer, "patches": weights.size},
+                    "effective patches": f"{np.exp(entropy):.1f}",
+                    "largest weight": f"{weights.max():.3g}",
+                    "at row, column": f"{y}, {x}",
+                    "weight of all patches": f"{weights.sum():.3g}",
+                }
+            )
+    return lines
+
+
+def plot(rows: Sequence[Row]) -> Figure:
+    """Draw the image, and beneath it the attention of each layer over it; a column for each model and resolution."""
+    return overlay_figure(rows)

@@ -1,0 +1,85 @@
+"""Table and figure of `eval invariance`, from its rows alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from eval.plotting.accuracy import label_rows
+from eval.plotting.axes import count_axis, plain_logarithm
+from eval.plotting.style import BLUE, GREY, VERMILLION, line_styles, panels
+from eval.report import Row, select, unique
+
+DRAWS = (1, 4, 16, 64, 256, 1024)  # of random features, that are averaged over
+NAMES = "name"  # the column that has labels
+VERDICTS = {
+    "exact": "0",
+    "one draw": "not 0 in one draw",
+    "fails by design": "not 0, by design",
+    "not known": "not known without generators",
+}
+
+
+def summary(rows: Sequence[Row]) -> list[Row]:
+    """Return a line for each name: its largest change, and what is expected."""
+    lines: list[Row] = []
+    for part, name in dict.fromkeys((row["part"], row["name"]) for row in rows):
+        same = select(rows, part=part, name=name)
+        if part == "features" and len(same) > 1:
+            spread = {row["quantity"]: f"{row['value']:.2g}" for row in same}
+            few, many = f"{DRAWS[0]} draws", f"{DRAWS[-1]} draws"
+            text = f"{spread[few]} with {few}, {spread[many]} with {many}; bias {spread['bias in standard errors']} se"
+            lines.append({"what": part, "name": name, "relative change": text, "expected": "falls as 1/sqrt(draws)"})
+            continue
+        largest = max(row["value"] for row in same)
+        expected = {row["expected"] for row in same}
+        verdict = VERDICTS.get(next(iter(expected)), "") if len(expected) == 1 else "not 0, by design"
+        if any(row["holds"] is False for row in same):
+            verdict += " (DOES NOT HOLD)"
+        lines.append({"what": part, "name": name, "relative change": f"{largest:.1e}", "expected": verdict})
+    return lines
+
+
+def plot(rows: Sequence[Row]) -> Figure:
+    """Draw the largest change of a score for each encoding, and the spread of the estimates over draws.
+
+    Of checkpoints it is the change of the logits, alone.
+    """
+    draws = select(rows, expected="1/sqrt(draws)")
+    scores = select(rows, part="scores" if draws else "models")
+    names = unique(scores, "name")
+    figure, axes = panels(2 if draws else 1, width=6.75 if draws else 5.0, height=1.1 + 0.16 * max(len(names), 10))
+    draw_changes(axes[0], scores, names, "a score" if draws else "the logits")
+    if draws:
+        draw_spread(axes[1], draws)
+    return figure
+
+
+def draw_changes(axis: Axes, rows: Sequence[Row], names: Sequence[str], what: str) -> None:
+    """Draw the largest change for each name as a dot: round where it is to be zero, a cross where it is not."""
+    by_design = {row["name"] for row in select(rows, expected="fails by design")}
+    kinds = {"zero but for rounding": (BLUE, "o"), "not zero, by design": (VERMILLION, "X")}
+    for kind, (colour, marker) in kinds.items():
+        heights = [i for i, name in enumerate(names) if (name in by_design) == (marker == "X")]
+        largest = [max(max(row["value"] for row in select(rows, name=names[i])), 1e-17) for i in heights]
+        axis.plot(largest, heights, marker, color=colour, label=kind)
+    axis.set(xscale="log", xlabel=f"largest relative change of {what}")
+    axis.set_xticks([1e-16, 1e-8, 1])
+    axis.set_xticks([], minor=True)
+    label_rows(axis, names)
+    axis.legend(loc="center", fontsize=6, handletextpad=0.2)
+
+
+def draw_spread(axis: Axes, rows: Sequence[Row]) -> None:
+    """Draw the spread of the estimates of each feature map over the number of draws."""
+    for name, style in line_styles(unique(rows, "name")).items():
+        axis.plot(DRAWS, [row["value"] for row in select(rows, name=name)], label=name, **style)
+    fall = [DRAWS[0] / n**0.5 for n in DRAWS]
+    axis.plot(DRAWS, fall, color=GREY, linewidth=0.8, label="1/sqrt(draws)")
+    count_axis(axis, DRAWS, "draws that are averaged over")
+    axis.set(yscale="log", ylabel="relative change of the estimate under a move")
+    plain_logarithm(axis.yaxis)
+    axis.legend(loc="upper right", fontsize=6)
+    axis.set_ylim(top=20 * max(row["value"] for row in rows))  # room for the legend
