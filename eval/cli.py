@@ -78,6 +78,7 @@ EVALUATIONS: dict[str, Entry] = {
     "table": Entry(
         "eval.papers.command", "a table of a paper, run again: trains, measures, prints beside what was published"
     ),
+    "report": Entry("eval.papers.report_command", "all tables in one HTML page, with what was not run and why"),
     "predict": Entry("eval.accuracy.predict", "classes and probabilities of image files, by a trained model"),
     "confusion": Entry(
         "eval.accuracy.confusion", "accuracy of each class, which are confused, and where two models differ"

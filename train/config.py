@@ -42,7 +42,7 @@ def recipe_fields() -> tuple[set[str], set[str]]:
     groups = {*kinds, "model", "trainer"}
     names = {f"{group}.{field.name}" for group, kind in kinds.items() for field in fields(kind)}
     names |= {f"trainer.{name}" for name in inspect.signature(Trainer).parameters}
-    return groups, (names | {"ema", "init_from", "checkpoint_every", "imports", "compile"}) - groups
+    return groups, (names | {"ema", "init_from", "checkpoint_every", "figures_every", "imports", "compile"}) - groups
 
 
 def check_fields(names: Iterable[str]) -> None:

@@ -121,7 +121,7 @@ def data_lines(data: ImageData) -> list[tuple[str, str]]:
         return [("data", f"{data.source}, {data.num_classes} classes"), ("images", sizes)]
     sets = dict(sets_of(data))
     train, held = (len(part) for part in data.splits().parts)
-    used = min(train, data.train_size or train)
+    used = round(data.train_fraction * min(train, data.train_size or train))
     test = f"{len(sets['test'])} to test" if "test" in sets else "none to test"
     lines = [("data", f"{data.source} in {data.root}, {data.num_classes} classes")]
     lines.append(("images", f"{used} to train on, {held} of the training set for validation, {test}"))

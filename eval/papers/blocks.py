@@ -33,12 +33,15 @@ def blocks(table: TableFile, records: Sequence[Row]) -> list[list[dict[str, Any]
     several = len({data for data, _ in lines}) > 1
     parts: list[dict[str, list[str]]] = []  # columns by their heads, with a cell for each line
     for column in table.columns:
-        of_column = [record for record in records if record["column"] == column]
         prefix = f"{column}: " if len(table.columns) > 1 else ""
         part: dict[str, list[str]] = {}
-        if any(record["published"] for record in of_column):
-            part[f"{prefix}published"] = [cells[(*line, attentions[0], column)]["published"] for line in lines]
+        theirs = {a: [cells[(*line, a, column)]["published"] for line in lines] for a in attentions}
+        alike = all(texts == theirs[attentions[0]] for texts in theirs.values())
+        if alike and any(theirs[attentions[0]]):
+            part[f"{prefix}published"] = theirs[attentions[0]]
         for attention in attentions:
+            if not alike and any(theirs[attention]):
+                part[f"{prefix}published {attention}"] = theirs[attention]
             head = f"{prefix}{attention}" if attention else column
             part[head] = [cell_of(table, cells[(*line, attention, column)]) for line in lines]
         parts.append(part)

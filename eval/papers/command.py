@@ -65,7 +65,7 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
         print(list_tables(options.budget, options.data, out, device))
         return
     table = find_table(options.name)
-    runs = out / table.name / options.budget
+    runs = out / (table.runs or table.name) / options.budget
     groups = select_groups(make_plan(table, options.budget, options.data, runs), options.only)
     if options.list:
         print(list_runs(table, options.budget, groups, device))

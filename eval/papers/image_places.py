@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from performer_string.images.normalisation import NORMALISATION
+from performer_string.images.normalisation import NORMALISATION, grey_level
 from train.data.tasks import TASKS
 
 # What tells that a set is there, as torchvision has it; and its folders of image files, DIR/NAME/train/CLASS/IMAGE.
@@ -17,12 +17,13 @@ UNPACKED = {
 }
 
 
-def place_images(source: str, root: Path | None) -> dict[str, Any] | None:
+def place_images(source: str, root: Path | None, grey: bool = False) -> dict[str, Any] | None:
     """Return the fields of the recipe that say where the images of a source are; None where they are not there.
 
     Args:
         source: `data.source` of the recipe.
         root: of `--data`; None for the folder `data`.
+        grey: the images are made grey.
 
     Returns:
         `data.root`, and the source `folder` with the set's mean and deviation where there are image files only.
@@ -37,9 +38,13 @@ def place_images(source: str, root: Path | None) -> dict[str, Any] | None:
         if source not in UNPACKED:
             return {"data.root": str(folder)}
         mean, std = NORMALISATION[source]
+        if grey and len(mean) > 1:
+            mean, std = (grey_level(mean),), (grey_level(std),)
         return {"data.source": "folder", "data.root": str(folder), "data.mean": [*mean], "data.std": [*std]}
     if source == "folder" and (root / "train").is_dir():
-        return {"data.root": str(root)}
+        from train.data.folders import classes_in  # which imports torchvision
+
+        return {"data.root": str(root), "model.vit.num_classes": len(classes_in(root / "train"))}
     return None
 
 

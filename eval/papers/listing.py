@@ -26,7 +26,7 @@ def list_tables(budget: str, root: Path | None, out: Path, device: torch.device)
     for table in tqdm(list(all_tables()), desc="tables", leave=False, disable=None):
         if budget not in table.budgets:
             continue
-        groups = make_plan(table, budget, root, out / table.name / budget)
+        groups = make_plan(table, budget, root, out / (table.runs or table.name) / budget)
         planned = sum(len(group.folders) for group in groups)
         finished = sum(len(group.finished()) for group in groups)
         times = estimates(groups, device)

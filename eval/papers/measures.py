@@ -5,8 +5,11 @@ Those of `OF_CONFIG` need no training. All others are of finished runs.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +17,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from eval.accuracy.cost import inference
 from eval.bootstrap import mean_with_interval, paired_difference, statistic_with_interval
+from eval.papers.estimate import training_images
 from eval.papers.measured import Measured
 from eval.significance import paired_test, unpaired_test
-from eval.speed.measure import multiplications
-from performer_string import ViT, fold
+from eval.speed.measure import CachedCall, multiplications
+from performer_string import ViT, ViTConfig, fold
 
 if TYPE_CHECKING:
     from eval.papers.plan import Group
@@ -47,20 +50,22 @@ def gigaflops(results: Results, group: Group, exponential: bool = False) -> Meas
 
     With `exponential`, the matrix exponential of LieRE is counted as well: without caches, in the model's own forward.
     """
-    vit = ViT(group.config()).eval()
+    one, two = (shallow_operations(replace(group.config(), depth=depth), exponential) for depth in (1, 2))
+    return measured((one + (two - one) * ((group.config().depth or 1) - 1)) / 1e9)
+
+
+def shallow_operations(config: ViTConfig, exponential: bool) -> int:
+    """Return the operations of one image; all layers are alike, so that a model of any depth follows from two."""
+    vit = fold(ViT(config))
     size = tuple(n * p for n, p in zip(vit.train_grid, vit.patch, strict=True))
-    tokens = int(np.prod(vit.train_grid)) + vit.num_prefix
+    images = torch.randn(1, config.in_channels, *size)
+    with torch.inference_mode():
+        count = multiplications(CachedCall(vit, partial(vit, images)))
+        if exponential:
+            count += multiplications(lambda: vit.encoding.by_layer(vit.grid_positions(vit.train_grid)))
     norms = sum(isinstance(module, torch.nn.LayerNorm) for module in vit.modules())
-    count = multiplications(inference(fold(vit), size, 1, torch.device("cpu")))  # type: ignore[arg-type]
-    if exponential:
-        count += exponential_multiplications(vit)
-    return measured((count + 5 * norms * tokens * (vit.config.width or 0)) / 1e9)
-
-
-def exponential_multiplications(vit: ViT) -> int:
-    """Return the multiplications of the rotations of one forward pass, which the caches leave out in inference."""
-    positions = vit.grid_positions(vit.train_grid)
-    return multiplications(lambda: vit.encoding.by_layer(positions))
+    tokens = math.prod(vit.train_grid) + vit.num_prefix
+    return count + 5 * norms * tokens * (config.width or 0)
 
 
 def ms_per_batch(results: Results, group: Group, batch: int = 128, folded: bool = True) -> Measured:
@@ -99,11 +104,11 @@ def relative_drop(results: Results, group: Group, change: str = "shuffled", **of
     return measured(*map(float, share), of=before)
 
 
-def difference(results: Results, group: Group, to: str = "", **of: Any) -> Measured:
+def difference(results: Results, group: Group, **of: Any) -> Measured:
     """Points of accuracy more than the reference row, with the paired bootstrap over images and seeds."""
-    other = results.reference_of(group, to)
+    other = results.reference_of(group)
     if other is None:
-        return measured(None, text="reference" if group.row == (to or results.reference) else "")
+        return measured(None, text=no_reference(results, group))
     sides: list[dict[int | None, NDArray[np.bool_]]] = [
         {seed: right > 0 for seed, right in zip(each.finished(), results.of_images(each, "right", **of), strict=True)}
         for each in (group, other)
@@ -111,14 +116,19 @@ def difference(results: Results, group: Group, to: str = "", **of: Any) -> Measu
     return measured(*paired_difference(sides[0], sides[1]), of=results.of_images(group, "right", **of))
 
 
-def p_value(results: Results, group: Group, to: str = "", test: str = "paired", what: str = "p", **of: Any) -> Measured:
+def p_value(results: Results, group: Group, test: str = "paired", what: str = "p", **of: Any) -> Measured:
     """Two-sided p, or with `what: t` the statistic, of a t-test to the reference row; `test: unpaired` is Welch's."""
-    other = results.reference_of(group, to)
+    other = results.reference_of(group)
     if other is None:
-        return measured(None, text="reference" if group.row == (to or results.reference) else "")
+        return measured(None, text=no_reference(results, group))
     values = [results.of_images(each, "right", **of) for each in (group, other)]
     result = (unpaired_test if test == "unpaired" else paired_test)(*values)
     return measured(result.statistic if what == "t" else result.p, of=values[0])
+
+
+def no_reference(results: Results, group: Group) -> str:
+    """Return what a cell says that has no difference: it is the reference, or that was not run."""
+    return "reference" if group.row == results.references.get(group.row) else "reference not run"
 
 
 def best_validation(results: Results, group: Group) -> Measured:
@@ -151,21 +161,31 @@ def epoch_seconds(results: Results, run: Path) -> tuple[float | None, float]:
     return steps / epochs * batch / statistics.median(curve.values), epochs
 
 
-def epochs_to(results: Results, group: Group, to: str = "", unit: str = "epochs") -> Measured:
-    """Epochs until a validation reached the last one of the reference row; with `unit: share`, of its training."""
-    own, other = results.groups.get((group.data, to or results.reference, group.attention)), group
-    if own is None or not own.finished():
-        return measured(None, text="")
-    targets = [curve.values[-1] for run in runs_of(own) if (curve := results.curve(run)) is not None]
+def epochs_to(results: Results, group: Group, unit: str = "epochs") -> Measured:
+    """Validations until one reached the last of the reference row; `unit: times` is how often they go into a training.
+
+    With `unit: exaflops` they are operations, 3 times those of inference (two a multiplication) for each image.
+    """
+    other = results.groups.get((group.data, results.references.get(group.row, ""), group.attention))
+    if other is None or not other.finished():
+        return measured(None, text="reference not run")
+    targets = [curve.values[-1] for run in runs_of(other) if (curve := results.curve(run)) is not None]
     if not targets:
         return measured(None, text="not recorded")
-    target, reached = statistics.mean(targets), []
-    for run in runs_of(other):
+    target = statistics.mean(targets)
+    reached: list[float | None] = []
+    for run in runs_of(group):
         curve = results.curve(run)
         number = None if curve is None else next((i + 1 for i, v in enumerate(curve.values) if v >= target), None)
-        reached.append(
-            None if number is None or curve is None else number / (len(curve.values) if unit == "share" else 1)
-        )
+        if number is None or curve is None:
+            reached.append(None)
+        elif unit == "epochs":
+            reached.append(float(number))
+        elif unit == "times":
+            reached.append(len(curve.values) / number)
+        else:
+            images = training_images(group) * number / len(curve.values)
+            reached.append(6 * (gigaflops(results, group).value or 0.0) * images / 1e9)
     return over_seeds(reached, "not reached")
 
 

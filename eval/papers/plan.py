@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -11,12 +12,14 @@ from eval.papers.image_places import missing_images, place_images
 from eval.papers.table_file import Budget, TableFile
 from performer_string import ViTConfig
 from performer_string.utils.registry import lookup
-from train.config import current_recipe, read_yaml
+from train.config import check_fields, current_recipe, read_yaml
+from train.data.tasks import TASKS
 from train.environment import ROOT
 from train.run_folder import CHECKPOINTS, LAST, METRICS
 from train.sweep_file import Run, check_overrides
 
 AXES = ("data", "row", "attention")
+CHECKED: set[str] = set()  # models that can be built
 
 
 @dataclass
@@ -150,21 +153,45 @@ def make_group(
         return group
     content = current_recipe(read_yaml(recipe))
     try:
-        check_overrides(group.overrides, content)
+        check_group(group, content)
     except ValueError as error:
         pending = row_spec.pending or data_spec.pending
         if not pending:
             raise ValueError(f"{table.path}: {group.model}: {error}") from None
         group.state = f"not built: {pending}"
         return group
+    from train.data.sources import SOURCES  # which imports torchvision
+
     source = str(group.settings().get("data.source", "arrow"))
-    images = place_images(source, root)
+    if source not in {**TASKS, **SOURCES}:
+        group.state = f"not built: {data_spec.pending or f'there is no source of images {source!r}'}"
+        return group
+    if not budget.seeds:
+        return group
+    images = place_images(source, root, bool(group.settings().get("data.grey")))
     if images is None:
         group.state = missing_images(source, root)
         return group
     group.overrides |= images
     group.folders = {seed: runs / f"{group.model}-seed{seed}" for seed in budget.seeds}
     return group
+
+
+def check_group(group: Group, recipe: Mapping[str, Any]) -> None:
+    """Check the overrides of a group, once for all groups with the same model, and with one of its layers.
+
+    Raises:
+        ValueError: an unknown field, or values that make no model.
+    """
+    overrides = group.overrides
+    check_fields(overrides)
+    model = {name: value for name, value in overrides.items() if name.startswith("model.")}
+    key = json.dumps([str(group.recipe), model], sort_keys=True)
+    if key not in CHECKED:
+        layered = isinstance(group.settings().get("model.vit.attention", ""), list)
+        # Layers are alike, and large models take seconds to build.
+        check_overrides(model if layered else {**model, "model.vit.depth": 1}, recipe)
+        CHECKED.add(key)
 
 
 def select_groups(groups: Sequence[Group], conditions: Sequence[str]) -> list[Group]:

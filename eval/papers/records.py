@@ -51,7 +51,9 @@ def all_records(table: TableFile, budget: str, results: Results) -> Iterator[dic
                 "row": group.row,
                 "attention": group.attention,
                 "column": column,
-                "published": published_text(table.published_value(group.stands_for, group.row, column)),
+                "published": published_text(
+                    table.published_value(group.stands_for, group.row, column, group.attention)
+                ),
                 "value": "" if cell.value is None else float(f"{cell.value:.8g}"),
                 "low": "" if cell.low is None else float(f"{cell.low:.8g}"),
                 "high": "" if cell.high is None else float(f"{cell.high:.8g}"),

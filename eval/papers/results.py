@@ -20,6 +20,7 @@ from eval.result_cache import image_results, weights_digest
 from eval.speed.measure import Call, time_in_turn
 from eval.training_log import Scalar, has_log, read_log
 from performer_string import ViT
+from performer_string.models.config import patch_and_image
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import Size
 from train.run_folder import CHECKPOINTS
@@ -37,14 +38,14 @@ class Results:
         device: where to measure.
         split: `test` or `val`.
         images: how many to test on; 0 for all.
-        reference: the row that differences are to.
+        references: the row that the differences of each row are to.
     """
 
     groups: Mapping[tuple[str, str, str], Group]
     device: torch.device
     split: str = "test"
     images: int = 0
-    reference: str = ""
+    references: Mapping[str, str] = field(default_factory=dict)
     _models: dict[Path, tuple[Trained, str]] = field(default_factory=dict)
     _values: dict[Any, Any] = field(default_factory=dict)
     _times: dict[Any, dict[tuple[str, str, str], list[float]]] = field(default_factory=dict)
@@ -63,7 +64,13 @@ class Results:
         return self._models[path]
 
     def of_images(
-        self, group: Group, what: str, size: Any = None, change: str = "", checkpoint: str = "last"
+        self,
+        group: Group,
+        what: str,
+        size: Any = None,
+        scale: float | None = None,
+        change: str = "",
+        checkpoint: str = "last",
     ) -> NDArray[np.float64]:
         """Return a value of each image for each seed, [seeds, images].
 
@@ -71,16 +78,18 @@ class Results:
             group: of finished runs.
             what: `right` (0 or 1) or `loss`.
             size: of the images; that of the training by default.
+            scale: in place of it, times the size of the first training, in whole patches.
             change: a name in `CHANGES`.
             checkpoint: `last` or `best`.
         """
-        key = (group.model, str(size), change, checkpoint)
+        key = (group.model, str(size), scale, change, checkpoint)
         if key not in self._values:
             options = argparse.Namespace(split=self.split, images=self.images, fresh=False)
             seeds = []
             for run in group.finished().values():
                 trained, weights = self.load(run, checkpoint, group.overrides.get("data.root"))
                 at = trained.data.sizes()[0] if size is None else Size.of(size)
+                at = at if scale is None else scaled(group, scale)
                 seeds.append(image_results(trained, at, options, self.device, weights, CHANGES.get(change)))
             self._values[key] = {
                 "right": np.stack([each.right.numpy().astype(float) for each in seeds]),
@@ -89,9 +98,9 @@ class Results:
         values: NDArray[np.float64] = self._values[key][what]
         return values
 
-    def reference_of(self, group: Group, row: str = "") -> Group | None:
+    def reference_of(self, group: Group) -> Group | None:
         """Return the finished group of the reference row beside a group; None for itself, or where it has no run."""
-        other = self.groups.get((group.data, row or self.reference, group.attention))
+        other = self.groups.get((group.data, self.references.get(group.row, ""), group.attention))
         return other if other is not None and other is not group and other.finished() else None
 
     def curve(self, run: Path, tag: str = "val/accuracy") -> Scalar | None:
@@ -116,6 +125,13 @@ class Results:
                 calls[key] = model.infer if folded else partial(unfolded, model.model, model.images)
             self._times[batch, folded] = time_in_turn(calls, ROUNDS, self.device)
         return self._times[batch, folded]
+
+
+def scaled(group: Group, scale: float) -> Size:
+    """Return a size of images relative to that of the first training of a group."""
+    config = (group.start_from or group).config()
+    patch, image = patch_and_image(config.patch_size, config.image_size)
+    return Size.of([max(1, round(scale * n / p)) * p for n, p in zip(image, patch, strict=True)])
 
 
 @torch.inference_mode()

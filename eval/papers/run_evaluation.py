@@ -23,7 +23,11 @@ def arguments_of(
     Raises:
         ValueError: it needs trained models, and there are none.
     """
-    arguments = [table.evaluation, *table.budget(budget).arguments, "--out", str(folder), "--device", options.device]
+    from eval.cli import EVALUATIONS
+
+    arguments = [table.evaluation, *table.budget(budget).arguments, "--out", str(folder)]
+    if not getattr(EVALUATIONS[table.evaluation].load(), "ON_CPU", False):
+        arguments += ["--device", options.device]
     if table.rows:
         finished = [path for group in groups for path in group.finished().values()]
         if not finished:

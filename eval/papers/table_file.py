@@ -21,6 +21,9 @@ A table is a YAML file, `experiments/papers/NAME/table.yaml` or one of your own:
     differs: what is not as in the source, in one line
     budgets:
       cpu: {says: "2 epochs", seeds: [0], fields: {trainer.max_epochs: 2}}
+
+With `extends: NAME` it has whatever it lacks of recipe, data, attention, rows and budgets from that table, and with
+`runs: NAME` the two share their trainings, which have to be the same.
 """
 
 from __future__ import annotations
@@ -36,7 +39,7 @@ from train.environment import ROOT
 
 PAPERS = ROOT / "experiments" / "papers"
 FILE = "table.yaml"
-BUDGETS = ("cpu", "gpu", "full")
+INHERITED = ("source", "differs", "recipe", "fields", "data", "attention", "rows", "reference", "budgets")
 
 
 @dataclass
@@ -49,6 +52,7 @@ class RowSpec:
         start_from: another row, whose last checkpoint this one starts from.
         pending: why the row may not be built yet. A row that has this and makes no model is "not built".
         only: the kinds of attention that the row has; all by default.
+        reference: the row that its difference and tests are to, in place of the table's.
         x: its place on the axis of a figure.
     """
 
@@ -57,6 +61,7 @@ class RowSpec:
     start_from: str = ""
     pending: str = ""
     only: list[str] = field(default_factory=list)
+    reference: str = ""
     x: float | None = None
 
 
@@ -120,12 +125,14 @@ class Published:
         data: the set that they are of.
         columns: names of columns of this table.
         values: a figure for each column, by row; null where the source has none.
+        attention: the kind that they are of, where the source has several.
     """
 
     place: str
     data: str
     columns: list[str]
     values: dict[str, list[Any]]
+    attention: str = ""
 
 
 @dataclass
@@ -144,6 +151,7 @@ class TableFile:
         evaluation: an evaluation of `python -m eval` that the table is, in place of columns.
         figure: its kind and options, see eval/papers/figure.py.
         aside: what is wrong or unclear in the source, in one line.
+        runs: another table, whose trainings are the same and are shared.
     """
 
     path: Path
@@ -153,6 +161,7 @@ class TableFile:
     shows: str = ""
     differs: str = ""
     aside: str = ""
+    runs: str = ""
     recipe: str = ""
     reference: str = ""
     evaluation: str = ""
@@ -169,10 +178,11 @@ class TableFile:
         """Return a budget by name."""
         return lookup(f"budget of {self.name}", name, self.budgets)
 
-    def published_value(self, data: str, row: str, column: str) -> Any:
+    def published_value(self, data: str, row: str, column: str, attention: str) -> Any:
         """Return a figure of the source; None where it has none."""
         for block in self.published:
-            if block.data == data and column in block.columns and row in block.values:
+            asked = block.data == data and block.attention in ("", attention)
+            if asked and column in block.columns and row in block.values:
                 return block.values[row][block.columns.index(column)]
         return None
 
@@ -195,6 +205,17 @@ def build(kind: type, content: Any, where: str) -> Any:
         raise ValueError(f"{where}: {error}") from None
 
 
+def table_content(path: Path) -> dict[str, Any]:
+    """Return the fields of a file; what it `extends` has those of `INHERITED` that it does not have itself."""
+    content = read_yaml(path)
+    base = content.pop("extends", None)
+    if base is None:
+        return content
+    known = {each.parent.name: each for each in sorted(PAPERS.glob(f"*/{FILE}"))}
+    inherited = table_content(lookup(f"table that {path} extends", str(base), known))
+    return {**{name: inherited[name] for name in INHERITED if name in inherited}, **content}
+
+
 def read_table(path: Path) -> TableFile:
     """Return the table in a file.
 
@@ -204,7 +225,7 @@ def read_table(path: Path) -> TableFile:
     """
     from eval.papers.measures import MEASURES
 
-    content = read_yaml(path)
+    content = table_content(path)
     if not isinstance(content.get("title"), str):
         raise ValueError(f"{path}: title has to be text, not {content.get('title')!r}.")
     name = path.parent.name if path.name == FILE else path.stem
@@ -223,6 +244,8 @@ def read_table(path: Path) -> TableFile:
         lookup(f"measure of {path}", spec["measure"], MEASURES)
     for block in table.published:
         lookup(f"set in published of {path}", block.data, table.data)
+        if block.attention:
+            lookup(f"attention in published of {path}", block.attention, table.attention)
         for column in block.columns:
             lookup(f"column in published of {path}", column, table.columns)
         for row, values in block.values.items():
@@ -234,6 +257,8 @@ def read_table(path: Path) -> TableFile:
     for row, row_spec in table.rows.items():
         if row_spec.start_from:
             lookup(f"row that {row} starts from", row_spec.start_from, table.rows)
+        if row_spec.reference:
+            lookup(f"reference of {row}", row_spec.reference, table.rows)
         for kind in row_spec.only:
             lookup(f"attention of {row}", kind, table.attention)
     for budget in table.budgets.values():

@@ -25,7 +25,8 @@ def measure_table(
 ) -> tuple[list[dict[str, Any]], list[Row]]:
     """Return the records of all cells and the points of all training curves."""
     images = table.budget(options.budget).images if options.images is None else options.images
-    results = Results(by_key(groups), device, options.split, images, table.reference)
+    references = {name: row.reference or table.reference for name, row in table.rows.items()}
+    results = Results(by_key(groups), device, options.split, images, references)
     records = list(all_records(table, options.budget, results))
     correct_tests(table, records)
     curves = training_curves(results) if table.figure.get("kind") == "curves" else []

@@ -34,7 +34,7 @@ def test_reports_need_no_torch():
         "assert all(callable(each.plot) and callable(each.summary) for each in shown); print(len(shown))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(done.stdout) == len(EVALUATIONS) - 2  # export and table draw nothing
+    assert int(done.stdout) == len(EVALUATIONS) - 3  # export, table and report draw nothing
 
 
 def test_a_figure_is_drawn_again_without_torch(tmp_path):

@@ -35,6 +35,25 @@ def shuffled(total: int) -> Tensor:
     return torch.randperm(total, generator=torch.Generator().manual_seed(0))
 
 
+def share_of_each_class(indices: Tensor, labels: Tensor, share: float) -> Tensor:
+    """Return the first images of each class, a share of them and at least one, in their order.
+
+    Args:
+        indices: of images, [N].
+        labels: of these images, [N].
+        share: in (0, 1].
+
+    Returns:
+        Some of the indices. Those of a smaller share are among those of a larger one.
+    """
+    order = labels.argsort(stable=True)
+    counts = labels.bincount()
+    first = counts.cumsum(0) - counts  # where each class begins in that order
+    place = torch.empty_like(order)
+    place[order] = torch.arange(len(order)) - first[labels[order]]  # of each image among those of its class
+    return indices[place < (share * counts).round().clamp(min=1)[labels]]
+
+
 def name_of(dataset: Any, number: int) -> str:
     """Return the path of an image, or its number where it has none."""
     samples = getattr(dataset, "samples", None)

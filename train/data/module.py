@@ -19,7 +19,7 @@ from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
 from train.data.arrow import ArrowTask
 from train.data.generated import GeneratedDataset, GeneratedTask
-from train.data.images import AUGMENTATIONS, Transformed
+from train.data.images import AUGMENTATIONS, Transformed, share_of_each_class
 from train.data.loaders import Loaders
 from train.data.memory import BATCHED
 from train.data.pathfinder import PathfinderTask
@@ -41,6 +41,7 @@ class ImageData(Loaders):
         batch_size: images a step and process.
         train_size: images an epoch of a generated task, whose stream is endless; of stored images the first so many, 0
             for all.
+        train_fraction: share of them, and of each class the same, 1 for all. A smaller share lies within a larger one.
         val_size: images of the validation and test sets of a generated task.
         val_fraction: share of the training set held out for validation; the test set is for `test` and `eval` only.
         test_fraction: share of each class of a `folder` without folders train and test, root/CLASS/IMAGE, that is
@@ -66,6 +67,7 @@ class ImageData(Loaders):
     download: bool = False
     batch_size: int = 128
     train_size: int = 0
+    train_fraction: float = 1.0
     val_size: int = 1000
     val_fraction: float = 0.1
     test_fraction: float = 0.0
@@ -104,6 +106,11 @@ class ImageData(Loaders):
             )
         if not 0 < self.val_fraction < 1:
             raise ValueError(f"val_fraction has to lie between 0 and 1, not {self.val_fraction}.")
+        if not 0 < self.train_fraction <= 1 or (self.train_fraction < 1 and self.task is not None):
+            raise ValueError(
+                f"train_fraction is a share of stored images, above 0 and at most 1, not {self.train_fraction} of "
+                f"{self.source}."
+            )
         if self.test_fraction and (self.source != "folder" or not 0 < self.test_fraction < 1):
             raise ValueError(
                 f"test_fraction splits a source `folder` that is not split, by a share between 0 and 1, not "
@@ -216,14 +223,24 @@ class ImageData(Loaders):
         self.setup()
         resize = [] if "resized-crop" in self.augment else [Cover((self.size[0], self.size[1]))]
         augment = [] if self.in_memory else [AUGMENTATIONS[name](tuple(self.size)) for name in self.augment]
-        indices = self.splits().parts[0]
+        return self._images(self.splits().train, self.train_indices(), *resize, *augment)
+
+    def train_indices(self) -> Tensor:
+        """Return which of the stored images are trained on."""
+        indices, targets = self.splits().parts[0], getattr(self.splits().train, "targets", None)
         if self.train_size > len(indices):
             raise ValueError(
                 f"data.train_size asks for {self.train_size} images, and there are {len(indices)} to train on "
                 f"(val_fraction={self.val_fraction} are held out). Leave it out for all of them."
             )
         indices = indices[: self.train_size or None]
-        return self._images(self.splits().train, indices, *resize, *augment)
+        if self.train_fraction == 1:
+            return indices
+        if targets is None:
+            raise ValueError(
+                f"data.train_fraction takes the same share of each class, which {self.source} does not list."
+            )
+        return share_of_each_class(indices, torch.as_tensor(targets)[indices], self.train_fraction)
 
     def train_labels(self) -> Tensor | None:
         """Return the labels of the images to train on, in no order; None for a source that does not list them."""
@@ -232,7 +249,7 @@ class ImageData(Loaders):
         targets = getattr(self.splits().train, "targets", None)
         if targets is None:
             return None
-        return torch.as_tensor(targets)[self.splits().parts[0][: self.train_size or None]]
+        return torch.as_tensor(targets)[self.train_indices()]
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the data are, and how far the epoch is, for checkpoints."""

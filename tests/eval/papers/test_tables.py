@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from eval import cli
-from eval.papers.table_file import PAPERS, all_tables, find_table
+from eval.papers.table_file import PAPERS, all_tables, find_table, table_content
 from tests.helpers.tiny_images import write_all
 from train import cli as train_cli
 from train.data.tasks import TASKS
@@ -29,6 +29,7 @@ TINY = {
     "trainer.log_every_n_steps": 1,
     "trainer.accelerator": "cpu",
     "trainer.precision": "32-true",
+    "figures_every": 0,
     "data.batch_size": 8,
     "data.workers": 0,
     "data.resolutions": [],
@@ -56,17 +57,15 @@ def in_process(monkeypatch):
 
 def tiny_table(name: str, folder: Path) -> Path:
     """Return a copy of a table's file whose budget `tiny` is the one for CPUs with two steps of a small model."""
-    content = yaml.safe_load((PAPERS / name / "table.yaml").read_text())
+    content = table_content(PAPERS / name / "table.yaml")
     budget = dict(content["budgets"]["cpu"])
-    generated = {"data.train_size": 16, "data.val_size": 8} if uses_task(content) else {"data.train_size": 0}
-    budget["fields"] = {**(budget.get("fields") or {}), **TINY, **generated}
+    budget["fields"] = {**(budget.get("fields") or {}), **TINY}
     budget["each"] = {
-        key: {k: v for k, v in part.items() if k not in budget["fields"]}
-        for key, part in (budget.get("each") or {}).items()
+        name: {"data.train_size": 16, "data.val_size": 8} if is_drawn(content, spec or {}) else {"data.train_size": 0}
+        for name, spec in (content.get("data") or {}).items()
     }
-    budget["by_row"] = {
-        key: {k: v for k, v in part.items() if k not in TINY} for key, part in (budget.get("by_row") or {}).items()
-    }
+    by_row = (budget.get("by_row") or {}).items()
+    budget["by_row"] = {row: {k: v for k, v in fields.items() if k not in TINY} for row, fields in by_row}
     budget["images"] = 16
     if not os.environ.get("THOROUGH"):
         rows = list(content.get("rows") or {})
@@ -81,10 +80,10 @@ def tiny_table(name: str, folder: Path) -> Path:
     return path
 
 
-def uses_task(content: dict) -> bool:
-    """Whether images are generated, by the recipe."""
-    recipe = yaml.safe_load(Path(content["recipe"]).read_text()) if content.get("recipe") else {"data": {}}
-    return recipe["data"].get("source") in TASKS
+def is_drawn(content: dict, data: dict) -> bool:
+    """Whether the images of a set are generated."""
+    recipe = yaml.safe_load(Path(data.get("recipe") or content["recipe"]).read_text())
+    return (data.get("fields") or {}).get("data.source", recipe["data"]["source"]) in TASKS
 
 
 def records(path: Path) -> list[dict[str, str]]:
@@ -111,10 +110,11 @@ def test_each_table_runs_from_end_to_end(name, images, in_process, tmp_path, cap
     cells = records(out / name / "tiny.csv")
     assert {cell["row"] for cell in cells} == set(table.rows)
     assert all(cell["value"] or cell["text"] for cell in cells if cell["state"] == "measured"), "an empty cell"
-    assert any(cell["state"] == "measured" for cell in cells)
+    states = {cell["state"] for cell in cells}
+    assert "measured" in states or states == {"not built", "not run"}
     sets = table.budgets["cpu"].sets(table)
     missing = {(c["data"], c["row"], c["why"]) for c in cells if c["state"] == "not run" and c["data"] in sets}
-    assert not {each for each in missing if each[2] != "not in this budget"}
+    assert not {each for each in missing if each[2] != "not in this budget"}, "runs that were planned are missing"
     before = (out / name / "tiny.md").read_text()
     cli.main([*arguments, "--no-train"])  # from what exists
     if not any("time" in column["measure"] or "ms-" in column["measure"] for column in table.columns.values()):

@@ -11,6 +11,7 @@ from torchvision.transforms import v2
 
 from performer_string.images.cover import Cover
 from train.data import module
+from train.data.images import share_of_each_class
 from train.data.module import ImageData
 from train.data.sources import SOURCES
 
@@ -81,3 +82,25 @@ def test_bad_items(item, message, monkeypatch):
     for images in (custom.held_out("val", (8, 8)), custom.train_dataset()):
         with pytest.raises(ValueError, match=message):
             images[0]
+
+
+@pytest.mark.parametrize("share", [0.01, 0.2, 0.55, 1.0])
+def test_a_share_of_each_class_lies_within_every_larger_one(share):
+    generator = torch.Generator().manual_seed(3)
+    labels, indices = torch.randint(4, (173,), generator=generator), torch.randperm(1000, generator=generator)[:173]
+    chosen = share_of_each_class(indices, labels, share)
+    kept = torch.isin(indices, chosen)
+    assert torch.equal(indices[kept], chosen), "another order"
+    for label in range(4):
+        of_class = indices[labels == label]
+        count = max(1, round(share * len(of_class)))
+        assert torch.equal(chosen[labels[kept] == label], of_class[:count])  # the first ones
+    larger = share_of_each_class(indices, labels, min(1.0, 1.7 * share))
+    assert torch.isin(chosen, larger).all()
+
+
+def test_a_share_is_refused_where_classes_are_not_listed_or_images_are_drawn():
+    with pytest.raises(ValueError, match=r"share of stored images, above 0 and at most 1, not 0\.5 of arrow"):
+        ImageData(source="arrow", train_fraction=0.5)
+    with pytest.raises(ValueError, match=r"not 1\.5 of mnist"):
+        ImageData(source="mnist", train_fraction=1.5)

@@ -1,0 +1,137 @@
+"""The page of `eval report`: HTML of the tables' Markdown, with figures inside it."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+
+from eval.papers.table_file import TableFile
+
+STYLE = """
+:root { color-scheme: light dark; --line: #8884; --soft: #8881; }
+body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem; max-width: 70rem; overflow-wrap: anywhere; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; font-size: .85rem; overflow-wrap: normal; }
+th, td { border-bottom: 1px solid var(--line); padding: .25rem .6rem; text-align: left; white-space: nowrap; }
+td.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.missing { opacity: .6; }
+.text td { white-space: normal; }
+img { max-width: 100%; height: auto; background: #fff; }
+code { background: var(--soft); padding: .1rem .3rem; }
+h2 { border-top: 2px solid var(--line); padding-top: 1rem; }
+small, .facts { font-size: .8rem; }
+"""
+INTRODUCTION = (
+    "Each section has one table, run again by this project's code at the budget in its title, beside the figures that "
+    "were published. Its notes say what differs from the source. A small budget shows that everything runs, and not "
+    "which model is better."
+)
+
+
+@dataclass(frozen=True)
+class Part:
+    """A table that was run.
+
+    Attributes:
+        name, budget: of the table.
+        text: in Markdown, with its title and notes.
+        facts: command, device and code.
+        png: its figure; empty where there is none.
+    """
+
+    name: str
+    budget: str
+    text: str
+    facts: Sequence[str]
+    png: bytes
+
+    @property
+    def title(self) -> str:
+        """The title with the budget."""
+        return self.text.partition("\n")[0].strip("*# ")
+
+    @property
+    def anchor(self) -> str:
+        """The part of a link that leads to it."""
+        return f"{self.name}-{self.budget}"
+
+
+def page(parts: Sequence[Part], tables: Sequence[TableFile]) -> str:
+    """Return the whole page.
+
+    Args:
+        parts: the tables that were run.
+        tables: all tables of the project.
+    """
+    links = "".join(f'<li><a href="#{part.anchor}">{escape(part.title)}</a></li>' for part in parts)
+    body = "".join(section(part) for part in parts)
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>Tables of papers, run again</title><style>{STYLE}</style></head>\n<body>"
+        f"<h1>Tables of papers, run again</h1><p>{INTRODUCTION}</p><ol>{links}</ol>{body}{missing(parts, tables)}"
+        "</body></html>\n"
+    )
+
+
+def section(part: Part) -> str:
+    """Return the section of one table."""
+    blocks, notes = split_text(part.text)
+    tables = "".join(f'<div class="wide">{html_table(block)}</div><br>' for block in blocks)
+    lines = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    png = base64.b64encode(part.png).decode()
+    figure = f'<p><img alt="{escape(part.title)}" src="data:image/png;base64,{png}"></p>' if png else ""
+    facts = "<br>".join(escape(fact) for fact in part.facts)
+    return (
+        f'<section id="{part.anchor}"><h2>{escape(part.title)}</h2>{tables}{figure}<ul>{lines}</ul>'
+        f'<p class="facts">{facts}</p></section>\n'
+    )
+
+
+def split_text(text: str) -> tuple[list[list[list[str]]], list[str]]:
+    """Return the tables of a Markdown text, as rows of cells, and its notes."""
+    blocks: list[list[list[str]]] = []
+    notes, inside = [], False
+    for line in text.splitlines()[1:]:
+        if line.startswith("|"):
+            blocks += [] if inside else [[]]
+            cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+            if not all(re.fullmatch(r":?-+:?", cell) for cell in cells):
+                blocks[-1].append(cells)
+        elif line.startswith("- "):
+            notes.append(line[2:])
+        inside = line.startswith("|")
+    return blocks, notes
+
+
+def html_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return rows of cells, the first of them the heads, as a table."""
+    head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
+    body = "".join(f"<tr>{''.join(html_cell(cell) for cell in row)}</tr>" for row in rows[1:])
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def html_cell(text: str) -> str:
+    """Return one cell; numbers are on the right, and what is missing is grey."""
+    kind = "missing" if text in ("not run", "not built") else "number" if re.match(r"[-+]?\d", text) else ""
+    return f'<td class="{kind}">{escape(text)}</td>' if kind else f"<td>{escape(text)}</td>"
+
+
+def missing(parts: Sequence[Part], tables: Sequence[TableFile]) -> str:
+    """Return the section of the tables and budgets that were not run, with their commands."""
+    done = {(part.name, part.budget) for part in parts}
+    rows = [["table", "what it shows", "not run", "command"]]
+    for table in tables:
+        budgets = [name for name in ("cpu", "gpu", "full") if name in table.budgets and (table.name, name) not in done]
+        if budgets:
+            command = f"python -m eval table {table.name} --budget {budgets[0]} --data DIR"
+            rows.append([table.name, table.shows, ", ".join(budgets), command])
+    if len(rows) == 1:
+        return ""
+    why = "Nobody has run these yet; python -m eval table --list --budget BUDGET says how long each takes."
+    return (
+        f'<section id="not-run"><h2>Not run</h2><p>{why}</p><div class="wide text">{html_table(rows)}</div></section>\n'
+    )

@@ -1,0 +1,89 @@
+"""The page of all tables holds everything itself."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from eval import cli
+from eval.papers.report_page import Part, html_table, page, split_text
+from eval.papers.table_file import all_tables
+
+TEXT = """**Two <encodings> (cpu budget: one seed)**
+
+| model   |   accuracy: published | accuracy: softmax   |
+|---------|-----------------------|---------------------|
+| RoPE    |                 79.61 | 25.0 (6.2-43.8)     |
+| a < b   |                       | not run             |
+
+| model   | loss   |
+|---------|--------|
+| RoPE    | 1.5    |
+
+- Source: somebody.
+- 1 cells not run: python -m eval table x --budget cpu
+"""
+
+
+class Tags(HTMLParser):
+    """Count what is open, and collect links."""
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.links, self.seen = [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        self.seen.append(tag)
+        self.links += [value for name, value in attributes if name in ("src", "href")]
+        if tag not in ("meta", "br", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_text_is_split_into_tables_and_notes():
+    blocks, notes = split_text(TEXT)
+    assert blocks[0] == [
+        ["model", "accuracy: published", "accuracy: softmax"],
+        ["RoPE", "79.61", "25.0 (6.2-43.8)"],
+        ["a < b", "", "not run"],
+    ]
+    assert blocks[1] == [["model", "loss"], ["RoPE", "1.5"]]
+    assert notes == ["Source: somebody.", "1 cells not run: python -m eval table x --budget cpu"]
+    assert "a &lt; b" in html_table(blocks[0])
+
+
+def test_page_needs_nothing_from_elsewhere():
+    part = Part("two", "cpu", TEXT, ["command: python -m eval table two", "device: a <CPU>"], b"PNG")
+    text = page([part], list(all_tables()))
+    tags = Tags()
+    tags.feed(text)
+    assert tags.open == []
+    assert not {"script", "link", "iframe"} & set(tags.seen)
+    assert all(link.startswith(("data:image/png;base64,UE5H", "#")) for link in tags.links), tags.links
+    assert not re.search(r"url\(|@import|http", text.partition("</style>")[0])
+    for expected in ("Two &lt;encodings&gt;", "a &lt;CPU&gt;", "not run", "sparse-cayley --budget cpu"):
+        assert expected in text
+
+
+def test_command_gathers_what_tables_have_written(tmp_path, capsys):
+    for folder, value in (("old", "11.1"), ("new", "22.2")):
+        place = tmp_path / folder / "two"
+        place.mkdir(parents=True)
+        (place / "cpu.csv").write_text("# command: python -m eval table two\n# device: x\nrow,value\na,1\n")
+        (place / "cpu.curves.csv").write_text("row\na\n")
+        (place / "cpu.md").write_text(TEXT.replace("79.61", value))
+    out = tmp_path / "page.html"
+    cli.main(["report", str(tmp_path / "old"), str(tmp_path / "new"), "--out", str(out)])
+    text = out.read_text()
+    assert "22.2" in text
+    assert "11.1" not in text, "the later folder comes first"
+    assert capsys.readouterr().out.startswith("1 tables; ")
+
+
+@pytest.mark.parametrize("cell", ["", "-", "a"])
+def test_a_cell_that_is_no_number_stays_on_the_left(cell):
+    assert 'class="number"' not in html_table([["x"], [cell]])
