@@ -13,6 +13,7 @@ from PIL import Image
 
 from eval.plotting.style import placed_figure, width_or
 from performer_string.images.reading import open_image
+from train.command_line import printable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -47,7 +48,8 @@ def picture_of(path: str) -> np.ndarray[Any, Any] | None:
 
 
 def shorten(text: str, letters: int = 20) -> str:
-    """Return a text of so many letters at most, with its middle left out."""
+    """Return a text that can be drawn, of so many letters at most, with its middle left out."""
+    text = printable(text)  # the name of a file may hold bytes that are no text
     if len(text) <= letters:
         return text
     end = (letters - 1) // 2

@@ -46,7 +46,7 @@ def plot(rows: Sequence[Row]) -> Figure:
     tiles = []
     for row in [row for row in rows if row["error"] == ""][:SHOWN_IMAGES]:
         lines = [
-            shorten(printable(Path(row["image"]).name)),
+            shorten(Path(row["image"]).name),
             *(f"{shorten(n, 15)} {100 * p:.0f} %" for n, p in answers_in(row)[:2]),
         ]
         tiles.append(Tile(picture_of(row["image"]), "\n".join(lines)))

@@ -19,6 +19,7 @@ from tests.helpers.properties import check, inputs, try_cases
 grids = st.sampled_from([(1,), (7,), (33,), (1, 1), (5, 4), (7, 6), (3, 2, 4)])
 localities = st.sampled_from(["gaussian", "exponential", "radial", "table"])
 GRID_ERROR = 0.05  # of the largest value, over coarse nodes
+NEAR = 1e-4  # lambda of the nearest key, far above what the window of a normalised decay leaves out
 spreads = st.sampled_from([-20.0, -3.0, 0.0, 3.0, 20.0])  # of the parameters, whose bounds lie at infinity
 
 
@@ -54,6 +55,8 @@ def test_linear_locality_properties(drawn, kind):
     case, (locality, decay, positions), dense = drawn
     phi = make_map(kind, 2, case.q.shape[-1])
     bound = 1.0 if locality.normalised else float(decay.max())
+    if 1.05 * bound * case.largest > torch.finfo(case.dtype).max:  # lambda takes the result itself beyond float16
+        return
     unit = [torch.nn.functional.normalize(x.double(), dim=-1).to(case.dtype) for x in (case.q, case.k)]
     with mock.patch.object(base, "MAX_DENSE_TOKENS", dense):
         of_any_norm, out = (
@@ -66,9 +69,12 @@ def test_linear_locality_properties(drawn, kind):
         return
     weights = reference.linear_weights(*(reference_features(kind, phi.double(), x.double()) for x in unit), case.mask)
     weights = reference.modulated_weights(weights, decay, locality.normalised)
-    error = (out.double() - reference.attend(weights, case.values_that_count())).abs().max()
+    error = (out.double() - reference.attend(weights, case.values_that_count())).abs()
+    if locality.normalised and not dense:  # with no key within the window the output is zero
+        near = decay if case.mask is None else decay * case.mask[:, None, None, :]  # [H or 1, N, N], or of each sample
+        error = error.where(near.amax(-1, keepdim=True) > NEAR, 0.0)
     allowed = 1e-3 if dense else GRID_ERROR
-    assert error <= bound * case.largest * (allowed + 4 * case.rounding) + torch.finfo(case.dtype).smallest_normal
+    assert error.max() <= bound * case.largest * (allowed + 4 * case.rounding) + torch.finfo(case.dtype).smallest_normal
 
 
 @pytest.mark.slow

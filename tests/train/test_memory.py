@@ -16,6 +16,7 @@ from train import cli
 from train.data.module import ImageData
 
 IMAGES = int(os.environ.get("MEMORY_IMAGES", "2560"))
+TESTED = int(os.environ.get("MEMORY_IMAGES", "640"))
 FILES, BATCH = 320, 16
 MIB, BLOCKS = 6.0, 2000.0  # what may come on top; a leak of images is 70 MiB or more, and thousands of blocks
 
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.slow
 def root(tmp_path_factory):
     """Some images of 64 x 64 pixels, which are read again in every epoch."""
     folder, rng = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
-    for part, count in (("train", FILES), ("test", 640)):
+    for part, count in (("train", FILES), ("test", TESTED)):
         for number in range(count):
             path = folder / part / "ab"[number % 2] / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)

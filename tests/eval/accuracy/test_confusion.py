@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from dataclasses import replace
 
@@ -164,13 +165,15 @@ def test_images_of_a_folder_have_their_paths(tmp_path):
             folder = tmp_path / "images" / split / name
             folder.mkdir(parents=True)
             for i in range(2):
-                Image.fromarray(np.full((12, 12, 3), 60 * i, np.uint8)).save(folder / f"{i}.png")
+                file = os.fsdecode(b"\xfc%d.png" % i)  # bytes that are no UTF-8, as of an old archive
+                Image.fromarray(np.full((12, 12, 3), 60 * i, np.uint8)).save(folder / file)
     data = ImageData("folder", str(tmp_path / "images"), size=[12, 12], workers=0, batch_size=3)
     data.setup()
     path = save(tmp_path / "run", replace(CONFIG, image_size=12, in_channels=3, num_classes=2), data)
     main(["confusion", "--checkpoint", str(path)])
     rows = read(tmp_path / "run" / "results" / "confusion" / "predictions-run-12.csv")[1]
-    assert {row["image"] for row in rows} == {str(p) for p in (tmp_path / "images" / "test").rglob("*.png")}
+    files = (str(p).encode("utf-8", "backslashreplace").decode() for p in (tmp_path / "images/test").rglob("*.png"))
+    assert {row["image"] for row in rows} == set(files)
     assert all(f"/{row['truth']}/" in row["image"] for row in rows)
 
 
