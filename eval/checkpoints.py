@@ -21,6 +21,7 @@ from train.checkpoint import Trained, load_trained
 from train.data.sizes import Size, ascending
 from train.intervals import accuracy_percent
 
+MODEL = "run's folder (for its last checkpoint), a checkpoint, or a published folder (models/arrow-linear)"
 NO_CHECKPOINTS = {".csv", ".json", ".jsonl", ".log", ".md", ".png", ".pdf", ".svg", ".tex", ".txt", ".yaml", ".yml"}
 
 
@@ -43,7 +44,7 @@ def is_no_run(path: Path) -> bool:
 
 def add_models(parser: argparse.ArgumentParser, *names: str, **options: Any) -> None:
     """Add the argument of the models, `--checkpoint` unless it has another name."""
-    models = "checkpoints, or folders of runs (for their last checkpoint) or of published models; others are skipped"
+    models = f"one or more, each a {MODEL}; others are skipped"
     options = {"nargs": "+", "help": models, **options}
     parser.add_argument(*(names or ("--checkpoint",)), type=find_checkpoint, action=Runs, **options)
 

@@ -13,7 +13,7 @@ def load_model(path: str | PathLike[str]) -> ViT:
     """Return a trained classifier on the CPU, in evaluation mode.
 
     Args:
-        path: the folder of a run, for its last checkpoint, or a checkpoint.
+        path: the folder of a run, for its last checkpoint; a checkpoint; or the folder of a published model.
 
     Raises:
         ValueError: it cannot be read, or is of a model without classes.

@@ -1,9 +1,16 @@
-"""What a run has logged for TensorBoard: the values of each scalar, by step and by the time that training had taken."""
+"""What a run has logged: the values of each scalar, by step and by the time that training had taken.
+
+They come from TensorBoard's files, and where there are none, as with another logger, from `metrics.csv`.
+"""
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 from typing import NamedTuple
+
+from train.loggers import SECONDS
+from train.run_folder import CURVES
 
 
 class Scalar(NamedTuple):
@@ -12,7 +19,8 @@ class Scalar(NamedTuple):
     Attributes:
         steps: ascending.
         values: at these steps; of a step logged twice, the later one.
-        seconds: of training until then, without the pauses between an interruption and the next `resume`.
+        seconds: of training until then, without the pauses between an interruption and the next `resume`; empty where
+            that was not recorded.
     """
 
     steps: list[int]
@@ -21,8 +29,27 @@ class Scalar(NamedTuple):
 
 
 def has_log(run: Path) -> bool:
+    """Return whether a folder has files of TensorBoard, or a table of metrics."""
+    return has_events(run) or (run / CURVES).is_file()
+
+
+def has_events(run: Path) -> bool:
     """Return whether a folder has files of TensorBoard."""
     return any(run.glob("events.out.tfevents*"))
+
+
+def read_table(path: Path) -> dict[str, Scalar]:
+    """Return the scalars of a table of metrics, by its columns."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    found: dict[str, Scalar] = {}
+    for tag in rows[0] if rows else ():
+        of_tag = [row for row in rows if row[tag] and tag not in ("step", SECONDS)]
+        timed = all(row.get(SECONDS) for row in of_tag)
+        if of_tag:
+            seconds = [float(row[SECONDS]) for row in of_tag] if timed else []
+            found[tag] = Scalar([int(row["step"]) for row in of_tag], [float(row[tag]) for row in of_tag], seconds)
+    return found
 
 
 def read_log(run: Path) -> dict[str, Scalar]:
@@ -31,10 +58,14 @@ def read_log(run: Path) -> dict[str, Scalar]:
     A run that was resumed has a file for each process. Seconds count on from one file to the next.
 
     Raises:
-        FileNotFoundError: a folder without TensorBoard's files.
+        FileNotFoundError: a folder without TensorBoard's files and without a table of metrics.
     """
     if not has_log(run):
-        raise FileNotFoundError(f"{run} is not the folder of a run: it has no TensorBoard events (events.*).")
+        raise FileNotFoundError(
+            f"{run} is not the folder of a run: it has no TensorBoard events (events.*) and no {CURVES}."
+        )
+    if not has_events(run):
+        return read_table(run / CURVES)
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # slow to import
 
     files = [EventAccumulator(str(path), size_guidance={"scalars": 0}).Reload() for path in run.glob("events*")]
@@ -56,4 +87,4 @@ def read_log(run: Path) -> dict[str, Scalar]:
 
 def seconds_to(scalar: Scalar, target: float) -> float | None:
     """Return the seconds of training until a scalar reached a target; None where it did not."""
-    return next((s for value, s in zip(scalar.values, scalar.seconds, strict=True) if value >= target), None)
+    return next((s for value, s in zip(scalar.values, scalar.seconds, strict=False) if value >= target), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from torch.utils.tensorboard import FileWriter
 from torch.utils.tensorboard.summary import hparams
 
 from performer_string.utils.files import write_aside
+
+SECONDS = "seconds"  # of training, without the pauses between an interruption and the next `resume`
 
 
 class RunTensorBoard(TensorBoardLogger):
@@ -61,6 +64,8 @@ class MetricsCSV(Logger):
         self.columns = ["step"]
         self.row: dict[str, Any] = {}
         self.begun = False
+        self.before = 0.0  # seconds of training in earlier processes
+        self.since = time.monotonic()  # start of this one
         self.length = 0  # of the file in bytes without the row
 
     @property
@@ -88,6 +93,8 @@ class MetricsCSV(Logger):
                 reader = csv.DictReader(file)
                 self.columns = list(reader.fieldnames or ["step"])
                 rows = [row for row in reader if None not in row.values() and self.kept(row, step)]
+        self.before = max((float(row.get(SECONDS) or 0) for row in rows), default=0.0)
+        self.since = time.monotonic()
         self.rewrite(rows)
 
     @staticmethod
@@ -113,7 +120,12 @@ class MetricsCSV(Logger):
             self.begin(step + 1)
         if self.row and self.row["step"] != step:
             self.row, self.length = {}, self.path.stat().st_size
-        self.row |= {"step": step, **{name: float(f"{float(value):.7g}") for name, value in metrics.items()}}
+        seconds = round(self.before + time.monotonic() - self.since, 2)
+        self.row |= {
+            "step": step,
+            SECONDS: seconds,
+            **{name: float(f"{float(value):.7g}") for name, value in metrics.items()},
+        }
         new = [name for name in self.row if name not in self.columns]
         if new or not self.path.is_file():
             rows = self.read()

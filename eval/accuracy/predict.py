@@ -24,6 +24,7 @@ from PIL import Image
 from torch import Tensor
 from tqdm import tqdm
 
+from eval import checkpoints
 from eval.accuracy.image_files import (
     ImageFiles,
     find_images,
@@ -49,7 +50,7 @@ from train.data.sizes import Size
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval predict`."""
-    run = "folder of a run, for its last checkpoint, or a checkpoint"
+    run = checkpoints.MODEL
     parser.add_argument("checkpoint", nargs=1, type=find_checkpoint, metavar="RUN", help=run)
     parser.add_argument("paths", nargs="+", type=Path, metavar="IMAGE|FOLDER", help="images, and folders to search")
     sizes = parser.add_mutually_exclusive_group()

@@ -27,7 +27,7 @@ from eval.attention.maps import attention_map, has_class_token, layers_of, token
 from eval.attention.overlay import keep_picture
 from eval.attention.pictures_report import plot as plot
 from eval.attention.pictures_report import summary as summary
-from eval.checkpoints import names_of
+from eval.checkpoints import MODEL, names_of
 from eval.models import class_names, load_model, preprocessing_of
 from eval.report import Row
 from performer_string import ViT
@@ -64,7 +64,7 @@ def place(text: str) -> tuple[float, float]:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval attention`."""
-    paths = "one or more folders of runs, or checkpoints, and one image"
+    paths = f"one image, and one or more models, each a {MODEL}"
     parser.add_argument("paths", nargs="+", type=Path, action=ModelsAndImage, metavar="RUN|IMAGE", help=paths)
     example = "the test image of this number in place of an image, as the training's data has it at each resolution"
     parser.add_argument("--example", type=number_of_images, metavar="N", help=example)

@@ -17,7 +17,7 @@ import torch
 from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, image_size
-from eval.checkpoints import name_of
+from eval.checkpoints import MODEL, name_of
 from eval.export.formats import Function, check_onnx, read_onnx, read_torch, write_onnx, write_torch
 from eval.export.program import ExportError, outputs, trace
 from eval.report import Row, table
@@ -38,8 +38,7 @@ TOLERANCE = 1e-3  # of the largest logit: other kernels sum in another order
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the command."""
-    run = "a checkpoint, or the folder of a run (for its last one) or of a published model"
-    parser.add_argument("run", type=find_checkpoint, metavar="RUN", help=run)
+    parser.add_argument("run", type=find_checkpoint, metavar="RUN", help=MODEL)
     parser.add_argument("--format", choices=FORMATS, required=True, help="onnx, or torch for torch.export")
     sizes = "that it has to take, in pixels: one for this size alone, several for any; the training size and twice that"
     parser.add_argument("--resolutions", nargs="+", type=image_size, action=WithoutRepetitions, help=sizes)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, cast, get_args
 
+from timm.models import PretrainedCfg
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from performer_string.models.config import Pool, ViTConfig, patch_and_image
+from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.vit import ViT
 from performer_string.ops.layout import TokenLayout
 from performer_string.position.rotation import Rotation
@@ -52,6 +54,28 @@ class TimmViT(ViT):
             {"module": f"blocks.{i}", "num_chs": self.embed_dim, "reduction": max(self.patch)}
             for i in range(len(self.blocks))
         ]
+
+    @property
+    def preprocessing(self) -> Preprocessing | None:
+        """How images are normalised: what was set or loaded, else the mean and deviation of timm's configuration."""
+        own = cast("Preprocessing | None", vars(self).get("_preprocessing"))
+        described = vars(self).get("pretrained_cfg") or {}  # of `timm.create_model`
+        if own is not None or len(described.get("mean") or ()) != self.in_chans:
+            return own
+        return Preprocessing(described["mean"], described["std"], tuple(described.get("label_names") or ()))
+
+    @preprocessing.setter
+    def preprocessing(self, value: Preprocessing | None) -> None:
+        """Set it in timm's configuration as well, from which `timm.data.resolve_model_data_config` reads it."""
+        vars(self)["_preprocessing"] = value
+        if value is None:
+            return
+        size = patch_and_image(self.config.patch_size, self.config.image_size)[1]
+        known = {"mean": value.mean, "std": value.std, "num_classes": self.num_classes, "crop_pct": 1.0}
+        known |= {"input_size": (self.in_chans, *size), "interpolation": "bilinear"}
+        described = vars(self).get("pretrained_cfg") or PretrainedCfg().to_dict()
+        self.pretrained_cfg = {**described, **known, "label_names": value.classes or None}
+        self.default_cfg = self.pretrained_cfg
 
     def forward_head(self, x: Tensor, pre_logits: bool = False, patch_mask: Tensor | None = None) -> Tensor:
         """Pool the tokens of `forward_features` where the model pools, apply dropout and classify."""

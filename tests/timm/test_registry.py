@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from PIL import Image
 
 timm = pytest.importorskip("timm")
 from timm.data import resolve_data_config  # noqa: E402
@@ -14,8 +15,9 @@ from timm.models import group_parameters, load_checkpoint, save_for_hf  # noqa: 
 from timm.optim import create_optimizer_v2  # noqa: E402
 from timm.utils import CheckpointSaver, ModelEmaV3  # noqa: E402
 
-from performer_string import ViT, ViTConfig, fold  # noqa: E402
+from performer_string import Preprocessing, ViT, ViTConfig, fold  # noqa: E402
 from performer_string.timm import MODELS, build_config  # noqa: E402
+from performer_string.timm.model import TimmViT  # noqa: E402
 
 MICRO = "performer_string_micro_patch16_224"
 SMALL = {"img_size": 32, "num_classes": 5, "depth": 3, "embed_dim": 24, "num_heads": 2}
@@ -258,3 +260,23 @@ def test_the_former_place_of_from_timm():
     from performer_string.timm import from_timm as current
 
     assert from_timm is former is current
+
+
+def test_preprocessing_is_that_of_timm_in_both_directions(tmp_path):
+    """A model of the registry can transform images, and timm's transforms are those of a model that was loaded."""
+    model = timm.create_model("performer_string_micro_patch16_224", img_size=64, num_classes=2)
+    assert model.preprocessing.mean == model.pretrained_cfg["mean"]
+    image = (torch.arange(3 * 64 * 64) % 256).to(torch.uint8).reshape(3, 64, 64)
+    assert model.transform()(image).shape == (3, 64, 64)
+    grey = timm.create_model("performer_string_micro_patch16_224", img_size=64, in_chans=1)
+    assert grey.preprocessing is None  # timm has numbers of colours alone
+    source = ViT(ViTConfig(variant="micro", image_size=[32, 48], patch_size=16, num_classes=2))
+    source.preprocessing = Preprocessing((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), ("ant", "bee"))
+    loaded = TimmViT.from_pretrained(source.save_pretrained(tmp_path / "ants"))
+    assert loaded.preprocessing == source.preprocessing
+    assert loaded.classes == ("ant", "bee")
+    data = timm.data.resolve_model_data_config(loaded)
+    assert (data["mean"], data["std"], data["input_size"]) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), (3, 32, 48))
+    pixels = Image.fromarray(image.permute(1, 2, 0)[:48, :72].numpy().copy())
+    theirs = timm.data.create_transform(**data, is_training=False)(pixels)
+    assert (theirs - loaded.transform()(pixels)).abs().max() < 0.05  # other rounding in the resizing

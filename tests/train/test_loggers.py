@@ -47,6 +47,23 @@ def test_rows_that_a_resumed_run_keeps(tmp_path):
     assert rows(log.path) == []
 
 
+def test_seconds_go_on_after_a_pause(tmp_path, monkeypatch):
+    """Time of training alone: what lies between two processes does not count."""
+    now = [1000.0]
+    monkeypatch.setattr("train.loggers.time.monotonic", lambda: now[0])
+    log = MetricsCSV(tmp_path / "metrics.csv")
+    log.begin(0)
+    for step in range(3):
+        now[0] += 2
+        log.log_metrics({"train/loss": step}, step)
+    now[0] += 1000
+    resumed = MetricsCSV(log.path)
+    resumed.begin(2)  # trains step 2 again
+    now[0] += 3
+    resumed.log_metrics({"train/loss": 2}, 2)
+    assert [row["seconds"] for row in rows(log.path)] == ["2.0", "4.0", "7.0"]
+
+
 def test_validation_after_a_training_that_has_ended(tmp_path):
     """As where only that was left of a killed run: the table has columns already, and no training begins."""
     log = MetricsCSV(tmp_path / "metrics.csv")
@@ -86,7 +103,7 @@ def test_hyper_parameters_after_tensorboard_was_closed(tmp_path):
 
 def training(path) -> list[dict[str, str]]:
     """Return the rows without what depends on time."""
-    timed = ("train/images_per_second", "train/peak_memory_mib")
+    timed = ("seconds", "train/images_per_second", "train/peak_memory_mib")
     return [{name: value for name, value in row.items() if name not in timed} for row in rows(path)]
 
 

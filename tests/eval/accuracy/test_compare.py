@@ -12,6 +12,7 @@ from eval import result_cache
 from eval.cli import main
 from eval.training_log import read_log, seconds_to
 from tests.helpers.checkpoints import CONFIG, read, save
+from train.loggers import MetricsCSV
 
 FAST = ["--resolutions", "60", "--images", "16"]
 
@@ -87,6 +88,24 @@ def test_what_training_recorded(tmp_path, capsys):
     assert "not recorded" in said
     assert "| m, mean of 2 seeds " in said
     assert (tmp_path / "compare.png").stat().st_size > 5000
+
+
+def test_the_table_of_metrics_serves_without_tensorboard(tmp_path):
+    """As of a run with another logger. Tables of before have no seconds."""
+    path = str(save(tmp_path / "one"))
+    log = MetricsCSV(tmp_path / "one" / "metrics.csv")
+    log.begin(0)
+    for step, speed in enumerate((10, 30, 20)):
+        log.log_metrics({"train/images_per_second": speed, "train/peak_memory_mib": 100 + step}, step)
+    log.log_metrics({"val/accuracy": 0.9}, 2)
+    main(["compare", path, *FAST, "--target", "80"])
+    (row,) = read(tmp_path / "one" / "results" / "compare.csv")[1]
+    assert (row["training images/s"], row["training peak MiB"], row["validations"]) == ("20.0", "102.0", "2:90")
+    assert float(row["seconds to target"]) < 60
+    (tmp_path / "one" / "metrics.csv").write_text("step,val/accuracy\n0,0.5\n1,\n2,0.9\n")
+    scalar = read_log(tmp_path / "one")["val/accuracy"]
+    assert scalar == ([0, 2], [0.5, 0.9], [])
+    assert seconds_to(scalar, 0.8) is None
 
 
 def test_pause_before_resuming_is_no_training(tmp_path):

@@ -6,16 +6,19 @@ import json
 import sys
 from dataclasses import replace
 
+import numpy as np
 import onnx
 import pytest
 import torch
+from PIL import Image
 
 from eval.cli import main
 from eval.export import command, formats
 from eval.export.program import ExportError, culprit, parts, refusal, trace
-from performer_string import ENCODINGS, FEATURE_MAPS, LOCALITIES, fold
+from performer_string import ENCODINGS, FEATURE_MAPS, LOCALITIES, Preprocessing, ViT, ViTConfig, fold
 from performer_string.layers.values import VALUE_MAPS
 from tests.helpers.checkpoints import CONFIG, save
+from tests.helpers.pages import REPOSITORY, blocks
 from tests.helpers.small_vit import vit
 from tests.helpers.thorough import sampled
 from train.data.sizes import Size
@@ -86,6 +89,30 @@ def test_distance_decays_have_a_graph_for_each_size(name, tmp_path):
     with pytest.raises(ExportError, match=f"distance decay '{name}' has a graph for one size of images alone"):
         trace(built, SIZES)
     assert_exported(built, SIZES[:1], tmp_path)
+
+
+@pytest.mark.slow
+def test_the_guide_uses_a_file_without_torch(tmp_path, monkeypatch, capsys):
+    """The block of docs/guides/share.md gives the answer of the model."""
+    torch.manual_seed(0)
+    model = ViT(ViTConfig(image_size=96, patch_size=24, num_classes=4, width=24, depth=1, num_heads=2))
+    torch.nn.init.normal_(model.head.weight)
+    model.preprocessing = Preprocessing((0.4, 0.5, 0.6), (0.2, 0.3, 0.4), ("ant", "bee", "cat", "dog"))
+    model.save_pretrained(tmp_path / "mine")
+    file = tmp_path / "runs" / "mine" / "results" / "mine.onnx"
+    file.parent.mkdir(parents=True)
+    main(["export", str(tmp_path / "mine"), "--format", "onnx", "--out", str(file)])
+    picture = Image.effect_noise((12, 10), 90).resize((120, 100)).convert("RGB")  # smooth
+    picture.save(tmp_path / "photograph.jpg")
+    (block,) = [each for each in blocks(REPOSITORY / "docs/guides/share.md", "python") if "onnxruntime" in each.text]
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    names: dict[str, object] = {}
+    exec(block.text, names)
+    with torch.no_grad():
+        expected = model.eval()(model.transform()(Image.open("photograph.jpg"))[None])[0]
+    assert capsys.readouterr().out.strip() == model.classes[expected.argmax()]
+    np.testing.assert_allclose(names["logits"][0], expected, atol=0.2)  # other rounding in the resizing
 
 
 @pytest.mark.slow
