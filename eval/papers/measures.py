@@ -50,22 +50,25 @@ def gigaflops(results: Results, group: Group, exponential: bool = False) -> Meas
 
     With `exponential`, the matrix exponential of LieRE is counted as well: without caches, in the model's own forward.
     """
-    one, two = (shallow_operations(replace(group.config(), depth=depth), exponential) for depth in (1, 2))
-    return measured((one + (two - one) * ((group.config().depth or 1) - 1)) / 1e9)
+    config = group.config()
+    key = f"operations of {config}"
+    if key not in results.kept:  # all layers are alike, so that any depth follows from one layer and two
+        results.kept[key] = [operations(replace(config, depth=depth)) for depth in (1, 2)]
+    one, two = (sum(counts[: 1 + exponential]) for counts in results.kept[key])
+    return measured((one + (two - one) * ((config.depth or 1) - 1)) / 1e9)
 
 
-def shallow_operations(config: ViTConfig, exponential: bool) -> int:
-    """Return the operations of one image; all layers are alike, so that a model of any depth follows from two."""
+def operations(config: ViTConfig) -> tuple[int, int]:
+    """Return the operations of one image without the matrix exponential, and those of the exponential."""
     vit = fold(ViT(config))
     size = tuple(n * p for n, p in zip(vit.train_grid, vit.patch, strict=True))
     images = torch.randn(1, config.in_channels, *size)
     with torch.inference_mode():
         count = multiplications(CachedCall(vit, partial(vit, images)))
-        if exponential:
-            count += multiplications(lambda: vit.encoding.by_layer(vit.grid_positions(vit.train_grid)))
+        of_exponential = multiplications(lambda: vit.encoding.by_layer(vit.grid_positions(vit.train_grid)))
     norms = sum(isinstance(module, torch.nn.LayerNorm) for module in vit.modules())
     tokens = math.prod(vit.train_grid) + vit.num_prefix
-    return count + 5 * norms * tokens * (config.width or 0)
+    return count + 5 * norms * tokens * (config.width or 0), of_exponential
 
 
 def ms_per_batch(results: Results, group: Group, batch: int = 128, folded: bool = True) -> Measured:

@@ -39,6 +39,7 @@ class Results:
         split: `test` or `val`.
         images: how many to test on; 0 for all.
         references: the row that the differences of each row are to.
+        kept: what measures keep for further columns.
     """
 
     groups: Mapping[tuple[str, str, str], Group]
@@ -46,6 +47,7 @@ class Results:
     split: str = "test"
     images: int = 0
     references: Mapping[str, str] = field(default_factory=dict)
+    kept: dict[str, Any] = field(default_factory=dict)
     _models: dict[Path, tuple[Trained, str]] = field(default_factory=dict)
     _values: dict[Any, Any] = field(default_factory=dict)
     _times: dict[Any, dict[tuple[str, str, str], list[float]]] = field(default_factory=dict)

@@ -60,7 +60,7 @@ def run_evaluation(
         return
     print(f"{title}\n", flush=True)
     parsed = cli.parse_arguments([*arguments, "--table", "markdown", "latex"])
-    status = cli.run(parsed, arguments, name=budget)
+    status = cli.run(parsed, ["table", options.name, "--budget", budget], name=budget)
     with write_aside(kept) as partial:
         note = f"\n- What differs: {table.differs}\n" if table.differs else ""
         partial.write_text(f"**{title}**\n\n{kept.read_text()}{note}")

@@ -16,7 +16,8 @@ BY_OTHER_COMMANDS = {"arrow/task.png", "pathfinder/task.png", "pathfinder/task-1
 
 def test_every_figure_has_an_entry():
     pictures = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.png")}
-    assert pictures - BY_OTHER_COMMANDS == set(FIGURES)
+    by_tables = {name for name in pictures if name.startswith("papers/")}  # by python -m eval table
+    assert pictures - BY_OTHER_COMMANDS - by_tables == set(FIGURES)
 
 
 @pytest.mark.parametrize("name", FIGURES)
