@@ -136,6 +136,8 @@ class TrainingCLI(AskedSettingsCLI):
                 config[name] = str(Path(config[name]).expanduser())
         if config.get("init_from"):
             config.init_from = str(find_checkpoint(config.init_from))
+        if config.data.val_fraction == 0 and config.data.source not in TASKS:
+            config.trainer.limit_val_batches = 0
         if config.figures_every < 0:
             raise ValueError(f"--figures_every has to be 0 or more validations, not {config.figures_every}.")
         if fits and any(each.startswith("--trainer.logger+=") for each in self.arguments):

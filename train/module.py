@@ -22,7 +22,7 @@ from train.augmentation import build_mixes, random_positions, random_size
 from train.data.module import ImageData
 from train.distill import DistillationConfig, Teacher
 from train.loss import LOSSES, LossConfig, class_weights
-from train.optim import OptimConfig, learning_rate, parameter_groups
+from train.optim import OptimConfig, encoding_penalty, learning_rate, parameter_groups
 
 REMEDIES = (
     "Try a lower --model.optim.lr, --trainer.precision 32-true, --trainer.gradient_clip_val 1.0 or "
@@ -173,6 +173,8 @@ class ImageClassifier(L.LightningModule):
         logits, terms = self.compare(images, random_positions(images, self.vit, self.optim))
         labels = self.training_loss(logits, mixed)
         loss = labels if self.teacher is None else (1 - self.distillation.weight) * labels + sum(terms.values())
+        if self.optim.encoding_l2:
+            loss = loss + encoding_penalty(self.vit, self.optim.encoding_l2).to(loss.device)
         if not torch.isfinite(loss):
             raise NonFiniteLossError(
                 f"the loss is {loss.item()} at step {self.global_step}, so that training stopped; the weights are "
@@ -212,7 +214,7 @@ class ImageClassifier(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         c = self.optim
-        optimizer = AdamW(parameter_groups(self.vit, c.weight_decay), lr=c.lr, betas=c.betas)
+        optimizer = AdamW(parameter_groups(self.vit, c), lr=c.lr, betas=c.betas)
         steps = float(self.trainer.estimated_stepping_batches)
         if not math.isfinite(steps):
             raise ValueError(

@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from performer_string import ViT
 from performer_string.utils.validation import check_types
 
@@ -19,7 +22,10 @@ class OptimConfig:
         weight_decay: of the weights of linear layers; norms, biases, embeddings and generators have none.
         betas: of AdamW.
         warmup: share of the training that the learning rate rises in, linearly from zero.
-        min_lr: the cosine ends at this share of `lr`.
+        min_lr: the cosine ends at this share of `lr`; 1 for a constant rate, with `warmup` 0 from the first step on.
+        encoding_lr: peak learning rate of the encoding's parameters; none for `lr`.
+        encoding_weight_decay: of the encoding's parameters, decoupled as AdamW's is.
+        encoding_l2: this times the sum of squares of the encoding's parameters is added to the loss.
         label_smoothing: of the cross-entropy.
         mixup: alpha of mixup (arXiv:1710.09412), 0 for none.
         cutmix: alpha of cutmix (arXiv:1905.04899), 0 for none. With both, one of them at random for each batch.
@@ -40,6 +46,9 @@ class OptimConfig:
     betas: tuple[float, float] = (0.9, 0.98)
     warmup: float = 0.1
     min_lr: float = 0.01
+    encoding_lr: float | None = None
+    encoding_weight_decay: float = 0.0
+    encoding_l2: float = 0.0
     label_smoothing: float = 0.0
     mixup: float = 0.0
     cutmix: float = 0.0
@@ -57,9 +66,18 @@ class OptimConfig:
             raise ValueError(
                 f"lr has to be positive and weight_decay 0 or more, not {self.lr} and {self.weight_decay}."
             )
-        for name in ("warmup", "min_lr", "label_smoothing"):
+        for name in ("warmup", "label_smoothing"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} is a share in [0, 1), not {getattr(self, name)}.")
+        if not 0 <= self.min_lr <= 1:
+            raise ValueError(f"min_lr is a share in [0, 1], 1 for a constant rate, not {self.min_lr}.")
+        if (self.encoding_lr is not None and self.encoding_lr <= 0) or min(
+            self.encoding_weight_decay, self.encoding_l2
+        ) < 0:
+            raise ValueError(
+                f"encoding_lr has to be positive, encoding_weight_decay and encoding_l2 0 or more, not "
+                f"{self.encoding_lr}, {self.encoding_weight_decay} and {self.encoding_l2}."
+            )
         if min(self.mixup, self.cutmix, self.redraw_every) < 0:
             raise ValueError("mixup, cutmix and redraw_every have to be 0 or more.")
         factors = (self.image_scale, self.randomized_positions, self.position_scale)
@@ -92,15 +110,40 @@ def learning_rate(step: int, steps: float, warmup: float, minimum: float) -> flo
     return minimum + (1 - minimum) * (1 + math.cos(math.pi * done)) / 2
 
 
-def parameter_groups(model: ViT, weight_decay: float) -> list[dict[str, Any]]:
-    """Return weights of linear layers with decay, and norms, biases, embeddings and generators without."""
+def parameter_groups(model: ViT, config: OptimConfig) -> list[dict[str, Any]]:
+    """Return weights of linear layers with decay, and norms, biases, embeddings and generators without.
+
+    The parameters of the encoding are a group of their own where they have a rate or a decay of their own.
+    """
     undecayed = model.no_weight_decay()
+    own = config.encoding_lr is not None or config.encoding_weight_decay > 0
+    encoding = {name for name, _ in model.named_parameters() if own and name.startswith("encoding.")}
     learned = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
-    return [
+    groups: list[dict[str, Any]] = [
         {
-            "params": [p for name, p in learned if name not in undecayed],
-            "weight_decay": weight_decay,
+            "params": [p for name, p in learned if name not in undecayed | encoding],
+            "weight_decay": config.weight_decay,
             "name": "decayed",
         },
-        {"params": [p for name, p in learned if name in undecayed], "weight_decay": 0.0, "name": "undecayed"},
+        {
+            "params": [p for name, p in learned if name in undecayed - encoding],
+            "weight_decay": 0.0,
+            "name": "undecayed",
+        },
     ]
+    if encoding:
+        groups.append(
+            {
+                "params": [p for name, p in learned if name in encoding],
+                "weight_decay": config.encoding_weight_decay,
+                "name": "encoding",
+                "lr": config.encoding_lr or config.lr,
+            }
+        )
+    return groups
+
+
+def encoding_penalty(model: ViT, factor: float) -> Tensor:
+    """Return a factor times the sum of squares of the encoding's parameters, which is added to the loss."""
+    squares = [p.float().square().sum() for p in model.encoding.parameters() if p.requires_grad]
+    return factor * torch.stack(squares).sum() if squares else torch.zeros(())

@@ -134,6 +134,8 @@ def held_out_images(content: Mapping[str, Any]) -> int | None:
     if data["config"]["source"] in TASKS:
         return int(data["config"]["val_size"])
     files = data.get("files")
+    if not data["config"]["val_fraction"]:
+        return None
     return max(1, round(files * data["config"]["val_fraction"])) if files else None
 
 

@@ -47,6 +47,7 @@ class SelfAttention(nn.Module):
         log_n_scaling: N_0, the number of tokens in training; None for no scaling. Logits are multiplied by
             log N / log N_0 for N keys, which keeps attention from spreading as the number of keys grows
             (arXiv:2202.12172; with a learned factor in place of 1 / log N_0, arXiv:2501.19399).
+        qkv_bias: whether the projections of queries, keys and values have a bias.
         key_gate: weigh each key by exp(4 u_h x), with u learned for each head from zero, so that a layer can ignore
             some tokens whatever their direction and number. RiemannFormer (arXiv:2506.07405v3) scales tokens likewise,
             by a sigmoid.
@@ -70,6 +71,7 @@ class SelfAttention(nn.Module):
         max_temperature: float = 16.0,
         log_n_scaling: int | None = None,
         key_gate: bool = False,
+        qkv_bias: bool = True,
         locality: RelativeBias | None = None,
         values: ValueMap | None = None,
     ):
@@ -89,7 +91,7 @@ class SelfAttention(nn.Module):
             )
         self.gate = nn.Parameter(torch.zeros(num_heads, width)) if key_gate else None
         self.backend, self.locality, self.values, self.log_n_scaling = backend, locality, values, log_n_scaling
-        self.qkv = nn.Linear(width, 3 * width)
+        self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
         self.out = nn.Linear(width, width)
         self.qk_norm = qk_norm
         has_temperature = qk_norm and not backend.homogeneous  # the parameter is the logit of tau / max_temperature
@@ -179,20 +181,27 @@ class SelfAttention(nn.Module):
         Adapters, pruning, hooks, quantised weights and the like have to be called.
         """
         qkv = self.qkv
-        if type(qkv) is not nn.Linear or qkv.bias is None or has_hooks(qkv) or "forward" in vars(qkv):
+        if type(qkv) is not nn.Linear or has_hooks(qkv) or "forward" in vars(qkv):
             return False
         return not hasattr(qkv.weight, "__tensor_flatten__")  # a tensor made of others, as quantised ones are
 
-    def fold(self, basis: Tensor) -> tuple[Tensor, Tensor]:
-        """Return weight [3D, D] and bias [3D] of the projections with B^T applied to the queries' and keys' rows."""
+    def fold(self, basis: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Return weight [3D, D] and bias [3D] of the projections with B^T applied to the queries' and keys' rows.
+
+        The bias is None where the projections have none.
+        """
         sizes = (3, self.num_heads, self.head_dim)
-        weight, bias = self.qkv.weight.unflatten(0, sizes), self.qkv.bias.unflatten(0, sizes)[..., None]
+        weight = self.qkv.weight.unflatten(0, sizes)
         dtype = torch.promote_types(torch.promote_types(weight.dtype, basis.dtype), torch.float32)
         transposed = basis.mT.to(dtype)  # [1 or H, d, d]
         with without_autocast(weight):  # weight and bias apart, so that both are contiguous
             rotated = (transposed @ weight[:2].to(dtype)).to(weight.dtype)  # [2, H, d, D]
+            folded = torch.cat([rotated, weight[2:]]).flatten(0, 2)
+            if self.qkv.bias is None:
+                return folded, None
+            bias = self.qkv.bias.unflatten(0, sizes)[..., None]
             shifted = (transposed @ bias[:2].to(dtype)).to(bias.dtype)  # [2, H, d, 1]
-            return torch.cat([rotated, weight[2:]]).flatten(0, 2), torch.cat([shifted, bias[2:]]).flatten()
+            return folded, torch.cat([shifted, bias[2:]]).flatten()
 
     @torch.no_grad()
     def tie_keys_to_queries(self) -> None:

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from performer_string.feature_maps.random import check_draw, versions
 from performer_string.layers.attention import SelfAttention
@@ -47,6 +48,26 @@ def mlp_width(width: int, ratio: float) -> int:
     return hidden
 
 
+class MLP(nn.Sequential):
+    """A linear layer, GELU, and a linear layer, with dropout after each.
+
+    Args:
+        width: of the tokens.
+        hidden: width between the two layers.
+        dropout: rate.
+    """
+
+    def __init__(self, width: int, hidden: int, dropout: float = 0.0):
+        super().__init__(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+        self.dropout = dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not (self.dropout and self.training):
+            return cast(Tensor, super().forward(x))
+        first, activation, second = self
+        return F.dropout(second(F.dropout(activation(first(x)), self.dropout)), self.dropout)
+
+
 class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)). Tokens [B, N, D].
 
@@ -56,23 +77,33 @@ class Block(nn.Module):
         mlp_ratio: hidden width of the MLP over D.
         drop_path: rate of stochastic depth.
         norm_eps: of the layer norms.
+        dropout: rate within and after the MLP, and after attention.
 
     Raises:
         ValueError: a ratio that gives an MLP of width 0.
     """
 
     def __init__(
-        self, attention: SelfAttention, width: int, mlp_ratio: float, drop_path: float, norm_eps: float = 1e-5
+        self,
+        attention: SelfAttention,
+        width: int,
+        mlp_ratio: float,
+        drop_path: float,
+        norm_eps: float = 1e-5,
+        dropout: float = 0.0,
     ):
         super().__init__()
         hidden = mlp_width(width, mlp_ratio)
         self.norm1, self.norm2 = nn.LayerNorm(width, norm_eps), nn.LayerNorm(width, norm_eps)
         self.attention = attention
-        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
-        self.drop_path = DropPath(drop_path)
+        self.mlp = MLP(width, hidden, dropout)
+        self.drop_path, self.dropout = DropPath(drop_path), dropout
 
     def forward(self, x: Tensor, rotation: Rotation, layout: TokenLayout = EVERY_TOKEN) -> Tensor:
-        x = x + self.drop_path(self.attention(self.norm1(x), rotation, layout))
+        attended = self.attention(self.norm1(x), rotation, layout)
+        if self.dropout and self.training:
+            attended = F.dropout(attended, self.dropout)
+        x = x + self.drop_path(attended)
         return x + self.drop_path(self.mlp(self.norm2(x)))
 
 

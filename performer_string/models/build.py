@@ -81,8 +81,9 @@ def build_block(config: ViTConfig, layer: int, grid: tuple[int, ...], num_prefix
         max_temperature=c.max_temperature,
         log_n_scaling=math.prod(grid) + num_prefix if scales_logits else None,
         key_gate=c.key_gate,
+        qkv_bias=c.qkv_bias,
         locality=locality,
         values=values,
     )
     drop_path = c.drop_path * (layer / (depth - 1) if depth > 1 else 1.0)
-    return Block(attention, width, c.mlp_ratio, drop_path, c.norm_eps)
+    return Block(attention, width, c.mlp_ratio, drop_path, c.norm_eps, c.dropout)

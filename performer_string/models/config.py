@@ -22,6 +22,7 @@ VARIANTS: dict[str, dict[str, int]] = {
     "tiny": {"width": 192, "depth": 12, "num_heads": 3},  # DeiT-Ti, arXiv:2012.12877 table 1
     "small": {"width": 384, "depth": 12, "num_heads": 6},  # DeiT-S, the same
     "base": {"width": 768, "depth": 12, "num_heads": 12},  # ViT-B, arXiv:2010.11929 table 1
+    "large": {"width": 1024, "depth": 24, "num_heads": 16},  # ViT-L, the same
 }
 
 Pool = Literal["mean", "cls", "attention", "map"]
@@ -48,9 +49,9 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
         patch_size: a number or one for each axis.
         in_channels: of the images.
         num_classes: of the head; 0 for none, which leaves the pooled features.
-        variant: micro, tiny, small or base, for those of width, depth and num_heads that are not given; tiny unless
-            given. It is None once it has filled them in. Sizes that are all those of another variant count as not
-            given, so that `dataclasses.replace(config, variant=...)` works.
+        variant: micro, tiny, small, base or large, for those of width, depth and num_heads that are not given; tiny
+            unless given. It is None once it has filled them in. Sizes that are all those of another variant count as
+            not given, so that `dataclasses.replace(config, variant=...)` works.
         width: D.
         depth: number of blocks.
         num_heads: H.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from performer_string.bias import LOCALITIES
 from performer_string.feature_maps import FEATURE_MAPS
@@ -54,6 +54,7 @@ class AttentionConfig:
             such a map go without.
         mimetic_init: the projection of the keys starts as a copy of that of the queries, so that a token first attends
             to similar ones and, by the rotation, near it (arXiv:2305.09828).
+        qkv_bias: whether the projections of queries, keys and values have a bias.
     """
 
     attention: list[str] | str = "linear"
@@ -64,6 +65,7 @@ class AttentionConfig:
     key_gate: bool = False
     log_n_scaling: bool = False
     mimetic_init: bool = False
+    qkv_bias: bool = True
 
     def check_attention(self) -> None:
         """Raise a ValueError for names, options and values out of range."""
@@ -91,6 +93,8 @@ class PositionConfig:
         encoding_options: of the encoding.
         share_layers: one set of generators for all layers instead of one for each.
         positions: `extrapolate` (spacing preserved) or `interpolate` (squeezed into the training grid).
+        position_unit: `patch`, or `image`, in which a training image reaches from 0 to 1 and a larger one beyond, as in
+            the code of LieRE. Frequencies are then in radians per image. Distance decays stay in patches.
         position_grid: the training grid, in patches along each axis: that of `image_size` unless given. A model that
             is trained on at another size with the positions and log N of its weights needs it.
         centred: positions relative to their mean. `absolute` has a vector for each patch of the training grid; it is
@@ -101,6 +105,7 @@ class PositionConfig:
     encoding_options: dict[str, Any] = field(default_factory=dict)
     share_layers: bool = False
     positions: PositionMode = "extrapolate"
+    position_unit: Literal["patch", "image"] = "patch"
     position_grid: list[int] | None = None
     centred: bool = False
 
@@ -112,6 +117,7 @@ class PositionConfig:
         """
         check_part("encoding", "encoding_options", self.encoding, ENCODINGS, self.encoding_options)
         check_position_mode(self.positions)
+        lookup("unit of positions", self.position_unit, dict.fromkeys(("patch", "image")))
         grid = self.position_grid
         if grid is not None and (len(grid) != axes or min(grid) < 1):
             raise ValueError(f"position_grid has to hold {axes} positive numbers of patches, not {grid}.")
@@ -169,16 +175,20 @@ class RegularisationConfig:
 
     Attributes:
         drop_path: stochastic depth (arXiv:1603.09382), growing linearly to this rate at the last block.
+        dropout: rate (arXiv:1207.0580) at the embedding, within and after the MLP, and after attention's projection;
+            0.1 in LieRE (arXiv:2406.10322, appendix B.1).
         norm_eps: of the layer norms; many pretrained models have 1e-6.
         seed: of the random features.
     """
 
     drop_path: float = 0.0
+    dropout: float = 0.0
     norm_eps: float = 1e-5
     seed: int = 0
 
     def check_regularisation(self) -> None:
         """Raise a ValueError for values out of range."""
         check_positive("norm_eps", self.norm_eps)
-        if not 0 <= self.drop_path < 1:
-            raise ValueError(f"drop_path has to lie in [0, 1), not {self.drop_path}.")
+        for name in ("drop_path", "dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} has to lie in [0, 1), not {getattr(self, name)}.")

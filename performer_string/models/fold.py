@@ -42,7 +42,7 @@ def fold(model: ViT) -> ViT:
     if not all(attention.is_foldable() for attention in model.attentions()):
         raise ValueError(
             "fold needs plain projections of queries and keys, and one of this model has an adapter, a "
-            "parametrization, pruning or a hook, quantised weights, or no bias: merge or remove it first, and fold "
+            "parametrization, pruning or a hook, or quantised weights: merge or remove it first, and fold "
             "before you quantise."
         )
     projections = [x for attention in model.attentions() for x in attention.qkv.parameters()]
@@ -54,6 +54,7 @@ def fold(model: ViT) -> ViT:
     for attention, layer_basis in zip(folded.attentions(), bases, strict=True):
         weight, bias = attention.fold(layer_basis)
         attention.qkv.weight.copy_(weight)
-        attention.qkv.bias.copy_(bias)
+        if bias is not None:
+            attention.qkv.bias.copy_(bias)
     cast(SeparableEncoding, folded.encoding).is_folded = True
     return folded

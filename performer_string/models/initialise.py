@@ -29,7 +29,8 @@ def initialise(model: ViT, stream: int) -> None:
         if isinstance(module, nn.Linear):
             with seeded(stream, name):
                 nn.init.trunc_normal_(module.weight, std=0.02)
-            nn.init.zeros_(module.bias)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
     if model.prefix is not None:
         with seeded(stream, "prefix"):
             nn.init.normal_(model.prefix, std=0.02)

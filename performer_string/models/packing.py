@@ -58,7 +58,7 @@ def packed_stem(vit: ViT, images: Sequence[Tensor]) -> tuple[Tensor, list[Rotati
     centred = [layouts[grid].centred_positions() for grid in grids]  # [P + N_i, C] each
     pixels = torch.cat([patchify(image[None], vit.patch) for image in images], dim=1)  # [1, sum of N_i, channels p q]
     x = vit.embed(pixels.to(vit.norm.weight.dtype))
-    embedding = vit.encoding.embedding(torch.cat([positions[vit.num_prefix :] for positions in centred]))
+    embedding = vit.encoding.embedding(vit.in_units(torch.cat([positions[vit.num_prefix :] for positions in centred])))
     x = x if embedding is None else x + embedding.to(x.dtype)
     lengths = [len(positions) for positions in centred]
     if vit.prefix is not None:

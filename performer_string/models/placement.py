@@ -85,5 +85,11 @@ class Placement:
 
     def rotations(self, layout: TokenLayout) -> list[Rotation]:
         """Return the rotation of each layer; prefix tokens are at the origin."""
-        rotations = self.encoding.by_layer(layout.centred_positions())
+        rotations = self.encoding.by_layer(self.in_units(layout.centred_positions()))
         return rotations * len(self.blocks) if len(rotations) == 1 else rotations
+
+    def in_units(self, positions: Tensor) -> Tensor:
+        """Return positions [..., N, C] in the unit of the encoding: patches, or the extent of a training image."""
+        if self.config.position_unit == "patch":
+            return positions
+        return as_floating(positions) / positions.new_tensor([max(1, cells - 1) for cells in self.train_grid])

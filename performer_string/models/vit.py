@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from performer_string.bias import RelativeBias
@@ -57,6 +58,8 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
             raise ValueError(f"the width {width} is not divisible by {heads} heads.")
         self.patch, image_size = patch_and_image(c.patch_size, c.image_size)
         self.train_grid = tuple(c.position_grid) if c.position_grid is not None else self.grid(*image_size)
+        if c.position_unit == "image" and c.encoding == "absolute":
+            raise ValueError("absolute has a vector for each patch: position_unit has to be patch.")
         self.num_prefix = c.registers + (c.pool == "cls")
         self.grad_checkpointing = False
         self.rotation_cache = TensorCache(2)  # of the latest two grids; LieRE has N x d x d for each layer
@@ -138,10 +141,12 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         if patch_mask is not None:  # padding may hold anything, NaN too, which no weight of zero would remove
             pixels = pixels.masked_fill(~patch_mask[..., None], 0.0)
         x = self.embed(pixels)  # [B, N, D]
-        embedding = self.encoding.embedding(layout.centred_positions()[..., self.num_prefix :, :])
+        embedding = self.encoding.embedding(self.in_units(layout.centred_positions()[..., self.num_prefix :, :]))
         x = x if embedding is None else x + embedding.to(x.dtype)
         if self.prefix is not None:
             x = torch.cat([self.prefix.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)  # [B, P + N, D]
+        if self.training and self.config.dropout:
+            x = F.dropout(x, self.config.dropout)
         if positions is None and layout.centre is None:
             key = (grid, x.device, x.dtype)
             return x, self.rotation_cache.get(key, lambda: self.rotations(layout)), layout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from performer_string.position.base import Sizes, resolve_block_size
 from performer_string.position.block_rotation import block_diagonal
 from performer_string.position.frequencies import mixed_frequencies
 from performer_string.position.separable import SeparableEncoding
+from performer_string.utils.registry import lookup
 
 
 def fourier_basis(block_size: int, blocks: int) -> Tensor:
@@ -50,6 +52,17 @@ def sine_matrix(block_size: int) -> Tensor:
     return 2 * torch.sin(2 * math.pi * k[:, None] * k / block_size)
 
 
+# What C starts from, for a shape and the head width d; None for the frequencies of RoPE-Mixed. The guide to
+# Circulant-STRING for Performers has zero, normal and xavier in its section 8.1, and small in its code, section 11.
+STARTS: dict[str, Callable[[tuple[int, ...], int], Tensor] | None] = {
+    "rope-mixed": None,
+    "zero": lambda shape, d: torch.zeros(shape),
+    "normal": lambda shape, d: torch.randn(shape) * d**-0.5,
+    "xavier": lambda shape, d: (2 * torch.rand(shape) - 1) * (3 / d) ** 0.5,
+    "small": lambda shape, d: torch.randn(shape) * 0.01,
+}
+
+
 class CirculantSTRING(SeparableEncoding):
     """Circulant-STRING, L_k = C_k - C_k^T with C_k block-circulant, hence R(r) = F Rot(Omega r) F^T.
 
@@ -61,7 +74,9 @@ class CirculantSTRING(SeparableEncoding):
         sizes: of the attention that the encoding serves.
         block_size: size b, from 3 (4 in the papers) to d, a divisor of d; d by default. Each block has (b - 1) // 2
             planes, so that one or two of its b dimensions are not rotated.
-        base: the initial frequencies are those of RoPE-Mixed with this base.
+        start: `rope-mixed` for the frequencies of RoPE-Mixed; or what C starts from: `zero`, which rotates nothing,
+            `normal` for N(0, 1 / d), `xavier` for the uniform distribution of that variance, `small` for N(0, 0.01^2).
+        base: of the frequencies of RoPE-Mixed.
         share_heads: one set of parameters per layer instead of one per head.
 
     Raises:
@@ -76,16 +91,23 @@ class CirculantSTRING(SeparableEncoding):
         sizes: Sizes,
         *,
         block_size: int | None = None,
+        start: str = "rope-mixed",
         base: float = 10.0,
         share_heads: bool = False,
     ):
         super().__init__(sizes, share_heads=share_heads)
+        draw = lookup("start of circulant-string", start, STARTS)
         b = resolve_block_size("circulant-string", sizes.head_dim, block_size, 3)
         self.block_size, self.blocks = b, sizes.head_dim // b
         sines = sine_matrix(b)
-        omega = mixed_frequencies(self.parameter_heads, self.blocks * len(sines), sizes.coord_dim, base)
-        omega = omega.unflatten(-1, (self.blocks, -1))  # [H, C, blocks, p]
-        self.coefficients = nn.Parameter(omega @ sines.to(omega) / b)  # a = M^T omega / b, rows
+        if draw is None:
+            omega = mixed_frequencies(self.parameter_heads, self.blocks * len(sines), sizes.coord_dim, base)
+            omega = omega.unflatten(-1, (self.blocks, -1))  # [H, C, blocks, p]
+            a = omega @ sines.to(omega) / b  # a = M^T omega / b, rows
+        else:
+            c = draw((self.parameter_heads, sizes.coord_dim, self.blocks, b), sizes.head_dim)
+            a = (c[..., 1:] - c[..., 1:].flip(-1))[..., : len(sines)]  # a_j = c_j - c_(b-j)
+        self.coefficients = nn.Parameter(a)
         self.register_computed_buffers()
 
     def computed_buffers(self) -> dict[str, Tensor]:

@@ -29,7 +29,9 @@ def num_planes(head_dim: int, family: str) -> int:
     return head_dim // 2
 
 
-def axial_frequencies(planes: int, coord_dim: int, base: float, dtype: torch.dtype | None = None) -> Tensor:
+def axial_frequencies(
+    planes: int, coord_dim: int, base: float, dtype: torch.dtype | None = None, inclusive: bool = False
+) -> Tensor:
     """Return the frequencies of axial RoPE, where each plane rotates with one axis.
 
     The n planes of an axis have the frequencies base^(-t / n), t = 0 .. n - 1. Where the planes cannot be divided
@@ -40,6 +42,7 @@ def axial_frequencies(planes: int, coord_dim: int, base: float, dtype: torch.dty
         coord_dim: dimension C of the positions.
         base: base of the geometric sequence.
         dtype: of the result; torch's default type if None.
+        inclusive: base^(-t / (n - 1)) instead, whose last one is 1 / base.
 
     Returns:
         Omega, [1, C, P], in radians per patch.
@@ -53,7 +56,7 @@ def axial_frequencies(planes: int, coord_dim: int, base: float, dtype: torch.dty
     omega, start = torch.zeros(1, coord_dim, planes, dtype=torch.float64), 0
     for axis in range(coord_dim):
         n = planes // coord_dim + (axis < planes % coord_dim)
-        omega[0, axis, start : start + n] = base ** (-torch.arange(n, dtype=torch.float64) / n)
+        omega[0, axis, start : start + n] = base ** (-torch.arange(n, dtype=torch.float64) / max(1, n - inclusive))
         start += n
     return omega.to(dtype or torch.get_default_dtype())
 

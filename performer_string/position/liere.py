@@ -10,6 +10,7 @@ from performer_string.position.block_rotation import BlockRotation, block_diagon
 from performer_string.position.matrix_exponential import chunked_exponential_of_combination
 from performer_string.position.rotation import Rotation
 from performer_string.utils.dtype import full_precision
+from performer_string.utils.registry import lookup
 
 
 class LieRE(Encoding):
@@ -25,8 +26,10 @@ class LieRE(Encoding):
     Args:
         sizes: of the attention that the encoding serves.
         block_size: size b, from 2 to d, a divisor of d; d by default.
+        start: `normal`, or `uniform`, which is LieRE's (appendix C, with an init_scale of 2 pi and, in its code, the
+            unit of positions `image`).
         init_scale: entries of A start with standard deviation init_scale / sqrt(b). The largest initial frequency is
-            then about twice init_scale, in radians per patch.
+            then about twice init_scale, in radians per patch. Under `uniform` they start between 0 and init_scale.
         share_heads: one set of parameters per layer instead of one per head.
 
     Raises:
@@ -38,6 +41,7 @@ class LieRE(Encoding):
         sizes: Sizes,
         *,
         block_size: int | None = None,
+        start: str = "normal",
         init_scale: float = 0.5,
         share_heads: bool = False,
     ):
@@ -45,7 +49,9 @@ class LieRE(Encoding):
         b = resolve_block_size("liere", sizes.head_dim, block_size, 2)
         self.block_size = b
         shape = (sizes.parameter_heads(share_heads), sizes.coord_dim, sizes.head_dim // b, b * (b - 1) // 2)
-        self.entries = nn.Parameter(torch.randn(shape) * init_scale / b**0.5)
+        lookup("start of liere", start, dict.fromkeys(("normal", "uniform")))
+        uniform = start == "uniform"
+        self.entries = nn.Parameter(init_scale * (torch.rand(shape) if uniform else torch.randn(shape) / b**0.5))
 
     def skew(self) -> Tensor:
         """Return the blocks of A, [parameter heads, C, d / b, b, b], in float32 or better."""

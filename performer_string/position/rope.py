@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor, nn
 
 from performer_string.position.base import Sizes
 from performer_string.position.frequencies import axial_frequencies, mixed_frequencies, num_planes, plane_generators
 from performer_string.position.separable import SeparableEncoding
+from performer_string.utils.registry import lookup
 
 
 class RoPE(SeparableEncoding):
@@ -24,6 +27,7 @@ class RoPE(SeparableEncoding):
     """
 
     name = "rope"
+    inclusive = False  # whether the slowest plane of an axis has the frequency 1 / base
     omega: Tensor
 
     def __init__(
@@ -39,7 +43,7 @@ class RoPE(SeparableEncoding):
     def computed_buffers(self) -> dict[str, Tensor]:
         """Return Omega, [1, C, P], in radians per patch."""
         planes = num_planes(self.head_dim, self.name)
-        return {"omega": axial_frequencies(planes, self.coord_dim, self.base, torch.float64)}
+        return {"omega": axial_frequencies(planes, self.coord_dim, self.base, torch.float64, self.inclusive)}
 
     def frequencies(self) -> Tensor:
         """Return Omega, [1, C, P], in radians per patch."""
@@ -59,6 +63,8 @@ class VisionLLaMA(RoPE):
     Args:
         sizes: of the attention that the encoding serves.
         base: base of the geometric sequence of frequencies.
+        frequencies: `chu`, those of the source; or `liere`, those of LieRE's code, exp(-4 t / (n - 1)), which it takes
+            with positions in the unit `image`: at most a radian across a training image.
 
     Raises:
         ValueError: as of `RoPE`.
@@ -71,8 +77,11 @@ class VisionLLaMA(RoPE):
         sizes: Sizes,
         *,
         base: float = 10000.0,
+        frequencies: str = "chu",
     ):
-        super().__init__(sizes, base=base)
+        lookup("frequencies of visionllama", frequencies, dict.fromkeys(("chu", "liere")))
+        self.inclusive = frequencies == "liere"
+        super().__init__(sizes, base=math.exp(4) if self.inclusive else base)
 
 
 class RoPEMixed(SeparableEncoding):
@@ -83,6 +92,9 @@ class RoPEMixed(SeparableEncoding):
     Args:
         sizes: of the attention that the encoding serves.
         base: base of the initial frequencies.
+        start: `mixed` for these; or `uniform` for frequencies between 0 and init_scale, by which LieRE compares it
+            (arXiv:2406.10322, section 5: LieRE with blocks of 2).
+        init_scale: of `uniform`, 2 pi in LieRE.
         share_heads: one set of parameters per layer instead of one per head.
 
     Raises:
@@ -94,11 +106,18 @@ class RoPEMixed(SeparableEncoding):
         sizes: Sizes,
         *,
         base: float = 10.0,
+        start: str = "mixed",
+        init_scale: float = 2 * math.pi,
         share_heads: bool = False,
     ):
         super().__init__(sizes, share_heads=share_heads)
         planes = num_planes(sizes.head_dim, "rope-mixed")
-        self.omega = nn.Parameter(mixed_frequencies(self.parameter_heads, planes, sizes.coord_dim, base))
+        lookup("start of rope-mixed", start, dict.fromkeys(("mixed", "uniform")))
+        if start == "uniform":
+            omega = init_scale * torch.rand(self.parameter_heads, sizes.coord_dim, planes)
+        else:
+            omega = mixed_frequencies(self.parameter_heads, planes, sizes.coord_dim, base)
+        self.omega = nn.Parameter(omega)
 
     def frequencies(self) -> Tensor:
         """Return Omega, [parameter_heads, C, P], in radians per patch."""

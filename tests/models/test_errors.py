@@ -155,7 +155,6 @@ STANDS_FOR_IT = {
     "adapter": lambda attention: setattr(attention, "qkv", Adapter(attention.qkv)),
     "hook": lambda attention: attention.qkv.register_forward_hook(lambda module, given, out: out * 2),
     "forward": lambda attention: setattr(attention.qkv, "forward", lambda x, of=attention.qkv.forward: 2 * of(x)),
-    "no bias": lambda attention: setattr(attention, "qkv", nn.Linear(24, 72, bias=False)),
 }
 
 

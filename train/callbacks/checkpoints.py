@@ -59,6 +59,10 @@ class MovableCheckpoint(ModelCheckpoint):
     def __init__(self, directory: Path):
         super().__init__(directory, "best", "val/accuracy", mode="max", enable_version_counter=False)
 
+    def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.limit_val_batches != 0:  # else no model is known to be better than another
+            super().on_train_epoch_end(trainer, pl_module)
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         def here(path: str) -> str:
             return str(Path(str(self.dirpath)) / Path(path).name) if path else path

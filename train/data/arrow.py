@@ -1,6 +1,6 @@
 """The arrow task: find the letter Y, and say which way the arrow points that lies where the base of the Y points.
 
-An open generator for the synthetic task of LieRE (arXiv:2406.10322, section 5.5), which was never released. A grid of
+An open generator for the synthetic task of LieRE (arXiv:2406.10322, section 5.2), which was never released. A grid of
 12-pixel cells holds arrows and letters at random cells. One letter is a Y turned to one of four sides, and one arrow
 lies where its base points: the class is that arrow's direction. A model has to compare positions, and a larger image
 has more cells, not bigger ones. `python -m train.data.arrow` draws a contact sheet, and with `--example N` writes one

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,12 +18,20 @@ def padding_of(size: Sequence[int]) -> int:
     return max(1, size[0] // 8)
 
 
-AUGMENTATIONS = {
-    "pad-crop": lambda size: v2.RandomCrop(size, padding=padding_of(size)),
-    "resized-crop": lambda size: v2.RandomResizedCrop(size, scale=(0.35, 1.0), antialias=True),
-    "flip": lambda size: v2.RandomHorizontalFlip(),
-    "rand-augment": lambda size: v2.RandAugment(),
-    "erase": lambda size: v2.RandomErasing(p=0.25),
+class AugmentationOptions(Protocol):
+    """What augmentations are built from: the training size [height, width] and their options."""
+
+    size: list[int]
+    crop_scale: float
+    rand_augment: list[int]
+
+
+AUGMENTATIONS: dict[str, Callable[[AugmentationOptions], v2.Transform]] = {
+    "pad-crop": lambda data: v2.RandomCrop(data.size, padding=padding_of(data.size)),
+    "resized-crop": lambda data: v2.RandomResizedCrop(data.size, scale=(data.crop_scale, 1.0), antialias=True),
+    "flip": lambda data: v2.RandomHorizontalFlip(),
+    "rand-augment": lambda data: v2.RandAugment(*data.rand_augment),
+    "erase": lambda data: v2.RandomErasing(p=0.25),
 }
 
 

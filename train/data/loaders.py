@@ -43,6 +43,10 @@ class Loaders(L.LightningDataModule):
         """Return the images of an epoch of training, augmented."""
         raise NotImplementedError
 
+    def validates(self) -> bool:
+        """Return whether images are held out for validation."""
+        return True
+
     def held_out(self, split: str, size: tuple[int, int], images: int = 0) -> Dataset[tuple[Tensor, int]]:
         """Return the validation or test set at a size."""
         raise NotImplementedError
@@ -80,6 +84,8 @@ class Loaders(L.LightningDataModule):
 
     def val_dataloader(self) -> list[DataLoader[Any]]:
         """Return a loader for each size; images that are kept in memory are read once."""
+        if not self.validates():
+            return []
         if not self.in_memory:
             return [self.loader(self.held_out("val", size)) for size in self.sizes()]
         if self._held is None:

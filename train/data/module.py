@@ -43,11 +43,14 @@ class ImageData(Loaders):
             for all.
         train_fraction: share of them, and of each class the same, 1 for all. A smaller share lies within a larger one.
         val_size: images of the validation and test sets of a generated task.
-        val_fraction: share of the training set held out for validation; the test set is for `test` and `eval` only.
+        val_fraction: share of the training set held out for validation, 0 to train on all of it without validation; the
+            test set is for `test` and `eval` only.
         test_fraction: share of each class of a `folder` without folders train and test, root/CLASS/IMAGE, that is
             tested on, the same in all runs; 0 for a folder that is split.
         resolutions: further sizes that each validation is repeated at, like 168 or 96x128 (height x width).
         augment: any of pad-crop, resized-crop, flip, rand-augment, erase; in this order.
+        crop_scale: least area of a resized-crop, as a share of the image; the largest is the image.
+        rand_augment: number and strength, 0 to 30, of the operations of rand-augment (arXiv:1909.13719).
         workers: processes that prepare data; 0 for none.
         in_memory: decode stored images once and keep them as uint8 at the size of the training, or of a validation. A
             batch is then taken, cropped and flipped at once, many times faster. `augment` takes pad-crop and flip.
@@ -73,6 +76,8 @@ class ImageData(Loaders):
     test_fraction: float = 0.0
     resolutions: list[int | str] = field(default_factory=list)
     augment: list[str] = field(default_factory=list)
+    crop_scale: float = 0.35
+    rand_augment: list[int] = field(default_factory=lambda: [2, 9])
     workers: int = 1
     in_memory: bool = False
     grey: bool = False
@@ -104,13 +109,17 @@ class ImageData(Loaders):
                 f"in_memory is for stored images, with an augment of {' and '.join(BATCHED)} at most, not for "
                 f"{self.source} with {', '.join(self.augment) or 'none'}. Leave it out, and take more workers."
             )
-        if not 0 < self.val_fraction < 1:
-            raise ValueError(f"val_fraction has to lie between 0 and 1, not {self.val_fraction}.")
         if not 0 < self.train_fraction <= 1 or (self.train_fraction < 1 and self.task is not None):
             raise ValueError(
                 f"train_fraction is a share of stored images, above 0 and at most 1, not {self.train_fraction} of "
                 f"{self.source}."
             )
+        if not 0 <= self.val_fraction < 1:
+            raise ValueError(f"val_fraction is a share in [0, 1), 0 for no validation, not {self.val_fraction}.")
+        if not 0 < self.crop_scale <= 1:
+            raise ValueError(f"crop_scale is a share of the image in (0, 1], not {self.crop_scale}.")
+        if len(self.rand_augment) != 2 or self.rand_augment[0] < 1 or not 0 <= self.rand_augment[1] <= 30:
+            raise ValueError(f"rand_augment has to be [operations, strength up to 30], not {self.rand_augment}.")
         if self.test_fraction and (self.source != "folder" or not 0 < self.test_fraction < 1):
             raise ValueError(
                 f"test_fraction splits a source `folder` that is not split, by a share between 0 and 1, not "
@@ -184,6 +193,10 @@ class ImageData(Loaders):
                 self._splits.check_checkpoint(self._trained)
         return self._splits
 
+    def validates(self) -> bool:
+        """Return whether images are held out for validation: always, unless `val_fraction` is 0."""
+        return self.task is not None or self.val_fraction > 0
+
     def majority_accuracy(self, split: str) -> float:
         """Return the accuracy of the majority baseline: that of a generated task, or the most frequent class."""
         if self.task is not None:
@@ -222,7 +235,7 @@ class ImageData(Loaders):
             return GeneratedDataset(self.task, self.size[0], self.train_size, "train", self.seed)
         self.setup()
         resize = [] if "resized-crop" in self.augment else [Cover((self.size[0], self.size[1]))]
-        augment = [] if self.in_memory else [AUGMENTATIONS[name](tuple(self.size)) for name in self.augment]
+        augment = [] if self.in_memory else [AUGMENTATIONS[name](self) for name in self.augment]
         return self._images(self.splits().train, self.train_indices(), *resize, *augment)
 
     def train_indices(self) -> Tensor:

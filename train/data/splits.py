@@ -109,7 +109,7 @@ class ImageSplits:
     def parts(self) -> tuple[Tensor, Tensor]:
         """Indices of the training images to train on, in one fixed random order, and of those that are held out."""
         order = shuffled(len(self.train))
-        count = max(1, round(len(order) * self.val_fraction))
+        count = max(1, round(len(order) * self.val_fraction)) if self.val_fraction else 0
         return order[count:], order[:count]
 
     def held_out(self, split: str) -> tuple[Any, Tensor]:

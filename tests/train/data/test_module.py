@@ -119,7 +119,7 @@ def test_missing_files_name_source_and_place(source, tmp_path):
     [
         ({"source": "cifar"}, "unknown data source 'cifar'. Did you mean 'cifar10"),
         ({"augment": ["flipp"]}, "unknown augmentation 'flipp'. Did you mean 'flip'"),
-        ({"val_fraction": 0.0}, "val_fraction has to lie between 0 and 1"),
+        ({"val_fraction": 1.0}, "val_fraction is a share in"),
         ({"batch_size": 0}, "have to be positive"),
         ({"source": "folder", "augment": ["pad-crop", "resized-crop"]}, "augment takes one of them"),
     ],
@@ -160,13 +160,17 @@ def test_loaders_of_a_folder_are_of_its_splits(folder):
 
 
 def test_augmentations_match_names():
+    options = ImageData("cifar10", size=[8, 8], crop_scale=0.5, rand_augment=[3, 14])
     image = torch.arange(64, dtype=torch.uint8).reshape(1, 8, 8)
-    flipped = {tuple(AUGMENTATIONS["flip"]((8, 8))(image).flatten().tolist()) for _ in range(50)}
+    flipped = {tuple(AUGMENTATIONS["flip"](options)(image).flatten().tolist()) for _ in range(50)}
     assert flipped == {tuple(image.flatten().tolist()), tuple(image.flip(-1).flatten().tolist())}
     padded = torch.nn.functional.pad(image + 1, (1, 1, 1, 1))  # by an eighth
     places = {tuple(padded[:, i : i + 8, j : j + 8].flatten().tolist()) for i in range(3) for j in range(3)}
-    cropped = {tuple(AUGMENTATIONS["pad-crop"]((8, 8))(image + 1).flatten().tolist()) for _ in range(300)}
+    cropped = {tuple(AUGMENTATIONS["pad-crop"](options)(image + 1).flatten().tolist()) for _ in range(300)}
     assert cropped == places
+    assert AUGMENTATIONS["resized-crop"](options).scale == (0.5, 1.0)
+    drawn = AUGMENTATIONS["rand-augment"](options)
+    assert (drawn.num_ops, drawn.magnitude) == (3, 14)
 
 
 def test_constants_of_the_sources():

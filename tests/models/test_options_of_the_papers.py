@@ -1,0 +1,113 @@
+"""Options that the source papers name: dropout, projections without bias, the unit of positions, starts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from performer_string import ViT, ViTConfig, build_encoding, fold, grid_positions
+
+SMALL = {"image_size": 16, "patch_size": 4, "in_channels": 3, "num_classes": 5, "width": 24, "depth": 2, "num_heads": 2}
+
+
+def small(**changes) -> ViT:
+    """A model of large queries and keys, in which positions matter."""
+    torch.manual_seed(0)
+    model = ViT(ViTConfig(**{**SMALL, **changes}))
+    with torch.no_grad():
+        for attention in model.attentions():
+            attention.qkv.weight.mul_(30)
+    return model
+
+
+def test_dropout_is_at_the_embedding_in_the_mlp_and_after_attention(monkeypatch):
+    """Counted by width: the embedding, and in each of two blocks attention, the MLP's inner and its outer layer."""
+    model, images = small(dropout=0.25, pool="cls"), torch.randn(2, 3, 16, 16)
+    plain = F.dropout
+    seen = []
+    monkeypatch.setattr(F, "dropout", lambda x, p, *rest: seen.append((p, x.shape[-1])) or plain(x, p, *rest))
+    model(images)
+    assert seen == [(0.25, 24)] + 2 * [(0.25, 24), (0.25, 96), (0.25, 24)]
+    seen.clear()
+    evaluated = model.eval()(images)
+    assert not seen
+    torch.testing.assert_close(evaluated, small(pool="cls").eval()(images))  # the same weights and names
+
+
+def test_projections_without_bias_fold_and_equal_a_bias_of_zero():
+    free, biased = small(qkv_bias=False).eval(), small().eval()
+    assert all(attention.qkv.bias is None for attention in free.attentions())
+    images = torch.randn(2, 3, 16, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(free(images), biased(images))
+        torch.testing.assert_close(fold(free)(images), free(images), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("size", [16, 32])
+def test_unit_of_an_image_divides_positions(size):
+    """A training image reaches from 0 to 1, and one of twice the patches to 7 / 3."""
+    model, images = small(position_unit="image", attention="softmax").eval(), torch.randn(1, 3, size, size)
+    patches = small(attention="softmax").eval()
+    patches.load_state_dict(model.state_dict())
+    positions = grid_positions((size // 4, size // 4)) / 3
+    assert positions.max() == pytest.approx(1.0 if size == 16 else 7 / 3)
+    with torch.no_grad():
+        torch.testing.assert_close(model(images), patches(images, positions), rtol=1e-4, atol=1e-5)
+        assert (model(images) - patches(images)).abs().max() > 1e-4
+        packed = model([images[0], images[0]])
+    torch.testing.assert_close(packed, model(images).expand(2, -1), rtol=1e-4, atol=1e-5)
+
+
+def test_unit_of_an_image_has_no_meaning_for_a_table():
+    with pytest.raises(ValueError, match="position_unit has to be patch"):
+        small(position_unit="image", encoding="absolute")
+
+
+def test_large_variant_is_that_of_vit():
+    config = ViTConfig(variant="large")
+    assert (config.width, config.depth, config.num_heads) == (1024, 24, 16)
+
+
+@pytest.mark.parametrize(("start", "deviation"), [("zero", 0.0), ("normal", 0.125), ("xavier", 0.125), ("small", 0.01)])
+def test_starts_of_the_circulant(start, deviation):
+    """C - C^T has twice the variance of C, whose entries are the source's: the document's sections 8.1 and 11."""
+    encoding = build_encoding("circulant-string", head_dim=64, num_heads=64, coord_dim=2, block_size=16, start=start)
+    entries = encoding.coefficients.detach()
+    assert float(entries.square().mean().sqrt()) == pytest.approx(deviation * math.sqrt(2), rel=0.05)
+    positions = torch.rand(5, 2)
+    if start == "zero":
+        torch.testing.assert_close(encoding(positions).matrix(), torch.eye(64).expand(64, 5, 64, 64))
+
+
+def test_zero_start_leaves_a_model_as_it_is():
+    """What fine-tuning from a model without rotations needs (the document's section 14.1)."""
+    images = torch.randn(2, 3, 16, 16)
+    none = small(encoding="none", attention="softmax").eval()
+    zero = small(encoding="circulant-string", encoding_options={"start": "zero"}, attention="softmax").eval()
+    with torch.no_grad():
+        torch.testing.assert_close(zero(images), none(images), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["liere", "rope-mixed"])
+def test_uniform_start_of_liere(name):
+    encoding = build_encoding(name, head_dim=32, num_heads=64, coord_dim=2, start="uniform", init_scale=2 * math.pi)
+    entries = torch.cat([p.detach().flatten() for p in encoding.parameters()])
+    assert entries.min() >= 0
+    assert entries.max() <= 2 * math.pi
+    assert float(entries.mean()) == pytest.approx(math.pi, rel=0.05)
+
+
+def test_frequencies_of_liere_for_visionllama():
+    encoding = build_encoding("visionllama", head_dim=64, num_heads=1, coord_dim=2, frequencies="liere")
+    expected = torch.exp(-4 * torch.linspace(0, 1, 16))
+    torch.testing.assert_close(encoding.omega[0, 0, :16].float(), expected)
+    torch.testing.assert_close(encoding.omega[0, 1, 16:].float(), expected)
+
+
+@pytest.mark.parametrize("name", ["circulant-string", "liere", "rope-mixed"])
+def test_unknown_start_names_those_that_are_known(name):
+    with pytest.raises(ValueError, match=r"start of .*Known: .*(zero|uniform)"):
+        build_encoding(name, head_dim=16, num_heads=2, coord_dim=2, start="nought")
