@@ -79,7 +79,7 @@ def test_the_outputs_are_those_of_a_vit():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"qkv_bias": True}, r"no argument 'qkv_bias'\. .*It takes the fields of ViTConfig, and img_size"),
+        ({"class_token": True}, r"no argument 'class_token'\. .*It takes the fields of ViTConfig, and img_size"),
         ({"drop_path_rates": 0.1}, "Did you mean 'drop_path_rate'"),
         (
             {"global_pool": "max"},
