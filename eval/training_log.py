@@ -9,8 +9,7 @@ import csv
 from pathlib import Path
 from typing import NamedTuple
 
-from train.loggers import SECONDS
-from train.run_folder import CURVES
+from train.run_folder import CURVES, SECONDS
 
 
 class Scalar(NamedTuple):

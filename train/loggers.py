@@ -15,8 +15,7 @@ from torch.utils.tensorboard import FileWriter
 from torch.utils.tensorboard.summary import hparams
 
 from performer_string.utils.files import write_aside
-
-SECONDS = "seconds"  # of training, without the pauses between an interruption and the next `resume`
+from train.run_folder import SECONDS
 
 
 class RunTensorBoard(TensorBoardLogger):

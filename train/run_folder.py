@@ -19,6 +19,7 @@ LOCK_VARIABLE = "PERFORMER_STRING_LOCK"  # in the environment of a run that a sw
 HISTORY = "history.jsonl"  # of the processes that have trained a run
 METRICS = "metrics.json"  # of validation at the end; without it a run is not finished
 CURVES = "metrics.csv"  # every metric of a run, a row for each step
+SECONDS = "seconds"  # of training, without the pauses between an interruption and the next `resume`
 SUMMARY = "summary.csv"  # of the runs of a sweep, beside their folders
 
 

@@ -12,7 +12,6 @@ from eval.plotting.axes import count_axis, plain_logarithm
 from eval.plotting.style import BLUE, GREY, VERMILLION, line_styles, panels
 from eval.report import Row, select, unique
 
-DRAWS = (1, 4, 16, 64, 256, 1024)  # of random features, that are averaged over
 NAMES = "name"  # the column that has labels
 VERDICTS = {
     "exact": "0",
@@ -22,6 +21,12 @@ VERDICTS = {
 }
 
 
+def draw_counts(rows: Sequence[Row]) -> list[int]:
+    """Return how many draws were averaged over, in ascending order, by the quantities `N draws` of rows."""
+    counted = (str(row["quantity"]).split() for row in rows)
+    return sorted({int(words[0]) for words in counted if words[-1] == "draws" and words[0].isdigit()})
+
+
 def summary(rows: Sequence[Row]) -> list[Row]:
     """Return a line for each name: its largest change, and what is expected."""
     lines: list[Row] = []
@@ -29,7 +34,8 @@ def summary(rows: Sequence[Row]) -> list[Row]:
         same = select(rows, part=part, name=name)
         if part == "features" and len(same) > 1:
             spread = {row["quantity"]: f"{row['value']:.2g}" for row in same}
-            few, many = f"{DRAWS[0]} draws", f"{DRAWS[-1]} draws"
+            draws = draw_counts(same)
+            few, many = f"{draws[0]} draws", f"{draws[-1]} draws"
             text = f"{spread[few]} with {few}, {spread[many]} with {many}; bias {spread['bias in standard errors']} se"
             lines.append({"what": part, "name": name, "relative change": text, "expected": "falls as 1/sqrt(draws)"})
             continue
@@ -74,11 +80,12 @@ def draw_changes(axis: Axes, rows: Sequence[Row], names: Sequence[str], what: st
 
 def draw_spread(axis: Axes, rows: Sequence[Row]) -> None:
     """Draw the spread of the estimates of each feature map over the number of draws."""
+    draws = draw_counts(rows)
     for name, style in line_styles(unique(rows, "name")).items():
-        axis.plot(DRAWS, [row["value"] for row in select(rows, name=name)], label=name, **style)
-    fall = [DRAWS[0] / n**0.5 for n in DRAWS]
-    axis.plot(DRAWS, fall, color=GREY, linewidth=0.8, label="1/sqrt(draws)")
-    count_axis(axis, DRAWS, "draws that are averaged over")
+        axis.plot(draws, [row["value"] for row in select(rows, name=name)], label=name, **style)
+    fall = [draws[0] / n**0.5 for n in draws]
+    axis.plot(draws, fall, color=GREY, linewidth=0.8, label="1/sqrt(draws)")
+    count_axis(axis, draws, "draws that are averaged over")
     axis.set(yscale="log", ylabel="relative change of the estimate under a move")
     plain_logarithm(axis.yaxis)
     axis.legend(loc="upper right", fontsize=6)

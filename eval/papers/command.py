@@ -12,14 +12,13 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from eval.argument_types import number_of_images, positive_int
-from eval.papers.listing import list_runs, list_tables
-from eval.papers.plan import Group, make_plan, select_groups
-from eval.papers.run_evaluation import run_evaluation
-from eval.papers.table_file import TableFile, find_table
-from eval.papers.training import missing_runs, train_missing
-from eval.papers.write import measure_table, show_table
+
+if TYPE_CHECKING:
+    from eval.papers.plan import Group
+    from eval.papers.table_file import TableFile
 
 OUT = "folder of the tables and their runs (default: runs/tables)"
 
@@ -56,6 +55,11 @@ def command_of(table: TableFile, options: argparse.Namespace) -> str:
 def run_command(options: argparse.Namespace, folder: Path) -> None:
     """Make one table, or list all."""
     from eval.cli import choose_device
+    from eval.papers.listing import list_runs, list_tables
+    from eval.papers.plan import make_plan, select_groups
+    from eval.papers.run_evaluation import run_evaluation
+    from eval.papers.table_file import find_table
+    from eval.papers.write import measure_table, show_table
 
     device = choose_device(options.device)
     out = (options.out or Path("runs/tables")).expanduser()
@@ -80,6 +84,7 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
 
 def train(table: TableFile, groups: Sequence[Group], runs: Path, options: argparse.Namespace) -> None:
     """Train what is missing, unless that is not wanted."""
+    from eval.papers.training import missing_runs, train_missing
     from train.sweep import default_threads
 
     missing = missing_runs(groups)
