@@ -15,6 +15,8 @@ from train.dry_run import open_images, quiet
 
 RANGE = {"min_lr": 1e-6, "max_lr": 1.0, "num_training_steps": 100}  # of --find_lr
 ROWS = 10  # of the printed curve
+FINDER = ("lightning", "LearningRateFinder")  # package and class
+WITHOUT_MEANING = {"update_attr": True, "attr_name": ""}  # options of the callback, with their defaults
 NO_RATE = "No rate found, of too few steps or losses that never fall. Give more images, a smaller batch or more steps."
 
 
@@ -79,20 +81,15 @@ def take_finder(trainer: Any) -> dict[str, Any] | None:
         The options as of `range_test`, or None where there is no finder.
     """
     callbacks = trainer.callbacks if isinstance(trainer.callbacks, list) else []
-    found = [each for each in callbacks if each.class_path.startswith("lightning.") and is_finder(each.class_path)]
+    names = (each.class_path.split(".") for each in callbacks)
+    found = [each for each, name in zip(callbacks, names, strict=True) if (name[0], name[-1]) == FINDER]
     if not found:
         return None
     trainer.callbacks = [each for each in callbacks if each not in found] or None
     options: dict[str, Any] = found[-1].init_args.as_dict()
-    names = {"update_attr": True, "attr_name": ""}
-    if any(options.pop(name, value) != value for name, value in names.items()):
+    if any(options.pop(name, value) != value for name, value in WITHOUT_MEANING.items()):
         raise ValueError(
             "LearningRateFinder sets model.optim.lr here: leave out update_attr and attr_name. --find_lr suggests a "
             "rate without setting it."
         )
     return options
-
-
-def is_finder(class_path: str) -> bool:
-    """Return whether a class is called as Lightning's callback."""
-    return class_path.rpartition(".")[2] == "LearningRateFinder"

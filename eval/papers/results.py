@@ -49,6 +49,7 @@ class Results:
     references: Mapping[str, str] = field(default_factory=dict)
     kept: dict[str, Any] = field(default_factory=dict)
     _models: dict[Path, tuple[Trained, str]] = field(default_factory=dict)
+    _logs: dict[Path, dict[str, Scalar]] = field(default_factory=dict)
     _values: dict[Any, Any] = field(default_factory=dict)
     _times: dict[Any, dict[tuple[str, str, str], list[float]]] = field(default_factory=dict)
 
@@ -107,7 +108,9 @@ class Results:
 
     def curve(self, run: Path, tag: str = "val/accuracy") -> Scalar | None:
         """Return what a run has logged of a scalar."""
-        return read_log(run).get(tag) if has_log(run) else None
+        if run not in self._logs:
+            self._logs[run] = read_log(run) if has_log(run) else {}
+        return self._logs[run].get(tag)
 
     def times(self, batch: int, folded: bool) -> dict[tuple[str, str, str], list[float]]:
         """Return the seconds of a forward pass of each group's model, all in turn, in each of several rounds.

@@ -193,6 +193,18 @@ ATTENTIONS: dict[str, type[AttentionBackend]] = {
 }
 
 
+def check_capable(attention: str, **wanted: bool) -> None:
+    """Raise a ValueError for what attention of a name does not have: performer-pytorch has no locality and no key gate.
+
+    Args:
+        attention: a name in `ATTENTIONS`.
+        wanted: options, and whether they are asked for.
+    """
+    missing = [name for name, is_wanted in wanted.items() if is_wanted]
+    if attention == "performer-pytorch" and missing:
+        raise ValueError(f'attention "performer-pytorch" has no {missing[0]}; use "linear" or "softmax".')
+
+
 def build_attention(
     name: str, *, head_dim: int, num_heads: int, feature_map: str, seed: int, feature_options: Mapping[str, Any]
 ) -> AttentionBackend:

@@ -7,6 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from performer_string.layers.block import MLP
 from performer_string.ops.layout import TokenLayout
 from performer_string.ops.softmax import attend_softmax
 from performer_string.utils.dtype import without_autocast
@@ -84,7 +85,7 @@ class MapPool(nn.Module):
         self.query = nn.Parameter(nn.init.trunc_normal_(torch.empty(width), std=width**-0.5))
         self.q, self.kv, self.out = nn.Linear(width, width), nn.Linear(width, 2 * width), nn.Linear(width, width)
         self.norm = nn.LayerNorm(width, norm_eps)
-        self.mlp = nn.Sequential(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
+        self.mlp = MLP(width, hidden)
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Pool tokens.

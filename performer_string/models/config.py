@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
+from performer_string.layers.backends import check_capable
 from performer_string.models.config_parts import (
     AttentionConfig,
     BiasConfig,
@@ -113,9 +114,8 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
         self.check_bias()
         self.check_values()
         self.check_regularisation()
-        if "performer-pytorch" in self.kinds_of_attention() and (self.locality is not None or self.key_gate):
-            missing = "locality" if self.locality is not None else "key_gate"
-            raise ValueError(f'attention "performer-pytorch" has no {missing}; use "linear" or "softmax".')
+        for name in self.kinds_of_attention():
+            check_capable(name, locality=self.locality is not None, key_gate=self.key_gate)
 
     def fill_in_sizes(self) -> None:
         """Take width, depth and num_heads from the variant where they are not given."""

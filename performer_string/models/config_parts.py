@@ -12,7 +12,7 @@ from performer_string.layers.backends import ATTENTIONS
 from performer_string.layers.values import VALUE_MAPS
 from performer_string.position import ENCODINGS
 from performer_string.position.grid import PositionMode, check_position_mode
-from performer_string.utils.registry import check_options, lookup
+from performer_string.utils.registry import check_named, check_options, lookup
 from performer_string.utils.renames import current_name
 from performer_string.utils.validation import check_positive
 
@@ -139,12 +139,9 @@ class BiasConfig:
 
     def check_bias(self) -> None:
         """Raise a ValueError for unknown names and options."""
+        check_named("a locality", self.locality, self.locality_options, LOCALITIES)
         if self.locality is not None:
             check_part("locality", "locality_options", self.locality, LOCALITIES, self.locality_options)
-        elif self.locality_options:
-            raise ValueError(
-                f"options of a locality, {self.locality_options}, but none is named. Known: {', '.join(LOCALITIES)}."
-            )
 
 
 @dataclass(kw_only=True)
@@ -161,12 +158,9 @@ class ValuesConfig:
 
     def check_values(self) -> None:
         """Raise a ValueError for unknown names and options."""
+        check_named("a value map", self.values, self.value_options, VALUE_MAPS)
         if self.values is not None:
             check_part("value map", "value_options", self.values, VALUE_MAPS, self.value_options)
-        elif self.value_options:
-            raise ValueError(
-                f"options of a value map, {self.value_options}, but none is named. Known: {', '.join(VALUE_MAPS)}."
-            )
 
 
 @dataclass(kw_only=True)

@@ -2,26 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 from torch import nn
 
 from performer_string.models.host_attention import HostGrid
 from performer_string.position.grid import PositionMode
-
-
-def check_options(part: str, name: str | None, options: Mapping[str, Any] | None) -> None:
-    """Raise a ValueError where a part has options and no name."""
-    if name is None and options:
-        raise ValueError(f"options of {part}, {dict(options)}, but none is named.")
-
-
-def check_backend(attention: str, wanted: Mapping[str, bool]) -> None:
-    """Raise a ValueError where attention has no such option: performer-pytorch has no locality and no key gate."""
-    missing = [name for name, is_wanted in wanted.items() if is_wanted]
-    if attention == "performer-pytorch" and missing:
-        raise ValueError(f'attention "performer-pytorch" has no {missing[0]}; use "linear" or "softmax".')
 
 
 def check_width(host: Any, place: int) -> None:

@@ -9,20 +9,14 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from performer_string.bias import build_locality
-from performer_string.layers.backends import build_attention
-from performer_string.layers.values import build_value_map
+from performer_string.bias import LOCALITIES, build_locality
+from performer_string.layers.backends import build_attention, check_capable
+from performer_string.layers.values import VALUE_MAPS, build_value_map
 from performer_string.models.host_attention import HostAttention
-from performer_string.models.host_checks import (
-    check_backend,
-    check_host,
-    check_options,
-    check_width,
-    host_grid,
-    import_timm,
-)
-from performer_string.position import build_encoding
+from performer_string.models.host_checks import check_host, check_width, host_grid, import_timm
+from performer_string.position import ENCODINGS, build_encoding
 from performer_string.position.grid import PositionMode, check_position_mode
+from performer_string.utils.registry import check_named
 from performer_string.utils.seeds import derive_seed, seeded
 
 
@@ -110,10 +104,10 @@ def performerize(
         ValueError: a part that has no counterpart, by its name. The model is then as it was.
     """
     places = check_host(model, layers)
-    check_options("an encoding", encoding, encoding_options)
-    check_options("a locality", locality, locality_options)
-    check_options("a value map", values, value_options)
-    check_backend(attention, {"locality": locality is not None, "key_gate": key_gate})
+    check_named("an encoding", encoding, encoding_options, ENCODINGS)
+    check_named("a locality", locality, locality_options, LOCALITIES)
+    check_named("a value map", values, value_options, VALUE_MAPS)
+    check_capable(attention, locality=locality is not None, key_gate=key_gate)
     check_position_mode(positions)
     placed = locality is not None or values is not None or encoding not in (None, "none")
     grid = host_grid(cast(Any, model), positions) if placed else None

@@ -60,6 +60,18 @@ def check_options(
             raise ValueError(f"{kind} {name!r} needs the option {p.name!r}.")
 
 
+def check_named(part: str, name: str | None, options: Mapping[str, Any] | None, table: Mapping[str, Any]) -> None:
+    """Raise a ValueError where a part has options and no name.
+
+    Args:
+        part: for the message, with its article.
+        name, options: of the part.
+        table: what it may be.
+    """
+    if name is None and options:
+        raise ValueError(f"options of {part}, {dict(options)}, but none is named. Known: {', '.join(table)}.")
+
+
 def construct(
     kind: str,
     name: str,
