@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from performer_string.models.vit import ViT
     from performer_string.ops.layout import TokenLayout
     from performer_string.ops.linear import linear_attention
+    from performer_string.ops.rotated_features import rotated_feature_attention
     from performer_string.ops.softmax import softmax_attention
     from performer_string.position import ENCODINGS, Encoding, SeparableEncoding, Sizes, build_encoding
     from performer_string.position.grid import grid_positions, with_prefix
@@ -72,6 +73,7 @@ __all__ = [
     "linear_attention",
     "packed_features",
     "performerize",
+    "rotated_feature_attention",
     "softmax_attention",
     "with_prefix",
 ]
@@ -98,6 +100,7 @@ MODULES = {
     "models.vit": ("ViT",),
     "ops.layout": ("TokenLayout",),
     "ops.linear": ("linear_attention",),
+    "ops.rotated_features": ("rotated_feature_attention",),
     "ops.softmax": ("softmax_attention",),
     "position": ("ENCODINGS", "Encoding", "SeparableEncoding", "Sizes", "build_encoding"),
     "position.grid": ("grid_positions", "with_prefix"),

@@ -61,13 +61,26 @@ class AttentionInputs:
         bias = None if self.key_bias is None else self.key_bias[index : index + 1]
         return replace(self, q=self.q[index : index + 1], k=self.k[index : index + 1], key_bias=bias)
 
+    def rotated(self) -> tuple[Tensor, Tensor]:
+        """Return queries and keys after the rotation, [B, H, N, d] each.
+
+        Raises:
+            ValueError: attention that rotates features instead.
+        """
+        if self.backend.rotates_features:
+            raise ValueError(
+                "this evaluation looks at rotated queries and keys, and a model with linear-rotated-features rotates "
+                "their features: take models with other attention."
+            )
+        return rotate_pair(self.q, self.k, self.rotation)
+
     def weights(self) -> Tensor:
         """Return the normalised attention, [B, H, N, N]."""
         return self.backend.weights(self.q, self.k, self.rotation, self.key_bias)
 
     def exact_weights(self) -> Tensor:
         """Return the exact softmax of the same logits, [B, H, N, N]."""
-        return reference.softmax_weights(*rotate_pair(self.q, self.k, self.rotation), key_bias=self.key_bias)
+        return reference.softmax_weights(*self.rotated(), key_bias=self.key_bias)
 
     def effective_weights(self) -> Tensor:
         """Return what the values are summed with: the attention times its relative bias, if any, [B, H, N, N]."""

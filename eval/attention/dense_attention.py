@@ -94,10 +94,10 @@ def expected_backend(backend: AttentionBackend) -> AttentionBackend | None:
     """Return the same attention in the limit of many features.
 
     Returns:
-        A backend; None where the limit is not known (performer-pytorch, a map without `log_kernel`) or there is none
-        (learned features).
+        A backend; None where the limit is not known (performer-pytorch, a map without `log_kernel`, rotated features)
+        or there is none (learned features).
     """
-    if isinstance(backend, LinearBackend):
+    if isinstance(backend, LinearBackend) and not backend.rotates_features:
         known = has_log_kernel(type(backend.phi)) and not backend.phi.learned
         return ExpectedKernel(backend.phi) if known else None
     return backend if isinstance(backend, SoftmaxBackend) else None

@@ -27,7 +27,6 @@ from eval.attention.estimator_report import summary as summary
 from eval.attention.token_interventions import blank_patches
 from eval.report import Row
 from performer_string.ops import reference
-from performer_string.ops.rotary import rotate_pair
 from train.checkpoint import Trained
 from train.data.sizes import Size
 from train.inspection import AttentionInputs, inspect_attention
@@ -58,7 +57,7 @@ def attention_statistics(
         positions: of the patches, [N, 2].
         blank: which patches have one value everywhere, [B, N].
     """
-    q, k = rotate_pair(inputs.q, inputs.k, inputs.rotation)
+    q, k = inputs.rotated()
     prefix = k.shape[-2] - len(positions)
     some_q = q[:, :, prefix + queries]
     weights = inputs.backend.weights(some_q, k, key_bias=inputs.key_bias).float()  # [B, H, R, P + N]

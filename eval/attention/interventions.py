@@ -126,8 +126,12 @@ GROUPS: dict[str, Callable[[ViT], dict[str, Intervention]]] = {
     "near": near_keys,
     "shuffled": shuffled_patches,
 }
+# Groups that take the rotation of queries and keys to another backend: not for a rotation of features.
+OTHER_BACKENDS = ("softmax", "expected", "features", "near")
 
 
 def interventions(vit: ViT, groups: Sequence[str] = tuple(GROUPS)) -> dict[str, Intervention]:
     """Return the interventions of some groups that make sense for a model, by title."""
+    if any(backend.rotates_features for backend in vit.backends()):
+        groups = [group for group in groups if group not in OTHER_BACKENDS]
     return {title: change for group in groups for title, change in GROUPS[group](vit).items()}

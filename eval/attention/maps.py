@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from performer_string import ViT
-from performer_string.ops.rotary import rotate_pair
 from train.inspection import AttentionInputs, inspect_attention
 
 QUERIES_AT_A_TIME = 256
@@ -26,7 +25,7 @@ def layers_of(vit: ViT, image: Tensor) -> list[AttentionInputs]:
     layers = inspect_attention(vit, image[None])
     assert len(layers) == len(vit.blocks)
     for layer in layers:
-        layer.q, layer.k = rotate_pair(layer.q, layer.k, layer.rotation)
+        layer.q, layer.k = layer.rotated()
     return layers
 
 

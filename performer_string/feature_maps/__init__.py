@@ -1,8 +1,8 @@
 """Feature maps: phi(q)^T phi(k) is a kernel of q and k or an estimate of it, so that attention is linear in the tokens.
 
-All maps here are isotropic: their projections have a rotation-invariant distribution. In expectation the features then
-depend on inner products and norms alone, and a rotation of queries and keys keeps attention translation invariant.
-`polynomial` has no random projection, so that its invariance is exact.
+All maps here but `elu` are isotropic: their projections have a rotation-invariant distribution. In expectation the
+features then depend on inner products and norms alone, and a rotation of queries and keys keeps attention translation
+invariant. `polynomial` has no random projection, so that its invariance is exact.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from performer_string.feature_maps.arc_cosine import ArcCosineFeatures
 from performer_string.feature_maps.base import FeatureMap
+from performer_string.feature_maps.elu import EluFeatures
 from performer_string.feature_maps.favor import HyperbolicFeatures, PositiveFeatures
 from performer_string.feature_maps.polynomial import PolynomialFeatures
 from performer_string.feature_maps.random import RandomFeatures
@@ -23,6 +24,7 @@ FEATURE_MAPS: dict[str, type[FeatureMap]] = {
     "favor+hyperbolic": HyperbolicFeatures,
     "arc-cosine": ArcCosineFeatures,
     "polynomial": PolynomialFeatures,
+    "elu": EluFeatures,
 }
 
 __all__ = ["FEATURE_MAPS", "FeatureForm", "FeatureMap", "RandomFeatures", "build_feature_map", "derive_seed"]

@@ -78,10 +78,10 @@ class FeatureMap(ComputedBuffers):
         return self.queries(k)
 
     def pair(self, q: Tensor, k: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return (phi(q), phi(k)) up to a factor for each query and one for each head, as attention uses them.
+        """Return (phi(q), phi(k)) up to factors that cancel in attention: one for each query, head and feature.
 
-        The factors cancel in sum_j phi(q)^T phi(k_j) v_j / sum_j phi(q)^T phi(k_j). They are chosen so that features
-        stay in range at any norm.
+        The factor of a query and that of a head cancel in sum_j phi(q)^T phi(k_j) v_j / sum_j phi(q)^T phi(k_j), that
+        of a feature in phi(q)^T phi(k_j). They are chosen so that features stay in range at any norm.
 
         Args:
             q: queries, [B, H, Nq, d].

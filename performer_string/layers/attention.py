@@ -111,7 +111,8 @@ class SelfAttention(nn.Module):
         """
         if layout.positions is None and not (self.locality is None and self.values is None):
             raise ValueError("a layer with a locality or a value map needs the positions of its tokens in `layout`.")
-        basis, plane_rotation = rotation.factor()  # B for the projections; the backend rotates the planes
+        # B is folded into the projections, and the backend rotates the planes.
+        basis, plane_rotation = (None, rotation) if self.backend.rotates_features else rotation.factor()
         q, k, v = self.project(x, basis)  # [B, H, N, d] each
         q, k = self.scale(*self.normalise(q, k), x, layout)
         key_bias = None if self.gate is None else gate_logits(x, self.gate)

@@ -1,4 +1,4 @@
-"""Attention backends by name: linear attention, exact softmax, and performer-pytorch's own."""
+"""Attention backends by name: linear attention, exact softmax, and two baselines."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from performer_string.ops import reference
 from performer_string.ops.layout import TokenLayout
 from performer_string.ops.linear import attend_linear
 from performer_string.ops.rotary import rotate_pair
+from performer_string.ops.rotated_features import attend_rotated_features
 from performer_string.ops.softmax import attend_softmax
 from performer_string.position.rotation import Rotation
 from performer_string.utils.registry import lookup
@@ -23,6 +24,7 @@ from performer_string.utils.renames import current_name
 from performer_string.utils.seeds import seeded
 
 EVERY_TOKEN = TokenLayout()
+ROTATED_FEATURES = "linear-rotated-features"
 
 
 def rectified_power(x: Tensor, order: int) -> Tensor:
@@ -54,10 +56,12 @@ class AttentionBackend(nn.Module):
         homogeneous: no weight changes with a common factor of the queries and keys, so that a temperature has no
             effect.
         logit_scale: s of the logits s q.k; None for d^-1/2, or where there are no logits.
+        rotates_features: the rotation is applied to the features, and not to queries and keys.
     """
 
     homogeneous: bool = False
     logit_scale: float | None = None
+    rotates_features: bool = False
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, **context: Any) -> Tensor:
         """Return the outputs of attention.
@@ -129,6 +133,24 @@ class LinearBackend(AttentionBackend):
         self.phi.redraw(step)
 
 
+class RotatedFeaturesBackend(LinearBackend):
+    """`rotated_feature_attention` with its feature map: linear attention with the rotation after the map, a baseline.
+
+    Its rotations have the width of the features. It has no locality.
+    """
+
+    rotates_features = True
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
+        if context.locality is not None:
+            raise ValueError(f'attention "{ROTATED_FEATURES}" has no locality; use "linear" or "softmax".')
+        return attend_rotated_features(q, k, v, self.phi, context.rotation, context.layout, context.key_bias)
+
+    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
+        eye = torch.eye(k.shape[-2], device=k.device, dtype=k.dtype).expand(*k.shape[:2], -1, -1)
+        return self(q, k, eye, rotation=rotation, key_bias=key_bias)
+
+
 class PerformerPytorchBackend(AttentionBackend):
     """FastAttention of the package performer-pytorch, as it stands, behind our rotations: a baseline.
 
@@ -189,20 +211,23 @@ class PerformerPytorchBackend(AttentionBackend):
 ATTENTIONS: dict[str, type[AttentionBackend]] = {
     "linear": LinearBackend,
     "softmax": SoftmaxBackend,
+    ROTATED_FEATURES: RotatedFeaturesBackend,
     "performer-pytorch": PerformerPytorchBackend,
 }
+# Options that an attention does not have.
+MISSING = {"performer-pytorch": ("locality", "key_gate"), ROTATED_FEATURES: ("locality",)}
 
 
 def check_capable(attention: str, **wanted: bool) -> None:
-    """Raise a ValueError for what attention of a name does not have: performer-pytorch has no locality and no key gate.
+    """Raise a ValueError for options that attention of a name does not have.
 
     Args:
         attention: a name in `ATTENTIONS`.
         wanted: options, and whether they are asked for.
     """
-    missing = [name for name, is_wanted in wanted.items() if is_wanted]
-    if attention == "performer-pytorch" and missing:
-        raise ValueError(f'attention "performer-pytorch" has no {missing[0]}; use "linear" or "softmax".')
+    for option, is_wanted in wanted.items():
+        if is_wanted and option in MISSING.get(attention, ()):
+            raise ValueError(f'attention "{attention}" has no {option}; use "linear" or "softmax".')
 
 
 def build_attention(
@@ -211,7 +236,8 @@ def build_attention(
     """Build an attention backend by its name in `ATTENTIONS`.
 
     Args:
-        name: `linear`, `softmax` or `performer-pytorch`. Softmax has no features and ignores the last three.
+        name: `linear`, `softmax`, `linear-rotated-features` or `performer-pytorch`. Softmax has no features and
+            ignores the last three.
         head_dim, num_heads: d and H.
         feature_map: a name in `FEATURE_MAPS`.
         seed: of the random features.

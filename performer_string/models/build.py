@@ -6,12 +6,13 @@ import math
 from typing import cast
 
 from performer_string.bias import build_locality
+from performer_string.feature_maps import build_feature_map
 from performer_string.layers.attention import SelfAttention
-from performer_string.layers.backends import build_attention
+from performer_string.layers.backends import ROTATED_FEATURES, build_attention
 from performer_string.layers.block import Block
 from performer_string.layers.values import build_value_map
 from performer_string.models.config import ViTConfig
-from performer_string.position import Encoding, build_encoding
+from performer_string.position import ENCODINGS, Encoding, build_encoding
 from performer_string.utils.seeds import derive_seed, seeded
 
 
@@ -23,13 +24,17 @@ def build_position_encoding(config: ViTConfig, grid: tuple[int, ...], stream: in
         grid: the training grid.
         stream: seed of the initial values.
     """
-    width, heads = cast(int, config.width), cast(int, config.num_heads)
+    heads = cast(int, config.num_heads)
+    rotated_width = cast(int, config.width) // heads
+    if ROTATED_FEATURES in config.kinds_of_attention() and not ENCODINGS[config.encoding].additive:
+        phi = build_feature_map(config.feature_map, head_dim=rotated_width, num_heads=heads, **config.feature_options)
+        rotated_width = phi.num_features
 
     def build(layers: int) -> Encoding:
         with seeded(stream, "encoding"):
             return build_encoding(
                 config.encoding,
-                head_dim=width // heads,
+                head_dim=rotated_width,
                 num_heads=heads,
                 coord_dim=len(grid),
                 grid=grid,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from performer_string.layers.backends import check_capable
+from performer_string.layers.backends import ROTATED_FEATURES, check_capable
 from performer_string.models.config_parts import (
     AttentionConfig,
     BiasConfig,
@@ -114,7 +114,13 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
         self.check_bias()
         self.check_values()
         self.check_regularisation()
-        for name in self.kinds_of_attention():
+        kinds = self.kinds_of_attention()
+        if ROTATED_FEATURES in kinds and len(kinds) > 1:
+            raise ValueError(
+                f"{ROTATED_FEATURES} rotates vectors of another width than {', '.join(kinds)} do: give all layers the "
+                f"same attention."
+            )
+        for name in kinds:
             check_capable(name, locality=self.locality is not None, key_gate=self.key_gate)
 
     def fill_in_sizes(self) -> None:

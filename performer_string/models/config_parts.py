@@ -42,9 +42,10 @@ class AttentionConfig:
     Attributes:
         attention: `linear`, `softmax` or `performer-pytorch`, or a list with one of them for each layer. Published
             linear ViTs have exact attention in their last layers (FLatten, arXiv:2308.00442; MambaVision,
-            arXiv:2407.08083).
-        feature_map: `favor+`, `favor+hyperbolic`, `arc-cosine` or `polynomial`. Softmax has none, and leaves this and
-            the next field unused.
+            arXiv:2407.08083). `linear-rotated-features` rotates after the feature map, in all layers or none; the
+            encoding then has the width of the features.
+        feature_map: `favor+`, `favor+hyperbolic`, `arc-cosine`, `polynomial` or `elu`. Softmax has none, and leaves
+            this and the next field unused.
         feature_options: of the feature map: `num_features`, `learned`, `order`, `scale`, `lower`.
         qk_norm: unit queries and keys, with a learned temperature unless the feature map is homogeneous.
         max_temperature: bound of the temperature.

@@ -19,8 +19,8 @@ def fold(model: ViT) -> ViT:
     """Return a copy for inference, with W_Q and W_K replaced by B^T W_Q and B^T W_K in each layer.
 
     Its outputs are those of the model. Its encoding has no basis left to compute or apply. The model itself stays as it
-    is. Encodings without a basis (RoPE, LieRE, absolute) are left as they are, as is a folded model. A value map keeps
-    the basis of its encoding. The weights of a folded model load into a folded model only.
+    is. Encodings without a basis (RoPE, LieRE, absolute), rotations of features and a folded model are left as they
+    are. A value map keeps the basis of its encoding. The weights of a folded model load into a folded model only.
 
     Args:
         model: the model.
@@ -37,7 +37,7 @@ def fold(model: ViT) -> ViT:
     encoding = model.encoding
     with without_autocast(model.norm.weight):
         basis = encoding.basis() if isinstance(encoding, SeparableEncoding) and not encoding.is_folded else None
-    if basis is None:
+    if basis is None or any(backend.rotates_features for backend in model.backends()):
         return copy.deepcopy(model).eval()
     if not all(attention.is_foldable() for attention in model.attentions()):
         raise ValueError(

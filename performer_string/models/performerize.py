@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from performer_string.bias import LOCALITIES, build_locality
-from performer_string.layers.backends import build_attention, check_capable
+from performer_string.layers.backends import ROTATED_FEATURES, build_attention, check_capable
 from performer_string.layers.values import VALUE_MAPS, build_value_map
 from performer_string.models.host_attention import HostAttention
 from performer_string.models.host_checks import check_host, check_width, host_grid, import_timm
@@ -107,6 +107,8 @@ def performerize(
     check_named("an encoding", encoding, encoding_options, ENCODINGS)
     check_named("a locality", locality, locality_options, LOCALITIES)
     check_named("a value map", values, value_options, VALUE_MAPS)
+    if attention == ROTATED_FEATURES:
+        raise ValueError(f"{attention} rotates features, which a host has no rotation for; use 'linear' or 'softmax'.")
     check_capable(attention, locality=locality is not None, key_gate=key_gate)
     check_position_mode(positions)
     placed = locality is not None or values is not None or encoding not in (None, "none")

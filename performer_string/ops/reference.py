@@ -26,7 +26,9 @@ __all__ = [
     "hyperbolic_features",
     "arc_cosine_features",
     "polynomial_features",
+    "elu_features",
     "linear_weights",
+    "rotated_feature_weights",
     "softmax_weights",
     "modulated_weights",
     "attend",
@@ -74,6 +76,11 @@ def arc_cosine_features(x: Tensor, projection: Tensor, order: int) -> Tensor:
     return torch.clamp(dots, min=0) ** order * (2 / projection.shape[1]) ** 0.5
 
 
+def elu_features(x: Tensor) -> Tensor:
+    """Return phi_a(x) = x_a + 1 for x_a > 0 and exp(x_a) for x_a <= 0: [B, H, N, d] -> [B, H, N, d]."""
+    return torch.where(x > 0, x + 1, torch.exp(torch.clamp(x, max=0)))
+
+
 def polynomial_features(x: Tensor, scale: float, lower: bool) -> Tensor:
     """Return all d^2 products scale x_a x_b; with the lower orders [1, sqrt(scale) x_a, scale x_a x_b / sqrt(2)].
 
@@ -111,6 +118,30 @@ def linear_weights(fq: Tensor, fk: Tensor, key_mask: Tensor | None = None, key_b
         weights = weights * key_mask[:, None, None, :]
     total = weights.sum(dim=-1, keepdim=True)
     return weights / torch.where(total == 0, torch.ones_like(total), total)
+
+
+def rotated_feature_weights(
+    fq: Tensor, fk: Tensor, rotations: Tensor, key_mask: Tensor | None = None, key_bias: Tensor | None = None
+) -> Tensor:
+    """Return A_ij = (R_i phi(q_i))^T R_j phi(k_j) exp(b_j) / sum_l phi(q_i)^T phi(k_l) exp(b_l).
+
+    Args:
+        fq, fk: features of queries and keys, [B, H, N, m].
+        rotations: R, [H, N, m, m].
+        key_mask: [B, N], True where a key takes part.
+        key_bias: b, [B, H, N].
+
+    Returns:
+        [B, H, N, N]; rows whose denominator is zero are zero. Weights may be negative.
+    """
+    weights = torch.einsum("hiam,bhim,hjal,bhjl->bhij", rotations, fq, rotations, fk)
+    total = torch.einsum("bhim,bhjm->bhij", fq, fk)
+    if key_bias is not None:
+        total, weights = total * torch.exp(key_bias).unsqueeze(-2), weights * torch.exp(key_bias).unsqueeze(-2)
+    if key_mask is not None:
+        total, weights = total * key_mask[:, None, None, :], weights * key_mask[:, None, None, :]
+    total = total.sum(dim=-1, keepdim=True)
+    return torch.where(total == 0, 0.0, weights / torch.where(total == 0, torch.ones_like(total), total))
 
 
 def softmax_weights(

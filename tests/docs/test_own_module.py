@@ -19,7 +19,7 @@ from tests.helpers.training import last
 from train import cli, sweep
 from train.checkpoint import CheckpointError, read_checkpoint
 
-NAMES = ("golden", "elu", "city-block", "discs", "blur")  # in the tables, in their order
+NAMES = ("golden", "softplus", "city-block", "discs", "blur")  # in the tables, in their order
 
 
 @pytest.mark.slow
@@ -31,7 +31,7 @@ def test_own_module_from_the_command_line(config, own_module, tmp_path, capsys):
         "--model.vit.encoding",
         "golden",
         "--model.vit.feature_map",
-        "elu",
+        "softplus",
         "--model.vit.locality",
         "city-block",
     ]
@@ -49,10 +49,10 @@ def test_own_module_from_the_command_line(config, own_module, tmp_path, capsys):
     assert len([line for line in lines if not line.startswith("#")]) == 3  # a header and two resolutions
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text("imports: [mine]\n" + config.read_text())
-    elu = "{model.vit.feature_map: elu, model.vit.feature_options: {}}"
-    (tmp_path / "sweep.yaml").write_text(f"recipe: {recipe}\nmodels:\n  elu: {elu}\n")
+    softplus = "{model.vit.feature_map: softplus, model.vit.feature_options: {}}"
+    (tmp_path / "sweep.yaml").write_text(f"recipe: {recipe}\nmodels:\n  softplus: {softplus}\n")
     sweep.main([str(tmp_path / "sweep.yaml"), "--list"])
-    assert "elu-seed" in capsys.readouterr().out
+    assert "softplus-seed" in capsys.readouterr().out
 
 
 @pytest.mark.slow

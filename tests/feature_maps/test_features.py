@@ -10,7 +10,7 @@ from performer_string import FEATURE_MAPS, linear_attention
 from performer_string.feature_maps import RandomFeatures
 from performer_string.ops import reference
 from tests.helpers.encodings import naming
-from tests.helpers.feature_maps import CASES, EXACT, RANDOM
+from tests.helpers.feature_maps import ANISOTROPIC, CASES, EXACT, RANDOM
 
 
 def test_every_feature_map_is_tested():
@@ -141,3 +141,15 @@ def test_exact_kernels_ignore_a_rotation_and_a_redraw():
             assert_close(rotated, kernel, rtol=1e-12, atol=1e-12)
             phi.redraw(5)
             assert_close(phi.queries(q) @ phi.keys(k).mT, kernel, rtol=0, atol=0)
+
+
+def test_maps_that_are_not_isotropic_see_a_rotation():
+    """A control: it is the law of the test above that they break, and that they say they break."""
+    assert {case.name for case in ANISOTROPIC} == {name for name, kind in FEATURE_MAPS.items() if not kind.isotropic}
+    q, k = torch.randn(2, 1, 2, 4, 6, dtype=torch.float64)
+    rotation = torch.linalg.qr(torch.randn(6, 6, dtype=torch.float64))[0]
+    for case in ANISOTROPIC:
+        phi = case.make()
+        change = phi.queries(q @ rotation) @ phi.keys(k @ rotation).mT - phi.queries(q) @ phi.keys(k).mT
+        with naming(case):
+            assert change.abs().max() > 0.1

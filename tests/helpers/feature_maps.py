@@ -28,7 +28,7 @@ class Case:
     @property
     def is_exact(self) -> bool:
         """Whether the map has no random projection."""
-        return self.name == "polynomial"
+        return self.name in ("polynomial", "elu")
 
     def make(self, num_heads: int = 2, seed: int = 0, **options: Any) -> FeatureMap:
         """Return the map in float64 for heads of width 6, with 16 features if it is random."""
@@ -40,6 +40,8 @@ class Case:
         scale = self.options.get("scale", x.shape[-1] ** -0.5)
         if self.name == "polynomial":
             return reference.polynomial_features(x, scale, self.options.get("lower", False))
+        if self.name == "elu":
+            return reference.elu_features(x)
         if self.name == "arc-cosine":
             return reference.arc_cosine_features(x, phi.projection, self.options["order"])
         if self.name == "favor+":
@@ -51,6 +53,8 @@ class Case:
 
         The arc-cosine kernels are by quadrature over the plane of q and k.
         """
+        if self.name == "elu":
+            return (reference.elu_features(q) * reference.elu_features(k)).sum(-1)
         logits = (q * k).sum(-1) * self.options.get("scale", q.shape[-1] ** -0.5)
         if self.name == "polynomial":
             return 1 + logits + logits**2 / 2 if self.options.get("lower") else logits**2
@@ -75,4 +79,5 @@ EXACT = [
     Case("polynomial", {"lower": True}),
     Case("polynomial", {"lower": True, "scale": 0.5}),
 ]
-CASES = [*RANDOM, *HEAVY_TAILED, *EXACT]
+ANISOTROPIC = [Case("elu")]  # not a function of inner products
+CASES = [*RANDOM, *HEAVY_TAILED, *EXACT, *ANISOTROPIC]

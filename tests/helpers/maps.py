@@ -21,6 +21,7 @@ MAPS: dict[str, Case] = {
     "arc-cosine-16": ("arc-cosine", {"order": 16}),
     "polynomial": ("polynomial", {}),
     "polynomial-lower": ("polynomial", {"lower": True}),
+    "elu": ("elu", {}),
 }
 KINDS = ["favor+", "arc-cosine-3", "polynomial"]  # an exponential, a power, and an exact polynomial
 
@@ -28,7 +29,7 @@ KINDS = ["favor+", "arc-cosine-3", "polynomial"]  # an exponential, a power, and
 def make_map(name: str, heads: int, dim: int, features: int = 14) -> FeatureMap:
     """Return the map of a name in `MAPS`, with seeded features."""
     kind, options = MAPS[name]
-    options = options if kind == "polynomial" else {"num_features": features, **options}
+    options = options if kind in ("polynomial", "elu") else {"num_features": features, **options}
     return build_feature_map(kind, head_dim=dim, num_heads=heads, seed=3, **options)
 
 
@@ -37,6 +38,8 @@ def reference_features(name: str, phi: FeatureMap, x: Tensor) -> Tensor:
     kind, options = MAPS[name]
     if kind == "polynomial":
         return reference.polynomial_features(x, x.shape[-1] ** -0.5, options.get("lower", False))
+    if kind == "elu":
+        return reference.elu_features(x)
     if kind == "arc-cosine":
         return reference.arc_cosine_features(x, phi.projection, options["order"])
     features = reference.positive_features if kind == "favor+" else reference.hyperbolic_features

@@ -74,8 +74,9 @@ class ModelFigures(Callback):
         grid = vit.grid(*self.batch.shape[-2:])
         if grid[0] * grid[1] <= LARGEST:
             layers = inspect_attention(vit, self.batch)
-            errors = [float(estimator_error(layer)) for layer in layers]
-            numbers["vit_estimator/total_variation_to_softmax"] = sum(errors) / len(errors)
+            errors = [float(estimator_error(layer)) for layer in layers if not layer.backend.rotates_features]
+            if errors:
+                numbers["vit_estimator/total_variation_to_softmax"] = sum(errors) / len(errors)
             numbers |= {f"vit_estimator/layer_{layer}": error for layer, error in enumerate(errors)}
             if writer is not None:
                 figures["attention"] = attention_figure(vit, self.batch[0], layers, grid)
