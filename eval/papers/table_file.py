@@ -206,13 +206,19 @@ def build(kind: type, content: Any, where: str) -> Any:
 
 
 def table_content(path: Path) -> dict[str, Any]:
-    """Return the fields of a file; what it `extends` has those of `INHERITED` that it does not have itself."""
+    """Return the fields of a file; what it `extends` has those of `INHERITED` that it does not have itself.
+
+    A table that shares the runs of the one it extends has its budgets too, with further fields of its own.
+    """
     content = read_yaml(path)
     base = content.pop("extends", None)
     if base is None:
         return content
     known = {each.parent.name: each for each in sorted(PAPERS.glob(f"*/{FILE}"))}
     inherited = table_content(lookup(f"table that {path} extends", str(base), known))
+    if content.get("runs") == base:
+        own, others = content.get("budgets") or {}, inherited.get("budgets") or {}
+        content["budgets"] = {name: {**others.get(name, {}), **(own.get(name) or {})} for name in {**others, **own}}
     return {**{name: inherited[name] for name in INHERITED if name in inherited}, **content}
 
 

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from eval import cli
+from eval.papers.plan import make_plan
 from eval.papers.table_file import PAPERS, all_tables, find_table, table_content
 from tests.helpers.tiny_images import write_all
 from train import cli as train_cli
@@ -34,6 +35,8 @@ TINY = {
     "data.workers": 0,
     "data.resolutions": [],
 }
+
+FASTER = {"locality": ["--images", "16", "--tokens", "64", "256"]}  # options of evaluations
 
 
 @pytest.fixture(scope="session")
@@ -67,6 +70,7 @@ def tiny_table(name: str, folder: Path) -> Path:
     by_row = (budget.get("by_row") or {}).items()
     budget["by_row"] = {row: {k: v for k, v in fields.items() if k not in TINY} for row, fields in by_row}
     budget["images"] = 16
+    budget["arguments"] = [*(budget.get("arguments") or []), *FASTER.get(content.get("evaluation"), [])]
     if not os.environ.get("THOROUGH"):
         rows = list(content.get("rows") or {})
         started = [x for name in rows if (x := (content["rows"][name] or {}).get("start_from"))]
@@ -126,3 +130,21 @@ def test_every_table_can_be_read_and_says_what_differs():
         assert {"cpu", "gpu", "full"} <= set(table.budgets), table.name
         assert all((table.title, table.source, table.shows)), table.name
         assert table.evaluation or table.differs, table.name
+
+
+def test_every_row_of_every_budget_makes_a_model_on_the_right_images(images, tmp_path):
+    """Otherwise `--list` and whole tables end in an error, which tiny budgets do not show."""
+    for table in all_tables():
+        for budget in table.budgets:
+            make_plan(table, budget, images, tmp_path)
+
+
+def test_a_table_that_shares_runs_trains_the_same_models(images, tmp_path):
+    for table in (table for table in all_tables() if table.runs):
+        for budget in table.budgets:
+            own, others = (
+                {group.model: group.settings() for group in make_plan(each, budget, images, tmp_path) if group.folders}
+                for each in (table, find_table(table.runs))
+            )
+            assert own or budget != "cpu"
+            assert own == {model: settings for model, settings in others.items() if model in own}, table.name
