@@ -23,7 +23,20 @@ def load_model(path: str | PathLike[str]) -> ViT:
         vit = ViT.from_checkpoint(path)
     if not vit.config.num_classes:
         raise ValueError(f"{path} is of a model without classes (num_classes: 0), which has no answer.")
+    check_images(vit, path)
     return vit
+
+
+def check_images(vit: ViT, path: object) -> None:
+    """Raise a ValueError for a model of something else than images, such as videos.
+
+    Args:
+        vit: the model.
+        path: that it was loaded from, for the message.
+    """
+    if len(vit.patch) != 2:
+        kind = {1: "sequences", 3: "videos or volumes"}.get(len(vit.patch), f"inputs of {len(vit.patch)} axes")
+        raise ValueError(f"{path} is a model of {kind}, and this command takes models of images.")
 
 
 def preprocessing_of(vit: ViT, path: str | PathLike[str]) -> Preprocessing:

@@ -24,14 +24,14 @@ def random_size(images: Tensor, vit: ViT, scale: float) -> Tensor:
     """Return the images of one step, all resized by one factor, log-uniform in [1 / scale, scale].
 
     Args:
-        images: [B, C, H, W].
+        images: [B, C, H, W], or videos [B, C, T, H, W], whose frames stay as many.
         vit: the model, whose patches the new size is a multiple of.
         scale: 1 for the images as they are.
     """
     if scale == 1:
         return images
     factor = scale ** float(torch.empty(()).uniform_(-1, 1))
-    sides = zip(images.shape[-2:], vit.patch, strict=True)
+    sides = zip(images.shape[-2:], vit.patch[-2:], strict=True)
     size = [max(1, round(factor * side / patch)) * patch for side, patch in sides]
     return v2.functional.resize(images, size, antialias=True)
 
@@ -60,7 +60,7 @@ def random_positions(images: Tensor, vit: ViT, config: OptimConfig) -> Tensor | 
     """
     if (config.randomized_positions, config.position_scale, config.position_offset) == (1, 1, 0):
         return None
-    positions = vit.grid_positions(vit.grid(*images.shape[-2:]))
+    positions = vit.grid_positions(vit.grid(*images.shape[2:]))
     return jitter_positions(
         positions,
         config.randomized_positions,

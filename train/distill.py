@@ -112,7 +112,8 @@ class Teacher:
                 f"save_pretrained, or give the checkpoint of its run."
             )
         shift, scale = map(torch.tensor, (self.vit.preprocessing.mean, self.vit.preprocessing.std))
-        return shift[:, None, None], scale[:, None, None]
+        axes = [1] * len(self.vit.patch)
+        return shift.view(-1, *axes), scale.view(-1, *axes)
 
     def check_sizes(self, path: Path, student: ViT, size: Size, image_scale: float) -> None:
         """Raise a ValueError unless the teacher's patches divide the images of every step.
@@ -123,8 +124,10 @@ class Teacher:
             size: of the images before they are resized at random.
             image_scale: the largest factor that they are resized by.
         """
-        for name, side, patch, of_student in zip(size._fields, size, self.vit.patch, student.patch, strict=True):
-            wrong = [each for each in possible_sides(side, of_student, image_scale) if each % patch]
+        names = ("frames", "height", "width")[-len(size) :]
+        for name, side, patch, of_student in zip(names, size, self.vit.patch, student.patch, strict=True):
+            scale = 1.0 if name == "frames" else image_scale
+            wrong = [each for each in possible_sides(side, of_student, scale) if each % patch]
             if wrong:
                 resized = f", which image_scale={image_scale:g} makes of {side}" if image_scale != 1 else ""
                 raise ValueError(

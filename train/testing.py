@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -28,11 +29,11 @@ def batches(
         title: of the progress bar.
 
     Yields:
-        Normalised images [B, C, H, W] on the device, and their classes [B].
+        Normalised images [B, C, *size] on the device, and their classes [B].
     """
     vit, data = trained.classifier.vit, trained.data
     images = data.held_out(split, size, number)
-    tokens, trained_tokens = [h * w for h, w in (vit.grid(*size), vit.train_grid)]
+    tokens, trained_tokens = [math.prod(grid) for grid in (vit.grid(*size), vit.train_grid)]
     batch_size = max(1, data.batch_size * trained_tokens // max(tokens, trained_tokens))
     for batch, targets in tqdm(data.loader(images, batch_size), desc=title, leave=False, disable=None):
         yield data.normalise(batch.to(device)), targets

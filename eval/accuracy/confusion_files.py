@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from einops import rearrange
 from matplotlib.figure import Figure
 from torch import Tensor
 
@@ -56,8 +58,11 @@ def draw_matrix(answers: Answers) -> Figure:
 
 
 def picture(answers: Answers, index: int) -> np.ndarray[Any, Any]:
-    """Return an image as the model saw it, [H, W] or [H, W, 3]."""
+    """Return an image as the model saw it, [H, W] or [H, W, 3]; of a video four frames, two above two."""
     image: Tensor = answers.images[index][0]
+    if image.ndim == 4:  # [C, T, H, W]
+        frames = image[:, torch.linspace(0, image.shape[1] - 1, 4).long()]
+        image = rearrange(frames, "c (a b) h w -> c (a h) (b w)", a=2)
     return image[0].numpy() if len(image) == 1 else image.permute(1, 2, 0).numpy()
 
 

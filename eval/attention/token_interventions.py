@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from eval.attention.dense_attention import NearKeys
 from eval.attention.model_changes import Intervention, ModelChanges, each_and_all_layers, replace_backends
 from performer_string import ViT
+from performer_string.models.patches import patchify
 
 
 def blank_patches(vit: ViT, images: Tensor) -> Tensor:
-    """Return which patches of images [B, C, H, W] have one value everywhere, [B, N]."""
-    patches = rearrange(images, "b c (h p) (w q) -> b (h w) c (p q)", p=vit.patch[0], q=vit.patch[1])
+    """Return which patches of images [B, C, *sizes] have one value of each channel everywhere, [B, N]."""
+    patches = patchify(images, vit.patch).unflatten(-1, (images.shape[1], -1))  # [B, N, C, pixels]
     return (patches.amax(-1) == patches.amin(-1)).all(-1)
 
 
@@ -87,17 +88,19 @@ def near_keys(vit: ViT) -> dict[str, Intervention]:
 
 
 def shuffle_patches(vit: ViT, changes: ModelChanges) -> None:
-    """Put the patches of each image into a random order."""
-    generator = torch.Generator().manual_seed(0)
+    """Put the patches of each image into a random order; of a video those of all frames."""
+    generator, axes = torch.Generator().manual_seed(0), range(len(vit.patch))
+    image, cells, pixels = (" ".join(form.format(i) for i in axes) for form in ("(n{0} p{0})", "n{0}", "p{0}"))
 
     def permute(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> Any:
         if args[0].shape[1] != vit.config.in_channels:
             return None  # the model refuses these images
-        sizes = dict(zip("hw", vit.grid(*args[0].shape[-2:]), strict=True), p=vit.patch[0], q=vit.patch[1])
-        patches = rearrange(args[0], "b c (h p) (w q) -> b (h w) c p q", **sizes)
+        sizes = {f"n{i}": n for i, n in enumerate(vit.grid(*args[0].shape[2:]))}
+        sizes |= {f"p{i}": p for i, p in enumerate(vit.patch)}
+        patches = rearrange(args[0], f"b c {image} -> b ({cells}) (c {pixels})", **sizes)
         order = torch.rand(patches.shape[:2], generator=generator).argsort(-1).to(patches.device)
-        patches = patches.gather(1, order[..., None, None, None].expand_as(patches))
-        return (rearrange(patches, "b (h w) c p q -> b c (h p) (w q)", **sizes), *args[1:]), kwargs
+        patches = patches.gather(1, order[..., None].expand_as(patches))
+        return (rearrange(patches, f"b ({cells}) (c {pixels}) -> b c {image}", **sizes), *args[1:]), kwargs
 
     changes.before(vit, permute)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 # Mean and standard deviation of each channel, of images in [0, 1], by the name of the source.
 NORMALISATION: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "arrow": ((0.0,), (1.0,)),
+    "moving_arrow": ((0.0,), (1.0,)),
     "pathfinder": ((0.06,), (0.16,)),
     "mnist": ((0.1307,), (0.3081,)),
     "cifar10": ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),

@@ -36,6 +36,7 @@ def test_there_are_no_other_commands():
         "train.pretrained",
         "train.publish",
         "train.data.arrow",
+        "train.data.moving_arrow",
         "train.data.pathfinder",
         "eval",
         "experiments.tables",

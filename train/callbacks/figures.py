@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -71,14 +72,14 @@ class ModelFigures(Callback):
             return
         # The step that was taken last, counted from 0, as of all that validation logs.
         step, numbers, figures = max(0, trainer.global_step - 1), dict(locality_scalars(vit)), {}
-        grid = vit.grid(*self.batch.shape[-2:])
-        if grid[0] * grid[1] <= LARGEST:
+        grid = vit.grid(*self.batch.shape[2:])
+        if math.prod(grid) <= LARGEST:
             layers = inspect_attention(vit, self.batch)
             errors = [float(estimator_error(layer)) for layer in layers if not layer.backend.rotates_features]
             if errors:
                 numbers["vit_estimator/total_variation_to_softmax"] = sum(errors) / len(errors)
             numbers |= {f"vit_estimator/layer_{layer}": error for layer, error in enumerate(errors)}
-            if writer is not None:
+            if writer is not None and len(grid) == 2:
                 figures["attention"] = attention_figure(vit, self.batch[0], layers, grid)
         for logger in trainer.loggers:
             logger.log_metrics(numbers, step)

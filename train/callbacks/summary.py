@@ -19,7 +19,7 @@ def describe(vit: ViT) -> str:
     config, total = vit.config, sum(p.numel() for p in vit.parameters())
     frozen = sum(p.numel() for p in vit.parameters() if not p.requires_grad)
     image = config.image_size if isinstance(config.image_size, list) else [config.image_size] * len(vit.patch)
-    size = str(Size.of(image)) if len(image) == 2 else "x".join(map(str, image))
+    size = str(Size(*image))
     counted = multiplications(vit, image)
     operations = "GMACs not counted" if counted is None else f"{counted / 1e9:.3g} GMACs"
     parameters = f"{total / 1e6:.3g} M parameters" + (f" ({frozen / 1e6:.3g} M frozen)" if frozen else "")

@@ -39,6 +39,7 @@ DIRECTIONS = ARROWS  # quarter turns, as np.rot90 counts them
 STEPS = np.array([(-1, 0), (0, -1), (1, 0), (0, 1)])  # (row, column) of each direction
 
 Distance = Literal["adjacent", "ray"]
+Placed = tuple[tuple[int, ...], str, int]  # cell (row, column), name of the glyph, and quarter turns
 
 
 @dataclass
@@ -56,6 +57,7 @@ class ArrowTask:
     name: ClassVar[str] = "arrow"
     classes: ClassVar[tuple[str, ...]] = DIRECTIONS
     in_channels: ClassVar[int] = 1
+    axes: ClassVar[int] = 2
     fixed_scale: ClassVar[str] = "cells are one patch each"
 
     arrows: int = 8
@@ -100,7 +102,11 @@ class ArrowTask:
 
     def draw(self, cells: int, seed: int) -> tuple[np.ndarray, int]:
         """Return an image, uint8 [pixels, pixels], and its class: a function of (task, cells, seed) alone."""
-        rng = np.random.default_rng(seed)
+        placed = self.place(cells, np.random.default_rng(seed))
+        return self.paint(placed, cells), placed[0][2]
+
+    def place(self, cells: int, rng: np.random.Generator) -> list[Placed]:
+        """Return glyphs at random cells: the arrow that counts, the Y, the other arrows, and the letters."""
         while True:  # the Y at the edge may leave no cell for its arrow
             y, side = rng.integers(cells, size=2), int(rng.integers(4))
             base = (side + 2) % 4  # an upright Y stands on a base below it
@@ -118,14 +124,18 @@ class ArrowTask:
         others = list(itertools.islice(allowed, self.arrows - 1))
         rest = (cell for cell in order if cell not in set(others))
         turns = rng.integers(4, size=self.arrows)
-        placed = [(tuple(target), "arrow", int(turns[0])), (tuple(y), "Y", side)]
+        placed: list[Placed] = [(tuple(target), "arrow", int(turns[0])), (tuple(y), "Y", side)]
         placed += [(cell, "arrow", int(turn)) for cell, turn in zip(others, turns[1:], strict=True)]
         placed += [(cell, letter, 0) for cell, letter in zip(rest, self.letters, strict=False)]
+        return placed
+
+    def paint(self, placed: Sequence[Placed], cells: int) -> np.ndarray:
+        """Return the image of glyphs, uint8 [pixels, pixels]."""
         image = np.zeros((cells * self.cell, cells * self.cell), np.uint8)
         for (row, column), name, turn in placed:
             top, left = row * self.cell, column * self.cell
             image[top : top + self.cell, left : left + self.cell] = np.rot90(self._glyphs[name], turn)
-        return image, int(turns[0])
+        return image
 
     def _cells_ahead(self, y: np.ndarray, base: int, cells: int) -> int:
         step = STEPS[base]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 from torch.utils.data import Dataset
@@ -20,49 +20,51 @@ class GeneratedTask(Protocol):
         name: of the source in `data.source`, and of the options in `data.NAME`.
         classes: their names in the order of the labels.
         in_channels: of the images.
+        axes: 2 for square images, 3 for videos.
         fixed_scale: why images cannot be resized, as words after "whose"; empty where they can.
     """
 
     name: ClassVar[str]
     classes: ClassVar[tuple[str, ...]]
     in_channels: ClassVar[int]
+    axes: ClassVar[int]
     fixed_scale: ClassVar[str]
 
-    def check_size(self, pixels: int) -> None:
-        """Raise a ValueError where there are no images of so many pixels a side."""
+    def check_size(self, size: Any) -> None:
+        """Raise a ValueError where there are no images of so many pixels a side, or no videos of a `Size`."""
 
-    def example(self, pixels: int, seed: int) -> tuple[Tensor, int]:
-        """Return an image, uint8 [C, pixels, pixels], and its class: a function of the arguments alone."""
+    def example(self, size: Any, seed: int) -> tuple[Tensor, int]:
+        """Return an image, uint8 [C, pixels, pixels], or a video, and its class: a function of the arguments alone."""
 
     def majority_accuracy(self) -> float:
         """Return the accuracy of the best rule that does not solve the task, such as the most frequent class."""
 
 
 class GeneratedDataset(Dataset[tuple[Tensor, int]]):
-    """A split of `size` images, each a function of (task, pixels, seed, split, index) alone, in any order and worker.
+    """A split of `count` images, each a function of (task, size, seed, split, index) alone, in any order and worker.
 
-    An index may run past `size`: the training stream takes epoch * size + index.
+    An index may run past `count`: the training stream takes epoch * count + index.
 
     Args:
         task: with its options.
-        pixels: of a side of the images.
-        size: how many images there are.
+        size: pixels of a side of the images; a `Size` for a task of videos.
+        count: how many images there are.
         split: `train`, `val` or `test`; splits have no image in common.
         seed: of the images.
     """
 
-    def __init__(self, task: GeneratedTask, pixels: int, size: int, split: str, seed: int = 0):
-        task.check_size(pixels)
-        self.task, self.pixels, self.size, self.split, self.seed = task, pixels, size, split, seed
+    def __init__(self, task: GeneratedTask, size: Any, count: int, split: str, seed: int = 0):
+        task.check_size(size)
+        self.task, self.size, self.count, self.split, self.seed = task, size, count, split, seed
 
     def __len__(self) -> int:
-        return self.size
+        return self.count
 
     def __iter__(self) -> Iterator[tuple[Tensor, int]]:
-        return (self[index] for index in range(self.size))  # indices alone would never end
+        return (self[index] for index in range(self.count))  # indices alone would never end
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return self.task.example(self.pixels, derive_seed(self.task.name, self.seed, self.split, index))
+        return self.task.example(self.size, derive_seed(self.task.name, self.seed, self.split, index))
 
 
 def contact_sheet(task: GeneratedTask, pixels: int, path: Path, rows: int = 3, columns: int = 4) -> None:

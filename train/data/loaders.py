@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import lightning as L
@@ -47,7 +48,7 @@ class Loaders(L.LightningDataModule):
         """Return whether images are held out for validation."""
         return True
 
-    def held_out(self, split: str, size: tuple[int, int], images: int = 0) -> Dataset[tuple[Tensor, int]]:
+    def held_out(self, split: str, size: Sequence[int], images: int = 0) -> Dataset[tuple[Tensor, int]]:
         """Return the validation or test set at a size."""
         raise NotImplementedError
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from train.data.generated import GeneratedDataset, GeneratedTask
 from train.data.images import AUGMENTATIONS, Transformed, share_of_each_class
 from train.data.loaders import Loaders
 from train.data.memory import BATCHED
+from train.data.moving_arrow import MovingArrowTask
 from train.data.pathfinder import PathfinderTask
 from train.data.sizes import Size
 from train.data.sources import SOURCES, majority_accuracy, open_source
@@ -34,8 +36,8 @@ class ImageData(Loaders):
     """Images to train and evaluate on: uint8 in the loaders, normalised floats on the device.
 
     Attributes:
-        source: a generated task, `arrow` or `pathfinder`; or stored images, `mnist`, `cifar10`, `cifar100`,
-            `imagenette`, `imagenet`, `folder`, `hub` or `webdataset`.
+        source: a generated task, `arrow`, `moving_arrow` (videos) or `pathfinder`; or stored images, `mnist`,
+            `cifar10`, `cifar100`, `imagenette`, `imagenet`, `folder`, `hub` or `webdataset`.
         root: where the files are.
         download: get the files with torchvision if they are missing.
         batch_size: images a step and process.
@@ -59,9 +61,10 @@ class ImageData(Loaders):
         std: standard deviation of each channel, likewise.
         background: red, green and blue, 0 to 255, beneath transparent images of a `folder` or of `imagenet`.
         arrow: the version of the arrow task.
+        moving_arrow: the version of the moving-arrow task, whose images are videos.
         pathfinder: the version of Pathfinder.
-        size: [height, width] to train at, in pixels; the recipe takes it from the model. Images are made to cover the
-            size that they are wanted at, and their middle is cut out.
+        size: [height, width] to train at, in pixels, or [frames, height, width]; the recipe takes it from the model.
+            Images are made to cover the size that they are wanted at, and their middle is cut out.
         seed: of the order, the augmentations and the stream of a generated task; held-out sets do not depend on it.
     """
 
@@ -85,6 +88,7 @@ class ImageData(Loaders):
     std: list[float] | None = None
     background: list[int] = field(default_factory=lambda: list(BACKGROUND))
     arrow: ArrowTask = field(default_factory=ArrowTask)
+    moving_arrow: MovingArrowTask = field(default_factory=MovingArrowTask)
     pathfinder: PathfinderTask = field(default_factory=PathfinderTask)
     size: list[int] = field(default_factory=lambda: [108, 108])
     seed: int = 0
@@ -125,7 +129,7 @@ class ImageData(Loaders):
                 f"test_fraction splits a source `folder` that is not split, by a share between 0 and 1, not "
                 f"{self.source} by {self.test_fraction}."
             )
-        self.sizes()  # an error where one is none
+        self.check_sizes()
         check_background(self.background)
         if self.batch_size < 1 or self.workers < 0 or self.val_size < 1 or self.train_size < 0:
             raise ValueError("batch_size and val_size have to be positive, workers and train_size 0 or more.")
@@ -137,7 +141,7 @@ class ImageData(Loaders):
                 f"mean and std have to be {self.in_channels} numbers each, of images in [0, 1] and not in 0 to 255, "
                 f"std above 0, not {shift.tolist()} and {scale.tolist()}."
             )
-        self.shift, self.scale = shift[:, None, None], scale[:, None, None]  # [C, 1, 1]
+        self.shift, self.scale = (x.view(-1, *[1] * len(self.size)) for x in (shift, scale))  # [C, 1, 1]
         self._splits: ImageSplits | None = None
         self._trained: dict[str, Any] | None = None  # the state in the checkpoint that this comes from
 
@@ -209,21 +213,19 @@ class ImageData(Loaders):
         whole = v2.Compose([*grey, v2.PILToTensor(), *transforms])
         return Transformed(dataset, indices, whole, self.in_channels, self.num_classes or 0)
 
-    def held_out(self, split: str, size: tuple[int, int], images: int = 0) -> Dataset[tuple[Tensor, int]]:
+    def held_out(self, split: str, size: Sequence[int], images: int = 0) -> Dataset[tuple[Tensor, int]]:
         """Return the validation or test set at a size: larger images, or more of what a task draws.
 
         Args:
             split: `val` or `test`.
-            size: height and width in pixels.
+            size: height and width in pixels, after the frames of videos.
             images: only the first so many, 0 for all; of a generated task any number can be had.
         """
         if self.task is not None:
-            if size[0] != size[1]:
-                raise ValueError(f"{self.source} images are square, not {size[0]} x {size[1]}.")
-            return GeneratedDataset(self.task, size[0], images or self.val_size, split)
+            return GeneratedDataset(self.task, self.drawn_size(size), images or self.val_size, split)
         self.setup("test" if split == "test" else None)
         dataset, indices = self.splits().held_out(split)
-        return self._images(dataset, indices[: images or None], Cover(size))
+        return self._images(dataset, indices[: images or None], Cover((size[0], size[1])))
 
     def train_dataset(self) -> Dataset[tuple[Tensor, int]]:
         """Return the images of an epoch of training, augmented unless that is done in memory."""
@@ -232,7 +234,7 @@ class ImageData(Loaders):
                 raise ValueError(
                     f"the {self.source} stream is endless: data.train_size has to say how many images an epoch has."
                 )
-            return GeneratedDataset(self.task, self.size[0], self.train_size, "train", self.seed)
+            return GeneratedDataset(self.task, self.drawn_size(self.size), self.train_size, "train", self.seed)
         self.setup()
         resize = [] if "resized-crop" in self.augment else [Cover((self.size[0], self.size[1]))]
         augment = [] if self.in_memory else [AUGMENTATIONS[name](self) for name in self.augment]
@@ -276,6 +278,23 @@ class ImageData(Loaders):
         if self._splits is not None:
             self._splits.check_checkpoint(state)
 
+    def drawn_size(self, size: Sequence[int]) -> Any:
+        """Return a size as a generated task takes it: the side of square images, or all of a video's."""
+        assert self.task is not None
+        if self.task.axes == 3:
+            return Size.of(size)
+        if size[0] != size[1]:
+            raise ValueError(f"{self.source} images are square, not {size[0]} x {size[1]}.")
+        return size[0]
+
+    def check_sizes(self) -> None:
+        """Raise a ValueError for a size of images where the source has videos, or the reverse."""
+        axes = 2 if self.task is None else self.task.axes
+        wanted = "height and width, like 96x128" if axes == 2 else "frames, height and width, like 8x72x72"
+        for size in self.sizes():
+            if len(size) != axes:
+                raise ValueError(f"sizes of {self.source} are {wanted}, not {size}.")
+
     def sizes(self) -> list[Size]:
         """Return the sizes to validate and test at: the training resolution first."""
         return list(dict.fromkeys(map(Size.of, [self.size, *self.resolutions])))
@@ -291,7 +310,7 @@ class ImageData(Loaders):
         )
 
     def normalise(self, images: Tensor) -> Tensor:
-        """Return uint8 images [B, C, H, W] as floats, normalised by the source's mean and deviation."""
+        """Return uint8 images [B, C, *size] as floats, normalised by the source's mean and deviation."""
         return normalise(images, self.shift, self.scale)
 
     def on_after_batch_transfer(self, batch: tuple[Tensor, Tensor], dataloader_idx: int) -> tuple[Tensor, Tensor]:

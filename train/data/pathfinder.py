@@ -73,6 +73,7 @@ class PathfinderTask:
     name: ClassVar[str] = "pathfinder"
     classes: ClassVar[tuple[str, ...]] = ("apart", "joined")
     in_channels: ClassVar[int] = 1
+    axes: ClassVar[int] = 2
     fixed_scale: ClassVar[str] = ""
 
     dashes: int = 14

@@ -1,45 +1,72 @@
-"""Sizes of images in pixels, and their names."""
+"""Sizes of images and videos in pixels, and their names."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any
 
 
-class Size(NamedTuple):
-    """Height and width of images in pixels: `168` where they are equal, else `96x128`."""
+class Size(tuple[int, ...]):
+    """Height and width of images in pixels: `168` where they are equal, else `96x128`; of videos `8x96x128`.
 
-    height: int
-    width: int
+    Args:
+        sides: height and width, or frames, height and width.
+    """
+
+    def __new__(cls, *sides: int) -> Size:
+        return super().__new__(cls, sides)
+
+    def __getnewargs__(self) -> Any:
+        return tuple(self)
 
     @classmethod
     def of(cls, value: int | str | Sequence[int]) -> Size:
-        """Return the size of 168, "168", "96x128" (height x width) or [96, 128].
+        """Return the size of 168, "168", "96x128" (height x width), [96, 128], or "8x96x128" (frames first).
 
         Raises:
             ValueError: anything else, or a side of 0.
         """
         if not isinstance(value, str):
-            pair = tuple(value) if isinstance(value, Iterable) else (value, value)
-            if len(pair) != 2 or min(pair) < 1:
-                raise ValueError(f"a size is a positive number or two (height, width), not {value}.")
-            return cls(*pair)
-        if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)?", value):
-            raise ValueError(f"a size is a number of pixels, like 168, or height x width, like 96x128, not {value!r}.")
-        height, _, width = value.partition("x")
-        return cls(int(height), int(width or height))
+            sides = tuple(value) if isinstance(value, Iterable) else (value, value)
+            if len(sides) not in (2, 3) or min(sides) < 1:
+                raise ValueError(
+                    f"a size is a positive number or two (height, width), with the frames before them for videos, not "
+                    f"{value}."
+                )
+            return cls(*sides)
+        if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){0,2}", value):
+            raise ValueError(
+                f"a size is a number of pixels, like 168, frames x height x width, like 8x96x128, or height x width, "
+                f"like 96x128, not {value!r}."
+            )
+        sides = tuple(map(int, value.split("x")))
+        return cls(*sides, *sides) if len(sides) == 1 else cls(*sides)
 
     def __str__(self) -> str:
-        return str(self.height) if self.height == self.width else f"{self.height}x{self.width}"
+        square = len(self) == 2 and self[0] == self[1]
+        return str(self[0]) if square else "x".join(map(str, self))
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+    @property
+    def height(self) -> int:
+        """Height in pixels."""
+        return self[-2]
+
+    @property
+    def width(self) -> int:
+        """Width in pixels."""
+        return self[-1]
 
     @property
     def side(self) -> float:
-        """The side of the square of as many pixels."""
-        return math.sqrt(math.prod(self))
+        """The side of the square, or of the cube, of as many pixels."""
+        return float(math.prod(self) ** (1 / len(self)))
 
 
 def ascending(sizes: Iterable[Size]) -> list[Size]:
-    """Return each size once, in the order of their areas."""
+    """Return each size once, in the order of their numbers of pixels."""
     return sorted(set(sizes), key=lambda size: (math.prod(size), size))

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from train.data.arrow import ArrowTask
 from train.data.generated import GeneratedTask
+from train.data.moving_arrow import MovingArrowTask
 from train.data.pathfinder import PathfinderTask
 
-TASKS: dict[str, type[GeneratedTask]] = {"arrow": ArrowTask, "pathfinder": PathfinderTask}
+TASKS: dict[str, type[GeneratedTask]] = {
+    "arrow": ArrowTask,
+    "moving_arrow": MovingArrowTask,
+    "pathfinder": PathfinderTask,
+}

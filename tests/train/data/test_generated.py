@@ -8,9 +8,11 @@ from torch.utils.data import DataLoader
 
 from train.data.arrow import ArrowTask
 from train.data.generated import GeneratedDataset
+from train.data.moving_arrow import MovingArrowTask
 from train.data.pathfinder import PathfinderTask
+from train.data.sizes import Size
 
-TASKS = [(ArrowTask(), 60), (PathfinderTask(), 32)]
+TASKS = [(ArrowTask(), 60), (MovingArrowTask(), Size(4, 60, 60)), (PathfinderTask(), 32)]
 BY_NAME = pytest.mark.parametrize(("task", "pixels"), TASKS, ids=[task.name for task, _ in TASKS])
 
 
@@ -19,7 +21,7 @@ def test_image_depends_on_seed_split_and_index(task, pixels):
     data = GeneratedDataset(task, pixels, 8, "train", seed=1)
     assert torch.equal(data[3][0], GeneratedDataset(task, pixels, 8, "train", seed=1)[3][0])
     assert data[3][0].dtype == torch.uint8
-    assert data[3][0].shape == (1, pixels, pixels)
+    assert data[3][0].shape == (1, *(Size.of(pixels)))
     for other in (
         GeneratedDataset(task, pixels, 8, "train", seed=2)[3],
         GeneratedDataset(task, pixels, 8, "val", seed=1)[3],

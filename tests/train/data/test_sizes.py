@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 
 from train.data.module import ImageData
@@ -15,6 +18,15 @@ def test_height_and_width(arguments):
     assert size.side**2 == pytest.approx(96 * 128)
 
 
+@pytest.mark.parametrize("arguments", ["8x96x96", [8, 96, 96], Size(8, 96, 96)])
+def test_frames_come_first(arguments):
+    size = Size.of(arguments)
+    assert (str(size), size.height, size.width, f"{size:>8}") == ("8x96x96", 96, 96, " 8x96x96")
+    assert size.side**3 == pytest.approx(8 * 96 * 96)
+    assert pickle.loads(pickle.dumps(size)) == size
+    assert isinstance(copy.deepcopy(size), Size)
+
+
 @pytest.mark.parametrize("arguments", [168, "168", [168, 168], "168x168"])
 def test_a_square_is_one_number(arguments):
     assert (Size.of(arguments), str(Size.of(arguments)), Size.of(arguments).side) == ((168, 168), "168", 168)
@@ -26,7 +38,7 @@ def test_ascending_orders_by_area():
 
 
 @pytest.mark.parametrize(
-    "arguments", ["", "0", "60x0", "60x", "x60", "60x84x3", "6.5", "-4", "60 x 84", 0, [60, 84, 3]]
+    "arguments", ["", "0", "60x0", "60x", "x60", "6x60x84x3", "6x0x3", "6.5", "-4", "60 x 84", 0, [6, 60, 84, 3], [60]]
 )
 def test_bad_sizes(arguments):
     with pytest.raises(ValueError, match=r"a size is a .*number"):

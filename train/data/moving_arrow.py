@@ -1,0 +1,127 @@
+"""The moving-arrow task: in the frames that a mark names, which way does the arrow at the base of the Y point?
+
+The arrow task in time. Arrows, letters and the Y keep their cells, and in every step of a video each arrow turns to a
+random side. One step also shows a mark, a full square in some free cell. The class is the direction, in that step, of
+the arrow that lies where the base of the Y points. A model has to compare places and times. A longer video has more
+steps, and a larger one more cells. `python -m train.data.moving_arrow` draws the frames of some videos.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from performer_string.utils.files import write_aside
+from performer_string.utils.validation import check_types
+from train.command_line import one_message
+from train.data.arrow import ArrowTask
+from train.data.generated import GeneratedDataset
+from train.data.sizes import Size
+
+
+@dataclass
+class MovingArrowTask:
+    """A version of the task.
+
+    Attributes:
+        arrows: how many arrows, the one that counts included.
+        letters: the letters beside the Y.
+        cell: pixels of a cell, at least 8.
+        hold: frames that a step lasts; as many as a patch has in time.
+    """
+
+    name: ClassVar[str] = "moving_arrow"
+    classes: ClassVar[tuple[str, ...]] = ArrowTask.classes
+    in_channels: ClassVar[int] = 1
+    axes: ClassVar[int] = 3
+    fixed_scale: ClassVar[str] = "cells are one patch each"
+
+    arrows: int = 8
+    letters: str = "ABCDE"
+    cell: int = 12
+    hold: int = 2
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if self.hold < 1:
+            raise ValueError(f"hold is the number of frames of a step, 1 or more, not {self.hold}.")
+        self._still = ArrowTask(self.arrows, self.letters, self.cell)
+
+    def check_size(self, size: Any) -> None:
+        """Raise a ValueError where there are no videos of a size."""
+        size = Size.of(size)
+        if len(size) != 3 or size.height != size.width or size[0] % self.hold:
+            raise ValueError(
+                f"videos of the moving-arrow task are frames x side x side with a multiple of hold={self.hold} frames, "
+                f"like {4 * self.hold}x{6 * self.cell}x{6 * self.cell}, not {size}."
+            )
+        self._still.check_size(size.width)
+
+    def example(self, size: Any, seed: int) -> tuple[Tensor, int]:
+        """Return a video, uint8 [1, frames, height, width], and its class."""
+        rng, still = np.random.default_rng(seed), self._still
+        cells, steps = still.cells(size[-1]), size[0] // self.hold
+        placed = still.place(cells, rng)
+        free = sorted(
+            {(row, column) for row in range(cells) for column in range(cells)} - {cell for cell, *_ in placed}
+        )
+        mark, marked = free[rng.integers(len(free))], int(rng.integers(steps))
+        turns = rng.integers(4, size=(steps, self.arrows))
+        arrows = [index for index, (_, name, _) in enumerate(placed) if name == "arrow"]
+        frames = []
+        for step in range(steps):
+            for index, turn in zip(arrows, turns[step], strict=True):
+                placed[index] = (placed[index][0], "arrow", int(turn))
+            frame = still.paint(placed, cells)
+            if step == marked:
+                top, left = mark[0] * self.cell, mark[1] * self.cell
+                frame[top + 2 : top + self.cell - 2, left + 2 : left + self.cell - 2] = 255
+            frames += [frame] * self.hold
+        return torch.from_numpy(np.stack(frames))[None], int(turns[marked, 0])
+
+    def majority_accuracy(self) -> float:
+        """Return the exact accuracy of "the most frequent direction of the marked step"."""
+        return self._still.majority_accuracy()
+
+
+def draw_videos(task: MovingArrowTask, size: Size, path: Path, count: int = 3) -> None:
+    """Write a figure of training videos, one a row, with a frame of each step."""
+    from matplotlib.figure import Figure
+
+    data, steps = GeneratedDataset(task, size, count, "train"), size[0] // task.hold
+    figure = Figure(figsize=(2.0 * steps, 2.2 * count))
+    for row, (axes, (video, label)) in enumerate(zip(figure.subplots(count, steps, squeeze=False), data, strict=True)):
+        for step, axis in enumerate(axes):
+            axis.imshow(video[0, step * task.hold], cmap="gray", vmin=0, vmax=255)
+            axis.set(xticks=[], yticks=[])
+            if not row:
+                axis.set_title(f"step {step + 1}", fontsize=9)
+        axes[0].set_ylabel(task.classes[label], fontsize=9)
+    figure.tight_layout()
+    with write_aside(path) as partial:
+        figure.savefig(partial, dpi=100)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m train.data.moving_arrow", description="Draw videos of the task.")
+    parser.add_argument("--size", default="8x72x72", help="frames x height x width (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("moving-arrow.png"))
+    options = parser.parse_args(arguments)
+    if not options.out.suffix:
+        parser.error(f"--out needs an ending that says the format, like {options.out}.png")
+    task = MovingArrowTask()
+    with one_message():
+        size = Size.of(options.size)
+        draw_videos(task, size, options.out)
+    print(f"{options.out}: a video a row, with its class; majority baseline {task.majority_accuracy():.1%}")
+
+
+if __name__ == "__main__":
+    main()
