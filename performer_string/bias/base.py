@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 # Up to so many tokens N x N matrices are exact and faster than a sum over a grid, forward and backward on a CPU.
 MAX_DENSE_TOKENS = 256
 
+BLOCK_SIDES = (8, 16)  # tokens along an axis of a block, of which the one that is predicted to cost less is taken
+
 
 @dataclass(frozen=True)
 class Split:
@@ -36,11 +38,14 @@ class Split:
         radius: of the window, in patches; None for no window.
         spacing: the largest distance between neighbouring nodes, in patches; None for no nodes.
         first: index of the first Gaussian component that is summed through the nodes.
+        block: tokens along an axis of a block, for the exact sum of a decay with `rates`, which has neither window nor
+            nodes; None for other sums.
     """
 
     radius: float | None
     spacing: float | None
     first: int
+    block: int | None = None
 
 
 class RelativeBias(nn.Module):
@@ -54,7 +59,7 @@ class RelativeBias(nn.Module):
     The second form is attention with log lambda added to its logits.
 
     A subclass has to define `of_offsets` alone. On a regular grid its sum is then exact, in memory linear in N and in
-    time quadratic in it. With `splits` that end a window, or with `components`, time is linear as well.
+    time quadratic in it. With `splits` that end a window, with `components` or with `rates`, time is linear as well.
 
     Args:
         num_heads: H.
@@ -89,14 +94,25 @@ class RelativeBias(nn.Module):
         empty = torch.empty(self.num_heads, 0)
         return empty, empty
 
+    def rates(self) -> Tensor | None:
+        """Return the rates for which lambda is exp(-sum_c rate_c |r_c|), for each patch of distance; None by default.
+
+        Returns:
+            [H, C, 2], at least 0: for keys of lower and of higher coordinates than the query's; infinity for no weight.
+        """
+        return None
+
     def splits(self, widths: Sequence[float], dim: int) -> list[Split]:
-        """Return the ways to sum lambda over a grid within its error bound; by default an unbounded window.
+        """Return the ways to sum lambda over a grid within its error bound.
+
+        By default this is an unbounded window, and blocks for a decay with `rates`. Both are exact.
 
         Args:
             widths: of the head's components, in patches.
             dim: axes of the grid.
         """
-        return [Split(math.inf, None, len(widths))]
+        blocks = [] if self.rates() is None else [Split(None, None, 0, side) for side in BLOCK_SIDES]
+        return [*blocks, Split(math.inf, None, len(widths))]
 
     def learned(self) -> dict[str, Tensor]:
         """Return what to log by name, [H] each; nothing by default."""

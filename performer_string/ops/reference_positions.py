@@ -125,6 +125,26 @@ def exponential_decay(positions: Tensor, amplitude: Tensor, sigma: Tensor) -> Te
     return amplitude[:, None, None] * torch.exp(-distance / sigma[:, None, None])
 
 
+def l1_decay(positions: Tensor, rates: Tensor) -> Tensor:
+    """Return lambda_ij = prod_c exp(-r_c |p_ic - p_jc|), with one rate where p_jc < p_ic and another where p_jc > p_ic.
+
+    Args:
+        positions: p, [N, C].
+        rates: r, at least 0, for lower and for higher coordinates of the key: [H, C, 2]. Infinity for no weight.
+
+    Returns:
+        [H, N, N].
+    """
+    decay = positions.new_ones(len(rates), len(positions), len(positions))
+    for c in range(positions.shape[1]):
+        for side, sign in enumerate((1, -1)):
+            steps = sign * (positions[:, None, c] - positions[None, :, c])  # [N, N]
+            on_side = steps > 0
+            factors = torch.exp(-rates[:, c, side, None, None] * torch.where(on_side, steps, 1.0))
+            decay = decay * torch.where(on_side, factors, 1.0)
+    return decay
+
+
 def table_decay(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return lambda_ij = exp(b(p_i - p_j)) for the whole positions p of a grid.
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from performer_string.bias.linear_time.bilateral_grid import MIN_VALUE_BLOCK, cell_shape, make_cells
+from performer_string.bias.linear_time.decay_matrix import Blocks, make_blocks
 from performer_string.bias.linear_time.recompute import slab_size
 from performer_string.bias.linear_time.tiles import count_products, radius_in_tokens
 from performer_string.ops.layout import Grid, Triple
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 # Predicted cost of moving a number to or from memory, in multiplications, measured on a CPU.
 MEMORY_COST = 30.0
+# Predicted cost of an operation of torch on the states of a lane, in multiplications, measured on a CPU.
+CALL_COST = 2e4
 
 
 @dataclass(frozen=True)
@@ -34,15 +37,20 @@ class Plan:
         radius: of the window along each axis; None for no window.
         cell: tokens from node to node along each axis; None for no nodes.
         first: the index of the first component that goes through the nodes.
+        blocks: of the exact sum of a decay with rates, which has neither window nor nodes; None for other sums.
     """
 
     radius: Triple | None
     cell: Triple | None
     first: int
+    blocks: Blocks | None = None
 
 
-def make_plan(split: Split, grid: Grid) -> Plan:
-    """Return a split in tokens of a grid."""
+def make_plan(split: Split, grid: Grid) -> Plan | None:
+    """Return a split in tokens of a grid; None for blocks on a grid of three axes."""
+    if split.block is not None:
+        blocks = make_blocks(grid, split.block)
+        return None if blocks is None else Plan(None, None, split.first, blocks)
     radius = None if split.radius is None else radius_in_tokens(split.radius, grid)
     cell = None if split.spacing is None else cell_shape(split.spacing, grid)
     return Plan(radius, cell, split.first)
@@ -60,6 +68,8 @@ def predicted_cost(plan: Plan, grid: Grid, features: int, width: int, components
         components: G.
     """
     cost = 0.0
+    if plan.blocks is not None:
+        cost += block_cost(plan.blocks, features, width)
     if plan.radius is not None:
         cost += count_products(grid, plan.radius) * (features + width + 2 * MEMORY_COST)
     if plan.cell is not None:
@@ -71,6 +81,16 @@ def predicted_cost(plan: Plan, grid: Grid, features: int, width: int, components
     return cost
 
 
+def block_cost(blocks: Blocks, features: int, width: int) -> float:
+    """Return the predicted cost of the exact sum by blocks, in multiplications; arguments as of `predicted_cost`."""
+    tokens, state = blocks.places, features * width
+    cost = tokens * blocks.height * blocks.width * (features + width + 2 * MEMORY_COST)
+    for size, lanes, steps in ((blocks.height, blocks.width, 0), (blocks.width, blocks.height, 1)):
+        if blocks.counts[steps] > 1:  # two walks, each with an update, a product, and the mixing of the lanes' states
+            cost += 2 * tokens * state * (2 + lanes / size) + 2 * tokens / size * (state * MEMORY_COST + CALL_COST)
+    return cost
+
+
 @memoized(1024)
 def cheapest_plan(splits: tuple[Split, ...], grid: Grid, features: int, width: int, components: int) -> Plan:
     """Return the plan of the split with the least predicted cost; arguments as those of `predicted_cost`."""
@@ -79,6 +99,8 @@ def cheapest_plan(splits: tuple[Split, ...], grid: Grid, features: int, width: i
     cheapest, least = None, math.inf
     for split in splits:
         plan = make_plan(split, grid)
+        if plan is None:
+            continue
         cost = predicted_cost(plan, grid, features, width, components)
         if cost < least:
             cheapest, least = plan, cost
@@ -96,8 +118,14 @@ def choose(bias: RelativeBias, grid: Grid, features: int, width: int) -> list[Pl
         width: d, of the values.
 
     Raises:
-        ValueError: widths that are not finite.
+        ValueError: widths that are not finite, or rates that are no numbers.
     """
+    rates = bias.rates()
+    if rates is not None and bool(rates.isnan().any()):
+        raise ValueError(
+            f"{type(bias).__name__}: its rates have to be numbers, and some are NaN. Weights that went bad in "
+            f"training? Load an earlier checkpoint."
+        )
     plans = []
     for head, widths in enumerate(bias.components()[1].tolist()):
         if not all(map(math.isfinite, widths)):
@@ -112,7 +140,8 @@ def choose(bias: RelativeBias, grid: Grid, features: int, width: int) -> list[Pl
 def group_heads(plans: list[Plan], grid: Grid, features: int, v: Tensor) -> list[tuple[Plan, list[int]]]:
     """Return groups of heads that are computed together: heads of the same plan, as many as one slab has room for.
 
-    A window needs room for its rows and for twice as many around them; nodes take one head after another anyway.
+    A window needs room for its rows and for twice as many around them; nodes and blocks take one head after
+    another anyway.
 
     Args:
         plans: of each head.

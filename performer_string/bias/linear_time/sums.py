@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from performer_string.bias.linear_time.bilateral_grid import grid_sum
+from performer_string.bias.linear_time.block_sum import block_sum
 from performer_string.bias.linear_time.plan import Plan, choose, group_heads
 from performer_string.bias.linear_time.recompute import (
     FeatureSource,
@@ -150,6 +151,10 @@ def _sum_by_plan(
                 rest = rest - a.view(view) * (-squares / (2 * s.view(view).square())).exp()
         return rest
 
+    if plan.blocks is not None:
+        rates = bias.rates()
+        assert rates is not None
+        return block_sum(source, q, k, v, rates[heads].to(v), grid, plan.blocks, masked, key_sums)
     if plan.radius is None:
         assert plan.cell is not None
         return grid_sum(source, q, k, v, amplitudes, widths, grid, plan.cell, masked, key_sums)

@@ -1,0 +1,127 @@
+"""An exponential decay of the L1 distance, which may be directed, as a factor of the attention weights:
+
+    lambda_ij = exp(-sum_c |p_ic - p_jc| / sigma_c)
+
+It is a product of one decay for each axis, so that its sum over a grid is exact in linear time, at any width. Each axis
+may have another width on each side, or one side alone. A head then sees a quadrant of the image, as those of LookHere
+(arXiv:2405.13985), whose distances are Euclidean.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from performer_string.bias.base import RelativeBias
+from performer_string.utils.dtype import full_precision
+
+
+class L1Decay(RelativeBias):
+    """A decay lambda(r) = exp(-sum_c |r_c| / sigma_c), with sigma learned for each head and axis within bounds.
+
+    On a grid of one or two axes its sum takes linear time, and is exact up to rounding. A grid of three axes takes
+    quadratic time and linear memory.
+
+    Args:
+        num_heads: H.
+        grid: the training grid, whose number of axes is that of the positions; two axes without it.
+        sigma: at the start, in patches of the training grid, on both sides of all axes.
+        sigma_bounds: sigma stays between them: sigma = low (high / low)^s with s in (0, 1).
+        sides: which keys a query sees along each axis, beside those of its own coordinate. `both`: all, with one sigma.
+            `each`: all, with a sigma for keys of lower and one for keys of higher coordinates. `quadrants`: one side,
+            so that a number of heads in a row cover all quadrants. Or a list for each head with -1 (lower), 1 (higher)
+            or 0 (both) for each axis.
+        normalised: whether the denominator has the decay too.
+
+    Raises:
+        ValueError: an initial sigma out of its bounds, infinite bounds, or sides of another form or size.
+    """
+
+    def __init__(
+        self,
+        num_heads: int,
+        *,
+        grid: Sequence[int] | None = None,
+        sigma: float = 4.0,
+        sigma_bounds: tuple[float, float] = (0.25, 64.0),
+        sides: str | Sequence[Sequence[int]] = "both",
+        normalised: bool = True,
+    ):
+        super().__init__(num_heads, normalised)
+        self.axes = 2 if grid is None else len(grid)
+        self.low, self.high = sigma_bounds
+        if not 0 < self.low < sigma < self.high < math.inf:
+            bounds = f"0 < {self.low} < sigma < {self.high}"
+            raise ValueError(f"sigma has to lie within finite bounds, {bounds}, not {sigma}.")
+        self.signs = signs_of(sides, num_heads, self.axes)
+        exponent = torch.tensor(math.log(sigma / self.low) / math.log(self.high / self.low))
+        widths = 2 if sides == "each" else 1
+        self.raw_sigma = nn.Parameter(exponent.logit().repeat(num_heads, self.axes, widths))
+
+    def sigma(self) -> Tensor:
+        """Return sigma in patches, for keys of lower and of higher coordinates: [H, C, 2]."""
+        sigma = self.low * (self.high / self.low) ** full_precision(self.raw_sigma).sigmoid()
+        return sigma.expand(-1, -1, 2)
+
+    def rates(self) -> Tensor:
+        """Return 1 / sigma, and infinity for sides that are not seen: [H, C, 2]."""
+        return (1 / self.sigma()).masked_fill(self.hidden(), torch.inf)
+
+    def hidden(self) -> Tensor:
+        """Return which sides a head does not see, of lower and of higher coordinates: [H, C, 2]."""
+        signs = torch.tensor(self.signs, device=self.raw_sigma.device)  # [H, C]
+        return torch.stack([signs > 0, signs < 0], dim=-1)
+
+    def learned(self) -> dict[str, Tensor]:
+        """Return sigma of each axis, and of each side where they differ, [H] each."""
+        sides = {"_lower": 0, "_higher": 1} if self.raw_sigma.shape[-1] == 2 else {"": 0}
+        sigma = self.sigma()
+        return {f"sigma_{c}{name}": sigma[:, c, s] for c in range(self.axes) for name, s in sides.items()}
+
+    def log_of_offsets(self, offsets: Tensor) -> Tensor:
+        """Return log lambda(r) of offsets r = p_i - p_j, of a query i and a key j: [..., C] -> [H, ...].
+
+        Raises:
+            ValueError: offsets of another number of axes.
+        """
+        if offsets.shape[-1] != self.axes:
+            raise ValueError(
+                f"exponential-l1: positions have to have {self.axes} coordinates, not {offsets.shape[-1]}: build the "
+                f"decay with a grid of as many axes."
+            )
+        distances = torch.stack([offsets.clamp(min=0), (-offsets).clamp(min=0)], dim=-1)  # [..., C, 2]
+        view = (-1, *[1] * (offsets.ndim - 1), self.axes, 2)
+        logs = -(distances / self.sigma().view(view)).sum((-2, -1))  # not times the rates: infinity times 0 is NaN
+        return logs.masked_fill((self.hidden().view(view) & (distances > 0)).any(-1).any(-1), -torch.inf)
+
+    def of_offsets(self, offsets: Tensor) -> Tensor:
+        """Return lambda(r) of offsets [..., C], [H, ...]."""
+        return self.log_of_offsets(offsets).exp()
+
+
+def signs_of(sides: str | Sequence[Sequence[int]], heads: int, axes: int) -> list[list[int]]:
+    """Return which side of each axis a head sees, [H, C]: -1, 1, or 0 for both.
+
+    Args:
+        sides: `both`, `each`, `quadrants`, or the result itself.
+        heads, axes: H and C.
+
+    Raises:
+        ValueError: another name, size or number.
+    """
+    if sides in ("both", "each"):
+        return [[0] * axes for _ in range(heads)]
+    if sides == "quadrants":
+        quadrants = itertools.cycle(itertools.product((-1, 1), repeat=axes))
+        return [list(next(quadrants)) for _ in range(heads)]
+    rows = [] if isinstance(sides, str) else [list(row) for row in sides]
+    if len(rows) != heads or any(len(row) != axes or not set(row) <= {-1, 0, 1} for row in rows):
+        raise ValueError(
+            f"sides has to be both, each, quadrants, or a list of {heads} heads with -1, 0 or 1 for each of {axes} "
+            f"axes, not {sides}."
+        )
+    return rows
