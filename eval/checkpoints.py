@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from eval.argument_types import WithoutRepetitions, image_size, number_of_images
+from eval.models import check_head
 from eval.report import MAJORITY, Row
 from eval.statistics import check_seeds, differing_keys, without_seed
 from performer_string.models.checkpoint import find_checkpoint, is_published
@@ -107,8 +108,12 @@ def names_of(paths: Sequence[Path]) -> list[str]:
     return names
 
 
-def load_models(options: argparse.Namespace) -> list[Trained]:
+def load_models(options: argparse.Namespace, head: str = "class") -> list[Trained]:
     """Load the models of `--checkpoint`, and set `--resolutions` where it was left out.
+
+    Args:
+        options: of the command line.
+        head: that the evaluation is for, `class` or `dense`.
 
     Raises:
         ValueError: models that cannot be evaluated, or not in one table. It comes before anything is measured.
@@ -119,6 +124,7 @@ def load_models(options: argparse.Namespace) -> list[Trained]:
     check_seeds({name: trained.settings for name, trained in zip(names, models, strict=True)})
     for trained, name in zip(models, names, strict=True):
         trained.name = name
+        check_head(trained.classifier.vit, name, head)
         trained.data.root = options.root or trained.data.root
         trained.data.setup("test" if options.split == "test" else None)
         check_classes(trained)

@@ -21,6 +21,7 @@ def load_model(path: str | PathLike[str]) -> ViT:
     path = find_checkpoint(path)
     with naming_imports():
         vit = ViT.from_checkpoint(path)
+    check_head(vit, path)
     if not vit.config.num_classes:
         raise ValueError(f"{path} is of a model without classes (num_classes: 0), which has no answer.")
     check_images(vit, path)
@@ -37,6 +38,20 @@ def check_images(vit: ViT, path: object) -> None:
     if len(vit.patch) != 2:
         kind = {1: "sequences", 3: "videos or volumes"}.get(len(vit.patch), f"inputs of {len(vit.patch)} axes")
         raise ValueError(f"{path} is a model of {kind}, and this command takes models of images.")
+
+
+def check_head(vit: ViT, path: object, head: str = "class") -> None:
+    """Raise a ValueError where an evaluation is for models with another head.
+
+    Args:
+        vit: the model.
+        path: that it was loaded from, or its name, for the message.
+        head: that the evaluation is for, `class` or `dense`.
+    """
+    if vit.config.head != head == "class":
+        raise ValueError(f"{path} has a dense head, with a class for each pixel: evaluate it by python -m eval dense.")
+    if vit.config.head != head:
+        raise ValueError(f"{path} has one class for each image: python -m eval dense takes models with head: dense.")
 
 
 def preprocessing_of(vit: ViT, path: str | PathLike[str]) -> Preprocessing:

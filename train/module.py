@@ -14,12 +14,13 @@ from torch.nn import functional as F
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from torchmetrics import MeanMetric
-from torchmetrics.classification import MulticlassAccuracy
+from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 
 from performer_string import ViT, ViTConfig
 from performer_string.utils.renames import current_fields
 from train.augmentation import build_mixes, random_positions, random_size
 from train.data.module import ImageData
+from train.dense import check_dense, mean_iou
 from train.distill import DistillationConfig, Teacher
 from train.loss import LOSSES, LossConfig, class_weights
 from train.optim import OptimConfig, encoding_penalty, learning_rate, parameter_groups
@@ -97,6 +98,8 @@ class ImageClassifier(L.LightningModule):
         self.train_accuracy = MulticlassAccuracy(classes, average="micro")
         self.val_loss = nn.ModuleList(MeanMetric() for _ in self.resolutions)
         self.mixes = build_mixes(self.optim, classes)
+        dense = self.resolutions if vit.head == "dense" else []
+        self.iou, self.test_iou = (nn.ModuleList(mean_iou(classes) for _ in dense) for _ in range(2))
 
     def check_settings(self) -> None:
         """Raise a ValueError for settings of the model and of its training that exclude each other."""
@@ -118,6 +121,8 @@ class ImageClassifier(L.LightningModule):
             raise ValueError(
                 "redraw_every draws new random features, and learned ones are trained: give one of the two."
             )
+        if vit.head == "dense":
+            check_dense(self.optim, self.distillation, self.loss_config)
         if vit.num_classes < 2:
             raise ValueError(
                 f"a classifier needs num_classes of 2 or more, not {vit.num_classes}. (The weights of a model "
@@ -125,7 +130,7 @@ class ImageClassifier(L.LightningModule):
             )
 
     def forward(self, images: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Return logits [B, classes]. Arguments as of `ViT`."""
+        """Return logits [B, classes], of a dense head [B, classes, H, W]. Arguments as of `ViT`."""
         return cast(Tensor, self.vit(images, positions))
 
     def setup(self, stage: str) -> None:
@@ -157,8 +162,8 @@ class ImageClassifier(L.LightningModule):
         """Return the loss of a batch, for a class of yours to override.
 
         Args:
-            logits: [B, classes], in float32.
-            targets: classes [B], or the probabilities [B, classes] of mixed images.
+            logits: [B, classes], in float32; of a dense head [B, classes, H, W].
+            targets: classes [B], or the probabilities [B, classes] of mixed images; of a dense head [B, H, W].
         """
         weights = None if self.class_weights is None else self.class_weights.to(logits.device)
         smoothing = self.optim.label_smoothing
@@ -200,12 +205,23 @@ class ImageClassifier(L.LightningModule):
         self.log(f"val/loss_{size}", loss, add_dataloader_idx=False)
         if dataloader_idx == 0:
             self.log("val/accuracy", accuracy, prog_bar=True, add_dataloader_idx=False)
+        if self.iou:
+            iou = cast(MulticlassJaccardIndex, self.iou[dataloader_idx])
+            iou(logits, targets)
+            self.log(f"val/miou_{size}", iou, add_dataloader_idx=False)
+            if dataloader_idx == 0:
+                self.log("val/miou", iou, prog_bar=True, add_dataloader_idx=False)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
         images, targets = batch
         accuracy = cast(MulticlassAccuracy, self.test_accuracy[dataloader_idx])
-        accuracy(self(images).float(), targets)
-        self.log(f"test/accuracy_{self.resolutions[dataloader_idx]}", accuracy, add_dataloader_idx=False)
+        logits, size = self(images).float(), self.resolutions[dataloader_idx]
+        accuracy(logits, targets)
+        self.log(f"test/accuracy_{size}", accuracy, add_dataloader_idx=False)
+        if self.test_iou:
+            iou = cast(MulticlassJaccardIndex, self.test_iou[dataloader_idx])
+            iou(logits, targets)
+            self.log(f"test/miou_{size}", iou, add_dataloader_idx=False)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["classifier"] = type(self).__qualname__

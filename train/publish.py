@@ -28,8 +28,9 @@ from train.command_line import import_modules, one_message
 from train.data.module import ImageData
 from train.data.sizes import Size
 from train.data.tasks import TASKS
+from train.dense import confusions, iou_of
 from train.environment import code, machine, versions
-from train.recorded import accuracy, trained_by, training_of, unfinished, validation_metrics
+from train.recorded import accuracy, dense_cells, trained_by, training_of, unfinished, validation_metrics
 from train.run_folder import BEST, CHECKPOINTS
 from train.testing import count_right
 
@@ -104,8 +105,16 @@ def measure(trained: Trained, options: argparse.Namespace, device: torch.device)
         raise FileNotFoundError(f"{error}\nOr publish without figures on test images: --skip_test.") from error
     for size in options.resolutions or data.sizes():
         tokens = math.prod(trained.classifier.vit.grid(*size))
-        right, total = count_right(trained, size, "test", options.images, device, f"test at {size}")
-        row = {"split": "test", "resolution": str(size), "tokens": tokens, **accuracy(right / total, total)}
+        row: dict[str, Any] = {"split": "test", "resolution": str(size), "tokens": tokens}
+        if data.head == "dense":
+            counts = confusions(trained, size, "test", options.images, device, f"test at {size}")
+            pixels = counts.sum(0)
+            right = float(pixels.diagonal().sum() / pixels.sum())
+            metrics.append({**row, **dense_cells(right, float(iou_of(pixels).mean())), "images": len(counts)})
+            print(f"{size} px: mIoU {metrics[-1]['mIoU']:.1f} % of {len(counts)} images", flush=True)
+            continue
+        correct, total = count_right(trained, size, "test", options.images, device, f"test at {size}")
+        row |= accuracy(correct / total, total)
         metrics.append({**row, "majority baseline": round(100 * data.majority_accuracy("test"), 4)})
         print(f"{size} px: {row['accuracy']:.1f} % ({row['low']:.1f}-{row['high']:.1f}) of {total} images", flush=True)
     return metrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any
 
@@ -142,6 +142,8 @@ def held_out_images(content: Mapping[str, Any]) -> int | None:
 def validation_metrics(run: Path, checkpoint: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the accuracies of a run's last validation, or of its best one at the training size, with intervals."""
     sizes = content["hyper_parameters"]["resolutions"]
+    if content["hyper_parameters"]["vit"].get("head") == "dense":
+        return [] if checkpoint.name == BEST else dense_metrics(run, sizes)
     if checkpoint.name == BEST:
         states = (content.get("callbacks") or {}).values()
         scores = [state["best_model_score"] for state in states if state.get("best_model_score") is not None]
@@ -152,6 +154,22 @@ def validation_metrics(run: Path, checkpoint: Path, content: Mapping[str, Any]) 
         shares = {size: saved[name] for size in sizes if (name := f"val/accuracy_{size}") in saved}
     total = held_out_images(content)
     return [{"split": "val", "resolution": size, **accuracy(share, total)} for size, share in shares.items()]
+
+
+def dense_metrics(run: Path, sizes: Sequence[str]) -> list[dict[str, Any]]:
+    """Return mIoU and share of the pixels that a dense model got right in its run's last validation."""
+    path = run / METRICS
+    saved = json.loads(path.read_text()) if path.is_file() else {}
+    return [
+        {"split": "val", "resolution": size, **dense_cells(saved[f"val/accuracy_{size}"], saved[f"val/miou_{size}"])}
+        for size in sizes
+        if f"val/miou_{size}" in saved
+    ]
+
+
+def dense_cells(share: float, miou: float) -> dict[str, Any]:
+    """Return the share of right pixels and the mIoU in %, without intervals: pixels of an image go together."""
+    return {"accuracy": round(100 * share, 4), "mIoU": round(100 * miou, 4)}
 
 
 def accuracy(share: float, total: int | None) -> dict[str, Any]:

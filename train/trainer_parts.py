@@ -79,7 +79,8 @@ def saving_callbacks(config: Any, asked: Mapping[str, Any], plugins: list[Any], 
     folder = Path(config.run_dir) / CHECKPOINTS
     callbacks: list[Callback] = [KeepAccumulation(), CleanStop(folder, program, slurm.requeue_signal(plugins))]
     if asked["enable_checkpointing"] is not False:
-        callbacks += [MovableCheckpoint(folder), LastCheckpoint(folder, config.checkpoint_every)]
+        best = "val/miou" if config.model.vit.head == "dense" else "val/accuracy"
+        callbacks += [MovableCheckpoint(folder, best), LastCheckpoint(folder, config.checkpoint_every)]
     return callbacks
 
 

@@ -99,6 +99,8 @@ def accuracy_cells(metric: Mapping[str, Any]) -> list[str]:
     """Return the cells of one accuracy: split, resolution, tokens, accuracy with its interval, images."""
     interval = f" ({metric['low']:.1f}-{metric['high']:.1f})" if "low" in metric else ""
     accuracy = f"{metric['accuracy']:.1f}{interval}"
+    if "mIoU" in metric:  # of a dense head
+        accuracy = f"{accuracy} of the pixels, mIoU {metric['mIoU']:.1f}"
     rest = (str(metric.get(name, "")) for name in ("split", "resolution", "tokens"))
     return [*rest, accuracy, str(metric.get("images", ""))]
 
@@ -110,13 +112,13 @@ def accuracy_table(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
     )
 
 
-def front_matter(details: ModelDetails) -> str:
-    """Return the YAML that the Hub reads."""
+def front_matter(details: ModelDetails, task: str = "image-classification") -> str:
+    """Return the YAML that the Hub reads; `task` is one of its names."""
     from huggingface_hub import EvalResult, ModelCardData
 
     results = [
         EvalResult(
-            task_type="image-classification",
+            task_type=task,
             dataset_type=details.dataset or "unknown",
             dataset_name=details.dataset or "unknown",
             dataset_config=f"{metric['resolution']} px",
@@ -130,7 +132,7 @@ def front_matter(details: ModelDetails) -> str:
         model_name=details.name,
         license=details.licence or None,
         library_name="performer_string",
-        pipeline_tag="image-classification",
+        pipeline_tag=task,
         tags=TAGS,
         eval_results=results or None,
     )
@@ -139,7 +141,9 @@ def front_matter(details: ModelDetails) -> str:
 
 def card(model: ViT, details: ModelDetails) -> str:
     """Return the text of a model card."""
-    lines = ["---", front_matter(details), "---", "", f"# {details.name}", ""]
+    dense = model.config.head == "dense"
+    matter = front_matter(details, "image-segmentation") if dense else front_matter(details)
+    lines = ["---", matter, "---", "", f"# {details.name}", ""]
     lines += ["A Vision Transformer of performer_string.", "", *table(["", ""], facts(model, details)), ""]
     packages = "" if model.preprocessing is None else " torchvision"
     lines += ["## Use", "", "Install the library in a clone of its repository:", ""]
@@ -148,6 +152,9 @@ def card(model: ViT, details: ModelDetails) -> str:
     lines += ['model = ViT.from_pretrained("DIR")  # this folder, or its name on the Hub']
     if model.preprocessing is None:
         lines += ["logits = model(images)  # [B, channels, height, width], normalised as in training", "```", ""]
+    elif dense:
+        lines += ["images = model.transform(SIZE)(picture)[None]  # of a PIL image"]
+        lines += ["classes = model(images).argmax(1)  # of each pixel, numbered as in model.classes", "```", ""]
     else:
         lines += ["images = model.transform()(picture)[None]  # of a PIL image; transform(SIZE) for another size"]
         lines += ["probabilities = model(images).softmax(-1)  # in the order of model.classes", "```", ""]

@@ -27,6 +27,7 @@ VARIANTS: dict[str, dict[str, int]] = {
 }
 
 Pool = Literal["mean", "cls", "attention", "map"]
+Head = Literal["class", "dense"]
 
 
 def patch_and_image(patch: int | Sequence[int], image: int | Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -60,6 +61,7 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
         pool: `mean` over the patches, a `cls` token, `attention` over the patches with learned queries, or `map`, which
             is a whole layer with one learned query, as SigLIP has it.
         registers: number of register tokens (arXiv:2309.16588).
+        head: `class` for one class of each image, `dense` for a class of each pixel, from `patch_features`.
     """
 
     image_size: int | list[int] = 224
@@ -73,6 +75,7 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
     mlp_ratio: float = 4.0
     pool: Pool = "mean"
     registers: int = 0
+    head: Head = "class"
 
     @classmethod
     def of_checkpoint(cls, saved: Mapping[str, Any], **overrides: Any) -> ViTConfig:
@@ -104,6 +107,9 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} has to be 0 or more, not {getattr(self, name)}.")
         lookup("pooling", self.pool, dict.fromkeys(get_args(Pool)))
+        lookup("head", self.head, dict.fromkeys(get_args(Head)))
+        if self.head == "dense" and self.pool in ("attention", "map"):
+            raise ValueError(f"a dense head pools nothing: leave out pool={self.pool!r}.")
         self.check_attention()
         if not isinstance(self.attention, str) and len(self.attention) != self.depth:
             raise ValueError(

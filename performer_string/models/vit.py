@@ -17,6 +17,7 @@ from performer_string.bias import RelativeBias
 from performer_string.layers.attention import SelfAttention
 from performer_string.layers.backends import AttentionBackend
 from performer_string.layers.block import Block, mlp_width, recomputable
+from performer_string.layers.dense_head import build_head
 from performer_string.layers.pooling import build_pool, mean_pool
 from performer_string.models.build import build_block, build_position_encoding
 from performer_string.models.config import ViTConfig, patch_and_image
@@ -72,7 +73,7 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
             self.blocks = nn.ModuleList(blocks)
             self.norm = nn.LayerNorm(width, c.norm_eps)
             self.pool = build_pool(c.pool, width, heads, mlp_width(width, c.mlp_ratio), c.norm_eps)
-            self.head = nn.Linear(width, c.num_classes) if c.num_classes else nn.Identity()
+            self.head = build_head(c.head, width, c.num_classes, self.patch)
         initialise(self, stream)
         self.register_load_state_dict_post_hook(place_computed_buffers)
         self.register_load_state_dict_pre_hook(_rename_weights)
@@ -103,6 +104,8 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
     ) -> Tensor:
         """Return logits [B, classes], or pooled features [B, D] where there are no classes.
 
+        With `head: dense` they are the logits of each pixel, [B, classes, height, width].
+
         Args:
             images: [B, channels, height, width], floats, normalised as in training; or a list of images [channels,
                 height, width] of any sizes, which are packed without padding (`forward_packed`).
@@ -112,6 +115,8 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
                 of smaller images in a batch, are no keys and are not pooled. None for all. `batch_images` makes such
                 batches, with the positions of each image.
         """
+        if self.config.head == "dense":
+            return self.forward_dense(images, positions, patch_mask)
         if isinstance(images, Tensor):
             return self.forward_head(self.forward_features(images, positions, patch_mask), patch_mask=patch_mask)
         check_list(images)
@@ -165,7 +170,12 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
             x: [B, P + N, D].
             pre_logits: return what is pooled, [B, D], instead of logits [B, classes].
             patch_mask: [B, N], as of `forward`.
+
+        Raises:
+            ValueError: a dense head, which needs the grid of the patches.
         """
+        if self.config.head == "dense" and not pre_logits:
+            raise ValueError("forward_head is for one class of each image: call a model with a dense head itself.")
         patches = x[:, self.num_prefix :]
         pooled = x[:, 0] if self.config.pool == "cls" else (self.pool or mean_pool)(patches, patch_mask)
         return cast(Tensor, pooled if pre_logits else self.head(pooled))
@@ -176,6 +186,14 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         """Return `forward_features` of the patches as a map for dense prediction, [B, D, h, w]."""
         x = self.forward_features(images, positions, patch_mask)[:, self.num_prefix :]
         return x.transpose(1, 2).unflatten(2, self.grid(*images.shape[2:]))
+
+    def forward_dense(
+        self, images: Tensor | Sequence[Tensor], positions: Tensor | None = None, patch_mask: Tensor | None = None
+    ) -> Tensor:
+        """Return the logits of each pixel, [B, classes, height, width]. Arguments as of `forward`, without lists."""
+        if not isinstance(images, Tensor):
+            raise ValueError("a model with a dense head takes batches of images of one size, not a list of images.")
+        return cast(Tensor, self.head(self.patch_features(images, positions, patch_mask)))
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Compute each block again in the backward pass instead of saving its tensors (arXiv:1604.06174)."""

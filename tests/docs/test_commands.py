@@ -38,6 +38,7 @@ def test_there_are_no_other_commands():
         "train.data.arrow",
         "train.data.moving_arrow",
         "train.data.pathfinder",
+        "train.data.cells",
         "eval",
         "experiments.tables",
         "experiments.zoo",

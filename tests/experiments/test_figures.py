@@ -10,8 +10,8 @@ import pytest
 from experiments.figures import ROOT, main, options_of, read_figures
 
 FIGURES = read_figures()
-# Images of tasks, by train.data.arrow and train.data.pathfinder.
-BY_OTHER_COMMANDS = {"arrow/task.png", "pathfinder/task.png", "pathfinder/task-128.png"}
+# Images of tasks, by train.data.arrow, train.data.pathfinder and train.data.cells.
+BY_OTHER_COMMANDS = {"arrow/task.png", "pathfinder/task.png", "pathfinder/task-128.png", "segment/task.png"}
 
 
 def test_every_figure_has_an_entry():

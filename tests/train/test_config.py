@@ -19,6 +19,7 @@ def test_known_fields():
         [
             "data.arrow.distance",
             "data.pathfinder.dashes",
+            "data.cells.kinds",
             "data.grey",
             "trainer.callbacks.monitor",
             "model.vit.encoding_options.block_size",

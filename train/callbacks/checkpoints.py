@@ -54,10 +54,11 @@ class MovableCheckpoint(ModelCheckpoint):
 
     Args:
         directory: of the file.
+        monitor: what the best model has most of.
     """
 
-    def __init__(self, directory: Path):
-        super().__init__(directory, "best", "val/accuracy", mode="max", enable_version_counter=False)
+    def __init__(self, directory: Path, monitor: str = "val/accuracy"):
+        super().__init__(directory, "best", monitor, mode="max", enable_version_counter=False)
 
     def on_train_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.limit_val_batches != 0:  # else no model is known to be better than another

@@ -30,7 +30,7 @@ class CheckData(Callback):
     def check(self, data: ImageData, module: L.LightningModule) -> None:
         """Raise a ValueError where the model does not fit the data, which are set up."""
         config = module.vit.config  # type: ignore[union-attr]
-        for name in ("num_classes", "in_channels"):
+        for name in ("head", "num_classes", "in_channels"):
             of_model, of_data = getattr(config, name), getattr(data, name)
             if of_model != of_data:
                 raise ValueError(

@@ -59,6 +59,7 @@ class ArrowTask:
     in_channels: ClassVar[int] = 1
     axes: ClassVar[int] = 2
     fixed_scale: ClassVar[str] = "cells are one patch each"
+    head: ClassVar[str] = "class"
 
     arrows: int = 8
     letters: str = "ABCDE"

@@ -22,6 +22,7 @@ class GeneratedTask(Protocol):
         in_channels: of the images.
         axes: 2 for square images, 3 for videos.
         fixed_scale: why images cannot be resized, as words after "whose"; empty where they can.
+        head: of the models for it: `class`, or `dense` where each pixel has a class.
     """
 
     name: ClassVar[str]
@@ -29,15 +30,22 @@ class GeneratedTask(Protocol):
     in_channels: ClassVar[int]
     axes: ClassVar[int]
     fixed_scale: ClassVar[str]
+    head: ClassVar[str]
 
     def check_size(self, size: Any) -> None:
         """Raise a ValueError where there are no images of so many pixels a side, or no videos of a `Size`."""
 
-    def example(self, size: Any, seed: int) -> tuple[Tensor, int]:
-        """Return an image, uint8 [C, pixels, pixels], or a video, and its class: a function of the arguments alone."""
+    def example(self, size: Any, seed: int) -> tuple[Tensor, Any]:
+        """Return an image, uint8 [C, pixels, pixels], or a video, and its class: a function of the arguments alone.
+
+        Of a dense task the classes are those of the pixels, int64 [pixels, pixels].
+        """
 
     def majority_accuracy(self) -> float:
-        """Return the accuracy of the best rule that does not solve the task, such as the most frequent class."""
+        """Return the accuracy of the best rule that does not solve the task, such as the most frequent class.
+
+        Of a dense task it is the share of pixels.
+        """
 
 
 class GeneratedDataset(Dataset[tuple[Tensor, int]]):

@@ -19,6 +19,7 @@ from performer_string.models.preprocessing import Preprocessing, normalise
 from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
 from train.data.arrow import ArrowTask
+from train.data.cells import CellsTask
 from train.data.generated import GeneratedDataset, GeneratedTask
 from train.data.images import AUGMENTATIONS, Transformed, share_of_each_class
 from train.data.loaders import Loaders
@@ -36,7 +37,7 @@ class ImageData(Loaders):
     """Images to train and evaluate on: uint8 in the loaders, normalised floats on the device.
 
     Attributes:
-        source: a generated task, `arrow`, `moving_arrow` (videos) or `pathfinder`; or stored images, `mnist`,
+        source: a generated task, `arrow`, `moving_arrow` (videos), `pathfinder` or `cells`; or stored images, `mnist`,
             `cifar10`, `cifar100`, `imagenette`, `imagenet`, `folder`, `hub` or `webdataset`.
         root: where the files are.
         download: get the files with torchvision if they are missing.
@@ -63,6 +64,7 @@ class ImageData(Loaders):
         arrow: the version of the arrow task.
         moving_arrow: the version of the moving-arrow task, whose images are videos.
         pathfinder: the version of Pathfinder.
+        cells: the version of the cells task, whose classes are those of pixels.
         size: [height, width] to train at, in pixels, or [frames, height, width]; the recipe takes it from the model.
             Images are made to cover the size that they are wanted at, and their middle is cut out.
         seed: of the order, the augmentations and the stream of a generated task; held-out sets do not depend on it.
@@ -90,6 +92,7 @@ class ImageData(Loaders):
     arrow: ArrowTask = field(default_factory=ArrowTask)
     moving_arrow: MovingArrowTask = field(default_factory=MovingArrowTask)
     pathfinder: PathfinderTask = field(default_factory=PathfinderTask)
+    cells: CellsTask = field(default_factory=CellsTask)
     size: list[int] = field(default_factory=lambda: [108, 108])
     seed: int = 0
 
@@ -134,6 +137,7 @@ class ImageData(Loaders):
         if self.batch_size < 1 or self.workers < 0 or self.val_size < 1 or self.train_size < 0:
             raise ValueError("batch_size and val_size have to be positive, workers and train_size 0 or more.")
         self.in_channels, self.num_classes, mean, std = self._numbers()
+        self.head = "class" if self.task is None else self.task.head
         shift, scale = torch.tensor(self.mean or mean), torch.tensor(self.std or std)
         within = ((shift >= 0) & (shift <= 1)).all() and ((scale > 0) & (scale <= 1)).all()
         if not len(shift) == len(scale) == self.in_channels or not within:

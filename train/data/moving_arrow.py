@@ -42,6 +42,7 @@ class MovingArrowTask:
     in_channels: ClassVar[int] = 1
     axes: ClassVar[int] = 3
     fixed_scale: ClassVar[str] = "cells are one patch each"
+    head: ClassVar[str] = "class"
 
     arrows: int = 8
     letters: str = "ABCDE"

@@ -75,6 +75,7 @@ class PathfinderTask:
     in_channels: ClassVar[int] = 1
     axes: ClassVar[int] = 2
     fixed_scale: ClassVar[str] = ""
+    head: ClassVar[str] = "class"
 
     dashes: int = 14
     distractors: int = 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from train.data.arrow import ArrowTask
+from train.data.cells import CellsTask
 from train.data.generated import GeneratedTask
 from train.data.moving_arrow import MovingArrowTask
 from train.data.pathfinder import PathfinderTask
@@ -11,4 +12,5 @@ TASKS: dict[str, type[GeneratedTask]] = {
     "arrow": ArrowTask,
     "moving_arrow": MovingArrowTask,
     "pathfinder": PathfinderTask,
+    "cells": CellsTask,
 }

@@ -7,12 +7,13 @@ import torch
 from torch.utils.data import DataLoader
 
 from train.data.arrow import ArrowTask
+from train.data.cells import CellsTask
 from train.data.generated import GeneratedDataset
 from train.data.moving_arrow import MovingArrowTask
 from train.data.pathfinder import PathfinderTask
 from train.data.sizes import Size
 
-TASKS = [(ArrowTask(), 60), (MovingArrowTask(), Size(4, 60, 60)), (PathfinderTask(), 32)]
+TASKS = [(ArrowTask(), 60), (MovingArrowTask(), Size(4, 60, 60)), (PathfinderTask(), 32), (CellsTask(), 64)]
 BY_NAME = pytest.mark.parametrize(("task", "pixels"), TASKS, ids=[task.name for task, _ in TASKS])
 
 

@@ -1,0 +1,65 @@
+"""A head for dense prediction: logits of every pixel from the features of the patches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from einops import rearrange
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class DenseHead(nn.Module):
+    """One upsampling block: each patch to pixels of half resolution, a convolution over them, and logits of all pixels.
+
+    A linear layer gives every patch its own grid of hidden features (sub-pixel convolution, arXiv:1609.05158), at half
+    the resolution of the image where the patch is even, else at the whole one. A 3 x 3 convolution joins patches at
+    their borders, and its logits are interpolated bilinearly to the size of the image. Its receptive field is that of
+    the patches next to a pixel: all that comes from further away comes through the ViT.
+
+    Args:
+        width: D.
+        num_classes: K.
+        patch: height and width of a patch in pixels.
+
+    Raises:
+        ValueError: no classes, or patches that are not of two dimensions.
+    """
+
+    def __init__(self, width: int, num_classes: int, patch: Sequence[int]):
+        super().__init__()
+        if len(patch) != 2 or num_classes < 1:
+            raise ValueError(
+                f"a dense head is for images with num_classes of 1 or more, not for {num_classes} with patches of "
+                f"{len(patch)} dimensions."
+            )
+        self.scale = tuple(2 if side % 2 == 0 else 1 for side in patch)
+        self.cells = tuple(side // scale for side, scale in zip(patch, self.scale, strict=True))
+        hidden = max(8, width // 4)
+        self.up = nn.Linear(width, hidden * self.cells[0] * self.cells[1])
+        self.out = nn.Conv2d(hidden, num_classes, 3, padding=1)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return logits.
+
+        Args:
+            features: of the patches, [B, D, h, w].
+
+        Returns:
+            [B, K, h p, w q] for patches of p x q pixels.
+        """
+        rows, columns = self.cells
+        x = self.up(features.movedim(1, -1))  # [B, h, w, hidden p' q']
+        x = rearrange(x, "b h w (c p q) -> b c (h p) (w q)", p=rows, q=columns)
+        logits: Tensor = self.out(F.gelu(x))
+        if self.scale == (1, 1):
+            return logits
+        scale = [float(factor) for factor in self.scale]
+        return F.interpolate(logits, scale_factor=scale, mode="bilinear", align_corners=False)
+
+
+def build_head(kind: str, width: int, num_classes: int, patch: Sequence[int]) -> nn.Module:
+    """Return the head of a model: `class` or `dense`; for no classes none."""
+    if kind == "dense":
+        return DenseHead(width, num_classes, patch)
+    return nn.Linear(width, num_classes) if num_classes else nn.Identity()

@@ -1,0 +1,140 @@
+"""Training with a dense head from the command line: its metric, exact resuming, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from lightning.pytorch.callbacks import Callback
+
+from eval.cli import main as evaluate
+from performer_string import ViT
+from performer_string.models.published import CARD
+from tests.helpers.runs import KilledError, fails, fit, metrics
+from tests.helpers.training import TINY, last
+from train import cli
+from train.checkpoint import load_trained, read_checkpoint
+from train.data.sizes import Size
+from train.dense import confusions, iou_of
+from train.publish import main as publish
+
+VIT = {**TINY["model"]["vit"], "patch_size": 8, "image_size": 64, "num_classes": 3, "head": "dense"}
+RECIPE = {
+    **TINY,
+    "ema": 0.0,
+    "trainer": {**TINY["trainer"], "max_epochs": 2},
+    "model": {"vit": VIT, "optim": {"redraw_every": 4, "position_offset": 2.0, "label_smoothing": 0.1}},
+    "data": {"source": "cells", "train_size": 32, "batch_size": 8, "val_size": 8, "resolutions": [96]},
+}
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("config") / "dense.yaml"
+    path.write_text(yaml.safe_dump(RECIPE))
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(recipe, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "cells"
+    fit(recipe, folder)
+    return folder
+
+
+def brute_iou(answers: torch.Tensor, labels: torch.Tensor) -> float:
+    """By sets of pixels."""
+    values = []
+    for k in range(3):
+        union = ((answers == k) | (labels == k)).sum()
+        if union:
+            values.append(float(((answers == k) & (labels == k)).sum() / union))
+    return sum(values) / len(values)
+
+
+@pytest.mark.slow
+def test_validation_reports_the_mean_iou(run):
+    found = metrics(run)
+    assert {"val/miou", "val/miou_64", "val/miou_96", "val/accuracy_64", "val/loss_96"} <= found.keys()
+    trained = load_trained(last(run))
+    images, labels = zip(*trained.data.held_out("val", (64, 64)), strict=True)
+    answers = trained.classifier(trained.data.normalise(torch.stack(images))).argmax(1)
+    assert found["val/miou"] == found["val/miou_64"] == pytest.approx(brute_iou(answers, torch.stack(labels)), abs=1e-5)
+    assert found["val/accuracy"] == pytest.approx(float((answers == torch.stack(labels)).float().mean()), abs=1e-5)
+    counts = confusions(trained, Size(64, 64), "val", 0, torch.device("cpu"))
+    assert counts.shape == (8, 3, 3)
+    assert iou_of(counts.sum(0)).mean() == pytest.approx(found["val/miou"], abs=1e-5)
+
+
+@pytest.mark.slow
+def test_a_resumed_run_is_the_same_run(recipe, run, tmp_path, monkeypatch):
+    def die(self, trainer, module, batch, batch_idx):
+        if trainer.global_step == 5:
+            raise KilledError
+
+    monkeypatch.setattr(Callback, "on_train_batch_start", die)
+    resumed = tmp_path / "resumed"
+    with pytest.raises(KilledError):
+        fit(recipe, resumed)
+    monkeypatch.undo()
+    cli.run(["resume", str(resumed)])
+    one, two = (read_checkpoint(last(folder))["state_dict"] for folder in (run, resumed))
+    assert all(torch.equal(value, two[name]) for name, value in one.items())
+    assert metrics(resumed) == metrics(run)
+
+
+@pytest.mark.slow
+def test_the_best_checkpoint_is_that_of_the_best_iou(run):
+    states = read_checkpoint(run / "checkpoints" / "best.ckpt")["callbacks"].values()
+    (state,) = [state for state in states if "best_model_score" in state]
+    assert state["monitor"] == "val/miou"
+
+
+@pytest.mark.slow
+def test_testing_and_publishing(run, tmp_path, capsys):
+    cli.run(["test", "--config", str(run / "config.yaml")])
+    assert "test/miou_96" in capsys.readouterr().out
+    folder = tmp_path / "cells"
+    publish([str(run), str(folder), "--images", "4"])
+    assert "mIoU" in capsys.readouterr().out
+    tested, *_ = json.loads((folder / "config.json").read_text())["metrics"]
+    trained = load_trained(folder)
+    counts = confusions(trained, Size(64, 64), "test", 4, torch.device("cpu"))
+    assert tested["mIoU"] == pytest.approx(100 * float(iou_of(counts.sum(0)).mean()), abs=1e-3)
+    assert tested["images"] == 4
+    assert "low" not in tested  # Wilson's interval is of images, and these are pixels
+    card = (folder / CARD).read_text()
+    assert "image-segmentation" in card
+    assert f"mIoU {tested['mIoU']:.1f}" in card
+    images = torch.randn(1, 1, 64, 96)
+    assert torch.equal(ViT.from_pretrained(folder)(images), ViT.from_checkpoint(run)(images))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [["resolution", "--checkpoint", "RUN"], ["predict", "RUN", "image.png"]])
+def test_evaluations_of_classes_refuse_a_dense_model(run, arguments, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        evaluate([str(run) if word == "RUN" else word for word in arguments] + ["--out", str(tmp_path)])
+    assert stop.value.code == 2
+    assert "has a dense head, with a class for each pixel" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model.vit.head", "class"], "has head=dense, the model class: set --model.vit.head dense"),
+        (["--data.source", "arrow"], "has head=class, the model dense: set --model.vit.head class"),
+        (["--model.optim.mixup", "0.5"], "not the classes of their pixels: leave them out with a dense head"),
+        (["--model.optim.image_scale", "1.5"], "not the classes of their pixels"),
+        (["--model.loss.name", "focal"], "a dense head is trained by the loss cross-entropy, not by focal"),
+        (["--model.loss.class_weights", "balanced"], "balanced"),
+        (["--data.cells.kinds", "9"], "cells: kinds has to be 2 to 4, not 9"),
+        (["--data.augment", "[flip]"], "augment has no meaning for the cells task"),
+    ],
+)
+def test_bad_arguments(recipe, arguments, message, capsys, tmp_path):
+    output = fails(["fit", "--config", str(recipe), "--run_dir", str(tmp_path / "run"), *arguments], capsys)
+    assert message in output

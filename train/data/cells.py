@@ -1,0 +1,151 @@
+"""The cells task: which pixels show cells of the same kind as the marked one?
+
+Overlapping cells with textures of several kinds, as under a microscope, and a white dot on one of them. The label of a
+pixel is background, other cell, or cell of the marked one's kind. What a cell's kind is can be seen on the spot. Which
+kind is marked can be seen at one place of the image only, however far away and however large the image. Cells have the
+same size in pixels at every size of the image, so that a small image looks like a crop of a large one.
+`python -m train.data.cells` draws a contact sheet.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from performer_string.utils.files import write_aside
+from performer_string.utils.validation import check_types
+from train.command_line import one_message
+from train.data.cell_scene import TEXTURES, Scene, draw_scene
+from train.data.generated import GeneratedDataset
+
+SCENES = 100  # that are drawn before an image counts as too empty for a mark
+
+
+@dataclass
+class CellsTask:
+    """A version of the task. Lengths are in pixels at every size of the image.
+
+    Attributes:
+        kinds: of cells: grained, striped, nucleated, plain; the first so many of them.
+        radius: mean radius of a cell.
+        crowding: share of the places with a cell, in (0, 1].
+        noise: standard deviation of the noise of each pixel, where white is 1.
+        dot: radius of the mark.
+    """
+
+    name: ClassVar[str] = "cells"
+    classes: ClassVar[tuple[str, ...]] = ("background", "other cell", "marked kind")
+    in_channels: ClassVar[int] = 1
+    axes: ClassVar[int] = 2
+    fixed_scale: ClassVar[str] = "labels are those of single pixels"
+    head: ClassVar[str] = "dense"
+
+    kinds: int = 3
+    radius: float = 10.0
+    crowding: float = 0.8
+    noise: float = 0.05
+    dot: float = 2.0
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        if not 2 <= self.kinds <= len(TEXTURES):
+            raise ValueError(f"cells: kinds has to be 2 to {len(TEXTURES)}, not {self.kinds}.")
+        if not self.radius >= 4 or not 1 <= self.dot <= self.radius / 2:
+            raise ValueError(
+                f"cells: radius has to be 4 or more pixels, and dot at least 1 and at most half of it, not "
+                f"radius={self.radius}, dot={self.dot}."
+            )
+        if not 0 < self.crowding <= 1 or not 0 <= self.noise <= 0.5:
+            raise ValueError(
+                f"cells: crowding is a share above 0 and at most 1, and noise lies between 0 and 0.5, not "
+                f"{self.crowding} and {self.noise}."
+            )
+
+    def check_size(self, pixels: int) -> None:
+        """Raise a ValueError where an image of so many pixels a side has no room for several cells."""
+        least = round(5 * self.radius)
+        if pixels < least:
+            raise ValueError(
+                f"cells: images of cells with a radius of {self.radius:g} need {least} pixels a side, not {pixels}."
+            )
+
+    def scene(self, pixels: int, rng: np.random.Generator) -> tuple[Scene, np.ndarray]:
+        """Return an image without a mark, and the numbers of the cells that can be marked.
+
+        Raises:
+            ValueError: hardly any cells.
+        """
+        for _ in range(SCENES):
+            scene = draw_scene(pixels, self.radius, self.crowding, self.kinds, self.noise, rng)
+            cells = scene.markable(self.radius / 2)
+            if len(cells):
+                return scene, cells
+        raise ValueError(
+            f"cells: no cell to mark in {pixels} x {pixels} pixels: raise crowding, or take larger images."
+        )
+
+    def example(self, pixels: int, seed: int) -> tuple[Tensor, Tensor]:
+        """Return an image, uint8 [1, pixels, pixels], and the classes of its pixels, int64 [pixels, pixels].
+
+        The marked kind is drawn before the marked cell, so that a kind with many cells is not marked more often.
+        """
+        rng = np.random.default_rng(seed)
+        scene, cells = self.scene(pixels, rng)
+        kinds = scene.kinds[cells]
+        there = np.unique(kinds)
+        kind = there[rng.integers(len(there))]
+        of_kind = cells[kinds == kind]
+        marked = int(of_kind[rng.integers(len(of_kind))])
+        image = torch.from_numpy(scene.with_mark(marked, self.dot))[None]
+        return image, torch.from_numpy(scene.labels(marked))
+
+    def majority_accuracy(self) -> float:
+        """Return the accuracy, per pixel, of telling background from cells and calling every cell another one.
+
+        It is measured on 32 images of 16 radii a side.
+        """
+        pixels = round(16 * self.radius)
+        labels = torch.stack([self.example(pixels, seed)[1] for seed in range(32)])
+        return float((labels < 2).float().mean())
+
+
+def contact_sheet(task: CellsTask, pixels: int, path: Path, rows: int = 2, columns: int = 3) -> None:
+    """Write a figure of training images, each beside its labels."""
+    import matplotlib.pyplot as plt
+    from matplotlib.colors import ListedColormap
+
+    data = GeneratedDataset(task, pixels, rows * columns, "train")
+    figure, axes = plt.subplots(rows, 2 * columns, figsize=(3.6 * columns, 2.0 * rows), squeeze=False)
+    for (left, right), (image, labels) in zip(axes.reshape(-1, 2), data, strict=True):
+        left.imshow(image[0], cmap="gray", vmin=0, vmax=255)
+        right.imshow(labels, cmap=ListedColormap(["black", "#0072b2", "#e69f00"]), vmin=0, vmax=2)
+        for axis in (left, right):
+            axis.set(xticks=[], yticks=[])
+    figure.tight_layout(pad=0.3)
+    with write_aside(path) as partial:
+        figure.savefig(partial, dpi=100)
+    plt.close(figure)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m train.data.cells", description="Draw a contact sheet.")
+    parser.add_argument("--resolution", type=int, default=96, help="pixels (default: %(default)s)")
+    parser.add_argument("--kinds", type=int, default=3, help="of cells, 2 to 4 (default: %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("cells.png"))
+    options = parser.parse_args(arguments)
+    if not options.out.suffix:
+        parser.error(f"--out needs an ending that says the format, like {options.out}.png")
+    with one_message():
+        contact_sheet(CellsTask(kinds=options.kinds), options.resolution, options.out)
+    print(f"{options.out}: images and labels: black background, blue other cells, orange cells of the marked kind")
+
+
+if __name__ == "__main__":
+    main()
