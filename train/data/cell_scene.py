@@ -14,7 +14,7 @@ FARTHEST = 1.4  # radii from a centre to its outline, at most
 SPREAD = 0.2  # of the radii around their mean, as a share of it
 STRIPES = 4.5  # pixels from one stripe to the next
 AT_A_TIME = 1024  # cells whose windows are in memory together
-BRIGHTEST = 0.9  # of all but the mark
+BRIGHTEST = 0.8  # of all but the mark
 
 Floats = NDArray[np.float32]
 
@@ -153,8 +153,8 @@ def draw_scene(
     )
     grain = rng.standard_normal((pixels, pixels), np.float32)
     textures = (
-        0.16 * grain,
-        0.16 * np.sin(2 * np.pi / STRIPES * along + np.append(phase, 0).astype(np.float32)[owner]),
+        0.24 * np.maximum(grain, 0),
+        0.13 * np.sin(2 * np.pi / STRIPES * along + np.append(phase, 0).astype(np.float32)[owner]) - 0.13,
         -0.28 / (1 + np.exp(np.minimum(20 * (0.5 - depth), 50))),  # dark where it is deep
     )
     cell = 0.5 + 0.15 * np.sqrt(depth) + np.append(shade, 0).astype(np.float32)[owner]
