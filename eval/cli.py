@@ -93,6 +93,10 @@ EVALUATIONS: dict[str, Entry] = {
     "cost": Entry(
         "eval.accuracy.cost", "parameters, operations, time, memory and accuracy of models at each resolution"
     ),
+    "dense": Entry(
+        "eval.accuracy.dense",
+        "mIoU per resolution of models with a dense head, whole and in tiles, with time and memory",
+    ),
     "export": Entry("eval.export.command", "a model as a file of ONNX or torch.export, checked against PyTorch"),
     "plateau": Entry(
         "eval.accuracy.plateau", "when each run's training loss left its first plateau, and the accuracy at the end"

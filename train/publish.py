@@ -28,8 +28,8 @@ from train.command_line import import_modules, one_message
 from train.data.module import ImageData
 from train.data.sizes import Size
 from train.data.tasks import TASKS
-from train.dense import confusions, iou_of
 from train.environment import code, machine, versions
+from train.pixels import confusions, iou_of
 from train.recorded import accuracy, dense_cells, trained_by, training_of, unfinished, validation_metrics
 from train.run_folder import BEST, CHECKPOINTS
 from train.testing import count_right

@@ -18,7 +18,7 @@ from tests.helpers.training import TINY, last
 from train import cli
 from train.checkpoint import load_trained, read_checkpoint
 from train.data.sizes import Size
-from train.dense import confusions, iou_of
+from train.pixels import confusions, iou_of
 from train.publish import main as publish
 
 VIT = {**TINY["model"]["vit"], "patch_size": 8, "image_size": 64, "num_classes": 3, "head": "dense"}

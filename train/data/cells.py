@@ -106,6 +106,10 @@ class CellsTask:
         image = torch.from_numpy(scene.with_mark(marked, self.dot))[None]
         return image, torch.from_numpy(scene.labels(marked))
 
+    def local_answer(self, labels: Tensor) -> Tensor:
+        """Return the answers of a rule that looks at one place only: background or, for every cell, another cell."""
+        return labels.clamp(max=1)
+
     def majority_accuracy(self) -> float:
         """Return the accuracy, per pixel, of telling background from cells and calling every cell another one.
 
@@ -113,7 +117,7 @@ class CellsTask:
         """
         pixels = round(16 * self.radius)
         labels = torch.stack([self.example(pixels, seed)[1] for seed in range(32)])
-        return float((labels < 2).float().mean())
+        return float((self.local_answer(labels) == labels).float().mean())
 
 
 def contact_sheet(task: CellsTask, pixels: int, path: Path, rows: int = 2, columns: int = 3) -> None:

@@ -1,0 +1,151 @@
+r"""How good are models with a dense head at resolutions far above that of their training, at which cost?
+
+Each image is predicted in one pass (`whole`), and as overlapping tiles whose probabilities are averaged (`tiles`), as
+is usual where a model does not take the whole image. Times and memory are of folded inference of one image, or of 16
+tiles at a time. Larger images are fewer: --images at the training resolution, and in proportion to their side, but 8 at
+least where there are so many. Models with softmax are left out above --longest-softmax tokens.
+
+Columns: `model`, `method` (whole or tiles), `resolution` (pixels), `tokens` (of the whole image), `mIoU`, `low` and
+`high` (%, intersection over union of each class over all pixels, and their mean; 95 % interval by the bootstrap over
+images), `accuracy` (% of the pixels), `IoU` (% of each class, in the order of the labels), `local baseline` (mIoU in %
+of the best rule that looks at one place only), `ms` (median over the images), `peak MiB`, `tile` (pixels), `overlap`,
+`images`, `split`, `trained at` (pixels).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from tqdm import tqdm
+
+from eval import checkpoints
+from eval.accuracy.dense_report import METHODS
+from eval.accuracy.dense_report import notes as notes
+from eval.accuracy.dense_report import plot as plot
+from eval.accuracy.dense_report import summary as summary
+from eval.accuracy.tiles import predict_tiles
+from eval.argument_types import positive_int
+from eval.bootstrap import statistic_with_interval
+from eval.report import Row
+from eval.speed.measure import peak_bytes
+from performer_string import ViT, fold
+from train.checkpoint import Trained
+from train.data.sizes import Size
+from train.pixels import confusion, iou_of
+
+FEWEST = 8  # images of a size, where there are so many
+LONGEST = 16_384  # tokens of a model with softmax, by default
+Predict = Callable[[Tensor], Tensor]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `eval dense`."""
+    checkpoints.add_arguments(parser)
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="default: both")
+    parser.add_argument("--tile", type=positive_int, help="side of the tiles in pixels; default: the training size")
+    parser.add_argument("--overlap", type=float, default=0.5, help="share of a tile that the next one repeats")
+    most = "tokens above which models with softmax are left out (default: %(default)s)"
+    parser.add_argument("--longest-softmax", type=positive_int, default=LONGEST, help=most)
+
+
+@torch.inference_mode()
+def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Yield a row for each model, resolution and method."""
+    if not 0 <= options.overlap < 1:
+        raise ValueError(f"--overlap is the share of a tile, 0 or more and below 1, not {options.overlap:g}.")
+    models = checkpoints.load_models(options, "dense")
+    for trained in models:
+        vit = fold(trained.classifier.vit).to(device)
+        with vit.cached():
+            for size in options.resolutions:
+                tokens = math.prod(vit.grid(*size))
+                if "softmax" in vit.config.kinds_of_attention() and tokens > options.longest_softmax:
+                    sys.stderr.write(f"{trained.name} at {size} px is left out: {tokens:,} tokens with softmax.\n")
+                    continue
+                yield from rows_of(trained, vit, size, options, device)
+
+
+def image_count(trained: Trained, size: Size, wanted: int) -> int:
+    """Return how many images of a size are measured: fewer of larger ones."""
+    total = wanted or len(trained.data.held_out("val", size))  # type: ignore[arg-type]
+    share = Size.of(trained.data.size).side / size.side
+    return min(total, max(FEWEST, round(total * min(1.0, share))))
+
+
+def methods_of(
+    vit: ViT, trained: Trained, size: Size, options: argparse.Namespace
+) -> Iterator[tuple[str, int | str, Predict]]:
+    """Yield each method with the side of its tiles, if any, and its function of an image."""
+    tile = options.tile or min(trained.data.size)
+    if "whole" in options.methods:
+        yield "whole", "", vit
+    if "tiles" in options.methods and tile < max(size) and tile <= min(size):
+        yield "tiles", tile, lambda image: predict_tiles(vit, image, tile, options.overlap)
+
+
+def rows_of(trained: Trained, vit: ViT, size: Size, options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Yield the row of each method at a size."""
+    data, classes = trained.data, vit.config.num_classes
+    images = data.held_out(options.split, size, image_count(trained, size, options.images))
+    methods = list(methods_of(vit, trained, size, options))
+    counts: dict[str, list[NDArray[np.int64]]] = {name: [] for name, *_ in methods}
+    times: dict[str, list[float]] = {name: [] for name, *_ in methods}
+    baseline = torch.zeros(classes, classes, dtype=torch.long)
+    image = torch.empty(0)
+    for batch, labels in tqdm(data.loader(images, 1), desc=f"{trained.name} at {size}", leave=False, disable=None):
+        image = data.normalise(batch.to(device))
+        baseline += confusion(data.local_answer(labels), labels, classes)
+        for name, _, predict in methods:
+            start = time.perf_counter()
+            answers = predict(image).argmax(1).cpu()  # which waits for the device
+            times[name].append(1000 * (time.perf_counter() - start))
+            counts[name].append(confusion(answers, labels, classes).numpy())
+    for name, tile, predict in methods:
+        confusions = np.stack(counts[name]).astype(float)  # [N, K, K]
+        mean, low, high = mean_iou_with_interval(confusions)
+        total = torch.from_numpy(confusions.sum(0))
+        yield {
+            "model": trained.name,
+            "method": name,
+            "resolution": size,
+            "tokens": math.prod(vit.grid(*size)),
+            **{"mIoU": round(mean, 4), "low": round(low, 4), "high": round(high, 4)},
+            "accuracy": round(100 * float(total.diagonal().sum() / total.sum()), 4),
+            "IoU": " ".join(f"{100 * float(value):.2f}" for value in iou_of(total)),
+            "local baseline": round(100 * float(iou_of(baseline).mean()), 4),
+            "ms": float(f"{statistics.median(times[name]):.4g}"),
+            "peak MiB": round(peak_bytes(partial(predict, image), device) / 2**20, 2),
+            "tile": tile,
+            "overlap": options.overlap if tile else "",
+            "images": len(confusions),
+            "split": options.split,
+            "trained at": Size.of(data.size),
+        }
+
+
+def mean_iou_with_interval(confusions: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Return the mIoU in % over all images, and its 95 % interval by drawing images again.
+
+    Args:
+        confusions: of each image, [N, K, K].
+    """
+    both = confusions.diagonal(axis1=1, axis2=2)  # [N, K]
+    either = confusions.sum(1) + confusions.sum(2) - both
+    groups = [column[None] for part in (both, either) for column in part.T]  # [1, N] each
+
+    def mean_iou(*drawn: NDArray[np.float64]) -> float:
+        sums = np.array([group.sum() for group in drawn]).reshape(2, -1)
+        there = sums[1] > 0
+        return float(100 * (sums[0][there] / sums[1][there]).mean())
+
+    return statistic_with_interval(mean_iou, groups)

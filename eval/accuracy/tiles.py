@@ -1,0 +1,67 @@
+"""Dense prediction by overlapping tiles, as is usual where a model does not take the whole image."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+BATCH = 16  # tiles at a time
+SHARPNESS = 8.0  # sides of a tile over the standard deviation of the weights in it
+
+
+def starts(side: int, tile: int, step: int) -> list[int]:
+    """Return where tiles begin along a side: every `step` pixels, and one that ends with the side."""
+    last = side - tile
+    return [*range(0, last, step), last]
+
+
+def weights_in(tile: int) -> Tensor:
+    """Return Gaussian weights [tile, tile], the highest in the middle, as of nnU-Net (doi:10.1038/s41592-020-01008-z).
+
+    Their standard deviation is an eighth of the tile.
+    """
+    offset = torch.arange(tile) + 0.5 - tile / 2
+    along = torch.exp(-0.5 * (offset * SHARPNESS / tile) ** 2)
+    return along[:, None] * along
+
+
+@torch.inference_mode()
+def predict_tiles(model: Callable[[Tensor], Tensor], image: Tensor, tile: int, overlap: float) -> Tensor:
+    """Return probabilities of each pixel, the weighted mean over the tiles that hold it.
+
+    Args:
+        model: images [B, C, tile, tile] to logits [B, K, tile, tile].
+        image: [1, C, H, W], no side shorter than a tile.
+        tile: side of the tiles in pixels.
+        overlap: share of a tile that the next one repeats, in [0, 1).
+
+    Returns:
+        [1, K, H, W].
+
+    Raises:
+        ValueError: an overlap out of range, or tiles larger than the image.
+    """
+    height, width = image.shape[-2:]
+    if not 0 <= overlap < 1 or not 1 <= tile <= min(height, width):
+        raise ValueError(
+            f"tiles of {tile} pixels have to fit into an image of {height} x {width}, with an overlap in [0, 1), not "
+            f"{overlap}."
+        )
+    step = max(1, math.floor(tile * (1 - overlap)))
+    corners = [(top, left) for top in starts(height, tile, step) for left in starts(width, tile, step)]
+    weights, total = weights_in(tile).to(image), None
+    shared = torch.zeros(height, width).to(image)
+    for begin in range(0, len(corners), BATCH):
+        part = corners[begin : begin + BATCH]
+        tiles = torch.cat([image[..., y : y + tile, x : x + tile] for y, x in part])
+        answers = model(tiles).float().softmax(1) * weights  # [B, K, tile, tile]
+        if total is None:
+            total = answers.new_zeros(answers.shape[1], height, width)
+        for (y, x), answer in zip(part, answers, strict=True):
+            total[:, y : y + tile, x : x + tile] += answer
+            shared[y : y + tile, x : x + tile] += weights
+    assert total is not None
+    return (total / shared)[None]

@@ -1,0 +1,41 @@
+"""What a model with a dense head makes of each pixel: confusions of classes, and intersection over union."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from train.checkpoint import Trained
+from train.data.sizes import Size
+from train.testing import batches
+
+
+def confusion(answers: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Return how many pixels of each class (rows) are answered by each class (columns), [classes, classes]."""
+    pairs = classes * labels.flatten() + answers.flatten()
+    return torch.bincount(pairs, minlength=classes**2).reshape(classes, classes)
+
+
+def iou_of(counts: Tensor) -> Tensor:
+    """Return intersection over union of each class that is there or answered.
+
+    Args:
+        counts: as of `confusion`, of one image or summed over several.
+
+    Returns:
+        As many as there are such classes, in [0, 1]; their mean is the mIoU.
+    """
+    both = counts.diagonal()
+    either = counts.sum(0) + counts.sum(1) - both
+    return both[either > 0] / either[either > 0]
+
+
+@torch.inference_mode()
+def confusions(trained: Trained, size: Size, split: str, number: int, device: torch.device, title: str = "") -> Tensor:
+    """Return the confusion of each held-out image of a size, [N, classes, classes]; arguments as of `batches`."""
+    vit, found = trained.classifier.vit.to(device), []
+    with vit.cached():
+        for images, labels in batches(trained, size, split, number, device, title):
+            answers = vit(images).argmax(1).cpu()
+            found += [confusion(a, b, vit.config.num_classes) for a, b in zip(answers, labels, strict=True)]
+    return torch.stack(found)
