@@ -8,7 +8,7 @@ from typing import Any
 
 from performer_string import ENCODINGS, FEATURE_MAPS, LOCALITIES, VALUE_MAPS
 
-GIVEN = {"sizes", "head_dim", "num_heads", "seed", "grid"}  # by the model, not by options
+GIVEN = {"sizes", "head_dim", "qk_dim", "num_heads", "seed", "grid"}  # by the model, not by options
 PARTS: dict[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
     "encoding": ("encoding_options", ENCODINGS),
     "feature_map": ("feature_options", FEATURE_MAPS),

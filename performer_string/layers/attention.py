@@ -17,6 +17,7 @@ from performer_string.position.rotation import Rotation
 from performer_string.utils._compat import has_hooks
 from performer_string.utils.cache import TensorCache
 from performer_string.utils.dtype import without_autocast
+from performer_string.utils.validation import check_positive
 
 # Factor of the key gate's logits. A learning rate that suits weights is too small for logits of this size.
 GATE_SCALE = 4.0
@@ -48,6 +49,7 @@ class SelfAttention(nn.Module):
             log N / log N_0 for N keys, which keeps attention from spreading as the number of keys grows
             (arXiv:2202.12172; with a learned factor in place of 1 / log N_0, arXiv:2501.19399).
         qkv_bias: whether the projections of queries, keys and values have a bias.
+        qk_dim: width d' of a head's queries and keys, for which the backend is built; None for that of the values, d.
         key_gate: weigh each key by exp(4 u_h x), with u learned for each head from zero, so that a layer can ignore
             some tokens whatever their direction and number. RiemannFormer (arXiv:2506.07405v3) scales tokens likewise,
             by a sigmoid.
@@ -72,6 +74,7 @@ class SelfAttention(nn.Module):
         log_n_scaling: int | None = None,
         key_gate: bool = False,
         qkv_bias: bool = True,
+        qk_dim: int | None = None,
         locality: RelativeBias | None = None,
         values: ValueMap | None = None,
     ):
@@ -79,6 +82,8 @@ class SelfAttention(nn.Module):
         if num_heads < 1 or width % num_heads:
             raise ValueError(f"the width {width} is not divisible by {num_heads} heads.")
         self.num_heads, self.head_dim, self.max_temperature = num_heads, width // num_heads, max_temperature
+        self.qk_dim = self.head_dim if qk_dim is None else qk_dim
+        check_positive("qk_dim", self.qk_dim)
         if log_n_scaling is not None and log_n_scaling < 2:
             raise ValueError(
                 f"log_n_scaling needs at least 2 tokens in training, for log N / log N_0, not {log_n_scaling}."
@@ -91,7 +96,7 @@ class SelfAttention(nn.Module):
             )
         self.gate = nn.Parameter(torch.zeros(num_heads, width)) if key_gate else None
         self.backend, self.locality, self.values, self.log_n_scaling = backend, locality, values, log_n_scaling
-        self.qkv = nn.Linear(width, 3 * width, bias=qkv_bias)
+        self.qkv = nn.Linear(width, 2 * num_heads * self.qk_dim + width, bias=qkv_bias)
         self.out = nn.Linear(width, width)
         self.qk_norm = qk_norm
         has_temperature = qk_norm and not backend.homogeneous  # the parameter is the logit of tau / max_temperature
@@ -113,7 +118,7 @@ class SelfAttention(nn.Module):
             raise ValueError("a layer with a locality or a value map needs the positions of its tokens in `layout`.")
         # B is folded into the projections, and the backend rotates the planes.
         basis, plane_rotation = (None, rotation) if self.backend.rotates_features else rotation.factor()
-        q, k, v = self.project(x, basis)  # [B, H, N, d] each
+        q, k, v = self.project(x, basis)  # [B, H, N, d'] twice, [B, H, N, d]
         q, k = self.scale(*self.normalise(q, k), x, layout)
         key_bias = None if self.gate is None else gate_logits(x, self.gate)
 
@@ -125,7 +130,7 @@ class SelfAttention(nn.Module):
         return cast(Tensor, self.out(out.transpose(1, 2).flatten(-2)))  # [B, H, N, d] -> [B, N, D]
 
     def project(self, x: Tensor, basis: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries and keys in the basis, and values: [B, N, D] -> [B, H, N, d] each."""
+        """Return queries and keys in the basis, and values: [B, N, D] -> [B, H, N, d'] twice and [B, H, N, d]."""
         if basis is not None and len(basis) not in (1, self.num_heads):
             raise ValueError(
                 f"the rotation is of {len(basis)} heads, and not of {self.num_heads}: take by_layer(positions) of an "
@@ -136,10 +141,20 @@ class SelfAttention(nn.Module):
             qkv = self.qkv(x)
         else:
             qkv = F.linear(x, *self.cache.get((x.device, self.qkv.weight.dtype), lambda: self.fold(basis)))
-        qkv = qkv.unflatten(-1, (3, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)  # [3, B, H, N, d]
-        q, k, v = qkv.unbind(0)
+        q, k, v = self.by_head(qkv)
         if basis is not None and not foldable:
             q, k = q @ basis.to(q.dtype), k @ basis.to(k.dtype)
+        return q, k, v
+
+    def by_head(self, qkv: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values: [B, N, 2 H d' + H d] -> [B, H, N, d'] twice and [B, H, N, d]."""
+        if self.qk_dim == self.head_dim:
+            qkv = qkv.unflatten(-1, (3, self.num_heads, self.head_dim)).permute(2, 0, 3, 1, 4)  # [3, B, H, N, d]
+            q, k, v = qkv.unbind(0)
+            return q, k, v
+        widths = (self.qk_dim, self.qk_dim, self.head_dim)
+        parts = qkv.split([self.num_heads * width for width in widths], dim=-1)
+        q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)
         return q, k, v
 
     def normalise(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,7 +168,7 @@ class SelfAttention(nn.Module):
         """Return queries and keys times the roots of the temperature and of log N / log N_0."""
         if self.temperature is not None:
             tau = self.max_temperature * self.temperature.sigmoid()  # [H]
-            logit_scale = self.backend.logit_scale or self.head_dim**-0.5
+            logit_scale = self.backend.logit_scale or self.qk_dim**-0.5
             factor = (tau / logit_scale).sqrt()[:, None, None]
             q, k = q * factor, k * factor
         if self.log_n_scaling is not None:
@@ -187,22 +202,22 @@ class SelfAttention(nn.Module):
         return not hasattr(qkv.weight, "__tensor_flatten__")  # a tensor made of others, as quantised ones are
 
     def fold(self, basis: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return weight [3D, D] and bias [3D] of the projections with B^T applied to the queries' and keys' rows.
+        """Return weight and bias of the projections with B^T applied to the queries' and keys' rows.
 
         The bias is None where the projections have none.
         """
-        sizes = (3, self.num_heads, self.head_dim)
-        weight = self.qkv.weight.unflatten(0, sizes)
+        count, sizes = 2 * self.num_heads * self.qk_dim, (2, self.num_heads, self.qk_dim)
+        weight = self.qkv.weight
         dtype = torch.promote_types(torch.promote_types(weight.dtype, basis.dtype), torch.float32)
-        transposed = basis.mT.to(dtype)  # [1 or H, d, d]
+        transposed = basis.mT.to(dtype)  # [1 or H, d', d']
         with without_autocast(weight):  # weight and bias apart, so that both are contiguous
-            rotated = (transposed @ weight[:2].to(dtype)).to(weight.dtype)  # [2, H, d, D]
-            folded = torch.cat([rotated, weight[2:]]).flatten(0, 2)
-            if self.qkv.bias is None:
+            pairs = weight[:count].unflatten(0, sizes).to(dtype)  # [2, H, d', D]
+            folded = torch.cat([(transposed @ pairs).to(weight.dtype).flatten(0, 2), weight[count:]])
+            bias = self.qkv.bias
+            if bias is None:
                 return folded, None
-            bias = self.qkv.bias.unflatten(0, sizes)[..., None]
-            shifted = (transposed @ bias[:2].to(dtype)).to(bias.dtype)  # [2, H, d, 1]
-            return folded, torch.cat([shifted, bias[2:]]).flatten()
+            shifted = (transposed @ bias[:count].unflatten(0, sizes)[..., None].to(dtype)).to(bias.dtype)
+            return folded, torch.cat([shifted.flatten(), bias[count:]])
 
     @torch.no_grad()
     def tie_keys_to_queries(self) -> None:
@@ -211,5 +226,6 @@ class SelfAttention(nn.Module):
         Then q_i.k_j is large for similar tokens, and the rotation makes it fall off with their distance. This is the
         part of that initialisation that concerns queries and keys.
         """
-        queries, keys, _ = self.qkv.weight.chunk(3)  # [D, D] each
+        rows = self.num_heads * self.qk_dim
+        queries, keys = self.qkv.weight[:rows], self.qkv.weight[rows : 2 * rows]  # [H d', D] each
         keys.copy_(queries)

@@ -67,7 +67,7 @@ class AttentionBackend(nn.Module):
         """Return the outputs of attention.
 
         Args:
-            q, k, v: [B, H, N, d].
+            q, k, v: [B, H, N, d'] twice, and [B, H, N, d].
             context: the fields of `AttentionContext`.
 
         Returns:
@@ -107,7 +107,7 @@ class LinearBackend(AttentionBackend):
     """`linear_attention` with its feature map.
 
     Args:
-        head_dim, num_heads: d and H.
+        head_dim, num_heads: width of a head's queries and keys, and H.
         feature_map: a name in `FEATURE_MAPS`.
         seed: of the random features.
         options: of the feature map.
@@ -238,7 +238,7 @@ def build_attention(
     Args:
         name: `linear`, `softmax`, `linear-rotated-features` or `performer-pytorch`. Softmax has no features and
             ignores the last three.
-        head_dim, num_heads: d and H.
+        head_dim, num_heads: width of a head's queries and keys, and H.
         feature_map: a name in `FEATURE_MAPS`.
         seed: of the random features.
         feature_options: of the feature map.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import cast
+from typing import Any, cast
 
 from performer_string.bias import build_locality
 from performer_string.feature_maps import build_feature_map
@@ -25,8 +25,8 @@ def build_position_encoding(config: ViTConfig, grid: tuple[int, ...], stream: in
         stream: seed of the initial values.
     """
     heads = cast(int, config.num_heads)
-    rotated_width = cast(int, config.width) // heads
-    if ROTATED_FEATURES in config.kinds_of_attention() and not ENCODINGS[config.encoding].additive:
+    additive, rotated_width = ENCODINGS[config.encoding].additive, config.query_width
+    if ROTATED_FEATURES in config.kinds_of_attention():
         phi = build_feature_map(config.feature_map, head_dim=rotated_width, num_heads=heads, **config.feature_options)
         rotated_width = phi.num_features
 
@@ -34,7 +34,8 @@ def build_position_encoding(config: ViTConfig, grid: tuple[int, ...], stream: in
         with seeded(stream, "encoding"):
             return build_encoding(
                 config.encoding,
-                head_dim=rotated_width,
+                head_dim=cast(int, config.width) // heads if additive else rotated_width,
+                qk_dim=rotated_width,
                 num_heads=heads,
                 coord_dim=len(grid),
                 grid=grid,
@@ -63,7 +64,7 @@ def build_block(config: ViTConfig, layer: int, grid: tuple[int, ...], num_prefix
     head_dim, locality, values = width // heads, None, None
     backend = build_attention(
         c.attention_of(layer),
-        head_dim=head_dim,
+        head_dim=c.query_width,
         num_heads=heads,
         feature_map=c.feature_map,
         seed=derive_seed(c.seed, "features", layer),
@@ -74,9 +75,8 @@ def build_block(config: ViTConfig, layer: int, grid: tuple[int, ...], num_prefix
             locality = build_locality(c.locality, num_heads=heads, grid=grid, **c.locality_options)
     if c.values is not None:
         with seeded(stream, "values", layer):
-            values = build_value_map(
-                c.values, head_dim=head_dim, num_heads=heads, coord_dim=len(grid), grid=grid, **c.value_options
-            )
+            sizes = {"head_dim": head_dim, "qk_dim": c.query_width, "num_heads": heads, "coord_dim": len(grid)}
+            values = build_value_map(c.values, **cast(Any, sizes), grid=grid, **c.value_options)
     scales_logits = c.log_n_scaling and not (backend.homogeneous and "softmax" in c.kinds_of_attention())
     attention = SelfAttention(
         width,
@@ -87,6 +87,7 @@ def build_block(config: ViTConfig, layer: int, grid: tuple[int, ...], num_prefix
         log_n_scaling=math.prod(grid) + num_prefix if scales_logits else None,
         key_gate=c.key_gate,
         qkv_bias=c.qkv_bias,
+        qk_dim=c.qk_dim,
         locality=locality,
         values=values,
     )

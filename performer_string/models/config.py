@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 from performer_string.layers.backends import ROTATED_FEATURES, check_capable
 from performer_string.models.config_parts import (
@@ -76,6 +76,11 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
     pool: Pool = "mean"
     registers: int = 0
     head: Head = "class"
+
+    @property
+    def query_width(self) -> int:
+        """Width of a head's queries and keys: `qk_dim`, or that of the values."""
+        return cast(int, self.width) // cast(int, self.num_heads) if self.qk_dim is None else self.qk_dim
 
     @classmethod
     def of_checkpoint(cls, saved: Mapping[str, Any], **overrides: Any) -> ViTConfig:

@@ -17,7 +17,7 @@ from performer_string.utils.renames import current_name
 from performer_string.utils.validation import check_positive
 
 # What the model itself passes to the parts it builds.
-RESERVED_OPTIONS = {"head_dim", "num_heads", "coord_dim", "grid", "layers", "seed", "sizes"}
+RESERVED_OPTIONS = {"head_dim", "qk_dim", "num_heads", "coord_dim", "grid", "layers", "seed", "sizes"}
 
 
 def check_part(kind: str, option: str, name: str, table: Mapping[str, Any], options: Mapping[str, Any]) -> None:
@@ -56,6 +56,8 @@ class AttentionConfig:
         mimetic_init: the projection of the keys starts as a copy of that of the queries, so that a token first attends
             to similar ones and, by the rotation, near it (arXiv:2305.09828).
         qkv_bias: whether the projections of queries, keys and values have a bias.
+        qk_dim: width of a head's queries and keys, which rotations and feature maps then have; None for that of its
+            values, D / H. Narrow ones make `polynomial` cheap (16 in Based, arXiv:2402.18668).
     """
 
     attention: list[str] | str = "linear"
@@ -67,6 +69,7 @@ class AttentionConfig:
     log_n_scaling: bool = False
     mimetic_init: bool = False
     qkv_bias: bool = True
+    qk_dim: int | None = None
 
     def check_attention(self) -> None:
         """Raise a ValueError for names, options and values out of range."""
@@ -75,6 +78,8 @@ class AttentionConfig:
         self.feature_map = current_name("feature map", self.feature_map)
         check_part("feature map", "feature_options", self.feature_map, FEATURE_MAPS, self.feature_options)
         check_positive("max_temperature", self.max_temperature)
+        if self.qk_dim is not None:
+            check_positive("qk_dim", self.qk_dim)
 
     def kinds_of_attention(self) -> list[str]:
         """Return the names of attention that occur, each once, in the order of the layers."""

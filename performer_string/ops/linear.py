@@ -55,7 +55,8 @@ def linear_attention(
     zero where every key is masked, or every product of features is zero.
 
     Args:
-        q, k, v: [B, H, N, d]. Each token attends to all others; there is no causal form.
+        q, k: [B, H, N, d]. Each token attends to all others; there is no causal form.
+        v: [B, H, N, e]. Queries and keys may be narrower than values, which makes features cheaper.
         phi: the feature map, which has the scale of the logits in it.
         rotation: R, from an encoding; None for the identity, as in `softmax_attention`.
         locality: attenuates the values by distance and, if it is normalised, the denominator too.
@@ -68,7 +69,7 @@ def linear_attention(
             Tokens attend within their sequence. There is no key mask then.
 
     Returns:
-        [B, H, N, d] in the type of v.
+        [B, H, N, e] in the type of v.
 
     Raises:
         TypeError, ValueError: arguments that do not fit together.

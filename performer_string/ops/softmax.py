@@ -47,7 +47,8 @@ def softmax_attention(
         o_i = sum_j softmax_j(scale <R_i q_i, R_j k_j> + b_j) v_j
 
     Args:
-        q, k, v: [B, H, N, d]. Each token attends to all others; there is no causal form.
+        q, k: [B, H, N, d]. Each token attends to all others; there is no causal form.
+        v: [B, H, N, e].
         rotation: R, from an encoding; None for the identity. In cross attention rotate queries and keys beforehand,
             each by `rotate` of its rotation.
         locality: attenuates the values by distance after the softmax, or, if normalised, is a bias of the logits.
@@ -60,7 +61,7 @@ def softmax_attention(
         cu_seqlens: ends of packed sequences, as of `linear_attention`.
 
     Returns:
-        [B, H, N, d] in the type of v.
+        [B, H, N, e] in the type of v.
 
     Raises:
         TypeError, ValueError: arguments that do not fit together.
@@ -112,6 +113,8 @@ def attend_softmax(
     if mixed:
         dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), v.dtype)
         q, k, v = q.to(dtype), k.to(dtype), v.to(dtype)
+    if q.shape[-1] != width:  # or torch would hold N x N weights: its fused kernels take one width
+        q, k, v = pad_to_one_width(q, k, v)
     if key_bias is not None:
         q, k, v = with_bias_columns(q, k, v, key_bias, scale)
     mask = None if key_mask is None else key_mask[:, None, None, :]
@@ -124,6 +127,12 @@ def attend_softmax(
     if mask is not None:
         out = out.masked_fill(~mask.any(-1, keepdim=True), 0.0)  # kernels differ on a row without keys: 0 or NaN
     return out.to(out_dtype) if mixed else out
+
+
+def pad_to_one_width(*tensors: Tensor) -> list[Tensor]:
+    """Return queries, keys and values with zeros up to the widest of them, which change no product."""
+    widest = max(x.shape[-1] for x in tensors)
+    return [F.pad(x, (0, widest - x.shape[-1])) if x.shape[-1] < widest else x for x in tensors]
 
 
 def _softmax_with_locality(

@@ -48,6 +48,7 @@ def build_encoding(
     coord_dim: int = 2,
     grid: Sequence[int] | None = None,
     layers: int = 1,
+    qk_dim: int | None = None,
     **options: Any,
 ) -> Encoding:
     """Return a position encoding by its name in `ENCODINGS`.
@@ -63,6 +64,7 @@ def build_encoding(
         grid: cells of the training grid along each axis. `absolute` needs it, and the raster index of `pate-so2` and
             of conformal scaling in two or more dimensions.
         layers: number of layers served, each with separate generators; `by_layer` returns their rotations.
+        qk_dim: width of queries and keys, for encodings that are added to tokens of width H d; None for d.
         options: of the family, which its docstring lists.
 
     Returns:
@@ -74,5 +76,5 @@ def build_encoding(
     family = lookup("encoding", name, ENCODINGS)
     if isinstance(grid, int):
         raise ValueError(f"grid has to hold one size for each axis, like (14, 14), not {grid}.")
-    sizes = Sizes(head_dim, num_heads, coord_dim, None if grid is None else tuple(grid), layers)
+    sizes = Sizes(head_dim, num_heads, coord_dim, None if grid is None else tuple(grid), layers, qk_dim)
     return construct("encoding", name, family, options, sizes=sizes)

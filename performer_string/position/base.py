@@ -22,6 +22,8 @@ class Sizes:
         coord_dim: dimension C of the positions.
         grid: cells of the training grid along each axis, or None.
         layers: number of layers served, each with separate generators.
+        qk_dim: width of what is rotated where it is not d; None for d. Encodings that rotate are built with it as d.
+            For additive encodings and value maps d is the width of the values, and H d that of the tokens.
     """
 
     head_dim: int
@@ -29,6 +31,7 @@ class Sizes:
     coord_dim: int = 2
     grid: tuple[int, ...] | None = None
     layers: int = 1
+    qk_dim: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("head_dim", "num_heads", "coord_dim", "layers"):
@@ -91,6 +94,7 @@ class Encoding(ComputedBuffers):
         super().__init__()
         self.head_dim, self.num_heads = sizes.head_dim, sizes.num_heads
         self.coord_dim, self.grid, self.layers = sizes.coord_dim, sizes.grid, sizes.layers
+        self.qk_dim = sizes.qk_dim or sizes.head_dim
 
     def check(self, positions: Tensor) -> Tensor:
         """Check positions and, in evaluation mode, parameters.
@@ -141,7 +145,7 @@ class Encoding(ComputedBuffers):
         """Return the rotation at positions [..., N, C]. The default is the identity, for additive encodings."""
         dtype = torch.promote_types(positions.dtype, torch.float32)
         angles = self.check(positions).new_zeros(*positions.shape[:-2], 1, positions.shape[-2], 0, dtype=dtype)
-        return PlaneRotation(angles, angles, self.head_dim)
+        return PlaneRotation(angles, angles, self.qk_dim)
 
     def by_layer(self, positions: Tensor) -> list[Rotation]:
         """Return the rotation of each layer served, at positions [..., N, C]."""

@@ -10,7 +10,9 @@ from performer_string.position import SeparableEncoding
 from tests.helpers.small_vit import vit
 
 
-@pytest.mark.parametrize("changes", [{}, {"qk_norm": True}, {"share_layers": True}, {"log_n_scaling": True}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{}, {"qk_norm": True}, {"share_layers": True}, {"log_n_scaling": True}, {"qk_dim": 24}], ids=str
+)
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_folded_model_has_equal_outputs_and_leaves_the_model_alone(encoding, changes):
     model = vit(encoding=encoding, attention="softmax", **changes).eval()

@@ -26,6 +26,8 @@ def some(*sizes: tuple[int, ...]) -> list[torch.Tensor]:
         {"encoding": "rope-mixed", "values": "lepe", "registers": 2},
         {"encoding": "rope", "feature_map": "arc-cosine", "locality": "gaussian", "positions": "interpolate"},
         {"encoding": "none", "attention": "softmax", "locality": "table", "registers": 1},
+        {"encoding": "circulant-string", "feature_map": "polynomial", "feature_options": {}, "qk_dim": 5},
+        {"encoding": "rope", "attention": "softmax", "qk_dim": 4, "key_gate": True},
     ],
     ids=str,
 )

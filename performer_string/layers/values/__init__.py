@@ -34,6 +34,7 @@ def build_value_map(
     num_heads: int,
     coord_dim: int = 2,
     grid: tuple[int, ...] | None = None,
+    qk_dim: int | None = None,
     **options: Any,
 ) -> ValueMap:
     """Build a value map by its name in `VALUE_MAPS`.
@@ -43,10 +44,11 @@ def build_value_map(
         head_dim, num_heads: d and H, of the attention.
         coord_dim: dimension of the positions.
         grid: the training grid, for encodings that need it.
+        qk_dim: width of queries and keys; None for d.
         options: those of the value map, as its docstring lists them.
 
     Raises:
         ValueError: an unknown name or option, with the nearest known one.
     """
-    sizes = Sizes(head_dim, num_heads, coord_dim, grid)
+    sizes = Sizes(head_dim, num_heads, coord_dim, grid, qk_dim=qk_dim)
     return construct("value map", name, lookup("value map", name, VALUE_MAPS), options, sizes=sizes)

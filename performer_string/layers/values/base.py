@@ -35,7 +35,7 @@ class ValueMap(nn.Module):
             attend: v -> A v.
             v: values, [B, H, N, d].
             tokens: what queries, keys and values were projected from, [B, N, H d].
-            queries: before their rotation, [B, H, N, d].
+            queries: before their rotation, [B, H, N, d'].
             layout: positions of the tokens, and which take part.
 
         Returns:

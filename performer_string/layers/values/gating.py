@@ -32,12 +32,12 @@ class FiberGating(ValueMap):
     def __init__(self, sizes: Sizes, *, source: Source = "token"):
         super().__init__(sizes)
         self.source: Source = lookup("source of the gate", source, {name: name for name in get_args(Source)})
-        width = sizes.head_dim * (sizes.num_heads if source == "token" else 1)
+        width = sizes.head_dim * sizes.num_heads if source == "token" else sizes.qk_dim or sizes.head_dim
         self.weight = nn.Parameter(torch.randn(sizes.num_heads, width) * 0.02)
         self.bias = nn.Parameter(torch.zeros(sizes.num_heads))
 
     def gates(self, tokens: Tensor, queries: Tensor) -> Tensor:
-        """Return g, [B, H, N], of tokens [B, N, H d] or queries [B, H, N, d]."""
+        """Return g, [B, H, N], of tokens [B, N, H d] or queries [B, H, N, d']."""
         if self.source == "token":
             logits = torch.einsum("bnw,hw->bhn", tokens, self.weight.to(tokens.dtype))
         else:
