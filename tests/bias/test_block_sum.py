@@ -147,7 +147,7 @@ def test_no_exponent_is_positive(monkeypatch):
 
 def test_blocks_are_as_equal_as_possible():
     assert make_blocks(grid_of((65, 16)), 16) == Blocks(65, 16, 13, 16)
-    assert make_blocks(grid_of((300,)), 16) == Blocks(1, 300, 1, 150)
+    assert make_blocks(grid_of((300,)), 16) == Blocks(300, 1, 150, 1)
     assert make_blocks(grid_of((2, 3, 4)), 16) is None
     blocks, x = Blocks(5, 7, 2, 3), torch.randn(2, 35, 4)
     assert blocks.split(x).shape == (3, 3, 2, 2, 3, 4)

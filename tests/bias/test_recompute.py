@@ -18,6 +18,7 @@ MAPS = {
     "favor+": {"num_features": 8},
     "favor+hyperbolic": {"num_features": 8},
     "arc-cosine": {"num_features": 8, "order": 3},
+    "polynomial": {"lower": True},
 }
 # Small grids for slabs of one row of tiles, or one cell, which are slow.
 GRIDS = {
@@ -49,7 +50,7 @@ def test_slabs_are_the_definition_with_every_gradient(name, regime, slab, monkey
             locality = decay(name, 4.0 if regime == "window" else 0.5 * max(grid), heads=3)
             positions = torch.cat([torch.zeros(num_prefix, len(grid)), 0.7 + grid_positions(grid)]).double()
             q, k, v = qkv(len(positions), heads=3)
-            phi = build_feature_map(kind, head_dim=6, num_heads=3, **MAPS.get(kind, {"lower": True})).double()
+            phi = build_feature_map(kind, head_dim=6, num_heads=3, **MAPS.get(kind, {})).double()
             mask = torch.rand(2, len(positions)) > 0.3 if num_prefix else None
             options = {"positions": positions, "num_prefix": num_prefix, "key_mask": mask}
             fast = linear_attention(q, k, v, phi, locality=locality, **options)

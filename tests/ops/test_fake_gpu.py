@@ -116,11 +116,12 @@ def test_values(name):
         pytest.param("gaussian", 30.0, marks=pytest.mark.slow),
         pytest.param("exponential", 30.0, marks=pytest.mark.slow),
         ("radial", 1.0),
+        pytest.param("exponential-l1", -0.5, marks=pytest.mark.slow),
         ("table", 1.0),
     ],
 )
 def test_localities(name, sigma, monkeypatch):
-    """Widths decide between a window (1) and nodes (30), so that their numbers are supplied."""
+    """Widths decide between a window (1) and nodes (30), so that their numbers, or those of decays, are supplied."""
     monkeypatch.setattr(FakeTensor, "tolist", lambda self: [[sigma] * self.shape[1]] * self.shape[0])
     monkeypatch.setattr(FakeTensor, "__float__", lambda self: sigma, raising=False)
     run_model(locality=name, registers=2)

@@ -6,66 +6,56 @@ Each axis has one factor for sources before and one for those behind a target, s
 is cut into blocks. Inside a block are N x N weights. All other pairs come by four walks (`decay_walk`): from above and
 from below, over whole rows; and from the left and from the right within the rows of the block. Nothing is left out.
 
-Features are those of one head. The backward pass computes them, and the states, again. Memory N (m + d) for one head.
+Heads go one by one, and where there are many features, those of one row of blocks at a time are in memory, beside the
+states of a row of tokens (m d numbers each). The backward pass computes both again.
 Source: the project's own; the recurrence along an axis is that of linear attention with a decay (RetNet,
 arXiv:2307.08621), here in both directions of two axes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from performer_string.bias.linear_time.decay_matrix import AxisDecay, Blocks, active_axes
-from performer_string.bias.linear_time.decay_walk import Consumer, Walk
-from performer_string.bias.linear_time.recompute import FeatureSource, Recomputed
+from performer_string.bias.linear_time.decay_matrix import (
+    AxisDecay,
+    Blocks,
+    Decays,
+    active_axes,
+    block_decay,
+    block_gradient,
+)
+from performer_string.bias.linear_time.decay_walk import Consumer, Walk, wide
+from performer_string.bias.linear_time.recompute import FeatureSource, Recomputed, slab_size
 from performer_string.ops.layout import Grid
 from performer_string.utils.autograd import first_order
 
-Decays = tuple[AxisDecay, AxisDecay]  # along the columns and along the rows
 
-
-def block_decay(blocks: Blocks, decays: Decays) -> Tensor:
-    """Return lambda between the tokens of a block, targets first, in float64: [h w, h w]."""
-    down, right = decays
-    return torch.kron(down.mixing(blocks.height, False).value, right.mixing(blocks.width, False).value)
-
-
-def walks(blocks: Blocks, decays: Decays) -> list[Walk]:
-    """Return the walks that bring what is outside of a block: from above, below, left and right."""
-    down, right = decays
-    return [
-        *(Walk(blocks, True, backward, down, right) for backward in (False, True)),
-        *(Walk(blocks, False, backward, right, down) for backward in (False, True)),
-    ]
-
-
-def block_gradient(blocks: Blocks, decays: Decays, pairs: Tensor) -> Tensor:
-    """Return the gradients of the logarithms of the factors inside of blocks.
+class Walks:
+    """The walks that bring what is outside of a block: from above, below, left and right.
 
     Args:
-        blocks: of the grid.
-        decays: along both axes.
-        pairs: gradient of lambda between the tokens of a block, [h w, h w], in float64.
-
-    Returns:
-        [2, 2]: axes, and sources before and behind.
+        blocks, decays: of the grid, and along both axes.
+        like: a tensor of the device and type of the sums.
+        learned: whether the gradients of the decays across the lanes are wanted.
     """
-    down, right = (d.mixing(n, False) for d, n in zip(decays, (blocks.height, blocks.width), strict=True))
-    pairs = pairs.view(blocks.height, blocks.width, blocks.height, blocks.width)
-    return torch.stack(
-        [
-            down.gradient(torch.einsum("ywzx,wx->yz", pairs, right.value)),
-            right.gradient(torch.einsum("ywzx,yz->wx", pairs, down.value)),
-        ]
-    )
+
+    def __init__(self, blocks: Blocks, decays: Decays, like: Tensor, learned: bool = False):
+        down, right = decays
+        self.vertical = [Walk(blocks, True, back, down, right, like, learned) for back in (False, True)]
+        self.horizontal = [Walk(blocks, False, back, right, down, like, learned) for back in (False, True)]
+
+    def of_sweep(self, sweep: int) -> list[Walk]:
+        """Return the walks of a sweep over the bands: 0 from above, 1 from below."""
+        return [self.vertical[sweep], *(self.horizontal if sweep == 0 else [])]
 
 
 class _BlockSum(torch.autograd.Function):
     """out_i = sum_j lambda_ij (fq_i . fk_j) v_j of one head, and one column more: fq_i . key_sums.
+
+    Two sweeps over the bands, down and up, compute the features of one band at a time.
 
     Shapes: q, k, v [Y, X, B, h, w, .], key_sums [B, m, .], log_factors [2, 2]: axes, and sources before and behind.
     """
@@ -85,16 +75,29 @@ class _BlockSum(torch.autograd.Function):
         *learned: Tensor,
     ) -> Tensor:
         ctx.source, ctx.blocks, ctx.decays, ctx.has_key_sums = source, blocks, decays, key_sums is not None
-        fq, fk, width = _features(source.queries, q), _features(source.keys, k, masked), v.shape[-1]
-        total = fk.sum((0, 1, 3, 4))[..., None] if key_sums is None else key_sums  # [B, m, .]
+        width, bands = v.shape[-1], len(q)
+        total = v.new_zeros(v.shape[2], source.size, 1) if key_sums is None else key_sums  # [B, m, .]
         out = v.new_zeros(*v.shape[:-1], width + 1)
-        sums, decay = out[..., :width], block_decay(blocks, decays).to(v)
-        for y in range(len(q)):
-            queries, keys, values = (x[y].flatten(2, 3) for x in (fq, fk, v))  # [X, B, h w, .]
-            sums[y].copy_(((queries @ keys.mT).mul_(decay) @ values).view(v[y].shape))
-        for walk in walks(blocks, decays):
-            walk.run(v, fk, [Consumer(fq, sums, of_rows=False)])
-        out[..., -total.shape[-1] :] += (fq.flatten(3, 4) @ total).view(*v.shape[:-1], -1)
+        decay, walks = block_decay(blocks, decays).to(v), Walks(blocks, decays, v)
+        kept: list[tuple[Tensor, Tensor]] | None = [] if fits(q, source) else None
+        for sweep, y in sweeps(bands):
+            sums = out[y, ..., :width]
+            if sweep == 1 and kept is not None:
+                fq, fk = kept.pop()
+            else:
+                mask = None if masked is None else flat(masked[y])
+                fq, fk = source.queries(flat(q[y])), source.keys(flat(k[y]), mask)
+            if sweep == 0:
+                if kept is not None:
+                    kept.append((fq, fk))
+                sums.copy_(((fq @ fk.mT).mul_(decay) @ flat(v[y])).view(sums.shape))
+                if key_sums is None:
+                    total += fk.sum((0, 2))[..., None]
+            if sweep == 1 or bands == 1:
+                out[y, ..., -total.shape[-1] :] += (fq @ total).view(*sums.shape[:-1], -1)
+            fq, fk = (x.view(*sums.shape[:-1], -1) for x in (fq, fk))  # [X, B, h, w, m]
+            for walk in walks.of_sweep(sweep):
+                walk.visit(y, v[y], fk, [Consumer(fq, sums, of_rows=False)])
         ctx.save_for_backward(q, k, v, masked, total, log_factors, *learned)
         return out
 
@@ -103,76 +106,83 @@ class _BlockSum(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         q, k, v, masked, total, log_factors, *learned = ctx.saved_tensors
         source, blocks, decays = ctx.source, ctx.blocks, ctx.decays
-        fq, fk, width = _features(source.queries, q), _features(source.keys, k, masked), v.shape[-1]
-        for_factors = ctx.needs_input_grad[8]
-        g = gradient[..., :width].contiguous()
-        fq_grad, fk_grad, v_grad = torch.empty_like(fq), torch.empty_like(fk), torch.empty_like(v)
-        decay = block_decay(blocks, decays).to(v)
-        pairs = torch.zeros(decay.shape, dtype=torch.float64, device=v.device)
-        for y in range(len(q)):
-            queries, keys, values, upstream = (x[y].flatten(2, 3) for x in (fq, fk, v, g))  # [X, B, h w, .]
-            scores, inner = queries @ keys.mT, upstream @ values.mT  # [X, B, h w, h w]
-            if for_factors:
-                pairs += (scores * inner).sum((0, 1)).double()
-            scores, inner = scores.mul_(decay), inner.mul_(decay)
-            gradients = (inner @ keys, inner.mT @ queries, scores.mT @ upstream)
-            for x, part in zip((fq_grad, fk_grad, v_grad), gradients, strict=True):
-                x[y] = part.view(x[y].shape)
-        factors_grad = block_gradient(blocks, decays, pairs) if for_factors else None
-        there, back = walks(blocks, decays), walks(blocks, (decays[0].transposed(), decays[1].transposed()))
-        for walk, transposed in zip(there, back, strict=True):
-            to_queries = Consumer(g, fq_grad, True, fq if for_factors else None)
-            walk.run(v, fk, [to_queries], (g, fq) if for_factors else None)
-            to_keys = Consumer(v, fk_grad, True, fk if for_factors else None)
-            transposed.run(g, fq, [to_keys, Consumer(fk, v_grad, False)])
-            if factors_grad is not None:
-                # Forward, sources of `walk` are before their targets, and i - j is the number of steps. In the
-                # transposed walk sources are the i and targets the j, so that there it is j - i.
-                axis, side, sign = (0 if walk.vertical else 1), int(walk.backward), -1 if walk.backward else 1
-                factors_grad[axis, side] += sign * to_queries.moment
-                factors_grad[axis, 1 - side] += sign * to_keys.moment
-                factors_grad[1 - axis] += walk.across_gradient
-        total_columns = gradient[..., -total.shape[-1] :].flatten(3, 4)  # [Y, X, B, h w, .]
-        fq_grad += (total_columns @ total.mT).view(fq.shape)
-        total_grad = (fq.flatten(3, 4).mT @ total_columns).sum((0, 1))  # [B, m, .]
-        if not ctx.has_key_sums:
-            fk_grad += total_grad[:, None, None, :, 0]
-        del fq, fk
+        width, bands, for_factors = v.shape[-1], len(q), ctx.needs_input_grad[8]
+        q_grad, k_grad, v_grad, total_grad = (torch.zeros_like(x) for x in (q, k, v, total))
         learned_grads = [torch.zeros_like(x) for x in learned]
-        q_grad = _backward(source.queries, fq_grad, learned, learned_grads, q)
-        k_grad = _backward(source.keys, fk_grad, learned, learned_grads, k, masked)
+        decay = block_decay(blocks, decays).to(v)
+        pairs = torch.zeros_like(decay, dtype=wide(v))
+        there = Walks(blocks, decays, v, for_factors)
+        back = Walks(blocks, (decays[0].transposed(), decays[1].transposed()), v)
+        kept: list[tuple[Recomputed, Recomputed, Tensor, Tensor]] | None = [] if fits(q, source) else None
+        for sweep, y in sweeps(bands):
+            if sweep == 1 and kept is not None:
+                queries, keys, fq_grad, fk_grad = kept.pop()
+            else:
+                queries = Recomputed(source.queries, flat(q[y]))
+                keys = Recomputed(source.keys, flat(k[y]), None if masked is None else flat(masked[y]))
+            fq, fk, values, g = queries.features, keys.features, flat(v[y]), flat(gradient[y, ..., :width])
+            columns = flat(gradient[y, ..., -total.shape[-1] :])  # [X, B, h w, .]
+            if sweep == 0:
+                scores, inner = fq @ fk.mT, g @ values.mT  # [X, B, h w, h w]
+                if for_factors:
+                    pairs += (scores * inner).sum((0, 1))
+                scores, inner = scores.mul_(decay), inner.mul_(decay)
+                fq_grad, fk_grad = (inner @ fk).add_(columns @ total.mT), inner.mT @ fq
+                v_grad[y] = (scores.mT @ g).view(v[y].shape)
+                total_grad += (fq.mT @ columns).sum(0)  # [B, m, .]
+            elif kept is None:
+                fq_grad, fk_grad = torch.zeros_like(fq), torch.zeros_like(fk)
+            if not ctx.has_key_sums and (sweep == 1 or bands == 1):
+                fk_grad += total_grad.mT
+            fq, fk, g, for_queries, for_keys = (x.view(*v[y].shape[:-1], -1) for x in (fq, fk, g, fq_grad, fk_grad))
+            for walk, transposed in zip(there.of_sweep(sweep), back.of_sweep(sweep), strict=True):
+                walk.visit(y, v[y], fk, [Consumer(g, for_queries, True, fq if for_factors else None)], (g, fq))
+                to_keys = Consumer(v[y], for_keys, True, fk if for_factors else None)
+                transposed.visit(y, g, fq, [to_keys, Consumer(fk, v_grad[y], False)])
+            if sweep == 0 and bands > 1 and kept is not None:
+                kept.append((queries, keys, fq_grad, fk_grad))
+                continue
+            q_grad[y] += queries.backward(fq_grad, learned, learned_grads).view(q[y].shape)
+            k_grad[y] += keys.backward(fk_grad, learned, learned_grads).view(k[y].shape)
+        factors_grad = None
+        if for_factors:
+            factors_grad = walks_gradient(there, back).add_(block_gradient(blocks, decays, pairs)).to(log_factors)
         key_sums_grad = total_grad if ctx.has_key_sums else None
-        factors_grad = None if factors_grad is None else factors_grad.to(log_factors)
         return None, None, None, None, q_grad, k_grad, v_grad, key_sums_grad, factors_grad, *learned_grads
 
 
-def _by_tokens(x: Tensor, *rest: Tensor | None) -> Iterator[tuple[Tensor | None, ...]]:
-    """Yield rows of blocks as the features' source takes them: [Y, X, B, h, w, c] -> [X, B, h w, c]."""
-    for y in range(len(x)):
-        yield tuple(None if z is None else z[y].flatten(2, 3) for z in (x, *rest))
+def sweeps(bands: int) -> list[tuple[int, int]]:
+    """Return the bands of both sweeps in order, as (0, y) from above and (1, y) from below; one has a single sweep."""
+    up = range(bands - 1, -1, -1) if bands > 1 else ()
+    return [*((0, y) for y in range(bands)), *((1, y) for y in up)]
 
 
-def _features(compute: Callable[..., Tensor], x: Tensor, *rest: Tensor | None) -> Tensor:
-    """Return features of tokens, by rows of blocks, which fit into the cache: [Y, X, B, h, w, c] -> [.., m]."""
-    rows = [compute(*arguments) for arguments in _by_tokens(x, *rest)]
-    return torch.stack(rows).unflatten(3, x.shape[3:5])
+def fits(x: Tensor, source: FeatureSource) -> bool:
+    """Return whether the features of all tokens [Y, X, B, h, w, .] may be in memory, so that they are computed once."""
+    return x[..., 0].numel() * source.size <= slab_size(x.device)
 
 
-def _backward(
-    compute: Callable[..., Tensor],
-    gradient: Tensor,
-    learned: Sequence[Tensor],
-    learned_grads: Sequence[Tensor],
-    x: Tensor,
-    *rest: Tensor | None,
-) -> Tensor:
-    """Return the gradient of tokens from that of their features, by rows of blocks; arguments as of `Recomputed`."""
-    out = torch.empty_like(x)
-    for y, (tokens, *others) in enumerate(_by_tokens(x, *rest)):
-        assert tokens is not None
-        part = Recomputed(compute, tokens, *others).backward(gradient[y].flatten(2, 3), learned, learned_grads)
-        out[y] = part.view(x[y].shape)
-    return out
+def flat(x: Tensor) -> Tensor:
+    """Return the tokens of a band in one axis, as feature maps take them: [X, B, h, w, c] -> [X, B, h w, c]."""
+    return x.flatten(2, 3)
+
+
+def walks_gradient(there: Walks, back: Walks) -> Tensor:
+    """Return the gradients of the logarithms of the factors from outside of blocks: [2, 2], as `block_gradient`.
+
+    Args:
+        there, back: the walks, and those with targets and sources exchanged.
+    """
+    total = torch.zeros(2, 2, dtype=torch.float64)
+    for axis, (walks, transposed) in enumerate(((there.vertical, back.vertical), (there.horizontal, back.horizontal))):
+        for side, (walk, other) in enumerate(zip(walks, transposed, strict=True)):
+            # Forward, sources of `walk` are before their targets, and i - j is the number of steps. In the transposed
+            # walk sources are the i and targets the j, so that there it is j - i.
+            sign = 1 - 2 * side
+            total[axis, side] += sign * float(walk.moment)
+            total[axis, 1 - side] += sign * float(other.moment)
+            total[1 - axis] += walk.across_gradient()
+    return total
 
 
 def block_sum(
@@ -205,7 +215,7 @@ def block_sum(
         [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).
     """
     axes = active_axes(grid)
-    rows, columns = axes if len(axes) == 2 else (None, axes[0] if axes else 0)
+    rows, columns = axes if len(axes) == 2 else (axes[0] if axes else 0, None)
     logs = [
         torch.zeros_like(rates[:, 0]) if axis is None else -rates[:, axis] * grid.steps[axis]
         for axis in (rows, columns)
@@ -216,10 +226,10 @@ def block_sum(
     if masked is not None:  # and so are places that hold no token
         masked = blocks.split((~masked[:, 0]).to(torch.uint8)) == 0  # [Y, X, B or 1, h, w, 1]
     outs = []
-    numbers = log_factors.detach().tolist()
+    numbers = log_factors.detach().flatten(1).tolist()  # [H, 4]
     for h, (queries, keys, values) in enumerate(zip(*(x.unbind(1) for x in (q, k, v)), strict=True)):
         head, total = source.select_heads(h), None if key_sums is None else key_sums[:, h]
-        decays = (AxisDecay(*numbers[h][0]), AxisDecay(*numbers[h][1]))
+        decays = (AxisDecay(*numbers[h][:2]), AxisDecay(*numbers[h][2:]))
         tokens = [blocks.split(x) for x in (queries, keys, values)]
         out = _BlockSum.apply(head, blocks, decays, masked, *tokens, total, log_factors[h], *head.learned)
         outs.append(blocks.join(out))

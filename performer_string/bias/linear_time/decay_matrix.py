@@ -73,7 +73,7 @@ def make_blocks(grid: Grid, side: int) -> Blocks | None:
     axes = active_axes(grid)
     if len(axes) > 2:
         return None
-    rows, columns = (1, grid.tokens) if len(axes) < 2 else (grid.shape[axes[0]], grid.shape[axes[1]])
+    rows, columns = (grid.tokens, 1) if len(axes) < 2 else (grid.shape[axes[0]], grid.shape[axes[1]])
     most = side if len(axes) == 2 else side**2
     height, width = (math.ceil(n / math.ceil(n / most)) for n in (rows, columns))
     return Blocks(rows, columns, height, width)
@@ -93,7 +93,8 @@ class DecayMatrix:
     behind: Tensor
 
     def gradient(self, gradient: Tensor) -> Tensor:
-        """Return the gradients of log a_- and log a_+ from that of the matrix: [2]."""
+        """Return the gradients of log a_- and log a_+ from that of the matrix: [2], in float64 on the host."""
+        gradient = gradient.to(self.value)
         return torch.stack([(gradient * self.before).sum(), (gradient * self.behind).sum()])
 
 
@@ -157,3 +158,33 @@ class AxisDecay:
 def power(log: float, exponent: Tensor) -> Tensor:
     """Return exp(log exponent) of exponents of at least 0; 1 for the exponent 0 also where the log is -inf."""
     return torch.where(exponent == 0, 1.0, torch.where(exponent == 0, 1.0, exponent).mul(log).exp())
+
+
+Decays = tuple[AxisDecay, AxisDecay]  # along the columns and along the rows
+
+
+def block_decay(blocks: Blocks, decays: Decays) -> Tensor:
+    """Return lambda between the tokens of a block, targets first, in float64: [h w, h w]."""
+    down, right = decays
+    return torch.kron(down.mixing(blocks.height, False).value, right.mixing(blocks.width, False).value)
+
+
+def block_gradient(blocks: Blocks, decays: Decays, pairs: Tensor) -> Tensor:
+    """Return the gradients of the logarithms of the factors inside of blocks.
+
+    Args:
+        blocks: of the grid.
+        decays: along both axes.
+        pairs: gradient of lambda between the tokens of a block, [h w, h w].
+
+    Returns:
+        [2, 2]: axes, and sources before and behind; in float64 on the host.
+    """
+    down, right = (d.mixing(n, False) for d, n in zip(decays, (blocks.height, blocks.width), strict=True))
+    pairs = pairs.to(down.value).view(blocks.height, blocks.width, blocks.height, blocks.width)
+    return torch.stack(
+        [
+            down.gradient(torch.einsum("ywzx,wx->yz", pairs, right.value)),
+            right.gradient(torch.einsum("ywzx,yz->wx", pairs, down.value)),
+        ]
+    )

@@ -3,165 +3,211 @@
 The state of a lane, a row or a column of the grid, is the sum of r_j c_j^T over the tokens that the walk has passed.
 Each has its decay along the axis. At a block the states of its lanes are mixed by the decay across the lanes, and
 multiplied with the block's tokens. A token then pays one update and one product of the size of a state.
+
+Blocks come in bands, the rows of blocks [X, B, h, w, .]. A vertical walk takes one step at a band, in which all columns
+are lanes. A horizontal walk goes through each band for itself.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from performer_string.bias.linear_time.decay_matrix import AxisDecay, Blocks, power
-from performer_string.utils.numerics import chunk_slices
 
-# Numbers of the states of one block's lanes that are worked on together: 256 KiB of float32, half a core's cache with
-# the mixed ones.
-STATES = {"cpu": 2**17, "cuda": 2**24}
+# Numbers of the states of one block's lanes that are worked on together: 1.1 MiB of float32, the fastest size tried.
+STATES = {"cpu": 9 * 2**15, "cuda": 2**24}
+
+
+def wide(x: Tensor) -> torch.dtype:
+    """Return the type of sums over all tokens: float64 where the device of x has it."""
+    return torch.float32 if x.device.type == "mps" else torch.float64
 
 
 @dataclass
 class Consumer:
-    """Tokens that are multiplied with the states, and where the products are added.
+    """Tokens of a band that are multiplied with the states, and where the products are added.
 
     Attributes:
-        x: [Y, X, B, h, w, D] for a product with the states' first axis, or [Y, X, B, h, w, m] with their second.
-        out: [Y, X, B, h, w, m] or [Y, X, B, h, w, D], the other one.
+        x: [X, B, h, w, D] for a product with the states' first axis, or [X, B, h, w, m] with their second.
+        out: [X, B, h, w, m] or [X, B, h, w, D], the other one.
         of_rows: whether x goes with the first axis.
-        partner: of the shape of out; its inner products with what is added are summed, times the coordinate along the
-            walk, in `moment`.
+        partner: of the shape of out; its inner products with what is added, times the coordinate along the walk, are
+            added to the walk's `moment`.
     """
 
     x: Tensor
     out: Tensor
     of_rows: bool
     partner: Tensor | None = None
-    moment: float = 0.0
 
 
 @dataclass
+class Front:
+    """Tokens of a band by lanes, [chunks, lanes B, size, .]: sources r and c, consumers with their sums, g and q."""
+
+    rows: Tensor
+    columns: Tensor
+    tokens: list[Tensor]
+    outs: list[Tensor]
+    of_rows: list[bool]
+    pair: tuple[Tensor, Tensor] | None
+
+
+class State:
+    """States of chunks of lanes for a part of the columns.
+
+    Attributes:
+        states: [chunks, lanes (+ 2), B, D, m'].
+        links: what the chunks send to each other, or None for one chunk.
+        passed: whether the walk has passed any tokens.
+    """
+
+    def __init__(self, walk: Walk, batch: int, width: int, columns: int):
+        shape = (walk.chunks, walk.mix.shape[1], batch, width, columns)
+        self.states = walk.mix.new_zeros(shape)
+        self.links = Links(walk.across, walk.lanes, self.states, walk.learned) if walk.chunks > 1 else None
+        self.passed = False
+
+
 class Walk:
     """A walk in one direction.
 
-    Attributes:
+    Args:
         blocks: of the grid.
-        vertical: whether the walk goes along the columns, whose lanes are columns; else along the rows.
+        vertical: whether the walk goes along the columns, whose lanes are columns; else along the rows of a band.
         backward: whether it goes towards lower coordinates. Sources are then behind their targets.
         along, across: the decays along the walk, and across its lanes.
-        across_gradient: gradients of log a_- and log a_+ across the lanes, where `run` is asked for them.
+        like: a tensor of the device and type of the states.
+        learned: whether the gradient of the decay across the lanes is wanted.
+
+    Attributes:
+        moment: sum of the consumers' partners times what was added to them times the coordinate along the walk.
     """
 
-    blocks: Blocks
-    vertical: bool
-    backward: bool
-    along: AxisDecay
-    across: AxisDecay
-    across_gradient: Tensor = field(default_factory=lambda: torch.zeros(2, dtype=torch.float64))
+    def __init__(
+        self,
+        blocks: Blocks,
+        vertical: bool,
+        backward: bool,
+        along: AxisDecay,
+        across: AxisDecay,
+        like: Tensor,
+        learned: bool = False,
+    ):
+        (bands, columns), h, w = blocks.counts, blocks.height, blocks.width
+        self.vertical, self.across = vertical, across
+        self.steps, self.chunks, self.size, self.lanes = (bands, columns, h, w) if vertical else (columns, 1, w, h)
+        self.order = list(range(self.steps))[:: -1 if backward else 1]
+        log = along.behind if backward else along.before
+        self.is_empty = self.steps == 1 or log == -torch.inf  # it adds nothing
+        place = torch.arange(self.size, dtype=torch.float64)
+        to_end, from_start = (place, self.size - place) if backward else (self.size - 1 - place, place + 1)
+        self.source_weights, self.target_weights = (power(log, n).to(like)[:, None] for n in (to_end, from_start))
+        self.decay = float(power(log, torch.tensor(float(self.size), dtype=torch.float64)))
+        self.mixing = across.mixing(self.lanes, self.chunks > 1)
+        self.mix = self.mixing.value.to(like)  # [lanes, lanes (+ 2)]
+        self.learned = learned and self.lanes * self.chunks > 1
+        self.mix_gradient = torch.zeros_like(self.mix, dtype=wide(like))
+        self.links_gradient = self.mix_gradient.new_zeros(2)
+        self.moment = self.mix_gradient.new_zeros(())
+        self.carried: list[State] = []  # of a vertical walk, by part
 
-    def __post_init__(self) -> None:
-        self.size, self.lanes = self.blocks.height, self.blocks.width
-        self.steps, chunks = self.blocks.counts
-        if not self.vertical:
-            self.size, self.lanes, self.steps, chunks = self.lanes, self.size, chunks, self.steps
-        # Lanes of a vertical walk are those of a whole row; bands of rows are walked over one by one.
-        self.groups = [list(range(chunks))] if self.vertical else [[chunk] for chunk in range(chunks)]
-        self.linked = len(self.groups[0]) > 1
+    def by_lanes(self, x: Tensor) -> Tensor:
+        """Sort the tokens of a band by lanes: [X, B, h, w, c] -> [X, lanes B, size, c], a view for a batch of one."""
+        return (x.permute(0, 3, 1, 2, 4) if self.vertical else x.transpose(1, 2)).flatten(1, 2)
 
-    @property
-    def log_step(self) -> float:
-        """Logarithm of the decay of one step along the walk."""
-        return self.along.behind if self.backward else self.along.before
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether the walk adds nothing: it has one step, or its side has no weight."""
-        return self.steps == 1 or self.log_step == -torch.inf
-
-    def lanes_of(self, x: Tensor, step: int, chunk: int) -> Tensor:
-        """Return the tokens of a block by lanes, [Y, X, B, h, w, c] -> [lanes, B, size, c]."""
-        return x[step, chunk].permute(2, 0, 1, 3) if self.vertical else x[chunk, step].transpose(0, 1)
-
-    def run(
-        self, rows: Tensor, columns: Tensor, consumers: list[Consumer], mixed_pair: tuple[Tensor, Tensor] | None = None
+    def visit(
+        self,
+        band: int,
+        rows: Tensor,
+        columns: Tensor,
+        consumers: list[Consumer],
+        pair: tuple[Tensor, Tensor] | None = None,
     ) -> None:
-        """Walk over all blocks, and add the products with the states.
+        """Go through a band, and add the products with the states. A vertical walk comes by its `order`.
 
         Args:
-            rows, columns: r and c, [Y, X, B, h, w, D] and [Y, X, B, h, w, m].
+            band: its number.
+            rows, columns: r and c of the sources, [X, B, h, w, D] and [X, B, h, w, m].
             consumers: of the states.
-            mixed_pair: g and q, [Y, X, B, h, w, D] and [Y, X, B, h, w, m], where the gradient of sum_i g_i S_i q_i by
-                the decay across the lanes is wanted.
+            pair: g and q, [X, B, h, w, D] and [X, B, h, w, m], if the walk is `learned`: the gradient is that of
+                sum_i g_i S_i q_i.
         """
         if self.is_empty:
             return
-        like, (batch, width) = rows, (rows.shape[2], rows.shape[-1])
-        place = torch.arange(self.size, dtype=torch.float64)
-        to_end, from_start = (place, self.size - place) if self.backward else (self.size - 1 - place, place + 1)
-        source_weights = power(self.log_step, to_end).to(like)[:, None]  # [size, 1]
-        self.target_weights = power(self.log_step, from_start).to(like)[:, None]
-        decay = float(power(self.log_step, torch.tensor(float(self.size), dtype=torch.float64)))
-        mixing = self.across.mixing(self.lanes, self.linked)
-        mix, mix_gradient = mixing.value.to(like), torch.zeros_like(mixing.value)  # [lanes, lanes (+ 2)]
-        if self.lanes == 1 and not self.linked:
-            mixed_pair = None
-        rows = rows * (source_weights[:, None] if self.vertical else source_weights)
-        order = list(range(self.steps))[:: -1 if self.backward else 1]
-        for chunks in self.groups:
-            for part in self.parts(columns, batch * self.lanes * width):
-                c = columns[..., part]
-                states = like.new_zeros(len(chunks), mix.shape[1], batch, width, c.shape[-1])
-                links = Links(self.across, self.lanes, states, mixed_pair is not None) if self.linked else None
-                for step in order:
-                    if links is not None and step != order[0]:
-                        links.fill(states)
-                    for number, (state, chunk) in enumerate(zip(states, chunks, strict=True)):
-                        if step != order[0]:
-                            mixed = (mix @ state.flatten(1)).view(-1, *state.shape[2:])  # [lanes B, D, m']
-                            for consumer in consumers:
-                                self.multiply(mixed, consumer, step, chunk, part)
-                            if mixed_pair is not None:
-                                adjoint = self.adjoint(mixed_pair, step, chunk, part)  # [lanes, B D m']
-                                mix_gradient += (adjoint @ state.flatten(1).mT).double()
-                                if links is not None:
-                                    links.add_gradient(mix[:, -2:].mT @ adjoint, number)
-                        if step != order[-1]:
-                            r = self.lanes_of(rows, step, chunk).flatten(0, 1)  # [lanes B, size, D]
-                            x = self.lanes_of(c, step, chunk).flatten(0, 1)
-                            state[: self.lanes].flatten(0, 1).baddbmm_(r.mT, x, beta=decay)
-                            if links is not None:
-                                links.send(state, number)
-                if links is not None:
-                    self.across_gradient += links.gradient
-        self.across_gradient += mixing.gradient(mix_gradient)
+        batch, width = rows.shape[1], rows.shape[-1]
+        tokens = [self.by_lanes(consumer.x) for consumer in consumers]
+        front = Front(
+            self.by_lanes(rows) * self.source_weights,
+            self.by_lanes(columns),
+            tokens,
+            [x.new_zeros(*x.shape[:-1], c.out.shape[-1]) for x, c in zip(tokens, consumers, strict=True)],
+            [consumer.of_rows for consumer in consumers],
+            None,
+        )
+        if pair is not None and self.learned:
+            front.pair = (self.by_lanes(pair[0]) * self.target_weights, self.by_lanes(pair[1]))
+        for number, part in enumerate(self.parts(columns, batch * self.lanes * width)):
+            size = part.stop - part.start
+            if self.vertical:
+                if band == self.order[0]:
+                    self.carried.append(State(self, batch, width, size))
+                self.step(self.carried[number], range(self.chunks), front, part, band == self.order[-1])
+            else:
+                state = State(self, batch, width, size)
+                for x in self.order:
+                    self.step(state, range(x, x + 1), front, part, x == self.order[-1])
+        for out, consumer in zip(front.outs, consumers, strict=True):
+            self.collect(out.mul_(self.target_weights), consumer, batch, band if self.vertical else None)
+
+    def step(self, state: State, blocks: range, front: Front, part: slice, is_last: bool) -> None:
+        """Multiply the tokens of some blocks with the states, and then add them to these unless it `is_last`."""
+        if state.passed and state.links is not None:
+            state.links.fill(state.states)
+        for number, (x, lanes) in enumerate(zip(blocks, state.states, strict=True)):
+            flat = lanes.flatten(1)  # [lanes (+ 2), B D m']
+            if state.passed:
+                mixed = (self.mix @ flat).view(-1, *lanes.shape[2:])  # [lanes B, D, m']
+                for tokens, out, of_rows in zip(front.tokens, front.outs, front.of_rows, strict=True):
+                    if of_rows:
+                        out[x, ..., part].baddbmm_(tokens[x], mixed)
+                    else:
+                        out[x].baddbmm_(tokens[x, ..., part], mixed.mT)
+                if front.pair is not None:
+                    adjoint = torch.bmm(front.pair[0][x].mT, front.pair[1][x, ..., part]).view(self.lanes, -1)
+                    self.mix_gradient += adjoint @ flat.mT
+                    if state.links is not None:
+                        state.links.add_gradient(self.mix[:, -2:].mT @ adjoint, number, self.links_gradient)
+            if not is_last:
+                sums = lanes[: self.lanes].flatten(0, 1)  # [lanes B, D, m']
+                sums.baddbmm_(front.rows[x].mT, front.columns[x, ..., part], beta=self.decay)
+                if state.links is not None:
+                    state.links.send(flat, number)
+        state.passed = True
 
     def parts(self, columns: Tensor, rows: int) -> list[slice]:
         """Return slices of the columns so that so many rows of states fit into the cache."""
         width, budget = columns.shape[-1], STATES.get(columns.device.type, STATES["cpu"])
-        return chunk_slices(width, -(-width // (16 * -(-rows * width // budget))) * 16)
+        size = -(-width // (16 * -(-rows * width // budget))) * 16
+        return [slice(start, min(start + size, width)) for start in range(0, width, size)]
 
-    def adjoint(self, pair: tuple[Tensor, Tensor], step: int, chunk: int, part: slice) -> Tensor:
-        """Return the gradient of a block's mixed states from those of its outputs: [lanes, B D m']."""
-        g = (self.lanes_of(pair[0], step, chunk) * self.target_weights).flatten(0, 1)  # [lanes B, size, D]
-        q = self.lanes_of(pair[1][..., part], step, chunk).flatten(0, 1)
-        return torch.bmm(g.mT, q).view(self.lanes, -1)
+    def collect(self, out: Tensor, consumer: Consumer, batch: int, band: int | None) -> None:
+        """Add the products [X, lanes B, size, .] to a consumer's, and their moment."""
+        if consumer.partner is not None:
+            sums = torch.linalg.vecdot(out, self.by_lanes(consumer.partner)).sum(1)  # [X, size]
+            sums = sums.flatten() if band is None else sums.sum(0)
+            first = 0 if band is None else band * self.size
+            self.moment += sums.to(self.moment) @ torch.arange(first, first + len(sums)).to(self.moment)
+        out = out.unflatten(1, (self.lanes, batch))
+        consumer.out.add_(out.permute(0, 2, 3, 1, 4) if self.vertical else out.transpose(1, 2))
 
-    def multiply(self, mixed: Tensor, consumer: Consumer, step: int, chunk: int, part: slice) -> None:
-        """Add the products of a block's tokens with its mixed states [lanes B, D, m']."""
-        x, out, partner = consumer.x, consumer.out, consumer.partner
-        if consumer.of_rows:
-            out, partner = out[..., part], None if partner is None else partner[..., part]
-        else:
-            x = x[..., part]
-        tokens = self.lanes_of(x, step, chunk).flatten(0, 1)
-        # [lanes B, size, .]; of the second form, as the width D of values is seldom a multiple of a register
-        product = torch.bmm(tokens, mixed) if consumer.of_rows else torch.bmm(mixed, tokens.mT).mT
-        block = self.lanes_of(out, step, chunk)
-        product = product.unflatten(0, block.shape[:2]).mul_(self.target_weights)
-        block.add_(product)
-        if partner is not None:
-            sums = product.mul_(self.lanes_of(partner, step, chunk)).sum((0, 1, 3)).double()  # [size]
-            place = torch.arange(step * self.size, (step + 1) * self.size, dtype=torch.float64, device=sums.device)
-            consumer.moment += float(sums @ place)
+    def across_gradient(self) -> Tensor:
+        """Return the gradients of log a_- and log a_+ across the lanes: [2], in float64 on the host."""
+        gradient = self.mixing.gradient(self.mix_gradient)
+        return gradient + self.links_gradient.to(gradient)
 
 
 class Links:
@@ -172,9 +218,6 @@ class Links:
         lanes: of a chunk.
         states: [chunks, lanes + 2, B, D, m'], whose last two places are for what comes from before and from behind.
         learned: whether the gradients of the decay's factors are wanted.
-
-    Attributes:
-        gradient: gradients of log a_- and log a_+ across the lanes, [2].
     """
 
     def __init__(self, across: AxisDecay, lanes: int, states: Tensor, learned: bool):
@@ -185,11 +228,10 @@ class Links:
         self.sent = states.new_zeros(chunks, len(self.edges), states[0, 0].numel())
         self.weights = [matrix.value.to(states) for matrix in self.between]  # [chunks, chunks] each
         self.weight_slopes = [(matrix.before + matrix.behind).to(states) for matrix in self.between]
-        self.gradient = torch.zeros(2, dtype=torch.float64)
 
     def send(self, state: Tensor, chunk: int) -> None:
-        """Take what a chunk [lanes + 2, B, D, m'] sends from its last lane on, and from its first lane back."""
-        torch.mm(self.edges, state[: self.lanes].flatten(1), out=self.sent[chunk])
+        """Take what a chunk [lanes + 2, B D m'] sends from its last lane on, and from its first lane back."""
+        torch.mm(self.edges, state[: self.lanes], out=self.sent[chunk])
 
     def fill(self, states: Tensor) -> None:
         """Write what reaches each chunk into its last two places; keep the derivatives by both factors."""
@@ -200,7 +242,7 @@ class Links:
             pairs = zip(self.weights, self.weight_slopes, strict=True)
             self.slopes = [w @ self.sent[:, 2 + s] + slope @ self.sent[:, s] for s, (w, slope) in enumerate(pairs)]
 
-    def add_gradient(self, gradient: Tensor, chunk: int) -> None:
-        """Add to the gradients of the factors, from that of what reaches a chunk, [2, B D m']."""
+    def add_gradient(self, gradient: Tensor, chunk: int, total: Tensor) -> None:
+        """Add the gradients of log a_- and log a_+ to `total` [2], from that of what reaches a chunk, [2, B D m']."""
         for side in (0, 1):
-            self.gradient[side] += (gradient[side] * self.slopes[side][chunk]).sum().double()
+            total[side] += gradient[side] @ self.slopes[side][chunk]

@@ -121,7 +121,7 @@ def choose(bias: RelativeBias, grid: Grid, features: int, width: int) -> list[Pl
         ValueError: widths that are not finite, or rates that are no numbers.
     """
     rates = bias.rates()
-    if rates is not None and bool(rates.isnan().any()):
+    if rates is not None and any(math.isnan(rate) for head in rates.flatten(1).tolist() for rate in head):
         raise ValueError(
             f"{type(bias).__name__}: its rates have to be numbers, and some are NaN. Weights that went bad in "
             f"training? Load an earlier checkpoint."
