@@ -19,7 +19,7 @@ from train.data.loader import ignore_stop_signals
 from train.data.module import ImageData
 
 log = logging.getLogger(__name__)
-FOLDERS = {"folder", "imagenet"}  # sources whose classes are the folders in `train` and in `test` or `val`
+FOLDERS = {"folder", "imagenet", "videos"}  # sources whose classes are the folders in `train` and in `test` or `val`
 
 
 class Opened(Dataset[tuple[int, str]]):

@@ -29,7 +29,7 @@ def find_images(paths: Sequence[Path]) -> list[str]:
     Raises:
         ValueError: a path that does not exist, or a folder without an image.
     """
-    from train.data.sources import ENDINGS  # which imports torchvision
+    from train.data.class_folders import ENDINGS  # which imports torchvision
 
     found: dict[str, str] = {}
     for path in (path.expanduser() for path in paths):  # a shell leaves ~ in quotes

@@ -42,7 +42,7 @@ class ModelsAndImage(argparse.Action):
     """Tell the models of the positional arguments from the image, by the endings of images."""
 
     def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
-        from train.data.sources import ENDINGS  # which imports torchvision
+        from train.data.class_folders import ENDINGS  # which imports torchvision
 
         images = [path for path in values if path.suffix.lower() in ENDINGS]
         namespace.image = images

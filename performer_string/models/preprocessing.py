@@ -136,6 +136,10 @@ class Preprocessed:
                 "this model does not know how its images were normalised. Set model.preprocessing = "
                 "performer_string.Preprocessing(mean=..., std=...); models of `ViT.from_checkpoint` have it."
             )
+        if len(self.patch) != 2:
+            raise ValueError(
+                f"a transform is for models of images, and this one has patches of {len(self.patch)} axes."
+            )
         size = patch_and_image(self.config.patch_size, self.config.image_size)[1] if size is None else size
         size = (size,) * len(self.patch) if isinstance(size, int) else tuple(size)
         patch_grid(size, self.patch)  # an error where a side is no whole number of patches

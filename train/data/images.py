@@ -14,12 +14,12 @@ from train.command_line import printable
 
 
 def padding_of(size: Sequence[int]) -> int:
-    """Return the pixels around images of a size (height, width) that `pad-crop` cuts from."""
-    return max(1, size[0] // 8)
+    """Return the pixels around images of a size (height and width come last) that `pad-crop` cuts from."""
+    return max(1, size[-2] // 8)
 
 
 class AugmentationOptions(Protocol):
-    """What augmentations are built from: the training size [height, width] and their options."""
+    """What augmentations are built from: the training size, height and width last, and their options."""
 
     size: list[int]
     crop_scale: float
@@ -27,8 +27,8 @@ class AugmentationOptions(Protocol):
 
 
 AUGMENTATIONS: dict[str, Callable[[AugmentationOptions], v2.Transform]] = {
-    "pad-crop": lambda data: v2.RandomCrop(data.size, padding=padding_of(data.size)),
-    "resized-crop": lambda data: v2.RandomResizedCrop(data.size, scale=(data.crop_scale, 1.0), antialias=True),
+    "pad-crop": lambda data: v2.RandomCrop(data.size[-2:], padding=padding_of(data.size)),
+    "resized-crop": lambda data: v2.RandomResizedCrop(data.size[-2:], scale=(data.crop_scale, 1.0), antialias=True),
     "flip": lambda data: v2.RandomHorizontalFlip(),
     "rand-augment": lambda data: v2.RandAugment(*data.rand_augment),
     "erase": lambda data: v2.RandomErasing(p=0.25),
@@ -100,12 +100,17 @@ class Transformed(Dataset[tuple[Tensor, int]]):
             raise ValueError(f"item {number} of the data has to be a pair (image, class), not a {type(item).__name__}.")
         try:
             image, label = self.transform(item[0]), int(item[1])
+        except OSError as error:  # of a video, whose frames are decoded by the transform
+            raise UnreadableImageError(
+                f"{printable(name_of(self.dataset, number))} cannot be read ({error}). Repair it, or take it away."
+            ) from error
         except (TypeError, ValueError) as error:
             raise ValueError(f"item {number} of the data is no image with the number of its class: {error}") from error
-        if image.dtype != torch.uint8 or image.ndim != 3 or len(image) != self.channels:
+        if image.dtype != torch.uint8 or image.ndim not in (3, 4) or len(image) != self.channels:
             raise ValueError(
                 f"image {number} of the data is {image.dtype} of shape {list(image.shape)}: it has to be a PIL image "
-                f"or a uint8 tensor [C, H, W] of {self.channels} channels. It is scaled to [0, 1] and normalised later."
+                f"or a uint8 tensor [C, H, W] of {self.channels} channels, of videos [C, T, H, W]. It is scaled to "
+                f"[0, 1] and normalised later."
             )
         if not 0 <= label < self.classes:
             raise ValueError(f"image {number} of the data is of class {label}: {self.classes} are numbered from 0.")

@@ -30,6 +30,7 @@ from train.data.sizes import Size
 from train.data.sources import SOURCES, majority_accuracy, open_source
 from train.data.splits import ImageSplits
 from train.data.tasks import TASKS
+from train.data.videos import Frames, time_behind_channels
 
 
 @dataclass(eq=False)
@@ -38,7 +39,7 @@ class ImageData(Loaders):
 
     Attributes:
         source: a generated task, `arrow`, `moving_arrow` (videos), `pathfinder` or `cells`; or stored images, `mnist`,
-            `cifar10`, `cifar100`, `imagenette`, `imagenet`, `folder`, `hub` or `webdataset`.
+            `cifar10`, `cifar100`, `imagenette`, `imagenet`, `folder`, `hub` or `webdataset`; or `videos`.
         root: where the files are.
         download: get the files with torchvision if they are missing.
         batch_size: images a step and process.
@@ -111,7 +112,7 @@ class ImageData(Loaders):
             )
         if {"pad-crop", "resized-crop"} <= set(self.augment):
             raise ValueError("pad-crop and resized-crop each cut an image to its size: augment takes one of them.")
-        if self.in_memory and (self.task is not None or not set(self.augment) <= set(BATCHED)):
+        if self.in_memory and (self.task is not None or len(self.size) == 3 or not set(self.augment) <= set(BATCHED)):
             raise ValueError(
                 f"in_memory is for stored images, with an augment of {' and '.join(BATCHED)} at most, not for "
                 f"{self.source} with {', '.join(self.augment) or 'none'}. Leave it out, and take more workers."
@@ -220,10 +221,11 @@ class ImageData(Loaders):
         rule = getattr(self.task, "local_answer", torch.zeros_like)
         return cast(Tensor, rule(labels))
 
-    def _images(self, dataset: Any, indices: Tensor, *transforms: Any) -> Transformed:
-        """Return some of a dataset's images, through transforms of uint8 tensors."""
+    def _images(self, dataset: Any, indices: Tensor, frames: Frames | None, *transforms: Any) -> Transformed:
+        """Return some of a dataset's images, or frames of its videos, through transforms of uint8 tensors."""
         grey = [v2.Grayscale()] if self.grey else []
-        whole = v2.Compose([*grey, v2.PILToTensor(), *transforms])
+        first: list[Any] = [*grey, v2.PILToTensor()] if frames is None else [frames, *grey]
+        whole = v2.Compose([*first, *transforms, *([] if frames is None else [time_behind_channels])])
         return Transformed(dataset, indices, whole, self.in_channels, self.num_classes or 0)
 
     def held_out(self, split: str, size: Sequence[int], images: int = 0) -> Dataset[tuple[Tensor, int]]:
@@ -238,7 +240,8 @@ class ImageData(Loaders):
             return GeneratedDataset(self.task, self.drawn_size(size), images or self.val_size, split)
         self.setup("test" if split == "test" else None)
         dataset, indices = self.splits().held_out(split)
-        return self._images(dataset, indices[: images or None], Cover((size[0], size[1])))
+        frames = Frames(size[0], random=False) if len(size) == 3 else None
+        return self._images(dataset, indices[: images or None], frames, Cover((size[-2], size[-1])))
 
     def train_dataset(self) -> Dataset[tuple[Tensor, int]]:
         """Return the images of an epoch of training, augmented unless that is done in memory."""
@@ -249,9 +252,10 @@ class ImageData(Loaders):
                 )
             return GeneratedDataset(self.task, self.drawn_size(self.size), self.train_size, "train", self.seed)
         self.setup()
-        resize = [] if "resized-crop" in self.augment else [Cover((self.size[0], self.size[1]))]
+        resize = [] if "resized-crop" in self.augment else [Cover((self.size[-2], self.size[-1]))]
         augment = [] if self.in_memory else [AUGMENTATIONS[name](self) for name in self.augment]
-        return self._images(self.splits().train, self.train_indices(), *resize, *augment)
+        frames = Frames(self.size[0], random=True) if len(self.size) == 3 else None
+        return self._images(self.splits().train, self.train_indices(), frames, *resize, *augment)
 
     def train_indices(self) -> Tensor:
         """Return which of the stored images are trained on."""
@@ -302,7 +306,7 @@ class ImageData(Loaders):
 
     def check_sizes(self) -> None:
         """Raise a ValueError for a size of images where the source has videos, or the reverse."""
-        axes = 2 if self.task is None else self.task.axes
+        axes = self.task.axes if self.task is not None else SOURCES[self.source].axes
         wanted = "height and width, like 96x128" if axes == 2 else "frames, height and width, like 8x72x72"
         for size in self.sizes():
             if len(size) != axes:

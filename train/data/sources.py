@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import logging
-import os
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 from torchvision import datasets
 from torchvision.datasets import VisionDataset
 
-from performer_string.images.normalisation import BACKGROUND, NORMALISATION
-from performer_string.images.reading import open_image
-from performer_string.utils.log import warn_once
-from train.data.folders import check_class_names, classes_in, labelled_images
+from performer_string.images.normalisation import NORMALISATION
+from train.data.class_folders import image_folder
 from train.data.hub import hub_images, webdataset_images
-
-log = logging.getLogger(__name__)
+from train.data.videos import video_folder
 
 Build = Callable[[Path, bool, bool], VisionDataset]  # root, train, download
 
@@ -36,7 +29,7 @@ class Source:
         where: what a user without the files has to do.
         classes: how many there are, or None where the folder says.
         channels, mean, std: of its images.
-        pixels: size of the images, or None where they differ.
+        axes: 2 of images, and 3 of videos.
     """
 
     build: Build
@@ -45,122 +38,7 @@ class Source:
     channels: int
     mean: tuple[float, ...]
     std: tuple[float, ...]
-
-
-# The list of torchvision, and what else Pillow reads as it comes.
-ENDINGS = {*datasets.folder.IMG_EXTENSIONS, ".gif", ".jfif", ".avif", ".jp2", ".tga"} & {*Image.registered_extensions()}
-
-
-class ClassFolders(datasets.ImageFolder):
-    """A folder of images for each class, with the folders inside of it.
-
-    Hidden files and folders are left out, and so is what links reach a second time. Files of other endings than those
-    of images are left out with a warning.
-
-    Attributes:
-        background: colour beneath transparent images, of which the first is reported.
-    """
-
-    background: Sequence[int] = BACKGROUND
-
-    def __init__(self, root: Path):
-        other: Counter[str] = Counter()
-
-        def is_image(path: str) -> bool:
-            ending = Path(path).suffix.lower()
-            if ending not in ENDINGS:
-                other[ending] += 1
-            return ending in ENDINGS
-
-        super().__init__(str(root), loader=self.read, is_valid_file=is_image)
-        self.reported = torch.zeros((), dtype=torch.bool).share_memory_()  # with the processes that load images
-        if other:
-            counted = ", ".join(f"{count} of {ending or 'no ending'}" for ending, count in sorted(other.items()))
-            warn_once(log, f"endings in {root}", f"{root}: files that are no images are left out: {counted}.")
-
-    def read(self, path: str) -> Image.Image:
-        """Return an image as RGB, on the background where it is transparent."""
-        image = open_image(path, self.background)
-        if image.info["laid_on"] and not self.reported:
-            self.reported.fill_(True)
-            log.warning(
-                f"{self.root}: images with transparency, such as {path}, are laid on data.background="
-                f"{list(self.background)} (red, green, blue)."
-            )
-        return image
-
-    @staticmethod
-    def make_dataset(
-        directory: str | Path,
-        class_to_idx: dict[str, int],
-        extensions: Any = None,
-        is_valid_file: Callable[[str], bool] | None = None,
-        allow_empty: bool = False,
-    ) -> list[tuple[str, int]]:
-        """Return the paths of the images with their labels; arguments as torchvision's `DatasetFolder` gives them."""
-        assert is_valid_file is not None
-        return labelled_images(str(directory), class_to_idx, is_valid_file)
-
-    def find_classes(self, directory: str | Path) -> tuple[list[str], dict[str, int]]:
-        classes = classes_in(Path(directory))
-        if not classes:
-            images = sum(Path(entry).suffix.lower() in ENDINGS for entry in os.listdir(directory))
-            sort = f", but {images} images: move each into a folder of its class, as valprep.sh does for ImageNet's"
-            raise FileNotFoundError(f"there is no folder in {directory}{sort if images else ''}.")
-        check_class_names(directory, classes)
-        return classes, {name: number for number, name in enumerate(classes)}
-
-
-def image_folder(root: Path, train: bool, download: bool) -> VisionDataset:
-    """Return `root/train/CLASS/IMAGE` or `root/test/CLASS/IMAGE` (or `root/val`): any images that Pillow reads."""
-    if download:
-        raise ValueError("a folder of images is not downloaded; leave data.download out.")
-    names = ("train",) if train else ("test", "val")
-    folders = [root / name for name in names if (root / name).is_dir()]
-    if not folders:
-        unsplit = root.is_dir() and not any((root / name).is_dir() for name in ("train", "test", "val"))
-        hint = ". A folder of classes alone is split by --data.test_fraction 0.2" if unsplit else ""
-        raise FileNotFoundError(f"there is no folder {' or '.join(str(root / name) for name in names)}{hint}")
-    labelled = [folder for folder in folders if classes_in(folder)]
-    chosen = (labelled or folders)[0]  # ImageNet's test images have no labels
-    if len(labelled) > 1:
-        warn_once(log, str(root), f"{labelled[1]} is not used: validation is held out of {root / 'train'}.")
-    try:
-        return ClassFolders(chosen)
-    except FileNotFoundError as error:
-        raise FileNotFoundError(f"{chosen} has to hold a folder of images for each class: {error}") from error
-
-
-def split_folder(root: Path, train: bool, test_fraction: float) -> ClassFolders:
-    """Return the training or the test images of a folder of classes that is not split, `root/CLASS/IMAGE`.
-
-    Of each class the same share is tested on, at random but the same in all runs.
-
-    Args:
-        root: the folder of the classes.
-        train: whether the images to train on are wanted.
-        test_fraction: share of the images that are tested on.
-
-    Raises:
-        FileNotFoundError: no folder, or a class without an image.
-        ValueError: a folder that is split already, or a class of one image.
-    """
-    if split := [name for name in ("train", "test", "val") if (root / name).is_dir()]:
-        raise ValueError(f"data.test_fraction is for a folder that is not split, and {root} has {', '.join(split)}.")
-    if not root.is_dir():
-        raise FileNotFoundError(f"there is no folder {root}.")
-    dataset = ClassFolders(root)
-    labels, generator, chosen = torch.as_tensor(dataset.targets), torch.Generator().manual_seed(0), list[int]()
-    for label, name in enumerate(dataset.classes):
-        members = (labels == label).nonzero().flatten()
-        if len(members) < 2:
-            raise ValueError(f"{root / name} has one image: a class needs two, to train on and to test on.")
-        order = members[torch.randperm(len(members), generator=generator)]
-        count = min(len(members) - 1, max(1, round(test_fraction * len(members))))
-        chosen += (order[count:] if train else order[:count]).tolist()
-    dataset.samples = dataset.imgs = [dataset.samples[index] for index in sorted(chosen)]
-    dataset.targets = [label for _, label in dataset.samples]
-    return dataset
+    axes: int = 2
 
 
 def built_in(dataset: Callable[..., VisionDataset]) -> Build:
@@ -212,6 +90,14 @@ SOURCES: dict[str, Source] = {
         None,
         3,
         *NORMALISATION["folder"],
+    ),
+    "videos": Source(
+        video_folder,
+        "videos as {root}/train/CLASS/VIDEO and {root}/test/CLASS/VIDEO",
+        None,
+        3,
+        *NORMALISATION["videos"],
+        axes=3,
     ),
     "hub": Source(
         hub_images,

@@ -17,8 +17,9 @@ from torch import Tensor
 from torchvision import datasets
 
 from performer_string.images.normalisation import BACKGROUND
+from train.data.class_folders import split_folder
 from train.data.images import shuffled
-from train.data.sources import SOURCES, open_source, split_folder
+from train.data.sources import SOURCES, open_source
 
 
 def class_names(dataset: Any) -> list[str]:

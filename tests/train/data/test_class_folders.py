@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from train.data.sources import ClassFolders
+from train.data.class_folders import ClassFolders
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from PIL import Image
 from eval.cli import main
 from tests.helpers.checkpoints import CONFIG, read, save
 from train.checkpoint import load_trained
+from train.data.class_folders import open_image
 from train.data.module import ImageData
-from train.data.sources import open_image
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 
 from train.command_line import printable, user_message
+from train.data.class_folders import ClassFolders
 from train.data.images import Transformed
 from train.data.module import ImageData
-from train.data.sources import ClassFolders
 from train.data_check import check_test_classes
 from train.loss import LossConfig, class_weights
 

@@ -1,0 +1,132 @@
+"""Videos in the folders of their classes, of which a model gets some frames. They are read by PyAV (FFmpeg)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from train.data.class_folders import ClassFolders, class_folders
+
+ENDINGS = frozenset((".avi", ".gif", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".ogv", ".webm", ".wmv"))
+
+
+def load_av() -> Any:
+    """Return the package av.
+
+    Raises:
+        OSError: it is not installed.
+    """
+    try:
+        import av
+    except ImportError as error:
+        raise OSError("data.source videos needs the package av (PyAV): pip install av") from error
+    return av
+
+
+@dataclass(frozen=True)
+class Video:
+    """A video file that can be read.
+
+    Attributes:
+        path: of the file.
+        frames: how many there are.
+    """
+
+    path: str
+    frames: int
+
+    @classmethod
+    def open(cls, path: str) -> Video:
+        """Return a video, whose frames are counted without decoding them.
+
+        Raises:
+            OSError: no file, or none with a picture.
+        """
+        av = load_av()
+        try:
+            with av.open(path) as container:
+                if not container.streams.video:
+                    raise OSError("it has no picture")
+                stream = container.streams.video[0]
+                frames = sum(packet.size > 0 for packet in container.demux(stream))
+        except av.error.FFmpegError as error:
+            raise OSError(f"{error}") from error
+        if not frames:
+            raise OSError("it has no frame")
+        return cls(path, frames)
+
+    def read(self, indices: Sequence[int]) -> Tensor:
+        """Return some frames as uint8 [T, 3, H, W], turned as the file says.
+
+        Only these frames are held in memory. Where a file ends early, its last frame stands for those that are missing.
+
+        Args:
+            indices: in ascending order, from 0 on; repetitions are allowed.
+
+        Raises:
+            OSError: a frame that cannot be decoded.
+        """
+        av, frames, wanted = load_av(), list[np.ndarray](), list(indices)
+        try:
+            with av.open(self.path) as container:
+                picture: np.ndarray | None = None
+                for index, frame in enumerate(container.decode(video=0)):
+                    if len(frames) == len(wanted):
+                        break
+                    if index == wanted[len(frames)] or picture is None:
+                        picture = np.rot90(frame.to_ndarray(format="rgb24"), (frame.rotation // 90) % 4)
+                    while len(frames) < len(wanted) and wanted[len(frames)] == index:
+                        frames.append(picture)
+        except av.error.FFmpegError as error:
+            raise OSError(f"{error}") from error
+        if picture is None:
+            raise OSError("none of its frames can be decoded")
+        frames += [picture] * (len(wanted) - len(frames))
+        return torch.from_numpy(np.stack(frames)).permute(0, 3, 1, 2).contiguous()
+
+
+class VideoFolders(ClassFolders):
+    """A folder of videos for each class, with the folders inside of it; rules for files are those of images."""
+
+    endings = ENDINGS
+    kind = "videos"
+
+    def read(self, path: str) -> Any:
+        """Return a video whose frames are not decoded yet."""
+        return Video.open(path)
+
+
+class Frames:
+    """Transform of a `Video` to some of its frames, uint8 [T, 3, H, W], spread over its whole length.
+
+    The video is cut into T equal parts. A frame of each is taken: the middle one, or in training a random one
+    (arXiv:1608.00859, section 3.1). A short video repeats frames.
+
+    Args:
+        count: T.
+        random: whether frames are random, by torch's generator.
+    """
+
+    def __init__(self, count: int, random: bool):
+        self.count, self.random = count, random
+
+    def __call__(self, video: Video) -> Tensor:
+        within = torch.rand(self.count) if self.random else torch.full((self.count,), 0.5)
+        places = (torch.arange(self.count) + within) * (video.frames / self.count)
+        return video.read(places.long().clamp(max=video.frames - 1).tolist())
+
+
+def time_behind_channels(frames: Tensor) -> Tensor:
+    """Return frames [T, C, H, W] as a model takes them, [C, T, H, W]."""
+    return frames.transpose(0, 1)
+
+
+def video_folder(root: Path, train: bool, download: bool) -> ClassFolders:
+    """Return `root/train/CLASS/VIDEO` or `root/test/CLASS/VIDEO` (or `root/val`)."""
+    return class_folders(root, train, download, VideoFolders)
