@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from train.checkpoint import Trained
 from train.data.sizes import Size
 from train.testing import batches
+
+RESAMPLES = 1000  # of the bootstrap
 
 
 def confusion(answers: Tensor, labels: Tensor, classes: int) -> Tensor:
@@ -28,6 +31,20 @@ def iou_of(counts: Tensor) -> Tensor:
     both = counts.diagonal()
     either = counts.sum(0) + counts.sum(1) - both
     return both[either > 0] / either[either > 0]
+
+
+def mean_iou_with_interval(counts: Tensor, seed: int = 0) -> tuple[float, float, float]:
+    """Return the mIoU in % over all images, and its 95 % interval by drawing images again (the percentile bootstrap).
+
+    Args:
+        counts: as of `confusions`, [N, classes, classes].
+        seed: of the draws.
+    """
+    drawn = np.random.default_rng(seed).multinomial(len(counts), np.full(len(counts), 1 / len(counts)), RESAMPLES)
+    sums = (torch.from_numpy(drawn) @ counts.flatten(1)).reshape(-1, *counts.shape[1:])  # [RESAMPLES, K, K]
+    values = [100 * float(iou_of(each).mean()) for each in sums]
+    low, high = np.quantile(values, [0.025, 0.975])
+    return 100 * float(iou_of(counts.sum(0)).mean()), float(low), float(high)
 
 
 @torch.inference_mode()

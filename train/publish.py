@@ -29,7 +29,7 @@ from train.data.module import ImageData
 from train.data.sizes import Size
 from train.data.tasks import TASKS
 from train.environment import code, machine, versions
-from train.pixels import confusions, iou_of
+from train.pixels import confusions, mean_iou_with_interval
 from train.recorded import accuracy, dense_cells, trained_by, training_of, unfinished, validation_metrics
 from train.run_folder import BEST, CHECKPOINTS
 from train.testing import count_right
@@ -110,8 +110,10 @@ def measure(trained: Trained, options: argparse.Namespace, device: torch.device)
             counts = confusions(trained, size, "test", options.images, device, f"test at {size}")
             pixels = counts.sum(0)
             right = float(pixels.diagonal().sum() / pixels.sum())
-            metrics.append({**row, **dense_cells(right, float(iou_of(pixels).mean())), "images": len(counts)})
-            print(f"{size} px: mIoU {metrics[-1]['mIoU']:.1f} % of {len(counts)} images", flush=True)
+            mean, low, high = mean_iou_with_interval(counts)
+            row |= {**dense_cells(right, mean / 100), "low": round(low, 4), "high": round(high, 4)}
+            metrics.append({**row, "images": len(counts)})
+            print(f"{size} px: mIoU {mean:.1f} % ({low:.1f}-{high:.1f}) of {len(counts)} images", flush=True)
             continue
         correct, total = count_right(trained, size, "test", options.images, device, f"test at {size}")
         row |= accuracy(correct / total, total)

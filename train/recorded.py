@@ -168,7 +168,7 @@ def dense_metrics(run: Path, sizes: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def dense_cells(share: float, miou: float) -> dict[str, Any]:
-    """Return the share of right pixels and the mIoU in %, without intervals: pixels of an image go together."""
+    """Return the share of right pixels and the mIoU in %."""
     return {"accuracy": round(100 * share, 4), "mIoU": round(100 * miou, 4)}
 
 

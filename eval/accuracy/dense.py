@@ -22,9 +22,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from tqdm import tqdm
 
@@ -35,13 +33,12 @@ from eval.accuracy.dense_report import plot as plot
 from eval.accuracy.dense_report import summary as summary
 from eval.accuracy.tiles import predict_tiles
 from eval.argument_types import positive_int
-from eval.bootstrap import statistic_with_interval
 from eval.report import Row
 from eval.speed.measure import peak_bytes
 from performer_string import ViT, fold
 from train.checkpoint import Trained
 from train.data.sizes import Size
-from train.pixels import confusion, iou_of
+from train.pixels import confusion, iou_of, mean_iou_with_interval
 
 FEWEST = 8  # images of a size, where there are so many
 LONGEST = 16_384  # tokens of a model with softmax, by default
@@ -98,7 +95,7 @@ def rows_of(trained: Trained, vit: ViT, size: Size, options: argparse.Namespace,
     data, classes = trained.data, vit.config.num_classes
     images = data.held_out(options.split, size, image_count(trained, size, options.images))
     methods = list(methods_of(vit, trained, size, options))
-    counts: dict[str, list[NDArray[np.int64]]] = {name: [] for name, *_ in methods}
+    counts: dict[str, list[Tensor]] = {name: [] for name, *_ in methods}
     times: dict[str, list[float]] = {name: [] for name, *_ in methods}
     baseline = torch.zeros(classes, classes, dtype=torch.long)
     image = torch.empty(0)
@@ -109,11 +106,10 @@ def rows_of(trained: Trained, vit: ViT, size: Size, options: argparse.Namespace,
             start = time.perf_counter()
             answers = predict(image).argmax(1).cpu()  # which waits for the device
             times[name].append(1000 * (time.perf_counter() - start))
-            counts[name].append(confusion(answers, labels, classes).numpy())
+            counts[name].append(confusion(answers, labels, classes))
     for name, tile, predict in methods:
-        confusions = np.stack(counts[name]).astype(float)  # [N, K, K]
-        mean, low, high = mean_iou_with_interval(confusions)
-        total = torch.from_numpy(confusions.sum(0))
+        mean, low, high = mean_iou_with_interval(torch.stack(counts[name]))
+        total = torch.stack(counts[name]).sum(0)  # [K, K]
         yield {
             "model": trained.name,
             "method": name,
@@ -127,25 +123,7 @@ def rows_of(trained: Trained, vit: ViT, size: Size, options: argparse.Namespace,
             "peak MiB": round(peak_bytes(partial(predict, image), device) / 2**20, 2),
             "tile": tile,
             "overlap": options.overlap if tile else "",
-            "images": len(confusions),
+            "images": len(counts[name]),
             "split": options.split,
             "trained at": Size.of(data.size),
         }
-
-
-def mean_iou_with_interval(confusions: NDArray[np.float64]) -> tuple[float, float, float]:
-    """Return the mIoU in % over all images, and its 95 % interval by drawing images again.
-
-    Args:
-        confusions: of each image, [N, K, K].
-    """
-    both = confusions.diagonal(axis1=1, axis2=2)  # [N, K]
-    either = confusions.sum(1) + confusions.sum(2) - both
-    groups = [column[None] for part in (both, either) for column in part.T]  # [1, N] each
-
-    def mean_iou(*drawn: NDArray[np.float64]) -> float:
-        sums = np.array([group.sum() for group in drawn]).reshape(2, -1)
-        there = sums[1] > 0
-        return float(100 * (sums[0][there] / sums[1][there]).mean())
-
-    return statistic_with_interval(mean_iou, groups)

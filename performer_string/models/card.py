@@ -99,8 +99,8 @@ def accuracy_cells(metric: Mapping[str, Any]) -> list[str]:
     """Return the cells of one accuracy: split, resolution, tokens, accuracy with its interval, images."""
     interval = f" ({metric['low']:.1f}-{metric['high']:.1f})" if "low" in metric else ""
     accuracy = f"{metric['accuracy']:.1f}{interval}"
-    if "mIoU" in metric:  # of a dense head
-        accuracy = f"{accuracy} of the pixels, mIoU {metric['mIoU']:.1f}"
+    if "mIoU" in metric:  # of a dense head; the interval is that of the mIoU
+        accuracy = f"mIoU {metric['mIoU']:.1f}{interval}; {metric['accuracy']:.1f} of the pixels"
     rest = (str(metric.get(name, "")) for name in ("split", "resolution", "tokens"))
     return [*rest, accuracy, str(metric.get("images", ""))]
 

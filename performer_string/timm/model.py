@@ -9,6 +9,7 @@ from timm.models import PretrainedCfg
 from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
+from performer_string.layers.dense_head import build_head
 from performer_string.models.config import Pool, ViTConfig, patch_and_image
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.vit import ViT
@@ -113,9 +114,10 @@ class TimmViT(ViT):
         self.num_classes = self.config.num_classes = num_classes
         self.head = nn.Identity()
         if num_classes:
-            head = nn.Linear(self.embed_dim, num_classes)
-            nn.init.trunc_normal_(head.weight, std=0.02)
-            nn.init.zeros_(head.bias)
+            head = build_head(self.config.head, self.embed_dim, num_classes, self.patch)
+            for linear in (module for module in head.modules() if isinstance(module, nn.Linear)):
+                nn.init.trunc_normal_(linear.weight, std=0.02)
+                nn.init.zeros_(linear.bias)
             self.head = head.to(self.norm.weight)
 
     def set_input_size(self, img_size: int | Sequence[int] | None = None, patch_size: Any = None) -> None:

@@ -17,6 +17,7 @@ from tests.helpers.checkpoints import save
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import Size
 from train.intervals import wilson_interval
+from train.pixels import confusions, mean_iou_with_interval
 from train.publish import main as publish
 
 IMAGES = 48  # to compare with a card: enough to tell a model from chance
@@ -30,9 +31,14 @@ def figures(folder) -> list[dict]:
 
 
 def assert_as_on_card(trained: Trained, metrics: list[dict], images: int = IMAGES) -> None:
-    """Assert that an accuracy on a few images has an interval in common with that of the card."""
+    """Assert that an accuracy, or mIoU, on a few images has an interval in common with that of the card."""
     for metric in metrics:
         size = Size.of(metric["resolution"])
+        if "mIoU" in metric:
+            _, low, high = mean_iou_with_interval(confusions(trained, size, "test", images, torch.device("cpu")))
+            assert low <= metric["high"], (metric, low)
+            assert high >= metric["low"], (metric, high)
+            continue
         options = argparse.Namespace(split="test", images=images)
         right, total = count_right(trained, size, options, torch.device("cpu"))
         low, high = wilson_interval(right, total)
@@ -43,7 +49,7 @@ def assert_as_on_card(trained: Trained, metrics: list[dict], images: int = IMAGE
 def with_images(folder) -> Trained:
     """Return a model with its test images, which are drawn, or under data/; without them the test is skipped."""
     trained = load_trained(folder)
-    if trained.data.source == "arrow":
+    if trained.data.task is not None:
         return trained
     for root in (ZOO.parent / "data", ZOO.parent / "data" / folder.name.partition("-")[0]):
         trained = load_trained(folder)
@@ -68,8 +74,10 @@ def test_the_card_is_complete(folder):
     assert "trained on | source" not in card  # but a name
     assert len(figures(folder)) >= 2
     for metric in figures(folder):
-        assert metric["low"] <= metric["accuracy"] <= metric["high"]
-        assert f"| test | {metric['resolution']} | {metric['tokens']} | {metric['accuracy']:.1f} (" in card
+        value = metric.get("mIoU", metric["accuracy"])
+        assert metric["low"] <= value <= metric["high"]
+        shown = f"mIoU {value:.1f}" if "mIoU" in metric else f"{value:.1f}"
+        assert f"| test | {metric['resolution']} | {metric['tokens']} | {shown} (" in card
 
 
 @each_model

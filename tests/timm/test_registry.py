@@ -155,6 +155,12 @@ def test_the_classifier_is_replaced():
     assert create(global_pool="").forward_head(torch.randn(2, 4, 24)).shape == (2, 4, 5)
 
 
+def test_a_dense_head_is_reset_to_a_dense_head():
+    model = create(head="dense")
+    model.reset_classifier(7)
+    assert model(images(32, 48)).shape == (2, 7, 32, 48)
+
+
 def test_another_input_size_keeps_positions():
     model = create(positions="interpolate", encoding="absolute", log_n_scaling=True, feature_map="favor+").eval()
     x = images(64, 48)

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from eval.accuracy.dense import mean_iou_with_interval
 from eval.accuracy.tiles import predict_tiles, starts, weights_in
+from eval.bootstrap import statistic_with_interval
 from eval.cli import main
 from tests.helpers.checkpoints import CONFIG, read, save
 from train.checkpoint import load_trained
 from train.data.cells import CellsTask
 from train.data.module import ImageData
 from train.data.sizes import Size
-from train.pixels import confusion, confusions, iou_of
+from train.pixels import confusion, confusions, iou_of, mean_iou_with_interval
 
 DENSE = replace(CONFIG, image_size=64, patch_size=8, num_classes=3, head="dense")
 SOFTMAX = replace(DENSE, attention="softmax")
@@ -123,15 +123,20 @@ def test_tiles_are_averaged_with_gaussian_weights():
 def test_mean_iou_and_its_interval():
     rng = np.random.default_rng(0)
     images = [rng.integers(3, size=(2, 400)) for _ in range(12)]
-    counts = np.stack([confusion(*map(torch.from_numpy, pair[::-1]), 3).numpy() for pair in images]).astype(float)
+    counts = torch.stack([confusion(*map(torch.from_numpy, pair[::-1]), 3) for pair in images])
     labels, answers = np.concatenate(images, axis=1)
     each = [((labels == k) & (answers == k)).sum() / ((labels == k) | (answers == k)).sum() for k in range(3)]
     mean, low, high = mean_iou_with_interval(counts)
     assert mean == pytest.approx(100 * np.mean(each))
     assert low < mean < high
-    assert mean_iou_with_interval(np.repeat(counts[:1], 12, 0))[1:] == pytest.approx(
-        [mean_iou_with_interval(counts[:1])[0]] * 2
-    )
+    alike = mean_iou_with_interval(counts[:1].repeat(12, 1, 1))
+    assert alike[0] == pytest.approx(alike[1]) == pytest.approx(alike[2])
+    groups = [column.numpy()[None].astype(float) for column in counts.flatten(1).T]  # by the tool of other evaluations
+
+    def miou(*drawn):
+        return 100 * float(iou_of(torch.tensor([group.sum() for group in drawn]).reshape(3, 3)).mean())
+
+    assert statistic_with_interval(miou, groups)[1:] == pytest.approx((low, high), abs=0.12 * (high - low))
     one = torch.tensor([0, 1, 1, 2])
     assert confusion(torch.tensor([0, 1, 2, 2]), one, 3).tolist() == [[1, 0, 0], [0, 1, 1], [0, 0, 1]]
     assert iou_of(confusion(one.clamp(max=1), one.clamp(max=1), 3)).tolist() == [1, 1]  # of classes that are there
