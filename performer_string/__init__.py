@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from performer_string.models.card import ModelDetails
     from performer_string.models.config import VARIANTS, ViTConfig
     from performer_string.models.fold import fold
+    from performer_string.models.narrow import narrow
     from performer_string.models.packing import packed_features
     from performer_string.models.performerize import PerformerizeReport, performerize
     from performer_string.models.preprocessing import Preprocessing
@@ -68,6 +69,7 @@ __all__ = [
     "build_value_map",
     "derive_seed",
     "fold",
+    "narrow",
     "from_timm",
     "grid_positions",
     "linear_attention",
@@ -93,6 +95,7 @@ MODULES = {
     "models.card": ("ModelDetails",),
     "models.config": ("VARIANTS", "ViTConfig"),
     "models.fold": ("fold",),
+    "models.narrow": ("narrow",),
     "models.packing": ("packed_features",),
     "models.performerize": ("PerformerizeReport", "performerize"),
     "models.preprocessing": ("Preprocessing",),

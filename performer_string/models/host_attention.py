@@ -12,6 +12,7 @@ from performer_string.bias import RelativeBias
 from performer_string.layers.attention import gate_logits
 from performer_string.layers.backends import EVERY_TOKEN, AttentionBackend
 from performer_string.layers.values import ValueMap
+from performer_string.models.low_rank import Narrowing
 from performer_string.models.patches import patch_grid
 from performer_string.ops.layout import TokenLayout, make_grid
 from performer_string.position import Encoding
@@ -69,6 +70,8 @@ class HostAttention(nn.Module):
         grid: where the patches lie, for an encoding, a locality or a value map.
         values: a value map, which wraps the weighted sum over the keys, or None.
         key_gate: weigh each key by exp(4 u_h x), as `SelfAttention`, with u learned from zero.
+
+    `narrow` makes its queries and keys narrower by fixed maps behind the host's projections.
     """
 
     qkv: Any  # the parts of the host, some of which are missing
@@ -109,6 +112,23 @@ class HostAttention(nn.Module):
         width = cast(Any, host).proj.out_features
         self.key_gate = nn.Parameter(cast(Any, host).proj.weight.new_zeros(self.num_heads, width)) if key_gate else None
 
+        self.narrow_q: Tensor | None = None
+        self.narrow_k: Tensor | None = None
+        self.kept: Tensor | None = None
+
+    def narrow(self, found: Narrowing, dimensions: Tensor | None) -> None:
+        """Map queries and keys to fewer dimensions.
+
+        Args:
+            found: the maps, for logits of the same scale.
+            dimensions: of the host's heads that stay, [H, d'], whose angles are then taken; None without a rotation.
+        """
+        del self.narrow_q, self.narrow_k, self.kept
+        weight = cast(Any, self.proj).weight
+        self.register_buffer("narrow_q", found.q.to(weight))
+        self.register_buffer("narrow_k", found.k.to(weight))
+        self.register_buffer("kept", dimensions)
+
     def forward(self, x: Tensor, rope: Tensor | None = None, attn_mask: None = None, is_causal: bool = False) -> Tensor:
         """Attend.
 
@@ -126,6 +146,8 @@ class HostAttention(nn.Module):
         if attn_mask is not None or is_causal:
             raise ValueError("attn_mask and is_causal are masks of pairs of tokens, which are not supported.")
         q, k, v = self.project(x)
+        if self.narrow_q is not None and self.narrow_k is not None:
+            q, k = q @ self.narrow_q.mT.to(q.dtype), k @ self.narrow_k.mT.to(k.dtype)  # [B, H, N, d']
         queries = q  # before their rotation
         if rope is not None and self.rotate_host is not None:
             q, k = (self.rotated(each, rope).to(v.dtype) for each in (q, k))
@@ -164,4 +186,9 @@ class HostAttention(nn.Module):
         """Return queries or keys [B, H, N, d] rotated by the host's angles, prefix tokens as they are."""
         assert self.rotate_host is not None
         prefix, patches = x[:, :, : self.host_prefix], x[:, :, self.host_prefix :]
+        if self.kept is not None:
+            halves = rope.chunk(2, dim=-1)  # sines and cosines of each dimension, [.., 1 or H, N, d] or [N, d]
+            shape = (*halves[0].shape[:-3], self.num_heads, *halves[0].shape[-2:])
+            index = self.kept[:, None].expand(*shape[:-1], -1)
+            rope = torch.cat([half.expand(shape).gather(-1, index) for half in halves], dim=-1)
         return torch.cat([prefix, self.rotate_host(patches, rope, half=self.rotate_half)], dim=2)

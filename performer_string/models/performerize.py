@@ -14,6 +14,7 @@ from performer_string.layers.backends import ROTATED_FEATURES, build_attention, 
 from performer_string.layers.values import VALUE_MAPS, build_value_map
 from performer_string.models.host_attention import HostAttention
 from performer_string.models.host_checks import check_host, check_width, host_grid, import_timm
+from performer_string.models.narrow_host import narrow_host
 from performer_string.position import ENCODINGS, build_encoding
 from performer_string.position.grid import PositionMode, check_position_mode
 from performer_string.utils.registry import check_named
@@ -28,10 +29,12 @@ class LayerError:
         name: of the attention in the model, `blocks.0.attn`.
         error: |new - old| / |old| of the attention's outputs (Frobenius norms) for the host's inputs; None without
             images.
+        scores: of a `qk_dim`, relative error of the scores, as `low_rank` defines it; None without one.
     """
 
     name: str
     error: float | None
+    scores: float | None = None
 
 
 @dataclass(frozen=True)
@@ -47,10 +50,12 @@ class PerformerizeReport:
     output: float | None = None
 
     def __str__(self) -> str:
-        rows = [("layer", "relative error"), *((each.name, as_text(each.error)) for each in self.layers)]
-        rows.append(("output of the model", as_text(self.output)))
-        width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:<{width}}  {error:>14}" for name, error in rows)
+        rows = [("layer", "relative error", "of the scores")]
+        rows += [(each.name, as_text(each.error), as_text(each.scores)) for each in self.layers]
+        rows.append(("output of the model", as_text(self.output), ""))
+        width = max(len(name) for name, _, _ in rows)
+        columns = 2 if any(each.scores is not None for each in self.layers) else 1
+        return "\n".join(f"{name:<{width}}" + "".join(f"  {x:>14}" for x in rest[:columns]) for name, *rest in rows)
 
 
 def as_text(error: float | None) -> str:
@@ -71,6 +76,7 @@ def performerize(
     values: str | None = None,
     value_options: Mapping[str, Any] | None = None,
     key_gate: bool = False,
+    qk_dim: int | None = None,
     positions: PositionMode = "extrapolate",
     layers: Sequence[int] | None = None,
     seed: int = 0,
@@ -91,6 +97,8 @@ def performerize(
         locality, locality_options: a distance decay or table of each layer, or None.
         values, value_options: a value map of each layer, or None.
         key_gate: weigh each key by its token, learned from equal weights. The outputs stay the same at first.
+        qk_dim: width of queries and keys; None for the host's. Fixed maps behind its projections give the smallest
+            error of the scores: by the singular vectors of W_Q^T W_K, or by the strongest planes of its rotation.
         positions: `extrapolate` or `interpolate`, for an encoding, a locality or a value map.
         layers: places of the blocks to change; None for all.
         seed: of the random features, and of the initial weights of value maps.
@@ -115,9 +123,10 @@ def performerize(
     grid = host_grid(cast(Any, model), positions) if placed else None
     rotate_host = None if encoding is not None else import_timm().layers.apply_rot_embed_cat
     swaps: dict[int, HostAttention] = {}
+    scores: dict[int, float] = {}
     for place in places:
         host = cast(Any, model).blocks[place].attn
-        sizes = {"head_dim": host.head_dim, "num_heads": host.num_heads}
+        sizes = {"head_dim": host.head_dim if qk_dim is None else qk_dim, "num_heads": host.num_heads}
         own_encoding = bias = value_map = None
         if encoding is not None:
             train_grid = None if grid is None else grid.train_grid
@@ -135,7 +144,8 @@ def performerize(
             assert grid is not None
             check_width(host, place)
             with seeded(seed, "values", place):
-                value_map = build_value_map(values, **sizes, grid=grid.train_grid, **(value_options or {}))
+                value_sizes = {"head_dim": host.head_dim, "qk_dim": sizes["head_dim"], "num_heads": host.num_heads}
+                value_map = build_value_map(values, **value_sizes, grid=grid.train_grid, **(value_options or {}))
         backend = build_attention(
             attention,
             **sizes,
@@ -147,6 +157,9 @@ def performerize(
             if part is not None:
                 part.to(host.proj.weight)
         swaps[place] = HostAttention(host, backend, rotate_host, own_encoding, bias, grid, value_map, key_gate)
+        if qk_dim is not None:
+            rotates = rotate_host is not None and getattr(model, "rope", None) is not None
+            scores[place] = narrow_host(swaps[place], qk_dim, host.head_dim, rotates, place)
         swaps[place].train(host.training)
     hook = None if grid is None else cast(Any, model).patch_embed.register_forward_pre_hook(grid.record)
     try:
@@ -158,7 +171,8 @@ def performerize(
             hook.remove()
         raise
     output = None if before is None or images is None else relative_error(outputs(model, images), before)
-    return PerformerizeReport(tuple(LayerError(f"blocks.{p}.attn", errors.get(p)) for p in places), output)
+    layer_errors = (LayerError(f"blocks.{p}.attn", errors.get(p), scores.get(p)) for p in places)
+    return PerformerizeReport(tuple(layer_errors), output)
 
 
 @torch.no_grad()
