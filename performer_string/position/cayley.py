@@ -39,9 +39,10 @@ class CayleySTRING(SeparableEncoding):
 
     Args:
         sizes: of the attention that the encoding serves.
-        generator: which entries of S are learned: `dense`, `block-diagonal`, `banded`, `top-k` or `random`.
+        generator: which entries of S are learned: `dense`, `block-diagonal`, `banded`, `top-k`, `top-k-of-matrix` or
+            `random`.
         bandwidth: of `banded`, 1 to d - 1; 2 by default.
-        k: of `top-k`, 1 to d (d - 1) / 2; 24 by default.
+        k: pairs of `top-k`, 1 to d (d - 1) / 2, or single entries of `top-k-of-matrix`, 1 to d (d - 1); 24 by default.
         fraction: of `random`, in (0, 1]; 0.3 by default.
         frequencies: `mixed` as RoPE-Mixed, `axial` as axial RoPE.
         learn_frequencies: whether Omega is learned.

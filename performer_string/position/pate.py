@@ -1,12 +1,14 @@
 """Parallel transport encodings of RiemannFormer: rotations of blocks with conformal scaling.
 
 Source: Ji, RiemannFormer, arXiv:2506.07405. Transport from token j to token i is T_i T_j^-1 with T_i = s_i R_i. The
-rotations R are in SO(2), SO(3) or SO(4) for each block of the head width, and s is the conformal exponential scaling.
+rotations R are in SO(2), SO(3) or SO(4) for each block of the head width, and s is the conformal exponential scaling,
+the root of the metric: the score of i and j is s_i s_j (R_i q_i) . (R_j k_j).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +16,21 @@ from torch import Tensor, nn
 from performer_string.position.base import HeadWidthError, Sizes
 from performer_string.position.rotation import Rotation, split_heads
 from performer_string.position.separable import SeparableEncoding
+from performer_string.utils.registry import lookup
+
+Layout = Literal["raster", "axes"]
+Scaling = Literal["raster", "axes"]
+
+
+def check_layout(layout: str) -> bool:
+    """Return whether a layout is the raster.
+
+    Raises:
+        ValueError: an unknown layout.
+    """
+    if layout not in get_args(Layout):
+        raise ValueError(f"layout has to be one of {', '.join(get_args(Layout))}, not {layout!r}.")
+    return layout == "raster"
 
 
 class ScaledRotation:
@@ -66,13 +83,15 @@ class PaTE(SeparableEncoding):
     """Parallel transport T_i = s_i R_i with s_i = lambda^(i / tau) and i the raster index of the token.
 
     log lambda is learned for each head and bounded, |log lambda| < conformal_scaling. Scores contain s_i s_j, so that
-    they are not translation invariant with conformal scaling.
+    they are not translation invariant with conformal scaling. With `scaling: axes`, s = prod_k lambda_k^(r_k / tau).
 
     Args:
         sizes: of the attention that the encoding serves.
         share_heads: one set of parameters per layer instead of one per head.
         conformal_scaling: bound of |log lambda|; 0 for no scaling.
         slow_down: tau, in tokens.
+        scaling: `raster`, or `axes` for a lambda of each axis and positions in place of the raster index.
+        share_lambda: one lambda for all heads of all layers, as in the source (section 2.2), instead of one per head.
         block: size of the rotated blocks.
         raster: whether frequencies are per step of the raster index.
 
@@ -89,10 +108,13 @@ class PaTE(SeparableEncoding):
         share_heads: bool,
         conformal_scaling: float,
         slow_down: float,
+        scaling: Scaling,
+        share_lambda: bool,
         block: int,
         raster: bool = False,
     ):
         super().__init__(sizes, share_heads=share_heads)
+        lookup("scaling of pate", scaling, dict.fromkeys(get_args(Scaling)))
         self.name = f"pate-so{block}"
         if sizes.head_dim % block:
             raise HeadWidthError(
@@ -104,13 +126,15 @@ class PaTE(SeparableEncoding):
                 f"and {slow_down}."
             )
         self.bound, self.slow_down = conformal_scaling, slow_down
-        self.log_lambda = nn.Parameter(torch.full((self.parameter_heads,), -0.5)) if conformal_scaling else None
+        self.scaling = scaling
+        shape = (1 if share_lambda else self.parameter_heads, *((sizes.coord_dim,) if scaling == "axes" else ()))
+        self.log_lambda = nn.Parameter(torch.full(shape, -0.5)) if conformal_scaling else None  # [H] or [H, C]
         self.raster = raster
         self.register_computed_buffers()
 
     def computed_buffers(self) -> dict[str, Tensor]:
         """Return the strides [C] of the raster index strides . r, (W, 1) for a grid of width W, where it is needed."""
-        if not self.raster and self.log_lambda is None:
+        if not self.raster and (self.log_lambda is None or self.scaling == "axes"):
             return {}
         if self.coord_dim > 1 and self.grid is None:
             raise ValueError(f"{self.name}: a raster index needs the training grid, for example grid=(14, 14).")
@@ -123,9 +147,19 @@ class PaTE(SeparableEncoding):
         if self.log_lambda is None:
             return rotation
         dtype = torch.promote_types(torch.promote_types(positions.dtype, self.log_lambda.dtype), torch.float32)
-        index = (positions.to(dtype) * self.strides.to(dtype)).sum(-1)  # [..., N]
-        log_lambda = self.bound * self.log_lambda.to(dtype).tanh()  # [H]
-        return ScaledRotation(rotation, (log_lambda[:, None] * index[..., None, :] / self.slow_down).exp())
+        log_lambda = self.bound * self.log_lambda.to(dtype).tanh()
+        if self.scaling == "axes":
+            r = positions.to(dtype)[..., None, :, :]  # [..., 1, N, C]
+            exponent = (r * log_lambda[:, None]).sum(-1)  # [..., H, N]
+        else:
+            index = (positions.to(dtype) * self.strides.to(dtype)).sum(-1)  # [..., N]
+            exponent = log_lambda[:, None] * index[..., None, :]
+        return ScaledRotation(rotation, (exponent / self.slow_down).exp())
+
+    def along_raster(self, omega: Tensor) -> Tensor:
+        """Return frequencies per step of the raster index as those per patch: [heads, 1, P] to [heads, C, P]."""
+        dtype = torch.promote_types(omega.dtype, torch.float32)  # a row's stride is large
+        return omega.to(dtype) * self.strides.to(dtype)[:, None]
 
 
 def block_basis(columns: Sequence[Tensor]) -> Tensor:

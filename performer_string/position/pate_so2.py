@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
-
 import torch
 from torch import Tensor, nn
 
 from performer_string.position.base import Sizes
 from performer_string.position.frequencies import axial_frequencies, num_planes, plane_generators
-from performer_string.position.pate import PaTE
+from performer_string.position.pate import Layout, PaTE, Scaling, check_layout
 from performer_string.position.rotation import MetricRotation
 from performer_string.utils.dtype import full_precision, without_autocast
-
-Layout = Literal["raster", "axes"]
 
 
 class PaTESO2(PaTE):
@@ -32,7 +28,9 @@ class PaTESO2(PaTE):
         metric: learn a 2 x 2 metric M = L L^T of each plane, which the rotations preserve (the paper's appendix). It
             starts as the Euclidean one. W_Q and W_K can absorb L^T, so that it adds no functions to exact attention.
         conformal_scaling: bound of |log lambda|; 0 for no scaling.
-        slow_down: tau, in tokens.
+        slow_down: tau, in tokens; in patches with `scaling: axes`.
+        scaling: `raster`, or `axes` for a lambda of each axis, of the position along it.
+        share_lambda: one lambda for all heads of all layers, as in the source.
         share_heads: one set of parameters per layer instead of one per head.
 
     Raises:
@@ -49,14 +47,15 @@ class PaTESO2(PaTE):
         metric: bool = False,
         conformal_scaling: float = 0.0,
         slow_down: float = 64.0,
+        scaling: Scaling = "raster",
+        share_lambda: bool = False,
         share_heads: bool = False,
     ):
         if layout is None:
             # Models know the training grid, and configurations without a layout have always meant the raster.
             layout = "raster" if sizes.grid is not None or sizes.coord_dim == 1 else "axes"
-        if layout not in get_args(Layout):
-            raise ValueError(f"layout has to be one of {', '.join(get_args(Layout))}, not {layout!r}.")
-        super().__init__(sizes, share_heads, conformal_scaling, slow_down, 2, raster=layout == "raster")
+        raster = check_layout(layout)
+        super().__init__(sizes, share_heads, conformal_scaling, slow_down, scaling, share_lambda, 2, raster)
         planes = num_planes(sizes.head_dim, self.name)
         omega = axial_frequencies(planes, 1 if self.raster else sizes.coord_dim, base)
         self.omega = nn.Parameter(omega.repeat(self.parameter_heads, 1, 1), requires_grad=learn_angles)
@@ -75,10 +74,7 @@ class PaTESO2(PaTE):
 
     def frequencies(self) -> Tensor:
         """Return Omega, [parameter_heads, C, P], in radians per patch; in float32 or better where strides multiply."""
-        if not self.raster:
-            return self.omega  # [H, C, P]
-        dtype = torch.promote_types(self.omega.dtype, torch.float32)  # a row's stride is large
-        return self.omega.to(dtype) * self.strides.to(dtype)[:, None]  # [H, 1, P] [C, 1]
+        return self.along_raster(self.omega) if self.raster else self.omega
 
     def generators(self) -> Tensor:
         """Return the plane generators G_k, or L^-T G_k L^T under a metric, [layers H, C, d, d]."""

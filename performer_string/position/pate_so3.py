@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from performer_string.position.base import Sizes
 from performer_string.position.block_rotation import block_diagonal
 from performer_string.position.frequencies import mixed_frequencies
-from performer_string.position.pate import PaTE, block_basis
+from performer_string.position.pate import Layout, PaTE, Scaling, block_basis, check_layout
 from performer_string.utils.dtype import full_precision
 
 
@@ -28,10 +28,13 @@ class PaTESO3(PaTE):
 
     Args:
         sizes: of the attention that the encoding serves.
+        layout: `axes`, or `raster` for the raster index of the training grid.
         learn_angles: whether the frequency of each block and axis is learned.
         base: the initial frequencies are those of RoPE-Mixed with this base.
         conformal_scaling: bound of |log lambda|; 0 for no scaling.
-        slow_down: tau, in tokens.
+        slow_down: tau, in tokens; in patches with `scaling: axes`.
+        scaling: `raster`, or `axes` for a lambda of each axis, of the position along it.
+        share_lambda: one lambda for all heads of all layers, as in the source.
         share_heads: one set of parameters per layer instead of one per head.
 
     Raises:
@@ -42,20 +45,24 @@ class PaTESO3(PaTE):
         self,
         sizes: Sizes,
         *,
+        layout: Layout = "axes",
         learn_angles: bool = True,
         base: float = 10.0,
         conformal_scaling: float = 0.0,
         slow_down: float = 64.0,
+        scaling: Scaling = "raster",
+        share_lambda: bool = False,
         share_heads: bool = False,
     ):
-        super().__init__(sizes, share_heads, conformal_scaling, slow_down, 3)
-        omega = mixed_frequencies(self.parameter_heads, sizes.head_dim // 3, sizes.coord_dim, base)
+        raster = check_layout(layout)
+        super().__init__(sizes, share_heads, conformal_scaling, slow_down, scaling, share_lambda, 3, raster)
+        omega = mixed_frequencies(self.parameter_heads, sizes.head_dim // 3, 1 if raster else sizes.coord_dim, base)
         self.omega = nn.Parameter(omega, requires_grad=learn_angles)
         self.axis = nn.Parameter(torch.randn(self.parameter_heads, sizes.head_dim // 3, 3))
 
     def frequencies(self) -> Tensor:
         """Return omega, [parameter_heads, C, d / 3], in radians per patch."""
-        return self.omega
+        return self.along_raster(self.omega) if self.raster else self.omega
 
     def basis(self) -> Tensor:
         """Return the basis of planes orthogonal to u, and u, [parameter_heads, d, d]."""
@@ -68,5 +75,5 @@ class PaTESO3(PaTE):
     def generators(self) -> Tensor:
         """Return omega_k [u]_x block by block, [layers H, C, d, d]."""
         matrices = cross_product_matrix(F.normalize(self.axis, dim=-1))  # [H, m, 3, 3]
-        blocks = self.omega[..., None, None] * matrices[:, None]  # [H, C, m, 3, 3]
+        blocks = self.frequencies()[..., None, None] * matrices[:, None]  # [H, C, m, 3, 3]
         return self.all_heads(block_diagonal(blocks))

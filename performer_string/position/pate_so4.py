@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -9,8 +11,9 @@ from torch.nn import functional as F
 from performer_string.position.base import Sizes
 from performer_string.position.block_rotation import block_diagonal
 from performer_string.position.frequencies import axial_frequencies
-from performer_string.position.pate import PaTE, block_basis
+from performer_string.position.pate import Layout, PaTE, Scaling, block_basis, check_layout
 from performer_string.utils.dtype import full_precision
+from performer_string.utils.registry import lookup
 
 
 def quaternion_left(u: Tensor) -> Tensor:
@@ -33,15 +36,20 @@ class PaTESO4(PaTE):
     """RiemannFormer's SO(4): blocks of 4 as quaternions, R(x, y) q = exp(alpha x u) q exp(beta y v).
 
     Left and right multiplications commute, so that this is separable for any unit u and v. It rotates planes {q, u q}:
-    by alpha x + beta y where u q = q v, and by alpha x - beta y where u q = -q v. Source: Ji, RiemannFormer,
-    arXiv:2506.07405.
+    by alpha x + beta y where u q = q v, and by alpha x - beta y where u q = -q v. Along one index i, of a sequence or
+    of the raster, R(i) q = exp(alpha i u) q exp(beta i v), whose right factor is there with `factors: both`. Source:
+    Ji, RiemannFormer, arXiv:2506.07405, section 2.3.3.
 
     Args:
-        sizes: of the attention that the encoding serves, with positions of 1 or 2 dimensions.
+        sizes: of the attention that the encoding serves, with positions of 1 or 2 dimensions, or any with the raster.
+        layout: `axes`, or `raster` for the raster index of the training grid.
+        factors: along one index, `left` or `both`; along two axes there are both.
         learn_angles: whether alpha and beta of each block are learned.
         base: they start at base^(-m / M) for block m of M.
         conformal_scaling: bound of |log lambda|; 0 for no scaling.
-        slow_down: tau, in tokens.
+        slow_down: tau, in tokens; in patches with `scaling: axes`.
+        scaling: `raster`, or `axes` for a lambda of each axis, of the position along it.
+        share_lambda: one lambda for all heads of all layers, as in the source.
         share_heads: one set of parameters per layer instead of one per head.
 
     Raises:
@@ -52,28 +60,39 @@ class PaTESO4(PaTE):
         self,
         sizes: Sizes,
         *,
+        layout: Layout = "axes",
+        factors: Literal["left", "both"] = "left",
         learn_angles: bool = True,
         base: float = 10.0,
         conformal_scaling: float = 0.0,
         slow_down: float = 64.0,
+        scaling: Scaling = "raster",
+        share_lambda: bool = False,
         share_heads: bool = False,
     ):
-        super().__init__(sizes, share_heads, conformal_scaling, slow_down, 4)
-        if sizes.coord_dim > 2:
+        raster = check_layout(layout)
+        super().__init__(sizes, share_heads, conformal_scaling, slow_down, scaling, share_lambda, 4, raster)
+        lookup("factors of pate-so4", factors, dict.fromkeys(("left", "both")))
+        self.one_index = raster or sizes.coord_dim == 1
+        count = (2 if factors == "both" else 1) if self.one_index else sizes.coord_dim
+        if count > 2:
             raise ValueError(
-                f"pate-so4 has two commuting generators, so positions have 1 or 2 dimensions, not {sizes.coord_dim}."
+                f"pate-so4 has two commuting generators, so positions have 1 or 2 dimensions, not {sizes.coord_dim}. "
+                f"The layout raster takes any."
             )
         blocks = sizes.head_dim // 4
-        rates = axial_frequencies(blocks, 1, base).repeat(self.parameter_heads, sizes.coord_dim, 1)
-        self.rates = nn.Parameter(rates, requires_grad=learn_angles)  # alpha and beta, [H, C, M]
-        self.axes = nn.Parameter(torch.randn(sizes.coord_dim, self.parameter_heads, blocks, 3))  # u and v
+        rates = axial_frequencies(blocks, 1, base).repeat(self.parameter_heads, count, 1)
+        self.rates = nn.Parameter(rates, requires_grad=learn_angles)  # alpha and beta, [H, 1 or 2, M]
+        self.axes = nn.Parameter(torch.randn(count, self.parameter_heads, blocks, 3))  # u and v
 
     def frequencies(self) -> Tensor:
         """Return the frequencies of the planes with u q = q v and then u q = -q v, [parameter_heads, C, d / 2]."""
-        if self.coord_dim == 1:
-            return self.rates.repeat(1, 1, 2)
-        alpha, beta = self.rates.unbind(1)
-        return torch.stack([torch.cat([alpha, alpha], -1), torch.cat([beta, -beta], -1)], dim=1)  # [H, 2, 2 M]
+        alpha, *right = full_precision(self.rates).unbind(1)  # sums of angles are not rounded
+        factors = torch.stack([torch.cat([alpha, alpha], -1), *(torch.cat([b, -b], -1) for b in right)], dim=1)
+        if not self.one_index:
+            return factors  # [H, 2, 2 M]
+        omega = factors.sum(1, keepdim=True)  # [H, 1, 2 M]
+        return self.along_raster(omega) if self.raster else omega
 
     def basis(self) -> Tensor:
         """Return the basis of the planes {q, u q}, [parameter_heads, d, d]."""
@@ -91,6 +110,9 @@ class PaTESO4(PaTE):
     def generators(self) -> Tensor:
         """Return alpha [u q] and beta [q v] block by block, [layers H, C, d, d]."""
         axes = F.normalize(full_precision(self.axes), dim=-1)
-        matrices = [quaternion_left(axes[0]), quaternion_right(axes[-1])][: self.coord_dim]
-        blocks = self.rates[..., None, None] * torch.stack(matrices, dim=1)  # [H, C, M, 4, 4]
+        matrices = [quaternion_left(axes[0]), quaternion_right(axes[-1])][: len(axes)]
+        blocks = self.rates[..., None, None] * torch.stack(matrices, dim=1)  # [H, 1 or 2, M, 4, 4]
+        if self.one_index:
+            steps = self.strides.to(blocks) if self.raster else blocks.new_ones(1)
+            blocks = blocks.sum(1, keepdim=True) * steps[:, None, None, None]  # [H, C, M, 4, 4]
         return self.all_heads(block_diagonal(blocks))

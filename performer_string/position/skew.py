@@ -76,8 +76,9 @@ class SkewGenerator(ComputedBuffers):
         """Return S, [heads, d, d]."""
         heads = torch.arange(len(self.entries), device=self.entries.device)[:, None]
         rows, columns = self.order[self.support].unbind(1)  # [heads, n]
-        upper = self.entries.new_zeros(len(self.entries), self.head_dim, self.head_dim)
-        upper[heads, rows, columns] = self.active_entries()
+        active = self.active_entries()
+        upper = active.new_zeros(len(active), self.head_dim, self.head_dim)
+        upper[heads, rows, columns] = active
         return upper - upper.mT
 
     def basis(self) -> Tensor:
@@ -187,6 +188,41 @@ class TopKGenerator(SkewGenerator):
         return self.entries * torch.zeros_like(self.entries).scatter(-1, largest, 1.0)
 
 
+class TopKOfMatrixGenerator(SkewGenerator):
+    """Skew-symmetric S = A - A^T with A of the k single entries of largest magnitude, and those opposite to them.
+
+    This is how Cicekdag, Yang and Samal (2025, section 3.5) count: k of the d (d - 1) entries off the diagonal of an
+    unconstrained matrix, whose mask is then made symmetric. So k entries give between k / 2 and k pairs of S. Both
+    entries of a pair are parameters, so that S moves twice as far with each step of Adam.
+
+    Args:
+        heads: number of matrices.
+        head_dim: width d of a head.
+        init_std: standard deviation of the initial entries of A; that of S is sqrt(2) times as large.
+        k: entries off the diagonal, from 1 to d (d - 1); by default 24, or all where there are fewer.
+
+    Raises:
+        ValueError: k out of range.
+    """
+
+    def __init__(self, heads: int, head_dim: int, init_std: float, *, k: int | None = None):
+        upper = upper_triangle(head_dim)
+        total = 2 * upper.shape[1]
+        k = min(24, total) if k is None else k
+        if not 1 <= k <= total:
+            raise ValueError(f"k has to lie between 1 and {total} (d (d-1)), not {k}.")
+        super().__init__(heads, head_dim, upper.expand(heads, -1, -1).clone(), init_std)
+        self.entries = nn.Parameter(torch.randn(heads, total) * init_std)  # above the diagonal, then those opposite
+        self.k = k
+
+    def active_entries(self) -> Tensor:
+        """Return A_ij - A_ji of the pairs of which one is among the k largest, and zeros for the others, [heads, n]."""
+        largest = self.entries.detach().abs().topk(self.k, dim=-1).indices  # [heads, k]
+        kept = torch.zeros_like(self.entries).scatter(-1, largest, 1.0)
+        above, below = full_precision(self.entries).chunk(2, dim=-1)
+        return (above - below) * torch.maximum(*kept.chunk(2, dim=-1))
+
+
 class BlockDiagonalGenerator(SkewGenerator):
     """Skew-symmetric matrix of 2 x 2 blocks on the planes, whose Cayley transform rotates each by -2 atan(s).
 
@@ -220,5 +256,6 @@ GENERATORS: dict[str, type[SkewGenerator]] = {
     "block-diagonal": BlockDiagonalGenerator,
     "banded": BandedGenerator,
     "top-k": TopKGenerator,
+    "top-k-of-matrix": TopKOfMatrixGenerator,
     "random": RandomGenerator,
 }

@@ -123,6 +123,21 @@ class TestCayley:
             size = skew.entries[head].abs()
             assert size[learned[head]].min() > size[~learned[head]].max()
 
+    def test_top_k_of_a_matrix_counts_single_entries_as_the_source_does(self):
+        """Section 3.5 of the report: A, its k largest entries off the diagonal, a symmetric mask, and S = A - A^T."""
+        skew = self.make(generator="top-k-of-matrix", k=24).generator
+        above, below = skew.entries.detach().chunk(2, dim=-1)  # [H, 66]
+        rows, columns = torch.triu_indices(12, 12, offset=1)
+        for head in range(2):
+            a = torch.zeros(12, 12, dtype=torch.float64)
+            a[rows, columns], a[columns, rows] = above[head], below[head]
+            mask = a.abs() >= a.abs().flatten().sort(descending=True).values[23]
+            assert mask.sum() == 24
+            masked = a * (mask | mask.T)
+            s = skew.skew()[head][skew.order][:, skew.order]  # numbered as in the papers
+            assert_close(s, masked - masked.T)
+            assert 12 <= (s.triu(1) != 0).sum() <= 24
+
     def test_random_support_is_saved(self):
         first, second = self.make(generator="random"), self.make(generator="random")
         assert not torch.equal(first.generator.support, second.generator.support)

@@ -12,6 +12,18 @@ from tests.helpers.encodings import exponentials, make_encoding, naming, random_
 NAMES = ("pate-so2", "pate-so3", "pate-so4")
 
 
+def product(p: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+    """Return the product of quaternions [..., 4] with the real part first."""
+    a, x, b, y = p[..., :1], p[..., 1:], q[..., :1], q[..., 1:]
+    real = a * b - (x * y).sum(-1, keepdim=True)
+    return torch.cat([real, a * y + b * x + torch.linalg.cross(x, y)], dim=-1)
+
+
+def turn(angle: torch.Tensor, axis: torch.Tensor) -> torch.Tensor:
+    """Return cos(angle) + sin(angle) u for unit axes u [..., 3]."""
+    return torch.cat([angle.cos()[..., None], angle.sin()[..., None] * axis], dim=-1)
+
+
 class TestConformalScaling:
     def test_scores_are_scaled_by_the_formula(self, qk):
         positions, (q, k) = random_positions(7, 2), qk
@@ -29,6 +41,27 @@ class TestConformalScaling:
                 assert_close(scores(encoding, q, k, positions), expected)
                 integers = positions.long()
                 assert_close(encoding(integers).matrix(), encoding(integers.double()).matrix())
+
+    def test_scaling_by_axes_has_a_lambda_for_each(self):
+        positions = random_positions(7, 2)
+        for name in NAMES:
+            encoding = make_encoding(name, conformal_scaling=0.5, slow_down=8.0, scaling="axes", layout="axes")
+            torch.nn.init.normal_(encoding.log_lambda)
+            unscaled = make_encoding(name, layout="axes")
+            unscaled.load_state_dict(encoding.state_dict(), strict=False)
+            lambdas = (0.5 * encoding.log_lambda.tanh()).exp()  # [H, C]
+            scale = (lambdas[:, None] ** (positions / 8.0)).prod(-1)  # [H, N]
+            with naming(name):
+                assert_close(encoding(positions).matrix(), scale[..., None, None] * unscaled(positions).matrix())
+
+    def test_one_lambda_serves_all_heads_of_all_layers(self):
+        for name in NAMES:
+            sizes = {"head_dim": 12, "num_heads": 2, "grid": (4, 5), "layers": 3}
+            encoding = build_encoding(name, conformal_scaling=0.5, share_lambda=True, **sizes)
+            assert encoding.log_lambda.numel() == 1, name
+            layers = encoding.by_layer(grid_positions((4, 5)))
+            assert len(layers) == 3
+            assert all(torch.equal(layer.scale, layers[0].scale) for layer in layers), name
 
     def test_control_scores_depend_on_absolute_positions(self, qk):
         for name in NAMES:
@@ -114,6 +147,24 @@ class TestLayout:
         positions = grid_positions((4, 5), dtype=torch.float64)  # the training grid: raster indices 0 to 19
         angles = torch.arange(20)[:, None] * 10.0 ** (-torch.arange(6, dtype=torch.float64) / 6)
         assert_close(encoding(positions).cos[0], angles.cos(), rtol=0, atol=1e-5)
+
+    def test_raster_of_blocks_is_the_sequence_of_its_indices(self):
+        index = torch.arange(20, dtype=torch.float64)[:, None]
+        for name, options in (("pate-so3", {}), ("pate-so4", {}), ("pate-so4", {"factors": "both"})):
+            raster = make_encoding(name, layout="raster", **options)
+            sequence = make_encoding(name, coord_dim=1, **options)
+            sequence.load_state_dict({k: v for k, v in raster.state_dict().items() if k != "strides"}, strict=False)
+            with naming((name, options)):
+                assert_close(raster(grid_positions((4, 5), dtype=torch.float64)).matrix(), sequence(index).matrix())
+
+    def test_both_factors_are_the_product_of_two_quaternions(self):
+        encoding = make_encoding("pate-so4", coord_dim=1, factors="both")
+        i, x = 3.7, torch.randn(3, 4, dtype=torch.float64)  # three blocks of a head
+        alpha, beta = encoding.rates[0].detach()
+        u, v = torch.nn.functional.normalize(encoding.axes[:, 0].detach(), dim=-1)
+        expected = product(product(turn(alpha * i, u), x), turn(beta * i, v))
+        full = encoding(torch.tensor([[i]], dtype=torch.float64)).matrix()[0, 0]
+        assert_close(full @ x.flatten(), expected.flatten())
 
     def test_default_is_raster_where_the_grid_is_known(self):
         sizes = {"head_dim": 12, "num_heads": 1}

@@ -32,7 +32,7 @@ def test_sweeps_of_experiments(path, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
     plan = read_sweep(path)
     expected = {"riemannformer": 36, "decay": 50, "arrow": 115, "cifar10": 24, "mnist": 9, "imagenette": 21}
-    expected |= {"demo": 3, "ablation": 81, "encodings": 39, "stability": 60, "ray": 35}
+    expected |= {"demo": 3, "ablation": 81, "encodings": 39, "stability": 60, "ray": 35, "after-map": 18}
     assert len(plan.runs) == expected[path.parent.name]
     assert f"python -m train.sweep {path.relative_to(REPOSITORY)}" in path.read_text()
 
@@ -43,7 +43,8 @@ def test_riemannformer_variants(monkeypatch):
     recipe = yaml.safe_load(Path("train/configs/riemannformer.yaml").read_text())["model"]["vit"]
     result = {}
     for r in read_sweep(Path("experiments/cifar10/riemannformer/sweep.yaml")).runs:
-        config = ViTConfig(**{**recipe, **{k.removeprefix("model.vit."): v for k, v in r.overrides.items()}})
+        overrides = {k.removeprefix("model.vit."): v for k, v in r.overrides.items() if k.startswith("model.vit.")}
+        config = ViTConfig(**{**recipe, **overrides})
         assert config.attention == r.choices["attention"]
         result[r.choices["variant"]] = config.encoding, config.locality
     assert result == {
