@@ -1,6 +1,7 @@
 """What a column of a table can show: each measure is a function of a group of trainings, with the column's options.
 
-Those of `OF_CONFIG` need no training. All others are of finished runs.
+Those of `OF_CONFIG` need no training. All others are of finished runs. Every column takes `digits`, or `scientific:
+true` for figures like 3.1e-07, and `x`, its place on the axis of a figure.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from eval.bootstrap import mean_with_interval, paired_difference, statistic_with_interval
 from eval.papers.estimate import training_images
 from eval.papers.measured import Measured
+from eval.papers.start import change_at_start
 from eval.significance import paired_test, unpaired_test
 from eval.speed.measure import CachedCall, multiplications
 from performer_string import ViT, ViTConfig, fold
@@ -224,6 +226,7 @@ MEASURES: dict[str, Measure] = {
     "seconds-per-epoch": seconds_per_epoch,
     "seconds-in-total": seconds_in_total,
     "epochs-to": epochs_to,
+    "change-at-start": change_at_start,
 }
 DIGITS = {
     "parameters": 3, "gigaflops": 3, "ms-per-batch": 2, "ms-per-image": 3, "loss": 2, "seconds-per-epoch": 1,

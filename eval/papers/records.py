@@ -41,7 +41,7 @@ def all_records(table: TableFile, budget: str, results: Results) -> Iterator[dic
     for group in bar:
         bar.set_postfix_str(group.model)
         for column, spec in table.columns.items():
-            options = {k: v for k, v in spec.items() if k not in ("measure", "digits", "x", "published")}
+            options = {k: v for k, v in spec.items() if k not in ("measure", "digits", "scientific", "x", "published")}
             measure = spec["measure"]
             state = state_of(group, measure)
             cell = MEASURES[measure](results, group, **options) if state == MEASURED else Measured(None)
@@ -94,6 +94,8 @@ def cell_of(table: TableFile, record: Row) -> str:
     value = float(record["value"])
     if record["holm"] != "":
         return f"{value:.2g}; {float(record['holm']):.2g}"
+    if spec.get("scientific"):
+        return f"{value:.1e}"
     digits = spec.get("digits", DIGITS.get(spec["measure"], 0 if spec.get("part") else 1))
     if record["low"] == "" or (spec["measure"] in SPREADS and not spec.get("spread")):
         return f"{value:.{digits}f}"

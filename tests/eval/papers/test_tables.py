@@ -125,6 +125,22 @@ def test_each_table_runs_from_end_to_end(name, images, in_process, tmp_path, cap
         assert (out / name / "tiny.md").read_text() == before
 
 
+@pytest.mark.slow
+def test_a_start_of_zero_leaves_a_pretrained_model_as_it_is(images, in_process, tmp_path):
+    path = tiny_table("circulant-init", tmp_path / "files")
+    content = yaml.safe_load(path.read_text())
+    content["budgets"]["tiny"]["rows"] = ["none", "pretrained", "pretrained-zero", "pretrained-mixed"]
+    path.write_text(yaml.safe_dump(content, sort_keys=False))
+    arguments = ["table", str(path), "--budget", "tiny", "--data", str(images), "--out", str(tmp_path / "out")]
+    cli.main([*arguments, "--device", "cpu", "--only", "attention=softmax"])
+    cells = records(tmp_path / "out" / "circulant-init" / "tiny.csv")
+    of_row = {cell["row"]: cell for cell in cells if cell["column"] == "change at step 0"}
+    assert float(of_row["pretrained"]["value"]) == 0
+    assert float(of_row["pretrained-zero"]["value"]) < 1e-5
+    assert float(of_row["pretrained-mixed"]["value"]) > 1e-3
+    assert of_row["none"]["text"] == "from scratch"
+
+
 def test_every_table_can_be_read_and_says_what_differs():
     for table in all_tables():
         assert {"cpu", "gpu", "full"} <= set(table.budgets), table.name

@@ -1,0 +1,42 @@
+"""What a row changes in the outputs of the model that it starts from, before its first step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from eval.papers.measured import Measured
+from performer_string.models.config import patch_and_image
+from train.checkpoint import start_from
+from train.run_folder import CHECKPOINTS, LAST
+
+if TYPE_CHECKING:
+    from eval.papers.plan import Group
+    from eval.papers.results import Results
+
+IMAGES = 16
+
+
+@torch.inference_mode()
+def change_at_start(results: Results, group: Group) -> Measured:
+    """Largest change of a logit by what a row adds to the model it starts from, over their standard deviation.
+
+    The images are normal noise, of the size of the training. A row that starts from no other one says so.
+    """
+    if group.start_from is None:
+        return Measured(None, text="from scratch")
+    from train.module import ImageClassifier  # which imports Lightning
+
+    config, changes = group.config(), []
+    _, image = patch_and_image(config.patch_size, config.image_size)
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randn(IMAGES, config.in_channels, *image, generator=generator)
+    for folder in group.start_from.finished().values():
+        path = folder / CHECKPOINTS / LAST
+        trained, _ = results.load(folder, "last", group.start_from.overrides.get("data.root"))
+        child = ImageClassifier(config).eval()
+        start_from(path, child)
+        before, after = trained.classifier.cpu().vit(images), child.vit(images)
+        changes.append(float((after - before).abs().max() / before.std()))
+    return Measured(max(changes), seeds=len(changes))
