@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-import lightning as L
 from lightning.pytorch import callbacks as lightning_callbacks
-from lightning.pytorch.callbacks import Callback, GradientAccumulationScheduler, WeightAveraging
+from lightning.pytorch.callbacks import Callback, WeightAveraging
 
 REFUSED = {
     "BatchSizeFinder": "chooses another batch size on each machine: give --data.batch_size",
@@ -38,12 +37,3 @@ def check_strategy(strategy: Any) -> None:
             f"--trainer.strategy {strategy} starts processes from copies of this one, which hold its locks and files: "
             f"take ddp, or start the processes with torchrun."
         )
-
-
-class KeepAccumulation(Callback):
-    """Set the accumulation of `GradientAccumulationScheduler` in an epoch that is resumed, where Lightning does not."""
-
-    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, GradientAccumulationScheduler):
-                trainer.accumulate_grad_batches = callback.get_accumulate_grad_batches(trainer.current_epoch)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from performer_string.utils.seeds import derive_seed
+from train.data.held_generators import held_generators, seed_held
 from train.random_state import seeded_everywhere
 
 Key = tuple[int, int]  # (epoch, index)
@@ -67,8 +68,8 @@ class EpochSampler(Sampler[list[Key]]):
 class KeyedDataset(Dataset[tuple[Tensor, int]]):
     """A dataset by (epoch, index), whose random augmentations depend on (seed, epoch, index) alone, in any worker.
 
-    This holds for what is drawn from the global generators of torch, numpy and Python. A generator that an augmentation
-    holds itself (`numpy.random.default_rng()`) is not seen here.
+    This holds for what is drawn from the global generators of torch, numpy and Python, and from generators that the
+    dataset and its transforms hold themselves (`numpy.random.default_rng()`, albumentations).
 
     Args:
         dataset: images and labels by index.
@@ -78,13 +79,20 @@ class KeyedDataset(Dataset[tuple[Tensor, int]]):
 
     def __init__(self, dataset: Dataset[tuple[Tensor, int]], seed: int, stream: bool = False):
         self.dataset, self.seed, self.stream = dataset, seed, stream
+        self._held: list[Any] | None = None  # generators, in this process
 
     def __len__(self) -> int:
         return len(self.dataset)  # type: ignore[arg-type]
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_held": None}  # a copy holds other generators
+
     def __getitem__(self, key: Key) -> tuple[Tensor, int]:
         epoch, index = key
+        if self._held is None:
+            self._held = held_generators(self.dataset)
         with seeded_everywhere(self.seed, "augment", epoch, index):
+            seed_held(self._held, self.seed, "augment", epoch, index)
             return self.dataset[epoch * len(self) + index if self.stream else index]
 
 

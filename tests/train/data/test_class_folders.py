@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from train.data import sources
 from train.data.class_folders import ClassFolders
 
 
@@ -71,3 +72,7 @@ def test_an_image_in_two_classes(root, link, target):
     (root / link).symlink_to(root / target)
     with pytest.raises(ValueError, match=r"are the same image by a link, in two classes: an image has one class"):
         ClassFolders(root)
+
+
+def test_code_that_takes_them_from_where_they_were(root):
+    assert len(sources.ClassFolders(root)) == 4
