@@ -3,15 +3,16 @@
 All are measured in turn, round after round. A time is printed only where the error is within its bound, against N x N
 weights with the same features, at some of the queries. The command is `python -m eval focusing`.
 
-Columns: `attention` (plain, or the decay's sigma, and exact for N x N weights), `tokens`, `regime` (window, grid, both
-or exact: how the decay is summed), `error` (relative, of outputs, and of gradients with `--backward`), `ms` (median of
-the rounds), `to plain` (time over that of plain linear attention in the same round), `peak MiB`, `time exponent` and
-`memory exponent` (b of N^b).
+Columns: `attention` (plain, or the decay's sigma, with its name where there are several, and exact for N x N weights),
+`tokens`, `regime` (window, grid, both, blocks or exact: how the decay is summed), `error` (relative, of outputs, and of
+gradients with `--backward`), `ms` (median of the rounds), `to plain` (time over that of plain linear attention in the
+same round), `peak MiB`, `time exponent` and `memory exponent` (b of N^b).
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,14 +30,15 @@ from eval.speed.measure import check_rounds, peak_bytes, relative_error, time_in
 from eval.speed.methods import feature_map
 from eval.statistics import median_ratio, power_law_exponent
 from performer_string import LOCALITIES, build_locality, grid_positions, linear_attention
-from performer_string.bias import DistanceDecay, RelativeBias
+from performer_string.bias import DistanceDecay, L1Decay, RelativeBias
 from performer_string.bias.linear_time.plan import choose
 from performer_string.ops.layout import Grid, TokenLayout
 from performer_string.utils.numerics import safe_divide
 from performer_string.utils.registry import lookup
 
 EXACT = "exact"  # N x N weights, which few tokens have in any case
-BOUNDS = {EXACT: 1e-4, "window": 1e-3, "grid": 0.03, "window and grid": 0.03}
+BLOCKS = "blocks"  # the exact sum of a decay of the L1 distance
+BOUNDS = {EXACT: 1e-4, BLOCKS: 1e-4, "window": 1e-3, "grid": 0.03, "window and grid": 0.03}
 COMPARED_QUERIES = 64  # whose exact sums are compared
 PLAIN = "plain"
 
@@ -52,7 +54,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="tokens along a square grid",
     )
     parser.add_argument("--sigmas", type=float, nargs="+", default=[2.0, 16.0], help="in patches")
-    parser.add_argument("--locality", default="gaussian", help="gaussian, exponential, radial, or one of your own")
+    parser.add_argument(
+        "--locality",
+        nargs="+",
+        action=WithoutRepetitions,
+        default=["gaussian"],
+        help="gaussian, exponential, radial, exponential-l1, or one of your own",
+    )
     parser.add_argument("--normalised", action="store_true", help="the denominator sees the decay too")
     parser.add_argument("--features", type=int, default=256, help="random features a head")
     parser.add_argument("--head-dim", type=int, default=64)
@@ -103,12 +111,12 @@ class AttentionsAtLength:
         self.positions = grid_positions((side, side), device=device)
         self.calls: dict[str, Callable[[], None]] = {PLAIN: self.attend()}
         self.regimes, self.errors = {PLAIN: ""}, {PLAIN: 0.0}
-        for sigma in options.sigmas:
+        for kind, sigma in itertools.product(options.locality, options.sigmas):
             bounds = (min(0.25, sigma / 2), max(64.0, 2 * sigma))
             bias_options = {"sigma": sigma, "sigma_bounds": bounds, "normalised": options.normalised}
-            locality = build_locality(options.locality, num_heads=options.heads, **bias_options).to(device)
-            assert isinstance(locality, DistanceDecay)
-            name = f"sigma {sigma:g}"
+            locality = build_locality(kind, num_heads=options.heads, **bias_options).to(device)
+            assert isinstance(locality, (DistanceDecay, L1Decay))
+            name = f"sigma {sigma:g}" if len(options.locality) == 1 else f"{kind}, sigma {sigma:g}"
             self.calls[name] = self.attend(locality)
             self.regimes[name], self.errors[name] = self.check(locality)
             if side * side <= options.exact_up_to:
@@ -127,7 +135,7 @@ class AttentionsAtLength:
 
         return call
 
-    def check(self, locality: DistanceDecay) -> tuple[str, float]:
+    def check(self, locality: DistanceDecay | L1Decay) -> tuple[str, float]:
         """Compare a decay with N x N weights at some of the queries; with `--backward` its gradients too.
 
         Returns:
@@ -152,18 +160,21 @@ class AttentionsAtLength:
         error = max(relative_error(a, b) for a, b in pairs)
         regime = self.regime(locality, fq.shape[-1])
         if not error <= BOUNDS[regime]:
+            sigma = float(locality.sigma().flatten()[0].detach())
             raise ValueError(
-                f"at {len(self.positions)} tokens and sigma {float(locality.sigma()[0].detach()):g} the {regime} is "
+                f"at {len(self.positions)} tokens and sigma {sigma:g} the {regime} is "
                 f"{error:.2%} off, above its bound of {BOUNDS[regime]:.1%}: no speed is given for it."
             )
         return regime, error
 
-    def regime(self, locality: DistanceDecay, features: int) -> str:
-        """Return how a decay is summed at this length: `exact`, `window`, `grid` or both."""
+    def regime(self, locality: DistanceDecay | L1Decay, features: int) -> str:
+        """Return how a decay is summed at this length: `exact`, `blocks`, `window`, `grid` or both of these."""
         grid = locality.grid_of(TokenLayout(self.positions))
         if grid is None:
             return EXACT
         plan = choose(locality, grid, features, self.v.shape[-1])[0]
+        if plan.blocks is not None:
+            return BLOCKS
         return " and ".join(n for n, part in (("window", plan.radius), ("grid", plan.cell)) if part is not None)
 
 
@@ -174,8 +185,9 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         raise ValueError(f"a grid has 2 tokens or more along a side, not {min(options.sides)}.")
     if min(options.sigmas) <= 0:
         raise ValueError(f"--sigmas have to be positive, not {min(options.sigmas):g}.")
-    decays = {name: kind for name, kind in LOCALITIES.items() if issubclass(kind, DistanceDecay)}
-    lookup("decay", options.locality, decays)
+    decays = {name: kind for name, kind in LOCALITIES.items() if issubclass(kind, (DistanceDecay, L1Decay))}
+    for name in options.locality:
+        lookup("decay", name, decays)
     rows: list[dict[str, Any]] = []
     for side in tqdm(sorted(options.sides), desc="lengths", leave=False, disable=None):
         attentions = AttentionsAtLength(options, side, device)

@@ -20,9 +20,9 @@ from performer_string.bias import RelativeBias
 from performer_string.bias.linear_time import plan
 from performer_string.bias.linear_time.recompute import SLAB
 from performer_string.ops import reference
-from performer_string.ops.layout import Grid, TokenLayout
+from performer_string.ops.layout import Grid
 from tests.helpers.cases import case
-from tests.helpers.decays import assert_equal, qkv
+from tests.helpers.decays import assert_equal, qkv, use_regime
 
 SIDES = ["both", "each", "quadrants", [[-1, 0], [0, 1]]]
 
@@ -61,13 +61,13 @@ def test_attention_in_linear_time_is_the_definition(sides, slab, monkeypatch):
     The features of all heads, of one head or of a row of blocks are in memory together.
     """
     monkeypatch.setitem(SLAB, "cpu", slab)
+    use_regime(monkeypatch, "blocks")
     for normalised in (True, False):
         for kind in ("favor+", "arc-cosine"):
             with case(normalised, kind):
                 locality = make(sides, normalised=normalised)
                 grid = (18, 23)
                 positions = torch.cat([torch.zeros(2, 2).double(), 0.7 + grid_positions(grid, dtype=torch.float64)])
-                assert plan.choose(locality, locality.grid_of(TokenLayout(positions, num_prefix=2)), 8, 6)[0].blocks
                 q, k, v = qkv(len(positions))
                 phi = build_feature_map(kind, head_dim=6, num_heads=2, num_features=8).double()
                 mask = torch.rand(2, len(positions)) > 0.3
@@ -82,8 +82,9 @@ def test_attention_in_linear_time_is_the_definition(sides, slab, monkeypatch):
                 assert (without - slow).norm() > 0.03 * slow.norm()  # the test would detect lambda left out
 
 
-def test_keys_that_weigh_next_to_nothing_nearby():
+def test_keys_that_weigh_next_to_nothing_nearby(monkeypatch):
     """Where near keys have tiny features, distant ones decide: nothing is cut off, as a window would."""
+    use_regime(monkeypatch, "blocks")
     locality = make(sigma=1.0)
     q, k, v = (x.detach() for x in qkv(600))
     positions = grid_positions((30, 20), dtype=torch.float64)
@@ -94,7 +95,8 @@ def test_keys_that_weigh_next_to_nothing_nearby():
     torch.testing.assert_close(linear_attention(q, k, v, phi, locality=locality, positions=positions), slow)
 
 
-def test_types_of_16_bits_and_autocast():
+def test_types_of_16_bits_and_autocast(monkeypatch):
+    use_regime(monkeypatch, "blocks")
     positions, locality = grid_positions((20, 20)), make("each").float()
     q, k, v = (x.detach().float() for x in qkv(400))
     phi = build_feature_map("favor+", head_dim=6, num_heads=2, num_features=8)
@@ -142,6 +144,8 @@ def test_sums_take_blocks_and_cost_is_linear():
         assert chosen.blocks is not None
         costs.append(plan.predicted_cost(chosen, grid, 64, 32, 0) / n**2)
     assert costs[2] < 1.05 * costs[1] < 1.1 * costs[0]
+    few = Grid((18, 18, 1), (1.0, 1.0, 1.0), 2)
+    assert plan.choose(locality, few, 64, 32)[0].blocks is None  # all pairs cost less
     solid = build_locality("exponential-l1", num_heads=1, grid=(9, 9, 9))
     (chosen,) = plan.choose(solid, Grid((9, 9, 9), (1.0, 1.0, 1.0), 3), 64, 32)
     assert (chosen.blocks, chosen.radius) == (None, (8, 8, 8))  # exact, in quadratic time
@@ -161,11 +165,11 @@ class CityBlock(RelativeBias):
         return self.slope[:, None, None].expand(-1, 2, 2)
 
 
-def test_subclass_needs_its_rates_alone():
+def test_subclass_needs_its_rates_alone(monkeypatch):
+    use_regime(monkeypatch, "blocks")
     locality, positions = CityBlock(), grid_positions((24, 18), dtype=torch.float64)
     q, k, v = qkv(432)
     phi = build_feature_map("arc-cosine", head_dim=6, num_heads=2, num_features=16).double()
-    assert plan.choose(locality, locality.grid_of(TokenLayout(positions)), 16, 6)[0].blocks is not None
     out = linear_attention(q, k, v, phi, locality=locality, positions=positions)
     weights = reference.linear_weights(phi.queries(q), phi.keys(k))
     slow = reference.attend(reference.modulated_weights(weights, locality.matrix(positions), True), v)
@@ -202,8 +206,9 @@ def test_bad_options_and_positions():
         linear_attention(q, q, q, phi, locality=locality, positions=grid_positions((20, 20)))
 
 
-def test_model_learns_its_widths():
-    """A ViT with directed heads, on a grid that takes blocks: a gradient for every sigma that is seen."""
+def test_model_learns_its_widths(monkeypatch):
+    """A ViT with directed heads, by blocks: a gradient for every sigma."""
+    use_regime(monkeypatch, "blocks")
     options = {"sides": "quadrants", "sigma": 3.0}
     config = ViTConfig(72, 4, variant="micro", locality="exponential-l1", locality_options=options, registers=1)
     model = ViT(config)

@@ -10,7 +10,12 @@ from performer_string.ops import reference
 
 WINDOW, GRID, GRADIENT = 1e-3, 0.03, 0.05  # bounds on relative errors
 MAX_SIGMA = 400.0
-REGIMES = {"window": (True, False), "grid": (False, True), "both": (True, True)}  # has a window, has nodes
+REGIMES = {  # has a window, has nodes, has blocks
+    "window": (True, False, False),
+    "grid": (False, True, False),
+    "both": (True, True, False),
+    "blocks": (False, False, True),
+}
 
 
 def decay(name, sigma, heads=2):
@@ -76,10 +81,11 @@ def assert_within_bounds(fast, slow, leaves, regime):
 
 
 def use_regime(monkeypatch, regime):
-    """Send every head through a window, through nodes, or through the first split with both."""
+    """Send every head through a window, through nodes, through the first split with both, or by blocks."""
 
     def of_regime(splits, grid, *_):
         plans = [plan.make_plan(split, grid) for split in splits]
-        return next(p for p in plans if (p.radius is not None, p.cell is not None) == REGIMES[regime])
+        parts = ((p, (p.radius is not None, p.cell is not None, p.blocks is not None)) for p in plans if p is not None)
+        return next(p for p, has in parts if has == REGIMES[regime])
 
     monkeypatch.setattr(plan, "cheapest_plan", of_regime)

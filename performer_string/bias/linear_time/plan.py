@@ -25,8 +25,9 @@ if TYPE_CHECKING:
 
 # Predicted cost of moving a number to or from memory, in multiplications, measured on a CPU.
 MEMORY_COST = 30.0
-# Predicted cost of an operation of torch on the states of a lane, in multiplications, measured on a CPU.
-CALL_COST = 2e4
+# Predicted cost of the operations of a block on each of its lanes, and of beginning a head's sum by blocks, in
+# multiplications, measured on a CPU.
+CALL_COST, BLOCKS_COST = 8e4, 5e6
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def predicted_cost(plan: Plan, grid: Grid, features: int, width: int, components
 def block_cost(blocks: Blocks, features: int, width: int) -> float:
     """Return the predicted cost of the exact sum by blocks, in multiplications; arguments as of `predicted_cost`."""
     tokens, state = blocks.places, features * width
-    cost = tokens * blocks.height * blocks.width * (features + width + 2 * MEMORY_COST)
+    cost = BLOCKS_COST + tokens * blocks.height * blocks.width * (features + width + 2 * MEMORY_COST)
     for size, lanes, steps in ((blocks.height, blocks.width, 0), (blocks.width, blocks.height, 1)):
         if blocks.counts[steps] > 1:  # two walks, each with an update, a product, and the mixing of the lanes' states
             cost += 2 * tokens * state * (2 + lanes / size) + 2 * tokens / size * (state * MEMORY_COST + CALL_COST)

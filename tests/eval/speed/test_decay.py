@@ -34,6 +34,16 @@ def test_added_decay(tmp_path, monkeypatch):
     assert len(read(tmp_path / "focusing.csv")[1]) == 5
 
 
+def test_several_localities_in_one_run(tmp_path):
+    """A window and the exact sum by blocks, beside attention without a decay."""
+    arguments = ["--sides", "40", "--locality", "exponential", "exponential-l1", "--normalised", "--exact-up-to", "0"]
+    main(["focusing", *FOCUSING[:-3], "--sigmas", "2", *arguments, "--out", str(tmp_path)])
+    rows = read(tmp_path / "focusing.csv")[1]
+    assert [row["attention"] for row in rows] == ["plain", "exponential, sigma 2", "exponential-l1, sigma 2"]
+    assert [row["regime"] for row in rows] == ["", "window", "blocks"]
+    assert float(rows[2]["error"]) < 1e-4
+
+
 def test_wrong_decay_has_no_speed(tmp_path, monkeypatch, capsys):
     right = decay.DistanceDecay.numerator
     monkeypatch.setattr(decay.DistanceDecay, "numerator", lambda *args: 1.05 * right(*args))
