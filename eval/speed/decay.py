@@ -107,7 +107,7 @@ class AttentionsAtLength:
         shape = (1, options.heads, side * side, options.head_dim)
         self.q, self.k, self.v = (torch.randn(shape, device=device, requires_grad=options.backward) for _ in range(3))
         self.backward = options.backward
-        self.phi = feature_map(options).to(device)
+        self.phi = feature_map(options, options.head_dim).to(device)
         self.positions = grid_positions((side, side), device=device)
         self.calls: dict[str, Callable[[], None]] = {PLAIN: self.attend()}
         self.regimes, self.errors = {PLAIN: ""}, {PLAIN: 0.0}

@@ -27,7 +27,8 @@ from eval.speed.length_report import NAMES as NAMES
 from eval.speed.length_report import plot as plot
 from eval.speed.length_report import summary as summary
 from eval.speed.measure import CapturedCall, check_rounds, peak_bytes, relative_error, square_product, time_in_turn
-from eval.speed.methods import METHODS, AttentionMethods, layer_call, model_call, near_square_grid, operations
+from eval.speed.methods import METHODS, NARROW, AttentionMethods, near_square_grid, operations
+from eval.speed.vit_tiny import layer_call, model_call
 from eval.statistics import median_ratio, power_law_exponent
 from performer_string.utils.registry import lookup
 
@@ -45,6 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--methods", nargs="+", default=["all"], help=", ".join(METHODS))
     parser.add_argument("--heads", type=int, default=4, help="at the level of attention; the others are a ViT-tiny")
     parser.add_argument("--head-dim", type=int, default=64)
+    parser.add_argument("--qk-dim", type=positive_int, default=16, help="of linear+narrow (default: %(default)s)")
+    parser.add_argument("--batch-size", type=positive_int, default=1, help="sequences or images at a time")
     parser.add_argument("--features", type=int, default=256, help="random features a head")
     parser.add_argument("--feature-map", type=feature_map_name, default="favor+")
     parser.add_argument("--sigma", type=float, default=4.0, help="of the distance decay, in patches")
@@ -88,12 +91,12 @@ class Level:
         """Return a call for each method, and the relative error of its outputs to those of exact softmax.
 
         Layers and models are compared with those of the same weights, where softmax is among the methods. There is no
-        error of a method with a decay, which is not meant to equal softmax.
+        error of a method with a decay or narrow queries, which is not meant to equal softmax.
         """
         make = LEVELS[self.level]
         outputs: dict[str, Callable[[], Tensor]]
         errors = dict.fromkeys(methods, math.nan)
-        compared = [name for name in methods if name != "linear+lf"]
+        compared = [name for name in methods if name not in ("linear+lf", NARROW)]
         if make is None:
             inputs = self.attentions.inputs(tokens)
             every = self.attentions.outputs(tokens, *inputs)
@@ -199,7 +202,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                     "method": method,
                     "tokens": tokens,
                     "ms": 1000 * median,
-                    "tokens/s": tokens / median,
+                    "tokens/s": options.batch_size * tokens / median,
                     "to softmax": ratio,
                     "peak MiB": peak_bytes(call, device) / 2**20,
                     "error to softmax": errors[method],

@@ -1,6 +1,6 @@
 """The methods that `eval length` compares: linear and softmax attention, with a decay, and performer-pytorch.
 
-Each is there as attention alone, as one layer of a ViT-tiny, and as a whole ViT-tiny.
+Each is there as attention alone; `vit_tiny` has one layer of a ViT-tiny and the whole model.
 """
 
 from __future__ import annotations
@@ -9,16 +9,12 @@ import argparse
 import copy
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import cast
 
 import torch
 from torch import Tensor
 
-from eval.speed.measure import CachedCall, relative_error
+from eval.speed.measure import relative_error
 from performer_string import (
-    ViT,
-    ViTConfig,
     build_encoding,
     build_feature_map,
     build_locality,
@@ -28,16 +24,15 @@ from performer_string import (
 )
 from performer_string.feature_maps import FEATURE_MAPS, FeatureMap, RandomFeatures
 from performer_string.layers.backends import build_attention
-from performer_string.layers.block import Block
 from performer_string.ops import reference
 from performer_string.ops.rotary import rotate_pair
 from performer_string.position.rotation import Rotation
 from performer_string.utils.registry import lookup
 
-METHODS = ("linear", "linear+lf", "softmax", "performer-pytorch")  # lf: locality focusing, a distance decay
+NARROW = "linear+narrow"  # queries and keys of the width --qk-dim
+METHODS = ("linear", NARROW, "linear+lf", "softmax", "performer-pytorch")  # lf: locality focusing, a distance decay
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 1e-2}
 GRID_TOLERANCE = 0.03  # the bound on the error of decays that are summed on a bilateral grid
-PATCH = 16
 COMPARED_QUERIES = 64  # at each length; exact outputs of all would take too long
 
 
@@ -53,9 +48,9 @@ def feature_options(feature_map: str, features: int) -> dict[str, int]:
     return {"num_features": features} if issubclass(kind, RandomFeatures) else {}
 
 
-def feature_map(options: argparse.Namespace) -> FeatureMap:
-    """Build `--feature-map` with `--features`, for `--heads` of width `--head-dim`."""
-    sizes = {"head_dim": options.head_dim, "num_heads": options.heads}
+def feature_map(options: argparse.Namespace, width: int) -> FeatureMap:
+    """Build `--feature-map` with `--features`, for `--heads` whose queries and keys have this width."""
+    sizes = {"head_dim": width, "num_heads": options.heads}
     return build_feature_map(options.feature_map, **feature_options(options.feature_map, options.features), **sizes)
 
 
@@ -67,22 +62,27 @@ def operations(method: str, options: argparse.Namespace, tokens: int) -> float:
 
     Args:
         method: one of `METHODS`.
-        options: `heads`, `head_dim`, `features`, `feature_map` and `backward` of the command line.
+        options: `batch_size`, `heads`, `head_dim`, `qk_dim`, `features`, `feature_map` and `backward` of the command
+            line.
         tokens: N.
 
     Returns:
         The number of operations; NaN where features are not made by one product, and with a decay.
     """
-    size = 2 * options.heads * tokens * options.head_dim
+    size = 2 * options.batch_size * options.heads * tokens
     if method == "softmax":
-        return size * tokens * (6 if options.backward else 2)
-    if method == "linear+lf" or (method == "linear" and options.feature_map not in ("favor+", "arc-cosine")):
+        return size * options.head_dim * tokens * (6 if options.backward else 2)
+    if method == "linear+lf":
         return math.nan
-    return size * options.features * (10 if options.backward else 4)
+    if method in ("linear", NARROW) and options.feature_map not in ("favor+", "arc-cosine"):
+        return math.nan
+    of_queries = (options.qk_dim if method == NARROW else options.head_dim) * (4 if options.backward else 2)
+    of_values = options.head_dim * (6 if options.backward else 2)
+    return size * options.features * (of_queries + of_values)
 
 
 class AttentionMethods:
-    """The methods as attention alone, of queries, keys and values [1, H, N, d].
+    """The methods as attention alone, of queries, keys and values [B, H, N, d].
 
     Args:
         options: of the command line.
@@ -92,13 +92,16 @@ class AttentionMethods:
     def __init__(self, options: argparse.Namespace, device: torch.device):
         self.options, self.device, self.dtype = options, device, getattr(torch, options.dtype)
         sizes = {"head_dim": options.head_dim, "num_heads": options.heads}
-        self.phi = feature_map(options).to(device)
+        self.phi = feature_map(options, options.head_dim).to(device)
+        self.narrow_phi = feature_map(options, options.qk_dim).to(device)
         high = max(64.0, 2 * options.sigma)
         self.locality = build_locality(
             "gaussian", num_heads=options.heads, sigma=options.sigma, sigma_bounds=(min(0.25, options.sigma / 2), high)
         ).to(device)
         torch.manual_seed(0)
         self.encoding = build_encoding("circulant-string", **sizes).to(device) if options.rotation else None
+        narrow = {**sizes, "head_dim": options.qk_dim}
+        self.narrow_encoding = build_encoding("circulant-string", **narrow).to(device) if options.rotation else None
         self.performer_pytorch = build_attention(
             "performer-pytorch",
             feature_map="favor+",
@@ -108,24 +111,34 @@ class AttentionMethods:
         ).to(device)
 
     def inputs(self, tokens: int) -> list[Tensor]:
-        """Return random queries, keys and values [1, H, N, d]."""
+        """Return random queries, keys and values [B, H, N, d]."""
         torch.manual_seed(tokens)
-        shape = (1, self.options.heads, tokens, self.options.head_dim)
+        shape = (self.options.batch_size, self.options.heads, tokens, self.options.head_dim)
         stds = (self.options.std, self.options.std, 1.0)
         tensors = [torch.randn(shape, device=self.device).mul_(std).to(self.dtype) for std in stds]
         return [x.requires_grad_(self.options.backward) for x in tensors]
 
-    def positions_and_rotation(self, tokens: int) -> tuple[Tensor, Rotation | None]:
+    def narrowed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the first dimensions of queries and keys, as tensors of their own."""
+        first, second = (
+            x.detach()[..., : self.options.qk_dim].contiguous().requires_grad_(self.options.backward) for x in (q, k)
+        )
+        return first, second
+
+    def positions_and_rotation(self, tokens: int, narrow: bool = False) -> tuple[Tensor, Rotation | None]:
         """Return positions [N, 2], and the rotation there as in evaluation: its basis is folded into the weights."""
         positions = grid_positions(near_square_grid(tokens), device=self.device)
+        encoding = self.narrow_encoding if narrow else self.encoding
         with torch.no_grad():
-            return positions, None if self.encoding is None else self.encoding(positions).factor()[1]
+            return positions, None if encoding is None else encoding(positions).factor()[1]
 
     def outputs(self, tokens: int, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Callable[[], Tensor]]:
-        """Return functions that compute the outputs [1, H, N, d], by method."""
+        """Return functions that compute the outputs [B, H, N, d], by method."""
         positions, rotation = self.positions_and_rotation(tokens)
+        short, (low_q, low_k) = self.positions_and_rotation(tokens, narrow=True)[1], self.narrowed(q, k)
         return {
             "linear": lambda: linear_attention(q, k, v, self.phi, rotation=rotation),
+            NARROW: lambda: linear_attention(low_q, low_k, v, self.narrow_phi, rotation=short),
             "linear+lf": lambda: linear_attention(
                 q, k, v, self.phi, rotation=rotation, locality=self.locality, positions=positions
             ),
@@ -145,29 +158,40 @@ class AttentionMethods:
         Raises:
             ValueError: a method that is off by more than its tolerance.
         """
-        backward = self.options.backward
         inputs = self.inputs(tokens)
-        outputs = self.outputs(tokens, *inputs)
-        positions, rotation = self.positions_and_rotation(tokens)
+        for name in sorted(methods, key=lambda name: name == NARROW):
+            if name != "performer-pytorch":
+                self.check_one(name, tokens, list(inputs))
+
+    def check_one(self, name: str, tokens: int, inputs: list[Tensor]) -> None:
+        """Compare one method with its definition."""
+        backward, narrow = self.options.backward, name == NARROW
+        if narrow:
+            inputs[:2] = self.narrowed(*inputs[:2])
+        positions, rotation = self.positions_and_rotation(tokens, narrow)
         exact = [x.detach().double().requires_grad_(backward) for x in inputs]
-        phi = copy.deepcopy(self.phi).double()
+        phi = copy.deepcopy(self.narrow_phi if narrow else self.phi).double()
         with torch.set_grad_enabled(backward):
+            if narrow:
+                low_q, low_k, v = inputs
+                out = linear_attention(low_q, low_k, v, self.narrow_phi, rotation=rotation).double()
+            else:
+                out = self.outputs(tokens, *inputs)[name]().double()
             q, k = rotate_pair(exact[0], exact[1], rotation)
-            weights = reference.linear_weights(phi.queries(q), phi.keys(k))
-            definitions = {
-                "linear": weights,
-                "linear+lf": weights * self.locality.matrix(positions).detach(),
-                "softmax": reference.softmax_weights(q, k),
-            }
-            for name in [name for name in methods if name in definitions]:
-                expected, out = reference.attend(definitions[name].double(), exact[2]), outputs[name]().double()
-                self.compare(name, f"at {tokens} tokens", out, expected)
-                if backward:
-                    upstream = torch.randn_like(expected)
-                    slow = torch.autograd.grad((expected * upstream).sum(), exact, retain_graph=True)
-                    fast = torch.autograd.grad((out * upstream).sum(), inputs)
-                    for x, gradient, defined in zip("qkv", fast, slow, strict=True):
-                        self.compare(name, f"in the gradient of {x} at {tokens} tokens", gradient, defined, times=3)
+            if name == "softmax":
+                weights = reference.softmax_weights(q, k)
+            else:
+                weights = reference.linear_weights(phi.queries(q), phi.keys(k))
+            if name == "linear+lf":
+                weights = weights * self.locality.matrix(positions).detach()
+            expected = reference.attend(weights.double(), exact[2])
+            self.compare(name, f"at {tokens} tokens", out, expected)
+            if backward:
+                upstream = torch.randn_like(expected)
+                slow = torch.autograd.grad((expected * upstream).sum(), exact)
+                fast = torch.autograd.grad((out * upstream).sum(), inputs)
+                for x, gradient, defined in zip("qkv", fast, slow, strict=True):
+                    self.compare(name, f"in the gradient of {x} at {tokens} tokens", gradient, defined, times=3)
 
     def compare(self, name: str, where: str, out: Tensor, expected: Tensor, times: float = 1) -> None:
         """Raise a ValueError unless two tensors agree within so many times the tolerance."""
@@ -191,49 +215,3 @@ class AttentionMethods:
         queries = torch.linspace(0, q.shape[2] - 1, min(COMPARED_QUERIES, q.shape[2]), device=self.device).long()
         expected = softmax_attention(q[:, :, queries].float(), k.float(), v.float())
         return relative_error(out[:, :, queries], expected)
-
-
-def vit_tiny(method: str, options: argparse.Namespace, grid: tuple[int, int], device: torch.device) -> ViT:
-    """Build a ViT-tiny in evaluation mode with this method; all methods have the same weights."""
-    torch.manual_seed(0)
-    with_decay = method == "linear+lf"
-    features = "favor+" if method == "performer-pytorch" else options.feature_map
-    config = ViTConfig(
-        image_size=[PATCH * n for n in grid],
-        patch_size=PATCH,
-        variant="tiny",
-        attention=method.split("+")[0],
-        feature_map=features,
-        feature_options=feature_options(features, options.features),
-        locality="gaussian" if with_decay else None,
-        locality_options={"sigma": options.sigma} if with_decay else {},
-    )
-    return ViT(config).to(device, getattr(torch, options.dtype)).eval()
-
-
-def layer_call(
-    method: str, options: argparse.Namespace, grid: tuple[int, int], device: torch.device
-) -> Callable[[], Tensor]:
-    """Return a call of one block, attention and MLP, of a ViT-tiny."""
-    vit = vit_tiny(method, options, grid, device)
-    torch.manual_seed(math.prod(grid))
-    x = torch.randn(1, math.prod(grid), vit.norm.weight.numel(), device=device, dtype=vit.norm.weight.dtype)
-    x.requires_grad_(options.backward)
-    block = cast(Block, vit.blocks[0])
-    layout = vit.layout(grid)
-
-    def call() -> Tensor:
-        rotations = vit.rotation_cache.get(grid, lambda: vit.rotations(layout))
-        return cast(Tensor, block(x, rotations[0], layout))
-
-    return CachedCall(vit, call)
-
-
-def model_call(
-    method: str, options: argparse.Namespace, grid: tuple[int, int], device: torch.device
-) -> Callable[[], Tensor]:
-    """Return a call of a whole ViT-tiny on one image."""
-    vit = vit_tiny(method, options, grid, device)
-    torch.manual_seed(math.prod(grid))
-    image = torch.randn(1, 3, *(PATCH * n for n in grid), device=device, dtype=vit.norm.weight.dtype)
-    return CachedCall(vit, partial(vit, image))

@@ -10,7 +10,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from eval.cli import main, parse_arguments
-from eval.speed import length, methods
+from eval.speed import length, methods, vit_tiny
 from eval.speed.measure import CapturedCall, time_in_turn
 from tests.helpers.checkpoints import read
 
@@ -49,10 +49,10 @@ def test_layer_and_model(level, extra, tmp_path):
     """With their errors to a layer or model of the same weights whose attention is softmax."""
     main(["length", "--tokens", "12", "--levels", level, *SMALL, *extra, "--out", str(tmp_path)])
     rows = read(tmp_path / "length.csv")[1]
-    assert [row["level"] for row in rows] == [level] * 4
+    assert [row["level"] for row in rows] == [level] * 5
     for row in rows:
         error = float(row["error to softmax"])
-        if row["method"] == "linear+lf":
+        if row["method"] in ("linear+lf", "linear+narrow"):
             assert math.isnan(error)
         else:
             assert error == 0 if row["method"] == "softmax" else 0 < error < 0.1
@@ -60,10 +60,13 @@ def test_layer_and_model(level, extra, tmp_path):
 
 def test_models_have_the_same_weights():
     options = parse_arguments(["length"])
-    models = [methods.vit_tiny(name, options, (3, 4), CPU) for name in methods.METHODS]
-    for model in models:
-        for name, weight in dict(models[2].named_parameters()).items():
-            assert torch.equal(model.get_parameter(name), weight)
+    models = {name: vit_tiny.vit_tiny(name, options, (3, 4), CPU) for name in methods.METHODS}
+    assert models[methods.NARROW].config.qk_dim == 16
+    for method, model in models.items():
+        for name, weight in dict(models["softmax"].named_parameters()).items():
+            own = model.get_parameter(name)
+            of_queries = method == methods.NARROW and ("qkv" in name or name.startswith("encoding"))
+            assert of_queries or torch.equal(own, weight)
 
 
 def test_error_without_softmax(tmp_path):
@@ -158,19 +161,25 @@ def test_grid_nearest_to_a_square():
 
 @pytest.mark.parametrize(
     ("method", "backward", "expected"),
-    [("softmax", False, 2), ("softmax", True, 6), ("linear", False, 4), ("performer-pytorch", True, 10)],
+    [
+        *(("softmax", False, 2), ("softmax", True, 6), ("linear", False, 4), ("performer-pytorch", True, 10)),
+        *(("linear+narrow", False, 3), ("linear+narrow", True, 8)),
+    ],
 )
 def test_operations_are_those_of_torch(method, backward, expected):
     """Of the plain products, at as many tokens as features; a product of [N, d] and [d, N] is N N d multiplications."""
     n, d = 16, 8
-    q, k, v = torch.randn(3, n, d, requires_grad=True).unbind(0)
-    w = torch.randn(n, d)
+    narrow = d // 2 if method == methods.NARROW else d
+    q, k, v = (torch.randn(n, width, requires_grad=True) for width in (narrow, narrow, d))
+    w = torch.randn(n, narrow)
     with FlopCounterMode(display=False) as counter:
         softmax = method == "softmax"
         out = (q @ k.T).softmax(-1) @ v if softmax else (q @ w.T).exp() @ ((k @ w.T).exp().T @ v)
         if backward:
             out.sum().backward()
-    options = argparse.Namespace(heads=1, head_dim=d, features=n, feature_map="favor+", backward=backward)
+    options = argparse.Namespace(
+        batch_size=1, heads=1, head_dim=d, qk_dim=d // 2, features=n, feature_map="favor+", backward=backward
+    )
     assert methods.operations(method, options, n) == counter.get_total_flops() == expected * 2 * n * n * d
 
 
