@@ -123,8 +123,8 @@ def front_matter(details: ModelDetails, task: str = "image-classification") -> s
             dataset_name=details.dataset or "unknown",
             dataset_config=f"{metric['resolution']} px",
             dataset_split=metric["split"],
-            metric_type="accuracy",
-            metric_value=round(metric["accuracy"] / 100, 6),
+            metric_type="mean_iou" if "mIoU" in metric else "accuracy",
+            metric_value=round(metric.get("mIoU", metric["accuracy"]) / 100, 6),
         )
         for metric in details.metrics
     ]

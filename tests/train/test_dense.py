@@ -108,6 +108,7 @@ def test_testing_and_publishing(run, tmp_path, capsys):
     assert tested["low"] <= tested["mIoU"] <= tested["high"]
     card = (folder / CARD).read_text()
     assert "image-segmentation" in card
+    assert f"type: mean_iou\n      value: {round(tested['mIoU'] / 100, 6)}" in card
     assert f"mIoU {tested['mIoU']:.1f}" in card
     images = torch.randn(1, 1, 64, 96)
     assert torch.equal(ViT.from_pretrained(folder)(images), ViT.from_checkpoint(run)(images))
