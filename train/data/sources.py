@@ -20,7 +20,6 @@ from train.data.videos import video_folder
 
 # Sources of one's own may import these from here.
 from performer_string.images.reading import open_image as open_image  # isort: skip
-from train.data.class_folders import ClassFolders as ClassFolders  # isort: skip
 
 Build = Callable[[Path, bool, bool], VisionDataset]  # root, train, download
 
