@@ -20,10 +20,10 @@ from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
 from train.data.arrow import ArrowTask
 from train.data.cells import CellsTask
+from train.data.checks import check_augmentations, check_shares, check_sizes
 from train.data.generated import GeneratedDataset, GeneratedTask
 from train.data.images import AUGMENTATIONS, Transformed, share_of_each_class
 from train.data.loaders import Loaders
-from train.data.memory import BATCHED
 from train.data.moving_arrow import MovingArrowTask
 from train.data.pathfinder import PathfinderTask
 from train.data.sizes import Size
@@ -105,35 +105,9 @@ class ImageData(Loaders):
         for name in self.augment:
             lookup("augmentation", name, AUGMENTATIONS)
         self.task: GeneratedTask | None = getattr(self, self.source) if self.source in TASKS else None
-        if self.augment and self.task is not None:
-            raise ValueError(
-                f"augment has no meaning for the {self.source} task, whose images are drawn anew and whose answer a "
-                f"flip or crop may change; take out {', '.join(self.augment)}."
-            )
-        if {"pad-crop", "resized-crop"} <= set(self.augment):
-            raise ValueError("pad-crop and resized-crop each cut an image to its size: augment takes one of them.")
-        if self.in_memory and (self.task is not None or len(self.size) == 3 or not set(self.augment) <= set(BATCHED)):
-            raise ValueError(
-                f"in_memory is for stored images, with an augment of {' and '.join(BATCHED)} at most, not for "
-                f"{self.source} with {', '.join(self.augment) or 'none'}. Leave it out, and take more workers."
-            )
-        if not 0 < self.train_fraction <= 1 or (self.train_fraction < 1 and self.task is not None):
-            raise ValueError(
-                f"train_fraction is a share of stored images, above 0 and at most 1, not {self.train_fraction} of "
-                f"{self.source}."
-            )
-        if not 0 <= self.val_fraction < 1:
-            raise ValueError(f"val_fraction is a share in [0, 1), 0 for no validation, not {self.val_fraction}.")
-        if not 0 < self.crop_scale <= 1:
-            raise ValueError(f"crop_scale is a share of the image in (0, 1], not {self.crop_scale}.")
-        if len(self.rand_augment) != 2 or self.rand_augment[0] < 1 or not 0 <= self.rand_augment[1] <= 30:
-            raise ValueError(f"rand_augment has to be [operations, strength up to 30], not {self.rand_augment}.")
-        if self.test_fraction and (self.source != "folder" or not 0 < self.test_fraction < 1):
-            raise ValueError(
-                f"test_fraction splits a source `folder` that is not split, by a share between 0 and 1, not "
-                f"{self.source} by {self.test_fraction}."
-            )
-        self.check_sizes()
+        check_augmentations(self)
+        check_shares(self)
+        check_sizes(self)
         check_background(self.background)
         if self.batch_size < 1 or self.workers < 0 or self.val_size < 1 or self.train_size < 0:
             raise ValueError("batch_size and val_size have to be positive, workers and train_size 0 or more.")
@@ -303,14 +277,6 @@ class ImageData(Loaders):
         if size[0] != size[1]:
             raise ValueError(f"{self.source} images are square, not {size[0]} x {size[1]}.")
         return size[0]
-
-    def check_sizes(self) -> None:
-        """Raise a ValueError for a size of images where the source has videos, or the reverse."""
-        axes = self.task.axes if self.task is not None else SOURCES[self.source].axes
-        wanted = "height and width, like 96x128" if axes == 2 else "frames, height and width, like 8x72x72"
-        for size in self.sizes():
-            if len(size) != axes:
-                raise ValueError(f"sizes of {self.source} are {wanted}, not {size}.")
 
     def sizes(self) -> list[Size]:
         """Return the sizes to validate and test at: the training resolution first."""

@@ -1,0 +1,73 @@
+"""Checks of the options of a data module, before anything is read."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from train.data.generated import GeneratedTask
+from train.data.memory import BATCHED
+from train.data.sizes import Size
+from train.data.sources import SOURCES
+
+
+class DataOptions(Protocol):
+    """The options that are checked, as `ImageData` documents them."""
+
+    source: str
+    task: GeneratedTask | None
+    size: list[int]
+    augment: list[str]
+    crop_scale: float
+    rand_augment: list[int]
+    in_memory: bool
+    train_fraction: float
+    val_fraction: float
+    test_fraction: float
+
+    def sizes(self) -> list[Size]:
+        """Return the sizes to train, validate and test at."""
+
+
+def check_augmentations(data: DataOptions) -> None:
+    """Raise a ValueError for augmentations that have no meaning for the images, and for their options."""
+    if data.augment and data.task is not None:
+        raise ValueError(
+            f"augment has no meaning for the {data.source} task, whose images are drawn anew and whose answer a "
+            f"flip or crop may change; take out {', '.join(data.augment)}."
+        )
+    if {"pad-crop", "resized-crop"} <= set(data.augment):
+        raise ValueError("pad-crop and resized-crop each cut an image to its size: augment takes one of them.")
+    if data.in_memory and (data.task is not None or len(data.size) == 3 or not set(data.augment) <= set(BATCHED)):
+        raise ValueError(
+            f"in_memory is for stored images, with an augment of {' and '.join(BATCHED)} at most, not for "
+            f"{data.source} with {', '.join(data.augment) or 'none'}. Leave it out, and take more workers."
+        )
+    if not 0 < data.crop_scale <= 1:
+        raise ValueError(f"crop_scale is a share of the image in (0, 1], not {data.crop_scale}.")
+    if len(data.rand_augment) != 2 or data.rand_augment[0] < 1 or not 0 <= data.rand_augment[1] <= 30:
+        raise ValueError(f"rand_augment has to be [operations, strength up to 30], not {data.rand_augment}.")
+
+
+def check_shares(data: DataOptions) -> None:
+    """Raise a ValueError for shares of the images out of range, or of images that are not stored."""
+    if not 0 < data.train_fraction <= 1 or (data.train_fraction < 1 and data.task is not None):
+        raise ValueError(
+            f"train_fraction is a share of stored images, above 0 and at most 1, not {data.train_fraction} of "
+            f"{data.source}."
+        )
+    if not 0 <= data.val_fraction < 1:
+        raise ValueError(f"val_fraction is a share in [0, 1), 0 for no validation, not {data.val_fraction}.")
+    if data.test_fraction and (data.source != "folder" or not 0 < data.test_fraction < 1):
+        raise ValueError(
+            f"test_fraction splits a source `folder` that is not split, by a share between 0 and 1, not "
+            f"{data.source} by {data.test_fraction}."
+        )
+
+
+def check_sizes(data: DataOptions) -> None:
+    """Raise a ValueError for a size of images where the source has videos, or the reverse."""
+    axes = data.task.axes if data.task is not None else SOURCES[data.source].axes
+    wanted = "height and width, like 96x128" if axes == 2 else "frames, height and width, like 8x72x72"
+    for size in data.sizes():
+        if len(size) != axes:
+            raise ValueError(f"sizes of {data.source} are {wanted}, not {size}.")
