@@ -109,7 +109,7 @@ def test_device_without_a_gpu(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--resolutions", "sixty"], "like 168, or height x width, like 96x128, not 'sixty'"),
+        (["--resolutions", "sixty"], "or height x width, like 96x128, not 'sixty'"),
         (["--resolutions", "0"], "not '0'"),
         (["--resolutions", "90"], "90 x 90 pixels is not divisible into patches of 12 x 12"),
         (["--resolutions", "36"], "60 pixels or more, not 36"),

@@ -164,6 +164,15 @@ def test_models_of_images_classes_are_refused(tmp_path, capsys):
     assert "python -m eval dense takes models with head: dense" in capsys.readouterr().err
 
 
+@pytest.mark.slow
+def test_dense_models_are_exported(runs, tmp_path, capsys):
+    path = tmp_path / "cells.pt2"
+    main(["export", runs[0], "--format", "torch", "--resolutions", "64", "96", "--out", str(path)])
+    images = torch.randn(3, 1, 96, 96)
+    expected = load_trained(runs[0]).classifier.vit(images)
+    torch.testing.assert_close(torch.export.load(path).module()(images), expected, atol=1e-4, rtol=1e-4)
+
+
 def test_tiles_that_do_not_fit():
     with pytest.raises(ValueError, match=r"tiles of 16 pixels have to fit into an image of 8 x 20"):
         predict_tiles(lambda x: x, torch.zeros(1, 1, 8, 20), 16, 0.5)
