@@ -12,6 +12,7 @@ from eval.papers.image_places import missing_images, place_images
 from eval.papers.table_file import Budget, TableFile
 from performer_string import ViTConfig
 from performer_string.utils.registry import lookup
+from train.command_line import import_modules
 from train.config import check_fields, current_recipe, read_yaml
 from train.data.tasks import TASKS
 from train.environment import ROOT
@@ -152,6 +153,7 @@ def make_group(
         group.state = "not in this budget"
         return group
     content = current_recipe(read_yaml(recipe))
+    import_modules(group.settings().get("imports") or [])  # which add an encoding, or another part
     try:
         check_group(group, content)
     except ValueError as error:

@@ -16,14 +16,21 @@ body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem; max-
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .85rem; overflow-wrap: normal; }
 th, td { border-bottom: 1px solid var(--line); padding: .25rem .6rem; text-align: left; white-space: nowrap; }
-td.number { text-align: right; font-variant-numeric: tabular-nums; }
+.number { text-align: right; font-variant-numeric: tabular-nums; }
+.key { position: sticky; left: 0; background: Canvas; }
 td.missing { opacity: .6; }
 .text td { white-space: normal; }
 img { max-width: 100%; height: auto; background: #fff; }
 code { background: var(--soft); padding: .1rem .3rem; }
 h2 { border-top: 2px solid var(--line); padding-top: 1rem; }
 small, .facts { font-size: .8rem; }
+@media (max-width: 40rem) {
+  th, td { white-space: normal; padding: .25rem .35rem; }
+  .key { max-width: 9rem; }
+}
 """
+NUMBER = r"[-+]?\d[\d.,]*(e[-+]?\d+)?( \(.*\))?(; [\d.e-]+)?"  # 71.6 (70.7-72.4), or p; p by Holm's correction
+KEYS = ("model", "name", "table")  # heads of the column that stays in view
 INTRODUCTION = (
     "Each section has one table, run again by this project's code at the budget in its title, beside the figures that "
     "were published. Its notes say what differs from the source. A small budget shows that everything runs, and not "
@@ -109,15 +116,20 @@ def split_text(text: str) -> tuple[list[list[list[str]]], list[str]]:
 
 def html_table(rows: Sequence[Sequence[str]]) -> str:
     """Return rows of cells, the first of them the heads, as a table."""
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in rows[0])
-    body = "".join(f"<tr>{''.join(html_cell(cell) for cell in row)}</tr>" for row in rows[1:])
+    columns = list(zip(*rows[1:], strict=False)) or [()] * len(rows[0])
+    numbers = [any(re.fullmatch(NUMBER, cell) for cell in column) for column in columns]
+    kinds = ["key" if name in KEYS else "number" if of else "" for name, of in zip(rows[0], numbers, strict=False)]
+    head = "".join(html_cell("th", cell, kind) for cell, kind in zip(rows[0], kinds, strict=False))
+    lines = ("".join(html_cell("td", cell, kind) for cell, kind in zip(row, kinds, strict=False)) for row in rows[1:])
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
-def html_cell(text: str) -> str:
-    """Return one cell; numbers are on the right, and what is missing is grey."""
-    kind = "missing" if text in ("not run", "not built") else "number" if re.match(r"[-+]?\d", text) else ""
-    return f'<td class="{kind}">{escape(text)}</td>' if kind else f"<td>{escape(text)}</td>"
+def html_cell(tag: str, text: str, kind: str) -> str:
+    """Return one cell; numbers and their heads are on the right, and what is missing is grey."""
+    if kind == "number" and tag == "td" and not re.fullmatch(NUMBER, text):
+        kind = "missing" if text in ("not run", "not built") else ""
+    return f'<{tag} class="{kind}">{escape(text)}</{tag}>' if kind else f"<{tag}>{escape(text)}</{tag}>"
 
 
 def missing(parts: Sequence[Part], tables: Sequence[TableFile]) -> str:

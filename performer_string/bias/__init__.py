@@ -1,8 +1,8 @@
 """Relative biases: factors lambda(p_i - p_j) of the attention weights, by name.
 
 Read `base.py` for the interface, then `decays.py` (decays with the distance), `l1.py` (one of the L1 distance, also
-directed) or `table.py` (a learned table). How a decay takes linear time on a grid is in `linear_time/`, which the
-other files do not need.
+directed), `table.py` (a learned table) or `kerple.py` (two parameters a head). How a decay takes linear time on a grid
+is in `linear_time/`, which the other files do not need.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Any
 
 from performer_string.bias.base import RelativeBias, Split
 from performer_string.bias.decays import DistanceDecay, ExponentialDecay, GaussianDecay, RadialDecay
+from performer_string.bias.kerple import Kerple
 from performer_string.bias.l1 import L1Decay
 from performer_string.bias.table import RelativeBiasTable
 from performer_string.utils.registry import construct, lookup
@@ -22,20 +23,30 @@ LOCALITIES: dict[str, type[RelativeBias]] = {
     "radial": RadialDecay,
     "exponential-l1": L1Decay,
     "table": RelativeBiasTable,
+    "kerple": Kerple,
 }
 
-__all__ = ["LOCALITIES", "DistanceDecay", "L1Decay", "RelativeBias", "RelativeBiasTable", "Split", "build_locality"]
+__all__ = [
+    "LOCALITIES",
+    "DistanceDecay",
+    "Kerple",
+    "L1Decay",
+    "RelativeBias",
+    "RelativeBiasTable",
+    "Split",
+    "build_locality",
+]
 
 
 def build_locality(name: str, *, num_heads: int, grid: Sequence[int] | None = None, **options: Any) -> RelativeBias:
     """Build a relative bias by its name in `LOCALITIES`.
 
     Args:
-        name: `gaussian`, `exponential`, `radial`, `exponential-l1` or `table`.
+        name: `gaussian`, `exponential`, `radial`, `exponential-l1`, `table` or `kerple`.
         num_heads: H.
         grid: the training grid, which `table` needs. It gives `exponential-l1` its number of axes.
         options: `normalised`, whether the attention's denominator has the bias too; those of `DistanceDecay` for a
-            decay, and `num_scales` for `radial`; those of `L1Decay`.
+            decay, and `num_scales` for `radial`; those of `L1Decay` and `Kerple`.
 
     Raises:
         ValueError: an unknown name or option, with the nearest known one; or a value out of its range.

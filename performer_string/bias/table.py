@@ -80,7 +80,29 @@ def _convolve(fq: Tensor, fk: Tensor, v: Tensor, kernel: Tensor, shape: Sequence
     return torch.einsum("bhim,bhmdi->bhid", fq, sums.flatten(-len(shape)).to(fq.dtype))
 
 
-class RelativeBiasTable(RelativeBias):
+class ToeplitzBias(RelativeBias):
+    """A factor c(r) whose sums over a regular grid go by FFT where that is predicted to cost less than a window."""
+
+    def kernel(self, grid: Grid, like: Tensor) -> Tensor:
+        """Return c at the offsets of a grid, in the type of `like`: [H, 2 n_0 - 1, ...]."""
+        axes = []
+        for n, step in zip(grid.shape[: grid.dim], grid.steps, strict=False):
+            axes.append(torch.arange(1 - n, n, device=like.device, dtype=like.dtype) * step)
+        return self.of_offsets(torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)).to(like.dtype)
+
+    def needs_all_features(self, grid: Grid, features: int, width: int) -> bool:
+        """Return whether the FFT, which needs them, is predicted to cost less than a window over the grid."""
+        stages = math.log2(grid.tokens) + grid.dim
+        return grid.tokens * (features + width) > FFT_COST * features * width * stages
+
+    def sum_on_grid(self, fq: Tensor, fk: Tensor, v: Tensor, grid: Grid) -> Tensor:
+        """Return the sum over the tokens of a grid, by FFT or by a window over all of it: [B, H, N, d]."""
+        if not self.needs_all_features(grid, fq.shape[-1], v.shape[-1]):
+            return super().sum_on_grid(fq, fk, v, grid)
+        return toeplitz_sum(fq, fk, v, self.kernel(grid, fq), grid.shape[: grid.dim])
+
+
+class RelativeBiasTable(ToeplitzBias):
     """A table c(r) = exp(b(r)), with b learned, [H, 2 n_0 - 1, ...], over the offsets of the training grid.
 
     Between whole offsets b is interpolated linearly along each axis. Beyond the training grid it has the value of the
@@ -131,21 +153,3 @@ class RelativeBiasTable(RelativeBias):
     def of_offsets(self, offsets: Tensor) -> Tensor:
         """Return c(r) of offsets [..., C], [H, ...]."""
         return self.log_of_offsets(offsets).exp()
-
-    def kernel(self, grid: Grid, like: Tensor) -> Tensor:
-        """Return c at the offsets of a grid, in the type of `like`: [H, 2 n_0 - 1, ...]."""
-        axes = []
-        for n, step in zip(grid.shape[: grid.dim], grid.steps, strict=False):
-            axes.append(torch.arange(1 - n, n, device=like.device, dtype=like.dtype) * step)
-        return self.of_offsets(torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1)).to(like.dtype)
-
-    def needs_all_features(self, grid: Grid, features: int, width: int) -> bool:
-        """Return whether the FFT, which needs them, is predicted to cost less than a window over the grid."""
-        stages = math.log2(grid.tokens) + grid.dim
-        return grid.tokens * (features + width) > FFT_COST * features * width * stages
-
-    def sum_on_grid(self, fq: Tensor, fk: Tensor, v: Tensor, grid: Grid) -> Tensor:
-        """Return the sum over the tokens of a grid, by FFT or by a window over all of it: [B, H, N, d]."""
-        if not self.needs_all_features(grid, fq.shape[-1], v.shape[-1]):
-            return super().sum_on_grid(fq, fk, v, grid)
-        return toeplitz_sum(fq, fk, v, self.kernel(grid, fq), grid.shape[: grid.dim])

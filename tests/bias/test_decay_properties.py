@@ -17,7 +17,7 @@ from tests.helpers.maps import KINDS, make_map, reference_features
 from tests.helpers.properties import check, inputs, try_cases
 
 grids = st.sampled_from([(1,), (7,), (33,), (1, 1), (5, 4), (7, 6), (3, 2, 4)])
-localities = st.sampled_from(["gaussian", "exponential", "radial", "exponential-l1", "table"])
+localities = st.sampled_from(["gaussian", "exponential", "radial", "exponential-l1", "table", "kerple"])
 GRID_ERROR = 0.05  # of the largest value, over coarse nodes
 NEAR = 1e-4  # lambda of the nearest key, far above what the window of a normalised decay leaves out
 spreads = st.sampled_from([-20.0, -3.0, 0.0, 3.0, 20.0])  # of the parameters, whose bounds lie at infinity
@@ -35,6 +35,8 @@ def build(name, grid, normalised, spread, seed):
     exact.load_state_dict(locality.state_dict())
     if name == "table":
         return locality, reference.table_decay(exact.bias.detach(), grid), positions
+    if name == "kerple":
+        return locality, exact.matrix(positions.double()).detach(), positions
     if name == "exponential-l1":
         return locality, reference.l1_decay(positions.double(), exact.rates()).detach(), positions
     return locality, decay_definition(exact, positions.double()).detach(), positions

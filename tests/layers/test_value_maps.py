@@ -108,6 +108,26 @@ def test_connection_is_invariant_to_a_translation_and_group_action_is_not():
             assert changes["connection"] > 1e-2 if encoding == "liere" else changes["connection"] < 1e-11
 
 
+def test_a_gate_of_channels_is_the_vector_of_its_definition():
+    """RiemannFormer, section 2.4: o_i = G(q_i) * sum_j A_ij v_j, with a vector of gates over the channels."""
+    for source in ("token", "query"):
+        values = build_value_map("gating", head_dim=D, num_heads=H, source=source, channels=True).double()
+        torch.nn.init.normal_(values.weight)
+        torch.nn.init.normal_(values.bias)
+        (q, k, v, tokens), positions = inputs(), random_positions(N, 2)
+        weights = reference.softmax_weights(q, k)
+        out = values(partial(softmax_attention, q, k), v, **context(tokens, q, positions))
+        heads = []
+        for head in range(H):
+            x = tokens if source == "token" else q[:, head]
+            gates = 2 / (1 + torch.exp(-(x @ values.weight[head].T) - values.bias[head]))  # [B, N, d]
+            assert gates.std(-1).min() > 0  # channels differ
+            heads.append(gates * (weights[:, head] @ v[:, head]))
+        with case(source):
+            leaves = [q, k, v, *values.parameters()] + ([tokens] if source == "token" else [])
+            assert_equal(out, torch.stack(heads, 1), leaves)
+
+
 def test_gate_starts_close_to_one():
     """With weights of zero it is 1, and it stays between 0 and 2."""
     for name in ("gating", "metric-gating"):

@@ -1,4 +1,4 @@
-"""Gates on the values and outputs for each head and token."""
+"""Gates on the values and outputs for each head and token, or for each of their channels."""
 
 from __future__ import annotations
 
@@ -20,33 +20,39 @@ class FiberGating(ValueMap):
 
     The gate is g_i = 2 sigmoid(w_h . x_i + b_h) of the token x_i, or g_i = 2 sigmoid(w_h . q_i + b_h) of its query. It
     is 1 where its argument is 0. Where the basis B of an encoding is folded into the projections, q stands for B^T q.
+    With `channels` it is a vector over the channels of the value, g_i = 2 sigmoid(W_h q_i + b_h) and o_i = g_i * sum_j
+    A_ij v_j, as in RiemannFormer (arXiv:2506.07405, section 2.4, dynamic fiber gating).
 
     Args:
         sizes: of the attention.
         source: of the gate, `token` or `query`.
+        channels: whether each channel of a value has a gate of its own.
 
     Raises:
         ValueError: an unknown source.
     """
 
-    def __init__(self, sizes: Sizes, *, source: Source = "token"):
+    def __init__(self, sizes: Sizes, *, source: Source = "token", channels: bool = False):
         super().__init__(sizes)
         self.source: Source = lookup("source of the gate", source, {name: name for name in get_args(Source)})
         width = sizes.head_dim * sizes.num_heads if source == "token" else sizes.qk_dim or sizes.head_dim
-        self.weight = nn.Parameter(torch.randn(sizes.num_heads, width) * 0.02)
-        self.bias = nn.Parameter(torch.zeros(sizes.num_heads))
+        gates = (sizes.num_heads, sizes.head_dim) if channels else (sizes.num_heads,)
+        self.weight = nn.Parameter(torch.randn(*gates, width) * 0.02)
+        self.bias = nn.Parameter(torch.zeros(gates))
 
     def gates(self, tokens: Tensor, queries: Tensor) -> Tensor:
-        """Return g, [B, H, N], of tokens [B, N, H d] or queries [B, H, N, d']."""
+        """Return g, [B, H, N, 1 or d], of tokens [B, N, H d] or queries [B, H, N, d']."""
+        heads, width = len(self.bias), self.weight.shape[-1]
+        weight, bias = self.weight.view(heads, -1, width), self.bias.view(heads, 1, -1)
         if self.source == "token":
-            logits = torch.einsum("bnw,hw->bhn", tokens, self.weight.to(tokens.dtype))
+            logits = torch.einsum("bnw,hcw->bhnc", tokens, weight.to(tokens.dtype))
         else:
-            logits = torch.einsum("bhnd,hd->bhn", queries, self.weight.to(queries.dtype))
-        return 2 * (logits + self.bias[:, None]).sigmoid()
+            logits = torch.einsum("bhnw,hcw->bhnc", queries, weight.to(queries.dtype))
+        return 2 * (logits + bias).sigmoid()
 
     def forward(self, attend: Attention, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:
         """Return g_i sum_j A_ij v_j; arguments as those of `ValueMap`."""
-        return attend(v) * self.gates(tokens, queries)[..., None].to(v.dtype)
+        return attend(v) * self.gates(tokens, queries).to(v.dtype)
 
 
 class MetricGating(FiberGating):
@@ -57,5 +63,5 @@ class MetricGating(FiberGating):
 
     def forward(self, attend: Attention, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:
         """Return sum_j A_ij g_i g_j v_j; arguments as those of `ValueMap`."""
-        gates = self.gates(tokens, queries)[..., None].to(v.dtype)  # [B, H, N, 1]
+        gates = self.gates(tokens, queries).to(v.dtype)  # [B, H, N, 1 or d]
         return attend(v * gates) * gates

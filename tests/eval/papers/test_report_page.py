@@ -84,6 +84,15 @@ def test_command_gathers_what_tables_have_written(tmp_path, capsys):
     assert capsys.readouterr().out.startswith("1 tables; ")
 
 
-@pytest.mark.parametrize("cell", ["", "-", "a"])
+@pytest.mark.parametrize("cell", ["79.61", "25.0 (6.2-43.8)", "-1.2 (-2.5 to 0.1)", "0.03; 0.2", "3.1e-07"])
+def test_a_number_and_its_head_are_on_the_right_and_the_model_stays_in_view(cell):
+    text = html_table([["model", "x"], ["a", cell], ["b", "not run"]])
+    assert f'<td class="number">{cell}</td>' in text
+    assert '<th class="number">x</th>' in text
+    assert '<th class="key">model</th>' in text
+    assert '<td class="missing">not run</td>' in text
+
+
+@pytest.mark.parametrize("cell", ["", "-", "a", "0.59 with 1 draws; bias 0.07 se"])
 def test_a_cell_that_is_no_number_stays_on_the_left(cell):
     assert 'class="number"' not in html_table([["x"], [cell]])

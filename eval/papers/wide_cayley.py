@@ -1,0 +1,103 @@
+"""A control: a Cayley matrix of the model's whole width after the rotation, before the heads are split.
+
+"Positional Encodings and ViT Attention - Key Equations", section 3.3, writes Cayley-STRING in this way: q' = U RoPE(q)
+with U = (I - S)(I + S)^-1 of the width D of all heads. U mixes the heads, so that it does not cancel in the scores of a
+head, and these depend on absolute positions. That is why it is no encoding of the library, whose encodings rotate head
+by head: importing this module adds it, as `--imports eval.papers.wide_cayley` does. The frequencies, which the source
+leaves open, are those of axial RoPE in each head.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from performer_string import ENCODINGS, Encoding
+from performer_string.position.base import Sizes
+from performer_string.position.rope import RoPE
+from performer_string.position.rotation import Rotation, split_heads
+from performer_string.position.skew import DenseGenerator
+from performer_string.utils.dtype import without_autocast
+
+
+class WideRotation:
+    """Rotation of the planes of each head, followed by U of the whole width D = H d, for queries and keys.
+
+    Args:
+        planes: the rotations of the heads.
+        mixing: U of each layer, [layers, D, D].
+        heads: number H of heads.
+    """
+
+    def __init__(self, planes: Rotation, mixing: Tensor, heads: int):
+        self.planes, self.mixing, self.heads = planes, mixing, heads
+
+    def multiply(self, x: Tensor, matrix: Tensor) -> Tensor:
+        """Return x [B, H, N, d], all heads of a token as one row, times a matrix [1, D, D]."""
+        rows = x.transpose(1, 2).flatten(2).to(matrix.dtype)  # [B, N, D]
+        with without_autocast(x):
+            return (rows @ matrix).unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def check(self, x: Tensor) -> None:
+        """Raise a ValueError unless x [B, H, N, d] has the tokens and heads of this rotation."""
+        if x.shape[1] != self.heads:
+            raise ValueError(f"the rotation is of {self.heads} heads, and not of {x.shape[1]}.")
+        self.planes.check(x)
+
+    def rotate(self, x: Tensor) -> Tensor:
+        """Return U Rot(theta) x of all heads together, [B, H, N, d]."""
+        return self.multiply(self.planes.rotate(x), self.mixing.mT).to(x.dtype)
+
+    def unrotate(self, x: Tensor) -> Tensor:
+        """Return Rot(-theta) U^T x of all heads together, [B, H, N, d]."""
+        return self.planes.unrotate(self.multiply(x, self.mixing)).to(x.dtype)
+
+    def outer(self, x: Tensor) -> Tensor:
+        """Return x: `rotate` leaves no factor out."""
+        return x
+
+    def matrix(self) -> Tensor:
+        """Raise an error: there is no matrix for each head."""
+        raise NotImplementedError("a Cayley matrix of the whole width mixes the heads, which have no matrix each.")
+
+    def factor(self) -> tuple[Tensor | None, Rotation]:
+        """Return (None, self)."""
+        return None, self
+
+    def split(self, count: int) -> list[Rotation]:
+        """Return the rotation of each layer."""
+        parts = zip(self.planes.split(count), split_heads(self.mixing, count, 0), strict=True)
+        return [WideRotation(planes, mixing, self.heads) for planes, mixing in parts]
+
+    def planar(self) -> tuple[Tensor, Tensor] | None:
+        """Return None: this is no plain rotation of planes."""
+        return None
+
+
+class WideCayley(Encoding):
+    """Axial RoPE of each head, followed by a learned Cayley matrix U of the whole width D = H d for each layer.
+
+    Scores are not translation invariant, unless U is the identity. It is a control, and no STRING encoding.
+
+    Args:
+        sizes: of the attention that the encoding serves.
+        base: of the frequencies.
+        init_std: standard deviation of the initial entries of S; with 0 the encoding starts as RoPE.
+
+    Raises:
+        ValueError: an odd width of a head.
+    """
+
+    def __init__(self, sizes: Sizes, *, base: float = 100.0, init_std: float = 0.02):
+        super().__init__(sizes)
+        self.rope = RoPE(sizes, base=base)
+        self.generator = DenseGenerator(sizes.layers, sizes.num_heads * sizes.head_dim, init_std)
+
+    def forward(self, positions: Tensor) -> Rotation:
+        """Return the rotation at positions [..., N, C], in patches."""
+        self.check(positions)
+        with torch.autocast(positions.device.type, enabled=False):
+            return WideRotation(self.rope(positions), self.generator.basis(), self.num_heads)
+
+
+ENCODINGS["wide-cayley"] = WideCayley

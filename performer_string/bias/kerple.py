@@ -1,0 +1,73 @@
+"""KERPLE: a bias of the logits by a conditionally positive definite kernel of the distance, for each head.
+
+    o_i = sum_j c(p_i - p_j) A_ij v_j / sum_j c(p_i - p_j) A_ij    with log c(r) = -r1 log(1 + r2 |r|) or -r1 |r|^r2
+
+Source: Chi et al., arXiv:2205.09921, section 4.2, along a sequence; |r| is the Euclidean distance here. For linear
+attention c(p_i - p_j) is block-Toeplitz on a grid, as with a table (Luo et al., arXiv:2106.12566).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from performer_string.bias.table import ToeplitzBias
+from performer_string.utils.dtype import full_precision
+from performer_string.utils.registry import lookup
+
+MAX_POWER = 2.0  # of the distance: above it the kernel is not conditionally positive definite
+
+
+class Kerple(ToeplitzBias):
+    """The bias log c(r) = -r1 log(1 + r2 |r|), or -r1 |r|^r2, with r1 and r2 learned for each head.
+
+    Args:
+        num_heads: H.
+        kernel: `log` for the first form, `power` for the second one.
+        r1: at the start, positive.
+        r2: at the start, positive, per patch; below 2 for `power`.
+        normalised: whether the denominator has c too, as with a bias of the logits.
+
+    Raises:
+        ValueError: an unknown kernel, or an initial value out of its range.
+    """
+
+    def __init__(
+        self, num_heads: int, *, kernel: str = "log", r1: float = 1.0, r2: float = 1.0, normalised: bool = True
+    ):
+        super().__init__(num_heads, normalised)
+        self.form: str = lookup("kernel of kerple", kernel, {"log": "log", "power": "power"})
+        highest = MAX_POWER if self.form == "power" else math.inf
+        if not (0 < r1 < math.inf and 0 < r2 < highest):
+            raise ValueError(f"kerple: r1 has to be positive and r2 between 0 and {highest}, not {r1} and {r2}.")
+        raw_r2 = math.log(r2 / (highest - r2)) if self.form == "power" else math.log(r2)
+        self.raw_r1 = nn.Parameter(torch.full((num_heads,), math.log(r1)))
+        self.raw_r2 = nn.Parameter(torch.full((num_heads,), raw_r2))
+
+    def r1(self) -> Tensor:
+        """Return r1, [H]."""
+        return full_precision(self.raw_r1).exp()
+
+    def r2(self) -> Tensor:
+        """Return r2, [H]."""
+        raw = full_precision(self.raw_r2)
+        return MAX_POWER * raw.sigmoid() if self.form == "power" else raw.exp()
+
+    def learned(self) -> dict[str, Tensor]:
+        """Return `r1` and `r2`, [H] each."""
+        return {"r1": self.r1(), "r2": self.r2()}
+
+    def log_of_offsets(self, offsets: Tensor) -> Tensor:
+        """Return log c(r) of offsets [..., C], [H, ...]."""
+        squares = offsets.square().sum(-1)
+        apart = squares > 0  # at 0 the root has no gradient
+        distance = torch.where(apart, squares, 1.0).sqrt()
+        r1, r2 = (r.view(-1, *[1] * squares.ndim) for r in (self.r1(), self.r2()))
+        logs = -r1 * ((r2 * distance).log1p() if self.form == "log" else distance**r2)
+        return torch.where(apart, logs, 0.0)
+
+    def of_offsets(self, offsets: Tensor) -> Tensor:
+        """Return c(r) of offsets [..., C], [H, ...]."""
+        return self.log_of_offsets(offsets).exp()

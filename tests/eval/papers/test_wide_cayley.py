@@ -1,0 +1,52 @@
+"""The Cayley matrix of the whole width, against the equations of its source."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from eval.papers.wide_cayley import WideCayley
+from performer_string import ViT, ViTConfig, build_encoding
+from performer_string.position.base import Sizes
+
+SIZES = Sizes(head_dim=6, num_heads=2, coord_dim=2, grid=(4, 4), layers=2)
+
+
+def scores(rotation, q, k):
+    return rotation.rotate(q) @ rotation.rotate(k).mT
+
+
+def test_heads_are_rotated_and_multiplied_by_u_side_by_side():
+    encoding, positions = WideCayley(SIZES, init_std=1.0).double(), torch.randn(7, 2, dtype=torch.float64)
+    q = torch.randn(3, 2, 7, 6, dtype=torch.float64)
+    rope = build_encoding("rope", head_dim=6, num_heads=1).double()(positions).matrix()[0]  # [N, d, d]
+    for layer, rotation in enumerate(encoding.by_layer(positions)):
+        s, eye = encoding.generator.skew()[layer], torch.eye(12, dtype=torch.float64)
+        u = (eye - s) @ torch.linalg.inv(eye + s)
+        rotated = torch.einsum("nde,bhne->bnhd", rope, q).reshape(3, 7, 12)  # as before heads are split
+        expected = (rotated @ u.T).reshape(3, 7, 2, 6).transpose(1, 2)
+        assert_close(rotation.rotate(q), expected)
+        assert_close(rotation.unrotate(rotation.rotate(q)), q)
+
+
+@pytest.mark.parametrize("init_std", [0.0, 1.0])
+def test_scores_of_a_head_are_relative_only_without_u(init_std):
+    """The sum over heads is relative with any U, which cancels in it."""
+    encoding, positions = WideCayley(SIZES, init_std=init_std).double(), torch.randn(7, 2, dtype=torch.float64)
+    q, k = torch.randn(2, 1, 2, 7, 6, dtype=torch.float64)
+    before, after = (scores(encoding.by_layer(r)[0], q, k) for r in (positions, positions + 3.37))
+    assert_close(before.sum(1), after.sum(1))
+    change = (before - after).abs().max()
+    assert change > 1e-2 if init_std else change < 1e-12
+
+
+def test_models_train_with_it_in_linear_and_exact_attention():
+    for attention in ("softmax", "linear"):
+        config = ViTConfig(
+            image_size=8, patch_size=4, width=12, depth=2, num_heads=2, num_classes=3, encoding="wide-cayley",
+            attention=attention,
+        )  # fmt: skip
+        model = ViT(config)
+        model(torch.randn(2, 3, 8, 8)).square().sum().backward()
+        assert model.encoding.generator.entries.grad.abs().min() > 0, attention
