@@ -25,7 +25,7 @@ def from_timm(model: nn.Module) -> ViT:
     `load_state_dict(..., strict=False)`.
 
     Scales of residual branches (LayerScale) are multiplied into the projections before them. At other sizes than that
-    of the model, `absolute` interpolates its table linearly, where timm resamples it by bicubic splines.
+    of the model, `absolute` interpolates its table linearly by default, where timm resamples it by bicubic splines.
 
     Args:
         model: from `timm.create_model`. It is left as it is.

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from performer_string.position.base import Encoding, Sizes
 from performer_string.utils.dtype import angle_dtype, full_precision
+from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_positive
 
 
@@ -21,21 +22,23 @@ class NoEncoding(Encoding):
 class Absolute(Encoding):
     """Learned vector for each cell of the training grid.
 
-    Between cells the table is interpolated linearly along each axis, and it is constant outside the grid. The model
-    interpolates the positions of larger grids into it. Source: Dosovitskiy et al., arXiv:2010.11929, section 3.1.
+    Between cells the table is interpolated along each axis, and it is constant outside the grid. The model interpolates
+    the positions of larger grids into it. Source: Dosovitskiy et al., arXiv:2010.11929, section 3.1.
 
     Args:
         sizes: of the attention that the encoding serves, with the training grid.
+        interpolation: `linear`, or `bicubic` for cubic convolution (Keys 1981, a = -0.75) as torch and timm have it.
 
     Raises:
-        ValueError: sizes without the training grid.
+        ValueError: sizes without the training grid, or an unknown interpolation.
     """
 
     additive = True
     extrapolates = False
 
-    def __init__(self, sizes: Sizes):
+    def __init__(self, sizes: Sizes, *, interpolation: str = "linear"):
         super().__init__(sizes)
+        self.interpolation = lookup("interpolation of absolute", interpolation, {"linear": 1, "bicubic": 2})
         if self.grid is None:
             raise ValueError("absolute: needs the training grid, for example grid=(14, 14).")
         self.table = nn.Parameter(torch.randn(*self.grid, sizes.num_heads * sizes.head_dim) * 0.02)
@@ -45,6 +48,8 @@ class Absolute(Encoding):
         assert self.grid is not None
         self.check(positions)
         last = torch.tensor(self.grid, device=positions.device) - 1  # [C]
+        if self.interpolation > 1:
+            return self.cubic(positions, last)
         # Not clamp, whose gradient at the edge depends on the version of torch.
         r = positions.maximum(torch.zeros_like(last).to(positions)).minimum(last.to(positions))  # [..., N, C]
         lower = r.floor().long().minimum((last - 1).clamp(min=0))
@@ -56,6 +61,28 @@ class Absolute(Encoding):
             cell = (lower + offset).minimum(last)
             total = total + weight.to(self.table.dtype) * self.table[tuple(cell.unbind(-1))]  # [..., N, H d]
         return total
+
+    def cubic(self, positions: Tensor, last: Tensor) -> Tensor:
+        """Return the table at positions [..., N, C] by cubic convolution, [..., N, H d]; `last` cells are [C]."""
+        # Beyond the border the four cells are one, however far.
+        r = positions.maximum(torch.full_like(last, -2).to(positions)).minimum((last + 2).to(positions))
+        lower = r.floor().long()
+        t = r - lower  # in [0, 1)
+        weights = torch.stack([cubic_weight(t + 1), cubic_weight(t), cubic_weight(1 - t), cubic_weight(2 - t)])
+        total = self.table.new_zeros(())
+        for corner in itertools.product(range(4), repeat=self.coord_dim):
+            parts = [weights[k, ..., axis] for axis, k in enumerate(corner)]
+            weight = torch.stack(parts, dim=-1).prod(-1, keepdim=True)  # [..., N, 1]
+            cell = (lower + torch.tensor(corner, device=r.device) - 1).maximum(torch.zeros_like(last)).minimum(last)
+            total = total + weight.to(self.table.dtype) * self.table[tuple(cell.unbind(-1))]  # [..., N, H d]
+        return total
+
+
+def cubic_weight(distance: Tensor, a: float = -0.75) -> Tensor:
+    """Return the weight of a cell at a distance of 0 to 2: Keys, IEEE Trans. ASSP 29, 1981, equation 15."""
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    far = ((a * distance - 5 * a) * distance + 8 * a) * distance - 4 * a
+    return torch.where(distance <= 1, near, far)
 
 
 class Sinusoidal(Encoding):

@@ -14,6 +14,7 @@ from performer_string.position import ENCODINGS, Encoding, SeparableEncoding, bu
 
 # A family is tested with its defaults by being listed in ENCODINGS. These are further options worth every test.
 MORE_OPTIONS: dict[str, list[dict[str, Any]]] = {
+    "absolute": [{"interpolation": "bicubic"}],
     "cayley-string": [
         {"frequencies": "axial", "learn_frequencies": False},
         {"init_std": 1.0},

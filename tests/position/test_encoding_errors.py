@@ -29,6 +29,7 @@ CASES = [
     ("cayley-string", {"generator": "random", "fraction": 1.5}, r"in \(0, 1\], not 1.5"),
     ("cayley-string", {"frequencies": "random"}, "frequencies has to be one of"),
     ("absolute", {"grid": 14}, r"one size for each axis, like \(14, 14\), not 14"),
+    ("absolute", {"interpolation": "cubic"}, "interpolation of absolute 'cubic'. Did you mean 'bicubic'"),
     ("absolute", {"grid": None}, "needs the training grid"),
     ("sinusoidal", {"head_dim": 1, "num_heads": 2}, "2 axes need a width of at least 4, not 2"),
     ("liere", {"block_size": 5}, "block_size has to divide the head width 12.*Possible: 2, 3, 4, 6, 12"),

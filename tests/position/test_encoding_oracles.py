@@ -219,6 +219,23 @@ def test_absolute_interpolates_its_table():
     assert_close(x[3], encoding.table[3, 4])  # constant outside the grid
 
 
+def test_absolute_interpolates_by_cubic_convolution_as_torch_does():
+    encoding = make_encoding("absolute", interpolation="bicubic")
+    table = encoding.table.detach()
+    for grid in ((9, 7), (4, 5), (2, 11)):
+        positions = grid_positions(grid, mode="interpolate", train_grid=(4, 5), dtype=torch.float64)
+        image = table.movedim(-1, 0)[None]  # [1, D, 4, 5]
+        expected = torch.nn.functional.interpolate(image, size=grid, mode="bicubic", align_corners=False)[0]
+        with naming(grid):
+            assert_close(encoding.embedding(positions), expected.flatten(1).T)
+    far = torch.tensor([[99.0, -99.0]], dtype=torch.float64)
+    assert_close(encoding.embedding(far)[0], table[3, 0])
+    for coord_dim in (1, 3):
+        other = make_encoding("absolute", coord_dim=coord_dim, interpolation="bicubic")
+        cells = grid_positions((4, 5, 3)[:coord_dim], dtype=torch.float64)
+        assert_close(other.embedding(cells), other.table.flatten(0, -2))
+
+
 def test_sinusoidal_is_its_formula():
     x: Tensor = make_encoding("sinusoidal").embedding(torch.tensor([[2.0, 3.0]], dtype=torch.float64))[0]
     omega = 10000.0 ** (-torch.arange(6, dtype=torch.float64) / 6)
