@@ -14,7 +14,7 @@ STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
 body { font: 16px/1.5 system-ui, sans-serif; margin: 0 auto; padding: 1rem; max-width: 70rem; overflow-wrap: anywhere; }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .85rem; overflow-wrap: normal; }
+table { border-collapse: separate; border-spacing: 0; font-size: .85rem; overflow-wrap: normal; }
 th, td { border-bottom: 1px solid var(--line); padding: .25rem .6rem; text-align: left; white-space: nowrap; }
 .number { text-align: right; font-variant-numeric: tabular-nums; }
 .key { position: sticky; left: 0; background: Canvas; }
@@ -26,7 +26,8 @@ h2 { border-top: 2px solid var(--line); padding-top: 1rem; }
 small, .facts { font-size: .8rem; }
 @media (max-width: 40rem) {
   th, td { white-space: normal; padding: .25rem .35rem; }
-  .key { max-width: 9rem; }
+  .key { min-width: 7rem; max-width: 9rem; overflow-wrap: break-word; }
+  .wide img { max-width: none; width: 40rem; }
 }
 """
 NUMBER = r"[-+]?\d[\d.,]*(e[-+]?\d+)?( \(.*\))?(; [\d.e-]+)?"  # 71.6 (70.7-72.4), or p; p by Holm's correction
@@ -90,7 +91,9 @@ def section(part: Part) -> str:
     tables = "".join(f'<div class="wide">{html_table(block)}</div><br>' for block in blocks)
     lines = "".join(f"<li>{escape(note)}</li>" for note in notes)
     png = base64.b64encode(part.png).decode()
-    figure = f'<p><img alt="{escape(part.title)}" src="data:image/png;base64,{png}"></p>' if png else ""
+    figure = (
+        f'<div class="wide"><img alt="{escape(part.title)}" src="data:image/png;base64,{png}"></div>' if png else ""
+    )
     facts = "<br>".join(escape(fact) for fact in part.facts)
     return (
         f'<section id="{part.anchor}"><h2>{escape(part.title)}</h2>{tables}{figure}<ul>{lines}</ul>'

@@ -32,10 +32,12 @@ def change_at_start(results: Results, group: Group) -> Measured:
     _, image = patch_and_image(config.patch_size, config.image_size)
     generator = torch.Generator().manual_seed(0)
     images = torch.randn(IMAGES, config.in_channels, *image, generator=generator)
-    for folder in group.start_from.finished().values():
+    for seed, folder in group.start_from.finished().items():
         path = folder / CHECKPOINTS / LAST
         trained, _ = results.load(folder, "last", group.start_from.overrides.get("data.root"))
-        child = ImageClassifier(config).eval()
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            child = ImageClassifier(config).eval()
         start_from(path, child)
         before, after = trained.classifier.cpu().vit(images), child.vit(images)
         changes.append(float((after - before).abs().max() / before.std()))

@@ -1,8 +1,8 @@
 """Value maps by name: operations on the values of attention before the sum over keys, after it, or added to it.
 
 Attention is linear in its values, o = A v, for any weights A. A value map is a function of A as an operator, so that
-attention needs no code for it. Gates, group actions and connections are RiemannFormer's (arXiv:2506.07405). Only its
-abstracts and the text beside its released code were available. The forms here are the simplest that fit them.
+attention needs no code for it. Gates, group actions and connections are RiemannFormer's (arXiv:2506.07405). Its text
+was at hand without its formulas. The forms here are the simplest that fit it.
 """
 
 from __future__ import annotations
