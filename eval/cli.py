@@ -131,6 +131,7 @@ EVALUATIONS: dict[str, Entry] = {
     "focusing": Entry(
         "eval.speed.decay", "time, memory and error of attention with a distance decay, by length and sigma"
     ),
+    "steps": Entry("eval.speed.steps", "time of a training step of small models, over that of a plain ViT"),
     "packing": Entry("eval.speed.packing", "time of images of several sizes packed in one batch, over that of padding"),
 }
 PLOT = "plot"

@@ -1,0 +1,118 @@
+"""What does a training step of a small model cost beside that of a plain ViT with torch's fused softmax?
+
+The plain ViT is timm's, of the same sizes, with a learned table of positions. All models are measured in turn, round
+after round. A ratio is the median over the rounds of a model's time over that of the plain ViT in the same round.
+
+Columns: `model`, `parameters (M)`, `ms` (median of the rounds), `images/s`, `to plain`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from eval.argument_types import WithoutRepetitions, positive_int
+from eval.report import Row
+from eval.speed.measure import check_rounds, time_in_turn
+from eval.speed.steps_report import NAMES as NAMES
+from eval.speed.steps_report import plot as plot
+from eval.speed.steps_report import summary as summary
+from eval.statistics import median_ratio
+from performer_string import VARIANTS, ViT, ViTConfig
+from performer_string.utils.registry import lookup
+
+PLAIN = "plain ViT"
+CLASSES = 10
+MODELS: dict[str, dict[str, Any]] = {
+    "softmax": {"attention": "softmax"},
+    "favor+": {"feature_map": "favor+"},
+    "favor+hyperbolic": {"feature_map": "favor+hyperbolic"},
+    "arc-cosine": {"feature_map": "arc-cosine", "order": 4},
+    "polynomial": {"feature_map": "polynomial", "lower": True},
+    "polynomial, narrow": {"feature_map": "polynomial", "lower": True, "qk_dim": 4},
+    "performer-pytorch": {"attention": "performer-pytorch", "feature_map": "favor+"},
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `eval steps`."""
+    once: dict[str, Any] = {"nargs": "+", "action": WithoutRepetitions}
+    parser.add_argument("--models", **once, default=list(MODELS), help=", ".join(MODELS))
+    parser.add_argument("--variant", choices=VARIANTS, default="micro")
+    parser.add_argument("--image-size", type=positive_int, default=32)
+    parser.add_argument("--patch-size", type=positive_int, default=4)
+    parser.add_argument("--features", type=positive_int, default=48, help="random features a head")
+    parser.add_argument("--batch-size", type=positive_int, default=128)
+    parser.add_argument("--rounds", type=int, default=7, help="measurements, after one not counted")
+
+
+def build(name: str, options: argparse.Namespace) -> nn.Module:
+    """Build a model of the command line's sizes.
+
+    Raises:
+        ValueError: timm, whose ViT is the plain one, is not installed.
+    """
+    sizes = VARIANTS[options.variant]
+    if name == PLAIN:
+        try:
+            from timm.models.vision_transformer import VisionTransformer
+        except ImportError as error:
+            raise ValueError(f"the plain ViT is timm's, which is not installed (pip install timm): {error}.") from error
+        timm_sizes = {"embed_dim": sizes["width"], "depth": sizes["depth"], "num_heads": sizes["num_heads"]}
+        shape = {"img_size": options.image_size, "patch_size": options.patch_size, "num_classes": CLASSES}
+        return VisionTransformer(**timm_sizes, **shape, class_token=False, global_pool="avg", fc_norm=False)
+    fields = dict(MODELS[name])
+    feature_options = {option: fields.pop(option) for option in ("order", "lower") if option in fields}
+    if fields.get("feature_map", "polynomial") != "polynomial":
+        feature_options["num_features"] = options.features
+    return ViT(
+        ViTConfig(
+            image_size=options.image_size,
+            patch_size=options.patch_size,
+            variant=options.variant,
+            num_classes=CLASSES,
+            feature_options=feature_options,
+            **fields,
+        )
+    )
+
+
+def step(model: nn.Module, optimiser: torch.optim.Optimizer, images: Tensor, targets: Tensor) -> None:
+    """Take one training step."""
+    optimiser.zero_grad()
+    F.cross_entropy(model(images), targets).backward()
+    optimiser.step()
+
+
+def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Yield a row for each model, the plain one first."""
+    check_rounds(options.rounds)
+    for name in options.models:
+        lookup("model", name, MODELS)
+    torch.manual_seed(0)
+    side, batch = options.image_size, options.batch_size
+    images = torch.randn(batch, 3, side, side, device=device)
+    targets = torch.randint(CLASSES, (batch,), device=device)
+    calls: dict[str, Callable[[], None]] = {}
+    parameters: dict[str, int] = {}
+    for name in [PLAIN, *options.models]:
+        model = build(name, options).to(device).train()
+        parameters[name] = sum(p.numel() for p in model.parameters())
+        calls[name] = partial(step, model, torch.optim.AdamW(model.parameters()), images, targets)
+    times = time_in_turn(calls, options.rounds, device)
+    for name, seconds in times.items():
+        median = statistics.median(seconds)
+        yield {
+            "model": name,
+            "parameters (M)": round(parameters[name] / 1e6, 4),
+            "ms": round(1000 * median, 1),
+            "images/s": round(batch / median),
+            "to plain": round(median_ratio(seconds, times[PLAIN]), 3),
+        }
