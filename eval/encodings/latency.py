@@ -45,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--patch-size", type=positive_int, default=16)
     parser.add_argument("--attention", default="linear")
     parser.add_argument("--features", type=int, default=64, help="random features a head")
+    parser.add_argument("--qk-dim", type=positive_int, help="width of queries and keys; default: that of the heads")
     parser.add_argument("--batch-size", type=positive_int, default=8)
     parser.add_argument("--rounds", type=int, default=7, help="measurements, after one not counted")
 
@@ -112,6 +113,7 @@ def build_models(options: argparse.Namespace, device: torch.device) -> dict[str,
             feature_options={"num_features": options.features},
             encoding=name,
             encoding_options=encoding_options,
+            qk_dim=options.qk_dim,
         )
         try:
             models[title] = TimedModel(config, options.batch_size, device)

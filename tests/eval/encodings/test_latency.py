@@ -21,7 +21,7 @@ def test_ratio_is_to_the_rope_measured_beside_it(monkeypatch):
         return {key: [seconds[key[0], key[2]]] * rounds for key in calls}
 
     monkeypatch.setattr(latency, "time_in_turn", time_in_turn)
-    sizes = {"variant": "micro", "image_size": 8, "patch_size": 4, "features": 8, "batch_size": 1}
+    sizes = {"variant": "micro", "image_size": 8, "patch_size": 4, "features": 8, "batch_size": 1, "qk_dim": 6}
     options = Namespace(encodings=["liere"], attention="linear", rounds=5, **sizes)
     row = list(latency.evaluate(options, torch.device("cpu")))[1]
     assert (row["encoding"], row["step to rope"], row["inference to rope"]) == ("liere", 3.0, 3.0)

@@ -69,6 +69,12 @@ def test_every_encoding_map_and_value_map_of_any_size(name, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("options", [{"feature_map": "polynomial"}, {"attention": "softmax"}], ids=str)
+def test_narrow_queries(options, tmp_path):
+    assert_exported(model(encoding="circulant-string", qk_dim=4, **options), SIZES, tmp_path)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NO_ONNX)
 def test_encodings_that_onnx_lacks_an_operation_for(name, tmp_path):
     built = model(encoding=name, attention="softmax")
