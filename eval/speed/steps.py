@@ -65,11 +65,19 @@ def build(name: str, options: argparse.Namespace) -> nn.Module:
             from timm.models.vision_transformer import VisionTransformer
         except ImportError as error:
             raise ValueError(f"the plain ViT is timm's, which is not installed (pip install timm): {error}.") from error
-        timm_sizes = {"embed_dim": sizes["width"], "depth": sizes["depth"], "num_heads": sizes["num_heads"]}
-        shape = {"img_size": options.image_size, "patch_size": options.patch_size, "num_classes": CLASSES}
+        timm_sizes: dict[str, Any] = {
+            "embed_dim": sizes["width"],
+            "depth": sizes["depth"],
+            "num_heads": sizes["num_heads"],
+        }
+        shape: dict[str, Any] = {
+            "img_size": options.image_size,
+            "patch_size": options.patch_size,
+            "num_classes": CLASSES,
+        }
         return VisionTransformer(**timm_sizes, **shape, class_token=False, global_pool="avg", fc_norm=False)
     fields = dict(MODELS[name])
-    feature_options = {option: fields.pop(option) for option in ("order", "lower") if option in fields}
+    feature_options: dict[str, Any] = {name: fields.pop(name) for name in list(fields) if name in ("order", "lower")}
     if fields.get("feature_map", "polynomial") != "polynomial":
         feature_options["num_features"] = options.features
     return ViT(
