@@ -210,7 +210,8 @@ def test_widths_that_are_not_finite_are_an_error():
 
 def test_bf16_module_rounds_its_parameters_and_nothing_else():
     for name in LOCALITIES:
-        low = build_locality(name, num_heads=3, **({"grid": (5, 6)} if name == "table" else {"sigma": 3.3}))
+        options = {"table": {"grid": (5, 6)}, "kerple": {}}.get(name, {"sigma": 3.3})
+        low = build_locality(name, num_heads=3, **options)
         with torch.no_grad():
             for parameter in low.parameters():
                 parameter += torch.randn_like(parameter)

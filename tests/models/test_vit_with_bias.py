@@ -109,7 +109,7 @@ def test_normalised_locality_is_a_bias_of_the_logits(attention):
             for probe, (values, out) in zip(inspect_attention(model, IMAGES), calls, strict=True):
                 weights = probe.effective_weights()
                 torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[..., 0]))
-                assert (weights - probe.weights()).abs().max() > 0.01
+                assert (weights - probe.weights()).abs().max() > (0.001 if name == "kerple" else 0.01)
                 torch.testing.assert_close(reference.attend(weights, values), out, rtol=1e-4, atol=1e-5)
 
 
