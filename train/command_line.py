@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import sys
+import traceback
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -57,6 +58,34 @@ def user_message(error: Exception) -> str | None:
     return re.split(RAISED, message)[-1]  # a process that loads images puts its traceback before it
 
 
+# Of torch, and of Python's multiprocessing, where a process that loads images ended or shared memory is short.
+LOST_WORKER = ("DataLoader worker (pid", "unable to open shared memory", "received 0 items of ancdata", "/dev/shm")
+
+
+def machine_message(error: Exception) -> str | None:
+    """Return what to say where the machine ended a process that loads images, or allows no more files; else None."""
+    message, number = str(error).strip(), getattr(error, "errno", None)
+    if number in (errno.EMFILE, errno.ENFILE) or "Too many open files" in message:
+        return (
+            f"too many open files ({message.splitlines()[0]}): raise their number by `ulimit -n 4096` in this shell, "
+            f"or take fewer processes that load images (--data.workers, --workers)."
+        )
+    lost = isinstance(error, RuntimeError) and any(sign in message for sign in LOST_WORKER)
+    if lost or (isinstance(error, EOFError | ConnectionError) and from_multiprocessing(error)):
+        return (
+            "a process that loads images was lost: it was killed, most often as memory or /dev/shm ran out. Take fewer "
+            "of them or smaller batches (--data.workers, --data.batch_size), or `docker run --shm-size 8g`. A training "
+            f"goes on from its last checkpoint by `resume`. ({message.splitlines()[0] if message else 'end of file'})"
+        )
+    return None
+
+
+def from_multiprocessing(error: Exception) -> bool:
+    """Return whether an error comes from a connection to a process that loads images."""
+    files = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    return any(Path(file).parent.name == "multiprocessing" for file in files)
+
+
 @contextmanager
 def naming_imports() -> Iterator[None]:
     """Add to the error for an unknown name that a name of the user's module needs `--imports`."""
@@ -80,7 +109,7 @@ def one_message(explain: Callable[[Exception], str | None] = user_message) -> It
     try:
         yield
     except Exception as error:
-        message = explain(error)
+        message = machine_message(error) or explain(error)
         if message is None:
             raise
         sys.stderr.write(f"error: {message}\n")

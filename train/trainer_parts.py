@@ -12,7 +12,7 @@ from train import slurm
 from train.callbacks.accumulation import KeepAccumulation, LastWindow
 from train.callbacks.checkpoints import LastCheckpoint, MovableCheckpoint, StepSeed, WholeEpochs
 from train.callbacks.checks import CheckData, LockRun, ShowTraceback
-from train.callbacks.compatibility import check_callbacks, check_strategy
+from train.callbacks.compatibility import DropEarlyDecisions, check_callbacks, check_strategy
 from train.callbacks.figures import ModelFigures
 from train.callbacks.metrics import GradientNorm, LearningRate, Throughput
 from train.callbacks.progress import progress_bar
@@ -62,7 +62,7 @@ def training_callbacks(
     check_callbacks(own, config.ema)
     check_strategy(asked["strategy"])
     callbacks = [LockRun(run), ShowTraceback(), ValidateAtEnd(), LastWindow(), GradientNorm()]
-    callbacks += [LearningRate(), Throughput()]
+    callbacks += [LearningRate(), Throughput(), DropEarlyDecisions()]
     if config.figures_every and config.trainer.strategy != NAME:
         callbacks += [ModelFigures(config.figures_every)]
     callbacks += [EMAWeightAveraging(decay=config.ema, use_buffers=False)] if config.ema else []

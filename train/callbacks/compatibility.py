@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import lightning as L
 from lightning.pytorch import callbacks as lightning_callbacks
 from lightning.pytorch.callbacks import Callback, WeightAveraging
 
@@ -37,3 +38,14 @@ def check_strategy(strategy: Any) -> None:
             f"--trainer.strategy {strategy} starts processes from copies of this one, which hold its locks and files: "
             f"take ddp, or start the processes with torchrun."
         )
+
+
+class DropEarlyDecisions(Callback):
+    """Drop a decision to stop before `min_epochs` or `min_steps`, where Lightning trains on.
+
+    It would keep it until then, whatever comes in between, and forget it in a run that is resumed. `EarlyStopping`
+    decides anew after each validation.
+    """
+
+    def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
+        trainer.should_stop = False  # or there would be no further batch

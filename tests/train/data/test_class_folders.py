@@ -76,3 +76,4 @@ def test_an_image_in_two_classes(root, link, target):
 
 def test_code_that_takes_them_from_where_they_were(root):
     assert len(sources.ClassFolders(root)) == 4
+    assert sources.open_image(str(root / "a" / "0.png")).mode == "RGB"

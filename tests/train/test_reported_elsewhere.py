@@ -1,0 +1,150 @@
+"""Kinds of faults that people report of other trainers, each tried here on a whole training."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+import torch
+
+from tests.helpers.runs import KilledError, fit
+from tests.helpers.training import REPOSITORY, last
+from train import cli
+from train.callbacks.checkpoints import StepSeed
+from train.checkpoint import read_checkpoint
+from train.command_line import machine_message
+from train.module import ImageClassifier
+
+pytestmark = pytest.mark.slow
+
+
+def assert_same_end(one, two) -> None:
+    a, b = read_checkpoint(last(one)), read_checkpoint(last(two))
+    assert a["global_step"] == b["global_step"]
+    assert all(torch.equal(value, b["state_dict"][key]) for key, value in a["state_dict"].items())
+
+
+def kill_at(monkeypatch, step: int) -> None:
+    """Kill a run before this step."""
+    begin = StepSeed.on_train_batch_start
+
+    def die(self, trainer, *others):
+        if trainer.global_step == step:
+            raise KilledError
+        begin(self, trainer, *others)
+
+    monkeypatch.setattr(StepSeed, "on_train_batch_start", die)
+
+
+@pytest.mark.parametrize(
+    ("options", "resumed"),
+    [
+        (["--trainer.limit_train_batches", "5"], []),
+        (["--trainer.limit_train_batches", "0.5"], []),
+        (["--trainer.reload_dataloaders_every_n_epochs", "1"], []),
+        (["--data.workers", "0"], ["--data.workers", "2"]),
+    ],
+    ids=lambda options: " ".join(options).replace("--", ""),
+)
+def test_a_killed_run_is_the_same_run(config, tmp_path, monkeypatch, options, resumed):
+    """lightning 21492: a loader that is made anew each epoch was not where the run was; 2798: parts of epochs."""
+    common = ["--trainer.max_epochs", "2", "--trainer.logger", "false", *options]
+    fit(config, tmp_path / "whole", *common)
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        kill_at(patch, 8)
+        with pytest.raises(KilledError):
+            fit(config, run, *common)
+    cli.run(["resume", str(run), *resumed])
+    assert_same_end(tmp_path / "whole", run)
+
+
+def test_early_stopping_below_min_epochs(config, tmp_path, monkeypatch):
+    """lightning 19966: a decision to stop that came too early was kept for later, but not by a resumed run."""
+
+    def validation(self, batch, index, dataloader_idx=0):  # worse twice, and then better each time
+        self.log("val/accuracy", [0.5, 0.4, 0.3, 0.6, 0.7, 0.8][self.current_epoch], add_dataloader_idx=False)
+
+    monkeypatch.setattr(ImageClassifier, "validation_step", validation)
+    stopping = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=val/accuracy"]
+    stopping += ["--trainer.callbacks.mode=max", "--trainer.callbacks.patience=2", "--data.resolutions", "[]"]
+    common = ["--trainer.min_epochs", "4", "--trainer.max_epochs", "6", "--trainer.logger", "false", *stopping]
+    fit(config, tmp_path / "whole", *common)
+    run = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        kill_at(patch, 35)
+        with pytest.raises(KilledError):
+            fit(config, run, *common)
+    cli.run(["resume", str(run)])
+    assert read_checkpoint(last(run))["global_step"] == 60
+    assert_same_end(tmp_path / "whole", run)
+
+
+def test_a_folder_of_a_hard_name(config, tmp_path):
+    run = tmp_path / "a b" / "{c} %d=é#1"
+    fit(config, run, "--trainer.max_epochs", "1")
+    cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
+    assert read_checkpoint(last(run))["global_step"] == 20
+
+
+def test_half_precision_on_a_cpu_is_said_to_be_bfloat16(config, tmp_path):
+    """Without a scaler of the loss float16 would lose small gradients."""
+    with pytest.warns(UserWarning, match="Using `precision='bf16-mixed'` instead"):
+        fit(config, tmp_path / "run", "--trainer.precision", "16-mixed", "--trainer.max_epochs", "1")
+
+
+def start(config, run, *more, limit: str = "true") -> subprocess.Popen:
+    command = f"{limit}; exec '{sys.executable}' -m train fit --config '{config}' --run_dir '{run}' {' '.join(more)}"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    return subprocess.Popen(["bash", "-c", command], cwd=REPOSITORY, start_new_session=True, **pipes)
+
+
+def test_a_killed_worker_is_one_message(config, tmp_path):
+    """pytorch 5040: the kernel ends a process that loads images, where memory or shared memory is short."""
+    run = tmp_path / "run"
+    job = start(config, run, "--trainer.max_epochs", "100", "--data.workers", "1")
+    while not last(run).exists():
+        assert job.poll() is None, job.communicate()[0]
+        time.sleep(0.02)
+    for worker in psutil.Process(job.pid).children():
+        worker.send_signal(signal.SIGKILL)
+    output, _ = job.communicate(timeout=60)
+    assert job.returncode == 2
+    assert "error: a process that loads images was lost: it was killed" in output
+    assert "Traceback" not in output
+    assert read_checkpoint(last(run))["global_step"] > 0
+
+
+def test_too_few_open_files(config, tmp_path):
+    """pytorch 11201 and 34768: a limit of open files ended in errors of other names."""
+    job = start(config, tmp_path / "run", "--data.workers", "2", "--trainer.max_epochs", "1", limit="ulimit -n 24")
+    output, _ = job.communicate(timeout=100)
+    assert job.returncode == 2
+    assert "error: too many open files" in output
+    assert "ulimit -n 4096" in output
+    assert "Traceback" not in output.partition("error: ")[0]  # torch writes one as its half-made loader is deleted
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that"), "was lost"),
+        (RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"), "was lost"),
+        (RuntimeError("unable to open shared memory object </torch_7> in read-write mode"), "was lost"),
+        (RuntimeError("unable to mmap 8 bytes from file: Too many open files (24)"), "ulimit -n 4096"),
+        (OSError(errno.EMFILE, "Too many open files"), "ulimit -n 4096"),
+    ],
+)
+def test_messages_of_a_machine_that_is_too_small(error, message):
+    assert message in machine_message(error)
+
+
+def test_other_errors_are_not_those_of_the_machine():
+    of_an_image = RuntimeError("Caught RuntimeError in DataLoader worker process 0.\nRuntimeError: of a transform")
+    for error in (RuntimeError("shapes differ"), of_an_image, EOFError("of a file"), OSError(errno.EIO, "a disk")):
+        assert machine_message(error) is None
