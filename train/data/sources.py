@@ -13,7 +13,6 @@ from torchvision import datasets
 from torchvision.datasets import VisionDataset
 
 from performer_string.images.normalisation import NORMALISATION
-from performer_string.images.reading import open_image as open_image
 from train.data.class_folders import ClassFolders as ClassFolders
 from train.data.class_folders import image_folder
 from train.data.hub import hub_images, webdataset_images
