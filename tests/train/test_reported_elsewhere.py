@@ -52,7 +52,7 @@ def kill_at(monkeypatch, step: int) -> None:
     ids=lambda options: " ".join(options).replace("--", ""),
 )
 def test_a_killed_run_is_the_same_run(config, tmp_path, monkeypatch, options, resumed):
-    """lightning 21492: a loader that is made anew each epoch was not where the run was; 2798: parts of epochs."""
+    """lightning 21492: a loader that is made anew each epoch was not where the run was. Parts of epochs too."""
     common = ["--trainer.max_epochs", "2", "--trainer.logger", "false", *options]
     fit(config, tmp_path / "whole", *common)
     run = tmp_path / "run"
