@@ -12,7 +12,7 @@ from torch import Tensor
 from eval.attention.estimator import attention_statistics, evaluate, plot, summary, total_variation
 from eval.cli import choose_device, main, parse_arguments
 from performer_string import grid_positions
-from performer_string.layers.backends import build_attention
+from performer_string.layers.backends import AttentionBackend, build_attention
 from tests.helpers.checkpoints import CONFIG, read, save
 from tests.helpers.large_weights import MODELS
 from train.inspection import AttentionInputs
@@ -23,7 +23,7 @@ POSITIONS = grid_positions((3, 4))
 def statistics_of(weights: Tensor, blank: Tensor | None = None) -> dict[str, Tensor]:
     """Return statistics of an attention that has these weights [P + N, P + N] in every image and head."""
 
-    class Fixed(torch.nn.Module):
+    class Fixed(AttentionBackend):
         def weights(self, q, k, rotation=None, key_bias=None):
             return weights[-12:].expand(2, 3, 12, -1)
 

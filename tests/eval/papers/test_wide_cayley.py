@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch.testing import assert_close
 
 from eval.papers.wide_cayley import WideCayley
-from performer_string import ViT, ViTConfig, build_encoding
+from performer_string import ENCODINGS, ViT, ViTConfig, build_encoding
 from performer_string.position.base import Sizes
 
+NAME = "wide-cayley"
+ENCODINGS.pop(NAME, None)  # importing the module adds it, and the tests of all encodings are collected after this one
+sys.modules.pop("eval.papers.wide_cayley", None)
+
 SIZES = Sizes(head_dim=6, num_heads=2, coord_dim=2, grid=(4, 4), layers=2)
+
+
+@pytest.fixture(autouse=True)
+def added(monkeypatch):
+    monkeypatch.setitem(ENCODINGS, NAME, WideCayley)
 
 
 def scores(rotation, q, k):
