@@ -76,12 +76,16 @@ class AttentionBackend(nn.Module):
         return self.attend(q, k, v, AttentionContext(**context))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
-        """Return the outputs of attention. A backend implements this method and `weights`."""
+        """Return the outputs of attention; every backend implements this method."""
         raise NotImplementedError
 
     def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
-        """Return the implied attention matrix, dense and before any locality, for study: [B, H, N, N]."""
-        raise NotImplementedError
+        """Return the implied attention matrix, dense and before any locality, for study: [B, H, N, N].
+
+        Without a definition of its own it is the output for the identity matrix as values.
+        """
+        eye = torch.eye(k.shape[-2], device=k.device, dtype=k.dtype).expand(*k.shape[:2], -1, -1)
+        return self(q, k, eye, rotation=rotation, key_bias=key_bias)
 
     @property
     def has_random_features(self) -> bool:
@@ -142,13 +146,10 @@ class RotatedFeaturesBackend(LinearBackend):
     rotates_features = True
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
-        if context.locality is not None:
-            raise ValueError(f'attention "{ROTATED_FEATURES}" has no locality; use "linear" or "softmax".')
+        check_capable(ROTATED_FEATURES, locality=context.locality is not None)
         return attend_rotated_features(q, k, v, self.phi, context.rotation, context.layout, context.key_bias)
 
-    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
-        eye = torch.eye(k.shape[-2], device=k.device, dtype=k.dtype).expand(*k.shape[:2], -1, -1)
-        return self(q, k, eye, rotation=rotation, key_bias=key_bias)
+    weights = AttentionBackend.weights  # the features of LinearBackend are without the rotation
 
 
 class PerformerPytorchBackend(AttentionBackend):
@@ -189,15 +190,9 @@ class PerformerPytorchBackend(AttentionBackend):
             raise ValueError('attention "performer-pytorch" has no packed sequences; use "linear" or "softmax".')
         if context.key_bias is not None:
             raise ValueError('attention "performer-pytorch" has no key bias; use "linear" or "softmax".')
-        if context.locality is not None:
-            raise ValueError('attention "performer-pytorch" has no locality; use "linear" or "softmax".')
+        check_capable("performer-pytorch", locality=context.locality is not None)
         q, k = rotate_pair(q, k, context.rotation)
         return cast(Tensor, self.fast(q, k, v))
-
-    def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
-        # The package shows no features. Its attention to the columns of the identity matrix is its matrix.
-        eye = torch.eye(k.shape[-2], device=k.device, dtype=k.dtype).expand(*k.shape[:2], -1, -1)
-        return self(q, k, eye, rotation=rotation, key_bias=key_bias)
 
     @property
     def has_random_features(self) -> bool:
