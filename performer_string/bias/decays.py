@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from performer_string.bias.base import RelativeBias, Split
+from performer_string.bias.widths import bounded_width, raw_width
 from performer_string.utils.dtype import full_precision
 
 # Radius of a window over a Gaussian, in standard deviations: what lies outside is below 0.1 % of the sum.
@@ -61,10 +62,8 @@ class DistanceDecay(RelativeBias):
         normalised: bool = False,
     ):
         super().__init__(num_heads, normalised)
-        self.low, self.high = sigma_bounds
-        if not 0 < self.low < sigma < self.high < math.inf:
-            bounds = f"0 < {self.low} < sigma < {self.high}"
-            raise ValueError(f"sigma has to lie within finite bounds, {bounds}, not {sigma}.")
+        self.sigma_bounds = sigma_bounds
+        raw_sigma = raw_width(sigma, sigma_bounds)
         if not 0 < amplitude < max_amplitude < math.inf:
             raise ValueError(
                 f"amplitude has to lie between 0 and max_amplitude={max_amplitude}, not {amplitude}; both finite."
@@ -72,14 +71,13 @@ class DistanceDecay(RelativeBias):
         if normalised and (amplitude, max_amplitude) != (1.0, 2.0):
             raise ValueError("a normalised decay has no amplitude, which would cancel: leave out its options.")
         self.max_amplitude = max_amplitude
-        exponent = torch.tensor(math.log(sigma / self.low) / math.log(self.high / self.low))
-        self.raw_sigma = nn.Parameter(exponent.logit().repeat(num_heads))
+        self.raw_sigma = nn.Parameter(raw_sigma.repeat(num_heads))
         raw_amplitude = torch.tensor(amplitude / max_amplitude).logit().repeat(num_heads)
         self.raw_amplitude = None if normalised else nn.Parameter(raw_amplitude)
 
     def sigma(self) -> Tensor:
         """Return sigma in patches, [H]."""
-        return self.low * (self.high / self.low) ** full_precision(self.raw_sigma).sigmoid()
+        return bounded_width(self.raw_sigma, self.sigma_bounds)
 
     def log_amplitude(self) -> Tensor:
         """Return the logarithm of the amplitude, [H], which is finite where the amplitude underflows."""

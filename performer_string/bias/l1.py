@@ -10,14 +10,13 @@ may have another width on each side, or one side alone. A head then sees a quadr
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
 from performer_string.bias.base import RelativeBias
-from performer_string.utils.dtype import full_precision
+from performer_string.bias.widths import bounded_width, raw_width
 
 
 class L1Decay(RelativeBias):
@@ -53,19 +52,15 @@ class L1Decay(RelativeBias):
     ):
         super().__init__(num_heads, normalised)
         self.axes = 2 if grid is None else len(grid)
-        self.low, self.high = sigma_bounds
-        if not 0 < self.low < sigma < self.high < math.inf:
-            bounds = f"0 < {self.low} < sigma < {self.high}"
-            raise ValueError(f"sigma has to lie within finite bounds, {bounds}, not {sigma}.")
+        self.sigma_bounds = sigma_bounds
+        raw_sigma = raw_width(sigma, sigma_bounds)
         self.signs = signs_of(sides, num_heads, self.axes)
-        exponent = torch.tensor(math.log(sigma / self.low) / math.log(self.high / self.low))
         widths = 2 if sides == "each" else 1
-        self.raw_sigma = nn.Parameter(exponent.logit().repeat(num_heads, self.axes, widths))
+        self.raw_sigma = nn.Parameter(raw_sigma.repeat(num_heads, self.axes, widths))
 
     def sigma(self) -> Tensor:
         """Return sigma in patches, for keys of lower and of higher coordinates: [H, C, 2]."""
-        sigma = self.low * (self.high / self.low) ** full_precision(self.raw_sigma).sigmoid()
-        return sigma.expand(-1, -1, 2)
+        return bounded_width(self.raw_sigma, self.sigma_bounds).expand(-1, -1, 2)
 
     def rates(self) -> Tensor:
         """Return 1 / sigma, and infinity for sides that are not seen: [H, C, 2]."""

@@ -1,0 +1,33 @@
+"""Widths of decays, learned within bounds: sigma = low (high / low)^s with s in (0, 1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from performer_string.utils.dtype import full_precision
+
+
+def raw_width(sigma: float, bounds: Sequence[float]) -> Tensor:
+    """Return the logit of s for a width, a scalar.
+
+    Args:
+        sigma: the width, in patches.
+        bounds: low and high, in patches.
+
+    Raises:
+        ValueError: a width out of its bounds, or infinite bounds.
+    """
+    low, high = bounds
+    if not 0 < low < sigma < high < math.inf:
+        raise ValueError(f"sigma has to lie within finite bounds, 0 < {low} < sigma < {high}, not {sigma}.")
+    return torch.tensor(math.log(sigma / low) / math.log(high / low)).logit()
+
+
+def bounded_width(raw: Tensor, bounds: Sequence[float]) -> Tensor:
+    """Return the width of a logit of s, in patches and at least in float32; the inverse of `raw_width`."""
+    low, high = bounds
+    return low * (high / low) ** full_precision(raw).sigmoid()
