@@ -38,7 +38,9 @@ class Absolute(Encoding):
 
     def __init__(self, sizes: Sizes, *, interpolation: str = "linear"):
         super().__init__(sizes)
-        self.interpolation = lookup("interpolation of absolute", interpolation, {"linear": 1, "bicubic": 2})
+        self.cells_on = lookup(
+            "interpolation of absolute", interpolation, {"linear": linear_cells, "bicubic": cubic_cells}
+        )
         if self.grid is None:
             raise ValueError("absolute: needs the training grid, for example grid=(14, 14).")
         self.table = nn.Parameter(torch.randn(*self.grid, sizes.num_heads * sizes.head_dim) * 0.02)
@@ -47,35 +49,46 @@ class Absolute(Encoding):
         """Return the interpolated table at positions [..., N, C], in cells of the training grid: [..., N, H d]."""
         assert self.grid is not None
         self.check(positions)
-        last = torch.tensor(self.grid, device=positions.device) - 1  # [C]
-        if self.interpolation > 1:
-            return self.cubic(positions, last)
-        # Not clamp, whose gradient at the edge depends on the version of torch.
-        r = positions.maximum(torch.zeros_like(last).to(positions)).minimum(last.to(positions))  # [..., N, C]
-        lower = r.floor().long().minimum((last - 1).clamp(min=0))
-        fraction = r - lower  # in [0, 1]
+        axes = [self.cells_on(r, size) for r, size in zip(positions.unbind(-1), self.grid, strict=True)]
         total = self.table.new_zeros(())
-        for corner in itertools.product((0, 1), repeat=self.coord_dim):
-            offset = torch.tensor(corner, device=positions.device)
-            weight = torch.where(offset.bool(), fraction, 1 - fraction).prod(-1, keepdim=True)  # [..., N, 1]
-            cell = (lower + offset).minimum(last)
-            total = total + weight.to(self.table.dtype) * self.table[tuple(cell.unbind(-1))]  # [..., N, H d]
+        for corner in itertools.product(*axes):
+            cells, weights = zip(*corner, strict=True)
+            weight = torch.stack(weights, dim=-1).prod(-1, keepdim=True)  # [..., N, 1]
+            total = total + weight.to(self.table.dtype) * self.table[cells]  # [..., N, H d]
         return total
 
-    def cubic(self, positions: Tensor, last: Tensor) -> Tensor:
-        """Return the table at positions [..., N, C] by cubic convolution, [..., N, H d]; `last` cells are [C]."""
-        # Beyond the border the four cells are one, however far.
-        r = positions.maximum(torch.full_like(last, -2).to(positions)).minimum((last + 2).to(positions))
-        lower = r.floor().long()
-        t = r - lower  # in [0, 1)
-        weights = torch.stack([cubic_weight(t + 1), cubic_weight(t), cubic_weight(1 - t), cubic_weight(2 - t)])
-        total = self.table.new_zeros(())
-        for corner in itertools.product(range(4), repeat=self.coord_dim):
-            parts = [weights[k, ..., axis] for axis, k in enumerate(corner)]
-            weight = torch.stack(parts, dim=-1).prod(-1, keepdim=True)  # [..., N, 1]
-            cell = (lower + torch.tensor(corner, device=r.device) - 1).maximum(torch.zeros_like(last)).minimum(last)
-            total = total + weight.to(self.table.dtype) * self.table[tuple(cell.unbind(-1))]  # [..., N, H d]
-        return total
+
+def clipped(positions: Tensor, low: int, high: int) -> Tensor:
+    """Return positions within [low, high]. The gradient of clamp at its ends depends on the version of torch."""
+    return positions.maximum(positions.new_tensor(low)).minimum(positions.new_tensor(high))
+
+
+def linear_cells(positions: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
+    """Return the cells on both sides of positions along one axis, and their weights, which sum to 1.
+
+    Args:
+        positions: in cells, [..., N].
+        size: cells of the axis.
+
+    Returns:
+        Two pairs of indices and weights, [..., N] each.
+    """
+    r = clipped(positions, 0, size - 1)
+    lower = r.floor().long().clamp(max=max(0, size - 2))
+    fraction = r - lower  # in [0, 1]
+    return [(lower, 1 - fraction), ((lower + 1).clamp(max=size - 1), fraction)]
+
+
+def cubic_cells(positions: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
+    """Return the four cells around positions along one axis, and their weights by cubic convolution.
+
+    Arguments and results are those of `linear_cells`, with four pairs.
+    """
+    r = clipped(positions, -2, size + 1)  # beyond the border the four cells are one, however far
+    lower = r.floor().long()
+    t = r - lower  # in [0, 1)
+    weights = [cubic_weight(t + 1), cubic_weight(t), cubic_weight(1 - t), cubic_weight(2 - t)]
+    return [((lower + k - 1).clamp(0, size - 1), weight) for k, weight in enumerate(weights)]
 
 
 def cubic_weight(distance: Tensor, a: float = -0.75) -> Tensor:
