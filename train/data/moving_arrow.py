@@ -19,16 +19,15 @@ import torch
 from torch import Tensor
 
 from performer_string.utils.files import write_aside
-from performer_string.utils.validation import check_types
 from train.command_line import one_message
-from train.data.arrow import ArrowTask
+from train.data.arrow import ArrowTask, Distance
 from train.data.generated import GeneratedDataset
 from train.data.sizes import Size
 
 
 @dataclass
-class MovingArrowTask:
-    """A version of the task.
+class MovingArrowTask(ArrowTask):
+    """A version of the task, whose cells are those of the arrow task.
 
     Attributes:
         arrows: how many arrows, the one that counts included.
@@ -38,22 +37,15 @@ class MovingArrowTask:
     """
 
     name: ClassVar[str] = "moving_arrow"
-    classes: ClassVar[tuple[str, ...]] = ArrowTask.classes
-    in_channels: ClassVar[int] = 1
     axes: ClassVar[int] = 3
-    fixed_scale: ClassVar[str] = "cells are one patch each"
-    head: ClassVar[str] = "class"
+    distance: ClassVar[Distance] = "adjacent"  # type: ignore[misc]  # no option here
 
-    arrows: int = 8
-    letters: str = "ABCDE"
-    cell: int = 12
     hold: int = 2
 
     def __post_init__(self) -> None:
-        check_types(self)
+        super().__post_init__()
         if self.hold < 1:
             raise ValueError(f"hold is the number of frames of a step, 1 or more, not {self.hold}.")
-        self._still = ArrowTask(self.arrows, self.letters, self.cell)
 
     def check_size(self, size: Any) -> None:
         """Raise a ValueError where there are no videos of a size."""
@@ -63,13 +55,13 @@ class MovingArrowTask:
                 f"videos of the moving-arrow task are frames x side x side with a multiple of hold={self.hold} frames, "
                 f"like {4 * self.hold}x{6 * self.cell}x{6 * self.cell}, not {size}."
             )
-        self._still.check_size(size.width)
+        super().check_size(size.width)
 
     def example(self, size: Any, seed: int) -> tuple[Tensor, int]:
         """Return a video, uint8 [1, frames, height, width], and its class."""
-        rng, still = np.random.default_rng(seed), self._still
-        cells, steps = still.cells(size[-1]), size[0] // self.hold
-        placed = still.place(cells, rng)
+        rng = np.random.default_rng(seed)
+        cells, steps = self.cells(size[-1]), size[0] // self.hold
+        placed = self.place(cells, rng)
         free = sorted(
             {(row, column) for row in range(cells) for column in range(cells)} - {cell for cell, *_ in placed}
         )
@@ -80,16 +72,12 @@ class MovingArrowTask:
         for step in range(steps):
             for index, turn in zip(arrows, turns[step], strict=True):
                 placed[index] = (placed[index][0], "arrow", int(turn))
-            frame = still.paint(placed, cells)
+            frame = self.paint(placed, cells)
             if step == marked:
                 top, left = mark[0] * self.cell, mark[1] * self.cell
                 frame[top + 2 : top + self.cell - 2, left + 2 : left + self.cell - 2] = 255
             frames += [frame] * self.hold
         return torch.from_numpy(np.stack(frames))[None], int(turns[marked, 0])
-
-    def majority_accuracy(self) -> float:
-        """Return the exact accuracy of "the most frequent direction of the marked step"."""
-        return self._still.majority_accuracy()
 
 
 def draw_videos(task: MovingArrowTask, size: Size, path: Path, count: int = 3) -> None:
