@@ -91,21 +91,11 @@ class Transformed(Dataset[tuple[Tensor, int]]):
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         number = int(self.indices[index])
         try:
-            item = self.dataset[number]
+            image, label = self._read(number)
         except OSError as error:
             raise UnreadableImageError(
                 f"{printable(name_of(self.dataset, number))} cannot be read ({error}). Repair it, or take it away."
             ) from error
-        if not isinstance(item, tuple | list) or len(item) != 2:
-            raise ValueError(f"item {number} of the data has to be a pair (image, class), not a {type(item).__name__}.")
-        try:
-            image, label = self.transform(item[0]), int(item[1])
-        except OSError as error:  # of a video, whose frames are decoded by the transform
-            raise UnreadableImageError(
-                f"{printable(name_of(self.dataset, number))} cannot be read ({error}). Repair it, or take it away."
-            ) from error
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"item {number} of the data is no image with the number of its class: {error}") from error
         if image.dtype != torch.uint8 or image.ndim not in (3, 4) or len(image) != self.channels:
             raise ValueError(
                 f"image {number} of the data is {image.dtype} of shape {list(image.shape)}: it has to be a PIL image "
@@ -115,3 +105,12 @@ class Transformed(Dataset[tuple[Tensor, int]]):
         if not 0 <= label < self.classes:
             raise ValueError(f"image {number} of the data is of class {label}: {self.classes} are numbered from 0.")
         return image, label
+
+    def _read(self, number: int) -> tuple[Tensor, int]:
+        item = self.dataset[number]
+        if not isinstance(item, tuple | list) or len(item) != 2:
+            raise ValueError(f"item {number} of the data has to be a pair (image, class), not a {type(item).__name__}.")
+        try:
+            return self.transform(item[0]), int(item[1])  # the transform decodes the frames of a video
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"item {number} of the data is no image with the number of its class: {error}") from error
