@@ -43,7 +43,7 @@ class Video:
 
     @classmethod
     def open(cls, path: str) -> Video:
-        """Return a video, whose frames are counted without decoding them.
+        """Return a video, whose frames are counted by its container or its packets, without decoding them.
 
         Raises:
             OSError: no file, or none with a picture.
@@ -54,7 +54,8 @@ class Video:
                 if not container.streams.video:
                     raise OSError("it has no picture")
                 stream = container.streams.video[0]
-                frames = sum(packet.size > 0 for packet in container.demux(stream))
+                # Some containers do not say how many frames they hold.
+                frames = stream.frames or sum(packet.size > 0 for packet in container.demux(stream))
         except av.error.FFmpegError as error:
             raise OSError(f"{error}") from error
         if not frames:
