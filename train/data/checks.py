@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from torch import Tensor
+
 from train.data.generated import GeneratedTask
 from train.data.memory import BATCHED
 from train.data.sizes import Size
@@ -23,6 +25,8 @@ class DataOptions(Protocol):
     train_fraction: float
     val_fraction: float
     test_fraction: float
+
+    in_channels: int
 
     def sizes(self) -> list[Size]:
         """Return the sizes to train, validate and test at."""
@@ -71,3 +75,13 @@ def check_sizes(data: DataOptions) -> None:
     for size in data.sizes():
         if len(size) != axes:
             raise ValueError(f"sizes of {data.source} are {wanted}, not {size}.")
+
+
+def check_normalisation(data: DataOptions, mean: Tensor, std: Tensor) -> None:
+    """Raise a ValueError for means and standard deviations of another number than channels, or out of range."""
+    within = ((mean >= 0) & (mean <= 1)).all() and ((std > 0) & (std <= 1)).all()
+    if not len(mean) == len(std) == data.in_channels or not within:
+        raise ValueError(
+            f"mean and std have to be {data.in_channels} numbers each, of images in [0, 1] and not in 0 to 255, "
+            f"std above 0, not {mean.tolist()} and {std.tolist()}."
+        )

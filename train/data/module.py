@@ -20,7 +20,7 @@ from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
 from train.data.arrow import ArrowTask
 from train.data.cells import CellsTask
-from train.data.checks import check_augmentations, check_shares, check_sizes
+from train.data.checks import check_augmentations, check_normalisation, check_shares, check_sizes
 from train.data.generated import GeneratedDataset, GeneratedTask
 from train.data.images import AUGMENTATIONS, Transformed, share_of_each_class
 from train.data.loaders import Loaders
@@ -114,12 +114,7 @@ class ImageData(Loaders):
         self.in_channels, self.num_classes, mean, std = self._numbers()
         self.head = "class" if self.task is None else self.task.head
         shift, scale = torch.tensor(self.mean or mean), torch.tensor(self.std or std)
-        within = ((shift >= 0) & (shift <= 1)).all() and ((scale > 0) & (scale <= 1)).all()
-        if not len(shift) == len(scale) == self.in_channels or not within:
-            raise ValueError(
-                f"mean and std have to be {self.in_channels} numbers each, of images in [0, 1] and not in 0 to 255, "
-                f"std above 0, not {shift.tolist()} and {scale.tolist()}."
-            )
+        check_normalisation(self, shift, scale)
         self.shift, self.scale = (x.view(-1, *[1] * len(self.size)) for x in (shift, scale))  # [C, 1, 1]
         self._splits: ImageSplits | None = None
         self._trained: dict[str, Any] | None = None  # the state in the checkpoint that this comes from
@@ -195,11 +190,23 @@ class ImageData(Loaders):
         rule = getattr(self.task, "local_answer", torch.zeros_like)
         return cast(Tensor, rule(labels))
 
-    def _images(self, dataset: Any, indices: Tensor, frames: Frames | None, *transforms: Any) -> Transformed:
-        """Return some of a dataset's images, or frames of its videos, through transforms of uint8 tensors."""
-        grey = [v2.Grayscale()] if self.grey else []
-        first: list[Any] = [*grey, v2.PILToTensor()] if frames is None else [frames, *grey]
-        whole = v2.Compose([*first, *transforms, *([] if frames is None else [time_behind_channels])])
+    def _images(self, dataset: Any, indices: Tensor, size: Sequence[int], *, training: bool = False) -> Transformed:
+        """Return some of a dataset's images, or frames of its videos, at a size; in training augmented.
+
+        In memory the augmentations are left to the loader.
+        """
+        first: list[Any] = [v2.Grayscale()] if self.grey else []
+        last: list[Any] = []
+        if len(size) == 3:
+            first, last = [Frames(size[0], random=training), *first], [time_behind_channels]
+        else:
+            first.append(v2.PILToTensor())
+        augment = self.augment if training else []
+        if "resized-crop" not in augment:  # which resizes by itself
+            first.append(Cover((size[-2], size[-1])))
+        if not self.in_memory:
+            first += [AUGMENTATIONS[name](self) for name in augment]
+        whole = v2.Compose([*first, *last])
         return Transformed(dataset, indices, whole, self.in_channels, self.num_classes or 0)
 
     def held_out(self, split: str, size: Sequence[int], images: int = 0) -> Dataset[tuple[Tensor, int]]:
@@ -214,8 +221,7 @@ class ImageData(Loaders):
             return GeneratedDataset(self.task, self.drawn_size(size), images or self.val_size, split)
         self.setup("test" if split == "test" else None)
         dataset, indices = self.splits().held_out(split)
-        frames = Frames(size[0], random=False) if len(size) == 3 else None
-        return self._images(dataset, indices[: images or None], frames, Cover((size[-2], size[-1])))
+        return self._images(dataset, indices[: images or None], size)
 
     def train_dataset(self) -> Dataset[tuple[Tensor, int]]:
         """Return the images of an epoch of training, augmented unless that is done in memory."""
@@ -226,10 +232,7 @@ class ImageData(Loaders):
                 )
             return GeneratedDataset(self.task, self.drawn_size(self.size), self.train_size, "train", self.seed)
         self.setup()
-        resize = [] if "resized-crop" in self.augment else [Cover((self.size[-2], self.size[-1]))]
-        augment = [] if self.in_memory else [AUGMENTATIONS[name](self) for name in self.augment]
-        frames = Frames(self.size[0], random=True) if len(self.size) == 3 else None
-        return self._images(self.splits().train, self.train_indices(), frames, *resize, *augment)
+        return self._images(self.splits().train, self.train_indices(), self.size, training=True)
 
     def train_indices(self) -> Tensor:
         """Return which of the stored images are trained on."""
