@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from performer_string import build_locality
+from performer_string.bias import RelativeBias
 from performer_string.bias.linear_time import plan
 from performer_string.ops import reference
 
@@ -89,3 +90,18 @@ def use_regime(monkeypatch, regime):
         return next(p for p, has in parts if has == REGIMES[regime])
 
     monkeypatch.setattr(plan, "cheapest_plan", of_regime)
+
+
+class Cone(RelativeBias):
+    """A bias by `of_offsets` alone: a cone with a learned steepness, zero beyond a distance."""
+
+    def __init__(self, normalised, end=9.0, heads=1):
+        super().__init__(2, normalised)
+        self.end, self.steepness = end, torch.nn.Parameter(torch.rand(heads, dtype=torch.float64) + 0.5)
+
+    def of_offsets(self, offsets):
+        distance = offsets.abs().sum(-1)
+        assert distance.max() <= 23 + 17  # the largest offset of the grids that it is tried on
+        cone = (1 - distance / self.end).clamp(min=0)
+        steepness = self.steepness.view(-1, *[1] * cone.ndim)
+        return torch.where(cone > 0, torch.where(cone > 0, cone, 1.0) ** steepness, 0.0)

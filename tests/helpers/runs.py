@@ -10,7 +10,7 @@ import pytest
 from lightning.pytorch.callbacks import Callback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from train import cli
+from train import cli, sweep
 from train.callbacks.stopping import CleanStop
 from train.lightning_cli import TrainingCLI
 
@@ -32,6 +32,16 @@ def fails(arguments: list[str], capsys) -> str:
     message = capsys.readouterr().err
     assert "Traceback" not in message
     return message
+
+
+def run_sweep(path: Path, *arguments: str) -> tuple[int, Path]:
+    """Run a sweep file into the folder `out` beside it, and return the exit status and that folder."""
+    out = path.parent / "out"
+    try:
+        sweep.main([str(path), "--out", str(out), *arguments])
+    except SystemExit as stop:
+        return stop.code, out
+    return 0, out
 
 
 def metrics(run: Path) -> dict:

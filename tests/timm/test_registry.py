@@ -1,36 +1,15 @@
-"""The models that `timm.create_model` builds, and what timm's own tools do with them."""
+"""The models that `timm.create_model` builds: arguments, outputs, features and heads."""
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import replace
-
 import pytest
 import torch
-from PIL import Image
 
 timm = pytest.importorskip("timm")
-from timm.data import resolve_data_config  # noqa: E402
-from timm.models import group_parameters, load_checkpoint, save_for_hf  # noqa: E402
-from timm.optim import create_optimizer_v2  # noqa: E402
-from timm.utils import CheckpointSaver, ModelEmaV3  # noqa: E402
 
-from performer_string import Preprocessing, ViT, ViTConfig, fold  # noqa: E402
+from performer_string import ViT, ViTConfig, fold  # noqa: E402
 from performer_string.timm import MODELS, build_config  # noqa: E402
-from performer_string.timm.model import TimmViT  # noqa: E402
-
-MICRO = "performer_string_micro_patch16_224"
-SMALL = {"img_size": 32, "num_classes": 5, "depth": 3, "embed_dim": 24, "num_heads": 2}
-SMALL |= {"feature_options": {"num_features": 16}}
-
-
-def create(**changes):
-    torch.manual_seed(0)
-    return timm.create_model(MICRO, **{**SMALL, **changes})
-
-
-def images(height: int = 32, width: int = 32, channels: int = 3) -> torch.Tensor:
-    return torch.randn(2, channels, height, width)
+from tests.helpers.micro_timm import create, images  # noqa: E402
 
 
 def test_all_variants_are_registered_without_weights():
@@ -177,112 +156,9 @@ def test_another_input_size_keeps_positions():
     model.set_input_size(patch_size=16)
 
 
-def test_timms_input_config_is_that_of_the_size():
-    from_timm = pytest.importorskip("timm.models._input", reason="timm before 1.0.31 has no such function")
-    model = create()
-    model.set_input_size((64, 48))
-    assert from_timm.get_model_input_config(model)["input_size"] == (3, 64, 48)
-
-
-def test_data_config_is_that_of_the_training():
-    data = resolve_data_config({"img_size": 48}, model=create(img_size=48))
-    assert data["input_size"] == (3, 48, 48)
-    assert resolve_data_config(model=create())["input_size"] == (3, 224, 224)
-    assert data["mean"] == (0.485, 0.456, 0.406)
-    assert create().pretrained_cfg["architecture"] == MICRO
-    assert create().default_cfg["classifier"] == "head"
-
-
-@pytest.mark.parametrize("encoding", ["circulant-string", "absolute"])
-def test_layer_decay(encoding):
-    """Patches learn least, the head and learned frequencies at the full rate; no decay of what is no linear weight."""
-    model = create(encoding=encoding, key_gate=True, reg_tokens=1)
-    groups = group_parameters(model, model.group_matcher(coarse=False), reverse=True)
-    assert groups["embed.weight"] == groups["prefix"] == 0
-    assert [groups[f"blocks.{i}.attention.qkv.weight"] for i in range(3)] == [1, 2, 3]
-    assert groups["norm.weight"] == 3
-    assert groups["head.weight"] == max(groups.values()) == 4
-    learned = [name for name in groups if name.startswith("encoding")]
-    assert learned
-    assert all(groups[name] == (0 if encoding == "absolute" else max(groups.values())) for name in learned)
-    optimizer = create_optimizer_v2(model, opt="adamw", lr=1e-3, weight_decay=0.1, layer_decay=0.5)
-    scales = {
-        id(p): (group["lr_scale"], group["weight_decay"]) for group in optimizer.param_groups for p in group["params"]
-    }
-    assert scales[id(model.blocks[0].attention.qkv.weight)] == (0.5**3, 0.1)
-    assert scales[id(model.blocks[2].attention.gate)] == (0.5, 0.0)
-    assert scales[id(model.head.weight)] == (1.0, 0.1)
-    assert len(scales) == len(list(model.parameters()))
-
-
-def test_a_step_of_timms_training(tmp_path):
-    """Optimiser, average of the weights, gradient checkpoints, and a checkpoint that is read again."""
-    model = create(drop_path_rate=0.1, drop_rate=0.1)
-    model.set_grad_checkpointing()
-    optimizer, ema = create_optimizer_v2(model, opt="adamw", lr=1e-2), ModelEmaV3(model, decay=0.5)
-    saver = CheckpointSaver(model, optimizer, model_ema=ema, checkpoint_dir=str(tmp_path), recovery_dir=str(tmp_path))
-    before = model.embed.weight.clone()
-    torch.nn.functional.cross_entropy(model.train()(images()), torch.tensor([0, 1])).backward()
-    optimizer.step()
-    ema.update(model)
-    assert not torch.equal(model.embed.weight, before)
-    assert not torch.equal(ema.module.embed.weight, model.embed.weight)
-    saver.save_checkpoint(0, metric=1.0)
-    again = create()
-    load_checkpoint(again, str(tmp_path / "last.pth.tar"), use_ema=False)
-    model.eval()
-    x = images(48, 48)
-    assert torch.equal(again.eval()(x), model(x))
-    load_checkpoint(again, str(tmp_path / "last.pth.tar"), use_ema=True)
-    assert torch.equal(again(x), ema.module.eval()(x))
-
-
-def test_a_saved_model_is_built_by_create_model(tmp_path):
-    model, x = create(encoding="rope-mixed", global_pool="token").eval(), images()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        save_for_hf(model, tmp_path)
-        again = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).eval()
-    assert replace(again.config, image_size=32) == model.config
-    assert torch.equal(again(x), model(x))
-
-
-def test_weights_of_a_run(tmp_path):
-    """A file of `python -m train` has the weights of the model under `vit.`; another head starts afresh."""
-    source, x = ViT(create().config).eval(), images()
-    content = {"state_dict": {f"vit.{name}": value for name, value in source.state_dict().items()}}
-    torch.save({**content, "hyper_parameters": {}}, tmp_path / "last.ckpt")
-    file = {"file": str(tmp_path / "last.ckpt"), "num_classes": 5}
-    again = create(pretrained=True, pretrained_cfg_overlay=file).eval()
-    assert torch.equal(again(x), source(x))
-    other = create(pretrained=True, pretrained_cfg_overlay=file, num_classes=9).eval()
-    assert torch.equal(other.forward_features(x), source.forward_features(x))
-    assert other(x).shape == (2, 9)
-
-
 def test_the_former_place_of_from_timm():
     from performer_string import from_timm
     from performer_string.models.timm import from_timm as former
     from performer_string.timm import from_timm as current
 
     assert from_timm is former is current
-
-
-def test_preprocessing_is_that_of_timm_in_both_directions(tmp_path):
-    """A model of the registry can transform images, and timm's transforms are those of a model that was loaded."""
-    model = timm.create_model("performer_string_micro_patch16_224", img_size=64, num_classes=2)
-    assert model.preprocessing.mean == model.pretrained_cfg["mean"]
-    image = (torch.arange(3 * 64 * 64) % 256).to(torch.uint8).reshape(3, 64, 64)
-    assert model.transform()(image).shape == (3, 64, 64)
-    grey = timm.create_model("performer_string_micro_patch16_224", img_size=64, in_chans=1)
-    assert grey.preprocessing is None  # timm has numbers of colours alone
-    source = ViT(ViTConfig(variant="micro", image_size=[32, 48], patch_size=16, num_classes=2))
-    source.preprocessing = Preprocessing((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), ("ant", "bee"))
-    loaded = TimmViT.from_pretrained(source.save_pretrained(tmp_path / "ants"))
-    assert loaded.preprocessing == source.preprocessing
-    assert loaded.classes == ("ant", "bee")
-    data = timm.data.resolve_model_data_config(loaded)
-    assert (data["mean"], data["std"], data["input_size"]) == ((0.1, 0.2, 0.3), (0.4, 0.5, 0.6), (3, 32, 48))
-    pixels = Image.fromarray(image.permute(1, 2, 0)[:48, :72].numpy().copy())
-    theirs = timm.data.create_transform(**data, is_training=False)(pixels)
-    assert (theirs - loaded.transform()(pixels)).abs().max() < 0.05  # other rounding in the resizing

@@ -1,20 +1,16 @@
-"""Runs beyond the plain one: moved, stopped at a bad moment, ended by steps or time, started from other weights."""
+"""Runs beyond the plain one: moved, ended by steps, started from other weights."""
 
 from __future__ import annotations
 
-import os
 import shutil
-import signal
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import Callback, Timer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from tests.helpers.runs import fit, metrics, stop_in, validations
 from tests.helpers.training import last
 from train import cli, run_folder
-from train.callbacks.metrics import GradientNorm
 from train.callbacks.stopping import CleanStop
 from train.checkpoint import load_trained, read_checkpoint
 from train.module import ImageClassifier
@@ -59,77 +55,6 @@ def test_resume_of_finished_run_says_so(config, whole, tmp_path, caplog, monkeyp
     assert metrics(run) == metrics(whole)
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_exit_status_of_a_signal(config, tmp_path, monkeypatch, caplog, number, status):
-    caplog.set_level("INFO")
-
-    def ask(self, trainer, module, outputs, batch, batch_idx):
-        if batch_idx == 3:
-            os.kill(os.getpid(), number)
-
-    monkeypatch.setattr(GradientNorm, "on_train_batch_end", ask)
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run")])
-    assert stop.value.code == status
-    assert "Stopped at step 4" in caplog.text
-    assert "KeyboardInterrupt" not in caplog.text
-    assert read_checkpoint(last(tmp_path / "run"))["global_step"] == 4
-
-
-def test_second_ctrl_c_ends_at_once_with_130(config, tmp_path, monkeypatch):
-    def ask(self, trainer, module, outputs, batch, batch_idx):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(GradientNorm, "on_train_batch_end", ask)
-    with pytest.raises(SystemExit) as stop:
-        cli.main(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run")])
-    assert stop.value.code == 130
-
-
-def test_stop_waits_for_due_validation(config, whole, tmp_path, monkeypatch):
-    run = tmp_path / "run"
-    stop_in(monkeypatch, 9)  # the last of the first epoch
-    with pytest.raises(SystemExit):
-        fit(config, run)
-    assert read_checkpoint(last(run))["global_step"] == 10
-    assert validations(run) == [9]
-    monkeypatch.undo()
-    cli.run(["resume", str(run)])
-    assert metrics(run) == metrics(whole)
-    run = tmp_path / "within"
-    stop_in(monkeypatch, 4)
-    with pytest.raises(SystemExit):
-        fit(config, run, "--trainer.val_check_interval", "0.5")
-    assert read_checkpoint(last(run))["global_step"] == 6
-    assert validations(run) == [4]
-
-
-def test_stop_at_end_of_epoch_keeps_counters(config, tmp_path, monkeypatch):
-    """A run so stopped, resumed and killed went on behind the epoch that it was killed in."""
-    arguments = ("--trainer.check_val_every_n_epoch", "3")
-    fit(config, tmp_path / "one", *arguments)
-    run = tmp_path / "two"
-    stop_in(monkeypatch, 9)
-    with pytest.raises(SystemExit):
-        fit(config, run, *arguments)
-    monkeypatch.undo()
-    assert read_checkpoint(last(run))["global_step"] == 10
-
-    def die(self, trainer, module, batch, batch_idx):
-        if trainer.global_step == 20:
-            raise RuntimeError("killed")
-
-    monkeypatch.setattr(Callback, "on_train_batch_start", die)
-    with pytest.raises(RuntimeError, match="killed"):
-        cli.run(["resume", str(run)])
-    monkeypatch.undo()
-    cli.run(["resume", str(run)])
-    assert metrics(run) == metrics(tmp_path / "one")
-    one, two = (read_checkpoint(last(tmp_path / name))["state_dict"] for name in ("one", "two"))
-    for name, value in one.items():
-        assert torch.equal(value, two[name]), name
-
-
 def test_new_folder_has_new_best_model(config, whole, tmp_path, monkeypatch):
     log = ImageClassifier.log
 
@@ -141,38 +66,11 @@ def test_new_folder_has_new_best_model(config, whole, tmp_path, monkeypatch):
     assert read_checkpoint(tmp_path / "run" / "checkpoints" / "best.ckpt")["global_step"] == 40
 
 
-def test_stop_waits_for_accumulated_gradients(config, tmp_path, monkeypatch):
-    arguments = ("--trainer.accumulate_grad_batches", "4", "--trainer.max_epochs", "1")
-    fit(config, tmp_path / "one", *arguments)
-    stop_in(monkeypatch, 5)
-    with pytest.raises(SystemExit):
-        fit(config, tmp_path / "two", *arguments)
-    assert read_checkpoint(last(tmp_path / "two"))["global_step"] == 2
-    monkeypatch.undo()
-    cli.run(["resume", str(tmp_path / "two")])
-    one, two = (read_checkpoint(last(tmp_path / name))["state_dict"] for name in ("one", "two"))
-    for name, value in one.items():
-        assert torch.equal(value, two[name]), name
-
-
 def test_validation_after_max_steps(config, tmp_path):
     run = tmp_path / "run"
     fit(config, run, "--trainer.max_epochs", "-1", "--trainer.max_steps", "15")
     assert metrics(run)["step"] == 15
     assert validations(run) == [9, 14]
-
-
-def test_resume_after_max_time_continues_bit_for_bit(config, whole, tmp_path, monkeypatch):
-    run, steps = tmp_path / "run", []
-    monkeypatch.setattr(ImageClassifier, "on_train_batch_end", lambda self, *batch: steps.append(1))
-    monkeypatch.setattr(Timer, "time_elapsed", lambda self, stage="train": 7200.0 if len(steps) > 12 else 0.0)
-    with pytest.raises(SystemExit):
-        fit(config, run, "--trainer.max_time", "{hours: 1}")
-    monkeypatch.undo()
-    assert read_checkpoint(last(run))["global_step"] == 14
-    assert not (run / "metrics.json").exists()
-    cli.run(["resume", str(run)])  # with as much time again
-    assert metrics(run) == metrics(whole)
 
 
 def test_resume_refuses_changed_optimiser(config, tmp_path):

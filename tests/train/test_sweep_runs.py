@@ -1,4 +1,4 @@
-"""Sweeps can be stopped, killed and started again."""
+"""Runs of a sweep can be stopped, killed and started again."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import pytest
 import torch
 import yaml
 
+from tests.helpers.runs import run_sweep
 from tests.helpers.training import TINY, write_sweep
-from train import cli, sweep, sweep_runs
+from train import cli, sweep_runs
 from train.sweep_file import read_sweep
 from train.sweep_runs import SweepRunner
 
@@ -52,16 +53,6 @@ def faked(monkeypatch, tmp_path):
     monkeypatch.setattr(SweepRunner, "command", command)
 
 
-def run(path: Path, *arguments: str) -> tuple[int, Path]:
-    """Exit status and folder."""
-    out = path.parent / "out"
-    try:
-        sweep.main([str(path), "--out", str(out), *arguments])
-    except SystemExit as stop:
-        return stop.code, out
-    return 0, out
-
-
 def when(path: Path, call) -> threading.Thread:
     """Calls once the path is there."""
 
@@ -80,54 +71,13 @@ def summary(out: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--only", "attentoin=linear"], "unknown axis 'attentoin'. Did you mean 'attention'"),
-        (["--only", "attention=linaer"], "unknown attention 'linaer'. Did you mean 'linear'"),
-        (["--only", "linear"], "--only takes AXIS=NAME,NAME, like seed=0,1, not 'linear'"),
-        (["--only", "attention=linear", "model=softmax-lf"], "no run meets all conditions"),
-        (
-            ["--data.root", "x"],
-            "--data.root x. Arguments of python -m train fit come after --.",
-        ),
-        (["--", "--data.batch_sise=3"], "unknown field 'data.batch_sise'. Did you mean 'data.batch_size'"),
-        (["--", "--seed_everything", "9"], "seed_everything is what a sweep gives to each of its runs itself"),
-        (["--jobs", "0"], "--jobs and --threads have to be positive, not 0"),
-    ],
-)
-def test_bad_arguments(tmp_path, arguments, message, capsys):
-    status, out = run(write_sweep(tmp_path), *arguments)
-    assert status == 2
-    assert message in capsys.readouterr().err
-    assert not out.exists()
-
-
-def test_output_is_no_folder(tmp_path, capsys):
-    place = tmp_path / "there"
-    place.touch()
-    status, _ = run(write_sweep(tmp_path), "--out", str(place))
-    assert status == 2
-    assert "Not a directory" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("asked", "jobs", "expected"), [("3", 2, 3), ("", 1, 6), ("", 4, 1), ("", 9, 1), ("4,2", 2, 3), ("0", 2, 3)]
-)
-def test_threads_of_each_run(asked, jobs, expected, monkeypatch):
-    """Two sweeps side by side would otherwise take all cores each, and wait for each other ten times as long."""
-    monkeypatch.setenv("OMP_NUM_THREADS", asked)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
-    assert sweep.default_threads(jobs) == expected
-
-
 @pytest.mark.slow
 def test_sweep_resumes_after_ctrl_c(tmp_path, faked, capsys):
     """Ctrl-C in the middle: what was begun is resumed where it was, what was finished is skipped."""
     path = write_sweep(tmp_path, seeds=[0])
     out = tmp_path / "out"
     when(out / "linear-lf-seed0" / "checkpoints" / "last.ckpt", lambda: os.kill(os.getpid(), signal.SIGINT))
-    status, _ = run(path, "--jobs", "2")
+    status, _ = run_sweep(path, "--jobs", "2")
     assert status == 130
     assert f"Continue with: python -m train.sweep {path}" in capsys.readouterr().out
     begun = [int(p.read_text()) for p in out.glob("*/checkpoints/last.ckpt")]
@@ -135,12 +85,12 @@ def test_sweep_resumes_after_ctrl_c(tmp_path, faked, capsys):
     assert max(begun) < 12
     assert len(begun) <= 2
     assert not list(out.glob("*/metrics.json"))
-    status, _ = run(path, "--jobs", "3", "--only", "attention=linear")
+    status, _ = run_sweep(path, "--jobs", "3", "--only", "attention=linear")
     output = capsys.readouterr().out
     assert status == 0
     assert output.count("resumed") == len(begun)
     assert [row["run"] for row in summary(out)] == ["linear-plain-seed0", "linear-lf-seed0"]
-    assert run(path, "--jobs", "3")[0] == 0
+    assert run_sweep(path, "--jobs", "3")[0] == 0
     output = capsys.readouterr().out
     assert output.count(": started") == 3
     assert "resumed" not in output
@@ -150,91 +100,8 @@ def test_sweep_resumes_after_ctrl_c(tmp_path, faked, capsys):
     ] + [("shallow", "", "", "0", "12")]
     assert f"python -m eval resolution --checkpoint {out}/*/checkpoints/last.ckpt --resolutions 60 84" in output
     assert "python -m eval locality" not in output  # the stand-ins' configurations have none
-    assert run(path)[0] == 0  # nothing to do
+    assert run_sweep(path)[0] == 0  # nothing to do
     assert ": started" not in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "undone"),
-    [
-        (["--model.vit.depth", "1"], None),
-        (["--model.vit.depth", "2"], "model.vit.depth"),
-        (["--model.vit.depth=2"], "model.vit.depth"),
-        (["--model.vit", "{width: 32}"], None),
-        (["--model.vit", "{depth: 3}"], "model.vit"),
-        (["--model.vit.feature_options.learned", "true"], None),
-        (["--model.vit.feature_options.order", "4"], "model.vit.feature_options.order"),
-        (["--model.vit.feature_options", "{num_features: 16}"], "model.vit.feature_options"),
-        (["--trainer.callbacks+=mine.Own", "--trainer.max_epochs", "2"], None),
-        (["--data.root", "%images: a: b"], None),
-    ],
-)
-def test_conflicting_arguments(tmp_path, arguments, undone):
-    models = {"shallow": {"model.vit.depth": 1, "model.vit.feature_options": {"order": 2, "num_features": 16}}}
-    plan = read_sweep(write_sweep(tmp_path, seeds=[0], axes=None, models=models))
-    if undone is None:
-        SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, arguments)
-        return
-    with pytest.raises(ValueError, match=f"--{undone} after -- would undo what the model shallow is named for"):
-        SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, arguments)
-
-
-def test_tasks_are_evaluated_apart(tmp_path):
-    """In one table, beside one majority baseline, `eval` refuses them."""
-    plan = read_sweep(write_sweep(tmp_path, seeds=[0], axes=None, models={"recipe": {}, "ray": {}, "other": {}}))
-    whole = SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, [])
-    for run in plan.runs:
-        folder = whole.out / run.name
-        folder.mkdir(parents=True)
-        (folder / "metrics.json").write_text("{}")
-        task = {"distance": "ray" if run.model == "ray" else "adjacent"}
-        data = {"source": "arrow", "root": "data", "arrow": task, "resolutions": [84]}
-        (folder / "config.yaml").write_text(yaml.safe_dump({"model": {"vit": {"image_size": 60}}, "data": data}))
-    recipe, ray, other = (f"{whole.out}/{run.name}/checkpoints/last.ckpt" for run in plan.runs)
-    resolutions = [command for command in sweep.evaluation_commands(whole) if "eval resolution" in command]
-    assert resolutions == [
-        f"python -m eval resolution --checkpoint {options} --resolutions 60 84"
-        for options in (f"{recipe} {other}", ray)
-    ]
-
-
-def test_evaluation_commands_name_imports(tmp_path):
-    plan = read_sweep(write_sweep(tmp_path, seeds=[0], axes=None, models={"recipe": {}}))
-    whole = SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, [])
-    folder = whole.out / plan.runs[0].name
-    folder.mkdir(parents=True)
-    (folder / "metrics.json").write_text("{}")
-    data = {"source": "arrow", "root": "data", "arrow": {}, "resolutions": []}
-    config = {"imports": ["mine", "a b.py"], "model": {"vit": {"image_size": 60}}, "data": data}
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
-    assert all(
-        command.endswith("--resolutions 60 --imports mine 'a b.py'") for command in sweep.evaluation_commands(whole)
-    )
-
-
-def test_locality_is_evaluated_where_a_model_has_one(tmp_path):
-    plan = read_sweep(write_sweep(tmp_path, seeds=[0], axes=None, models={"recipe": {}}))
-    whole = SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, [])
-    folder = whole.out / plan.runs[0].name
-    folder.mkdir(parents=True)
-    (folder / "metrics.json").write_text("{}")
-    data = {"source": "arrow", "root": "data", "arrow": {}, "resolutions": []}
-    for locality, names in ((None, ["resolution"]), ("gaussian", ["resolution", "locality"])):
-        vit = {"image_size": 60, "locality": locality}
-        (folder / "config.yaml").write_text(yaml.safe_dump({"model": {"vit": vit}, "data": data}))
-        assert [command.split()[3] for command in sweep.evaluation_commands(whole)] == names
-
-
-def test_folder_of_a_single_run_is_refused(tmp_path, monkeypatch, capsys):
-    """Without --out the runs are in runs/NAME, which may be a run already."""
-    monkeypatch.chdir(tmp_path)
-    path, folder = write_sweep(tmp_path, axes=None), tmp_path / "runs" / "some"
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text("{}")
-    with pytest.raises(SystemExit, match="2"):
-        sweep.main([str(path)])
-    assert f"runs/some is the folder of a single run, and the runs of {path}" in capsys.readouterr().err
-    assert [each.name for each in folder.iterdir()] == ["config.yaml"]
 
 
 @pytest.mark.slow
@@ -250,7 +117,7 @@ def test_second_signal_kills(tmp_path, faked, monkeypatch):
 
     when(out / "shallow-seed0" / "checkpoints" / "last.ckpt", twice)
     start = time.monotonic()
-    assert run(write_sweep(tmp_path, axes=None, seeds=[0]))[0] == 130
+    assert run_sweep(write_sweep(tmp_path, axes=None, seeds=[0]))[0] == 130
     assert time.monotonic() - start < 30
 
 
@@ -259,12 +126,12 @@ def test_locked_run_is_left_alone(tmp_path, faked, capsys):
     folder.mkdir(parents=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert run(path)[0] == 1
+        assert run_sweep(path)[0] == 1
     output = capsys.readouterr().out
     assert "shallow-seed0: left to another process" in output
     assert "1 of 2 runs are finished" in output
     assert not (folder / "metrics.json").exists()
-    assert run(path)[0] == 0
+    assert run_sweep(path)[0] == 0
 
 
 @pytest.mark.slow
@@ -283,7 +150,7 @@ def test_lock_outlives_the_runner(tmp_path, faked):
 
 def test_failed_run_does_not_stop_others(tmp_path, faked, capsys):
     path = write_sweep(tmp_path, axes=None, models={"fails": {}, "works": {}}, seeds=[0])
-    assert run(path)[0] == 1
+    assert run_sweep(path)[0] == 1
     output = capsys.readouterr().out
     assert "fails-seed0: FAILED (status 1)" in output
     assert "error: no such luck" in output
@@ -294,14 +161,14 @@ def test_failed_run_does_not_stop_others(tmp_path, faked, capsys):
 @pytest.mark.parametrize("change", ["recipe", "overrides", "arguments"])
 def test_changed_settings_are_refused(tmp_path, faked, change, capsys):
     path, options = write_sweep(tmp_path, axes=None, seeds=[0]), []
-    assert run(path)[0] == 0
+    assert run_sweep(path)[0] == 0
     if change == "recipe":
         (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({**TINY, "ema": 0.5}))
     elif change == "overrides":
         write_sweep(tmp_path, axes=None, seeds=[0], models={"shallow": {"model.vit.depth": 3}})
     else:
         options = ["--", "--trainer.max_epochs", "7"]
-    assert run(path, *options)[0] == 2
+    assert run_sweep(path, *options)[0] == 2
     assert f"was begun with other settings ({change}; see" in capsys.readouterr().err
 
 
@@ -325,7 +192,7 @@ def test_sweep_resumes_real_training(tmp_path, capsys):
         cli.run(SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, options).command(plan.runs[0])[2:])
     assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] < 20
     assert not (folder / "metrics.json").exists()
-    assert run(path, "--", *options)[0] == 0
+    assert run_sweep(path, "--", *options)[0] == 0
     log = (folder / "log.txt").read_text()
     assert f"python -m train resume {folder}" in log
     metrics = json.loads((folder / "metrics.json").read_text())
@@ -338,7 +205,7 @@ def test_sweep_resumes_real_training(tmp_path, capsys):
     (folder / "metrics.json").unlink()
     cli.run(["resume", str(folder)])
     assert json.loads((folder / "metrics.json").read_text()) == metrics  # validated again
-    assert run(path, "--", *options)[0] == 0
+    assert run_sweep(path, "--", *options)[0] == 0
     assert "| shallow" in capsys.readouterr().out
 
 

@@ -1,0 +1,66 @@
+"""What relative biases refuse: options, offsets, widths, positions and heads that do not fit."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+
+import pytest
+import torch
+
+from performer_string import (
+    build_feature_map,
+    build_locality,
+    grid_positions,
+    linear_attention,
+    softmax_attention,
+)
+from tests.helpers.decays import Cone
+
+
+def test_bad_options():
+    for name, options, message in (
+        ("gausian", {}, "unknown locality 'gausian'. Did you mean 'gaussian'"),
+        ("gaussian", {"sigmas": 2.0}, "no option 'sigmas'. Did you mean 'sigma'"),
+        ("gaussian", {"sigma": 0.0}, "0 < 0.25 < sigma < 64.0, not 0.0"),
+        ("gaussian", {"amplitude": 3.0}, "between 0 and max_amplitude=2.0, not 3.0"),
+        ("gaussian", {"sigma_bounds": (0.25, math.inf)}, "finite"),
+        ("gaussian", {"max_amplitude": math.inf}, "finite"),
+        ("radial", {"amplitude": 0.5, "normalised": True}, "a normalised decay has no amplitude"),
+        ("radial", {"max_amplitude": 3.0, "normalised": True}, "a normalised decay has no amplitude"),
+        ("radial", {"num_scales": 0}, "num_scales has to be positive, not 0"),
+        ("gaussian", {"num_heads": 0}, "num_heads has to be positive, not 0"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            build_locality(name, **{"num_heads": 2, **options})
+
+
+def test_of_offsets_of_the_wrong_shape_is_an_error():
+    locality, positions = Cone(True, heads=3), grid_positions((4, 3), dtype=torch.float64)
+    q = torch.randn(1, 2, 12, 6, dtype=torch.float64)
+    phi = build_feature_map("arc-cosine", head_dim=6, num_heads=2, num_features=16).double()
+    message = r"Cone.of_offsets\(\) has to be \[2, .*or have 1 in place of its 2 heads, not \[3"
+    with pytest.raises(ValueError, match=message):
+        linear_attention(q, q, q, phi, locality=locality, positions=positions)
+
+
+def test_widths_that_are_not_finite_are_an_error():
+    locality, q = build_locality("gaussian", num_heads=2), torch.randn(1, 2, 400, 6)
+    torch.nn.init.constant_(locality.raw_sigma, torch.nan)
+    phi = build_feature_map("arc-cosine", head_dim=6, num_heads=2, num_features=16)
+    with pytest.raises(ValueError, match=r"widths of head 0 have to be finite, and are \[nan\]"):
+        linear_attention(q, q, q, phi, locality=locality, positions=grid_positions((20, 20)))
+
+
+def test_positions_and_heads_are_checked():
+    q = torch.randn(1, 2, 5, 6)
+    for positions, shown in ((None, "none are"), (torch.zeros(4, 2), r"\[4, 2\] is")):
+        with pytest.raises(ValueError, match=f"positions of all 5 tokens.*; {shown} given"):
+            softmax_attention(q, q, q, locality=build_locality("gaussian", num_heads=2), positions=positions)
+    phi = build_feature_map("favor+", head_dim=8, num_heads=4)
+    q, positions, one = torch.randn(1, 4, 6, 8), grid_positions((2, 3)), build_locality("gaussian", num_heads=1)
+    for attend in (softmax_attention, partial(linear_attention, phi=phi)):
+        with pytest.raises(ValueError, match="the locality has 1 heads, the queries have 4: build it with num_heads=4"):
+            attend(q, q, q, locality=one, positions=positions)
+        with pytest.raises(TypeError, match="a locality is what build_locality gives, not a str"):
+            attend(q, q, q, locality="gaussian", positions=positions)

@@ -1,0 +1,138 @@
+"""The command line of sweeps: its arguments, and the evaluations that it proposes."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+import yaml
+
+from tests.helpers.runs import run_sweep
+from tests.helpers.training import write_sweep
+from train import sweep
+from train.sweep_file import read_sweep
+from train.sweep_runs import SweepRunner
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--only", "attentoin=linear"], "unknown axis 'attentoin'. Did you mean 'attention'"),
+        (["--only", "attention=linaer"], "unknown attention 'linaer'. Did you mean 'linear'"),
+        (["--only", "linear"], "--only takes AXIS=NAME,NAME, like seed=0,1, not 'linear'"),
+        (["--only", "attention=linear", "model=softmax-lf"], "no run meets all conditions"),
+        (
+            ["--data.root", "x"],
+            "--data.root x. Arguments of python -m train fit come after --.",
+        ),
+        (["--", "--data.batch_sise=3"], "unknown field 'data.batch_sise'. Did you mean 'data.batch_size'"),
+        (["--", "--seed_everything", "9"], "seed_everything is what a sweep gives to each of its runs itself"),
+        (["--jobs", "0"], "--jobs and --threads have to be positive, not 0"),
+    ],
+)
+def test_bad_arguments(tmp_path, arguments, message, capsys):
+    status, out = run_sweep(write_sweep(tmp_path), *arguments)
+    assert status == 2
+    assert message in capsys.readouterr().err
+    assert not out.exists()
+
+
+def test_output_is_no_folder(tmp_path, capsys):
+    place = tmp_path / "there"
+    place.touch()
+    status, _ = run_sweep(write_sweep(tmp_path), "--out", str(place))
+    assert status == 2
+    assert "Not a directory" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("asked", "jobs", "expected"), [("3", 2, 3), ("", 1, 6), ("", 4, 1), ("", 9, 1), ("4,2", 2, 3), ("0", 2, 3)]
+)
+def test_threads_of_each_run(asked, jobs, expected, monkeypatch):
+    """Two sweeps side by side would otherwise take all cores each, and wait for each other ten times as long."""
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(6)), raising=False)
+    assert sweep.default_threads(jobs) == expected
+
+
+@pytest.mark.parametrize(
+    ("arguments", "undone"),
+    [
+        (["--model.vit.depth", "1"], None),
+        (["--model.vit.depth", "2"], "model.vit.depth"),
+        (["--model.vit.depth=2"], "model.vit.depth"),
+        (["--model.vit", "{width: 32}"], None),
+        (["--model.vit", "{depth: 3}"], "model.vit"),
+        (["--model.vit.feature_options.learned", "true"], None),
+        (["--model.vit.feature_options.order", "4"], "model.vit.feature_options.order"),
+        (["--model.vit.feature_options", "{num_features: 16}"], "model.vit.feature_options"),
+        (["--trainer.callbacks+=mine.Own", "--trainer.max_epochs", "2"], None),
+        (["--data.root", "%images: a: b"], None),
+    ],
+)
+def test_conflicting_arguments(tmp_path, arguments, undone):
+    models = {"shallow": {"model.vit.depth": 1, "model.vit.feature_options": {"order": 2, "num_features": 16}}}
+    plan = read_sweep(write_sweep(tmp_path, seeds=[0], axes=None, models=models))
+    if undone is None:
+        SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, arguments)
+        return
+    with pytest.raises(ValueError, match=f"--{undone} after -- would undo what the model shallow is named for"):
+        SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, arguments)
+
+
+def test_tasks_are_evaluated_apart(tmp_path):
+    """In one table, beside one majority baseline, `eval` refuses them."""
+    plan = read_sweep(write_sweep(tmp_path, seeds=[0], axes=None, models={"recipe": {}, "ray": {}, "other": {}}))
+    whole = SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, [])
+    for run in plan.runs:
+        folder = whole.out / run.name
+        folder.mkdir(parents=True)
+        (folder / "metrics.json").write_text("{}")
+        task = {"distance": "ray" if run.model == "ray" else "adjacent"}
+        data = {"source": "arrow", "root": "data", "arrow": task, "resolutions": [84]}
+        (folder / "config.yaml").write_text(yaml.safe_dump({"model": {"vit": {"image_size": 60}}, "data": data}))
+    recipe, ray, other = (f"{whole.out}/{run.name}/checkpoints/last.ckpt" for run in plan.runs)
+    resolutions = [command for command in sweep.evaluation_commands(whole) if "eval resolution" in command]
+    assert resolutions == [
+        f"python -m eval resolution --checkpoint {options} --resolutions 60 84"
+        for options in (f"{recipe} {other}", ray)
+    ]
+
+
+def test_evaluation_commands_name_imports(tmp_path):
+    plan = read_sweep(write_sweep(tmp_path, seeds=[0], axes=None, models={"recipe": {}}))
+    whole = SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, [])
+    folder = whole.out / plan.runs[0].name
+    folder.mkdir(parents=True)
+    (folder / "metrics.json").write_text("{}")
+    data = {"source": "arrow", "root": "data", "arrow": {}, "resolutions": []}
+    config = {"imports": ["mine", "a b.py"], "model": {"vit": {"image_size": 60}}, "data": data}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    assert all(
+        command.endswith("--resolutions 60 --imports mine 'a b.py'") for command in sweep.evaluation_commands(whole)
+    )
+
+
+def test_locality_is_evaluated_where_a_model_has_one(tmp_path):
+    plan = read_sweep(write_sweep(tmp_path, seeds=[0], axes=None, models={"recipe": {}}))
+    whole = SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, [])
+    folder = whole.out / plan.runs[0].name
+    folder.mkdir(parents=True)
+    (folder / "metrics.json").write_text("{}")
+    data = {"source": "arrow", "root": "data", "arrow": {}, "resolutions": []}
+    for locality, names in ((None, ["resolution"]), ("gaussian", ["resolution", "locality"])):
+        vit = {"image_size": 60, "locality": locality}
+        (folder / "config.yaml").write_text(yaml.safe_dump({"model": {"vit": vit}, "data": data}))
+        assert [command.split()[3] for command in sweep.evaluation_commands(whole)] == names
+
+
+def test_folder_of_a_single_run_is_refused(tmp_path, monkeypatch, capsys):
+    """Without --out the runs are in runs/NAME, which may be a run already."""
+    monkeypatch.chdir(tmp_path)
+    path, folder = write_sweep(tmp_path, axes=None), tmp_path / "runs" / "some"
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text("{}")
+    with pytest.raises(SystemExit, match="2"):
+        sweep.main([str(path)])
+    assert f"runs/some is the folder of a single run, and the runs of {path}" in capsys.readouterr().err
+    assert [each.name for each in folder.iterdir()] == ["config.yaml"]
