@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from performer_string.bias.linear_time import decayed_attention, decayed_sum
 from performer_string.bias.linear_time.recompute import StoredFeatures, slab_size
+from performer_string.bias.offsets import both_have_positions, pairwise_offsets
 from performer_string.feature_maps import FeatureMap
 from performer_string.ops import reference
 from performer_string.ops.layout import Grid, TokenLayout, find_grid
@@ -242,20 +243,3 @@ class RelativeBias(nn.Module):
             reason = reason if dim <= 3 else f"have {dim} axes, and grids are known of up to three"
             warn_once(log, "grid" if dim <= 3 else "axes", f"{count} positions {reason}: weights are N x N")
         return grid
-
-
-def pairwise_offsets(positions: Tensor) -> Tensor:
-    """Return p_i - p_j for all pairs, [N, C] -> [N, N, C].
-
-    Raises:
-        ValueError: positions of other than two axes.
-    """
-    if positions.ndim != 2:
-        raise ValueError(f"positions have to be [N, C], not {list(positions.shape)}.")
-    return positions[:, None] - positions  # not cdist, whose gradient is NaN at 0
-
-
-def both_have_positions(positions: Tensor, num_prefix: int) -> Tensor:
-    """Return which pairs are of two tokens with a position, [N, N]; the first `num_prefix` have none."""
-    is_patch = torch.arange(len(positions), device=positions.device) >= num_prefix
-    return is_patch & is_patch[:, None]

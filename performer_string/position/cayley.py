@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from performer_string.position.base import Sizes
 from performer_string.position.frequencies import axial_frequencies, mixed_frequencies, num_planes, plane_generators
 from performer_string.position.separable import SeparableEncoding
-from performer_string.position.skew import GENERATORS, SkewGenerator
+from performer_string.position.skew import BlockDiagonalGenerator, DenseGenerator, SkewGenerator
+from performer_string.position.sparse_skew import BandedGenerator, RandomGenerator, TopKGenerator, TopKOfMatrixGenerator
 from performer_string.utils.registry import construct, lookup
 
 Frequencies = Literal["mixed", "axial"]
@@ -30,6 +31,16 @@ def build_generator(name: str, heads: int, head_dim: int, init_std: float, optio
     """
     kind = lookup("generator", name, GENERATORS)
     return construct("generator", name, kind, options, heads=heads, head_dim=head_dim, init_std=init_std)
+
+
+GENERATORS: dict[str, type[SkewGenerator]] = {
+    "dense": DenseGenerator,
+    "block-diagonal": BlockDiagonalGenerator,
+    "banded": BandedGenerator,
+    "top-k": TopKGenerator,
+    "top-k-of-matrix": TopKOfMatrixGenerator,
+    "random": RandomGenerator,
+}
 
 
 class CayleySTRING(SeparableEncoding):

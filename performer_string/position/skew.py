@@ -1,4 +1,4 @@
-"""Learned skew-symmetric matrices, dense or sparse, and their Cayley transform: bases for Cayley-STRING.
+"""Learned skew-symmetric matrices and their Cayley transform: bases for Cayley-STRING.
 
 The papers number rows and columns so that plane p is spanned by dimensions 2 p and 2 p + 1. In this library plane p is
 spanned by p and p + P; `plane_order` converts between the two.
@@ -112,117 +112,6 @@ class DenseGenerator(SkewGenerator):
         super().__init__(heads, head_dim, upper_triangle(head_dim).expand(heads, -1, -1).clone(), init_std)
 
 
-class BandedGenerator(SkewGenerator):
-    """Skew-symmetric matrix with learned entries (i, j) of j - i at most the bandwidth.
-
-    Args:
-        heads: number of matrices.
-        head_dim: width d of a head.
-        init_std: standard deviation of the initial entries.
-        bandwidth: from 1 to d - 1; by default 2, or 1 where d = 2.
-
-    Raises:
-        ValueError: a bandwidth out of range.
-    """
-
-    def __init__(self, heads: int, head_dim: int, init_std: float, *, bandwidth: int | None = None):
-        bandwidth = min(2, head_dim - 1) if bandwidth is None else bandwidth
-        if not 1 <= bandwidth < head_dim:
-            raise ValueError(f"bandwidth has to lie between 1 and {head_dim - 1} (d - 1), not {bandwidth}.")
-        pairs = [(i, j) for i in range(head_dim) for j in range(i + 1, min(i + bandwidth + 1, head_dim))]
-        band = torch.tensor(pairs).T  # [2, n]; not by a boolean mask, which the meta device does not support
-        super().__init__(heads, head_dim, band.expand(heads, -1, -1).clone(), init_std)
-
-
-class RandomGenerator(SkewGenerator):
-    """Skew-symmetric matrix with a random fraction of the entries learned.
-
-    The entries of each head are chosen at construction and saved with the checkpoint.
-
-    Args:
-        heads: number of matrices.
-        head_dim: width d of a head.
-        init_std: standard deviation of the initial entries.
-        fraction: of the entries above the diagonal, in (0, 1]; at least one entry.
-
-    Raises:
-        ValueError: a fraction out of range.
-    """
-
-    def __init__(self, heads: int, head_dim: int, init_std: float, *, fraction: float = 0.3):
-        if not 0 < fraction <= 1:
-            raise ValueError(f"fraction has to lie in (0, 1], not {fraction}.")
-        upper = upper_triangle(head_dim)
-        total = upper.shape[1]
-        count = max(1, round(fraction * total))
-        indices = torch.stack([torch.randperm(total)[:count].sort().values for _ in range(heads)])  # [heads, n]
-        super().__init__(heads, head_dim, upper[:, indices].transpose(0, 1).contiguous(), init_std)
-
-
-class TopKGenerator(SkewGenerator):
-    """Skew-symmetric matrix of the k entries of largest magnitude of each head.
-
-    All entries are parameters; only those k enter S and get gradients.
-
-    Args:
-        heads: number of matrices.
-        head_dim: width d of a head.
-        init_std: standard deviation of the initial entries.
-        k: entries above the diagonal, from 1 to d (d - 1) / 2; by default 24, or all where there are fewer.
-
-    Raises:
-        ValueError: k out of range.
-    """
-
-    def __init__(self, heads: int, head_dim: int, init_std: float, *, k: int | None = None):
-        upper = upper_triangle(head_dim)
-        k = min(24, upper.shape[1]) if k is None else k
-        if not 1 <= k <= upper.shape[1]:
-            raise ValueError(f"k has to lie between 1 and {upper.shape[1]} (d (d-1) / 2), not {k}.")
-        super().__init__(heads, head_dim, upper.expand(heads, -1, -1).clone(), init_std)
-        self.k = k
-
-    def active_entries(self) -> Tensor:
-        """Return the entries with zeros in place of all but the k largest of each head, [heads, n]."""
-        largest = self.entries.detach().abs().topk(self.k, dim=-1).indices  # [heads, k]
-        return self.entries * torch.zeros_like(self.entries).scatter(-1, largest, 1.0)
-
-
-class TopKOfMatrixGenerator(SkewGenerator):
-    """Skew-symmetric S = A - A^T with A of the k single entries of largest magnitude, and those opposite to them.
-
-    This is how Cicekdag, Yang and Samal (2025, section 3.5) count: k of the d (d - 1) entries off the diagonal of an
-    unconstrained matrix, whose mask is then made symmetric. So k entries give between k / 2 and k pairs of S. Both
-    entries of a pair are parameters, so that S moves twice as far with each step of Adam.
-
-    Args:
-        heads: number of matrices.
-        head_dim: width d of a head.
-        init_std: standard deviation of the initial entries of A; that of S is sqrt(2) times as large.
-        k: entries off the diagonal, from 1 to d (d - 1); by default 24, or all where there are fewer.
-
-    Raises:
-        ValueError: k out of range.
-    """
-
-    def __init__(self, heads: int, head_dim: int, init_std: float, *, k: int | None = None):
-        upper = upper_triangle(head_dim)
-        total = 2 * upper.shape[1]
-        k = min(24, total) if k is None else k
-        if not 1 <= k <= total:
-            raise ValueError(f"k has to lie between 1 and {total} (d (d-1)), not {k}.")
-        super().__init__(heads, head_dim, upper.expand(heads, -1, -1).clone(), init_std)
-        self.entries = nn.Parameter(torch.randn(heads, total) * init_std)  # above the diagonal, then those opposite
-        self.k = k
-
-    def active_entries(self) -> Tensor:
-        """Return A_ij - A_ji of the pairs of which one is among the k largest, and zeros for the others, [heads, n]."""
-        largest = self.entries.detach().abs().topk(self.k, dim=-1).indices  # [heads, k]
-        kept = torch.zeros_like(self.entries).scatter(-1, largest, 1.0)
-        above, below = full_precision(self.entries).chunk(2, dim=-1)
-        return (above - below) * torch.maximum(*kept.chunk(2, dim=-1))
-
-
 class BlockDiagonalGenerator(SkewGenerator):
     """Skew-symmetric matrix of 2 x 2 blocks on the planes, whose Cayley transform rotates each by -2 atan(s).
 
@@ -249,13 +138,3 @@ class BlockDiagonalGenerator(SkewGenerator):
         basis[:, p + len(p), p], basis[:, p + len(p), p + len(p)] = sin, cos
         basis[:, 2 * len(p) :, 2 * len(p) :] = 1
         return basis
-
-
-GENERATORS: dict[str, type[SkewGenerator]] = {
-    "dense": DenseGenerator,
-    "block-diagonal": BlockDiagonalGenerator,
-    "banded": BandedGenerator,
-    "top-k": TopKGenerator,
-    "top-k-of-matrix": TopKOfMatrixGenerator,
-    "random": RandomGenerator,
-}

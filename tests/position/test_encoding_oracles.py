@@ -12,9 +12,9 @@ from torch.testing import assert_close
 
 from performer_string import ENCODINGS, build_encoding, grid_positions
 from performer_string.ops import reference
+from performer_string.position.cayley import GENERATORS
 from performer_string.position.circulant import fourier_basis
 from performer_string.position.frequencies import mixed_frequencies
-from performer_string.position.skew import GENERATORS
 from tests.helpers.encodings import exponentials, make_encoding, naming, random_positions, scores, variants
 
 
