@@ -15,7 +15,7 @@ from typing import Any
 
 import yaml
 
-from eval.cli import EVALUATIONS
+from eval.evaluations import EVALUATIONS
 from eval.plotting.options import FORMATS
 from eval.plotting.redraw import build_parser, redraw
 from eval.report import save_plot

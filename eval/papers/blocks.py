@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from eval.papers.records import MEASURED, NOT_BUILT, NOT_RUN, cell_of
-from eval.papers.table_file import Budget, TableFile
+from eval.papers.table_spec import Budget, TableFile
 from eval.report import Row, unique
 
 OUTSIDE = "not in this budget"

@@ -18,7 +18,7 @@ from eval.argument_types import number_of_images, positive_int
 
 if TYPE_CHECKING:
     from eval.papers.plan import Group
-    from eval.papers.table_file import TableFile
+    from eval.papers.table_spec import TableFile
 
 OUT = "folder of the tables and their runs (default: runs/tables)"
 

@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from eval.papers.records import MEASURED
-from eval.papers.table_file import TableFile
+from eval.papers.table_spec import TableFile
 from eval.plotting.axes import legend_above, note_below
 from eval.plotting.style import COLOURS, GREY, LINE_STYLES, MARKERS, line_styles, panels
 from eval.report import Row, select, unique

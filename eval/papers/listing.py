@@ -11,7 +11,8 @@ from tqdm import tqdm
 
 from eval.papers.estimate import duration, estimates
 from eval.papers.plan import Group, make_plan
-from eval.papers.table_file import TableFile, all_tables
+from eval.papers.table_file import all_tables
+from eval.papers.table_spec import TableFile
 from eval.report import table as as_text
 
 NOTE = (

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.papers.image_places import missing_images, place_images
-from eval.papers.table_file import Budget, TableFile
+from eval.papers.table_spec import Budget, TableFile
 from performer_string import ViTConfig
 from performer_string.utils.registry import lookup
 from train.command_line import import_modules

@@ -11,7 +11,7 @@ from eval.papers.measured import Measured
 from eval.papers.measures import DIGITS, MEASURES, OF_CONFIG, SPREADS
 from eval.papers.plan import Group
 from eval.papers.results import Results
-from eval.papers.table_file import TableFile
+from eval.papers.table_spec import TableFile
 from eval.report import Row
 from eval.significance import holm
 

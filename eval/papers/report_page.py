@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from eval.papers.table_file import TableFile
+from eval.papers.table_spec import TableFile
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }

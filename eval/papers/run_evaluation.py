@@ -10,7 +10,7 @@ import torch
 
 from eval.papers.blocks import heading
 from eval.papers.plan import Group
-from eval.papers.table_file import TableFile
+from eval.papers.table_spec import TableFile
 from performer_string.utils.files import write_aside
 from train.run_folder import CHECKPOINTS, LAST
 
@@ -23,7 +23,7 @@ def arguments_of(
     Raises:
         ValueError: it needs trained models, and there are none.
     """
-    from eval.cli import EVALUATIONS
+    from eval.evaluations import EVALUATIONS
 
     arguments = [table.evaluation, *table.budget(budget).arguments, "--out", str(folder)]
     if not getattr(EVALUATIONS[table.evaluation].load(), "ON_CPU", False):

@@ -29,10 +29,11 @@ With `extends: NAME` it has whatever it lacks of recipe, data, attention, rows a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from eval.papers.table_spec import Budget, DataSpec, Published, RowSpec, TableFile
 from performer_string.utils.registry import lookup
 from train.config import read_yaml
 from train.environment import ROOT
@@ -40,155 +41,6 @@ from train.environment import ROOT
 PAPERS = ROOT / "experiments" / "papers"
 FILE = "table.yaml"
 INHERITED = ("source", "differs", "recipe", "fields", "data", "attention", "rows", "reference", "budgets")
-
-
-@dataclass
-class RowSpec:
-    """A row: what its models have that others have not.
-
-    Attributes:
-        label: its name in the table; that in the file by default.
-        fields: of the recipe.
-        start_from: another row, whose last checkpoint this one starts from.
-        pending: why the row may not be built yet. A row that has this and makes no model is "not built".
-        only: the kinds of attention that the row has; all by default.
-        reference: the row that its difference and tests are to, in place of the table's.
-        x: its place on the axis of a figure.
-    """
-
-    label: str = ""
-    fields: dict[str, Any] = field(default_factory=dict)
-    start_from: str = ""
-    pending: str = ""
-    only: list[str] = field(default_factory=list)
-    reference: str = ""
-    x: float | None = None
-
-
-@dataclass
-class DataSpec:
-    """A set of images.
-
-    Attributes:
-        label: its name in the table; that in the file by default.
-        fields: of the recipe.
-        recipe: in place of the table's.
-        pending: as of a row.
-        x: its place on the axis of a figure.
-    """
-
-    label: str = ""
-    fields: dict[str, Any] = field(default_factory=dict)
-    recipe: str = ""
-    pending: str = ""
-    x: float | None = None
-
-
-@dataclass
-class Budget:
-    """How much is trained.
-
-    Attributes:
-        says: what that is, in a few words, for the title.
-        seeds: of the trainings.
-        fields: of the recipe, in place of those of the table and the data; attention and rows come after them.
-        each: further fields, by set of images.
-        by_row: further fields, by row.
-        data: the sets that are trained on; all by default. A mapping says which set of the source each stands for.
-        rows: those that are trained; all by default.
-        images: to test on; 0 for all.
-        arguments: of the evaluation, where the table is one.
-    """
-
-    says: str = ""
-    seeds: list[int] = field(default_factory=lambda: [0])
-    fields: dict[str, Any] = field(default_factory=dict)
-    each: dict[str, dict[str, Any]] = field(default_factory=dict)
-    by_row: dict[str, dict[str, Any]] = field(default_factory=dict)
-    data: Any = None
-    rows: list[str] | None = None
-    images: int = 0
-    arguments: list[str] = field(default_factory=list)
-
-    def sets(self, table: TableFile) -> dict[str, str]:
-        """Return the sets that are trained on, each with the set whose published figures stand beside it."""
-        chosen = list(table.data) if self.data is None else self.data
-        return dict(chosen) if isinstance(chosen, Mapping) else {name: name for name in chosen}
-
-
-@dataclass
-class Published:
-    """Figures of the source, as they are printed there.
-
-    Attributes:
-        place: table, figure or section.
-        data: the set that they are of.
-        columns: names of columns of this table.
-        values: a figure for each column, by row; null where the source has none.
-        attention: the kind that they are of, where the source has several.
-    """
-
-    place: str
-    data: str
-    columns: list[str]
-    values: dict[str, list[Any]]
-    attention: str = ""
-
-
-@dataclass
-class TableFile:
-    """The content of a file; see the head of this module.
-
-    Attributes:
-        path: of the file.
-        name: of the table.
-        title, source, shows, differs: lines of text.
-        recipe: the path of a configuration.
-        fields: of every training.
-        data, attention, rows, columns, budgets: by name.
-        published: of the source.
-        reference: the row that differences and tests are to.
-        evaluation: an evaluation of `python -m eval` that the table is, in place of columns.
-        figure: its kind and options, see eval/papers/figure.py.
-        aside: what is wrong or unclear in the source, in one line.
-        runs: another table, whose trainings are the same and are shared.
-    """
-
-    path: Path
-    name: str
-    title: str
-    source: str = ""
-    shows: str = ""
-    differs: str = ""
-    aside: str = ""
-    runs: str = ""
-    recipe: str = ""
-    reference: str = ""
-    evaluation: str = ""
-    fields: dict[str, Any] = field(default_factory=dict)
-    figure: dict[str, Any] = field(default_factory=dict)
-    data: dict[str, DataSpec] = field(default_factory=dict)
-    attention: dict[str, dict[str, Any]] = field(default_factory=dict)
-    rows: dict[str, RowSpec] = field(default_factory=dict)
-    columns: dict[str, dict[str, Any]] = field(default_factory=dict)
-    budgets: dict[str, Budget] = field(default_factory=dict)
-    published: list[Published] = field(default_factory=list)
-
-    def budget(self, name: str) -> Budget:
-        """Return a budget by name."""
-        return lookup(f"budget of {self.name}", name, self.budgets)
-
-    def published_value(self, data: str, row: str, column: str, attention: str) -> Any:
-        """Return a figure of the source; None where it has none."""
-        for block in self.published:
-            asked = block.data == data and block.attention in ("", attention)
-            if asked and column in block.columns and row in block.values:
-                return block.values[row][block.columns.index(column)]
-        return None
-
-    def places(self) -> str:
-        """Return the places of the published figures."""
-        return ", ".join(dict.fromkeys(block.place for block in self.published))
 
 
 def build(kind: type, content: Any, where: str) -> Any:
@@ -229,8 +81,6 @@ def read_table(path: Path) -> TableFile:
         FileNotFoundError: there is none.
         ValueError: an unknown field, name of a row, column or set; with the nearest known one.
     """
-    from eval.papers.measures import MEASURES
-
     content = table_content(path)
     if not isinstance(content.get("title"), str):
         raise ValueError(f"{path}: title has to be text, not {content.get('title')!r}.")
@@ -244,10 +94,24 @@ def read_table(path: Path) -> TableFile:
     }
     parts["published"] = [build(Published, block, f"{path}: published") for block in content.get("published") or []]
     table = TableFile(**{**content, **parts, "path": path, "name": name})
+    check_columns(table)
+    check_names(table)
+    return table
+
+
+def check_columns(table: TableFile) -> None:
+    """Raise a ValueError for a column without a measure, or with an unknown one."""
+    from eval.papers.measures import MEASURES
+
     for column, spec in table.columns.items():
         if not isinstance(spec, Mapping) or "measure" not in spec:
-            raise ValueError(f"{path}: the column {column!r} needs a measure: one of {', '.join(MEASURES)}.")
-        lookup(f"measure of {path}", spec["measure"], MEASURES)
+            raise ValueError(f"{table.path}: the column {column!r} needs a measure: one of {', '.join(MEASURES)}.")
+        lookup(f"measure of {table.path}", spec["measure"], MEASURES)
+
+
+def check_names(table: TableFile) -> None:
+    """Raise a ValueError for the name of a row, column, set or attention that the table does not have."""
+    path = table.path
     for block in table.published:
         lookup(f"set in published of {path}", block.data, table.data)
         if block.attention:
@@ -272,7 +136,6 @@ def read_table(path: Path) -> TableFile:
             lookup(f"set of a budget of {path}", data, table.data)
         for row in (*(budget.rows or ()), *budget.by_row):
             lookup(f"row of a budget of {path}", row, table.rows)
-    return table
 
 
 def all_tables() -> Iterator[TableFile]:

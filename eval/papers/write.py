@@ -13,7 +13,7 @@ from eval.papers.blocks import blocks, heading, notes
 from eval.papers.plan import Group
 from eval.papers.records import all_records, correct_tests
 from eval.papers.results import Results, by_key
-from eval.papers.table_file import TableFile
+from eval.papers.table_spec import TableFile
 from eval.report import Row, environment, save_plot, write_csv
 from eval.report import table as as_text
 from eval.tables import latex_table

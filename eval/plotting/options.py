@@ -14,7 +14,7 @@ from eval.statistics import seed_of, without_seed
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from eval.cli import Shown
+    from eval.evaluations import Shown
     from eval.report import Row
 
 FORMATS = ("png", "pdf", "svg")

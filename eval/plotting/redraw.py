@@ -19,7 +19,7 @@ from train.data.sizes import Size
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from eval.cli import Entry
+    from eval.evaluations import Entry
 
 SIZES = ("resolution", "trained at")
 TEXTS = {

@@ -8,7 +8,8 @@ import sys
 import pytest
 import torch
 
-from eval.cli import EVALUATIONS, build_parser, main, parse_arguments
+from eval.cli import build_parser, main, parse_arguments
+from eval.evaluations import EVALUATIONS
 from tests.helpers.checkpoints import read, save
 from tests.helpers.pages import REPOSITORY
 
@@ -29,7 +30,7 @@ def test_reports_need_no_torch():
     """`eval plot` draws with them alone."""
     code = (
         "import sys; sys.modules['torch'] = None\n"
-        "from eval.cli import EVALUATIONS\n"
+        "from eval.evaluations import EVALUATIONS\n"
         "shown = [entry.load_report() for entry in EVALUATIONS.values() if not entry.module.endswith('command')]\n"
         "assert all(callable(each.plot) and callable(each.summary) for each in shown); print(len(shown))"
     )

@@ -73,7 +73,7 @@ def test_names_of_a_model_and_evaluations_without_lightning(tmp_path):
         ("eval.cli", ["invariance", "--checkpoint", missing]),
         ("eval.cli", ["plateau", "--run", missing]),
     ]
-    from eval.cli import EVALUATIONS
+    from eval.evaluations import EVALUATIONS
 
     modules, errors = imported([*calls, *(("eval.cli", [name, "--help"]) for name in EVALUATIONS)], SLOW)
     assert modules == []
