@@ -7,16 +7,13 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-from jsonargparse import Namespace
 from lightning.pytorch.callbacks import Callback, WeightAveraging
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
-from torch.compiler import list_backends
 
 from performer_string import ViTConfig
 from performer_string.models.checkpoint import find_checkpoint
 from performer_string.utils.files import check_writable
-from performer_string.utils.registry import lookup
 from train import slurm
 from train._compat import AskedSettingsCLI
 from train.callbacks.checkpoints import AtomicCheckpoints
@@ -38,7 +35,7 @@ from train.data.tasks import TASKS
 from train.data_check import check_images
 from train.dry_run import report
 from train.find_lr import NO_RATE, RANGE, range_test, take_finder
-from train.loggers import RunTensorBoard
+from train.loggers import keep_tensorboard
 from train.run_folder import (
     CHECKPOINTS,
     clean_up_at_exit,
@@ -46,33 +43,9 @@ from train.run_folder import (
     make_run_folder,
     name_run_folder,
 )
+from train.setting_checks import check_command, check_groups, check_seed, check_trainer
 from train.sharding import NAME, Sharded, check_sharded
 from train.trainer_parts import clock_callbacks, data_callbacks, saving_callbacks, training_callbacks, training_loggers
-
-GROUPS = (
-    "model.optim",
-    "model.distillation",
-    "model.loss",
-    *(f"data.{name}" for name in TASKS),
-    "trainer",
-)  # without others the parser has an error
-
-
-def check_seed(value: int | bool) -> int:
-    """Return a seed; raise a ValueError for true and false, which Lightning takes for any seed or none."""
-    if isinstance(value, bool):
-        raise ValueError(f"seed_everything has to be a number, 0 or more, not {str(value).lower()}.")
-    return value
-
-
-def check_strategy(strategy: Any) -> None:
-    """Raise a ValueError for a strategy that shards the model between processes in another way than the one here."""
-    name = str(getattr(strategy, "class_path", strategy)).rpartition(".")[2].lower()
-    if name != NAME and name.startswith(("fsdp", "deepspeed", "modelparallel")):
-        raise ValueError(
-            f"strategy {name} shards the model in a way whose checkpoints go on with itself alone: take {NAME}, which "
-            f"shards it by torch's fully_shard, or ddp."
-        )
 
 
 class TrainingCLI(AskedSettingsCLI):
@@ -123,14 +96,9 @@ class TrainingCLI(AskedSettingsCLI):
     def before_instantiate_classes(self) -> None:
         """Check what no class can, and choose the folder and the checkpoint of a run."""
         config, fits = self.config[self.subcommand], self.subcommand == "fit"
-        for group in GROUPS:
-            if config.get(group) is None:
-                raise ValueError(f"{group} is there with nothing in it: give it fields, or leave it out.")
+        check_groups(config)
         import_modules(config.imports)
-        if not fits and (config.dry_run or config.check_data or config.find_lr):
-            raise ValueError(f"--dry_run, --check_data and --find_lr are of fit and resume, not of {self.subcommand}.")
-        if config.compile:
-            lookup("backend of torch.compile", config.compile, dict.fromkeys([*list_backends(), "aot_eager", "eager"]))
+        check_command(self.subcommand, config)
         for name in ("run_dir", "init_from", "ckpt_path"):  # a shell does this not after `=`, nor does YAML
             if config.get(name):
                 config[name] = str(Path(config[name]).expanduser())
@@ -138,18 +106,8 @@ class TrainingCLI(AskedSettingsCLI):
             config.init_from = str(find_checkpoint(config.init_from))
         if config.data.val_fraction == 0 and config.data.source not in TASKS:
             config.trainer.limit_val_batches = 0
-        if config.figures_every < 0:
-            raise ValueError(f"--figures_every has to be 0 or more validations, not {config.figures_every}.")
         if fits and any(each.startswith("--trainer.logger+=") for each in self.arguments):
-            asked = config.trainer.logger if isinstance(config.trainer.logger, list) else []
-            own = f"{RunTensorBoard.__module__}.{RunTensorBoard.__qualname__}"
-            if not any(each.class_path == own for each in asked):  # one is added to TensorBoard, and replaces nothing
-                config.trainer.logger = [
-                    Namespace(class_path=own, init_args=Namespace(folder="", left_out=["epoch"])),
-                    *asked,
-                ]
-        if fits and not config.ckpt_path and 0 in (config.trainer.max_epochs, config.trainer.max_steps):
-            raise ValueError("trainer.max_epochs or trainer.max_steps is 0, so that there is nothing to train.")
+            keep_tensorboard(config.trainer)
         self.choose_run(config)
         if not fits:
             self.save_config_callback = None  # the run's configuration stays, for `resume`
@@ -157,17 +115,12 @@ class TrainingCLI(AskedSettingsCLI):
             return
         if config.init_from and (self.requeued or not self.resumed):
             self.keep_grid(config.init_from, config.model.vit)
-        check_strategy(config.trainer.strategy)
+        check_trainer(config.trainer)
         if config.trainer.strategy == NAME:
             check_sharded(config)
         self.finder = take_finder(config.trainer)
         if self.finder is not None and self.resumed is not None:  # by a job that was queued again
             config.model.optim.lr = read_checkpoint(self.resumed, data=False)["hyper_parameters"]["optim"]["lr"]
-        if str(config.trainer.precision) in ("16-true", "transformer-engine-float16"):
-            raise ValueError(
-                f"precision {config.trainer.precision} has weights and gradients in fp16 without a loss scale, where "
-                f"they vanish or overflow within some steps: take bf16-mixed, 16-mixed or bf16-true."
-            )
 
     def choose_run(self, config: Any) -> None:
         """Set the folder of the run and the checkpoint that it goes on from; a `fit` may need a new folder."""

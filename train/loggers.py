@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from jsonargparse import Namespace
 from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.loggers.logger import Logger
 from lightning.pytorch.utilities import rank_zero_only
@@ -147,3 +148,14 @@ class MetricsCSV(Logger):
         with self.path.open(newline="") as file:
             file_rows = list(csv.DictReader(file))
         return [row for row in file_rows if not self.row or row["step"] != str(self.row["step"])]
+
+
+def keep_tensorboard(trainer: Any) -> None:
+    """Put TensorBoard before the loggers that `--trainer.logger+=` adds, unless it is among them."""
+    asked = trainer.logger if isinstance(trainer.logger, list) else []
+    own = f"{RunTensorBoard.__module__}.{RunTensorBoard.__qualname__}"
+    if not any(each.class_path == own for each in asked):  # one is added to TensorBoard, and replaces nothing
+        trainer.logger = [
+            Namespace(class_path=own, init_args=Namespace(folder="", left_out=["epoch"])),
+            *asked,
+        ]

@@ -37,6 +37,7 @@ from eval.report import Row
 from eval.speed.measure import peak_bytes
 from performer_string import ViT, fold
 from train.checkpoint import Trained
+from train.data.generated import local_answer
 from train.data.sizes import Size
 from train.pixels import confusion, iou_of, mean_iou_with_interval
 
@@ -101,7 +102,7 @@ def rows_of(trained: Trained, vit: ViT, size: Size, options: argparse.Namespace,
     image = torch.empty(0)
     for batch, labels in tqdm(data.loader(images, 1), desc=f"{trained.name} at {size}", leave=False, disable=None):
         image = data.normalise(batch.to(device))
-        baseline += confusion(data.local_answer(labels), labels, classes)
+        baseline += confusion(local_answer(data.task, labels), labels, classes)
         for name, _, predict in methods:
             start = time.perf_counter()
             answers = predict(image).argmax(1).cpu()  # which waits for the device

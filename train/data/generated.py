@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, cast
 
+import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from performer_string.utils.files import write_aside
 from performer_string.utils.seeds import derive_seed
+from train.data.sizes import Size
 
 
 class GeneratedTask(Protocol):
@@ -46,6 +48,30 @@ class GeneratedTask(Protocol):
 
         Of a dense task it is the share of pixels.
         """
+
+
+def size_of(task: GeneratedTask, size: Sequence[int]) -> Any:
+    """Return a size as a task takes it: the side of square images, or all of a video's.
+
+    Raises:
+        ValueError: images that are not square.
+    """
+    if task.axes == 3:
+        return Size.of(size)
+    if size[0] != size[1]:
+        raise ValueError(f"{task.name} images are square, not {size[0]} x {size[1]}.")
+    return size[0]
+
+
+def local_answer(task: GeneratedTask | None, labels: Tensor) -> Tensor:
+    """Return the answers of a dense task's best rule that looks at one place only; class 0 where none is known.
+
+    Args:
+        task: None for stored images.
+        labels: of the pixels, [B, H, W].
+    """
+    rule = getattr(task, "local_answer", torch.zeros_like)
+    return cast(Tensor, rule(labels))
 
 
 class GeneratedDataset(Dataset[tuple[Tensor, int]]):

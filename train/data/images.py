@@ -10,7 +10,9 @@ from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
+from performer_string.images.cover import Cover
 from train.command_line import printable
+from train.data.videos import Frames, time_behind_channels
 
 
 def padding_of(size: Sequence[int]) -> int:
@@ -26,6 +28,14 @@ class AugmentationOptions(Protocol):
     rand_augment: list[int]
 
 
+class ImageOptions(AugmentationOptions, Protocol):
+    """What transforms of images are built from."""
+
+    augment: list[str]
+    in_memory: bool
+    grey: bool
+
+
 AUGMENTATIONS: dict[str, Callable[[AugmentationOptions], v2.Transform]] = {
     "pad-crop": lambda data: v2.RandomCrop(data.size[-2:], padding=padding_of(data.size)),
     "resized-crop": lambda data: v2.RandomResizedCrop(data.size[-2:], scale=(data.crop_scale, 1.0), antialias=True),
@@ -33,6 +43,28 @@ AUGMENTATIONS: dict[str, Callable[[AugmentationOptions], v2.Transform]] = {
     "rand-augment": lambda data: v2.RandAugment(*data.rand_augment),
     "erase": lambda data: v2.RandomErasing(p=0.25),
 }
+
+
+def image_transform(options: ImageOptions, size: Sequence[int], training: bool) -> v2.Compose:
+    """Return the transform of an image, or of a video to some of its frames, to uint8 tensors of a size.
+
+    Args:
+        options: grey images, augmentations and their options.
+        size: height and width in pixels, after the frames of videos.
+        training: whether frames are random and images augmented. In memory the loader augments them.
+    """
+    first: list[Any] = [v2.Grayscale()] if options.grey else []
+    last: list[Any] = []
+    if len(size) == 3:
+        first, last = [Frames(size[0], random=training), *first], [time_behind_channels]
+    else:
+        first.append(v2.PILToTensor())
+    augment = options.augment if training else []
+    if "resized-crop" not in augment:  # which resizes by itself
+        first.append(Cover((size[-2], size[-1])))
+    if not options.in_memory:
+        first += [AUGMENTATIONS[name](options) for name in augment]
+    return v2.Compose([*first, *last])
 
 
 def shuffled(total: int) -> Tensor:

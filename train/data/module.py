@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
-from torchvision.transforms import v2
 
-from performer_string.images.cover import Cover
-from performer_string.images.normalisation import BACKGROUND, NORMALISATION, grey_level
+from performer_string.images.normalisation import BACKGROUND, NORMALISATION
 from performer_string.images.reading import check_background
 from performer_string.models.preprocessing import Preprocessing, normalise
 from performer_string.utils.registry import lookup
@@ -21,8 +19,8 @@ from performer_string.utils.validation import check_types
 from train.data.arrow import ArrowTask
 from train.data.cells import CellsTask
 from train.data.checks import check_augmentations, check_normalisation, check_shares, check_sizes
-from train.data.generated import GeneratedDataset, GeneratedTask
-from train.data.images import AUGMENTATIONS, Transformed, share_of_each_class
+from train.data.generated import GeneratedDataset, GeneratedTask, size_of
+from train.data.images import AUGMENTATIONS, Transformed, image_transform
 from train.data.loaders import Loaders
 from train.data.moving_arrow import MovingArrowTask
 from train.data.pathfinder import PathfinderTask
@@ -30,7 +28,6 @@ from train.data.sizes import Size
 from train.data.sources import SOURCES, majority_accuracy, open_source
 from train.data.splits import ImageSplits
 from train.data.tasks import TASKS
-from train.data.videos import Frames, time_behind_channels
 
 
 @dataclass(eq=False)
@@ -123,10 +120,8 @@ class ImageData(Loaders):
         """Return channels, classes (None where a folder says), mean and standard deviation of the source's images."""
         if self.task is not None:
             return self.task.in_channels, len(self.task.classes), *NORMALISATION[self.source]
-        source = SOURCES[self.source]
-        if not self.grey or source.channels == 1:
-            return source.channels, source.classes, source.mean, source.std
-        return 1, source.classes, (grey_level(source.mean),), (grey_level(source.std),)
+        source = SOURCES[self.source].in_grey() if self.grey else SOURCES[self.source]
+        return source.channels, source.classes, source.mean, source.std
 
     def plain(self) -> dict[str, Any]:
         """Return the fields as plain values, which a checkpoint loads with `weights_only=True`."""
@@ -181,33 +176,10 @@ class ImageData(Loaders):
             return self.task.majority_accuracy()
         return majority_accuracy(*self.splits().held_out(split), self.num_classes or 1)
 
-    def local_answer(self, labels: Tensor) -> Tensor:
-        """Return the answers of a dense task's best rule that looks at one place only; class 0 where none is known.
-
-        Args:
-            labels: of the pixels, [B, H, W].
-        """
-        rule = getattr(self.task, "local_answer", torch.zeros_like)
-        return cast(Tensor, rule(labels))
-
     def _images(self, dataset: Any, indices: Tensor, size: Sequence[int], *, training: bool = False) -> Transformed:
-        """Return some of a dataset's images, or frames of its videos, at a size; in training augmented.
-
-        In memory the augmentations are left to the loader.
-        """
-        first: list[Any] = [v2.Grayscale()] if self.grey else []
-        last: list[Any] = []
-        if len(size) == 3:
-            first, last = [Frames(size[0], random=training), *first], [time_behind_channels]
-        else:
-            first.append(v2.PILToTensor())
-        augment = self.augment if training else []
-        if "resized-crop" not in augment:  # which resizes by itself
-            first.append(Cover((size[-2], size[-1])))
-        if not self.in_memory:
-            first += [AUGMENTATIONS[name](self) for name in augment]
-        whole = v2.Compose([*first, *last])
-        return Transformed(dataset, indices, whole, self.in_channels, self.num_classes or 0)
+        """Return some of a dataset's images, or frames of its videos, at a size; in training augmented."""
+        transform = image_transform(self, size, training)
+        return Transformed(dataset, indices, transform, self.in_channels, self.num_classes or 0)
 
     def held_out(self, split: str, size: Sequence[int], images: int = 0) -> Dataset[tuple[Tensor, int]]:
         """Return the validation or test set at a size: larger images, or more of what a task draws.
@@ -218,7 +190,7 @@ class ImageData(Loaders):
             images: only the first so many, 0 for all; of a generated task any number can be had.
         """
         if self.task is not None:
-            return GeneratedDataset(self.task, self.drawn_size(size), images or self.val_size, split)
+            return GeneratedDataset(self.task, size_of(self.task, size), images or self.val_size, split)
         self.setup("test" if split == "test" else None)
         dataset, indices = self.splits().held_out(split)
         return self._images(dataset, indices[: images or None], size)
@@ -230,35 +202,19 @@ class ImageData(Loaders):
                 raise ValueError(
                     f"the {self.source} stream is endless: data.train_size has to say how many images an epoch has."
                 )
-            return GeneratedDataset(self.task, self.drawn_size(self.size), self.train_size, "train", self.seed)
+            return GeneratedDataset(self.task, size_of(self.task, self.size), self.train_size, "train", self.seed)
         self.setup()
         return self._images(self.splits().train, self.train_indices(), self.size, training=True)
 
     def train_indices(self) -> Tensor:
         """Return which of the stored images are trained on."""
-        indices, targets = self.splits().parts[0], getattr(self.splits().train, "targets", None)
-        if self.train_size > len(indices):
-            raise ValueError(
-                f"data.train_size asks for {self.train_size} images, and there are {len(indices)} to train on "
-                f"(val_fraction={self.val_fraction} are held out). Leave it out for all of them."
-            )
-        indices = indices[: self.train_size or None]
-        if self.train_fraction == 1:
-            return indices
-        if targets is None:
-            raise ValueError(
-                f"data.train_fraction takes the same share of each class, which {self.source} does not list."
-            )
-        return share_of_each_class(indices, torch.as_tensor(targets)[indices], self.train_fraction)
+        return self.splits().train_indices(self.train_size, self.train_fraction)
 
     def train_labels(self) -> Tensor | None:
         """Return the labels of the images to train on, in no order; None for a source that does not list them."""
-        if self.task is not None:
+        if self.task is not None or (labels := self.splits().train_labels()) is None:
             return None
-        targets = getattr(self.splits().train, "targets", None)
-        if targets is None:
-            return None
-        return torch.as_tensor(targets)[self.train_indices()]
+        return labels[self.train_indices()]
 
     def state_dict(self) -> dict[str, Any]:
         """Return what the data are, and how far the epoch is, for checkpoints."""
@@ -271,15 +227,6 @@ class ImageData(Loaders):
         self._trained = state
         if self._splits is not None:
             self._splits.check_checkpoint(state)
-
-    def drawn_size(self, size: Sequence[int]) -> Any:
-        """Return a size as a generated task takes it: the side of square images, or all of a video's."""
-        assert self.task is not None
-        if self.task.axes == 3:
-            return Size.of(size)
-        if size[0] != size[1]:
-            raise ValueError(f"{self.source} images are square, not {size[0]} x {size[1]}.")
-        return size[0]
 
     def sizes(self) -> list[Size]:
         """Return the sizes to validate and test at: the training resolution first."""

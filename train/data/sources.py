@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from torchvision import datasets
 from torchvision.datasets import VisionDataset
 
-from performer_string.images.normalisation import NORMALISATION
+from performer_string.images.normalisation import NORMALISATION, grey_level
 from train.data.class_folders import ClassFolders as ClassFolders
 from train.data.class_folders import image_folder
 from train.data.hub import hub_images, webdataset_images
@@ -43,6 +43,12 @@ class Source:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     axes: int = 2
+
+    def in_grey(self) -> Source:
+        """Return the source with images of one channel."""
+        if self.channels == 1:
+            return self
+        return replace(self, channels=1, mean=(grey_level(self.mean),), std=(grey_level(self.std),))
 
 
 def built_in(dataset: Callable[..., VisionDataset]) -> Build:

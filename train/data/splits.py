@@ -13,12 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from torch import Tensor
 from torchvision import datasets
 
 from performer_string.images.normalisation import BACKGROUND
 from train.data.class_folders import split_folder
-from train.data.images import shuffled
+from train.data.images import share_of_each_class, shuffled
 from train.data.sources import SOURCES, open_source
 
 
@@ -112,6 +113,36 @@ class ImageSplits:
         order = shuffled(len(self.train))
         count = max(1, round(len(order) * self.val_fraction)) if self.val_fraction else 0
         return order[count:], order[:count]
+
+    def train_labels(self) -> Tensor | None:
+        """Return the labels of the training images and those held out of them; None where they are not listed."""
+        targets = getattr(self.train, "targets", None)
+        return None if targets is None else torch.as_tensor(targets)
+
+    def train_indices(self, size: int = 0, fraction: float = 1.0) -> Tensor:
+        """Return which images are trained on.
+
+        Args:
+            size: the first so many, 0 for all.
+            fraction: share of these, and of each class the same.
+
+        Raises:
+            ValueError: fewer images than asked for, or a share of a source that lists no labels.
+        """
+        indices = self.parts[0]
+        if size > len(indices):
+            raise ValueError(
+                f"data.train_size asks for {size} images, and there are {len(indices)} to train on "
+                f"(val_fraction={self.val_fraction} are held out). Leave it out for all of them."
+            )
+        indices = indices[: size or None]
+        if fraction == 1:
+            return indices
+        if (labels := self.train_labels()) is None:
+            raise ValueError(
+                f"data.train_fraction takes the same share of each class, which {self.source} does not list."
+            )
+        return share_of_each_class(indices, labels[indices], fraction)
 
     def held_out(self, split: str) -> tuple[Any, Tensor]:
         """Return a dataset, and the indices of its images of a split: `val` or `test`."""

@@ -15,6 +15,7 @@ from eval.cli import main
 from tests.helpers.checkpoints import CONFIG, read, save
 from train.checkpoint import load_trained
 from train.data.cells import CellsTask
+from train.data.generated import local_answer
 from train.data.module import ImageData
 from train.data.sizes import Size
 from train.pixels import confusion, confusions, iou_of, mean_iou_with_interval
@@ -74,7 +75,7 @@ def test_local_baseline_is_that_of_every_cell_another_one(runs, tmp_path):
     assert (background | cell).all()
     expected = (1 + (labels == 1).sum() / cell.sum() + 0) / 3
     assert float(row["local baseline"]) == pytest.approx(100 * float(expected), abs=0.01)
-    assert torch.equal(cells().local_answer(labels), CellsTask().local_answer(labels))
+    assert torch.equal(local_answer(cells().task, labels), CellsTask().local_answer(labels))
 
 
 def test_tiles_cover_every_pixel_once_at_least():
