@@ -27,8 +27,8 @@ TEXT: dict[str, Any] = {"textcoords": "offset points", "fontsize": 9}
 NONE = 0.012  # where an error of zero is drawn, in %
 
 
-def read_errors() -> dict[str, dict[int, float]]:
-    """Return the mean error over seeds in %, by model and image size."""
+def read_errors() -> dict[str, dict[int, list[float]]]:
+    """Return the error of each seed in %, by model and image size."""
     with RESULTS.open(newline="") as file:
         rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
     errors: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
@@ -36,15 +36,17 @@ def read_errors() -> dict[str, dict[int, float]]:
         model = row["model"].rpartition("-seed")[0]
         if model in LINES:
             errors[model][int(row["resolution"])].append(100 - float(row["accuracy"]))
-    return {model: {size: mean(values) for size, values in sizes.items()} for model, sizes in errors.items()}
+    return {model: dict(sorted(sizes.items())) for model, sizes in errors.items()}
 
 
 def draw() -> Figure:
-    """Return the figure: four lines, the majority baseline, and zero at the foot of the logarithmic axis."""
+    """Return the figure: four lines with bands, the majority baseline, and zero at the foot of the logarithmic axis."""
     errors = read_errors()
     figure, axes = plt.subplots(figsize=(6, 3.6))
     for model, (label, colour, line, place, side) in LINES.items():
-        heights = {size: max(error, NONE) for size, error in sorted(errors[model].items())}
+        heights = {size: max(mean(seeds), NONE) for size, seeds in errors[model].items()}
+        low, high = ([max(f(seeds), NONE) for seeds in errors[model].values()] for f in (min, max))
+        axes.fill_between(list(heights), low, high, color=colour, alpha=0.18 if line == "-" else 0.08, linewidth=0)
         style = {"linestyle": line, "color": colour, "marker": "o", "markersize": 4, "linewidth": 1.8}
         axes.plot(list(heights), list(heights.values()), clip_on=False, **style)
         above = 16 if line == "--" and side == "left" else 7  # over a rising line

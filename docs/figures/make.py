@@ -61,6 +61,8 @@ def string() -> Figure:
         ax.set_title(name, fontsize=9)
         ax.set(xticks=[-10, 0, 10], yticks=[-10, 0, 10])
     axes[1, 0].set_ylabel("offset in patches")
+    for row, what in zip(axes, ("entry of the matrix", "score, 1 in the middle"), strict=True):
+        figure.colorbar(row[0].images[0], ax=row, label=what, ticks=[-1, 0, 1], aspect=12, pad=0.02, shrink=0.6)
     return figure
 
 
@@ -81,7 +83,7 @@ def random_features() -> Figure:
         phi = build_feature_map(name, head_dim=HEAD, num_heads=1, **options)
         kernel = phi.log_kernel(q, k)[0, 0, 0].exp()
         left.plot(angles.rad2deg(), kernel / kernel[0], color=colour, label=label)
-    left.legend(frameon=False, fontsize=8, loc="upper center", labelcolor="linecolor")
+    left.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     left.set(xlabel="angle between query and key in degrees", ylabel="kernel, 1 at angle 0")
     left.set_xticks([0, 45, 90, 135, 180])
     counts = [16, 32, 64, 128, 256, 512]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from eval.plotting.axes import beside, error_bars, legend_above, mark_training, note_below, plain_logarithm, size_axis
+from eval.plotting.coincide import reveal
 from eval.plotting.style import GREY, line_styles, panels
 from eval.report import Row, select, unique
 from train.data.sizes import ascending
 
 METHODS = ("whole", "tiles")
+DASHES: tuple[Any, ...] = ("-", "--")  # of the methods
 BASELINE = "local baseline"
 COSTS = {"ms": ("time of an image", "milliseconds"), "peak MiB": ("memory", "peak memory in MiB")}
 
@@ -42,36 +47,53 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 
 def plot(rows: Sequence[Row]) -> Figure:
-    """Draw mIoU, time and memory over image size, a line for each model and method."""
-    names = [(model, method) for model in unique(rows, "model") for method in unique(rows, "method")]
-    lines = {name: select(rows, model=name[0], method=name[1]) for name in names}
-    lines = {name: sorted(line, key=lambda row: row["tokens"]) for name, line in lines.items() if line}
-    styles = line_styles([f"{model}, {method}" for model, method in lines])
+    """Draw mIoU over image size, a panel for each method, and time and memory; a line for each model and method."""
+    models, methods = unique(rows, "model"), unique(rows, "method")
     sizes = ascending(row["resolution"] for row in rows)
-    figure, axes = panels(3, 3, height=2.6)
-    for number, ((label, style), line) in enumerate(zip(styles.items(), lines.values(), strict=True)):
-        sides = [row["resolution"].side for row in line]
-        bars = error_bars(line, "mIoU")
-        shift = beside(axes[0], number, len(lines))
-        values = [row["mIoU"] for row in line]
-        axes[0].errorbar(sides, values, bars, label=label, transform=shift, elinewidth=0.8, **style)
-        ends = [row[end] for row in line for end in ("low", "high")]
-        axes[0].update_datalim([(side, end) for side in sides for end in ends])
-        for axis, quantity in zip(axes[1:], COSTS, strict=True):
-            axis.plot(sides, [row[quantity] for row in line], label=label, **style)
+    count = len(methods) + len(COSTS)
+    figure, axes = panels(count, 3 if count == 3 else 2, height=2.4)
+    accuracies, costs = axes[: len(methods)], axes[len(methods) :]
+    for number, (model, style) in enumerate(line_styles(models).items()):
+        for axis, method, dashes in zip(accuracies, methods, DASHES, strict=False):
+            line = sorted(select(rows, model=model, method=method), key=lambda row: row["tokens"])
+            if line:
+                draw_line(axis, line, beside(axis, number, len(models)), {**style, "linestyle": dashes})
+            for each, quantity in zip(costs, COSTS, strict=True):
+                sides = [row["resolution"].side for row in line]
+                each.plot(sides, [row[quantity] for row in line], **{**style, "linestyle": dashes})
     baseline = {row["resolution"].side: row[BASELINE] for row in sorted(rows, key=lambda row: row["tokens"])}
-    axes[0].plot(list(baseline), list(baseline.values()), color=GREY, linestyle=":", label=BASELINE)
-    axes[0].autoscale_view()
-    for axis in axes:
+    ends = [row[end] for row in rows for end in ("low", "high")] + list(baseline.values())
+    for axis, method in zip(accuracies, methods, strict=True):
+        axis.plot(list(baseline), list(baseline.values()), color=GREY, linestyle=":")
         size_axis(axis, sizes)
-    axes[0].set(title="accuracy", ylabel="mIoU in %")
-    mark_training(axes[0], rows, named=False)
-    for axis, (title, name) in zip(axes[1:], COSTS.values(), strict=True):
+        title = f"accuracy, {method}" if len(methods) > 1 else "accuracy"
+        axis.set(title=title, ylabel="mIoU in %", ylim=(min(ends) - 2, max(ends) + 2))
+        mark_training(axis, rows, named=False)
+    for axis, (title, name) in zip(costs, COSTS.values(), strict=True):
+        size_axis(axis, sizes)
         axis.set(title=title, ylabel=name, yscale="log")
         plain_logarithm(axis.yaxis)
-    legend_above(figure)
+        reveal(axis)
+    legend_above(figure, handles=legend_handles(models, methods))
     counts = {row["images"] for row in rows}
     images = f"{min(counts)} to {max(counts)}" if len(counts) > 1 else f"{min(counts)}"
     split = ", ".join(unique(rows, "split"))
     note_below(figure, f"{split} split, {images} images; bars: 95 % interval over images; grey line: trained here")
     return figure
+
+
+def draw_line(axis: Axes, line: Sequence[Row], shift: Any, style: dict[str, Any]) -> None:
+    """Draw the mIoU of a model over image size with its intervals."""
+    sides = [row["resolution"].side for row in line]
+    values = [row["mIoU"] for row in line]
+    axis.errorbar(sides, values, error_bars(line, "mIoU"), transform=shift, elinewidth=0.8, **style)
+
+
+def legend_handles(models: Sequence[str], methods: Sequence[str]) -> list[Line2D]:
+    """Return a handle for each model, for each method by its dashes, and for the baseline."""
+    alone = len(methods) == 1
+    styles = {model: {**style, "linestyle": "-" if alone else "none"} for model, style in line_styles(models).items()}
+    handles = [Line2D([], [], label=model, **style) for model, style in styles.items()]
+    kinds = [] if alone else list(zip(methods, DASHES, strict=False))
+    handles += [Line2D([], [], color=GREY, linestyle=dashes, label=method) for method, dashes in kinds]
+    return [*handles, Line2D([], [], color=GREY, linestyle=":", label=BASELINE)]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import textwrap
+from collections.abc import Mapping, Sequence
 from statistics import fmean
+from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -14,6 +17,7 @@ from eval.report import Row
 from eval.statistics import without_seed
 
 NAMES = "run"  # the column that has labels
+MOST_RUNS = 6  # of several models whose losses are in one panel
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
@@ -30,30 +34,53 @@ def smoothed(row: Row) -> tuple[list[int], list[float]]:
     ]
 
 
-def plot(rows: Sequence[Row]) -> Figure:
-    """Draw the loss of each finished run, and its accuracy over when it left the plateau; one colour a model.
-
-    The second panel is left out where no run has left a plateau, as on photographs.
-    """
-    finished = [row for row in rows if row.get("finished", True)]  # else the number of its steps is not known
-    left = [row for row in finished if row["left the plateau at step"] != "" and row["lowest accuracy"] != ""]
-    styles = line_styles(list(dict.fromkeys(without_seed(row["run"]) for row in rows)))
-    figure, axes = panels(2 if left else 1, width=6.75 if left else 5.0, height=2.8)
-    for row in finished:
+def draw_losses(axis: Axes, rows: Sequence[Row], styles: Mapping[str, Any]) -> None:
+    """Draw the smoothed losses of runs over the share of their training."""
+    for row in rows:
         style = styles[without_seed(row["run"])]
         steps, means = smoothed(row)
         shares = [100 * step / row["steps"] for step in steps]
         marker = style["marker"] if len(shares) < 4 else ""  # too few for a line
-        axes[0].plot(shares, means, marker=marker, color=style["color"], linestyle=style["linestyle"], linewidth=0.8)
-    axes[0].set(xlabel="% of the training", ylabel="training loss", xlim=(0, 100), ylim=(0, None))
+        axis.plot(shares, means, marker=marker, color=style["color"], linestyle=style["linestyle"], linewidth=0.8)
+
+
+def plot(rows: Sequence[Row]) -> Figure:
+    """Draw the loss of each finished run, and its accuracy over when it left the plateau; one colour a model.
+
+    Many runs of several models have a panel for each model. That of accuracies, the last one, is left out where no run
+    has left a plateau, as on photographs.
+    """
+    finished = [row for row in rows if row.get("finished", True)]  # else the number of its steps is not known
+    left = [row for row in finished if row["left the plateau at step"] != "" and row["lowest accuracy"] != ""]
+    styles = line_styles(list(dict.fromkeys(without_seed(row["run"]) for row in rows)))
+    apart = len(styles) > 1 and len(finished) > MOST_RUNS
+    losses = len(styles) if apart else 1
+    size: dict[str, Any] = {"width": 6.75 if left else 5.0, "height": 2.8}
+    if apart:
+        size = {"columns": 4, "height": 1.9, "narrowest": 1.5}
+    figure, axes = panels(losses + bool(left), **size)
+    seeds = {model: sum(without_seed(row["run"]) == model for row in rows) for model in styles}
+    names = {model: f"{model} ({count} seeds)" if count > 1 else model for model, count in seeds.items()}
+    plain = {model: {**style, "linestyle": "-"} for model, style in styles.items()} if apart else styles
+    highest = max((max(smoothed(row)[1]) for row in finished), default=1.0)
+    for axis, model in zip(axes, styles, strict=False):
+        draw_losses(axis, [row for row in finished if not apart or without_seed(row["run"]) == model], plain)
+        axis.set(xlabel="% of the training", ylabel="training loss", xlim=(0, 100), ylim=(0, 1.05 * highest))
+        if not apart:
+            break
+        title = names[model].replace(" seeds)", "\xa0seeds)")
+        axis.set_title("\n".join(textwrap.wrap(title, 26, break_on_hyphens=False)), fontsize=7)
     for row in left:
         style = {**styles[without_seed(row["run"])], "linestyle": "none"}
         share = 100 * row["left the plateau at step"] / row["steps"]
-        axes[1].plot(share, 100 - row["lowest accuracy"], alpha=0.8, **style)
+        axes[-1].plot(share, 100 - row["lowest accuracy"], alpha=0.8, **style)
     if left:
-        axes[1].set(xlabel="plateau left after % of the training", ylabel="error at the worst image size, %")
-    seeds = {model: sum(without_seed(row["run"]) == model for row in rows) for model in styles}
-    names = {model: f"{model} ({count} seeds)" if count > 1 else model for model, count in seeds.items()}
-    legend_above(figure, handles=[Line2D([], [], label=names[model], **style) for model, style in styles.items()])
+        short = {"xlabel": "plateau left after %", "ylabel": "error in %", "title": "at the worst image size"}
+        long = {"xlabel": "plateau left after % of the training", "ylabel": "error at the worst image size, %"}
+        axes[-1].set(**(short if apart else long))
+        axes[-1].title.set_fontsize(7)
+    if left or not apart:
+        line = {"linestyle": "none"} if apart else {}  # then only the panel of accuracies needs it
+        legend_above(figure, handles=[Line2D([], [], label=names[m], **{**styles[m], **line}) for m in styles])
     note_below(figure, "val split at the end of the training; losses are means of the last few that were logged")
     return figure

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from eval.plotting.accuracy import AccuracyScale, draw_model, note_of
-from eval.plotting.axes import beside, count_axis, legend_above, mark_training, note_below, plain_logarithm, size_axis
-from eval.plotting.style import GREY, line_styles, panels
+from eval.plotting.accuracy import dot_columns, group_by_model, note_of, size_panels
+from eval.plotting.axes import count_axis, legend_above, note_below, plain_logarithm
+from eval.plotting.coincide import reveal
+from eval.plotting.style import GREY, line_styles, new_figure, width_or
 from eval.report import Row, select, unique
 from eval.statistics import without_seed
 from train.data.sizes import ascending
@@ -39,10 +42,20 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def plot(rows: Sequence[Row]) -> Figure:
-    """Draw accuracy over image size, radius of each layer and head, and time and memory over tokens."""
+    """Draw accuracies as dots for each image size, radius of each layer and head, and time and memory over tokens."""
     styles = line_styles(unique(rows, "model"))
-    figure, (accuracy, radii, time, memory) = panels(4, height=2.5)
-    draw_accuracies(accuracy, select(rows, part="accuracy"), styles)
+    accuracies = [{**row, "accuracy": row["value"]} for row in select(rows, part="accuracy")]
+    sizes = ascending(row["resolution"] for row in accuracies)
+    columns = min(len(sizes), dot_columns([without_seed(model) for model in styles], width_or(6.75)))
+    rows_above, rows_below = math.ceil(len(sizes) / columns), 3 if width_or(6.75) < 5 else 1
+    heights = rows_above * (0.8 + 0.16 * len(styles)), 0.4 + 1.8 * rows_below
+    figure = new_figure(width=6.75, height=sum(heights))
+    above, below = np.asarray(figure.subfigures(2, 1, height_ratios=heights))
+    places = list(above.subplots(rows_above, columns, sharey=True, squeeze=False).flat)
+    for empty in places[len(sizes) :]:
+        empty.remove()
+    size_panels(places[: len(sizes)], group_by_model(accuracies), sizes)
+    radii, time, memory = below.subplots(rows_below, 3 // rows_below)
     draw_radii(radii, select(rows, part="radius"), styles)
     costs = select(rows, part="cost")
     for axis, quantity in ((time, "milliseconds"), (memory, "peak MiB")):
@@ -52,23 +65,16 @@ def plot(rows: Sequence[Row]) -> Figure:
         count_axis(axis, unique(costs, "tokens"))
         axis.set_yscale("log")
         plain_logarithm(axis.yaxis)
-    time.set_ylabel("milliseconds, folded inference")
-    memory.set_ylabel("peak memory of tensors in MiB")
-    legend_above(figure, accuracy)
-    note_below(figure, note_of(select(rows, part="accuracy")))
+        reveal(axis)
+    time.set(title="time, folded inference", ylabel="milliseconds")
+    memory.set(title="peak memory of tensors", ylabel="MiB")
+    handles = [Line2D([], [], label=without_seed(model), **style) for model, style in styles.items()]
+    handles.append(Line2D([], [], color=GREY, linestyle=":", label="equal weights"))
+    if select(rows, quantity="sigma"):
+        handles.append(Line2D([], [], color=GREY, linestyle="none", marker="x", label="sigma, learned"))
+    legend_above(below, handles=handles)
+    note_below(below, f"top: {note_of(accuracies, dots=True)}")
     return figure
-
-
-def draw_accuracies(axis: Axes, rows: Sequence[Row], styles: Mapping[str, Any]) -> None:
-    """Draw accuracy over image size with intervals."""
-    rows = [{**row, "accuracy": row["value"]} for row in rows]
-    scale = AccuracyScale(rows)
-    for number, (model, style) in enumerate(styles.items()):
-        points = sorted(select(rows, model=model), key=lambda row: row["resolution"].side)
-        draw_model(axis, points, without_seed(model), scale, beside(axis, number, len(styles)), style)
-    size_axis(axis, ascending(row["resolution"] for row in rows))
-    mark_training(axis, rows)
-    scale.finish(axis, rows)
 
 
 def draw_radii(axis: Axes, rows: Sequence[Row], styles: Mapping[str, Any]) -> None:
@@ -80,8 +86,4 @@ def draw_radii(axis: Axes, rows: Sequence[Row], styles: Mapping[str, Any]) -> No
             axis.plot(x, [point["value"] for point in points], marker, color=style["color"], alpha=0.7, markersize=3)
     axis.axhline(select(rows, quantity="uniform")[0]["value"], color=GREY, linestyle=":", zorder=0)
     layers = sorted({row["layer"] for row in rows if row["layer"] != ""})
-    axis.set(xlabel="layer", xticks=layers, ylabel="effective radius in patches")
-    handles = [Line2D([], [], color=GREY, linestyle=":", label="equal weights")]
-    if select(rows, quantity="sigma"):
-        handles.append(Line2D([], [], color=GREY, linestyle="none", marker="x", label="sigma, learned"))
-    axis.legend(handles=handles, loc="best", fontsize=6)
+    axis.set(xlabel="layer", xticks=layers, title="effective radius of attention", ylabel="patches")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from eval.plotting.axes import beside, count_axis, legend_above, note_below, number_axis, plain_logarithm
+from eval.plotting.axes import count_axis, legend_above, note_below, number_axis, plain_logarithm
 from eval.plotting.style import line_styles, panels
 from eval.report import Row, select, unique
 
@@ -30,29 +32,42 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     return lines
 
 
+WEIGHTS = {"weight": "mean over draws", "lowest twentieth": "lowest twentieth"}
+
+
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw the error of the estimate and the weight at the smallest angle, over the number of features."""
     near = at_smallest_angle(rows)
     counts = sorted(unique(near, "features"))
-    limit = 2.4 * counts[-1]  # where the limit of many features stands
-    figure, (errors, weights) = panels(2, height=3.0)
-    maps = unique(near, "map")
-    for number, (title, style) in enumerate(line_styles(maps).items()):
+    figure, (errors, *weights) = panels(3, 3, height=2.9)
+    angle = f"{near[0]['angle']:g} degrees"
+    for title, style in line_styles(unique(near, "map")).items():
         of_map = sorted(select(near, map=title), key=lambda row: row["features"])
         errors.plot(counts, [row["relative error"] for row in of_map], label=title, **style)
         expected = [row["with independent draws"] for row in of_map]
         errors.plot(counts, expected, linestyle=":", linewidth=0.9, color=style["color"])
-        mean, lowest = ([row[column] for row in of_map] for column in ("weight", "lowest twentieth"))
-        moved = beside(weights, number, len(maps))
-        weights.plot(counts, mean, transform=moved, **style)
-        weights.vlines(counts, lowest, mean, transform=moved, color=style["color"], linewidth=0.8)
-        weights.plot(limit, of_map[0]["weight in the limit"], style["marker"], color=style["color"], fillstyle="none")
-    angle = f"{near[0]['angle']:g} degrees"
-    errors.set(yscale="log", ylabel="standard deviation over the kernel", title=f"estimate at {angle}")
+        for axis, column in zip(weights, WEIGHTS, strict=True):
+            draw_weights(axis, of_map, column, style)
+    errors.set(yscale="log", ylabel="standard deviation over the kernel", title="error of the estimate")
     plain_logarithm(errors.yaxis)
-    weights.set(ylabel="weight", title=f"weight of a key at {angle} among others")
     count_axis(errors, counts, "features")
-    number_axis(weights, {**{count: str(count) for count in counts}, limit: "limit"}, "features")
+    for axis, what in zip(weights, WEIGHTS.values(), strict=True):
+        axis.set(yscale="log", ylabel=f"weight of a key at {angle}", title=what)
+        plain_logarithm(axis.yaxis)
+        number_axis(axis, {**{count: str(count) for count in counts}, limit_of(counts): "limit"}, "features")
     legend_above(figure)
-    note_below(figure, "left, dotted: independent draws; right, bars: down to the lowest twentieth of the draws")
+    note_below(figure, "left, dotted: independent draws; open marks: the limit of many features")
     return figure
+
+
+def draw_weights(axis: Axes, rows: Sequence[Row], column: str, style: dict[str, Any]) -> None:
+    """Draw the weights of one map over the number of features, and their limit, which all draws share."""
+    counts = [row["features"] for row in rows]
+    axis.plot(counts, [row[column] for row in rows], **style)
+    limit = {"marker": style["marker"], "color": style["color"], "fillstyle": "none", "linestyle": "none"}
+    axis.plot(limit_of(counts), rows[0]["weight in the limit"], **limit)
+
+
+def limit_of(counts: Sequence[int]) -> float:
+    """Return where the limit of many features stands on the axis."""
+    return 2.4 * max(counts)

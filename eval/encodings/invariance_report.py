@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from eval.plotting.accuracy import label_rows
-from eval.plotting.axes import count_axis, plain_logarithm
+from eval.plotting.axes import count_axis, note_below, plain_logarithm
 from eval.plotting.style import BLUE, GREY, VERMILLION, line_styles, panels
 from eval.report import Row, select, unique
 
 NAMES = "name"  # the column that has labels
+SMALLEST = 1e-17  # where a change of exactly zero stands
 VERDICTS = {
     "exact": "0",
     "one draw": "not 0 in one draw",
@@ -60,6 +63,7 @@ def plot(rows: Sequence[Row]) -> Figure:
     draw_changes(axes[0], scores, names, "a score" if draws else "the logits")
     if draws:
         draw_spread(axes[1], draws)
+    note_below(figure, "changes under a common move of all positions, relative")
     return figure
 
 
@@ -69,13 +73,22 @@ def draw_changes(axis: Axes, rows: Sequence[Row], names: Sequence[str], what: st
     kinds = {"zero but for rounding": (BLUE, "o"), "not zero, by design": (VERMILLION, "X")}
     for kind, (colour, marker) in kinds.items():
         heights = [i for i, name in enumerate(names) if (name in by_design) == (marker == "X")]
-        largest = [max(max(row["value"] for row in select(rows, name=names[i])), 1e-17) for i in heights]
+        largest = [max(max(row["value"] for row in select(rows, name=names[i])), SMALLEST) for i in heights]
         axis.plot(largest, heights, marker, color=colour, label=kind)
-    axis.set(xscale="log", xlabel=f"largest relative change of {what}")
-    axis.set_xticks([1e-16, 1e-8, 1])
+    axis.set(xscale="log", xlabel=f"largest change of {what}")
+    if any(row["value"] < SMALLEST for row in rows):
+        axis.set_xticks([SMALLEST, 1e-12, 1e-6, 1], ["0", "$10^{-12}$", "$10^{-6}$", "1"])
+    else:
+        axis.set_xticks([1e-16, 1e-8, 1])
     axis.set_xticks([], minor=True)
-    label_rows(axis, names)
-    axis.legend(loc="center", fontsize=6, handletextpad=0.2)
+    label_rows(axis, [in_words(name) for name in names])
+    legend_over(axis, 1)
+
+
+def in_words(name: str) -> str:
+    """Return a name with its options as words: `liere, block size 2` for `liere block_size=2`."""
+    name = name.replace(" generator=", ", ")
+    return re.sub(r" (\w+)=", lambda option: f", {option[1].replace('_', ' ')} ", name)
 
 
 def draw_spread(axis: Axes, rows: Sequence[Row]) -> None:
@@ -85,8 +98,13 @@ def draw_spread(axis: Axes, rows: Sequence[Row]) -> None:
         axis.plot(draws, [row["value"] for row in select(rows, name=name)], label=name, **style)
     fall = [draws[0] / n**0.5 for n in draws]
     axis.plot(draws, fall, color=GREY, linewidth=0.8, label="1/sqrt(draws)")
-    count_axis(axis, draws, "draws that are averaged over")
-    axis.set(yscale="log", ylabel="relative change of the estimate under a move")
+    count_axis(axis, draws, "draws averaged over")
+    axis.set(yscale="log", ylabel="change of the estimate")
     plain_logarithm(axis.yaxis)
-    axis.legend(loc="upper right", fontsize=6)
-    axis.set_ylim(top=20 * max(row["value"] for row in rows))  # room for the legend
+    legend_over(axis, 2)
+
+
+def legend_over(axis: Axes, columns: int) -> None:
+    """Put the legend of a panel above it, where it hides no points."""
+    place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2}
+    axis.legend(ncols=columns, fontsize=6, handletextpad=0.4, columnspacing=1.0, **place)

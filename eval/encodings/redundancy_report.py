@@ -11,6 +11,7 @@ from eval.plotting.style import new_figure
 from eval.report import Row, unique
 
 NAMES = ("fitted", "target")  # the columns that have labels
+SMALLEST_FONT = 4.5  # of the numbers, which are left out where they would be smaller
 SAME = 1e-6  # the error below which a fit counts as exact
 
 
@@ -18,7 +19,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     """Return a line for each encoding that is fitted, with a column for each target."""
     targets = unique(rows, "target")
     cells = {(row["fitted"], row["target"]): "0" if row["covers"] else f"{row['error']:.2f}" for row in rows}
-    letters = {target: chr(ord("a") + i) for i, target in enumerate(targets)}
+    letters = letters_of(targets)
     return [
         {"error left when fitted to": f"{letters.get(name, '')} {name}".strip()}
         | {letters[target]: cells.get((name, target), "") for target in targets}
@@ -26,8 +27,13 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     ]
 
 
+def letters_of(targets: Sequence[str]) -> dict[str, str]:
+    """Return the letter of each target."""
+    return {target: chr(ord("a") + i) for i, target in enumerate(targets)}
+
+
 def plot(rows: Sequence[Row]) -> Figure:
-    """Draw the table as a picture."""
+    """Draw the table as a picture, its columns with the letters of its rows."""
     targets = unique(rows, "target")
     fitted = [name for name in unique(rows, "fitted") if name in targets]  # not the control, which has one target
     cells = {(row["fitted"], row["target"]): row["error"] for row in rows}
@@ -35,13 +41,17 @@ def plot(rows: Sequence[Row]) -> Figure:
     figure = new_figure(width=6.75, height=1.6 + 0.28 * len(fitted))
     axis = figure.subplots()
     axis.grid(False)
+    size = min(6.0, 72 * (figure.get_figwidth() - 2.2) / len(targets) / 1.8)  # three digits in a cell
     image = axis.imshow(values, cmap="viridis_r", vmin=0, aspect="auto")
     for i, j in np.ndindex(*values.shape):
-        text = "0" if values[i, j] < SAME else f"{values[i, j]:.2f}"
+        text = "0" if values[i, j] < SAME else f"{values[i, j]:.2f}".removeprefix("0")
         color = "white" if values[i, j] > values.max() / 2 else "black"
-        axis.text(j, i, text, ha="center", va="center", fontsize=6, color=color)
-    axis.set_xticks(range(len(targets)), targets, rotation=45, ha="right", rotation_mode="anchor")
-    axis.set_yticks(range(len(fitted)), fitted)
+        if size >= SMALLEST_FONT:
+            axis.text(j, i, text, ha="center", va="center", fontsize=size, color=color)
+    letters = letters_of(targets)
+    axis.set_xticks(range(len(targets)), list(letters.values()))
+    axis.set_yticks(range(len(fitted)), [f"{name}  {letters[name]}" for name in fitted])
     axis.set(xlabel="target", ylabel="fitted, with a free basis")
-    figure.colorbar(image, label="relative error left in R(r)")
+    bar = {"location": "right", "pad": 0.02} if size >= SMALLEST_FONT else {"location": "bottom"}
+    figure.colorbar(image, label="relative error left in R(r)", aspect=30, **bar)
     return figure

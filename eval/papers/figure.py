@@ -68,12 +68,14 @@ def draw_dots(table: TableFile, records: Sequence[Row], column: str = "", logari
     if not shown:
         return None
     rows = [row for row in table.rows if row in unique(shown, "row")]
-    figure, axes = panels(len(sets), height=0.9 + 0.22 * len(rows), sharey=True)
+    figure, axes = panels(len(sets), 3, height=0.9 + 0.22 * len(rows), narrowest=1.8, sharey=True)
     styles = {name: {**style, "linestyle": "none"} for name, style in line_styles(unique(shown, "attention")).items()}
+    intervals = False
     for axis, data in zip(axes, sets, strict=True):
         axis.set_title(table.data[data].label or data, fontsize=8)
         for i, (attention, style) in enumerate(styles.items()):
             for record in select(shown, data=data, attention=attention):
+                intervals = intervals or record["low"] != ""
                 place = len(rows) - 1 - rows.index(record["row"]) + 0.14 * (i - (len(styles) - 1) / 2)
                 dot(axis, record, place, style, i == 0)
         axis.set(xlabel=column)
@@ -81,7 +83,8 @@ def draw_dots(table: TableFile, records: Sequence[Row], column: str = "", logari
             axis.set_xscale("log")
     axes[0].set_yticks(range(len(rows)), [table.rows[row].label or row for row in reversed(rows)], fontsize=7)
     legend_above(figure, handles=key(styles, shown))
-    note_below(figure, "bars: 95 % intervals; one seed has those over images alone")
+    if intervals:
+        note_below(figure, "bars: 95 % intervals; one seed has those over images alone")
     return figure
 
 

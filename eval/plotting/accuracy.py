@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from eval.plotting.axes import beside, legend_above, mark_training, note_below, size_axis
-from eval.plotting.style import BLACK, BLUE, GREY, line_styles, new_figure, panels
+from eval.plotting.style import BLACK, BLUE, GREY, line_styles, new_figure, panels, width_or
 from eval.report import MAJORITY, Row, select, unique
 from eval.statistics import mean_over_seeds, without_seed
 from train.data.sizes import ascending
@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from train.data.sizes import Size
+
 MOST_LINES = 7  # colours of the palette: more models are drawn as dots
+MOST_ERROR_LINES = 3  # on an axis of errors, where several lines are at the foot and bands reach down to it
 NEARLY_ALL = 97.0  # accuracy in % above which lines would coincide, so that the error is drawn
 
 
@@ -30,7 +33,8 @@ def accuracy_figure(rows: Sequence[Row]) -> Figure:
         rows: with `model`, `resolution`, `accuracy`, `low`, `high`, `images`, `majority baseline`, `trained at`.
     """
     models = group_by_model(rows)
-    return accuracy_lines(models) if len(models) <= MOST_LINES else accuracy_dots(models)
+    most = MOST_ERROR_LINES if AccuracyScale(rows).errors else MOST_LINES
+    return accuracy_lines(models) if len(models) <= most else accuracy_dots(models)
 
 
 def group_by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
@@ -81,7 +85,7 @@ def draw_model(axis: Axes, rows: Sequence[Row], label: str, scale: AccuracyScale
         low, high = ([f(scale.values(same, "accuracy")) for same in by_size] for f in (min, max))
         axis.fill_between(sides, low, high, color=style["color"], alpha=0.12, linewidth=0)
         moved = {"transform": shift} if scale.errors else {}  # lines without an error would coincide
-        axis.plot(sides, values, label=label, **moved, **style)
+        axis.errorbar(sides, values, label=label, **moved, **style)  # legends list lines before those with bars
         return
     ends = [scale.values(mean, end) for end in ("low", "high")]
     bars = np.abs(np.sort(ends, axis=0) - values)  # of an error, `low` is the upper end
@@ -168,8 +172,18 @@ def accuracy_dots(models: dict[str, list[Row]], reference: str | None = None) ->
     """
     rows = [row for of_model in models.values() for row in of_model]
     sizes = ascending(row["resolution"] for row in rows)
-    height = 0.9 + 0.16 * len(models)
-    figure, axes = panels(len(sizes), len(sizes), height=height, narrowest=1.4, sharey=True)
+    columns = dot_columns(list(models), width_or(6.75))
+    figure, axes = panels(len(sizes), columns, height=0.9 + 0.16 * len(models), narrowest=0.8, sharey=True)
+    size_panels(axes, models, sizes, reference)
+    note_below(figure, note_of(rows, dots=True))
+    return figure
+
+
+def size_panels(
+    axes: Sequence[Axes], models: Mapping[str, Sequence[Row]], sizes: Sequence[Size], reference: str | None = None
+) -> None:
+    """Draw the dots of each image size into its panel; arguments as of `accuracy_dots`."""
+    rows = [row for of_model in models.values() for row in of_model]
     scale = AccuracyScale(rows)
     for axis, size in zip(axes, sizes, strict=True):
         for height, of_model in enumerate(models.values()):
@@ -180,13 +194,18 @@ def accuracy_dots(models: dict[str, list[Row]], reference: str | None = None) ->
         axis.set(title=f"{size} px", xlabel="error in %" if scale.errors else "accuracy in %")
         finish_dots(axis, select(rows, resolution=size), scale)
     label_rows(axes[0], list(models))
-    note_below(figure, note_of(rows, dots=True))
-    return figure
+
+
+def dot_columns(names: Sequence[str], width: float) -> int:
+    """Return how many panels stand beside each other, of 0.95 inches or more, to the right of the names."""
+    return max(1, int((width - 0.2 - 0.055 * max(map(len, names))) / 0.95))
 
 
 def draw_dots(axis: Axes, rows: Sequence[Row], height: int, scale: AccuracyScale) -> None:
     """Draw the seeds of a model at one image size as dots, and their mean as a bar; a single one with its interval."""
     if not rows:
+        place: dict[str, Any] = {"transform": axis.get_yaxis_transform(), "ha": "center", "va": "center"}
+        axis.text(0.5, height, "not measured", fontsize=6, color=GREY, **place)
         return
     values = scale.values(rows, "accuracy")
     axis.plot(values, [height] * len(values), "o", color=BLUE, alpha=0.5, markersize=3.5, markeredgewidth=0)

@@ -18,7 +18,7 @@ from train.data.sizes import Size
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
 
 # Multiples of a power of ten that have ticks: the first ones that give three.
 STEPS = [(1,), (1, 2, 5), (1, 1.5, *range(2, 10)), [n / 2 for n in range(2, 20)], [n / 10 for n in range(10, 100)]]
@@ -99,7 +99,7 @@ def beside(axis: Axes, number: int, count: int) -> Any:
     return axis.transData + shift
 
 
-def legend_above(figure: Figure, axis: Axes | None = None, handles: Sequence[Any] = ()) -> None:
+def legend_above(figure: Figure | SubFigure, axis: Axes | None = None, handles: Sequence[Any] = ()) -> None:
     """Put a legend above all panels, in as many columns as fit the width.
 
     Args:
@@ -112,7 +112,8 @@ def legend_above(figure: Figure, axis: Axes | None = None, handles: Sequence[Any
         lines, names = list(handles), [str(handle.get_label()) for handle in handles]
     if not names:
         return
-    columns = next(n for n in range(len(names), 0, -1) if n == 1 or legend_width(names, n) < figure.get_figwidth())
+    width = figure.bbox.width / figure.dpi
+    columns = next(n for n in range(len(names), 0, -1) if n == 1 or legend_width(names, n) < width)
     figure.legend(lines, names, loc="outside upper center", ncols=columns, columnspacing=1.2)
 
 
@@ -122,9 +123,9 @@ def legend_width(names: Sequence[str], columns: int, fontsize: float = 7.0) -> f
     return float(sum(0.5 + part.max() * 0.54 * fontsize / 72 for part in parts))
 
 
-def note_below(figure: Figure, text: str) -> None:
+def note_below(figure: Figure | SubFigure, text: str) -> None:
     """Write below a figure what its caption has to say: split, images, and what bars and bands are."""
-    per_line = int(figure.get_figwidth() * 72 / (6 * 0.52))
+    per_line = int(figure.bbox.width / figure.dpi * 72 / (6 * 0.52))
     figure.supxlabel("\n".join(textwrap.wrap(text, per_line)), fontsize=6, color=GREY)
 
 

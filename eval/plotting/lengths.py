@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from eval.plotting.axes import count_axis, legend_above, plain_logarithm
+from eval.plotting.coincide import reveal
 from eval.plotting.style import line_styles, panels
 from eval.report import Row, select, unique
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 QUANTITIES = {"ms": "milliseconds", "peak MiB": "peak memory in MiB"}
+MOST_VALUES = 3  # points of a single line that have their values beside them
 TITLES = {"ms": "time", "peak MiB": "memory"}
 
 
@@ -27,20 +29,22 @@ def length_figure(groups: Mapping[str, Sequence[Row]], column: str) -> Figure:
     rows = [row for group in groups.values() for row in group]
     names = unique(rows, column)
     counts = unique(rows, "tokens")
+    alone = f"{names[0]}, " if len(names) == 1 else ""  # in the titles, in place of a legend
     height = 2.5 if len(counts) > 1 else 0.8 + 0.25 * len(names)
     figure, axes = panels(2 * len(groups), height=height)
     places = [(title, group, quantity) for title, group in groups.items() for quantity in QUANTITIES]
     for axis, (title, group, quantity) in zip(axes, places, strict=True):
+        what = f"{title}: {TITLES[quantity]}" if title else TITLES[quantity]
         if len(counts) > 1:
             draw_lines(axis, group, column, quantity, line_styles(names))
             count_axis(axis, counts)
-            axis.set(title=f"{title}: {TITLES[quantity]}" if title else "", ylabel=QUANTITIES[quantity], yscale="log")
+            axis.set(title=alone + what, ylabel=QUANTITIES[quantity], yscale="log")
             plain_logarithm(axis.yaxis)
+            reveal(axis)
         else:
             draw_bars(axis, group, column, quantity)
-            what = f"{title}: {TITLES[quantity]}" if title else TITLES[quantity]
             axis.set(title=f"{what} at {counts[0]:,} tokens", xlabel=QUANTITIES[quantity])
-    if len(counts) > 1:
+    if len(counts) > 1 and not alone:
         legend_above(figure)
     return figure
 
@@ -50,6 +54,17 @@ def draw_lines(axis: Axes, rows: Sequence[Row], column: str, quantity: str, styl
     for name, style in styles.items():
         line = sorted(select(rows, **{column: name}), key=lambda row: row["tokens"])
         axis.plot([row["tokens"] for row in line], [row[quantity] for row in line], label=name, **style)
+        if len(styles) == 1 and len(line) <= MOST_VALUES:
+            write_values(axis, line, quantity)
+
+
+def write_values(axis: Axes, line: Sequence[Row], quantity: str) -> None:
+    """Write the value of each point of a single line beside it, on the side where there is room."""
+    for number, row in enumerate(line):
+        side = ("left", 5) if number == 0 else ("right", -5)
+        place: dict[str, Any] = {"textcoords": "offset points", "ha": side[0], "va": "center", "fontsize": 7}
+        value = f"{row[quantity]:,.0f}" if row[quantity] >= 100 else f"{row[quantity]:.3g}"
+        axis.annotate(value, (row["tokens"], row[quantity]), (side[1], 0), **place)
 
 
 def draw_bars(axis: Axes, rows: Sequence[Row], column: str, quantity: str) -> None:

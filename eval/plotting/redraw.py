@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.plotting.options import add_figure_arguments, draw, for_display, named_columns
+from eval.plotting.style import paper_style
 from eval.report import MAJORITY, Row, read_csv, save_plot, table, write_tables
 from performer_string.utils.renames import current_name
 from train.data.sizes import Size
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from eval.evaluations import Entry
+    from eval.papers.table_file import TableFile
 
 SIZES = ("resolution", "trained at")
 TEXTS = {
@@ -28,6 +30,7 @@ TEXTS = {
     *("class", "taken for", "other", "image", "kind", "query", "answer"),
 }
 COMMAND = re.compile(r"^# command: python -m eval (\S+).*", re.MULTILINE)
+TABLE = re.compile(r"^# command: python -m eval table (\S+)", re.MULTILINE)  # of a paper, by `eval table`
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,6 +96,35 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def table_of(path: Path) -> TableFile | None:
+    """Return the table of a paper that a file is of, by its first lines; None for one of an evaluation.
+
+    Raises:
+        ValueError: there is no such table.
+    """
+    from eval.papers.table_file import find_table
+
+    header, _ = read_csv(path)
+    named = TABLE.search("\n".join(header))
+    return find_table(named[1]) if named else None
+
+
+def redraw_table(table: TableFile, options: argparse.Namespace) -> Figure | None:
+    """Return the figure of a paper's table from its records, and from its training curves where they lie beside it.
+
+    Raises:
+        ValueError: options of names, which its YAML file has.
+    """
+    from eval.papers.figure import draw_table
+
+    if options.only or options.order or options.labels:
+        raise ValueError(f"--only, --order and --labels are in the file of the table, {table.path}.")
+    path = options.files[0]
+    beside = path.with_suffix(".curves.csv")
+    with paper_style(options.width):
+        return draw_table(table, read_csv(path)[1], read_csv(beside)[1] if beside.is_file() else [])
+
+
 def redraw(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> tuple[Figure, list[Row]]:
     """Return the figure and the table of the first of `options.files`.
 
@@ -105,6 +137,8 @@ def redraw(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> tup
     """
     path = options.files[0]
     written, rows = read_results(path)
+    if written == "table" and (table := table_of(path)):
+        written = table.evaluation
     name = options.evaluation or written or ""
     if name not in evaluations:
         raise ValueError(
@@ -127,8 +161,15 @@ def run(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> None:
         evaluations: by name.
     """
     for path in options.files:
-        figure, lines = redraw(argparse.Namespace(**{**vars(options), "files": [path]}), evaluations)
         target = (options.out or path.parent) / path.name
+        if path.is_file() and (paper := table_of(path)) and not paper.evaluation:
+            drawn = redraw_table(paper, argparse.Namespace(**{**vars(options), "files": [path]}))
+            print(
+                *(save_plot(drawn, target, options.format) if drawn else [f"{path}: its table has no figure."]),
+                sep="\n",
+            )
+            continue
+        figure, lines = redraw(argparse.Namespace(**{**vars(options), "files": [path]}), evaluations)
         print(table(lines))
         tables = write_tables(lines, target, options.table, options.intervals)
         print("", *save_plot(figure, target, options.format), *tables, "", sep="\n")
