@@ -47,23 +47,34 @@ def seconds_per_image(group: Group, device: torch.device) -> float:
 
     batch = int(group.settings().get("data.batch_size", 128)) if device.type == "cuda" else ON_CPU
     model = TimedModel(group.config(), batch, device)
-    model.step()
+    model.step()  # not counted
     return statistics.median(seconds(model.step, device) for _ in range(3)) / batch
 
 
-def estimates(groups: Sequence[Group], device: torch.device) -> dict[str, float]:
+def estimates(
+    groups: Sequence[Group], device: torch.device, timed: dict[str, float] | None = None
+) -> dict[str, float]:
     """Return the seconds of one training of each group that has a run to train, by its model's name.
 
     One row of each set and kind of attention is timed, and stands for the others.
+
+    Args:
+        groups: of one table.
+        device: where to train.
+        timed: seconds for each image of the models timed so far; new ones are added. Tables have many models in common.
     """
-    timed: dict[tuple[str, str], float] = {}
+    timed = {} if timed is None else timed
+    of_kind: dict[tuple[str, str], float] = {}
     result: dict[str, float] = {}
     todo = [group for group in groups if len(group.finished()) < len(group.folders)]
     for group in tqdm(todo, desc="timing steps", leave=False, disable=None):
         kind = (group.data, group.attention)
-        if kind not in timed:
-            timed[kind] = seconds_per_image(group, device)
-        result[group.model] = timed[kind] * training_images(group)
+        if kind not in of_kind:
+            model = repr(group.config())
+            if model not in timed:
+                timed[model] = seconds_per_image(group, device)
+            of_kind[kind] = timed[model]
+        result[group.model] = of_kind[kind] * training_images(group)
     return result
 
 

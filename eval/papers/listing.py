@@ -23,14 +23,14 @@ NOTE = (
 
 def list_tables(budget: str, root: Path | None, out: Path, device: torch.device) -> str:
     """Return the list of all tables at a budget."""
-    lines = []
+    lines, timed = [], dict[str, float]()
     for table in tqdm(list(all_tables()), desc="tables", leave=False, disable=None):
         if budget not in table.budgets:
             continue
         groups = make_plan(table, budget, root, out / (table.runs or table.name) / budget)
         planned = sum(len(group.folders) for group in groups)
         finished = sum(len(group.finished()) for group in groups)
-        times = estimates(groups, device)
+        times = estimates(groups, device, timed)
         left = sum(times.get(g.model, 0.0) * (len(g.folders) - len(g.finished())) for g in groups)
         each = sorted(times.values())
         lines.append(

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from eval import cli
+from eval.papers import estimate
 from eval.papers.plan import make_plan
 from eval.papers.table_file import PAPERS, all_tables, find_table, table_content
 from tests.helpers.tiny_images import write_all
@@ -158,6 +159,14 @@ def test_every_row_of_every_budget_makes_a_model_on_the_right_images(images, tmp
     for table in all_tables():
         for budget in table.budgets:
             make_plan(table, budget, images, tmp_path)
+
+
+@pytest.mark.slow
+def test_the_list_takes_a_step_of_each_table(images, monkeypatch, capsys):
+    monkeypatch.setattr(estimate, "seconds", lambda function, device: 1.0)  # one step builds the model and runs it
+    cli.main(["table", "--list", "--data", str(images), "--device", "cpu"])
+    printed = capsys.readouterr().out
+    assert [name for name in TABLES if name not in printed] == []
 
 
 def test_a_table_that_shares_runs_trains_the_same_models(images, tmp_path):
