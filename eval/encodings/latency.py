@@ -77,7 +77,9 @@ class TimedModel:
         self.model = ViT(config).to(device)
         self.folded = fold(self.model)
         self.optimiser = torch.optim.AdamW(self.model.parameters())
-        size = [n * p for n, p in zip(self.model.train_grid, self.model.patch, strict=True)]  # [(frames,) height, width]
+        size = [
+            n * p for n, p in zip(self.model.train_grid, self.model.patch, strict=True)
+        ]  # [(frames,) height, width]
         self.images = torch.randn(batch_size, config.in_channels, *size, device=device)
         self.infer = CachedCall(self.folded, self.logits)
         self.targets = torch.randint(config.num_classes, (batch_size,), device=device)

@@ -51,9 +51,7 @@ def seconds_per_image(group: Group, device: torch.device) -> float:
     return statistics.median(seconds(model.step, device) for _ in range(3)) / batch
 
 
-def estimates(
-    groups: Sequence[Group], device: torch.device, timed: dict[str, float] | None = None
-) -> dict[str, float]:
+def estimates(groups: Sequence[Group], device: torch.device, timed: dict[str, float] | None = None) -> dict[str, float]:
     """Return the seconds of one training of each group that has a run to train, by its model's name.
 
     One row of each set and kind of attention is timed, and stands for the others.
