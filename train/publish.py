@@ -22,7 +22,7 @@ import torch
 from performer_string import ModelDetails, ViT
 from performer_string.models.checkpoint import find_checkpoint, is_published
 from performer_string.models.hub import upload
-from performer_string.models.published import CARD, CONFIG, WEIGHTS
+from performer_string.models.published import CARD, CONFIG, WEIGHTS, round_weights
 from train.checkpoint import CheckpointError, Trained, load_trained, read_checkpoint
 from train.command_line import import_modules, one_message
 from train.data.module import ImageData
@@ -55,6 +55,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--root", help="where the images are, if not where they were in training")
     parser.add_argument("--skip_test", action="store_true", help="do not test: only validation stands on the card")
     parser.add_argument("--dtype", choices=DTYPES, default="float32", help="of the weights (default: %(default)s)")
+    rounded = "round weights to bfloat16 in the file, which is half as large; the model computes in float32"
+    parser.add_argument("--round", action="store_true", help=rounded)
     parser.add_argument("--imports", nargs="+", default=[], help="modules to import first, with additions to use")
     parser.add_argument("--overwrite", action="store_true", help="replace a model and a card that DIR holds")
     parser.add_argument("--push", metavar="OWNER/NAME", help="upload the folder to the Hugging Face Hub as well")
@@ -144,6 +146,9 @@ def publish(options: argparse.Namespace) -> Path:
         training=training_of(content),
     )
     vit = ViT.from_checkpoint(path).to(DTYPES[options.dtype])
+    if options.round:
+        round_weights(vit)
+        environment.append("weights rounded to bfloat16 after validation, and computed in float32")
     if config["source"] in TASKS:  # the names of their classes are in the code, and not in old checkpoints
         vit.preprocessing = ImageData.from_checkpoint(content["ImageData"]).preprocessing()
     if not options.skip_test:

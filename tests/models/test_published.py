@@ -13,6 +13,7 @@ from torch.nn.utils import parametrizations
 
 from performer_string import ENCODINGS, FEATURE_MAPS, ModelDetails, Preprocessing, ViT, fold
 from performer_string.layers.values import VALUE_MAPS
+from performer_string.models.published import round_weights
 from tests.helpers.cases import case
 from tests.helpers.small_vit import vit
 
@@ -77,6 +78,19 @@ def test_folded_and_redrawn_models_of_any_type(name, tmp_path):
     mixed.head.to(torch.float64)
     loaded = ViT.from_pretrained(mixed.save_pretrained(tmp_path / "mixed"))
     assert [p.dtype for p in loaded.parameters()] == [p.dtype for p in mixed.parameters()]
+
+
+def test_rounded_weights_come_back_bit_for_bit_from_half_the_room(tmp_path):
+    model = vit()
+    whole = (model.save_pretrained(tmp_path / "whole") / "model.safetensors").stat().st_size
+    rounded = round_weights(model)
+    folder = rounded.save_pretrained(tmp_path / "rounded")
+    assert (folder / "model.safetensors").stat().st_size < 0.75 * whole
+    assert_same(rounded, ViT.from_pretrained(folder))
+    rounded.head.weight.data[0, 0] = 1 + 2**-20  # one value that is not of bfloat16
+    folder = rounded.save_pretrained(tmp_path / "other")
+    assert (folder / "model.safetensors").stat().st_size > 0.75 * whole
+    assert_same(rounded, ViT.from_pretrained(folder))
 
 
 def test_weights_that_are_one_tensor_stay_one(tmp_path):

@@ -140,6 +140,23 @@ def test_bfloat16_is_half_as_large(run, tmp_path):
     assert ViT.from_pretrained(tmp_path / "bfloat16").norm.weight.dtype == torch.bfloat16
 
 
+def test_rounded_weights_are_half_as_large_and_computed_in_float32(run, tmp_path):
+    main([str(run), str(tmp_path / "whole"), "--skip_test"])
+    main([str(run), str(tmp_path / "rounded"), "--skip_test", "--round"])
+    sizes = [(tmp_path / name / "model.safetensors").stat().st_size for name in ("whole", "rounded")]
+    assert sizes[1] < 0.75 * sizes[0]
+    whole, rounded = (ViT.from_pretrained(tmp_path / name) for name in ("whole", "rounded"))
+    for name, value in whole.state_dict().items():
+        if value.dtype == torch.float32:
+            other = rounded.state_dict()[name]
+            assert other.dtype == torch.float32
+            assert torch.equal(other, value.bfloat16().float())
+    assert (
+        "- weights rounded to bfloat16 after validation, and computed in float32"
+        in (tmp_path / "rounded" / "README.md").read_text()
+    )
+
+
 def test_nothing_of_the_user_is_replaced_unless_asked(run, tmp_path, capsys):
     folder = tmp_path / "ants"
     folder.mkdir()
