@@ -14,6 +14,7 @@ from typing import Any
 
 NUMBER = r"[-+]?\d+(?:\.\d+)?"
 INTERVAL = re.compile(rf"^({NUMBER}) \(({NUMBER})(?: to |-)({NUMBER})\)$")
+POWER = re.compile(rf"^({NUMBER})e([-+]?\d+)$")
 ESCAPES = {
     **{character: rf"\{character}" for character in "&%$#_{}"},
     "\\": r"\textbackslash{}",
@@ -61,7 +62,13 @@ def latex_cell(text: str, intervals: str = "brackets") -> str:
         return rf"${value}$ {{\footnotesize $[{low}, {high}]$}}"
     if re.fullmatch(NUMBER, text):
         return f"${text}$"
-    return "".join(ESCAPES.get(character, character) for character in text)
+    if match := POWER.match(text):
+        exponent = int(match[2])
+        return rf"${match[1]} \cdot 10^{{{exponent}}}$" if exponent and float(match[1]) else f"${match[1]}$"
+    escaped = "".join(ESCAPES.get(character, character) for character in " ".join(text.split()))
+    return (
+        f"{{{escaped[0]}}}{escaped[1:]}" if escaped.startswith(("[", "*")) else escaped
+    )  # else an option of the line break
 
 
 def latex_table(rows: Sequence[Any], intervals: str = "brackets") -> str:

@@ -19,12 +19,16 @@ from performer_string.layers.backends import PerformerPytorchBackend
 from train.data.folders import files_in
 from train.data.loader import ignore_stop_signals
 
+# Of photographs and drawings that Pillow does not read as it comes.
+OTHER_ENDINGS = frozenset((".heic", ".heif", ".jxl", ".svg", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf"))
+
 
 def find_images(paths: Sequence[Path]) -> list[str]:
     """Return the image files that paths name, each once.
 
     Folders are searched as in training: with the folders inside of them, without hidden files, and for the endings of
-    images. A file that is named itself is taken whatever its ending.
+    images, also of those that Pillow does not read, so that they are named. A file that is named itself is taken
+    whatever its ending.
 
     Raises:
         ValueError: a path that does not exist, or a folder without an image.
@@ -34,7 +38,8 @@ def find_images(paths: Sequence[Path]) -> list[str]:
     found: dict[str, str] = {}
     for path in (path.expanduser() for path in paths):  # a shell leaves ~ in quotes
         if path.is_dir():
-            inside = {real: file for real, file in files_in(str(path)).items() if Path(file).suffix.lower() in ENDINGS}
+            endings = {*ENDINGS, *OTHER_ENDINGS}
+            inside = {real: file for real, file in files_in(str(path)).items() if Path(file).suffix.lower() in endings}
             if not inside:
                 raise ValueError(f"there is no image in the folder {path}.")
             found = {**inside, **found}
@@ -81,7 +86,8 @@ class ImageFiles(Dataset[Tensor | str]):
         try:
             return self.transform(open_image(self.paths[index], self.background))
         except UnidentifiedImageError:
-            return "no image, or of a kind that Pillow does not read"
+            other = Path(self.paths[index]).suffix.lower() in OTHER_ENDINGS
+            return "of a kind that is not read: make it a JPEG or PNG" if other else "no image, or of an unknown kind"
         except OSError as error:
             return " ".join(str(error).split())
 

@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from eval.accuracy.contact_sheet import shorten
-from eval.accuracy.image_files import find_images, group_by_size
+from eval.accuracy.image_files import ImageFiles, find_images, group_by_size
 from eval.accuracy.predict import notes, summary
 from eval.cli import main
 from performer_string import ViT
@@ -153,7 +153,16 @@ def test_no_file_can_be_read(tmp_path, capsys):
     assert stop.value.code == 1
     out, err = capsys.readouterr()
     assert "not read" in out
-    assert err == f"skipped {tmp_path}/text.png: no image, or of a kind that Pillow does not read\n"
+    assert err == f"skipped {tmp_path}/text.png: no image, or of an unknown kind\n"
+
+
+def test_photographs_of_other_kinds_are_named(tmp_path, capsys):
+    """As those of telephones in a folder, which would be missed in silence; other files are no images."""
+    (tmp_path / "phone.HEIC").write_bytes(b"\0\0\0\x18ftypheic")
+    (tmp_path / "notes.txt").write_text("none")
+    assert find_images([tmp_path]) == [str(tmp_path / "phone.HEIC")]
+    (reason,) = ImageFiles([str(tmp_path / "phone.HEIC")], lambda image: image, (0, 0, 0))
+    assert reason == "of a kind that is not read: make it a JPEG or PNG"
 
 
 def test_long_tables_are_cut():
