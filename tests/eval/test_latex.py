@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from eval.evaluations import EVALUATIONS
 
 from eval.cli import main
+from eval.evaluations import EVALUATIONS
 from eval.plotting.options import for_display, named_columns
 from eval.plotting.redraw import read_results, table_of
 from eval.report import write_tables
