@@ -38,7 +38,8 @@ def plot(rows: Sequence[Row]) -> Figure:
     label_rows(axis, [row["encoding"] for row in rows])
     axis.set(xlabel="time relative to RoPE")
     legend_above(figure)
-    note_below(figure, "medians of the rounds; numbers with an arrow are beyond the axis")
+    beyond = "; numbers with an arrow are beyond the axis" if axis.texts else ""
+    note_below(figure, f"medians of the rounds{beyond}")
     return figure
 
 

@@ -8,6 +8,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 
 from docs.figures.accuracy import draw as draw_accuracy
+from eval.encodings.latency_report import edge_of
 from eval.evaluations import EVALUATIONS
 from eval.plotting.accuracy import accuracy_figure, dot_columns
 from eval.plotting.coincide import reveal
@@ -85,6 +86,12 @@ def test_a_hidden_line_is_wider_than_the_one_on_it():
     assert hidden.get_alpha() < 1
     assert shown.get_linewidth() == apart.get_linewidth() == width
     assert shown.get_alpha() is None
+
+
+def test_one_far_value_does_not_press_the_others_together():
+    assert edge_of([1.0] * 19 + [6.5]) == 2.0
+    assert edge_of([1.0] * 8 + [6.5, 6.5]) == 6.5  # too many to be numbers at the edge
+    assert edge_of([1.0, 1.2]) >= 1.2
 
 
 @pytest.mark.slow

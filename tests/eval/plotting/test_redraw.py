@@ -15,6 +15,7 @@ from eval.plotting.redraw import read_results
 from eval.plotting.style import line_styles, panels, paper_style, width_in_inches
 from eval.report import write_csv, write_tables
 from eval.tables import latex_cell, latex_table, markdown_cell
+from experiments.figures import ROOT
 from train.data.sizes import Size
 
 RESULT = {"resolution": 60, "accuracy": 50.0, "low": 40.0, "high": 60.0, "images": 9, "null": 10.0, "trained at": 60}
@@ -80,6 +81,18 @@ def test_user_mistakes(results, options, message, capsys):
         main(["plot", str(results), *options])
     assert stop.value.code == 2
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["liere-flops", "invariance"])
+def test_a_table_of_a_paper_is_drawn_again(name, tmp_path, capsys):
+    """From its records, or as the evaluation that it runs."""
+    file = str(ROOT / "papers" / name / "cpu.csv")
+    main(["plot", file, "--format", "svg", "--out", str(tmp_path)])
+    assert "<text" in (tmp_path / "cpu.svg").read_text()
+    if name == "liere-flops":
+        with pytest.raises(SystemExit):
+            main(["plot", file, "--labels", "a=b"])
+        assert "are in the file of the table" in capsys.readouterr().err
 
 
 def test_labels_keep_seeds_and_only_leaves_out():
