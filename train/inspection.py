@@ -13,9 +13,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from performer_string import ViT, fold
 from performer_string.bias import RelativeBias
-from performer_string.layers.backends import EVERY_TOKEN, AttentionBackend
+from performer_string.layers.backends import AttentionBackend
 from performer_string.ops import reference
-from performer_string.ops.layout import TokenLayout
+from performer_string.ops.layout import EVERY_TOKEN, TokenLayout
 from performer_string.ops.rotary import rotate_pair
 from performer_string.position.rotation import Rotation
 

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from performer_string.bias import RelativeBias
-from performer_string.layers.backends import EVERY_TOKEN, AttentionBackend
+from performer_string.layers.backends import AttentionBackend
 from performer_string.layers.values import ValueMap
-from performer_string.ops.layout import TokenLayout
+from performer_string.ops.layout import EVERY_TOKEN, TokenLayout
 from performer_string.position.rotation import Rotation
 from performer_string.utils._compat import has_hooks
 from performer_string.utils.cache import TensorCache
@@ -123,8 +123,10 @@ class SelfAttention(nn.Module):
         key_bias = None if self.gate is None else gate_logits(x, self.gate)
 
         def attend(values: Tensor) -> Tensor:
-            options = {"rotation": plane_rotation, "locality": self.locality, "layout": layout, "key_bias": key_bias}
-            return cast(Tensor, self.backend(q, k, values, **options))
+            out: Tensor = self.backend(
+                q, k, values, rotation=plane_rotation, locality=self.locality, layout=layout, key_bias=key_bias
+            )
+            return out
 
         out = attend(v) if self.values is None else self.values(attend, v, tokens=x, queries=q, layout=layout)
         return cast(Tensor, self.out(out.transpose(1, 2).flatten(-2)))  # [B, H, N, d] -> [B, N, D]

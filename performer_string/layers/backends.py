@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
@@ -13,7 +12,8 @@ from torch import Tensor, nn
 from performer_string.bias import RelativeBias
 from performer_string.feature_maps import FeatureMap, build_feature_map
 from performer_string.ops import reference
-from performer_string.ops.layout import TokenLayout
+from performer_string.ops.context import AttentionContext
+from performer_string.ops.layout import EVERY_TOKEN, TokenLayout
 from performer_string.ops.linear import attend_linear
 from performer_string.ops.rotary import rotate_pair
 from performer_string.ops.rotated_features import attend_rotated_features
@@ -23,7 +23,6 @@ from performer_string.utils.registry import lookup
 from performer_string.utils.renames import current_name
 from performer_string.utils.seeds import seeded
 
-EVERY_TOKEN = TokenLayout()
 ROTATED_FEATURES = "linear-rotated-features"
 
 
@@ -32,29 +31,11 @@ def rectified_power(x: Tensor, order: int) -> Tensor:
     return x.relu() ** order
 
 
-@dataclass(frozen=True)
-class AttentionContext:
-    """What attention depends on beside queries, keys and values.
-
-    Attributes:
-        rotation: of queries and keys.
-        locality: attenuates values by distance; it needs the positions in `layout`.
-        layout: positions of the tokens, and the mask of those that take part.
-        key_bias: added to the logits of each key, [B, H, N].
-    """
-
-    rotation: Rotation | None = None
-    locality: RelativeBias | None = None
-    layout: TokenLayout = EVERY_TOKEN
-    key_bias: Tensor | None = None
-
-
 class AttentionBackend(nn.Module):
     """A way to compute attention, as the layer, the trainer's diagnostics and the evaluations call it.
 
     Attributes:
-        homogeneous: no weight changes with a common factor of the queries and keys, so that a temperature has no
-            effect.
+        homogeneous: all queries and keys times one factor give the same weights, so that a temperature has no effect.
         logit_scale: s of the logits s q.k; None for d^-1/2, or where there are no logits.
         rotates_features: the rotation is applied to the features, and not to queries and keys.
     """
@@ -63,17 +44,27 @@ class AttentionBackend(nn.Module):
     logit_scale: float | None = None
     rotates_features: bool = False
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, **context: Any) -> Tensor:
+    def forward(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        rotation: Rotation | None = None,
+        locality: RelativeBias | None = None,
+        layout: TokenLayout = EVERY_TOKEN,
+        key_bias: Tensor | None = None,
+    ) -> Tensor:
         """Return the outputs of attention.
 
         Args:
             q, k, v: [B, H, N, d'] twice, and [B, H, N, d].
-            context: the fields of `AttentionContext`.
+            rotation, locality, layout, key_bias: the fields of `AttentionContext`.
 
         Returns:
             [B, H, N, d].
         """
-        return self.attend(q, k, v, AttentionContext(**context))
+        return self.attend(q, k, v, AttentionContext(rotation, locality, layout, key_bias))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
         """Return the outputs of attention; every backend implements this method."""
@@ -100,8 +91,7 @@ class SoftmaxBackend(AttentionBackend):
     """`softmax_attention` as a module."""
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
-        c = context
-        return attend_softmax(q, k, v, c.rotation, c.locality, c.layout, c.key_bias)
+        return attend_softmax(q, k, v, context)
 
     def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
         return reference.softmax_weights(*rotate_pair(q, k, rotation), key_bias=key_bias)
@@ -123,8 +113,7 @@ class LinearBackend(AttentionBackend):
         self.homogeneous, self.logit_scale = self.phi.homogeneous, self.phi.scale
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
-        c = context
-        return attend_linear(q, k, v, self.phi, c.rotation, c.locality, c.layout, c.key_bias)
+        return attend_linear(q, k, v, self.phi, context)
 
     def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
         return reference.linear_weights(*self.phi.pair(*rotate_pair(q, k, rotation)), key_bias=key_bias)
@@ -147,7 +136,7 @@ class RotatedFeaturesBackend(LinearBackend):
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
         check_capable(ROTATED_FEATURES, locality=context.locality is not None)
-        return attend_rotated_features(q, k, v, self.phi, context.rotation, context.layout, context.key_bias)
+        return attend_rotated_features(q, k, v, self.phi, context)
 
     weights = AttentionBackend.weights  # the features of LinearBackend are without the rotation
 

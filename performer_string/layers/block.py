@@ -11,8 +11,7 @@ from torch.nn import functional as F
 
 from performer_string.feature_maps.random import check_draw, versions
 from performer_string.layers.attention import SelfAttention
-from performer_string.layers.backends import EVERY_TOKEN
-from performer_string.ops.layout import TokenLayout
+from performer_string.ops.layout import EVERY_TOKEN, TokenLayout
 from performer_string.position.rotation import Rotation
 
 

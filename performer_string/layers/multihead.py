@@ -119,12 +119,18 @@ class MultiheadAttention(nn.MultiheadAttention):
         q, k, v = self.project(query, key, value)  # [B, H, N, d], [B, H, M, d] twice
         mask, key_bias = self.key_mask(key_padding_mask if batched else add_batch(key_padding_mask), k)
         k, v, mask, key_bias = self.with_extra_keys(k, v, mask, key_bias)
-        context = {"rotation": rotation, "layout": TokenLayout(mask=mask), "key_bias": key_bias}
-        out = self.out_proj(self.backend(q, k, v, **context).transpose(1, 2).flatten(2))  # [B, N, E]
+
+        def attend(values: Tensor) -> Tensor:
+            out: Tensor = self.backend(
+                q, k, values, rotation=rotation, layout=TokenLayout(mask=mask), key_bias=key_bias
+            )
+            return out
+
+        out = self.out_proj(attend(v).transpose(1, 2).flatten(2))  # [B, N, E]
         weights = None
         if need_weights:  # outputs are the weights times the values, and these the rows of the identity
             eye = torch.eye(k.shape[2], dtype=v.dtype, device=v.device).expand(*k.shape[:2], -1, -1)
-            weights = self.backend(q, k, eye, **context)  # [B, H, N, M]
+            weights = attend(eye)  # [B, H, N, M]
             weights = weights.mean(dim=1) if average_attn_weights else weights
             weights = weights if batched else weights[0]
         if not batched:

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from performer_string.bias import RelativeBias
 from performer_string.layers.attention import gate_logits
-from performer_string.layers.backends import EVERY_TOKEN, AttentionBackend
+from performer_string.layers.backends import AttentionBackend
 from performer_string.layers.values import ValueMap
 from performer_string.models.low_rank import Narrowing
 from performer_string.models.patches import patch_grid
-from performer_string.ops.layout import TokenLayout, make_grid
+from performer_string.ops.layout import EVERY_TOKEN, TokenLayout, make_grid
 from performer_string.position import Encoding
 from performer_string.position.grid import PositionMode, grid_positions, grid_steps, with_prefix
 

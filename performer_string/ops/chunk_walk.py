@@ -6,6 +6,8 @@ the size of the inputs and of the sums over the keys; features are computed agai
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -18,7 +20,7 @@ from performer_string.ops.rotary import apply_rotary
 from performer_string.utils._compat import has_bf16_tiles
 from performer_string.utils.numerics import chunk_slices
 
-# Features held at a time on a CPU: 2 MiB of float32, the fastest of the sizes tried.
+# Features held at a time on a CPU: 2 MiB of float32, which stay in the cache.
 CACHE_FEATURES = 2**19
 # Tokens times features that torch's flash attention takes at a time. It holds none of them.
 FLASH_FEATURES = 2**21
@@ -34,41 +36,65 @@ def chunk_of(x: Tensor, samples: slice, tokens: slice) -> Tensor:
     return x[:, samples if x.shape[1] > 1 else slice(None), tokens]
 
 
+class WalkInputs(NamedTuple):
+    """Tensors that linear attention is computed from.
+
+    Attributes:
+        q, k, v: [B, H, N, d].
+        bias: of each key, [B, H, N], or None.
+        weight: W of the feature map, [H, m, d].
+        cos, sin: cosines and sines of the rotation's angles, [1 or H, 1 or B, N, P], or None.
+        masked: True for keys that take no part, [1, B, N, 1], or None.
+    """
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    bias: Tensor | None
+    weight: Tensor
+    cos: Tensor | None
+    sin: Tensor | None
+    masked: Tensor | None
+
+
+class Chunks(NamedTuple):
+    """Slices that the walk goes through.
+
+    Attributes:
+        samples: of the batch.
+        queries, keys: of the tokens.
+    """
+
+    samples: list[slice]
+    queries: list[slice]
+    keys: list[slice]
+
+
+def feature_dtype(q: Tensor, k: Tensor, weight: Tensor) -> torch.dtype:
+    """Return the type of features and sums: that of the inputs, and at least float32."""
+    return torch.promote_types(torch.promote_types(torch.promote_types(q.dtype, k.dtype), weight.dtype), torch.float32)
+
+
 class ChunkWalk:
     """Walk over the chunks of one attention. Tensors [B, H, N, .] are transposed to [H, B, N, .].
 
     Args:
-        q, k, v: [B, H, N, d].
-        weight: W of the feature map, [H, m, d].
-        cos, sin: cosines and sines of the rotation's angles, [1 or H, 1 or B, N, P], or None.
-        masked: True for keys that take no part, [1, B, N, 1], or None.
-        bias: bias of each key, [B, H, N], or None.
+        inputs: queries, keys, values, and what belongs to them.
         form: equation of the feature map.
     """
 
-    def __init__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        weight: Tensor,
-        cos: Tensor | None,
-        sin: Tensor | None,
-        masked: Tensor | None,
-        bias: Tensor | None,
-        form: FeatureForm,
-    ):
+    def __init__(self, inputs: WalkInputs, form: FeatureForm):
+        q, k, v, bias, weight, cos, sin, masked = inputs
         self.q, self.k, self.v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
-        dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), weight.dtype)
-        self.dtype = torch.promote_types(dtype, torch.float32)
+        self.dtype = feature_dtype(q, k, weight)
         rounds_values = v.dtype == torch.bfloat16 and has_bf16_tiles(v.device)
         self.value_dtype = torch.bfloat16 if rounds_values else self.dtype
         self.weight, self.masked, self.form = weight.to(self.dtype), masked, form
         self.angles = None if cos is None or sin is None else (cos.to(self.dtype), sin.to(self.dtype))
         self.bias = None if bias is None else bias.to(self.dtype).transpose(0, 1)[..., None]  # [H, B, N, 1]
 
-    def split(self, flash: bool = False) -> None:
-        """Choose the chunks of samples and of tokens.
+    def chunks(self, flash: bool = False) -> Chunks:
+        """Return the chunks of samples and of tokens.
 
         Args:
             flash: whether torch's flash attention computes the sums.
@@ -76,9 +102,12 @@ class ChunkWalk:
         heads, batch, tokens, _ = self.k.shape
         features = FLASH_FEATURES if flash else CACHE_FEATURES if self.q.device.type == "cpu" else DEVICE_FEATURES
         budget = max(1, features // (heads * self.weight.shape[1]))
-        size = max(1, min(max(tokens, self.q.shape[2]), max(64, budget // 64 * 64)))  # of a chunk of tokens
-        self.samples = chunk_slices(batch, max(1, budget // size))
-        self.query_tokens, self.key_tokens = chunk_slices(self.q.shape[2], size), chunk_slices(tokens, size)
+        queries = self.q.shape[2]
+        multiple_of_64 = max(64, budget // 64 * 64)
+        size = max(1, min(max(tokens, queries), multiple_of_64))  # of a chunk of tokens
+        return Chunks(
+            chunk_slices(batch, max(1, budget // size)), chunk_slices(queries, size), chunk_slices(tokens, size)
+        )
 
     def sums(self, learned: bool = False, flash: bool = False) -> ChunkSums:
         """Return the empty sums over the keys of a group of samples.
@@ -133,17 +162,17 @@ class ChunkWalk:
         heads, batch, tokens, _ = self.q.shape
         out = torch.empty(batch, heads, tokens, self.v.shape[-1], dtype=self.v.dtype, device=self.v.device)
         by_head = out.transpose(0, 1)
-        exact = self.form.kind == "exponential" and self.value_dtype == self.dtype
-        flash = exact and can_flash(self.q, self.v, self.weight)
-        self.split(flash)
+        rounds_values = self.value_dtype != self.dtype
+        flash = self.form.kind == "exponential" and not rounds_values and can_flash(self.q, self.v, self.weight)
+        chunks = self.chunks(flash)
         states = []
-        for s in self.samples:
+        for s in chunks.samples:
             sums = self.sums(flash=flash)
             sums.begin(self.k[:, s], self.v.shape[-1], None if self.masked is None else self.masked[:, s])
-            for t in self.key_tokens:
+            for t in chunks.keys:
                 sums.add_keys(self.keys(s, t, self.v[:, s, t]))
             states.append(sums.close())
-            for t in self.query_tokens:
+            for t in chunks.queries:
                 by_head[:, s, t].copy_(sums.outputs(self.rotated(self.q, s, t)))
         if len(states) == 1:
             return out, states[0]
@@ -170,16 +199,16 @@ class ChunkWalk:
         angle_gradients = None
         if learned_angles and self.angles is not None:
             angle_gradients = (torch.zeros_like(self.angles[0]), torch.zeros_like(self.angles[1]))
-        self.split()
-        for s in self.samples:
+        chunks = self.chunks()
+        for s in chunks.samples:
             sums = self.sums(learned)
             sums.restore(tuple(x[:, s] for x in state))
-            for t in self.query_tokens:
+            for t in chunks.queries:
                 out_chunk, gradient_chunk = out[:, s, t].to(self.dtype), gradient[:, s, t].to(self.dtype)
                 dx = sums.backward_queries(self.rotated(self.q, s, t), out_chunk, gradient_chunk)
                 q_gradient[:, s, t].copy_(self.rotated_back(dx, self.q, s, t, angle_gradients))
             sums.backward_close()
-            for t in self.key_tokens:
+            for t in chunks.keys:
                 dx, dv, db = sums.backward_keys(self.keys(s, t, self.v[:, s, t].to(self.dtype)))
                 k_gradient[:, s, t].copy_(self.rotated_back(dx, self.k, s, t, angle_gradients))
                 v_gradient[:, s, t].copy_(dv)

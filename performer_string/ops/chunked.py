@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from performer_string.ops.chunk_walk import ChunkWalk
+from performer_string.ops.chunk_walk import ChunkWalk, WalkInputs, feature_dtype
 from performer_string.ops.forms import FeatureForm
 from performer_string.utils.autograd import first_order
 from performer_string.utils.dtype import without_autocast
@@ -54,11 +54,11 @@ def chunked_attention(
         cos = cos[:, None] if cos.ndim == 3 else cos.transpose(0, 1)
         sin = sin[:, None] if sin.ndim == 3 else sin.transpose(0, 1)
     masked = None if key_mask is None else ~key_mask[None, :, :, None]
+    inputs = WalkInputs(q, k, v, key_bias, weight, cos, sin, masked)
     if torch.compiler.is_compiling():
-        inputs = (q, k, v, key_bias, weight, cos, sin, masked)
         compiled: Tensor = _attention(*inputs, form.kind, float(form.square), form.order)[0]
         return compiled
-    out: Tensor = _ChunkedAttention.apply(q, k, v, key_bias, weight, cos, sin, masked, form)
+    out: Tensor = _ChunkedAttention.apply(form, *inputs)
     return out
 
 
@@ -66,30 +66,21 @@ class _ChunkedAttention(torch.autograd.Function):
     """Walk over the chunks with its gradients, for eager mode."""
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        bias: Tensor | None,
-        weight: Tensor,
-        cos: Tensor | None,
-        sin: Tensor | None,
-        masked: Tensor | None,
-        form: FeatureForm,
-    ) -> Tensor:
-        out, state = ChunkWalk(q, k, v, weight, cos, sin, masked, bias, form).forward()
+    def forward(ctx: Any, form: FeatureForm, *tensors: Any) -> Tensor:
+        inputs = WalkInputs(*tensors)
+        out, state = ChunkWalk(inputs, form).forward()
         ctx.form = form
-        ctx.save_for_backward(q, k, v, bias, weight, cos, sin, masked, out, *state)
+        ctx.save_for_backward(*inputs, out, *state)
         return out
 
     @staticmethod
     @first_order
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, bias, weight, cos, sin, masked, out, *state = ctx.saved_tensors
-        _, _, _, _, for_weight, for_cos, for_sin, _, _ = ctx.needs_input_grad
-        walk = ChunkWalk(q, k, v, weight, cos, sin, masked, bias, ctx.form)
-        return *walk.backward(out, gradient, tuple(state), for_weight, for_cos or for_sin), None, None
+        saved, count = ctx.saved_tensors, len(WalkInputs._fields)  # read once: checkpointing unpacks a tensor one time
+        inputs, out, state = WalkInputs(*saved[:count]), saved[count], saved[count + 1 :]
+        needed = WalkInputs(*ctx.needs_input_grad[1:])
+        gradients = ChunkWalk(inputs, ctx.form).backward(out, gradient, state, needed.weight, needed.cos or needed.sin)
+        return None, *gradients, None  # the form and the mask have none
 
 
 # The same as operations of a compiled graph. Schemas take plain types, so that FeatureForm becomes three arguments.
@@ -97,26 +88,13 @@ _FORM = "str kind, float square, int order"
 _INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor weight, Tensor? cos, Tensor? sin, Tensor? masked"
 # The outputs and the sums over the keys. Exponential features have two sums; the third is then empty.
 _STATE = "Tensor out, Tensor sums_a, Tensor sums_b, Tensor sums_c"
-# Gradients of q to sin, empty where not wanted.
-_SEVEN = "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
+# Gradients of the inputs up to sin. One that is not wanted is empty.
+_GRADIENTS = "(Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor)"
 
 
-def _walk(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Tensor | None,
-    weight: Tensor,
-    cos: Tensor | None,
-    sin: Tensor | None,
-    masked: Tensor | None,
-    kind: Any,
-    square: float,
-    order: int,
-) -> ChunkWalk:
+def _walk(inputs: WalkInputs, kind: Any, square: float, order: int) -> ChunkWalk:
     """Return the walk for the arguments of an operation."""
-    form = FeatureForm(kind, weight, square=square, order=order)
-    return ChunkWalk(q, k, v, weight, cos, sin, masked, bias, form)
+    return ChunkWalk(inputs, FeatureForm(kind, inputs.weight, square=square, order=order))
 
 
 @custom_op(
@@ -124,19 +102,20 @@ def _walk(
     mutates_args=(),
     schema=f"({_INPUTS}, {_FORM}) -> (Tensor, Tensor, Tensor, Tensor)",
 )
-def _attention(*inputs: Any) -> tuple[Tensor, ...]:
-    """Return outputs and sums over the keys, without autocast, of the arguments of `_walk`."""
-    q = inputs[0]
-    with without_autocast(q):
-        out, state = _walk(*inputs).forward()
-    return (out, *(x.contiguous() for x in state), *(q.new_empty(0) for _ in range(3 - len(state))))
+def _attention(*arguments: Any) -> tuple[Tensor, ...]:
+    """Return outputs and sums over the keys, without autocast, of the inputs and the parts of the form."""
+    inputs, form = WalkInputs(*arguments[:8]), arguments[8:]
+    with without_autocast(inputs.q):
+        out, state = _walk(inputs, *form).forward()
+    return (out, *(x.contiguous() for x in state), *(inputs.q.new_empty(0) for _ in range(3 - len(state))))
 
 
 @_attention.register_fake
-def _fake_attention(*inputs: Any) -> tuple[Tensor, ...]:
+def _fake_attention(*arguments: Any) -> tuple[Tensor, ...]:
     """Return empty tensors of the shapes and types of `_attention`, for the compiler."""
-    (q, _, v), weight, kind, dtype = inputs[:3], inputs[4], inputs[8], _walk(*inputs).dtype
+    (q, k, v, _, weight, *_), kind = WalkInputs(*arguments[:8]), arguments[8]
     (batch, heads, tokens, _), rows, width = q.shape, weight.shape[1], v.shape[-1]
+    dtype = feature_dtype(q, k, weight)
     sums = q.new_empty(heads, batch, rows, width, dtype=dtype)
     total = q.new_empty(heads, batch, rows, dtype=dtype)
     scale = q.new_empty(0) if kind == "exponential" else q.new_empty(heads, batch, 1, 1, dtype=dtype)
@@ -146,23 +125,17 @@ def _fake_attention(*inputs: Any) -> tuple[Tensor, ...]:
 @custom_op(
     "performer_string::chunked_attention_backward",
     mutates_args=(),
-    schema=f"(Tensor gradient, {_INPUTS}, {_STATE}, {_FORM}, bool learned, bool learned_angles) -> {_SEVEN}",
+    schema=f"(Tensor gradient, {_INPUTS}, {_STATE}, {_FORM}, bool learned, bool learned_angles) -> {_GRADIENTS}",
 )
 def _gradients(gradient: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
-    """Return the gradients of q to sin, in the types of these, from that of the outputs."""
-    inputs, out, state, form, wanted = (
-        arguments[:8],
-        arguments[8],
-        arguments[9:12],
-        arguments[12:15],
-        arguments[15:],
-    )
-    q = inputs[0]
-    with without_autocast(q):
+    """Return the gradients of the inputs up to sin, in the types of these, from that of the outputs."""
+    inputs, out, state = WalkInputs(*arguments[:8]), arguments[8], arguments[9:12]
+    form, wanted = arguments[12:15], arguments[15:]
+    with without_autocast(inputs.q):
         sums = state[:2] if form[0] == "exponential" else state
-        gradients = _walk(*inputs, *form).backward(out, gradient, sums, *wanted)
+        gradients = _walk(inputs, *form).backward(out, gradient, sums, *wanted)
     pairs = zip(gradients, inputs[:7], strict=True)
-    return tuple(q.new_empty(0) if x is None else x.to(source.dtype).contiguous() for x, source in pairs)
+    return tuple(gradient.new_empty(0) if x is None else x.to(source.dtype).contiguous() for x, source in pairs)
 
 
 @_gradients.register_fake

@@ -139,3 +139,6 @@ class TokenLayout:
         assert self.positions is not None
         positions = self.positions[..., self.num_prefix :, :]
         return [find_grid(sample) for sample in (positions if positions.ndim == 3 else [positions])]
+
+
+EVERY_TOKEN = TokenLayout()  # all tokens of a sequence take part, without positions

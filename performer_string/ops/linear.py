@@ -1,4 +1,4 @@
-"""Linear attention under a rotation of queries and keys: one function with three implementations.
+"""Linear attention under a rotation of queries and keys: one function, and its implementations by map and device.
 
 Shapes: queries, keys and values [B, H, N, d]; a key mask [B, N] of booleans, True where a key takes part.
 """
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from performer_string.ops.chunked import chunked_attention
+from performer_string.ops.context import AttentionContext
 from performer_string.ops.forms import FeatureForm
 from performer_string.ops.key_bias import key_logits, key_weights
 from performer_string.ops.layout import TokenLayout
@@ -65,7 +66,8 @@ def linear_attention(
         key_mask: [B, N], True where a key takes part. The others have to be finite too.
         key_bias: b, [B, H, N], finite. Each product of features is multiplied by exp(b_j), as if b_j were added to a
             logit. With a normalised locality, b is at least the largest of its head less 50 (in float64 400).
-        cu_seqlens: ends of sequences that are packed one behind another in a batch of one, [0, n_1, n_1 + n_2, .., N].
+        cu_seqlens: boundaries of sequences that are packed one behind another in a batch of one,
+            [0, n_1, n_1 + n_2, .., N].
             Tokens attend within their sequence. There is no key mask then.
 
     Returns:
@@ -82,37 +84,36 @@ def linear_attention(
         check_locality(locality, q, k, positions, num_prefix)
     lengths = packed_lengths(cu_seqlens, q, k, key_mask)
     layout = TokenLayout(positions, None, num_prefix, key_mask, lengths=lengths)
-    return attend_linear(q, k, v, phi, rotation, locality, layout, key_bias)
+    return attend_linear(q, k, v, phi, AttentionContext(rotation, locality, layout, key_bias))
 
 
-def attend_linear(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    phi: FeatureMap,
-    rotation: Rotation | None,
-    locality: RelativeBias | None,
-    layout: TokenLayout,
-    key_bias: Tensor | None,
-) -> Tensor:
+def attend_linear(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, context: AttentionContext) -> Tensor:
     """Compute `linear_attention` without its checks, for layers.
 
-    A locality sums over the keys itself. Otherwise a polynomial kernel needs no features, and a map with a fused form
-    goes to a kernel. Explicit features serve other maps, and transforms and exports, which need plain operations.
+    | condition, the first that holds | implementation |
+    | --- | --- |
+    | no keys, or no samples | zeros, `_no_tokens` |
+    | packed sequences | this function, for the sequences of each length |
+    | a locality | `_with_locality`: it sums over the keys itself |
+    | a transform of `torch.func`, or an export | `_with_features`: plain operations |
+    | a map with a polynomial kernel | `polynomial_attention`: no features |
+    | a map without a fused form | `_with_features` |
+    | any other map | `_fused`: Triton kernels on a GPU where these apply, and else chunks |
 
     Args:
-        q, k, v, phi, rotation, locality, key_bias: as of `linear_attention`.
-        layout: positions of the tokens, prefix and mask of the keys.
+        q, k, v, phi: as of `linear_attention`.
+        context: rotation, locality, layout of the tokens and bias of the keys.
 
     Returns:
         [B, H, N, d] in the type of v.
     """
+    rotation, locality, layout, key_bias = context.rotation, context.locality, context.layout, context.key_bias
     if not k.shape[-2] or not v.shape[0]:
-        return _no_tokens(q, k, v, phi, rotation, locality, key_bias)
+        return _no_tokens(q, k, v, phi, context)
     if layout.lengths is not None:
 
         def attend(q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout, key_bias: Tensor | None) -> Tensor:
-            return attend_linear(q, k, v, phi, None, locality, layout, key_bias)
+            return attend_linear(q, k, v, phi, AttentionContext(None, locality, layout, key_bias))
 
         return attend_packed(attend, *rotate_pair(q, k, rotation), v, layout, key_bias, locality is not None)
     key_mask = layout.mask
@@ -120,7 +121,7 @@ def attend_linear(
         k = k * key_weights(key_bias, key_mask, phi.degree).to(k.dtype)  # a key's norm is its weight
         key_bias = None
     if locality is not None:
-        return _with_locality(q, k, v, phi, rotation, locality, layout, key_bias)
+        return _with_locality(q, k, v, phi, locality, AttentionContext(rotation, None, layout, key_bias))
     if needs_plain_operations():
         return _with_features(q, k, v, phi, rotation, key_mask, key_bias)
     if (kernel := phi.polynomial_kernel()) is not None:
@@ -130,7 +131,7 @@ def attend_linear(
     form = phi.form()
     if form is None:
         return _with_features(q, k, v, phi, rotation, key_mask, key_bias)
-    return _with_kernel(q, k, v, form, rotation, key_mask, key_bias)
+    return _fused(q, k, v, form, rotation, key_mask, key_bias)
 
 
 def _with_features(
@@ -152,7 +153,7 @@ def _with_features(
         return safe_divide(numerator, fq @ fk.sum(dim=-2)[..., None]).to(v.dtype)
 
 
-def _with_kernel(
+def _fused(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -189,10 +190,8 @@ def _with_locality(
     k: Tensor,
     v: Tensor,
     phi: FeatureMap,
-    rotation: Rotation | None,
     locality: RelativeBias,
-    layout: TokenLayout,
-    key_bias: Tensor | None,
+    context: AttentionContext,
 ) -> Tensor:
     """Linear attention with a locality, which sums over the keys itself.
 
@@ -202,6 +201,7 @@ def _with_locality(
 
     Where a locality is not normalised, the denominator is computed without it.
     """
+    rotation, layout, key_bias = context.rotation, context.layout, context.key_bias
     dtype = torch.promote_types(q.dtype, k.dtype)
     rotated_q, rotated_k = rotate_pair(q, k, rotation)
     rotated_q, rotated_k, out_dtype = rotated_q.to(dtype), rotated_k.to(dtype), v.dtype
@@ -218,25 +218,17 @@ def _with_locality(
             return safe_divide(*both.split((v.shape[-1], 1), dim=-1)).to(out_dtype)
         weighted = (v * weights).to(v.dtype)
         numerator = locality.attend(phi, rotated_q, rotated_k, weighted, layout).to(v.dtype)
-    denominator = attend_linear(q, k, weights.to(v.dtype), phi, rotation, None, layout, None)
+    denominator = attend_linear(q, k, weights.to(v.dtype), phi, AttentionContext(rotation, layout=layout))
     return safe_divide(numerator, denominator).to(out_dtype)
 
 
-def _no_tokens(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    phi: FeatureMap,
-    rotation: Rotation | None,
-    locality: RelativeBias | None,
-    key_bias: Tensor | None,
-) -> Tensor:
+def _no_tokens(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, context: AttentionContext) -> Tensor:
     """Return zeros [B, H, N, d], with a gradient of zero for every input and parameter.
 
     Distributed training needs these gradients in a process without images.
     """
-    inputs = [v, *rotate_pair(q, k, rotation), *phi.parameters()]
-    inputs += [] if key_bias is None else [key_bias]
-    inputs += [] if locality is None else locality.parameters()
+    inputs = [v, *rotate_pair(q, k, context.rotation), *phi.parameters()]
+    inputs += [] if context.key_bias is None else [context.key_bias]
+    inputs += [] if context.locality is None else context.locality.parameters()
     nothing = sum((x.flatten()[:0].sum().to(v.dtype) for x in inputs), v.new_zeros(()))
     return v.new_zeros(*q.shape[:-1], v.shape[-1]) + nothing

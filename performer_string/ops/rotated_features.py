@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from performer_string.ops.context import AttentionContext
 from performer_string.ops.key_bias import key_weights
 from performer_string.ops.layout import TokenLayout
 from performer_string.ops.packing import attend_packed, packed_lengths
@@ -61,30 +62,24 @@ def rotated_feature_attention(
     if rotation is not None:
         rotation.check(q.new_empty((), device="meta").expand(*q.shape[:-1], phi.num_features))
     lengths = packed_lengths(cu_seqlens, q, k, key_mask)
-    return attend_rotated_features(q, k, v, phi, rotation, TokenLayout(mask=key_mask, lengths=lengths), key_bias)
+    layout = TokenLayout(mask=key_mask, lengths=lengths)
+    return attend_rotated_features(q, k, v, phi, AttentionContext(rotation, None, layout, key_bias))
 
 
-def attend_rotated_features(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    phi: FeatureMap,
-    rotation: Rotation | None,
-    layout: TokenLayout,
-    key_bias: Tensor | None,
-) -> Tensor:
+def attend_rotated_features(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, context: AttentionContext) -> Tensor:
     """Compute `rotated_feature_attention` without its checks, for layers.
 
     Args:
-        q, k, v, phi, rotation, key_bias: as of `rotated_feature_attention`.
-        layout: mask of the keys, or lengths of packed sequences.
+        q, k, v, phi: as of `rotated_feature_attention`.
+        context: rotation, mask of the keys or lengths of packed sequences, and bias of the keys; no locality.
 
     Returns:
         [B, H, N, d] in the type of v.
     """
+    layout, key_bias = context.layout, context.key_bias
     with without_autocast(q):
         fq, fk = _features(q, k, phi, layout.mask)
-        rotated_q, rotated_k = rotate_pair(fq, fk, rotation)
+        rotated_q, rotated_k = rotate_pair(fq, fk, context.rotation)
         both_q, both_k = torch.cat([rotated_q, fq], dim=-1), torch.cat([rotated_k, fk], dim=-1)
         if layout.lengths is None:
             return _attend(both_q, both_k, v, layout, key_bias)

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from performer_string.ops.context import AttentionContext
 from performer_string.ops.key_bias import key_logits, with_bias_columns
 from performer_string.ops.layout import TokenLayout
 from performer_string.ops.packing import attend_packed, packed_lengths
@@ -73,33 +74,25 @@ def softmax_attention(
         check_locality(locality, q, k, positions, num_prefix)
     lengths = packed_lengths(cu_seqlens, q, k, key_mask)
     layout = TokenLayout(positions, None, num_prefix, key_mask, lengths=lengths)
-    return attend_softmax(q, k, v, rotation, locality, layout, key_bias, scale)
+    return attend_softmax(q, k, v, AttentionContext(rotation, locality, layout, key_bias), scale)
 
 
-def attend_softmax(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    rotation: Rotation | None,
-    locality: RelativeBias | None,
-    layout: TokenLayout,
-    key_bias: Tensor | None,
-    scale: float | None = None,
-) -> Tensor:
+def attend_softmax(q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, scale: float | None = None) -> Tensor:
     """Compute `softmax_attention` without its checks, for layers.
 
     Args:
-        q, k, v, rotation, locality, key_bias, scale: as of `softmax_attention`.
-        layout: positions of the tokens, prefix and mask of the keys.
+        q, k, v, scale: as of `softmax_attention`.
+        context: rotation, locality, layout of the tokens and bias of the keys.
 
     Returns:
         [B, H, N, d] in the type of v.
     """
-    q, k = rotate_pair(q, k, rotation)
+    q, k = rotate_pair(q, k, context.rotation)
+    locality, layout, key_bias = context.locality, context.layout, context.key_bias
     if layout.lengths is not None:
 
         def attend(q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout, key_bias: Tensor | None) -> Tensor:
-            return attend_softmax(q, k, v, None, locality, layout, key_bias, scale)
+            return attend_softmax(q, k, v, AttentionContext(None, locality, layout, key_bias), scale)
 
         return attend_packed(attend, q, k, v, layout, key_bias, locality is not None)
     scale = q.shape[-1] ** -0.5 if scale is None else scale

@@ -1,0 +1,31 @@
+"""What attention depends on beside queries, keys and values, as one argument."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from performer_string.ops.layout import EVERY_TOKEN, TokenLayout
+
+if TYPE_CHECKING:
+    from performer_string.bias import RelativeBias
+    from performer_string.position.rotation import Rotation
+
+
+@dataclass(frozen=True)
+class AttentionContext:
+    """What attention depends on beside queries, keys and values.
+
+    Attributes:
+        rotation: of queries and keys; None for the identity.
+        locality: attenuates values by distance; it needs the positions in `layout`.
+        layout: positions of the tokens, prefix, and the mask of those that take part, or lengths of packed sequences.
+        key_bias: added to the logits of each key, [B, H, N].
+    """
+
+    rotation: Rotation | None = None
+    locality: RelativeBias | None = None
+    layout: TokenLayout = EVERY_TOKEN
+    key_bias: Tensor | None = None
