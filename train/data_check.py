@@ -73,7 +73,8 @@ def check_images(data: ImageData) -> None:
     for path, reason in broken:
         print(f"{printable(path)}: {reason}")
     if broken:
-        sys.stderr.write(f"error: {len(broken)} images cannot be read: repair them, or take them away.\n")
+        what = "one image" if len(broken) == 1 else f"{len(broken)} images"
+        sys.stderr.write(f"error: {what} cannot be read: repair what is listed above, or take it away.\n")
         raise SystemExit(1)
     print("Every image can be read." if data.task is None else "The images are drawn, and need no check.")
 

@@ -12,6 +12,7 @@ from matplotlib.lines import Line2D
 
 from eval.plotting.accuracy import split_of
 from eval.plotting.axes import legend_above, mark_training, note_below, size_axis
+from eval.plotting.coincide import reveal
 from eval.plotting.style import GREY, line_styles, panels
 from eval.report import Row, select, unique
 from train.data.sizes import Size, ascending
@@ -47,7 +48,8 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw each statistic over image size, or over layers where there is one size.
 
-    A colour is a layer, and a line style a model; at one size both are the model's. Grey is what equal weights have.
+    A colour and a marker are a layer, and dashes a model; at one size all are the model's. Grey is what equal weights
+    have.
     """
     titles = {name: title for name, title in TITLES.items() if measured(rows, name)}
     sizes = ascending(row["resolution"] for row in rows)
@@ -57,7 +59,7 @@ def plot(rows: Sequence[Row]) -> Figure:
     for axis, (name, title) in zip(axes, titles.items(), strict=True):
         for model, layer in itertools.product(models, layers if len(sizes) > 1 else ["all"]):
             if len(sizes) > 1:
-                style = {**styles[model], "color": colours[layer]["color"]}
+                style = {**colours[layer], "linestyle": styles[model]["linestyle"]}
                 of_model = select(rows, model=model, layer=layer)
                 points = {size.side: mean_of(of_model, name, resolution=size) for size in sizes if of_model}
             else:
@@ -73,12 +75,14 @@ def plot(rows: Sequence[Row]) -> Figure:
         if name in OF_EQUAL_WEIGHTS:
             draw_equal_weights(axis, rows, OF_EQUAL_WEIGHTS[name], sizes, layers)
         axis.set_title(title)
+        reveal(axis)
     handles = [
-        Line2D([], [], label=model, **(style if len(sizes) == 1 else {**style, "color": GREY}))
+        Line2D([], [], label=model, **(style if len(sizes) == 1 else {**style, "color": GREY, "marker": ""}))
         for model, style in styles.items()
     ]
     if len(sizes) > 1:
-        handles += [Line2D([], [], label=f"layer {layer}", color=style["color"]) for layer, style in colours.items()]
+        marks = {layer: {**style, "linestyle": "none"} for layer, style in colours.items()}
+        handles += [Line2D([], [], label=f"layer {layer}", **style) for layer, style in marks.items()]
     legend_above(figure, handles=[*handles, Line2D([], [], label="equal weights", color=GREY, linewidth=0.8)])
     trained = "; vertical line: training size" if len(sizes) > 1 else ""
     size = f" of {sizes[0]} px" if len(sizes) == 1 else ""

@@ -72,7 +72,7 @@ def test_check_data_of_a_training(recipe, photographs, tmp_path, capsys):
     assert stop.value.code == 1
     shown = capsys.readouterr()
     assert f"{photographs / 'train' / 'dog' / '3.png'}: " in shown.out
-    assert "1 images cannot be read" in shown.err
+    assert "one image cannot be read" in shown.err
     (photographs / "train" / "dog" / "3.png").unlink()
     cli.main([*recipe, "--check_data", "--trainer.max_epochs", "1"])
     assert "Every image can be read." in capsys.readouterr().out
