@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import cast
 
 import torch
@@ -142,7 +143,7 @@ class SelfAttention(nn.Module):
         if basis is None or not foldable:  # hooks and what stands for the projection (adapters, pruning) are called
             qkv = self.qkv(x)
         else:
-            qkv = F.linear(x, *self.cache.get((x.device, self.qkv.weight.dtype), lambda: self.fold(basis)))
+            qkv = F.linear(x, *self.cache.get((x.device, self.qkv.weight.dtype), partial(self.fold, basis)))
         q, k, v = self.by_head(qkv)
         if basis is not None and not foldable:
             q, k = q @ basis.to(q.dtype), k @ basis.to(k.dtype)

@@ -44,7 +44,7 @@ def values_unavailable() -> bool:
 
 def needs_plain_operations() -> bool:
     """Return whether attention has to consist of plain operations, as under a transform and in an export."""
-    return is_exporting() or is_transformed()
+    return torch.compiler._is_exporting_flag or is_transformed()
 
 
 def is_batched_gradient(x: Tensor) -> bool:

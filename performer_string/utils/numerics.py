@@ -46,4 +46,5 @@ def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
 
 def chunk_slices(total: int, size: int) -> list[slice]:
     """Return the slices that cut `range(total)` into chunks of `size`, the last one possibly shorter."""
-    return [slice(start, min(start + size, total)) for start in range(0, total, size)]
+    starts = range(0, total, size)
+    return list(map(slice, starts, [*starts[1:], total]))  # each ends where the next begins
