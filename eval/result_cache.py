@@ -1,7 +1,7 @@
 """Results of each image, kept beside the run that they are of, so that they are measured once.
 
-A file's name is a digest of all that its content depends on: weights, configuration, images, their size and split,
-and the versions of this project and of torch. Whatever changes makes another file. All of them can be removed.
+A file's name is a digest of all that its content depends on. That is weights, configuration, images, their size and
+split, and the versions of this project and of torch. Whatever changes makes another file. All of them can be removed.
 """
 
 from __future__ import annotations

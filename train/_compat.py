@@ -43,7 +43,7 @@ def count_whole_epochs(trainer: L.Trainer) -> None:
 
 
 def share_between_all_processes(strategy: ModelParallelStrategy) -> None:
-    """Let a strategy share out a model between all processes, however many there are.
+    """Let a strategy shard a model between all processes, however many there are.
 
     Lightning 2.6 takes the number of machines for want of one, and knows that of processes only after it was built.
     """

@@ -84,7 +84,7 @@ def jitter_positions(
     Args:
         positions: of the cells of a grid [N, C], one unit a patch.
         grid_factor: f. Along each axis of n cells, n of the round(f n) positions of a larger grid are drawn, in their
-            order (randomized positions, arXiv:2305.16843, there for one axis).
+            order. Source: randomized positions, arXiv:2305.16843, there for one axis.
         scale: then one factor for all axes, log-uniform in [1 / scale, scale].
         offset: then a move of each axis, uniform in [-offset, offset].
         min_grid_factor: f itself is drawn first, uniform in [min_grid_factor, grid_factor]. With 1, grids as they are

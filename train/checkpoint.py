@@ -182,8 +182,8 @@ def start_from(path: str | Path, classifier: ImageClassifier) -> None:
     """Load the weights of a checkpoint that have the name and shape of the model's into it.
 
     Other weights keep their initial values: for example a head for other classes, or a table for another grid. A log
-    message lists them, the weights of the checkpoint that the model does not have, and the fields of the configuration
-    that differ, since another number of heads changes no shape.
+    message lists them, and the weights of the checkpoint that the model does not have. It also lists fields of the
+    configuration that differ, since another number of heads changes no shape.
 
     Raises:
         CheckpointError: no weight fits.

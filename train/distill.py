@@ -25,16 +25,16 @@ from train.inspection import record_calls
 class DistillationConfig:
     """Settings of distillation: a model learns from labels and from a trained model, the teacher.
 
-    With logits s of the model and t of the teacher, the outputs o_l of the model's attention in layer l, given the
-    tokens that the teacher's layer sees, and the teacher's outputs u_l in that layer, the loss is
+    The logits of the model are s, and those of the teacher t. o_l are the outputs of the model's attention in layer l,
+    given the tokens that the teacher's layer sees. u_l are the teacher's outputs in that layer. The loss is
 
         (1 - weight) CE(labels, s) + weight T^2 KL(softmax(t / T) || softmax(s / T))
             + attention mean_l |o_l - u_l|^2 / |u_l|^2
 
-    The second term is of Hinton et al., arXiv:1503.02531; the third is the attention transfer of LoLCATs
-    (arXiv:2410.10254, section 3.1) in relative form, for linear attention that starts with the weights of a model with
-    softmax (`--init_from`). It needs layers, width, patches and prefix tokens as of the teacher; the second needs its
-    classes.
+    The second term is of Hinton et al., arXiv:1503.02531, and needs the classes of the teacher. The third is the
+    attention transfer of LoLCATs (arXiv:2410.10254, section 3.1) in relative form. It is for linear attention that
+    starts with the weights of a model with softmax (`--init_from`), and needs its layers, width, patches and prefix
+    tokens.
 
     Attributes:
         teacher: a checkpoint, or the folder of a run or of a published model; none for no teacher.

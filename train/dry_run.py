@@ -92,7 +92,7 @@ def measure(module: L.LightningModule, data: ImageData, settings: Mapping[str, A
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Leave out what Lightning says of its trainers and loaders."""
+    """Silence Lightning's messages about its trainers and loaders."""
     log = logging.getLogger("lightning.pytorch")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -115,7 +115,7 @@ def classes_of(dataset: Any) -> str:
 
 
 def data_lines(data: ImageData) -> list[tuple[str, str]]:
-    """Return what was found of the data: source, counts of each split, and images of each class."""
+    """Return lines about the data: source, counts of each split, and images of each class."""
     if data.task is not None:
         sizes = f"{data.train_size} images an epoch, drawn anew; {data.val_size} for validation and as many to test"
         return [("data", f"{data.source}, {data.num_classes} classes"), ("images", sizes)]

@@ -46,8 +46,8 @@ def range_test(
 ) -> RangeTest:
     """Train a copy of a model for a few steps at growing learning rates (range test, Smith, arXiv:1506.01186).
 
-    The rate at which the loss falls fastest is a starting point: one that is best for a few steps from the initial
-    weights need not be best for a training.
+    The rate at which the loss falls fastest is a starting point. What is best for a few steps from the initial weights
+    need not be best for a training.
 
     Args:
         module: the classifier, which stays as it is.

@@ -94,7 +94,7 @@ class TrainingCLI(AskedSettingsCLI):
         super().parse_arguments(parser, current_arguments(args))
 
     def before_instantiate_classes(self) -> None:
-        """Check what no class can, and choose the folder and the checkpoint of a run."""
+        """Check the settings as a whole, and choose the folder and the checkpoint of a run."""
         config, fits = self.config[self.subcommand], self.subcommand == "fit"
         check_groups(config)
         import_modules(config.imports)

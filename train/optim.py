@@ -30,10 +30,10 @@ class OptimConfig:
         mixup: alpha of mixup (arXiv:1710.09412), 0 for none.
         cutmix: alpha of cutmix (arXiv:1905.04899), 0 for none. With both, one of them at random for each batch.
         redraw_every: new random features every so many steps, 0 for never.
-        image_scale: each step enlarges or shrinks its images, both sides by one factor between the inverse of this and
-            itself, log-uniform, rounded to whole patches; 1 for none. Not for the arrow task, whose cells are patches.
+        image_scale: each step resizes its images, both sides by one factor, log-uniform between the inverse of this and
+            itself, rounded to whole patches; 1 for none. Not for the arrow task, whose cells are patches.
         randomized_positions: patches get a random increasing subset of the positions of a grid this many times as large
-            along each axis, 1 for none (randomized positions, arXiv:2305.16843).
+            along each axis; 1 for none (arXiv:2305.16843).
         randomized_positions_min: each step draws how many times, uniformly from this to `randomized_positions`; none
             for always `randomized_positions`.
         position_scale: positions times a factor between its inverse and itself, log-uniform, 1 for none.

@@ -74,8 +74,8 @@ def clean_up_at_exit(run: Path, new: bool) -> None:
 def clean_up(run: Path, length: int, before: set[Path], new: bool) -> None:
     """Remove the logger's file and the lock of a command that has not begun to train, and its folder if left empty.
 
-    Files of another process that trains there stay: the name of the logger's file holds the process, and a lock that
-    is held is not taken.
+    Files of another process that trains there stay. The name of the logger's file holds the process, and a lock that is
+    held is not taken.
 
     Args:
         run: the folder.

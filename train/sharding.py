@@ -1,4 +1,4 @@
-"""Training with weights, gradients and the optimiser's state shared out between processes: `--trainer.strategy fsdp`.
+"""Training with weights, gradients and the optimiser's state sharded between processes: `--trainer.strategy fsdp`.
 
 Checkpoints are those of a training on one process: whole weights, and states of the optimiser by the number of the
 weight in its groups. So a run goes on with any number of processes, sharded or not.
@@ -27,7 +27,7 @@ NAME = "fsdp"
 
 
 def shard(vit: ViT, mesh: DeviceMesh) -> None:
-    """Share out the weights of a model in place, by torch's `fully_shard`: block by block, and the rest.
+    """Shard the weights of a model in place, by torch's `fully_shard`: block by block, and the rest.
 
     Every forward pass of a block gathers its weights, and its backward pass adds up their gradients.
 
@@ -43,12 +43,12 @@ def shard(vit: ViT, mesh: DeviceMesh) -> None:
 
 
 def whole(x: Tensor) -> Tensor:
-    """Return a tensor that may be shared out as a whole one; every process has to ask."""
+    """Return a whole tensor in place of a sharded one. Every process has to call it."""
     return x.full_tensor() if isinstance(x, DTensor) else x
 
 
 def share_of(x: Any, like: Any) -> Any:
-    """Return the own share of a whole tensor as another one is shared out; what is no tensor of its shape as it is."""
+    """Return this process's shard of a whole tensor, by the shards of another one; other values as they are."""
     if isinstance(like, DTensor) and isinstance(x, Tensor) and x.shape == like.shape:
         return distribute_tensor(x.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
     return x
@@ -57,8 +57,8 @@ def share_of(x: Any, like: Any) -> Any:
 class Sharded(ModelParallelStrategy):
     """Lightning's strategy for `fully_shard`, over all processes, with the checkpoints of one process.
 
-    Lightning's own checkpoints number the states of the optimiser by the order of the weights in the model, which is
-    not that of the groups with and without weight decay: another strategy would give a weight another's state.
+    Lightning's own checkpoints number the states of the optimiser by the order of the weights in the model. That is not
+    the order of the groups with and without weight decay. Another strategy would give a weight another's state.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Sharded(ModelParallelStrategy):
         super().setup_environment()
 
     def setup(self, trainer: L.Trainer) -> None:
-        """Share out the weights, and build the optimiser of the shares."""
+        """Shard the weights, and build the optimiser of the shards."""
         module: Any = self.lightning_module
         # Lightning wants it there, and a method of the class would be one for every strategy.
         module.configure_model = partial(shard, module.vit, self.device_mesh["data_parallel"])
@@ -77,7 +77,7 @@ class Sharded(ModelParallelStrategy):
         super().setup(trainer)
 
     def gathered(self, whole: bool) -> None:
-        """Keep whole weights in every process, or share them out again."""
+        """Hold whole weights in every process, or shard them again."""
         for module in self.lightning_module.modules():  # type: ignore[union-attr]
             if isinstance(module, FSDPModule):
                 module.set_reshard_after_forward(not whole, recurse=False)
@@ -105,7 +105,7 @@ class Sharded(ModelParallelStrategy):
             return {}
         return {**state, "state": {n: {key: x.cpu() for key, x in each.items()} for n, each in numbered.items()}}
 
-    # Loaded before the weights are shared out, as by other strategies: the loader asks where an epoch goes on.
+    # Loaded before the weights are sharded, as by other strategies: the loader asks where an epoch goes on.
 
     @property
     def restore_checkpoint_after_setup(self) -> bool:
@@ -120,7 +120,7 @@ class Sharded(ModelParallelStrategy):
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         module: Any = self.lightning_module
-        own = module.state_dict()  # of shares where a fit came before
+        own = module.state_dict()  # of shards where a fit came before
         module.load_state_dict({n: share_of(x, own.get(n)) for n, x in checkpoint["state_dict"].items()}, strict=strict)
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
@@ -131,7 +131,7 @@ class Sharded(ModelParallelStrategy):
 
 
 def check_sharded(config: Any) -> None:
-    """Say what a sharded training leaves out, and raise a ValueError for what needs whole weights at every step."""
+    """Log what a sharded training leaves out; raise a ValueError for what needs whole weights at every step."""
     if config.ema:
         raise ValueError(f"--ema averages whole weights, which strategy {NAME} shares out: take ddp, or leave it out.")
     if config.compile:

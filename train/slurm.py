@@ -18,7 +18,7 @@ from train.run_folder import HISTORY
 
 
 def job() -> str | None:
-    """Return the number of the job of SLURM that this process is of, as `scontrol` takes it; None of no job."""
+    """Return the number of this process's SLURM job, as `scontrol` takes it; None outside of a job."""
     if not SLURMEnvironment.detect():
         return None
     array = os.environ.get("SLURM_ARRAY_JOB_ID")
@@ -26,7 +26,7 @@ def job() -> str | None:
 
 
 def run_folder(command: str) -> Path | None:
-    """Return the folder of a run that has none by name: the same whenever a job gives this command; None of no job."""
+    """Return the folder of an unnamed run: the same whenever a job gives this command; None outside of a job."""
     number = job()
     return None if number is None else Path(f"runs/slurm-{number}-{hashlib.sha256(command.encode()).hexdigest()[:8]}")
 
@@ -41,7 +41,7 @@ def is_requeued(run: Path, command: str) -> bool:
 
 
 def requeue_signal(plugins: Iterable[Any]) -> int | None:
-    """Return the signal that a job is warned with, USR1 unless a plugin says otherwise; None of no job, or for none."""
+    """Return the signal that warns a job of its end, USR1 unless a plugin sets another; None without one."""
     if job() is None:
         return None
     asked = next((each for each in plugins if isinstance(each, SLURMEnvironment)), None)

@@ -172,7 +172,7 @@ class SweepRunner:
         return {"CUDA_VISIBLE_DEVICES": visible.split(",")[slot % count]}
 
     def end(self, job: Job) -> None:
-        """Say how a run has ended."""
+        """Print how a run has ended."""
         job.lock.close()
         name, log = job.run.name, self.folder(job.run) / LOG
         if self.state(job.run) == "finished":
@@ -196,7 +196,7 @@ class SweepRunner:
             self.pass_on(job)
 
     def pass_on(self, job: Job) -> None:
-        """Pass the signals that came on to a run."""
+        """Send the signals that were received to a run."""
         with contextlib.suppress(ProcessLookupError):  # it has ended by itself
             if self.signals and job.process.returncode is None:
                 os.killpg(job.process.pid, signal.SIGTERM if self.signals == 1 else signal.SIGKILL)

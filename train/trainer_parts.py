@@ -26,7 +26,7 @@ from train.sharding import NAME
 
 
 def data_callbacks(config: Any) -> list[Callback]:
-    """Return the callbacks of every command of this configuration that come first: of its data and random numbers."""
+    """Return the callbacks of every command that come first: those of data and random numbers."""
     return [CheckData(), WholeEpochs(), StepSeed(int(config.seed_everything))]
 
 

@@ -1,8 +1,8 @@
 r"""How do models compare: what they get right, what they cost, and how they were trained, in one table?
 
-Differences to the reference are on the same images: their intervals are of the paired bootstrap over images, and over
-seeds as well where a model has several (runs named MODEL-seedSEED). What was measured before for the same weights,
-images and options is read from `results/cache` in the run's folder; --fresh measures it again.
+Differences to the reference are on the same images. Their intervals are of the paired bootstrap over images, and over
+seeds where a model has several (runs named MODEL-seedSEED). What was measured before for the same weights, images and
+options is read from `results/cache` in the run's folder; --fresh measures it again.
 
 Columns: `model`, `resolution` (pixels), `tokens`, `accuracy`, `low` and `high` (%), `images`, `split`,
 `majority baseline` (%), `trained at`, `loss` (cross-entropy), `reference`, `difference` with `difference low` and

@@ -1,7 +1,8 @@
 """Which classes does a model confuse, and where do two models differ?
 
-Beside the CSV file, the folder `confusion` has for each model and size the confusion matrix (CSV and picture), the most
-confident errors (picture), and the answer to every image (CSV). Of two models it shows images on which one is right.
+Beside the CSV file is the folder `confusion`. For each model and size it has the confusion matrix (CSV and picture),
+the most confident errors (picture), and the answer to every image (CSV). Of two models it shows images on which one is
+right.
 
 Columns: `part` (class or difference), `model`, `resolution` (pixels), `split`, `class`, `images`. Of a class:
 `accuracy`, `low` and `high` (%, with its 95 % interval by Wilson), `precision` (% of these answers that are right),

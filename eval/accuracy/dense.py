@@ -1,9 +1,9 @@
 r"""How good are models with a dense head at resolutions far above that of their training, at which cost?
 
-Each image is predicted in one pass (`whole`), and as overlapping tiles whose probabilities are averaged (`tiles`), as
-is usual where a model does not take the whole image. Times and memory are of folded inference of one image, or of 16
-tiles at a time. Larger images are fewer: --images at the training resolution, and in proportion to their side, but 8 at
-least where there are so many. Models with softmax are left out above --longest-softmax tokens.
+Each image is predicted in one pass (`whole`), and as overlapping tiles whose probabilities are averaged (`tiles`).
+Tiles are usual where a model does not take the whole image. Times and memory are of folded inference of one image, or
+of 16 tiles at a time. Larger images are fewer: --images at the training resolution, and in proportion to their side,
+but 8 at least where there are so many. Models with softmax are left out above --longest-softmax tokens.
 
 Columns: `model`, `method` (whole or tiles), `resolution` (pixels), `tokens` (of the whole image), `mIoU`, `low` and
 `high` (%, intersection over union of each class over all pixels, and their mean; 95 % interval by the bootstrap over

@@ -1,7 +1,8 @@
 """What does a trained model see in an image?
 
-`python -m eval predict RUN IMAGE|FOLDER...` reads images of any size as validation does: resized until they cover the
-model's training size, and their middle cut out. `--native` leaves each image its own size, cut to whole patches.
+`python -m eval predict RUN IMAGE|FOLDER...` reads images of any size as validation does. They are resized until they
+cover the model's training size, and their middle is cut out. `--native` leaves each image its own size, cut to whole
+patches.
 
 Columns: `image` (path), `resolution` (pixels that the model saw), `class 1` and `probability 1` for the most probable
 class, `class 2` and so on, and `error` (why a file was skipped). Beside the CSV file are the same as JSON and a picture

@@ -93,7 +93,7 @@ def plot(rows: Sequence[Row]) -> Figure:
 
 
 def measured(rows: Sequence[Row], name: str) -> bool:
-    """Return whether a statistic says anything: photographs have few blank patches, and not each kernel is known."""
+    """Return whether a statistic has values: photographs have few blank patches, and not each kernel is known."""
     if name == "weight on blanks":
         return any(row["share of blanks"] > 0.1 for row in rows)
     return any(not math.isnan(row[name]) for row in rows)

@@ -1,9 +1,9 @@
 """Where does a model look? Attention over an image, for each layer, and for models and resolutions side by side.
 
 `python -m eval attention RUN IMAGE [RUN...]` draws the attention of one patch (`query`), that of the class token
-(`class`), or attention rollout (arXiv:2005.00928), as LieRE's Figures 10 and 11 do (arXiv:2406.10322). Rows are layers.
-Colours are weights relative to equal weights of all tokens, on one scale for the whole figure. `--example N` takes a
-test image of the training's data instead of an IMAGE.
+(`class`), or attention rollout (arXiv:2005.00928). LieRE's Figures 10 and 11 are such (arXiv:2406.10322). Rows are
+layers. Colours are weights relative to equal weights of all tokens, on one scale for the whole figure. `--example N`
+takes a test image of the training's data instead of an IMAGE.
 
 Columns: `model`, `resolution` (pixels), `kind` (query, class or rollout), `layer` and `head` (from 0; `mean` over all
 heads), `row`, `column` (of the patch), `weight`, `image`, `query` (row and column of the patch that attends), `answer`.

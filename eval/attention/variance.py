@@ -9,7 +9,7 @@ deviation over the kernel falls as 1/sqrt(m) where draws are independent, from a
 
 The draws here are orthogonal in blocks. At high orders most of the variance is in rare draws, so that what is measured
 lies below. But attention divides by a sum of such estimates with the same draw. What counts there is the weight that a
-key gets among others: the sharper the kernel, the higher its limit, and the more features come near it.
+key gets among others. The sharper the kernel, the higher its limit, and the more features come near it.
 
 Columns: `map`, `features` (m), `angle` (degrees), `kernel over its peak`, `relative error` (measured), `with
 independent draws` (the closed form), `weight` (of the key, mean over draws), `lowest twentieth` (5 % quantile of it),

@@ -1,7 +1,7 @@
 """What does an encoding cost, in a training step and in folded inference, relative to RoPE?
 
-All models are measured in turn, round after round, and RoPE again right after each, since the speed of a machine drifts
-by more than they differ. A ratio is the median over the rounds of a model's time over that of RoPE next to it. RoPE's
+All models are measured in turn, round after round, and RoPE again right after each. The speed of a machine drifts by
+more than they differ. A ratio is the median over the rounds of a model's time over that of RoPE next to it. RoPE's
 ratio to itself shows the noise.
 
 Columns: `encoding`, `parameters (M)` (of the model), `of the encoding` (parameters), `training step (ms)`, `step to

@@ -1,6 +1,6 @@
 """Write a trained model for other programs: as ONNX, or as a program of `torch.export`.
 
-The graph takes images [B, channels, height, width], normalised as in training, of any batch, and of any size where two
+The graph takes images [B, channels, height, width] of any batch, normalised as in training. It takes any size where two
 or more sizes are given. Before it says that it is done, it is read again and compared with PyTorch at each size, for
 one image and for three. Classes and normalisation go with the file.
 """

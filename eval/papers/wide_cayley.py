@@ -1,10 +1,10 @@
 """A control: a Cayley matrix of the model's whole width after the rotation, before the heads are split.
 
-"Positional Encodings and ViT Attention - Key Equations", section 3.3, writes Cayley-STRING in this way: q' = U RoPE(q)
-with U = (I - S)(I + S)^-1 of the width D of all heads. U mixes the heads, so that it does not cancel in the scores of a
-head, and these depend on absolute positions. That is why it is no encoding of the library, whose encodings rotate head
-by head: importing this module adds it, as `--imports eval.papers.wide_cayley` does. The frequencies, which the source
-leaves open, are those of axial RoPE in each head.
+"Positional Encodings and ViT Attention - Key Equations", section 3.3, writes Cayley-STRING in this way. It has
+q' = U RoPE(q) with U = (I - S)(I + S)^-1 of the width D of all heads. U mixes the heads, so that it does not cancel in
+the scores of a head, and these depend on absolute positions. That is why it is no encoding of the library, whose
+encodings rotate head by head. Importing this module adds it, as `--imports eval.papers.wide_cayley` does. The
+frequencies, which the source leaves open, are those of axial RoPE in each head.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What does a distance decay cost beside plain linear attention, by length and sigma, and how exact is it?
 
-All are measured in turn, round after round. A time is printed only where the error is within its bound, against N x N
-weights with the same features, at some of the queries. The command is `python -m eval focusing`.
+All are measured in turn, round after round. A time is printed only where the error is within its bound. The error is
+that to N x N weights with the same features, at some of the queries. The command is `python -m eval focusing`.
 
 Columns: `attention` (plain, or the decay's sigma, with its name where there are several, and exact for N x N weights),
 `tokens`, `regime` (window, grid, both, blocks or exact: how the decay is summed), `error` (relative, of outputs, and of

@@ -1,8 +1,8 @@
 """How much time does packing save over padding, for a batch of images at their native sizes?
 
-A model with random weights takes the same images twice: padded to the largest of the batch, with a mask
+A model with random weights takes the same images twice. They are padded to the largest of the batch, with a mask
 (`model(**batch_images(model, images))`), and packed one behind another (`model(images)`). Both are measured in turn,
-round after round. The sides of the images are drawn from a range, in whole patches; a range of one size needs no
+round after round. The sides of the images are drawn from a range, in whole patches. A range of one size needs no
 padding, and shows what packing itself costs. Outputs of both are compared first.
 
 Columns: `attention`, `sides` (range in pixels), `images`, `tokens`, `padded tokens`, `padded (ms)`, `packed (ms)`,

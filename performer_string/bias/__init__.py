@@ -1,8 +1,9 @@
 """Relative biases: factors lambda(p_i - p_j) of the attention weights, by name.
 
-Read `base.py` for the interface, then `decays.py` (decays with the distance), `l1.py` (one of the L1 distance, also
-directed), `table.py` (a learned table) or `kerple.py` (two parameters a head). How a decay takes linear time on a grid
-is in `linear_time/`, which the other files do not need.
+Read `base.py` for the interface, then one kind: `decays.py` (decays with the distance), `l1.py` (a decay of the L1
+distance, also directed), `table.py` (a learned table), `kerple.py` (two parameters a head). `widths.py` holds learned
+widths within bounds, and `offsets.py` the offsets between tokens. How a decay takes linear time on a grid is in
+`linear_time/`, which the other files do not need.
 """
 
 from __future__ import annotations

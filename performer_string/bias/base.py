@@ -227,8 +227,8 @@ class RelativeBias(nn.Module):
     def grid_of(self, layout: TokenLayout) -> Grid | None:
         """Return the grid of the tokens behind the prefix, or None where an N x N matrix is to be used.
 
-        That is for few tokens, for positions that are no regular row-major grid of up to three axes or need a
-        gradient, and for transforms and export, which have no rule for the sums over a grid.
+        A matrix is used for few tokens, and for positions that need a gradient or are no regular row-major grid of up
+        to three axes. It is also used under transforms and in exports, which have no rule for the sums over a grid.
         """
         positions, num_prefix = layout.positions, layout.num_prefix
         assert positions is not None

@@ -28,10 +28,10 @@ WINDOW_REACH = 3.5
 class DistanceDecay(RelativeBias):
     """A decay lambda(r) = amplitude f(|r| / sigma), with sigma and amplitude learned for each head within bounds.
 
-    On a grid each head goes through a window or through coarse nodes, whichever is predicted to cost less, in time and
-    memory linear in N. Outputs are off by less than 0.1 % through a window, and by some 3 % through nodes. Where
-    attention is sharp and the decay `exponential`, a token's weight of itself comes out up to 16 % low, and outputs are
-    2 to 4 % off.
+    On a grid each head is summed over a window or through coarse nodes, whichever is predicted to cost less. Time and
+    memory are linear in N. Outputs are off by less than 0.1 % through a window, and by some 3 % through nodes. For
+    sharp attention with the decay `exponential`, a token's weight of itself is up to 16 % too low. Outputs are then 2
+    to 4 % off.
 
     Normalised, a decay always goes through a window, up to where lambda is 2.5e-11. The reason is that keys close to a
     query may have weights so small that distant keys decide. The error is below 0.1 % where close keys weigh at least
@@ -122,8 +122,8 @@ class DistanceDecay(RelativeBias):
 def node_spacing(width: float, dim: int) -> float:
     """Return the distance of the nodes under a Gaussian of this width, both in patches.
 
-    It is half the width, and less in three dimensions, for the same error of 3 %: the error of each axis grows with the
-    square of the spacing, and that of the sum with the root of the dimension.
+    It is half the width, and less in three dimensions, for the same error of 3 %. The error of each axis grows with the
+    square of the spacing. That of the sum grows with the root of the dimension.
     """
     return width / 2 * min(1.0, (2 / dim) ** 0.25)
 
@@ -154,7 +154,7 @@ class ExponentialDecay(DistanceDecay):
 
     Where sigma is above the grid's size, all offsets are close to the kink, where the Gaussians sum to 0.905. Through
     nodes alone outputs are within the bound up to a sigma of twice the grid's side. They are 3 % low at four times and
-    9 % low far above, as under a smaller amplitude, and the gradient of sigma is up to a quarter off.
+    9 % low far above, as under a smaller amplitude. The gradient of sigma is up to a quarter off.
     """
 
     CUTOFF = 24.6 / 2.1

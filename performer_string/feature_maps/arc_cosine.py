@@ -65,8 +65,9 @@ class ArcCosineFeatures(RandomFeatures):
 
         k_p(q, k) = |q|^p |k|^p J_p(angle) / pi,   J_1(t) = sin t + (pi - t) cos t, ...
 
-    Attention is sharper as p grows, of bounded variance, and homogeneous: a key of small norm gets almost no weight,
-    where softmax gives it exp(0). p = 1 is the ReLU kernel of arXiv:2009.14794 (Performer-ReLU), without its epsilon.
+    Attention is sharper as p grows, and of bounded variance. It is homogeneous: a key of small norm gets almost no
+    weight, where softmax gives it exp(0). p = 1 is the ReLU kernel of arXiv:2009.14794 (Performer-ReLU), without its
+    epsilon.
 
     Stabilisation: before the power each query is divided by its norm, and all keys of a head by their largest norm.
     Both are divided by the root of the longest row's norm of W. So products of features stay in range up to high

@@ -30,7 +30,7 @@ class FeatureMap(ComputedBuffers):
 
     Attributes:
         degree: p with phi(c x) = c^p phi(x) for c > 0, or None for a map that is not homogeneous. Attention with a
-            homogeneous map is invariant to the norms of queries and to a common factor of keys: a temperature has no
+            homogeneous map is invariant to the norms of queries and to a common factor of keys. A temperature has no
             effect, and the norm of a key is its weight.
         learned: whether the features have parameters.
         scale: s where the kernel is a function of s q^T k, or None for a map without a scale of the logits.
@@ -80,8 +80,8 @@ class FeatureMap(ComputedBuffers):
     def pair(self, q: Tensor, k: Tensor, key_mask: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return (phi(q), phi(k)) up to factors that cancel in attention: one for each query, head and feature.
 
-        The factor of a query and that of a head cancel in sum_j phi(q)^T phi(k_j) v_j / sum_j phi(q)^T phi(k_j), that
-        of a feature in phi(q)^T phi(k_j). They are chosen so that features stay in range at any norm.
+        The factor of a query and that of a head cancel in sum_j phi(q)^T phi(k_j) v_j / sum_j phi(q)^T phi(k_j). That
+        of a feature cancels in phi(q)^T phi(k_j). They are chosen so that features stay in range at any norm.
 
         Args:
             q: queries, [B, H, Nq, d].

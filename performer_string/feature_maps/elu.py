@@ -17,8 +17,8 @@ class EluFeatures(FeatureMap):
     and keys are rotated before the map, not even in the mean. It is where the features are rotated
     (`linear-rotated-features`).
 
-    Stabilisation: where all entries of a query are negative, c = max_a q_a is subtracted from each of them, and
-    likewise for all keys of a head. The features are then exp(x), so that this is a common factor exp(-c).
+    Stabilisation: where all entries of a query are negative, their maximum c is subtracted from each of them. Likewise
+    for all keys of a head. The features are then exp(x), so that this is a common factor exp(-c).
 
     Source: Katharopoulos et al., arXiv:2006.16236, section 3.2.
 

@@ -14,13 +14,13 @@ from performer_string.utils.validation import check_positive
 class PolynomialFeatures(FeatureMap):
     """Exact features of phi(q)^T phi(k) = (s q^T k)^2, or 1 + s q^T k + (s q^T k)^2 / 2 with the lower orders.
 
-    The features are the squares x_i^2 and, for i < j, sqrt(2) x_i x_j: d (d + 1) / 2 of them, in the order of j - i
+    The d (d + 1) / 2 features are the squares x_i^2, and sqrt(2) x_i x_j for i < j. They are in the order of j - i
     around a circle. With the lower orders there are also 1 and x before them, 1 + d more.
 
     The kernel depends on inner products only. So linear attention under a separable encoding is exactly translation
-    invariant. Both kernels are positive, and the second is never below 1/2, but they are not monotone: q^T k and
-    -q^T k have the same weight in the first. A query that is nearly orthogonal to every key loses digits in it, since
-    its features cancel.
+    invariant. Both kernels are positive, and the second is never below 1/2. They are not monotone: q^T k and -q^T k
+    have the same weight in the first. A query that is nearly orthogonal to every key loses digits in it, since its
+    features cancel.
 
     Stabilisation: each query is divided by its norm, and all keys of a head by their largest norm. With the lower
     orders the constant is divided as well, and norms below s^-1/2 are not scaled up.

@@ -56,7 +56,7 @@ def largest_value(image: Image.Image) -> int:
 
 
 def is_negative(image: Image.Image) -> bool:
-    """Return whether zero stands for white, as in scans. Pillow turns such images of up to 8 bits, and no others."""
+    """Return whether zero stands for white, as in scans. Pillow inverts such images of up to 8 bits, and no others."""
     return getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == WHITE_IS_ZERO
 
 

@@ -34,26 +34,25 @@ def gate_logits(x: Tensor, gate: Tensor) -> Tensor:
 class SelfAttention(nn.Module):
     """Multi-head self-attention of tokens [B, N, D] under a rotation of queries and keys.
 
-    A rotation R = B Rot(theta) B^T has a basis B for each head. It is folded into the projections, W <- B^T W, once for
-    each call instead of a product for each token, and once for all calls within `ViT.cached()`.
+    A rotation R = B Rot(theta) B^T has a basis B for each head. It is folded into the projections, W <- B^T W. That is
+    done once for each call instead of a product for each token, and once for all calls within `ViT.cached()`.
 
     Args:
         width: D.
         num_heads: H, a divisor of D.
         backend: how attention is computed.
-        qk_norm: normalise queries and keys to unit length, so that the logits are tau cos(q, k) with a learned
-            temperature 0 < tau < max_temperature for each head. With a homogeneous feature map there is no
-            temperature, which would have no effect. There is no learned scale for each channel, which would not
-            commute with the folded basis.
+        qk_norm: normalise queries and keys to unit length. The logits are then tau cos(q, k) with a learned temperature
+            0 < tau < max_temperature for each head. With a homogeneous feature map there is no temperature, which would
+            have no effect. There is no learned scale for each channel, which would not commute with the folded basis.
         max_temperature: bound of tau, which starts at a quarter of it.
-        log_n_scaling: N_0, the number of tokens in training; None for no scaling. Logits are multiplied by
-            log N / log N_0 for N keys, which keeps attention from spreading as the number of keys grows
-            (arXiv:2202.12172; with a learned factor in place of 1 / log N_0, arXiv:2501.19399).
+        log_n_scaling: N_0, the number of tokens in training; None for no scaling. Logits of N keys are multiplied by
+            log N / log N_0. This keeps attention from spreading as the number of keys grows (arXiv:2202.12172). With a
+            learned factor in place of 1 / log N_0 it is that of arXiv:2501.19399.
         qkv_bias: whether the projections of queries, keys and values have a bias.
         qk_dim: width d' of a head's queries and keys, for which the backend is built; None for that of the values, d.
-        key_gate: weigh each key by exp(4 u_h x), with u learned for each head from zero, so that a layer can ignore
-            some tokens whatever their direction and number. RiemannFormer (arXiv:2506.07405v3) scales tokens likewise,
-            by a sigmoid.
+        key_gate: weigh each key by exp(4 u_h x), with u learned for each head from zero. A layer can then ignore some
+            tokens, whatever their direction and number. RiemannFormer (arXiv:2506.07405v3) scales tokens likewise, by a
+            sigmoid.
         locality: attenuates the values by distance, or is a bias of the logits.
         values: a value map, which wraps the weighted sum over the keys.
 

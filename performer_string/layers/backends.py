@@ -203,7 +203,7 @@ MISSING = {"performer-pytorch": ("locality", "key_gate"), ROTATED_FEATURES: ("lo
 
 
 def check_capable(attention: str, **wanted: bool) -> None:
-    """Raise a ValueError for options that attention of a name does not have.
+    """Raise a ValueError for options that an attention does not have.
 
     Args:
         attention: a name in `ATTENTIONS`.

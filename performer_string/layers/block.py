@@ -36,7 +36,7 @@ class DropPath(nn.Module):
 
 
 def mlp_width(width: int, ratio: float) -> int:
-    """Return the hidden width of an MLP: a ratio that was a quotient of the two widths gives its numerator.
+    """Return the hidden width of an MLP, rounded down; the quotient of two widths as ratio gives the first exactly.
 
     Raises:
         ValueError: a ratio that gives an MLP of width 0.
@@ -107,7 +107,7 @@ class Block(nn.Module):
 
 
 def recomputable(block: Block) -> Callable[..., Tensor]:
-    """Return a block for gradient checkpointing, which is an error where its random features were redrawn meanwhile."""
+    """Return a block for gradient checkpointing; a redraw of its features before the backward pass is an error."""
     if torch.compiler.is_compiling():
         return block
     backend = block.attention.backend  # not the whole block: statistics of its other parts may change

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 class DenseHead(nn.Module):
     """One upsampling block: each patch to pixels of half resolution, a convolution over them, and logits of all pixels.
 
-    A linear layer gives every patch its own grid of hidden features (sub-pixel convolution, arXiv:1609.05158), at half
-    the resolution of the image where the patch is even, else at the whole one. A 3 x 3 convolution joins patches at
+    A linear layer gives every patch its own grid of hidden features (sub-pixel convolution, arXiv:1609.05158). It has
+    half the resolution of the image where the patch is even, else the whole one. A 3 x 3 convolution joins patches at
     their borders, and its logits are interpolated bilinearly to the size of the image. Its receptive field is that of
     the patches next to a pixel: all that comes from further away comes through the ViT.
 

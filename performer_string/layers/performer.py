@@ -27,7 +27,7 @@ def load_one_draw(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_
 
 
 class PerformerSelfAttention(nn.Module):
-    """performer_pytorch.SelfAttention without its epsilons, with a draw for each head, and with masks that mask.
+    """performer_pytorch.SelfAttention without its epsilons, with a draw for each head, and with key masks.
 
     Weights of performer_pytorch load, its draw of the features included.
 

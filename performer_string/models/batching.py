@@ -39,12 +39,12 @@ def batch_images(vit: ViT, images: Sequence[Tensor]) -> dict[str, Tensor]:
     largest = [max(sizes) for sizes in zip(*grids, strict=True)]
 
     def pad(x: Tensor, scale: Sequence[int]) -> Tensor:
-        """[.., *sizes] -> [.., *largest], with `scale` entries for a patch along each axis."""
+        """Return x padded with zeros, [.., *sizes] -> [.., *largest]; a patch has `scale` entries along each axis."""
         missing = [n * s - size for n, s, size in zip(largest, scale, x.shape[-len(scale) :], strict=True)]
         return F.pad(x, [amount for m in reversed(missing) for amount in (0, m)])  # of the last axis first
 
     def extended_positions(grid: tuple[int, ...]) -> Tensor:
-        """Positions on an image's grid, continued over the largest one: [N, C]."""
+        """Return the positions on an image's grid, continued over the largest one: [N, C]."""
         positions = vit.grid_positions(grid, images[0].device)
         steps = positions.new_tensor(grid_steps(grid, *vit.placing()))
         return positions[0] + grid_positions(largest, device=positions.device, dtype=positions.dtype) * steps

@@ -30,8 +30,8 @@ class ModelDetails:
         licence: an SPDX name, such as `apache-2.0`; empty where none is given.
         command: that trained it.
         environment: lines on the code, the device and the versions that trained it.
-        metrics: accuracies, each with `split`, `resolution` (as 108 or 96x128), `tokens`, `accuracy`, and where they
-            are known `low` and `high` (of the 95 % interval) and `images`. Percentages.
+        metrics: accuracies, each with `split`, `resolution` (as 108 or 96x128), `tokens` and `accuracy`. `low` and
+            `high` (of the 95 % interval) and `images` are there where they are known. Percentages.
         limits: sentences on what the model is not for, beside those of every model.
         training: what an evaluation has to know of the data and the training: see `train.publish`.
     """

@@ -44,8 +44,8 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
         path: of the file, as `runs/NAME/checkpoints/last.ckpt`, or `DIR/model.safetensors` of a published model.
 
     Raises:
-        CheckpointError: there is no such file, or it is damaged or of another kind, such as a `state_dict` alone, which
-            does not say what model it is of.
+        CheckpointError: there is no such file, or it is damaged or of another kind. A `state_dict` alone does not say
+            what model it is of.
     """
     path = Path(path)
     if is_published(path):

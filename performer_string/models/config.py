@@ -58,8 +58,8 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
         depth: number of blocks.
         num_heads: H.
         mlp_ratio: hidden width of the MLP over D.
-        pool: `mean` over the patches, a `cls` token, `attention` over the patches with learned queries, or `map`, which
-            is a whole layer with one learned query, as SigLIP has it.
+        pool: `mean` over the patches, a `cls` token, or `attention` over the patches with learned queries. `map` is a
+            whole layer with one learned query, as SigLIP has it.
         registers: number of register tokens (arXiv:2309.16588).
         head: `class` for one class of each image, `dense` for a class of each pixel, from `patch_features`.
     """

@@ -53,8 +53,8 @@ class AttentionConfig:
         log_n_scaling: logits times log N / log N_train for N tokens. Not for homogeneous feature maps (`arc-cosine`,
             and `polynomial` without `lower`), which see no factor of the logits. Beside softmax layers, layers with
             such a map go without.
-        mimetic_init: the projection of the keys starts as a copy of that of the queries, so that a token first attends
-            to similar ones and, by the rotation, near it (arXiv:2305.09828).
+        mimetic_init: the projection of the keys starts as a copy of that of the queries (arXiv:2305.09828). A token
+            then first attends to similar ones and, by the rotation, near it.
         qkv_bias: whether the projections of queries, keys and values have a bias.
         qk_dim: width of a head's queries and keys, which rotations and feature maps then have; None for that of its
             values, D / H. Narrow ones make `polynomial` cheap (16 in Based, arXiv:2402.18668).
@@ -171,7 +171,7 @@ class ValuesConfig:
 
 @dataclass(kw_only=True)
 class RegularisationConfig:
-    """What keeps training in bounds.
+    """Regularisation, the epsilon of norms, and the seed.
 
     Attributes:
         drop_path: stochastic depth (arXiv:1603.09382), growing linearly to this rate at the last block.

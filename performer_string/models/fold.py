@@ -1,4 +1,4 @@
-"""Fold bases into the projections for good: for inference every separable encoding is then RoPE."""
+"""Fold bases into the projections permanently: for inference every separable encoding is then RoPE."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Initial weights of a model: each component has a stream of random numbers of its own.
 
-A change of one component (another encoding, a value map) leaves the initial weights of all others as they are, so that
+A change of one component (another encoding, a value map) leaves the initial weights of all others as they are. So
 models are paired seed by seed.
 """
 

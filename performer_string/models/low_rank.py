@@ -1,15 +1,16 @@
 """Linear maps that make queries and keys narrower, with the smallest error of their inner products.
 
-Scores of a head are q_i^T R_(j-i) k_j with q = W_Q x and k = W_K x, biases being one more column for a token's entry 1.
+Scores of a head are q_i^T R_(j-i) k_j with q = W_Q x and k = W_K x. Biases are one more column, for an entry 1 of each
+token.
 
-Without a rotation, R = 1, they are the bilinear form M = W_Q^T W_K. By the singular values s and vectors U, V of M the
-best form of rank d' has q' = s^1/2 U^T x and k' = s^1/2 V^T x of the first d' (Eckart and Young). Its relative error
-is the root of the sum of the other s^2, over that of all.
+Without a rotation, R = 1, they are the bilinear form M = W_Q^T W_K. Let s, U and V be the singular values and vectors
+of M. The best form of rank d' has q' = s^1/2 U^T x and k' = s^1/2 V^T x of the first d' (Eckart and Young). Its
+relative error is the root of the sum of the other s^2, over that of all.
 
 A rotation by plane allows nothing but complex factors within each plane. The form of a plane is then of rank one as a
-complex matrix, with the singular value |q_p| |k_p|, and a plane stays or goes as a whole. Unrotated dimensions are a
-form M of their own, whose singular values go by twos. Squared errors are means over all angles, those of different
-planes being independent: half of |q_p|^2 |k_p|^2 for a plane, and the sum of two s^2 for two unrotated dimensions.
+complex matrix, with the singular value |q_p| |k_p|. A plane stays or goes as a whole. Unrotated dimensions are a form M
+of their own, whose singular values go by twos. Squared errors are means over all angles, and those of different planes
+are independent. They are half of |q_p|^2 |k_p|^2 for a plane, and the sum of two s^2 for two unrotated dimensions.
 """
 
 from __future__ import annotations

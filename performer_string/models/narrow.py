@@ -35,9 +35,9 @@ class NarrowReport:
 def narrow(model: ViT, qk_dim: int, **changes: Any) -> tuple[ViT, NarrowReport]:
     """Return a copy of a model with narrower queries and keys, in evaluation mode.
 
-    Scores keep the smallest error for their width: by the singular vectors of W_Q^T W_K where nothing rotates, and by
-    the strongest planes where the encoding rotates. The new encoding is then `rope-mixed` with their frequencies. At
-    the full width the scores are those of the model.
+    Scores have the smallest error for their width. Without a rotation that is by the singular vectors of W_Q^T W_K, and
+    with one by the strongest planes. The new encoding is then `rope-mixed` with their frequencies. At the full width
+    the scores are those of the model.
 
     Args:
         model: with softmax attention or any other of inner products. It is left as it is.
@@ -114,7 +114,7 @@ def by_layer(encoding: SeparableEncoding, x: Tensor) -> Tensor:
 
 
 def projections(attention: SelfAttention, basis: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Return those of queries and keys in the basis, with the bias as last column: [H, d, D + 1] in float64."""
+    """Return the projections of queries and keys in the basis, the bias as last column: [H, d, D + 1] in float64."""
     count, sizes = 2 * attention.num_heads * attention.qk_dim, (2, attention.num_heads, attention.qk_dim)
     weight, bias = attention.qkv.weight[:count], attention.qkv.bias
     column = weight.new_zeros(count) if bias is None else bias[:count]

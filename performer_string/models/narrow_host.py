@@ -13,7 +13,7 @@ from performer_string.models.low_rank import by_planes, by_singular_vectors
 
 
 def host_projections(attention: HostAttention) -> tuple[Tensor, Tensor]:
-    """Return those of queries and keys, with the bias as first column: [H, d, 1 + D] in float64.
+    """Return the projections of queries and keys, with the bias as first column: [H, d, 1 + D] in float64.
 
     They are read off what the projections do to zero and to unit vectors, since hosts hold them in several forms.
     """

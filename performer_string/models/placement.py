@@ -24,7 +24,7 @@ from performer_string.position.rotation import Rotation
 
 
 class Placement:
-    """The part of a model that places tokens.
+    """Mixin of a model: positions of its tokens, and the rotations there.
 
     Attributes:
         patch: sizes of a patch in pixels.

@@ -46,7 +46,7 @@ class Preprocessing:
 
     @classmethod
     def of_checkpoint(cls, content: Mapping[str, Any]) -> Preprocessing | None:
-        """Return that of a checkpoint of `python -m train`; None where it does not say what it was trained on."""
+        """Return the preprocessing in a checkpoint of `python -m train`; None where its data are not known."""
         if saved := content.get("preprocessing"):
             return cls(**saved)
         data = content.get("ImageData")  # of checkpoints before this was stored
@@ -105,7 +105,7 @@ class Preprocessing:
 
 
 class Preprocessed:
-    """The part of a model that knows how images become its inputs.
+    """Mixin of a model that prepares images as in its training.
 
     Attributes:
         preprocessing: of the images that it was trained on, or None where that is not known.

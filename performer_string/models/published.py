@@ -258,7 +258,7 @@ def take_types(model: ViT, weights: Mapping[str, Tensor]) -> None:
 
 
 def share(model: nn.Module, shared: Mapping[str, str]) -> None:
-    """Make weights one tensor that were one when the model was saved."""
+    """Tie the weights that shared a tensor when the model was saved."""
     for name, first in shared.items():
         (parent, _, leaf), (other, _, of) = name.rpartition("."), first.rpartition(".")
         setattr(model.get_submodule(parent), leaf, getattr(model.get_submodule(other), of))

@@ -33,7 +33,7 @@ Model = TypeVar("Model", bound="Saved")
 
 
 def form_as(model: ViT, weights: Mapping[str, Any]) -> None:
-    """Bring a new model into the form of the one whose weights will be loaded: folded, where that was."""
+    """Fold a new model where the weights that it will load are those of a folded one."""
     if "encoding.folded" in weights and isinstance(model.encoding, SeparableEncoding):
         model.encoding.is_folded = True
 
@@ -45,7 +45,7 @@ def vit_weights(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Saved:
-    """What a ViT has for files: a mixin."""
+    """Mixin of a ViT: loading, saving and publishing."""
 
     @classmethod
     def from_checkpoint(cls: type[Model], path: str | PathLike[str]) -> Model:

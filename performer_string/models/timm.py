@@ -34,9 +34,9 @@ def from_timm(model: nn.Module) -> ViT:
         A ViT of the type of the model's weights.
 
     Raises:
-        ValueError: it has parts that this library's ViT has not (norms of queries and keys or of the pooled tokens,
-            gated MLPs, distillation tokens, rotations beside absolute positions), or its outputs on a random image
-            are not those of the ViT made of it.
+        ValueError: it has parts that this library's ViT has not, or other outputs on a random image than the ViT made
+            of it. Such parts are norms of queries and keys or of the pooled tokens, gated MLPs, distillation tokens,
+            and rotations beside absolute positions.
     """
     kind, weights = type(model).__name__, {name: x.detach().double() for name, x in model.state_dict().items()}
     try:

@@ -107,8 +107,8 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         With `head: dense` they are the logits of each pixel, [B, classes, height, width].
 
         Args:
-            images: [B, channels, height, width], floats, normalised as in training; or a list of images [channels,
-                height, width] of any sizes, which are packed without padding (`forward_packed`).
+            images: floats [B, channels, height, width], normalised as in training. A list of images [channels, height,
+                width] of any sizes is packed without padding (`forward_packed`).
             positions: [N, C], or [B, N, C] for each image, in place of those of the grid. They are centred as those
                 are where the configuration says so, by the mean of the patches that take part.
             patch_mask: [B, N], True where a patch takes part, one of each image at least. The others, as the padding

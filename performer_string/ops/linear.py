@@ -165,8 +165,8 @@ def _fused(
     """Linear attention without N x m features, by the Triton kernels where these apply and else in chunks.
 
     On a GPU a warning says once per reason why the Triton kernels do not apply. Both give the same outputs up to
-    rounding, unless keys of one head differ so much in length that powers of the shorter leave float32: chunks scale
-    all keys by the longest, Triton each feature by its largest.
+    rounding, unless keys of one head differ so much in length that powers of the shorter leave float32. Chunks scale
+    all keys by the longest, and Triton each feature by its largest.
     """
     planes = None if rotation is None else rotation.planar()
     if planes is None:

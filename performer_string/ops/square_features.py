@@ -3,8 +3,8 @@
     (a^T b)^2 = sum_t w_t sum_i (a_i a_(i+t)) (b_i b_(i+t)),   t = 0 .. D/2,   i + t modulo D
 
 Each pair i, j stands once at t = j - i around the circle, with w = 1 for t = 0 and w = 2 for others. For even D the
-pairs of t = D/2 stand there twice, with w = 1. Products of a chunk of tokens at a time are held, tokens last, so that
-those of one t are a product of two contiguous blocks.
+pairs of t = D/2 stand there twice, with w = 1. Products of a chunk of tokens at a time are held, tokens last. Those of
+one t are then a product of two contiguous blocks.
 """
 
 from __future__ import annotations

@@ -80,8 +80,8 @@ def grid_positions(
         [N, C] with N the product of `grid`, in patches of the training grid.
 
     Raises:
-        ValueError: sizes that are no positive integers, an unknown mode, a training grid that is missing or does not
-            fit, or a type of 16 bits.
+        ValueError: sizes that are no positive integers, an unknown mode, a type of 16 bits, or no training grid that
+            fits.
     """
     check_sizes("grid", grid)
     check_position_mode(mode)

@@ -1,8 +1,8 @@
 """Parallel transport encodings of RiemannFormer: rotations of blocks with conformal scaling.
 
 Source: Ji, RiemannFormer, arXiv:2506.07405. Transport from token j to token i is T_i T_j^-1 with T_i = s_i R_i. The
-rotations R are in SO(2), SO(3) or SO(4) for each block of the head width, and s is the conformal exponential scaling,
-the root of the metric: the score of i and j is s_i s_j (R_i q_i) . (R_j k_j).
+rotations R are in SO(2), SO(3) or SO(4) for each block of the head width. s is the conformal exponential scaling, the
+root of the metric. The score of i and j is s_i s_j (R_i q_i) . (R_j k_j).
 """
 
 from __future__ import annotations

@@ -35,10 +35,10 @@ def quaternion_right(v: Tensor) -> Tensor:
 class PaTESO4(PaTE):
     """RiemannFormer's SO(4): blocks of 4 as quaternions, R(x, y) q = exp(alpha x u) q exp(beta y v).
 
-    Left and right multiplications commute, so that this is separable for any unit u and v. It rotates planes {q, u q}:
-    by alpha x + beta y where u q = q v, and by alpha x - beta y where u q = -q v. Along one index i, of a sequence or
-    of the raster, R(i) q = exp(alpha i u) q exp(beta i v), whose right factor is there with `factors: both`. Source:
-    Ji, RiemannFormer, arXiv:2506.07405, section 2.3.3.
+    Left and right multiplications commute, so that this is separable for any unit u and v. It rotates planes {q, u q}.
+    The angle is alpha x + beta y where u q = q v, and alpha x - beta y where u q = -q v. Along one index i, of a
+    sequence or of the raster, R(i) q = exp(alpha i u) q exp(beta i v). The right factor is there with `factors: both`.
+    Source: Ji, RiemannFormer, arXiv:2506.07405, section 2.3.3.
 
     Args:
         sizes: of the attention that the encoding serves, with positions of 1 or 2 dimensions, or any with the raster.

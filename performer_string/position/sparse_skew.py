@@ -88,8 +88,8 @@ class TopKGenerator(SkewGenerator):
 class TopKOfMatrixGenerator(SkewGenerator):
     """Skew-symmetric S = A - A^T with A of the k single entries of largest magnitude, and those opposite to them.
 
-    This is how Cicekdag, Yang and Samal (2025, section 3.5) count: k of the d (d - 1) entries off the diagonal of an
-    unconstrained matrix, whose mask is then made symmetric. So k entries give between k / 2 and k pairs of S. Both
+    Cicekdag, Yang and Samal (2025, section 3.5) count so. Of an unconstrained matrix, k of the d (d - 1) entries off
+    the diagonal stay, and the mask is then made symmetric. So k entries give between k / 2 and k pairs of S. Both
     entries of a pair are parameters, so that S moves twice as far with each step of Adam.
 
     Args:

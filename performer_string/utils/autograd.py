@@ -48,9 +48,9 @@ def first_order(backward: F) -> F:
     """Decorate the backward pass of an autograd function: without autocast, and not differentiable again.
 
     A compiled backward pass runs under the autocast of the forward pass; an eager one that is called within autocast
-    runs under that. Under `create_graph` the gradients depend on the inputs, also where the incoming gradient is a
-    constant, as that of a sum is, which torch's `once_differentiable` lets pass. Their derivative is an error and not
-    zero.
+    runs under that. Under `create_graph` the gradients depend on the inputs, and their derivative is an error and not
+    zero. That holds for an incoming gradient that is a constant, too, as that of a sum is. torch's
+    `once_differentiable` lets it pass.
     """
 
     @functools.wraps(backward)
@@ -70,7 +70,7 @@ def first_order(backward: F) -> F:
 
 
 def explain_softmax_derivatives(out: Tensor) -> None:
-    """Let a second derivative of torch's fused softmax attention be an error that names the remedy.
+    """Make a second derivative of torch's fused softmax attention an error that says what to do.
 
     Args:
         out: what `scaled_dot_product_attention` returned.

@@ -13,8 +13,8 @@ class ComputedBuffers(nn.Module):
     """A module with buffers that are functions of its sizes: not saved, and computed again wherever the module goes.
 
     They have values after `to_empty`, or `load_state_dict(assign=True)`, of a module that was built on the meta device.
-    They are never rounded to bf16 or fp16, where a frequency off by 2^-9 is a quarter of a radian 128 patches away, and
-    gain digits with `double()`.
+    They are never rounded to bf16 or fp16, and gain digits with `double()`. A frequency off by 2^-9 would be a quarter
+    of a radian off at 128 patches.
     """
 
     computed_names: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class ComputedBuffers(nn.Module):
 
 
 def place_computed_buffers(module: nn.Module, keys: Any = None) -> None:
-    """Move computed buffers to where the weights are, after these were loaded: a part without weights cannot know.
+    """Move computed buffers to the device of the weights, after these were loaded.
 
     Args:
         module: the whole model.

@@ -17,9 +17,9 @@ P = ParamSpec("P")
 class TensorCache:
     """The latest few results under their keys, while it is switched on.
 
-    It does not look at the tensors that a result depends on: no guess about their identity is right for every way to
-    write a weight (`.data`, shared memory, collectives). So it is off unless `ViT.cached()` switches it on, and whoever
-    does so leaves the weights alone meanwhile. A copied or pickled cache is empty and off.
+    It does not look at the tensors that a result depends on. No test of their identity is right for every way to write
+    a weight (`.data`, shared memory, collectives). So it is off unless `ViT.cached()` switches it on, and whoever does
+    so leaves the weights alone meanwhile. A copied or pickled cache is empty and off.
 
     Args:
         size: number of results.

@@ -31,7 +31,7 @@ def integer_power(x: Tensor, order: int, in_place: bool = False, keep: bool = Fa
 
 
 def safe_denominator(denominator: Tensor) -> Tensor:
-    """Return a denominator with infinity in place of what is too small, so that a query that no key answers gives zero.
+    """Return a denominator with infinity in place of what is too small, which makes the quotient zero.
 
     The bound is some 1e-27 in float32. Features of high order are large. In the gradient of those that hardly met, a
     large number over a small one would leave the range of numbers.

@@ -95,7 +95,7 @@ class FinalMetrics(Callback):
 
 
 def hyper_parameters(trainer: L.Trainer, module: L.LightningModule) -> dict[str, Any]:
-    """Return what a run is told from others by: its main settings, and every other one that is not the default."""
+    """Return the settings that tell runs apart: the main ones, and every other one that is not the default."""
     data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
     parts: dict[str, Any] = {"vit": module.vit.config, "optim": module.optim, "data": data}  # type: ignore[union-attr]
     values: dict[str, Any] = {"seed": data.seed, "epochs": trainer.max_epochs, "steps": trainer.global_step}

@@ -80,9 +80,9 @@ class JobTimer(Timer):
 class CleanStop(Callback):
     """Stop a training cleanly on Ctrl-C, SIGTERM or at the end of `max_time`.
 
-    The first signal ends the current step, saves the state and stops, with exit status 130 for Ctrl-C, 143 for SIGTERM
-    and 1 for the end of `max_time`. A second one stops at once. The signal by which
-    SLURM warns of the end of a job does likewise, and the job is queued again once the state is saved.
+    The first signal ends the current step, saves the state and stops. The exit status is 130 for Ctrl-C, 143 for
+    SIGTERM and 1 for the end of `max_time`. A second one stops at once. The signal by which SLURM warns of the end of a
+    job does likewise, and the job is queued again once the state is saved.
 
     A signal waits in these cases for the next step, or for the end of the epoch where it is near:
 
@@ -139,7 +139,7 @@ class CleanStop(Callback):
         self.leave(trainer)
 
     def save(self, trainer: L.Trainer, wanted: bool, why: str) -> None:
-        """Save the state to be left with, where one process at least wants it."""
+        """Save the state before the end, where one process at least asks for it."""
         if trainer.strategy.reduce_boolean_decision(wanted, all=False):
             self.saved = True
             trainer.save_checkpoint(self.path, weights_only=False)
@@ -151,7 +151,7 @@ class CleanStop(Callback):
             )
 
     def leave(self, trainer: L.Trainer) -> None:
-        """End the training where its state is saved. Every process is here at the same step."""
+        """End the training once its state is saved. All processes call this at the same step."""
         if self.saved:
             warned = self.signal is not None and self.signal == self.warning
             if trainer.strategy.reduce_boolean_decision(warned, all=False) and trainer.is_global_zero:

@@ -154,6 +154,7 @@ class ArrowTask:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Draw a contact sheet or one image of the arrow task, by the command line."""
     parser = argparse.ArgumentParser(prog="python -m train.data.arrow", description="Draw images of the task.")
     parser.add_argument("--resolution", type=int, default=108, help="pixels; a multiple of the cell")
     parser.add_argument("--distance", choices=get_args(Distance), default="adjacent")

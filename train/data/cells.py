@@ -3,7 +3,7 @@
 Overlapping cells with textures of several kinds, as under a microscope, and a white dot on one of them. The label of a
 pixel is background, other cell, or cell of the marked one's kind. What a cell's kind is can be seen on the spot. Which
 kind is marked can be seen at one place of the image only, however far away and however large the image. Cells have the
-same size in pixels at every size of the image, so that a small image looks like a crop of a large one.
+same size in pixels at every size of the image. A small image looks like a crop of a large one.
 `python -m train.data.cells` draws a contact sheet.
 """
 
@@ -139,6 +139,7 @@ def contact_sheet(task: CellsTask, pixels: int, path: Path, rows: int = 2, colum
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Draw a contact sheet of the cells task, by the command line."""
     parser = argparse.ArgumentParser(prog="python -m train.data.cells", description="Draw a contact sheet.")
     parser.add_argument("--resolution", type=int, default=96, help="pixels (default: %(default)s)")
     parser.add_argument("--kinds", type=int, default=3, help="of cells, 2 to 4 (default: %(default)s)")

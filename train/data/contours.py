@@ -148,7 +148,7 @@ def stamps_of(style: Style, pixels: int) -> Stamps:
 
 
 class Canvas:
-    """Contours that keep their distance, and the image of them.
+    """Contours with a least distance between them, and their image.
 
     Args:
         style: of the contours.
@@ -160,7 +160,7 @@ class Canvas:
         self.taken = 0
 
     def add(self, contour: Contour) -> None:
-        """Keep the place of a contour."""
+        """Add a contour, whose place others may not take."""
         self.taken |= contour.taken
 
     def grow(self, count: int, dots: bool, random: Random) -> Contour | None:

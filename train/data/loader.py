@@ -68,8 +68,8 @@ class EpochSampler(Sampler[list[Key]]):
 class KeyedDataset(Dataset[tuple[Tensor, int]]):
     """A dataset by (epoch, index), whose random augmentations depend on (seed, epoch, index) alone, in any worker.
 
-    This holds for what is drawn from the global generators of torch, numpy and Python, and from generators that the
-    dataset and its transforms hold themselves (`numpy.random.default_rng()`, albumentations).
+    This holds for what is drawn from the global generators of torch, numpy and Python. It also holds for generators in
+    the dataset and its transforms (`numpy.random.default_rng()`, albumentations).
 
     Args:
         dataset: images and labels by index.

@@ -44,10 +44,10 @@ class ImageData(Loaders):
             for all.
         train_fraction: share of them, and of each class the same, 1 for all. A smaller share lies within a larger one.
         val_size: images of the validation and test sets of a generated task.
-        val_fraction: share of the training set held out for validation, 0 to train on all of it without validation; the
-            test set is for `test` and `eval` only.
-        test_fraction: share of each class of a `folder` without folders train and test, root/CLASS/IMAGE, that is
-            tested on, the same in all runs; 0 for a folder that is split.
+        val_fraction: share of the training set held out for validation, 0 to train on all of it without. The test set
+            is for `test` and `eval` only.
+        test_fraction: share of each class that is tested on, the same in all runs, of a `folder` that is not split into
+            train and test (root/CLASS/IMAGE); 0 for one that is.
         resolutions: further sizes that each validation is repeated at, like 168 or 96x128 (height x width).
         augment: any of pad-crop, resized-crop, flip, rand-augment, erase; in this order.
         crop_scale: least area of a resized-crop, as a share of the image; the largest is the image.
@@ -159,7 +159,7 @@ class ImageData(Loaders):
         self.num_classes = self.splits().open("test" if stage == "test" else "train")
 
     def splits(self) -> ImageSplits:
-        """Return the stored images, at the root as it is when they are first asked for."""
+        """Return the stored images; the first call opens them at `root`."""
         if self._splits is None:
             self._splits = ImageSplits(self.source, self.root, self.val_fraction, self.background, self.test_fraction)
             if self._trained is not None:

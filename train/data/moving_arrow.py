@@ -99,6 +99,7 @@ def draw_videos(task: MovingArrowTask, size: Size, path: Path, count: int = 3) -
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Draw frames of some videos of the moving-arrow task, by the command line."""
     parser = argparse.ArgumentParser(prog="python -m train.data.moving_arrow", description="Draw videos of the task.")
     parser.add_argument("--size", default="8x72x72", help="frames x height x width (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("moving-arrow.png"))

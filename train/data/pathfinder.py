@@ -1,12 +1,12 @@
 """Pathfinder: two dots, dashed contours and distractors; are the dots joined by one contour?
 
-Our generator, from the published description of the task (Linsley et al., arXiv:1805.08315) with the sizes of the hard
-set of Long Range Arena (arXiv:2011.04006): contours of 14 dashes and 4 distractors at 32 x 32 pixels. Images are not
-those of the reference generator. `python -m train.data.pathfinder` draws a contact sheet.
+Our generator follows the published description of the task (Linsley et al., arXiv:1805.08315). Its sizes are those of
+the hard set of Long Range Arena (arXiv:2011.04006): contours of 14 dashes and 4 distractors at 32 x 32 pixels. Images
+are not those of the reference generator. `python -m train.data.pathfinder` draws a contact sheet.
 
 The label cannot be guessed from parts of an image. Two long contours are drawn before the label is. Then both dots go
 to the ends of one contour (joined), or to one end of each (apart). The distance between the dots is the same in both
-cases up to a sixteenth of the image, and layouts in which it cannot be are drawn again.
+cases up to a sixteenth of the image. Layouts in which it cannot be are drawn again.
 """
 
 from __future__ import annotations
@@ -188,6 +188,7 @@ class PathfinderTask:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Draw a contact sheet of Pathfinder, by the command line."""
     parser = argparse.ArgumentParser(prog="python -m train.data.pathfinder", description="Draw a contact sheet.")
     parser.add_argument("--resolution", type=int, default=32, help="pixels (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("pathfinder.png"))

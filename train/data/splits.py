@@ -29,7 +29,7 @@ def class_names(dataset: Any) -> list[str]:
 
 
 def fingerprint(dataset: Any) -> dict[str, Any]:
-    """Return what tells a set of training images from others.
+    """Return the fingerprint of a set of training images.
 
     Returns:
         classes: their names.
@@ -84,7 +84,7 @@ class ImageSplits:
             self._check_held_out()
 
     def state(self) -> dict[str, Any]:
-        """Return what tells the training images from others, once they are open."""
+        """Return the fingerprint of the training images, once they are open."""
         return self.fingerprint if self._train_is_open() else {}
 
     def open(self, name: Literal["train", "test"]) -> int:

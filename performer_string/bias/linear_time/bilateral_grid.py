@@ -4,8 +4,8 @@
 
 Nodes lie t apart, `cell` tokens along each axis; hat weights interpolate between them. Splat and slice each widen the
 Gaussian by the hats' variance f (1 - f) t^2 at the fraction f of a cell. Its mean over the tokens of a cell is
-t^2 (1 - 1 / cell^2) / 6. The blur B_g is therefore a Gaussian of the variance b^2 = s_g^2 - t^2 (1 - 1 / cell^2) / 3
-and of the amplitude s_g / b along each axis, which keeps the mass. cell = 1 is exact.
+t^2 (1 - 1 / cell^2) / 6. The blur B_g is therefore a Gaussian of the variance b^2 = s_g^2 - t^2 (1 - 1 / cell^2) / 3.
+Its amplitude is s_g / b along each axis, which keeps the mass. cell = 1 is exact.
 
 Heads go one by one. Only the features of some cells are in memory. The backward pass computes them, and the sums at the
 nodes, again. Source: the project's own; the bilateral grid is Chen, Paris and Durand (2007).

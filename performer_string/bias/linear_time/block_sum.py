@@ -3,13 +3,15 @@
     out_i = sum_j lambda_ij phi(q_i)^T phi(k_j) v_j,   lambda_ij = prod_c a_c^|i_c - j_c|
 
 Each axis has one factor for sources before and one for those behind a target, so that decays may be directed. The grid
-is cut into blocks. Inside a block are N x N weights. All other pairs come by four walks (`decay_walk`): from above and
-from below, over whole rows; and from the left and from the right within the rows of the block. Nothing is left out.
+is cut into blocks. Inside a block are N x N weights. All other pairs come by four walks (`decay_walk`). Those from
+above and from below go over whole rows, and those from the left and from the right within the rows of the block.
+Nothing is left out.
 
-Heads go one by one, and where there are many features, those of one row of blocks at a time are in memory, beside the
-states of a row of tokens (m d numbers each). The backward pass computes both again.
-Source: the project's own; the recurrence along an axis is that of linear attention with a decay (RetNet,
-arXiv:2307.08621), here in both directions of two axes.
+Heads go one by one. Where there are many features, those of one row of blocks at a time are in memory. The states of a
+row of tokens are in memory, too (m d numbers each). The backward pass computes both again.
+
+Source: the project's own. The recurrence along an axis is that of linear attention with a decay (RetNet,
+arXiv:2307.08621). Here it runs in both directions of two axes.
 """
 
 from __future__ import annotations
@@ -204,8 +206,8 @@ def block_sum(
         source: of the features of queries and keys.
         q, k: [B, H, N, .].
         v: [B, H, N, d].
-        rates: for each patch of distance, at least 0, [H, C, 2]: for keys whose coordinate is lower than the query's,
-            and for those whose coordinate is higher. Infinity for no weight.
+        rates: for each patch of distance, at least 0, [H, C, 2]. The first is of keys whose coordinate is lower than
+            the query's, the second of those whose coordinate is higher. Infinity for no weight.
         grid: of the tokens, with at most two axes of more than one token.
         blocks: of the grid, from `make_blocks`.
         masked: True for masked keys, [B, 1, N, 1].

@@ -1,7 +1,7 @@
 """Blocks of a grid of two axes, and the small matrices of an exponential decay inside and between them.
 
-Along an axis, with a_- and a_+ the factors for each step to a source before and behind the target, the decay of a
-target i and a source j is a_-^(i - j) for j < i, and a_+^(j - i) for j > i. All exponents are non-positive.
+Along an axis, a_- and a_+ are the factors for each step to a source before and behind the target. The decay of a target
+i and a source j is a_-^(i - j) for j < i, and a_+^(j - i) for j > i. All exponents are non-positive.
 """
 
 from __future__ import annotations
@@ -144,8 +144,8 @@ class AxisDecay:
     def links(self, lanes: int, chunks: int) -> tuple[DecayMatrix, DecayMatrix]:
         """Return the decays between the edges of chunks, to each from those before and from those behind it.
 
-        They go from the last lane of a chunk to the last one before another, and from the first lane of a chunk to the
-        first one behind another: [chunks, chunks] each.
+        The first go from the last lane of a chunk to the last one before another. The second go from the first lane of
+        a chunk to the first one behind another. Each is [chunks, chunks].
         """
         chunk = torch.arange(chunks, dtype=torch.float64)
         between = chunk[:, None] - chunk

@@ -1,6 +1,6 @@
 """A walk over the blocks of a grid along one axis, which carries sums over all tokens behind it.
 
-The state of a lane, a row or a column of the grid, is the sum of r_j c_j^T over the tokens that the walk has passed.
+A lane is a row or a column of the grid. Its state is the sum of r_j c_j^T over the tokens that the walk has passed.
 Each has its decay along the axis. At a block the states of its lanes are mixed by the decay across the lanes, and
 multiplied with the block's tokens. A token then pays one update and one product of the size of a state.
 
@@ -133,7 +133,7 @@ class Walk:
             band: its number.
             rows, columns: r and c of the sources, [X, B, h, w, D] and [X, B, h, w, m].
             consumers: of the states.
-            pair: g and q, [X, B, h, w, D] and [X, B, h, w, m], if the walk is `learned`: the gradient is that of
+            pair: g and q of a walk that is `learned`, [X, B, h, w, D] and [X, B, h, w, m]. The gradient is that of
                 sum_i g_i S_i q_i.
         """
         if self.is_empty:

@@ -21,7 +21,7 @@ class FiberGating(ValueMap):
     The gate is g_i = 2 sigmoid(w_h . x_i + b_h) of the token x_i, or g_i = 2 sigmoid(w_h . q_i + b_h) of its query. It
     is 1 where its argument is 0. Where the basis B of an encoding is folded into the projections, q stands for B^T q.
     With `channels` it is a vector over the channels of the value, g_i = 2 sigmoid(W_h q_i + b_h) and o_i = g_i * sum_j
-    A_ij v_j, as in RiemannFormer (arXiv:2506.07405, section 2.4, dynamic fiber gating).
+    A_ij v_j. This is the dynamic fiber gating of RiemannFormer (arXiv:2506.07405, section 2.4).
 
     Args:
         sizes: of the attention.

@@ -12,8 +12,8 @@ overflows or needs an epsilon, because every weight is at most 1 and U_f is a me
 Powers are the same with l = order log relu(u), written without logarithms. Maxima divide instead of being subtracted,
 and L_f and n_i are `order`-norms. Exponentials are in base 2: the weight comes multiplied by log2 e.
 
-Matrix products take operands of the inputs' type and sum in float32. Every tl.dot has sides of at least 16, and 64 or
-more where features meet tokens, which Hopper's wgmma needs (64 rows for each group of four warps).
+Matrix products take operands of the inputs' type and sum in float32. Every tl.dot has sides of at least 16. Where
+features meet tokens they are 64 or more, as Hopper's wgmma needs 64 rows for each group of four warps.
 
 A multiprocessor has 64 K registers and 227 KiB of shared memory. Compiled for bf16 on sm_90, where all products are
 wgmma, a program of 64 x 64 takes 130 registers a thread at d = 64. Three such programs fit side by side in either
@@ -21,9 +21,9 @@ pass. At d = 128 two fit, without a spill. This hardly depends on m.
 
 In key_pass the sums and the scores are float32 in registers: 64 and 32 a thread at d = 128 with 128 features and eight
 warps. W stays in shared memory, and a stage holds k, v, c and s. Each block of features reads its tokens again, with
-4 BLOCK_F d operations for 8 d bytes (half of them c and s, in float32). That is 64 operations a byte with 128 features
-and 128 with 256, which at d = 64 is all of m = 256. query_pass reads W and U from L2 for each block of tokens, with
-BLOCK_N operations a byte.
+4 BLOCK_F d operations for 8 d bytes (half of them c and s, in float32). That is 64 operations a byte with 128 features,
+and 128 with 256. At d = 64 the latter are all of m = 256. query_pass reads W and U from L2 for each block of tokens,
+with BLOCK_N operations a byte.
 
 At d = 64 the exponentials (16 a cycle and multiprocessor, one for each 4 d operations) take as long as the products.
 Only programs side by side hide one behind the other. Powers cost a few multiplications instead.

@@ -54,9 +54,9 @@ def autotuned(*blocks: tuple[int, int, int, int], restore: tuple[str, ...] = ())
 class QuickLaunch:
     """A kernel whose later launches take the program that the first launch of such arguments has compiled.
 
-    Triton looks at each argument and each option to find the program, which takes several times as long as a kernel
-    does on a short sequence. A program depends on the constants, the types of the tensors, whether their addresses are
-    multiples of 16 bytes, and of each integer on its being 1, a multiple of 16, and within 32 bits.
+    To find the program, Triton looks at each argument and each option. That takes several times as long as a kernel
+    does on a short sequence. A program depends on the constants, the types of the tensors, and whether their addresses
+    are multiples of 16 bytes. Of each integer it depends on its being 1, a multiple of 16, and within 32 bits.
 
     Args:
         kernel: what `triton.jit` or `triton.autotune` returned.
