@@ -6,15 +6,6 @@ import argparse
 import math
 
 from performer_string.utils.renames import current_name
-from train.data.sizes import Size
-
-
-def image_size(text: str) -> Size:
-    """Read a size of images in pixels, `168` or `96x128`."""
-    try:
-        return Size.of(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def number_of_images(text: str) -> int:

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eval.argument_types import WithoutRepetitions, image_size, number_of_images
+from eval.argument_types import WithoutRepetitions, number_of_images
 from eval.models import check_head
 from eval.report import MAJORITY, Row
 from eval.statistics import check_seeds, differing_keys, without_seed
 from performer_string.models.checkpoint import find_checkpoint, is_published
 from train import testing
 from train.checkpoint import Trained, load_trained
-from train.data.sizes import Size, ascending
+from train.data.sizes import Size, ascending, image_size
 from train.intervals import accuracy_percent
 
 MODEL = "run's folder (for its last checkpoint), a checkpoint, or a published folder (models/arrow-linear)"

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.evaluations import EVALUATIONS, Evaluation
-from train.command_line import did_you_mean, import_modules, one_message
+from performer_string.utils.registry import nearest
+from train.command_line import import_modules, one_message
 
 if TYPE_CHECKING:
     import torch
@@ -72,7 +73,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     parser = build_parser(name)
     known = [*EVALUATIONS, PLOT]
     if name is not None and name not in known:
-        parser.error(f"unknown evaluation {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}.")
+        parser.error(f"unknown evaluation {name!r}.{nearest(name, known)} Known: {', '.join(known)}.")
     return parser.parse_args(arguments)
 
 

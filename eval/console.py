@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-from train.command_line import did_you_mean
+from performer_string.utils.registry import nearest
 
 COMMANDS = {
     "train": ("train.cli", "train, resume, validate or test a model: performer-string train fit --config arrow"),
@@ -29,7 +29,7 @@ def main() -> None:
         print(usage())
         return
     if command not in COMMANDS:
-        sys.stderr.write(f"error: unknown command {command!r}.{did_you_mean(command, COMMANDS)}\n{usage()}\n")
+        sys.stderr.write(f"error: unknown command {command!r}.{nearest(command, COMMANDS)}\n{usage()}\n")
         raise SystemExit(2)
     del sys.argv[1]
     importlib.import_module(COMMANDS[command][0]).main()

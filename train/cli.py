@@ -16,8 +16,9 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from performer_string.utils.registry import nearest
 from train.arguments import expand
-from train.command_line import did_you_mean, one_message, program_name, typed_command, user_message
+from train.command_line import one_message, program_name, typed_command, user_message
 from train.early_checks import check_files, check_names
 from train.parse_errors import in_one_line
 
@@ -90,7 +91,7 @@ def choose_command(arguments: Sequence[str], program: str) -> str:
     if not name or name.startswith("-"):
         sys.stderr.write(f"error: a command has to come first.\n{usage(program)}\n")
     else:
-        hint = did_you_mean(name, commands())
+        hint = nearest(name, commands())
         sys.stderr.write(f"error: unknown command {name!r}.{hint} Known: {', '.join(commands())}.\n")
     raise SystemExit(2)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 import importlib
 import os
@@ -18,12 +17,6 @@ from pathlib import Path
 PATH_ERRORS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
 RAISED = re.compile(r"^[\w.]+Error: ", re.MULTILINE)  # where a traceback ends and a message begins
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.ENAMETOOLONG}
-
-
-def did_you_mean(name: str, names: Iterable[str]) -> str:
-    """Return `" Did you mean 'x'?"` for the closest of `names`, or an empty string. It imports nothing for that."""
-    close = difflib.get_close_matches(name, list(names), n=1, cutoff=0.5)
-    return f" Did you mean {close[0]!r}?" if close else ""
 
 
 def program_name(module: str, is_script: bool = False) -> str:

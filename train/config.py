@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from train.command_line import did_you_mean
+from performer_string.utils.registry import nearest
 
 SET_BY_SWEEP = {"seed_everything", "run_dir", "config", "ckpt_path"}  # for each of its runs
 UNREADABLE = "Unable to serialize instance"  # how jsonargparse's text for such values begins
@@ -63,7 +63,7 @@ def check_fields(names: Iterable[str]) -> None:
             continue
         groups, known = recipe_fields()
         if name not in groups and not outer & known:
-            raise ValueError(f"unknown field {name!r}.{did_you_mean(name, known)} All: python -m train fit --help.")
+            raise ValueError(f"unknown field {name!r}.{nearest(name, known)} All: python -m train fit --help.")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

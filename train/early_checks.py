@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from train.command_line import did_you_mean
+from performer_string.utils.registry import nearest
 from train.config import current_option, current_recipe, options_of, parse_value, read_yaml
 
 FILES = ("ckpt_path", "init_from", "model.distillation.teacher")
@@ -28,7 +28,7 @@ def check_files(arguments: Sequence[str]) -> None:
     for path in config_files(arguments):
         if not path.is_file():
             known = sorted(each.stem for each in (Path(__file__).parent / "configs").glob("*.yaml"))
-            hint = did_you_mean(path.stem, known)
+            hint = nearest(path.stem, known)
             raise FileNotFoundError(f"there is no recipe {path}.{hint} By name: {', '.join(known)}.")
         read_yaml(path)
     if {"init_from", "ckpt_path"} <= dict(options_of(arguments)).keys():
@@ -69,7 +69,7 @@ def check_names(arguments: Sequence[str]) -> None:
     known = [each.name for each in fields(ViTConfig)]
     for name in values:
         if name not in known:
-            hint = did_you_mean(f"model.vit.{name}", [f"model.vit.{each}" for each in known])
+            hint = nearest(f"model.vit.{name}", [f"model.vit.{each}" for each in known])
             raise ValueError(f"unknown field 'model.vit.{name}'.{hint} All: python -m train fit --help.")
     if "imports" in dict(options_of(arguments)) or any(
         "imports" in read_yaml(path) for path in config_files(arguments)

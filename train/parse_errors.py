@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from train.command_line import did_you_mean
+from performer_string.utils.registry import nearest
 
 KINDS = {
     "int": "a whole number",
@@ -36,12 +36,12 @@ def in_one_line(message: str) -> str:
         return message
     name, value = key[1], given[1].strip()
     if "dot import path string" in message and name in CLASSES:
-        return f"{name} has no class {value!r}.{did_you_mean(value, class_names(CLASSES[name]))}"
+        return f"{name} has no class {value!r}.{nearest(value, class_names(CLASSES[name]))}"
     choices = [str(choice) for text in re.findall(r"Literal(\[[^\]]*\])", message) for choice in ast.literal_eval(text)]
     if choices:
         choices = list(dict.fromkeys(choices))
         alias = ALIASES.get(value.lower()) if name == "trainer.precision" else None
-        hint = f" Did you mean {alias!r}?" if alias in choices else did_you_mean(value, choices)
+        hint = f" Did you mean {alias!r}?" if alias in choices else nearest(value, choices)
         return f"{name} has to be one of {', '.join(choices)}, not {value!r}.{hint}"
     kinds = [KINDS[kind] for kind in dict.fromkeys(re.findall(r"Expected a <class '(\w+)'>", message)) if kind in KINDS]
     if "a list" in kinds:

@@ -14,7 +14,8 @@ import yaml
 
 from performer_string import ViT, from_timm
 from performer_string.utils.files import write_aside
-from train.command_line import did_you_mean, one_message
+from performer_string.utils.registry import nearest
+from train.command_line import one_message
 from train.data.sizes import Size
 from train.optim import OptimConfig
 
@@ -42,7 +43,7 @@ def open_model(name: str, weights: Path | None, random: bool) -> tuple[Any, dict
         raise ValueError(f"this needs timm (pip install timm): {error}.") from error
     known = timm.list_models() + timm.list_pretrained()
     if name not in known:
-        raise ValueError(f"timm {timm.__version__} has no model {name!r}.{did_you_mean(name, known)}")
+        raise ValueError(f"timm {timm.__version__} has no model {name!r}.{nearest(name, known)}")
     if weights is not None and not weights.is_file():
         raise FileNotFoundError(f"there is no file {weights}.")
     try:

@@ -26,7 +26,7 @@ from performer_string.models.published import CARD, CONFIG, WEIGHTS, round_weigh
 from train.checkpoint import CheckpointError, Trained, load_trained, read_checkpoint
 from train.command_line import import_modules, one_message
 from train.data.module import ImageData
-from train.data.sizes import Size
+from train.data.sizes import image_size
 from train.data.tasks import TASKS
 from train.environment import code, machine, versions
 from train.pixels import confusions, mean_iou_with_interval
@@ -47,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--licence", "--license", default="", help="an SPDX name, such as apache-2.0")
     parser.add_argument("--limits", nargs="+", default=[], help="sentences on what the model is not for")
     parser.add_argument(
-        "--resolutions", nargs="+", type=size, help="sizes to test at; those of validation if not given"
+        "--resolutions", nargs="+", type=image_size, help="sizes to test at; those of validation if not given"
     )
     parser.add_argument(
         "--images", type=int, default=0, help="test images; 0 for all (generated tasks: as in validation)"
@@ -62,14 +62,6 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--push", metavar="OWNER/NAME", help="upload the folder to the Hugging Face Hub as well")
     parser.add_argument("--private", action="store_true", default=None, help="make a new repository there private")
     return parser
-
-
-def size(text: str) -> Size:
-    """Read a size of images in pixels, `168` or `96x128`."""
-    try:
-        return Size.of(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def choose(run: Path, best: bool) -> tuple[Path, Path]:

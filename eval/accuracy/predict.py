@@ -38,7 +38,7 @@ from eval.accuracy.predict_report import answers_in
 from eval.accuracy.predict_report import notes as notes
 from eval.accuracy.predict_report import plot as plot
 from eval.accuracy.predict_report import summary as summary
-from eval.argument_types import image_size, number_of_images, positive_int
+from eval.argument_types import number_of_images, positive_int
 from eval.models import class_names, load_model, preprocessing_of
 from eval.report import Row
 from performer_string import ViT, fold
@@ -46,7 +46,7 @@ from performer_string.models.checkpoint import find_checkpoint
 from performer_string.models.config import patch_and_image
 from performer_string.utils.files import write_aside
 from train.command_line import printable
-from train.data.sizes import Size
+from train.data.sizes import Size, image_size
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

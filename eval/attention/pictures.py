@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from eval.argument_types import WithoutRepetitions, image_size, number_of_images
+from eval.argument_types import WithoutRepetitions, number_of_images
 from eval.attention.maps import attention_map, has_class_token, layers_of, token_of_patch
 from eval.attention.overlay import keep_picture
 from eval.attention.pictures_report import plot as plot
@@ -33,7 +33,7 @@ from eval.report import Row
 from performer_string import ViT
 from performer_string.images.reading import open_image
 from performer_string.models.checkpoint import find_checkpoint
-from train.data.sizes import Size
+from train.data.sizes import Size, image_size
 
 KINDS = ("query", "class", "rollout")
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from eval.argument_types import WithoutRepetitions, image_size
+from eval.argument_types import WithoutRepetitions
 from eval.checkpoints import MODEL, name_of
 from eval.export.formats import Function, check_onnx, read_onnx, read_torch, write_onnx, write_torch
 from eval.export.program import ExportError, outputs, trace
@@ -25,7 +25,7 @@ from performer_string import ViT, fold
 from performer_string.models.checkpoint import find_checkpoint
 from performer_string.models.config import patch_and_image
 from performer_string.utils.files import write_aside
-from train.data.sizes import Size
+from train.data.sizes import Size, image_size
 
 __all__ = ["add_arguments", "run_command"]
 

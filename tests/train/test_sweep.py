@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import yaml
@@ -99,30 +100,29 @@ def test_tasks_are_evaluated_apart(tmp_path):
     ]
 
 
-def test_evaluation_commands_name_imports(tmp_path):
+def finished_sweep(tmp_path: Path, vit: dict, **fields: object) -> SweepRunner:
+    """Return a sweep of one run that is finished, with these fields of the model and others in its configuration."""
     plan = read_sweep(write_sweep(tmp_path, seeds=[0], axes=None, models={"recipe": {}}))
     whole = SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, [])
     folder = whole.out / plan.runs[0].name
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / "metrics.json").write_text("{}")
     data = {"source": "arrow", "root": "data", "arrow": {}, "resolutions": []}
-    config = {"imports": ["mine", "a b.py"], "model": {"vit": {"image_size": 60}}, "data": data}
+    config = {"model": {"vit": {"image_size": 60, **vit}}, "data": data, **fields}
     (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    return whole
+
+
+def test_evaluation_commands_name_imports(tmp_path):
+    whole = finished_sweep(tmp_path, {}, imports=["mine", "a b.py"])
     assert all(
         command.endswith("--resolutions 60 --imports mine 'a b.py'") for command in sweep.evaluation_commands(whole)
     )
 
 
 def test_locality_is_evaluated_where_a_model_has_one(tmp_path):
-    plan = read_sweep(write_sweep(tmp_path, seeds=[0], axes=None, models={"recipe": {}}))
-    whole = SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, [])
-    folder = whole.out / plan.runs[0].name
-    folder.mkdir(parents=True)
-    (folder / "metrics.json").write_text("{}")
-    data = {"source": "arrow", "root": "data", "arrow": {}, "resolutions": []}
     for locality, names in ((None, ["resolution"]), ("gaussian", ["resolution", "locality"])):
-        vit = {"image_size": 60, "locality": locality}
-        (folder / "config.yaml").write_text(yaml.safe_dump({"model": {"vit": vit}, "data": data}))
+        whole = finished_sweep(tmp_path, {"locality": locality})
         assert [command.split()[3] for command in sweep.evaluation_commands(whole)] == names
 
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from performer_string.models.preprocessing import ARROWS
 from performer_string.utils.validation import check_types
 from train.command_line import one_message
-from train.data.generated import contact_sheet, write_example
+from train.data.generated import check_ending, contact_sheet, write_example
 
 GLYPHS = {  # 8 x 8, put in the middle of a cell
     "arrow": "...##... ..####.. .######. ##.##.## ...##... ...##... ...##... ...##...",
@@ -164,8 +164,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--split", choices=("train", "val", "test"), default="test", help=split)
     parser.add_argument("--out", type=Path, default=Path("arrow.png"))
     options = parser.parse_args(arguments)
-    if not options.out.suffix:
-        parser.error(f"--out needs an ending that says the format, like {options.out}.png")
+    check_ending(parser, options.out)
     task = ArrowTask(distance=options.distance)
     if options.example is not None:
         if options.example < 0:

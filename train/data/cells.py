@@ -23,7 +23,7 @@ from performer_string.utils.files import write_aside
 from performer_string.utils.validation import check_types
 from train.command_line import one_message
 from train.data.cell_scene import TEXTURES, Scene, draw_scene
-from train.data.generated import GeneratedDataset
+from train.data.generated import GeneratedDataset, check_ending
 
 SCENES = 100  # that are drawn before an image counts as too empty for a mark
 
@@ -145,8 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--kinds", type=int, default=3, help="of cells, 2 to 4 (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("cells.png"))
     options = parser.parse_args(arguments)
-    if not options.out.suffix:
-        parser.error(f"--out needs an ending that says the format, like {options.out}.png")
+    check_ending(parser, options.out)
     with one_message():
         contact_sheet(CellsTask(kinds=options.kinds), options.resolution, options.out)
     print(f"{options.out}: images and labels: black background, blue other cells, orange cells of the marked kind")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, cast
@@ -99,6 +100,12 @@ class GeneratedDataset(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         return self.task.example(self.size, derive_seed(self.task.name, self.seed, self.split, index))
+
+
+def check_ending(parser: argparse.ArgumentParser, path: Path) -> None:
+    """End the program with an error where the path of a figure has no ending, which says the format."""
+    if not path.suffix:
+        parser.error(f"--out needs an ending that says the format, like {path}.png")
 
 
 def contact_sheet(task: GeneratedTask, pixels: int, path: Path, rows: int = 3, columns: int = 4) -> None:

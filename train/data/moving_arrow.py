@@ -21,7 +21,7 @@ from torch import Tensor
 from performer_string.utils.files import write_aside
 from train.command_line import one_message
 from train.data.arrow import ArrowTask, Distance
-from train.data.generated import GeneratedDataset
+from train.data.generated import GeneratedDataset, check_ending
 from train.data.sizes import Size
 
 
@@ -104,8 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--size", default="8x72x72", help="frames x height x width (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("moving-arrow.png"))
     options = parser.parse_args(arguments)
-    if not options.out.suffix:
-        parser.error(f"--out needs an ending that says the format, like {options.out}.png")
+    check_ending(parser, options.out)
     task = MovingArrowTask()
     with one_message():
         size = Size.of(options.size)

@@ -27,7 +27,7 @@ from torch import Tensor
 from performer_string.utils.validation import check_types
 from train.command_line import one_message
 from train.data.contours import Canvas, Contour, Point, Random, Style
-from train.data.generated import contact_sheet
+from train.data.generated import check_ending, contact_sheet
 
 CROWDED = 0.75  # share of an image that contours and their margins may take; little above it they find no room
 DRAWS = 400  # layouts that are begun before an image counts as too crowded
@@ -193,8 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--resolution", type=int, default=32, help="pixels (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=Path("pathfinder.png"))
     options = parser.parse_args(arguments)
-    if not options.out.suffix:
-        parser.error(f"--out needs an ending that says the format, like {options.out}.png")
+    check_ending(parser, options.out)
     with one_message():
         contact_sheet(PathfinderTask(), options.resolution, options.out)
     print(f"{options.out}: are the dots joined by one contour? By our generator; majority baseline 50.0%")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import re
 from collections.abc import Iterable, Sequence
@@ -70,3 +71,11 @@ class Size(tuple[int, ...]):
 def ascending(sizes: Iterable[Size]) -> list[Size]:
     """Return each size once, in the order of their numbers of pixels."""
     return sorted(set(sizes), key=lambda size: (math.prod(size), size))
+
+
+def image_size(text: str) -> Size:
+    """Read a size of images in pixels from the command line, `168` or `96x128`."""
+    try:
+        return Size.of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
