@@ -104,70 +104,95 @@ def config_of(model: Any) -> ViTConfig:
     )
 
 
-def translate_weights(
-    weights: dict[str, Tensor], config: ViTConfig, grid: tuple[int, ...], x_first: bool
-) -> dict[str, Tensor]:
-    """Return weights under this library's names and in its order.
+class Translation:
+    """Weights of a model of timm under this library's names.
 
     Args:
         weights: of timm's model, from which everything that is used is removed.
         config: of the ViT.
         grid: patches along each axis.
         x_first: frequencies are those along x before those along y.
+
+    Attributes:
+        state: the weights that were translated so far, in this library's order.
     """
-    width, heads = cast(int, config.width), cast(int, config.num_heads)
-    state: dict[str, Tensor] = {}
 
-    def linear(name: str, theirs: str, scale: Tensor | None = None) -> None:
-        weight = weights.pop(f"{theirs}.weight").flatten(1)  # of a convolution too: [D, channels, *patch] -> [D, ..]
-        bias = weights.pop(f"{theirs}.bias", None)
+    def __init__(self, weights: dict[str, Tensor], config: ViTConfig, grid: tuple[int, ...], x_first: bool):
+        self.weights, self.config, self.grid, self.x_first = weights, config, grid, x_first
+        self.state: dict[str, Tensor] = {}
+
+    def linear(self, name: str, theirs: str, scale: Tensor | None = None) -> None:
+        """Translate a linear layer or a convolution over patches; `scale` multiplies its outputs."""
+        weight = self.weights.pop(f"{theirs}.weight").flatten(1)  # of a convolution: [D, channels, *patch] -> [D, ..]
+        bias = self.weights.pop(f"{theirs}.bias", None)
         bias = weight.new_zeros(len(weight)) if bias is None else bias
-        state[f"{name}.weight"] = weight if scale is None else scale[:, None] * weight
-        state[f"{name}.bias"] = bias if scale is None else scale * bias
+        self.state[f"{name}.weight"] = weight if scale is None else scale[:, None] * weight
+        self.state[f"{name}.bias"] = bias if scale is None else scale * bias
 
-    def norm(name: str, theirs: str) -> None:
+    def norm(self, name: str, theirs: str) -> None:
+        """Translate a layer norm."""
         for part in ("weight", "bias"):
-            state[f"{name}.{part}"] = weights.pop(f"{theirs}.{part}")
+            self.state[f"{name}.{part}"] = self.weights.pop(f"{theirs}.{part}")
 
-    linear("embed", "patch_embed.proj")
-    prefix = [weights.pop(name)[0] for name in ("cls_token", "reg_token") if name in weights]  # [., D] each
-    count = sum(map(len, prefix))
-    if prefix:
-        state["prefix"] = torch.cat(prefix)
-    if config.encoding == "absolute":
-        table = weights.pop("pos_embed")[0]
-        if len(table) == count + grid[0] * grid[1] and count:  # in some models prefix tokens have rows of their own
-            state["prefix"], table = state["prefix"] + table[:count], table[count:]
-        if len(table) != grid[0] * grid[1]:
-            raise ValueError(f"pos_embed has {len(table)} places for {grid[0]} x {grid[1]} patches.")
-        state["encoding.table"] = table.unflatten(0, grid)  # [N, D] -> [h, w, D]
-    if config.encoding == "rope-mixed":
-        omega = (
-            weights.pop("rope.freqs").flatten(1, 2).transpose(0, 1)
-        )  # [2, layers, H, planes] -> [layers H, 2, planes]
-        state["encoding.omega"] = omega.flip(1) if x_first else omega  # y before x here
-    for layer in range(cast(int, config.depth)):
-        block = f"blocks.{layer}"
-        scales = [weights.pop(f"{block}.gamma_{i}", weights.pop(f"{block}.ls{i}.gamma", None)) for i in (1, 2)]
-        linear(f"{block}.attention.qkv", f"{block}.attn.qkv")
-        linear(f"{block}.attention.out", f"{block}.attn.proj", scales[0])
-        linear(f"{block}.mlp.0", f"{block}.mlp.fc1")
-        linear(f"{block}.mlp.2", f"{block}.mlp.fc2", scales[1])
+    def stem(self) -> None:
+        """Translate the patch embedding, the prefix tokens and the encoding."""
+        self.linear("embed", "patch_embed.proj")
+        weights, state, grid = self.weights, self.state, self.grid
+        prefix = [weights.pop(name)[0] for name in ("cls_token", "reg_token") if name in weights]  # [., D] each
+        count = sum(map(len, prefix))
+        if prefix:
+            state["prefix"] = torch.cat(prefix)
+        if self.config.encoding == "absolute":
+            table = weights.pop("pos_embed")[0]
+            if len(table) == count + grid[0] * grid[1] and count:  # in some models prefix tokens have rows of their own
+                state["prefix"], table = state["prefix"] + table[:count], table[count:]
+            if len(table) != grid[0] * grid[1]:
+                raise ValueError(f"pos_embed has {len(table)} places for {grid[0]} x {grid[1]} patches.")
+            state["encoding.table"] = table.unflatten(0, grid)  # [N, D] -> [h, w, D]
+        if self.config.encoding == "rope-mixed":
+            omega = weights.pop("rope.freqs")  # [2, layers, H, planes]
+            omega = omega.flatten(1, 2).transpose(0, 1)  # [layers H, 2, planes]
+            state["encoding.omega"] = omega.flip(1) if self.x_first else omega  # y before x here
+
+    def block(self, block: str) -> None:
+        """Translate a block, whose name is the same in both, with its LayerScale in the projections before it."""
+        first, second = (
+            self.weights.pop(f"{block}.gamma_{i}", self.weights.pop(f"{block}.ls{i}.gamma", None)) for i in (1, 2)
+        )
+        self.linear(f"{block}.attention.qkv", f"{block}.attn.qkv")
+        self.linear(f"{block}.attention.out", f"{block}.attn.proj", first)
+        self.linear(f"{block}.mlp.0", f"{block}.mlp.fc1")
+        self.linear(f"{block}.mlp.2", f"{block}.mlp.fc2", second)
         for i in (1, 2):
-            norm(f"{block}.norm{i}", f"{block}.norm{i}")
-        if config.encoding == "rope-mixed":
+            self.norm(f"{block}.norm{i}", f"{block}.norm{i}")
+        if self.config.encoding == "rope-mixed":
+            width, heads = cast(int, self.config.width), cast(int, self.config.num_heads)
             for part in ("weight", "bias"):
                 name = f"{block}.attention.qkv.{part}"
-                state[name] = planes_as_halves(state[name], heads, width // heads)
-    norm("norm", "norm")
-    if config.pool == "map":
-        state["pool.query"] = weights.pop("attn_pool.latent")[0, 0]  # [1, 1, D] -> [D]
+                self.state[name] = planes_as_halves(self.state[name], heads, width // heads)
+
+    def pool(self) -> None:
+        """Translate the pooling by a layer with one query."""
+        self.state["pool.query"] = self.weights.pop("attn_pool.latent")[0, 0]  # [1, 1, D] -> [D]
         for name, theirs in {"q": "q", "kv": "kv", "out": "proj", "mlp.0": "mlp.fc1", "mlp.2": "mlp.fc2"}.items():
-            linear(f"pool.{name}", f"attn_pool.{theirs}")
-        norm("pool.norm", "attn_pool.norm")
+            self.linear(f"pool.{name}", f"attn_pool.{theirs}")
+        self.norm("pool.norm", "attn_pool.norm")
+
+
+def translate_weights(
+    weights: dict[str, Tensor], config: ViTConfig, grid: tuple[int, ...], x_first: bool
+) -> dict[str, Tensor]:
+    """Return weights under this library's names and in its order; arguments as of `Translation`."""
+    translation = Translation(weights, config, grid, x_first)
+    translation.stem()
+    for layer in range(cast(int, config.depth)):
+        translation.block(f"blocks.{layer}")
+    translation.norm("norm", "norm")
+    if config.pool == "map":
+        translation.pool()
     if config.num_classes:
-        linear("head", "head")
-    return state
+        translation.linear("head", "head")
+    return translation.state
 
 
 def planes_as_halves(rows: Tensor, heads: int, head_dim: int) -> Tensor:
