@@ -9,16 +9,11 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from performer_string.bias import LOCALITIES, build_locality
-from performer_string.layers.backends import ROTATED_FEATURES, build_attention, check_capable
-from performer_string.layers.values import VALUE_MAPS, build_value_map
 from performer_string.models.host_attention import HostAttention
-from performer_string.models.host_checks import check_host, check_width, host_grid, import_timm
+from performer_string.models.host_checks import check_host, host_grid, import_timm
+from performer_string.models.host_parts import HostParts
 from performer_string.models.narrow_host import narrow_host
-from performer_string.position import ENCODINGS, build_encoding
 from performer_string.position.grid import PositionMode, check_position_mode
-from performer_string.utils.registry import check_named
-from performer_string.utils.seeds import derive_seed, seeded
 
 
 @dataclass(frozen=True)
@@ -112,51 +107,29 @@ def performerize(
         ValueError: a part that has no counterpart, by its name. The model is then as it was.
     """
     places = check_host(model, layers)
-    check_named("an encoding", encoding, encoding_options, ENCODINGS)
-    check_named("a locality", locality, locality_options, LOCALITIES)
-    check_named("a value map", values, value_options, VALUE_MAPS)
-    if attention == ROTATED_FEATURES:
-        raise ValueError(f"{attention} rotates features, which a host has no rotation for; use 'linear' or 'softmax'.")
-    check_capable(attention, locality=locality is not None, key_gate=key_gate)
+    parts = HostParts(
+        attention,
+        feature_map,
+        feature_options or {},
+        encoding,
+        encoding_options,
+        locality,
+        locality_options,
+        values,
+        value_options,
+        key_gate,
+        qk_dim,
+        seed,
+    )
+    parts.check()
     check_position_mode(positions)
-    placed = locality is not None or values is not None or encoding not in (None, "none")
-    grid = host_grid(cast(Any, model), positions) if placed else None
+    grid = host_grid(cast(Any, model), positions) if parts.need_positions() else None
     rotate_host = None if encoding is not None else import_timm().layers.apply_rot_embed_cat
     swaps: dict[int, HostAttention] = {}
     scores: dict[int, float] = {}
     for place in places:
         host = cast(Any, model).blocks[place].attn
-        sizes = {"head_dim": host.head_dim if qk_dim is None else qk_dim, "num_heads": host.num_heads}
-        own_encoding = bias = value_map = None
-        if encoding is not None:
-            train_grid = None if grid is None else grid.train_grid
-            own_encoding = build_encoding(encoding, **sizes, grid=train_grid, **(encoding_options or {}))
-            if own_encoding.additive and encoding != "none":
-                raise ValueError(
-                    f"encoding {encoding!r} adds to the tokens and is no part of attention: take one that rotates, "
-                    f"such as 'rope-mixed', 'none', or None for the host's own."
-                )
-        if locality is not None:
-            assert grid is not None
-            options = dict(locality_options or {})
-            bias = build_locality(locality, num_heads=host.num_heads, grid=grid.train_grid, **options)
-        if values is not None:
-            assert grid is not None
-            check_width(host, place)
-            with seeded(seed, "values", place):
-                value_sizes = {"head_dim": host.head_dim, "qk_dim": sizes["head_dim"], "num_heads": host.num_heads}
-                value_map = build_value_map(values, **value_sizes, grid=grid.train_grid, **(value_options or {}))
-        backend = build_attention(
-            attention,
-            **sizes,
-            feature_map=feature_map,
-            seed=derive_seed(seed, "features", place),
-            feature_options=feature_options or {},
-        )
-        for part in (backend, own_encoding, bias, value_map):
-            if part is not None:
-                part.to(host.proj.weight)
-        swaps[place] = HostAttention(host, backend, rotate_host, own_encoding, bias, grid, value_map, key_gate)
+        swaps[place] = parts.build(host, place, grid, rotate_host)
         if qk_dim is not None:
             rotates = rotate_host is not None and getattr(model, "rope", None) is not None
             scores[place] = narrow_host(swaps[place], qk_dim, host.head_dim, rotates, place)
