@@ -74,6 +74,7 @@ def larger(vit: ViT, factor: float) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
+    """Write a model of timm as a checkpoint and a recipe, by the command line."""
     parser = argparse.ArgumentParser(prog="python -m train.pretrained", description=__doc__)
     parser.add_argument("name", help="of timm, such as vit_small_patch16_rope_mixed_224.naver_in1k")
     parser.add_argument("--out", type=Path, default=Path("pretrained"), help="a folder (default: %(default)s)")

@@ -38,6 +38,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of `python -m train.publish`."""
     parser = argparse.ArgumentParser(prog="python -m train.publish", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, or one of its checkpoints")
     parser.add_argument("folder", type=Path, metavar="DIR", help="where to write")

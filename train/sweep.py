@@ -87,8 +87,8 @@ def check_folder(out: Path, sweep: Path) -> None:
         )
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
+def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
+    """Return the options of a sweep, and the arguments of `python -m train fit` after `--`."""
     split = arguments.index("--") if "--" in arguments else len(arguments)
     parser = argparse.ArgumentParser(
         prog="python -m train.sweep",
@@ -106,6 +106,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if unknown:
         hint = " Arguments of python -m train fit come after --." if any("." in x for x in unknown) else ""
         parser.error(f"unrecognized arguments: {' '.join(unknown)}.{hint}")
+    return options, list(arguments[split + 1 :])
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Train the runs of a sweep, and print its table and the commands that evaluate it.
+
+    The exit status is 130 after a signal, and 1 where a run has failed.
+    """
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    options, of_fit = parse_arguments(arguments)
     threads = default_threads(options.jobs) if options.threads is None else options.threads
     out = options.out or default_folder(options.sweep)
     with one_message():
@@ -116,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
         sweep = read_sweep(options.sweep)
         runs = select_runs(sweep, options.only)
-        runner = SweepRunner(sweep, runs, out, options.jobs, threads, arguments[split + 1 :])
+        runner = SweepRunner(sweep, runs, out, options.jobs, threads, of_fit)
         if options.list:
             for run in runs:
                 print(f"{run.name}: {runner.state(run)}; python {shlex.join(runner.command(run))}")

@@ -123,6 +123,23 @@ def make_plan(table: TableFile, budget_name: str, root: Path | None, runs: Path)
     return list(groups.values())
 
 
+def overrides_of(table: TableFile, budget: Budget, data: str, row: str, attention: str) -> dict[str, Any]:
+    """Return the fields that a group of trainings has in place of those of its recipe.
+
+    Later parts go before earlier ones. Arguments are those of `make_group`.
+    """
+    parts = (
+        table.fields,
+        table.data[data].fields,
+        budget.fields,
+        budget.each.get(data, {}),
+        table.attention.get(attention, {}),
+        table.rows[row].fields,
+        budget.by_row.get(row, {}),
+    )
+    return current_recipe({name: value for part in parts for name, value in part.items()})
+
+
 def make_group(
     table: TableFile,
     budget: Budget,
@@ -138,17 +155,7 @@ def make_group(
     recipe = ROOT / (data_spec.recipe or table.recipe)
     if not recipe.is_file():
         recipe = Path(data_spec.recipe or table.recipe)
-    parts = (
-        table.fields,
-        data_spec.fields,
-        budget.fields,
-        budget.each.get(data, {}),
-        table.attention.get(attention, {}),
-    )
-    overrides = {
-        name: value for part in (*parts, row_spec.fields, budget.by_row.get(row, {})) for name, value in part.items()
-    }
-    group = Group(data, row, attention, stands_for, recipe, current_recipe(overrides))
+    group = Group(data, row, attention, stands_for, recipe, overrides_of(table, budget, data, row, attention))
     if data not in budget.sets(table) or (budget.rows is not None and row not in budget.rows):
         group.state = "not in this budget"
         return group

@@ -173,6 +173,19 @@ def crossover(level: Level, rows: Sequence[Row], method: str, device: torch.devi
     return high
 
 
+def add_scaling(level: Level, rows: list[dict[str, Any]], method: str, device: torch.device) -> None:
+    """Add the columns that need all lengths to the rows of a method: exponents, and where it overtakes softmax."""
+    same = [row for row in rows if row["method"] == method]
+    lengths = [row["tokens"] for row in same]
+    exponents = {
+        "time exponent": power_law_exponent(lengths, [row["ms"] for row in same]),
+        "memory exponent": power_law_exponent(lengths, [row["peak MiB"] for row in same]),
+    }
+    where = crossover(level, rows, method, device) if method != REFERENCE else None
+    for row in same:
+        row.update(exponents, **{"faster than softmax from": "" if where is None else where})
+
+
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each level, length and method."""
     check_rounds(options.rounds)
@@ -210,13 +223,5 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                 }
                 rows.append(row)
                 yield row
-        for method in methods:  # at the end: columns that need all lengths
-            same = [row for row in rows if row["method"] == method]
-            lengths = [row["tokens"] for row in same]
-            exponents = {
-                "time exponent": power_law_exponent(lengths, [row["ms"] for row in same]),
-                "memory exponent": power_law_exponent(lengths, [row["peak MiB"] for row in same]),
-            }
-            where = crossover(level, rows, method, device) if method != REFERENCE else None
-            for row in same:
-                row.update(exponents, **{"faster than softmax from": "" if where is None else where})
+        for method in methods:
+            add_scaling(level, rows, method, device)

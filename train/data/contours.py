@@ -88,6 +88,7 @@ class Contour:
 
     @property
     def ends(self) -> tuple[Point, Point]:
+        """The two ends of the contour."""
         return self.dashes[0][0], self.dashes[-1][1]
 
 

@@ -178,8 +178,8 @@ class ImageData(Loaders):
 
     def _images(self, dataset: Any, indices: Tensor, size: Sequence[int], *, training: bool = False) -> Transformed:
         """Return some of a dataset's images, or frames of its videos, at a size; in training augmented."""
-        transform = image_transform(self, size, training)
-        return Transformed(dataset, indices, transform, self.in_channels, self.num_classes or 0)
+        classes, transform = self.num_classes or 0, image_transform(self, size, training)
+        return Transformed(dataset, indices, transform, self.in_channels, classes)
 
     def held_out(self, split: str, size: Sequence[int], images: int = 0) -> Dataset[tuple[Tensor, int]]:
         """Return the validation or test set at a size: larger images, or more of what a task draws.
