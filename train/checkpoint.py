@@ -178,6 +178,17 @@ def training_grid(config: ViTConfig) -> list[int]:
     return config.position_grid or [size // p for size, p in zip(image, patch, strict=True)]
 
 
+def keep_grid(path: str, vit: Any) -> None:
+    """Set the grid that positions and log N refer to, to that of weights which were trained at another size."""
+    from lightning.pytorch.utilities import rank_zero_info
+
+    grid = training_grid(vit_config(read_checkpoint(path, data=False)))
+    if vit.position_grid is None and grid != training_grid(ViTConfig(**vit.as_dict())):
+        vit.position_grid = grid
+        size = " x ".join(map(str, grid))
+        rank_zero_info(f"Positions and log N refer to the {size} patches that {path} was trained on.")
+
+
 def start_from(path: str | Path, classifier: ImageClassifier) -> None:
     """Load the weights of a checkpoint that have the name and shape of the model's into it.
 

@@ -11,7 +11,6 @@ from lightning.pytorch.callbacks import Callback, WeightAveraging
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
 
-from performer_string import ViTConfig
 from performer_string.models.checkpoint import find_checkpoint
 from performer_string.utils.files import check_writable
 from train import slurm
@@ -23,10 +22,9 @@ from train.checkpoint import (
     check_no_average,
     check_same_class,
     check_same_model,
+    keep_grid,
     read_checkpoint,
     start_from,
-    training_grid,
-    vit_config,
 )
 from train.command_line import import_modules
 from train.config import current_arguments, options_of
@@ -108,13 +106,14 @@ class TrainingCLI(AskedSettingsCLI):
             config.trainer.limit_val_batches = 0
         if fits and any(each.startswith("--trainer.logger+=") for each in self.arguments):
             keep_tensorboard(config.trainer)
-        self.choose_run(config)
+        self.choose_checkpoint(config)
+        self.choose_folder(config)
         if not fits:
             self.save_config_callback = None  # the run's configuration stays, for `resume`
             warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`")  # of training's
             return
         if config.init_from and (self.requeued or not self.resumed):
-            self.keep_grid(config.init_from, config.model.vit)
+            keep_grid(config.init_from, config.model.vit)
         check_trainer(config.trainer)
         if config.trainer.strategy == NAME:
             check_sharded(config)
@@ -122,8 +121,12 @@ class TrainingCLI(AskedSettingsCLI):
         if self.finder is not None and self.resumed is not None:  # by a job that was queued again
             config.model.optim.lr = read_checkpoint(self.resumed, data=False)["hyper_parameters"]["optim"]["lr"]
 
-    def choose_run(self, config: Any) -> None:
-        """Set the folder of the run and the checkpoint that it goes on from; a `fit` may need a new folder."""
+    def choose_checkpoint(self, config: Any) -> None:
+        """Set the checkpoint that a run goes on from, also where SLURM has queued its job again.
+
+        Raises:
+            ValueError: a test without a trained model, or a training that would begin twice.
+        """
         fits, run_dir = self.subcommand == "fit", Path(config.run_dir) if config.run_dir else None
         if not fits and not config.ckpt_path:  # never fresh weights
             latest = None if run_dir is None else latest_checkpoint(run_dir)
@@ -138,13 +141,21 @@ class TrainingCLI(AskedSettingsCLI):
         command = f"{self.parser.prog} {shlex.join(self.arguments)}"
         if fits and not config.ckpt_path:
             run_dir = run_dir or slurm.run_folder(command)
+            config.run_dir = "" if run_dir is None else str(run_dir)
         self.requeued = fits and run_dir is not None and slurm.is_requeued(run_dir, command)
         if self.requeued and run_dir is not None and (latest := latest_checkpoint(run_dir)):
             config.ckpt_path = str(latest)
         self.resumed: str | None = config.ckpt_path or None
-        resumed = Path(self.resumed) if self.resumed else None
+
+    def choose_folder(self, config: Any) -> None:
+        """Set the folder of the run: the one asked for, that of its checkpoint, or for a `fit` a new one.
+
+        Raises:
+            ValueError: a folder with another run, or one that cannot be written to.
+        """
+        fits, resumed = self.subcommand == "fit", Path(self.resumed) if self.resumed else None
         resumed_run = resumed.parents[1] if resumed and resumed.parent.name == CHECKPOINTS else None
-        folder = run_dir or resumed_run
+        folder = Path(config.run_dir) if config.run_dir else resumed_run
         goes_on = folder and resumed_run and resumed_run.resolve() == folder.resolve()
         if fits and folder and not goes_on and latest_checkpoint(folder):
             raise ValueError(
@@ -159,16 +170,7 @@ class TrainingCLI(AskedSettingsCLI):
             folder = folder or make_run_folder()
             check_writable("--run_dir", folder)
             clean_up_at_exit(folder, new)
-        folder = folder or Path("runs")
-        config.run_dir = str(folder)
-
-    def keep_grid(self, path: str, vit: Any) -> None:
-        """Set the grid that positions and log N refer to, to that of weights which were trained at another size."""
-        grid = training_grid(vit_config(read_checkpoint(path, data=False)))
-        if vit.position_grid is None and grid != training_grid(ViTConfig(**vit.as_dict())):
-            vit.position_grid = grid
-            size = " x ".join(map(str, grid))
-            rank_zero_info(f"Positions and log N refer to the {size} patches that {path} was trained on.")
+        config.run_dir = str(folder or Path("runs"))
 
     def after_instantiate_classes(self) -> None:
         config, fits = self.config[self.subcommand], self.subcommand == "fit"
