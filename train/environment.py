@@ -5,16 +5,20 @@ from __future__ import annotations
 import platform
 import subprocess
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 import performer_string
+
+if TYPE_CHECKING:  # figures are drawn without it
+    import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def processor() -> str:
     """Return the model of the CPU, as the system tells it."""
+    import torch
+
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -26,6 +30,8 @@ def processor() -> str:
 
 def machine(device: torch.device) -> str:
     """Return the name of a GPU, or that of the CPU with its number of threads."""
+    import torch
+
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     return f"{processor()}, {torch.get_num_threads()} threads"
@@ -33,6 +39,8 @@ def machine(device: torch.device) -> str:
 
 def versions() -> str:
     """Return the versions of torch and Python, and the architecture."""
+    import torch
+
     return f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}"
 
 
