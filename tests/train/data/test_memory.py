@@ -52,6 +52,15 @@ def test_batches_equal_crops_and_flips_of_torchvision(augment):
         assert torch.equal(data[2, index][0], expected)  # alone as in a batch
 
 
+def test_images_are_kept_in_memory_without_augmentation(image_folder):
+    """Else they would be cropped and flipped twice, and once for all epochs."""
+    options = {"root": str(image_folder), "size": [32, 32], "batch_size": 4, "workers": 0, "augment": ["flip"]}
+    plain = ImageData("folder", **{**options, "augment": []}).train_dataset()
+    kept, augmented = (ImageData("folder", **options, in_memory=on).train_dataset() for on in (True, False))
+    assert all(torch.equal(a, b) for (a, _), (b, _) in zip(plain, kept, strict=True))
+    assert not all(torch.equal(a, b) for (a, _), (b, _) in zip(plain, augmented, strict=True))
+
+
 def test_draws_cover_all_crops_and_change_with_epoch_and_seed():
     images = ImagesInMemory(torch.zeros(2000, 1, 8, 8, dtype=torch.uint8), torch.zeros(2000, dtype=torch.long))
     corners, flipped = AugmentedInMemory(images, ["pad-crop", "flip"], 0).draws(0)
