@@ -136,7 +136,7 @@ def show(rows: Sequence[CsvRow], column: str, title: str, table: Condition) -> s
 
 
 def build(table: Condition, folder: Path) -> str:
-    """Return a table in Markdown."""
+    """Return a table in Markdown, with links to its files below."""
     if unknown := table.keys() - FIELDS:
         raise ValueError(f"unknown fields {', '.join(sorted(unknown))}; there are {', '.join(sorted(FIELDS))}.")
     key, across, where = table["rows"], table.get("across", ""), table.get("where", {})
@@ -145,9 +145,11 @@ def build(table: Condition, folder: Path) -> str:
         names = [without_seed(row[key]) for row in select(read_csv(folder / table["file"]), where)]
         labels = dict(zip(names, names, strict=True))
     found: dict[str, list[CsvRow]] = {}
+    files = dict.fromkeys([table["file"]] if "file" in table else [])  # in their order, each once
     for label, condition in labels.items():
         conditions = dict(condition) if isinstance(condition, Mapping) else {key: condition}
-        file = folder / conditions.pop("file", table.get("file", "no file"))
+        name = conditions.pop("file", table.get("file", "no file"))
+        files[name], file = None, folder / name
         found[label] = select(read_csv(file), {**where, **conditions})
         if not found[label]:
             raise ValueError(f"no row of {file} matches {conditions}.")
@@ -163,7 +165,8 @@ def build(table: Condition, folder: Path) -> str:
             [label, *(show(part, table.get("value", "") if across else str(name), t, table) for t, name, part in cells)]
         )
     headers = [table.get("heading", key), *columns]
-    return tabulate(lines, headers=headers, tablefmt="github", disable_numparse=True)
+    text = tabulate(lines, headers=headers, tablefmt="github", disable_numparse=True)
+    return f"{text}\n\nData: {', '.join(f'[{name}]({name})' for name in files)}"
 
 
 def fill(text: str, folder: Path) -> str:

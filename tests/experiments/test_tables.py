@@ -44,7 +44,7 @@ def test_stored_tables_are_up_to_date(capsys):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.parent.relative_to(ROOT)))
 def test_pages_are_short_and_say_what_was_asked(page):
     text = page.read_text()
-    assert len(text.splitlines()) <= 165
+    assert len(text.splitlines()) <= 180
     assert page.parent == ROOT or all(f"\n## {part}\n" in text for part in ("Question", "Answer", "Command"))
 
 
