@@ -57,24 +57,6 @@ class WalkInputs(NamedTuple):
     masked: Tensor | None
 
 
-class Chunks(NamedTuple):
-    """Slices that the walk goes through.
-
-    Attributes:
-        samples: of the batch.
-        queries, keys: of the tokens.
-    """
-
-    samples: list[slice]
-    queries: list[slice]
-    keys: list[slice]
-
-
-def feature_dtype(q: Tensor, k: Tensor, weight: Tensor) -> torch.dtype:
-    """Return the type of features and sums: that of the inputs, and at least float32."""
-    return torch.promote_types(torch.promote_types(torch.promote_types(q.dtype, k.dtype), weight.dtype), torch.float32)
-
-
 class ChunkWalk:
     """Walk over the chunks of one attention. Tensors [B, H, N, .] are transposed to [H, B, N, .].
 
@@ -86,15 +68,16 @@ class ChunkWalk:
     def __init__(self, inputs: WalkInputs, form: FeatureForm):
         q, k, v, bias, weight, cos, sin, masked = inputs
         self.q, self.k, self.v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
-        self.dtype = feature_dtype(q, k, weight)
+        dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), weight.dtype)
+        self.dtype = torch.promote_types(dtype, torch.float32)  # of features and sums
         rounds_values = v.dtype == torch.bfloat16 and has_bf16_tiles(v.device)
         self.value_dtype = torch.bfloat16 if rounds_values else self.dtype
         self.weight, self.masked, self.form = weight.to(self.dtype), masked, form
         self.angles = None if cos is None or sin is None else (cos.to(self.dtype), sin.to(self.dtype))
         self.bias = None if bias is None else bias.to(self.dtype).transpose(0, 1)[..., None]  # [H, B, N, 1]
 
-    def chunks(self, flash: bool = False) -> Chunks:
-        """Return the chunks of samples and of tokens.
+    def chunks(self, flash: bool = False) -> tuple[list[slice], list[slice], list[slice]]:
+        """Return the chunks of samples, of queries and of keys.
 
         Args:
             flash: whether torch's flash attention computes the sums.
@@ -105,9 +88,7 @@ class ChunkWalk:
         queries = self.q.shape[2]
         multiple_of_64 = max(64, budget // 64 * 64)
         size = max(1, min(max(tokens, queries), multiple_of_64))  # of a chunk of tokens
-        return Chunks(
-            chunk_slices(batch, max(1, budget // size)), chunk_slices(queries, size), chunk_slices(tokens, size)
-        )
+        return chunk_slices(batch, max(1, budget // size)), chunk_slices(queries, size), chunk_slices(tokens, size)
 
     def sums(self, learned: bool = False, flash: bool = False) -> ChunkSums:
         """Return the empty sums over the keys of a group of samples.
@@ -164,15 +145,15 @@ class ChunkWalk:
         by_head = out.transpose(0, 1)
         rounds_values = self.value_dtype != self.dtype
         flash = self.form.kind == "exponential" and not rounds_values and can_flash(self.q, self.v, self.weight)
-        chunks = self.chunks(flash)
+        samples, query_tokens, key_tokens = self.chunks(flash)
         states = []
-        for s in chunks.samples:
+        for s in samples:
             sums = self.sums(flash=flash)
             sums.begin(self.k[:, s], self.v.shape[-1], None if self.masked is None else self.masked[:, s])
-            for t in chunks.keys:
+            for t in key_tokens:
                 sums.add_keys(self.keys(s, t, self.v[:, s, t]))
             states.append(sums.close())
-            for t in chunks.queries:
+            for t in query_tokens:
                 by_head[:, s, t].copy_(sums.outputs(self.rotated(self.q, s, t)))
         if len(states) == 1:
             return out, states[0]
@@ -199,16 +180,16 @@ class ChunkWalk:
         angle_gradients = None
         if learned_angles and self.angles is not None:
             angle_gradients = (torch.zeros_like(self.angles[0]), torch.zeros_like(self.angles[1]))
-        chunks = self.chunks()
-        for s in chunks.samples:
+        samples, query_tokens, key_tokens = self.chunks()
+        for s in samples:
             sums = self.sums(learned)
             sums.restore(tuple(x[:, s] for x in state))
-            for t in chunks.queries:
+            for t in query_tokens:
                 out_chunk, gradient_chunk = out[:, s, t].to(self.dtype), gradient[:, s, t].to(self.dtype)
                 dx = sums.backward_queries(self.rotated(self.q, s, t), out_chunk, gradient_chunk)
                 q_gradient[:, s, t].copy_(self.rotated_back(dx, self.q, s, t, angle_gradients))
             sums.backward_close()
-            for t in chunks.keys:
+            for t in key_tokens:
                 dx, dv, db = sums.backward_keys(self.keys(s, t, self.v[:, s, t].to(self.dtype)))
                 k_gradient[:, s, t].copy_(self.rotated_back(dx, self.k, s, t, angle_gradients))
                 v_gradient[:, s, t].copy_(dv)

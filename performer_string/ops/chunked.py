@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.library import custom_op
 
-from performer_string.ops.chunk_walk import ChunkWalk, WalkInputs, feature_dtype
+from performer_string.ops.chunk_walk import ChunkWalk, WalkInputs
 from performer_string.ops.forms import FeatureForm
 from performer_string.utils.autograd import first_order
 from performer_string.utils.dtype import without_autocast
@@ -78,8 +78,8 @@ class _ChunkedAttention(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         saved, count = ctx.saved_tensors, len(WalkInputs._fields)  # read once: checkpointing unpacks a tensor one time
         inputs, out, state = WalkInputs(*saved[:count]), saved[count], saved[count + 1 :]
-        needed = WalkInputs(*ctx.needs_input_grad[1:])
-        gradients = ChunkWalk(inputs, ctx.form).backward(out, gradient, state, needed.weight, needed.cos or needed.sin)
+        _, _, _, _, _, for_weight, for_cos, for_sin, _ = ctx.needs_input_grad
+        gradients = ChunkWalk(inputs, ctx.form).backward(out, gradient, state, for_weight, for_cos or for_sin)
         return None, *gradients, None  # the form and the mask have none
 
 
@@ -113,9 +113,9 @@ def _attention(*arguments: Any) -> tuple[Tensor, ...]:
 @_attention.register_fake
 def _fake_attention(*arguments: Any) -> tuple[Tensor, ...]:
     """Return empty tensors of the shapes and types of `_attention`, for the compiler."""
-    (q, k, v, _, weight, *_), kind = WalkInputs(*arguments[:8]), arguments[8]
-    (batch, heads, tokens, _), rows, width = q.shape, weight.shape[1], v.shape[-1]
-    dtype = feature_dtype(q, k, weight)
+    inputs, kind = WalkInputs(*arguments[:8]), arguments[8]
+    q, v, dtype = inputs.q, inputs.v, _walk(inputs, *arguments[8:]).dtype
+    (batch, heads, tokens, _), rows, width = q.shape, inputs.weight.shape[1], v.shape[-1]
     sums = q.new_empty(heads, batch, rows, width, dtype=dtype)
     total = q.new_empty(heads, batch, rows, dtype=dtype)
     scale = q.new_empty(0) if kind == "exponential" else q.new_empty(heads, batch, 1, 1, dtype=dtype)
@@ -134,7 +134,7 @@ def _gradients(gradient: Tensor, *arguments: Any) -> tuple[Tensor, ...]:
     with without_autocast(inputs.q):
         sums = state[:2] if form[0] == "exponential" else state
         gradients = _walk(inputs, *form).backward(out, gradient, sums, *wanted)
-    pairs = zip(gradients, inputs[:7], strict=True)
+    pairs = zip(gradients, arguments[:7], strict=True)
     return tuple(gradient.new_empty(0) if x is None else x.to(source.dtype).contiguous() for x, source in pairs)
 
 
