@@ -31,6 +31,11 @@ def rectified_power(x: Tensor, order: int) -> Tensor:
     return x.relu() ** order
 
 
+def identity_values(k: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return the identity matrix as the values of keys [B, H, N, d]: outputs are then the weights, [B, H, N, N]."""
+    return torch.eye(k.shape[-2], device=k.device, dtype=dtype).expand(*k.shape[:2], -1, -1)
+
+
 class AttentionBackend(nn.Module):
     """A way to compute attention, as the layer, the trainer's diagnostics and the evaluations call it.
 
@@ -75,8 +80,7 @@ class AttentionBackend(nn.Module):
 
         Without a definition of its own it is the output for the identity matrix as values.
         """
-        eye = torch.eye(k.shape[-2], device=k.device, dtype=k.dtype).expand(*k.shape[:2], -1, -1)
-        return self(q, k, eye, rotation=rotation, key_bias=key_bias)
+        return self(q, k, identity_values(k, k.dtype), rotation=rotation, key_bias=key_bias)
 
     @property
     def has_random_features(self) -> bool:

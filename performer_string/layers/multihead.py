@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from performer_string.layers.backends import build_attention
+from performer_string.layers.backends import build_attention, identity_values
 from performer_string.ops.layout import TokenLayout
 from performer_string.ops.validation import check_mask
 from performer_string.position.rotation import Rotation
@@ -120,17 +120,16 @@ class MultiheadAttention(nn.MultiheadAttention):
         mask, key_bias = self.key_mask(key_padding_mask if batched else add_batch(key_padding_mask), k)
         k, v, mask, key_bias = self.with_extra_keys(k, v, mask, key_bias)
 
+        layout = TokenLayout(mask=mask)
+
         def attend(values: Tensor) -> Tensor:
-            out: Tensor = self.backend(
-                q, k, values, rotation=rotation, layout=TokenLayout(mask=mask), key_bias=key_bias
-            )
+            out: Tensor = self.backend(q, k, values, rotation=rotation, layout=layout, key_bias=key_bias)
             return out
 
         out = self.out_proj(attend(v).transpose(1, 2).flatten(2))  # [B, N, E]
         weights = None
-        if need_weights:  # outputs are the weights times the values, and these the rows of the identity
-            eye = torch.eye(k.shape[2], dtype=v.dtype, device=v.device).expand(*k.shape[:2], -1, -1)
-            weights = attend(eye)  # [B, H, N, M]
+        if need_weights:
+            weights = attend(identity_values(k, v.dtype))  # [B, H, N, M]
             weights = weights.mean(dim=1) if average_attn_weights else weights
             weights = weights if batched else weights[0]
         if not batched:
