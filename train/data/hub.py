@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +103,21 @@ def first_split(splits: Any, train: bool, where: str) -> HubImages:
     raise OSError(f"{where} has the splits {', '.join(splits)}, and none of {', '.join(SPLITS[train])}")
 
 
+@contextlib.contextmanager
+def without_network(datasets: Any) -> Iterator[None]:
+    """Let the library read its cache alone."""
+    before = datasets.config.HF_HUB_OFFLINE
+    datasets.config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        datasets.config.HF_HUB_OFFLINE = before
+
+
 def hub_images(root: Path, train: bool, download: bool) -> Any:
     """Return a split of a folder of `save_to_disk`, of a folder that `load_dataset` reads, or of a name on the Hub.
+
+    A name needs `download` once. The library's cache serves from then on.
 
     Raises:
         OSError: it cannot be read, or would have to be downloaded without being asked for.
@@ -111,9 +125,16 @@ def hub_images(root: Path, train: bool, download: bool) -> Any:
     datasets = load("hub")
     if (root / "dataset_dict.json").is_file():
         return first_split(datasets.load_from_disk(str(root)), train, str(root))
-    if not root.exists() and not download:
-        raise FileNotFoundError(f"there is no folder {root}, and a name on the Hub needs --data.download true")
-    return first_split(datasets.load_dataset(str(root)), train, str(root))
+    if root.exists() or download:
+        return first_split(datasets.load_dataset(str(root)), train, str(root))
+    try:
+        with without_network(datasets):
+            splits = datasets.load_dataset(str(root))
+    except OSError as error:
+        raise FileNotFoundError(
+            f"there is no folder {root}, and a name on the Hub needs --data.download true"
+        ) from error
+    return first_split(splits, train, str(root))
 
 
 def webdataset_images(root: Path, train: bool, download: bool) -> Any:

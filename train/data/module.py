@@ -148,9 +148,11 @@ class ImageData(Loaders):
 
     def prepare_data(self) -> None:
         if self.download and self.task is None:
-            Path(self.root).expanduser().mkdir(parents=True, exist_ok=True)
+            root = Path(self.root).expanduser()
+            if self.source != "hub":  # whose root may be a name, for which a folder would stand
+                root.mkdir(parents=True, exist_ok=True)
             for train in (True, False):
-                open_source(self.source, Path(self.root).expanduser(), train, download=True)
+                open_source(self.source, root, train, download=True)
 
     def setup(self, stage: str | None = None) -> None:
         """Open the training images; for the stage `test` the test images, and nothing else."""

@@ -126,6 +126,9 @@ SOURCES: dict[str, Source] = {
 }
 
 
+LOCAL = (image_folder, video_folder, webdataset_images)  # that nothing can be downloaded for
+
+
 def open_source(name: str, root: Path, train: bool, download: bool = False) -> VisionDataset:
     """Return the training or the test set of a source.
 
@@ -137,7 +140,7 @@ def open_source(name: str, root: Path, train: bool, download: bool = False) -> V
         return source.build(root, train, download)
     except (FileNotFoundError, RuntimeError, OSError) as error:
         place = "" if root.is_absolute() else f" in {Path.cwd()}"
-        offer = " Or let training download it: --data.download true." if source.build is not image_folder else ""
+        offer = " Or let training download it: --data.download true." if source.build not in LOCAL else ""
         raise FileNotFoundError(
             f"{name}: no usable {'training' if train else 'test'} set under {root}{place} ({error}).\n"
             f"Put there: {source.where.format(root=root)}.{offer} Another place: --data.root DIR "

@@ -57,6 +57,33 @@ def test_nothing_is_downloaded_unasked():
         ImageData(source="hub", root="nobody/nothing").setup()
 
 
+def test_name_on_the_hub(tmp_path, monkeypatch):
+    """A name is asked for once, and read from the cache from then on; no folder stands in its place."""
+    folder = saved(tmp_path, datasets.ClassLabel(names=list(NAMES)), [0, 1, 2, 0, 1, 2])
+    asked = []
+
+    def load_dataset(name):
+        asked.append((name, datasets.config.HF_HUB_OFFLINE))
+        return datasets.load_from_disk(str(folder))
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.chdir(tmp_path)
+    data = ImageData(source="hub", root="owner/name", download=True, size=[8, 8], val_fraction=0.34)
+    data.prepare_data()
+    data.setup()
+    assert data.num_classes == 3
+    assert asked == [("owner/name", False)] * 2 + [("owner/name", True)]
+    assert not (tmp_path / "owner").exists()
+    assert datasets.config.HF_HUB_OFFLINE is False
+
+
+def test_no_download_is_offered_for_shards(tmp_path):
+    with pytest.raises(FileNotFoundError) as error:
+        open_source("webdataset", tmp_path, train=True)
+    assert "data.download" not in str(error.value)
+
+
 def test_columns_without_labels(tmp_path):
     dataset = datasets.Dataset.from_dict(
         {"image": [picture(0)]}, features=datasets.Features({"image": datasets.Image()})
