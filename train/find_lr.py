@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any, NamedTuple
 
 import lightning as L
+import numpy as np
 from lightning.pytorch.tuner import Tuner
 
 from train.data.module import ImageData
 from train.dry_run import open_images, quiet
 
 RANGE = {"min_lr": 1e-6, "max_lr": 1.0, "num_training_steps": 100}  # of --find_lr
+SMOOTHING = 0.98  # of Lightning's running mean of the losses
+SKIPPED = 10  # first losses, of too few steps for a mean
 ROWS = 10  # of the printed curve
 FINDER = ("lightning", "LearningRateFinder")  # package and class
 WITHOUT_MEANING = {"update_attr": True, "attr_name": ""}  # options of the callback, with their defaults
@@ -68,7 +72,32 @@ def range_test(
         )  # fmt: skip
         finder = Tuner(trainer).lr_find(copy.deepcopy(module), datamodule=data, update_attr=False, **options)
     assert finder is not None
-    return RangeTest(finder.results["lr"], finder.results["loss"], finder.suggestion())
+    rates, losses = finder.results["lr"], unbiased(finder.results["loss"])
+    return RangeTest(rates, losses, steepest(rates, losses))
+
+
+def unbiased(losses: Sequence[float]) -> list[float]:
+    """Return Lightning's smoothed losses with the right weights.
+
+    It divides the sum of n losses with weights (1 - b) b^i by 1 - b^(n + 1), where 1 - b^n is the sum of the weights.
+    The first loss is then half of what it was, and the curve rises for some fifty steps.
+    """
+    return [
+        loss * (1 - SMOOTHING ** (count + 1)) / (1 - SMOOTHING**count) for count, loss in enumerate(losses, start=1)
+    ]
+
+
+def steepest(rates: Sequence[float], losses: Sequence[float]) -> float | None:
+    """Return the rate at which the loss falls fastest over the logarithm of the rate; None where it never falls.
+
+    Lightning's suggestion takes the slope over the rate itself, which is steepest at the lowest rates.
+    """
+    pairs = [(rate, loss) for rate, loss in zip(rates[SKIPPED:-1], losses[SKIPPED:-1], strict=True) if isfinite(loss)]
+    if len(pairs) < 2:
+        return None
+    slopes = np.gradient([loss for _, loss in pairs], np.log([rate for rate, _ in pairs]))
+    best = int(slopes.argmin())
+    return pairs[best][0] if slopes[best] < 0 else None
 
 
 def take_finder(trainer: Any) -> dict[str, Any] | None:
@@ -80,7 +109,8 @@ def take_finder(trainer: Any) -> dict[str, Any] | None:
     Returns:
         The options as of `range_test`, or None where there is no finder.
     """
-    callbacks = trainer.callbacks if isinstance(trainer.callbacks, list) else []
+    asked = trainer.callbacks or []
+    callbacks = asked if isinstance(asked, list) else [asked]
     names = (each.class_path.split(".") for each in callbacks)
     found = [each for each, name in zip(callbacks, names, strict=True) if (name[0], name[-1]) == FINDER]
     if not found:

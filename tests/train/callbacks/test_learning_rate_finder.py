@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 import yaml
+from jsonargparse import Namespace
 
 from tests.helpers.runs import fails, fit
 from tests.helpers.training import last
 from train import cli
 from train.checkpoint import read_checkpoint
+from train.find_lr import RangeTest, steepest, take_finder, unbiased
 
 FINDER = ["--trainer.callbacks", "LearningRateFinder", "--trainer.callbacks.num_training_steps", "30"]
 
@@ -45,3 +49,25 @@ def test_options_without_a_meaning_here_are_errors(config, tmp_path, capsys):
     arguments = ["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *FINDER]
     assert "--find_lr suggests a rate" in fails([*arguments, "--trainer.callbacks.update_attr", "false"], capsys)
     assert not (tmp_path / "run").exists()
+
+
+def test_rate_where_the_loss_falls_fastest():
+    """A fall by a step around a rate, after losses that Lightning has smoothed with too large a divisor."""
+    rates = [10 ** (-6 + 6 * i / 99) for i in range(100)]
+    losses = [1 - math.tanh(2 * math.log10(rate / 1e-3)) for rate in rates]
+    assert steepest(rates, losses) == pytest.approx(1e-3, rel=0.1)
+    assert steepest(rates, [*losses[:50], math.nan, *losses[51:]]) == pytest.approx(1e-3, rel=0.1)
+    assert steepest(rates, rates) is None  # which only rise
+    constant = [(1 - 0.98**n) / (1 - 0.98 ** (n + 1)) for n in range(1, 100)]  # of losses of 1
+    assert unbiased(constant) == pytest.approx([1] * 99)
+    assert "No rate found" in str(RangeTest(rates, rates, None))
+
+
+def test_finder_by_its_name_alone():
+    """Without options of its own it is no list."""
+    name = "lightning.pytorch.callbacks.LearningRateFinder"
+    finder = Namespace(class_path=name, init_args=Namespace(min_lr=1e-8, update_attr=True))
+    for callbacks in (finder, [finder]):
+        trainer = Namespace(callbacks=callbacks)
+        assert take_finder(trainer) == {"min_lr": 1e-8}
+        assert trainer.callbacks is None
