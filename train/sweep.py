@@ -112,7 +112,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train the runs of a sweep, and print its table and the commands that evaluate it.
 
-    The exit status is 130 after a signal, and 1 where a run has failed.
+    The exit status is 130 after Ctrl-C, 143 after SIGTERM, and 1 where a run has failed.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     options, of_fit = parse_arguments(arguments)
@@ -139,7 +139,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print("\n".join(f"    {command}" for command in evaluation_commands(runner)))
     if runner.signals:
         print(f"\nContinue with: python -m train.sweep {shlex.join(arguments)}")
-        raise SystemExit(130)
+        raise SystemExit(128 + runner.stopped_by)
     if count < len(runs):
         raise SystemExit(1)
 

@@ -72,8 +72,7 @@ class SweepRunner:
         self.sweep, self.runs, self.out, self.jobs, self.threads = sweep, runs, out, jobs, threads
         self.extra, self.recipe = current_arguments(extra), read_yaml(sweep.recipe)
         check_fields(name for name, _ in options_of(self.extra))
-        self.active: list[Job] = []
-        self.signals = 0
+        self.signals, self.stopped_by, self.active = 0, 0, list[Job]()  # signals, the first of them, trainings
         for run in runs:
             conflict = find_conflict(run.overrides, self.extra)
             if conflict is not None:
@@ -191,6 +190,7 @@ class SweepRunner:
         """Handle a signal: the first ends each run's step and saves, a second one ends all at once."""
         self.signals += 1
         if self.signals == 1:
+            self.stopped_by = number
             tqdm.write("\nStopping: each run ends its step and saves; once more to stop at once.")
         for job in self.active:
             self.pass_on(job)

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import csv
 import errno
+from types import SimpleNamespace
 
 import pytest
 
 from tests.helpers.runs import KilledError, fit, kill_in_validation, stop_in
+from tests.helpers.small_vit import SMALL
 from train import cli
+from train.callbacks.records import hyper_parameters
+from train.data.module import ImageData
+from train.distill import DistillationConfig
 from train.loggers import MetricsCSV, RunTensorBoard
+from train.loss import LossConfig
+from train.module import ImageClassifier
+from train.optim import OptimConfig
 
 
 def rows(path) -> list[dict[str, str]]:
@@ -99,6 +107,21 @@ def test_hyper_parameters_after_tensorboard_was_closed(tmp_path):
     log.finalize("success")
     log.log_hyperparams({"seed": 3}, {"val/accuracy": 0.5})
     assert any(b"_hparams_" in path.read_bytes() for path in tmp_path.glob("events*"))
+
+
+def test_hyper_parameters_tell_losses_and_teachers_apart():
+    data = ImageData(source="arrow")
+    trainer = SimpleNamespace(datamodule=data, max_epochs=1, global_step=2)
+    plain = ImageClassifier(SMALL, OptimConfig())
+    other = ImageClassifier(
+        SMALL,
+        OptimConfig(),
+        loss=LossConfig("focal", class_weights="balanced"),
+        distillation=DistillationConfig("runs/teacher"),
+    )
+    before, after = hyper_parameters(trainer, plain), hyper_parameters(trainer, other)
+    new = {"loss.name": "focal", "loss.class_weights": "balanced", "distillation.teacher": "runs/teacher"}
+    assert after == {**before, **new}
 
 
 def training(path) -> list[dict[str, str]]:

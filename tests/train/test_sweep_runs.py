@@ -72,6 +72,12 @@ def summary(out: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
+def test_status_after_sigterm(tmp_path, faked):
+    when(tmp_path / "out" / "shallow-seed0" / "checkpoints" / "last.ckpt", lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert run_sweep(write_sweep(tmp_path, axes=None, seeds=[0]))[0] == 143
+
+
+@pytest.mark.slow
 def test_sweep_resumes_after_ctrl_c(tmp_path, faked, capsys):
     """Ctrl-C in the middle: what was begun is resumed where it was, what was finished is skipped."""
     path = write_sweep(tmp_path, seeds=[0])

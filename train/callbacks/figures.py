@@ -117,7 +117,7 @@ def attention_figure(vit: ViT, image: Tensor, layers: list[AttentionInputs], gri
         for head in range(columns):
             attended = weights[head, skip + token, skip:].reshape(grid)  # [N] -> [h, w]
             axes[layer][head + 1].imshow(attended.cpu(), cmap="viridis")
-            axes[layer][head + 1].set_title(f"head {head}, max {attended.max():.2f}", fontsize=7)
+            axes[layer][head + 1].set_title(f"head {head}, max {attended.max():.2g}", fontsize=7)
     for axis in axes.flat:
         axis.set(xticks=[], yticks=[])
     figure.tight_layout()

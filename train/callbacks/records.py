@@ -98,6 +98,7 @@ def hyper_parameters(trainer: L.Trainer, module: L.LightningModule) -> dict[str,
     """Return the settings that tell runs apart: the main ones, and every other one that is not the default."""
     data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
     parts: dict[str, Any] = {"vit": module.vit.config, "optim": module.optim, "data": data}  # type: ignore[union-attr]
+    parts |= {"loss": module.loss_config, "distillation": module.distillation}
     values: dict[str, Any] = {"seed": data.seed, "epochs": trainer.max_epochs, "steps": trainer.global_step}
     for part, config in parts.items():
         for field in fields(config):
