@@ -71,14 +71,16 @@ def overlay_figure(rows: Sequence[Row]) -> Figure:
     groups, layers = grouped(rows), sorted(unique(rows, "layer"))
     maps = {key: {layer: as_map(of_layer) for layer, of_layer in of.items()} for key, of in groups.items()}
     relative = {key: {layer: m * m.size for layer, m in of.items()} for key, of in maps.items()}
-    norm = LogNorm(LEAST, max(2.0, *(m.max() for of in relative.values() for m in of.values())), clip=True)
+    norm = colour_scale([m for of in relative.values() for m in of.values()])
     grids = [next(iter(of.values())).shape for of in relative.values()]
-    figure, axes = picture_grid([width / height for height, width in grids], 1 + len(layers))
+    firsts = [next(iter(of_layers.values()))[0] for of_layers in groups.values()]
+    pictures = [picture_of(str(first["image"]), size) for first, (_, _, size) in zip(firsts, groups, strict=True)]
+    shown = [*([] if all(picture is None for picture in pictures) else [None]), *layers]  # None: the image
+    figure, axes = picture_grid([width / height for height, width in grids], len(shown))
     drawn: Any = None
-    for column, ((kind, model, size), of_layers) in zip(axes.T, groups.items(), strict=True):
-        first = next(iter(of_layers.values()))[0]
-        picture = picture_of(str(first["image"]), size)
-        for axis, layer in zip(column, [None, *layers], strict=True):
+    columns = zip(axes.T, groups.items(), firsts, pictures, strict=True)
+    for column, ((kind, model, size), of_layers), first, picture in columns:
+        for axis, layer in zip(column, shown, strict=True):
             if layer is not None and layer not in of_layers:  # of a model with fewer layers
                 continue
             weights = relative[kind, model, size][next(iter(of_layers)) if layer is None else layer]
@@ -92,7 +94,7 @@ def overlay_figure(rows: Sequence[Row]) -> Figure:
         answer = f"{shorten(name, max(3, letters - 5))} {percent} %"
         lines = [shorten(str(model), letters), f"{size} px", answer, TITLES[kind]]
         column[0].set_title("\n".join(lines), fontsize=7)
-    for axis, layer in zip(axes[1:, 0], layers, strict=True):
+    for axis, layer in zip(axes[-len(layers) :, 0], layers, strict=True):
         axis.text(-0.04, 0.5, f"layer {layer}", rotation=90, ha="right", va="center", transform=axis.transAxes)
     add_colour_bar(figure, axes, drawn)
     heads = rows[0]["head"]
@@ -100,6 +102,15 @@ def overlay_figure(rows: Sequence[Row]) -> Figure:
     title = f"{kinds}, {'mean over heads' if heads == 'mean' else f'head {heads}'}"
     figure.suptitle(title, fontsize=8, y=1 - 0.06 / figure.get_figheight(), va="top")
     return figure
+
+
+def colour_scale(maps: Sequence[Picture]) -> LogNorm:
+    """Return the scale of all maps, from their lowest to their highest weight.
+
+    It has at least half to twice the equal weight, so that nearly equal weights look so, and at least `LEAST`.
+    """
+    low, high = min(float(m.min()) for m in maps), max(float(m.max()) for m in maps)
+    return LogNorm(min(0.5, max(LEAST, low)), max(2.0, high), clip=True)
 
 
 def picture_grid(aspects: Sequence[float], rows: int) -> tuple[Figure, Any]:
@@ -132,9 +143,12 @@ def add_colour_bar(figure: Figure, axes: Any, drawn: Any) -> None:
     last, width = axes[-1, -1].get_position(), figure.get_figwidth()
     height = axes[0, -1].get_position().y1 - last.y0
     box = (last.x1 + 0.15 / width, last.y0 + 0.15 * height, 0.1 / width, 0.7 * height)
-    bar = figure.colorbar(drawn, cax=figure.add_axes(box), extend="min")
+    low, high = drawn.norm.vmin, drawn.norm.vmax
+    bar = figure.colorbar(drawn, cax=figure.add_axes(box), extend="min" if low <= LEAST else "neither")
     bar.ax.set_facecolor((DARKEST,) * 3)
-    ticks = [power * step for power in 10.0 ** np.arange(-1, 8) for step in (1, 3) if power * step <= drawn.norm.vmax]
+    steps = (1, 3) if high > 30 * low else (1, 2, 5)
+    numbers = [power * step for power in 10.0 ** np.arange(-1, 8) for step in steps]
+    ticks = [x for x in numbers if low * (1 - 1e-6) <= x <= high]
     bar.set_ticks(ticks, labels=[f"{tick:g}" for tick in ticks])
     bar.minorticks_off()
     bar.set_label("weight relative to equal weights")

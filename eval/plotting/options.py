@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.font_manager import FontProperties
 
-from eval.plotting.style import paper_style, width_in_inches
+from eval.plotting.style import add_room_above, is_placed, paper_style, width_in_inches
 from eval.statistics import seed_of, without_seed
 
 if TYPE_CHECKING:
@@ -151,5 +151,9 @@ def draw(evaluation: Shown, rows: Sequence[Row], options: argparse.Namespace) ->
                 options.title, prop=FontProperties(size=9)
             )  # a suptitle would lie on the legend
         elif options.title:
-            figure.suptitle(options.title, fontsize=9)
+            placed = is_placed(figure)
+            if placed and not figure.get_suptitle():
+                add_room_above(figure, 0.25)
+            place = {"y": 1 - 0.06 / figure.get_figheight(), "va": "top"} if placed else {}
+            figure.suptitle(options.title, fontsize=9, **place)
     return figure

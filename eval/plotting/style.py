@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import matplotlib
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import PlaceHolderLayoutEngine
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -83,6 +84,24 @@ def placed_figure(width: float, height: float) -> Figure:
     figure = Figure(figsize=(width, height))
     figure.set_layout_engine("none")
     return figure
+
+
+def is_placed(figure: Figure) -> bool:
+    """Return whether a figure is of `placed_figure`."""
+    engine = figure.get_layout_engine()
+    return engine is None or isinstance(engine, PlaceHolderLayoutEngine)
+
+
+def add_room_above(figure: Figure, room: float) -> None:
+    """Make a figure of `placed_figure` higher by some inches, and leave everything in it as far from its foot."""
+    height = figure.get_figheight()
+    share = height / (height + room)
+    figure.set_figheight(height + room)
+    for axis in figure.axes:
+        x, y, across, up = axis.get_position(original=True).bounds
+        axis.set_position((x, y * share, across, up * share))
+    for text in figure.texts:
+        text.set_y(text.get_position()[1] * share)
 
 
 def panels(

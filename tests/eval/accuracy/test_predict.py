@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+from argparse import Namespace
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from eval.accuracy.contact_sheet import shorten
 from eval.accuracy.image_files import ImageFiles, find_images, group_by_size
 from eval.accuracy.predict import notes, summary
+from eval.accuracy.predict_report import plot
 from eval.cli import main
+from eval.plotting.options import draw
 from performer_string import ViT
 from performer_string.models.packing import forward_packed
 from performer_string.models.patches import patchify
@@ -83,6 +88,18 @@ def test_folders_and_images_at_a_size(tmp_path, images, capsys):
     second = {"class": rows[0]["class 2"], "probability": float(rows[0]["probability 2"])}
     assert content["images"][0]["top"][1] == second
     assert (run / "results" / "predict.png").stat().st_size > 5000
+
+
+def test_title_above_the_images(images):
+    rows = [{"image": str(images / "one.png"), "class 1": "up", "probability 1": 0.5, "error": ""}]
+    shown = SimpleNamespace(plot=plot)
+    plain, titled = (draw(shown, rows, Namespace(width=None, title=title)) for title in ("", "A title"))
+    (before,), (after,) = plain.axes, titled.axes
+    inches = [axis.get_position().y1 * axis.figure.get_figheight() for axis in (before, after)]
+    assert inches[0] == pytest.approx(inches[1])
+    FigureCanvasAgg(titled).draw()
+    (title,) = [text for text in titled.texts if text.get_text() == "A title"]
+    assert title.get_window_extent().y0 > after.get_window_extent().y1
 
 
 @pytest.mark.parametrize(

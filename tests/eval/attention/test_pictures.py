@@ -76,6 +76,17 @@ def test_colours_are_relative_to_equal_weights():
     assert (marked.get_xdata()[0], marked.get_ydata()[0]) == (1, 0)
 
 
+def test_colours_of_nearly_equal_weights():
+    """They stand in the middle of a scale from half to twice, without an end that is never reached."""
+    row = {"kind": "query", "model": "m", "resolution": Size.of(24), "layer": 0, "head": "mean", "query": "0,1"}
+    row |= {"image": "none.png", "answer": "up 50 %", "weight": 0.25}
+    figure = overlay_figure([{**row, "row": y, "column": x} for y in range(2) for x in range(2)])
+    assert len(figure.axes) == 2  # a layer and the colour bar: no panel for an image that is not there
+    (axis,) = [axis for axis in figure.axes if len(axis.images) == 2]
+    assert (axis.images[1].norm.vmin, axis.images[1].norm.vmax) == (0.5, 2)
+    assert [text.get_text() for text in figure.axes[1].get_yticklabels()] == ["0.5", "1", "2"]
+
+
 def test_an_example_of_the_arrow_task(tmp_path):
     path = save(tmp_path / "run", replace(CONFIG, pool="cls", depth=3))
     main(["attention", str(path), "--example", "2", "--resolutions", "84", "--layer", "2", "0", "--head", "1"])
