@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from train.output import lasting_output
+
 PATH_ERRORS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
 RAISED = re.compile(r"^[\w.]+Error: ", re.MULTILINE)  # where a traceback ends and a message begins
 DISK_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.ENAMETOOLONG}
@@ -98,15 +100,19 @@ def printable(text: str) -> str:
 
 @contextmanager
 def one_message(explain: Callable[[Exception], str | None] = user_message) -> Iterator[None]:
-    """Write an error that `explain` has words for to stderr, in these words, and exit with status 2."""
-    try:
-        yield
-    except Exception as error:
-        message = machine_message(error) or explain(error)
-        if message is None:
-            raise
-        sys.stderr.write(f"error: {message}\n")
-        raise SystemExit(2) from None
+    """Write an error that `explain` has words for to stderr, in these words, and exit with status 2.
+
+    Output is that of `lasting_output`.
+    """
+    with lasting_output():
+        try:
+            yield
+        except Exception as error:
+            message = machine_message(error) or explain(error)
+            if message is None:
+                raise
+            sys.stderr.write(f"error: {message}\n")
+            raise SystemExit(2) from None
 
 
 def import_modules(names: str | Iterable[str]) -> None:

@@ -112,11 +112,11 @@ def multiplications(vit: ViT, size: Sequence[int]) -> int | None:
         Those of matrix products, convolutions and attention; None where a part of the model has no such form.
     """
     try:
-        copied = fold(vit).to("meta").train()  # in evaluation the values of weights would be checked
+        copied = fold(vit).to("meta")
         image = torch.empty(1, vit.config.in_channels, *size, device="meta")
         stance = torch.compiler.set_stance("force_eager")
         with torch.no_grad(), stance, FlopCounterMode(display=False) as counter:
             copied(image)
-    except (NotImplementedError, RuntimeError):  # a user's own part, perhaps
+    except (NotImplementedError, RuntimeError, ValueError):  # a user's own part, or hooks as those of a profiler
         return None
     return counter.get_total_flops() // 2

@@ -49,11 +49,15 @@ def check_command(command: str | None, config: Any) -> None:
         raise ValueError(f"--figures_every has to be 0 or more validations, not {config.figures_every}.")
     if fits and not config.ckpt_path and 0 in (config.trainer.max_epochs, config.trainer.max_steps):
         raise ValueError("trainer.max_epochs or trainer.max_steps is 0, so that there is nothing to train.")
+    if fits and config.trainer.limit_train_batches == 0:
+        raise ValueError("trainer.limit_train_batches is 0, so that there is nothing to train.")
 
 
 def check_trainer(trainer: Any) -> None:
-    """Raise a ValueError for a strategy or a precision in which a model is not trained."""
+    """Raise a ValueError for a strategy, a precision or a mode in which a model is not trained."""
     check_sharding_strategy(trainer.strategy)
+    if trainer.barebones:
+        raise ValueError("trainer.barebones has no checkpoints, and a run is nothing without them. Leave it out.")
     if str(trainer.precision) in ("16-true", "transformer-engine-float16"):
         raise ValueError(
             f"precision {trainer.precision} has weights and gradients in fp16 without a loss scale, where "

@@ -127,13 +127,13 @@ class Encoding(ComputedBuffers):
         return positions
 
     def check_finite(self) -> None:
-        """Check that every parameter is finite.
+        """Check that every parameter is finite, but for those of the meta device, which have no values.
 
         Raises:
             ValueError: a parameter that is not finite. The message names its first such entry.
         """
         for name, parameter in self.named_parameters():
-            if not torch.isfinite(parameter).all():
+            if not parameter.is_meta and not torch.isfinite(parameter).all():
                 index = (~torch.isfinite(parameter)).nonzero()[0].tolist()
                 raise ValueError(
                     f"{type(self).__name__}: the generators have to be finite numbers, but {name}{index} is "

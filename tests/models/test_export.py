@@ -40,10 +40,11 @@ def test_a_saved_export_is_loaded_with_equal_outputs_for_any_batch(options):
         torch.testing.assert_close(loaded(images), model(images), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("training", [True, False], ids=["training", "evaluation"])
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
-def test_a_forward_pass_on_the_meta_device_is_counted(options):
+def test_a_forward_pass_on_the_meta_device_is_counted(options, training):
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        out = vit(**options)(torch.empty(2, 2, 16, 24))
+        out = vit(**options).train(training)(torch.empty(2, 2, 16, 24))
     assert out.shape[0] == 2
     assert counter.get_total_flops() > 0
 

@@ -65,6 +65,8 @@ from tests.helpers.training import REPOSITORY, TINY
         (["--trainer.accelerator", "cpu", "--trainer.devices", "[0, 1]"], "error: `devices` selected with `CPU"),
         (["--trainer.max_epochs", "0"], "there is nothing to train"),
         (["--trainer.max_steps", "0"], "there is nothing to train"),
+        (["--trainer.limit_train_batches", "0.0"], "limit_train_batches is 0, so that there is nothing to train"),
+        (["--trainer.barebones", "true"], "barebones has no checkpoints"),
         (["--trainer.accelerator", "tpu"], "error: Requirement 'torch_xla"),
         (["--trainer.limit_test_batches=1"], "limit_test_batches 1 would be read as 1.0, which is all batches"),
     ],

@@ -50,7 +50,7 @@ def files_in(folder: str) -> dict[str, str]:
     """Return the files of a folder and of all folders inside, without hidden ones and what these hold.
 
     Links are followed. A file or folder that is reached twice counts once, by its path without links if it has one.
-    A link to a folder that holds this one is left out.
+    A link to a folder that holds this one is left out, and so are pipes, sockets and devices.
 
     Returns:
         Paths by what they lead to, in the order of their folders and then of their names.
@@ -69,6 +69,8 @@ def files_in(folder: str) -> dict[str, str]:
                 continue
             if os.path.isdir(entry.path):
                 (folder_links if entry.is_symlink() else folders).append(entry.path)
+            elif not os.path.isfile(entry.path) and os.path.exists(entry.path):
+                continue  # a pipe, a socket or a device, whose reading might never end
             elif entry.is_symlink():
                 file_links.append(entry.path)
             else:

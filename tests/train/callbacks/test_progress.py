@@ -90,6 +90,15 @@ def test_summary_of_a_model():
     assert multiplications(vit, [120, 120]) > 3.5 * multiplications(vit, [60, 60])
 
 
+def test_a_model_with_hooks_has_a_summary():
+    """lightning: a profiler puts hooks on every module, with which nothing is folded."""
+    vit = ViT(ViTConfig(**TINY["model"]["vit"]))
+    for module in vit.modules():
+        module.register_forward_pre_hook(lambda *_: None)
+    assert multiplications(vit, [60, 60]) is None
+    assert "M parameters" in describe(vit)
+
+
 @pytest.mark.slow
 def test_progress_of_a_run(config, tmp_path, monkeypatch, capsys, caplog):
     caplog.set_level("INFO")
