@@ -21,11 +21,11 @@ class MemoryCurve:
     """Memory over the calls of `sample`: resident bytes of this process and its largest worker, and Python's blocks.
 
     Args:
-        every: calls for each measurement.
+        calls: how many are expected, of which some hundred are measured: collecting garbage at each would take hours.
     """
 
-    def __init__(self, every: int = 6):
-        self.every, self.calls = every, 0
+    def __init__(self, calls: int):
+        self.every, self.calls = max(1, calls // 100), 0
         self.resident, self.blocks = list[int](), list[int]()
         self.process = psutil.Process()
 

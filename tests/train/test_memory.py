@@ -47,7 +47,7 @@ def train(root, run, epochs: int, workers: int) -> None:
 
 @pytest.mark.parametrize("loading", sampled(["here", "fork", "spawn"], {"fork"}))
 def test_training(root, tmp_path, monkeypatch, loading):
-    curve, options = MemoryCurve(), ImageData._options
+    curve, options = MemoryCurve(IMAGES // BATCH), ImageData._options
     context = {} if loading == "here" else {"multiprocessing_context": loading}
     monkeypatch.setattr(ImageData, "_options", lambda self, dataset: {**options(self, dataset), **context})
     monkeypatch.setattr(ViT, "forward", curve.around(ViT.forward))
@@ -59,7 +59,7 @@ def test_training(root, tmp_path, monkeypatch, loading):
 
 def test_evaluation(root, tmp_path, monkeypatch):
     train(root, tmp_path / "run", 1, 0)
-    curve = MemoryCurve(every=1)
+    curve = MemoryCurve(TESTED // BATCH)
     monkeypatch.setattr(ViT, "forward", curve.around(ViT.forward))
     main(["resolution", "--checkpoint", str(tmp_path / "run"), "--resolutions", "64", "--root", str(root)])
     resident, blocks = curve.growth()
@@ -69,7 +69,7 @@ def test_evaluation(root, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("what", sampled(["images", "numbers"], {"images"}))
 def test_a_leak_is_seen(root, tmp_path, monkeypatch, what):
-    curve, forward, kept = MemoryCurve(), ViT.forward, []
+    curve, forward, kept = MemoryCurve(IMAGES // BATCH), ViT.forward, []
 
     def leaking(self, images, *others, **more):
         kept.append(images.clone()) if what == "images" else kept.extend(
