@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -57,13 +58,13 @@ def measure_images(
 ) -> ImageResults:
     """Return what a model makes of each image of a size; arguments as of `batches`."""
     vit = trained.classifier.vit.to(device)
-    right, loss = [], []
+    right, loss = array("b"), array("f")  # a tensor for each batch would break up the memory between large ones
     with vit.cached():
         for images, targets in batches(trained, size, split, number, device, title):
             logits = vit(images).float().cpu()
-            right.append(logits.argmax(-1) == targets)
-            loss.append(F.cross_entropy(logits, targets, reduction="none"))
-    return ImageResults(torch.cat(right), torch.cat(loss))
+            right.extend((logits.argmax(-1) == targets).tolist())
+            loss.extend(F.cross_entropy(logits, targets, reduction="none").tolist())
+    return ImageResults(torch.tensor(right, dtype=torch.bool), torch.tensor(loss, dtype=torch.float32))
 
 
 def count_right(
