@@ -26,7 +26,7 @@ from performer_string.models.published import CARD, CONFIG, WEIGHTS, round_weigh
 from train.checkpoint import CheckpointError, Trained, load_trained, read_checkpoint
 from train.command_line import import_modules, one_message
 from train.data.module import ImageData
-from train.data.sizes import image_size
+from train.data.sizes import Size, image_size
 from train.data.tasks import TASKS
 from train.environment import code, machine, versions
 from train.pixels import confusions, mean_iou_with_interval
@@ -139,6 +139,8 @@ def publish(options: argparse.Namespace) -> Path:
         training=training_of(content),
     )
     vit = ViT.from_checkpoint(path).to(DTYPES[options.dtype])
+    counted = [{**row, "tokens": math.prod(vit.grid(*Size.of(row["resolution"])))} for row in details.metrics]
+    details = replace(details, metrics=counted)
     if options.round:
         round_weights(vit)
         environment.append("weights rounded to bfloat16 after validation, and computed in float32")
@@ -151,8 +153,7 @@ def publish(options: argparse.Namespace) -> Path:
             device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
             tested = measure(trained, options, device)
         measured = f"tested with {code()}, on {machine(device)}, {versions()}"
-        metrics = [*tested, *details.metrics]
-        details = replace(details, metrics=metrics, environment=[*environment, measured])
+        details = replace(details, metrics=[*tested, *details.metrics], environment=[*environment, measured])
     return vit.save_pretrained(options.folder, details, replace_card=options.overwrite)
 
 

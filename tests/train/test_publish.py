@@ -84,6 +84,7 @@ def test_a_published_model_is_evaluated_as_its_run(run, tmp_path, monkeypatch, c
     assert figures[0] == figures[1] == [row["accuracy"] for row in metrics if row["split"] == "test"]
     (validated,) = [row for row in metrics if row["split"] == "val"]
     assert (validated["accuracy"], validated["images"]) == (50.0, 32)
+    assert {row["tokens"] for row in metrics if row["resolution"] == validated["resolution"]} == {validated["tokens"]}
     assert validated["low"] < 50 < validated["high"]
 
 
