@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import os
 import re
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tabulate import tabulate
 
 from eval.tables import cell_text, csv_table, latex_table, markdown_cell
-from performer_string.utils.files import check_writable, write_aside
+from performer_string.utils.files import check_writable, read_text, write_aside
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +43,10 @@ def environment(arguments: Sequence[str], device: torch.device) -> list[str]:
 
 def write_csv(path: Path, rows: Sequence[Row], header: Sequence[str]) -> None:
     """Write rows as CSV under lines of comment; a file is whole or not there."""
-    with write_aside(path) as partial, partial.open("w", newline="", errors="backslashreplace") as file:
+    with (
+        write_aside(path) as partial,
+        partial.open("w", encoding="utf-8", newline="", errors="backslashreplace") as file,
+    ):
         file.writelines(f"# {line}\n" for line in header)
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
@@ -54,10 +58,19 @@ def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
 
     Returns:
         The lines of comment, and the rows, by today's names of the columns.
+
+    Raises:
+        ValueError: a row of more or fewer cells than there are columns.
     """
-    lines = path.read_text().splitlines()
-    header = list(itertools.takewhile(lambda line: line.startswith("#"), lines))
-    rows = csv.DictReader(lines[len(header) :])
+    lines = list(io.StringIO(read_text(path)))  # with their ends, which a quoted cell may hold
+    header = [line.rstrip("\n") for line in itertools.takewhile(lambda line: line.startswith("#"), lines)]
+    rows = list(csv.DictReader(lines[len(header) :]))
+    for number, row in enumerate(rows, 1):
+        if None in row or None in row.values():
+            raise ValueError(
+                f"row {number} of {path} has other cells than there are columns. A spreadsheet may have saved it with "
+                f"decimal commas or with quoted lines of comment: save it with commas between the cells alone."
+            )
     return header, [{FORMER_COLUMNS.get(name, name): cell for name, cell in row.items()} for row in rows]
 
 
@@ -132,7 +145,7 @@ def results_of(paths: Sequence[Path]) -> Path:
 
 def is_of_command(path: Path, header: Sequence[str]) -> bool:
     """Return whether a CSV file exists and was written by the command of this header."""
-    return path.is_file() and path.read_text().partition("\n")[0] == f"# {header[0]}"
+    return path.is_file() and path.read_text(encoding="utf-8").partition("\n")[0] == f"# {header[0]}"
 
 
 def keep_other(path: Path, header: Sequence[str]) -> None:
@@ -170,7 +183,7 @@ def write_tables(rows: Sequence[Row], beside: Path, kinds: Sequence[str], interv
         path = beside.with_suffix({"markdown": ".md", "latex": ".tex", "csv": ".table.csv"}[kind])
         with write_aside(path) as partial:
             text = latex_table(rows, intervals) if kind == "latex" else csv_table(rows) if kind == "csv" else ""
-            partial.write_text(text or table(rows, intervals) + "\n")
+            partial.write_text(text or table(rows, intervals) + "\n", encoding="utf-8")
         paths.append(path)
     return paths
 

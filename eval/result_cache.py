@@ -11,8 +11,9 @@ import hashlib
 import json
 import os
 import sys
+import zipfile
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -24,12 +25,13 @@ import performer_string
 from eval.attention.model_changes import Intervention, changed
 from eval.checkpoints import measure_images
 from eval.report import results_of
-from performer_string.utils.files import write_aside
+from performer_string.utils.files import read_json, write_aside
 from train.checkpoint import Trained
 from train.data.sizes import Size
 from train.testing import ImageResults
 
 FOLDER = "cache"  # in the folder of a run's results
+DAMAGED = (ValueError, EOFError, KeyError, zipfile.BadZipFile)  # of a file that is then measured and written again
 
 
 def digest(content: Any) -> str:
@@ -105,7 +107,7 @@ def image_results(
     )
     path = results_of([trained.path]) / FOLDER / f"images-{key}.npz"
     if path.is_file() and not options.fresh:
-        with np.load(path) as stored:
+        with suppress(*DAMAGED), np.load(path) as stored:
             return ImageResults(torch.from_numpy(stored["right"]), torch.from_numpy(stored["loss"]))
     with changed(trained.classifier.vit, change[1]) if change else nullcontext():
         results = measure_images(trained, size, options, device)
@@ -120,10 +122,11 @@ def kept_values(
     key = digest({"config": asdict(trained.classifier.vit.config), "settings": settings, **versions()})
     path = results_of([trained.path]) / FOLDER / f"cost-{key}.json"
     if path.is_file() and not fresh:
-        stored: dict[str, float] = json.loads(path.read_text())
-        return stored
+        with suppress(ValueError):
+            stored: dict[str, float] = read_json(path)
+            return stored
     values = measure()
-    keep(path, lambda partial: partial.write_text(json.dumps(values) + "\n"))
+    keep(path, lambda partial: partial.write_text(json.dumps(values) + "\n", encoding="utf-8"))
     return values
 
 

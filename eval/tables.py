@@ -44,10 +44,10 @@ def distances(value: str, low: str, high: str) -> tuple[str, str | None]:
 
 
 def markdown_cell(text: str, intervals: str = "brackets") -> str:
-    """Return a cell in Markdown, with its interval as it is or behind its value: `50.0 ± 10.0`."""
+    """Return a cell in Markdown, with its interval as it is or behind its value: `50.0 ± 10.0`; `|` escaped."""
     match = INTERVAL.match(text)
     if intervals != "pm" or match is None:
-        return text
+        return text.replace("|", r"\|")
     above, below = distances(*match.groups())
     return f"{match[1]} ± {above}" if below is None else f"{match[1]} +{above}/-{below}"
 

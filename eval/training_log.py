@@ -39,7 +39,7 @@ def has_events(run: Path) -> bool:
 
 def read_table(path: Path) -> dict[str, Scalar]:
     """Return the scalars of a table of metrics, by its columns."""
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     found: dict[str, Scalar] = {}
     for tag in rows[0] if rows else ():

@@ -17,6 +17,7 @@ from typing import Any
 
 import yaml
 
+from performer_string.utils.files import read_text
 from performer_string.utils.registry import nearest
 
 SET_BY_SWEEP = {"seed_everything", "run_dir", "config", "ckpt_path"}  # for each of its runs
@@ -75,7 +76,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}.")
     try:
-        content = yaml.safe_load(path.read_text())
+        content = yaml.safe_load(read_text(path))
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not YAML: {error}") from error
     if not isinstance(content, dict):
@@ -202,7 +203,7 @@ def current_value(name: str, text: str) -> str:
 
     path = Path(text).expanduser()
     try:
-        content = get_loader("yaml")(path.read_text() if len(text) < 4096 and path.is_file() else text)
+        content = get_loader("yaml")(path.read_text(encoding="utf-8") if len(text) < 4096 and path.is_file() else text)
     except (OSError, ValueError, yaml.YAMLError):  # the parser has words for it
         return text
     current = current_recipe(content, prefix)

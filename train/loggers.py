@@ -89,7 +89,7 @@ class MetricsCSV(Logger):
         """
         self.row, self.begun, rows = {}, True, []
         if self.path.is_file():
-            with self.path.open(newline="") as file:
+            with self.path.open(newline="", encoding="utf-8") as file:
                 reader = csv.DictReader(file)
                 self.columns = list(reader.fieldnames or ["step"])
                 rows = [row for row in reader if None not in row.values() and self.kept(row, step)]
@@ -105,7 +105,7 @@ class MetricsCSV(Logger):
 
     def rewrite(self, rows: list[dict[str, Any]]) -> None:
         """Write the whole file."""
-        with write_aside(self.path) as partial, partial.open("w", newline="") as file:
+        with write_aside(self.path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, self.columns, restval="")
             writer.writeheader()
             writer.writerows(rows)
@@ -132,7 +132,7 @@ class MetricsCSV(Logger):
             self.columns += new
             self.rewrite(rows)
         try:
-            with self.path.open("r+", newline="") as file:
+            with self.path.open("r+", encoding="utf-8", newline="") as file:
                 file.truncate(self.length)
                 file.seek(0, 2)
                 csv.DictWriter(file, self.columns, restval="").writerow(self.row)
@@ -145,7 +145,7 @@ class MetricsCSV(Logger):
         """Return the rows before the one that is being written."""
         if not self.path.is_file():
             return []
-        with self.path.open(newline="") as file:
+        with self.path.open(newline="", encoding="utf-8") as file:
             file_rows = list(csv.DictReader(file))
         return [row for row in file_rows if not self.row or row["step"] != str(self.row["step"])]
 

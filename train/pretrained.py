@@ -101,7 +101,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             torch.save(checkpoint(vit, data), partial)
         with write_aside(settings) as partial:
             text = yaml.safe_dump(content, sort_keys=False, default_flow_style=None)
-            partial.write_text(f"# What the weights in {file} decide, for a recipe to stand before.\n{text}")
+            partial.write_text(
+                f"# What the weights in {file} decide, for a recipe to stand before.\n{text}", encoding="utf-8"
+            )
     millions = sum(p.numel() for p in vit.parameters()) / 1e6
     print(f"{file}: {millions:.1f} million parameters, encoding {vit.config.encoding}, the outputs of timm's model.")
     if vit.config.num_classes:

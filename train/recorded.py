@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from performer_string.utils.files import read_json
 from train.data.tasks import TASKS
 from train.environment import ROOT
 from train.intervals import accuracy_percent
@@ -24,7 +25,9 @@ OF_PLACES = ("root", "workers", "download")  # fields of `ImageData`
 def history(run: Path) -> list[dict[str, Any]]:
     """Return the processes that trained a run, the first one first; none of runs that have no record."""
     path = run / HISTORY
-    return [json.loads(line) for line in path.read_text().splitlines() if line] if path.is_file() else []
+    return (
+        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line] if path.is_file() else []
+    )
 
 
 def without_place(value: str) -> str:
@@ -84,7 +87,7 @@ def steps_planned(run: Path, content: Mapping[str, Any]) -> int | None:
     """
     path = run / CONFIG
     try:
-        trainer = yaml.safe_load(path.read_text())["trainer"] or {} if path.is_file() else {}
+        trainer = yaml.safe_load(path.read_text(encoding="utf-8"))["trainer"] or {} if path.is_file() else {}
     except (yaml.YAMLError, KeyError, TypeError):
         return None
     ends = [steps] if (steps := trainer.get("max_steps") or -1) > 0 else []
@@ -150,7 +153,7 @@ def validation_metrics(run: Path, checkpoint: Path, content: Mapping[str, Any]) 
         shares = {sizes[0]: float(scores[0])} if scores else {}
     else:
         path = run / METRICS
-        saved = json.loads(path.read_text()) if path.is_file() else {}
+        saved = read_json(path) if path.is_file() else {}
         shares = {size: saved[name] for size in sizes if (name := f"val/accuracy_{size}") in saved}
     total = held_out_images(content)
     return [{"split": "val", "resolution": size, **accuracy(share, total)} for size, share in shares.items()]
@@ -159,7 +162,7 @@ def validation_metrics(run: Path, checkpoint: Path, content: Mapping[str, Any]) 
 def dense_metrics(run: Path, sizes: Sequence[str]) -> list[dict[str, Any]]:
     """Return mIoU and share of the pixels that a dense model got right in its run's last validation."""
     path = run / METRICS
-    saved = json.loads(path.read_text()) if path.is_file() else {}
+    saved = read_json(path) if path.is_file() else {}
     return [
         {"split": "val", "resolution": size, **dense_cells(saved[f"val/accuracy_{size}"], saved[f"val/miou_{size}"])}
         for size in sizes

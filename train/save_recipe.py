@@ -26,6 +26,7 @@ class SaveRecipe(SaveConfigCallback):
             config = self.config.clone()
             config.ckpt_path, config.check_data = None, False
             with write_aside(Path(config.run_dir) / self.config_filename) as partial:
-                self.parser.save(config, partial, skip_none=False, overwrite=True, multifile=False)
-                if UNREADABLE in (text := partial.read_text()):
-                    partial.write_text(yaml.safe_dump(without_unreadable(yaml.safe_load(text)), sort_keys=False))
+                text = self.parser.dump(config, skip_none=False)  # `save` would write it in the machine's own encoding
+                if UNREADABLE in text:
+                    text = yaml.safe_dump(without_unreadable(yaml.safe_load(text)), sort_keys=False)
+                partial.write_text(text, encoding="utf-8")

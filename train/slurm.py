@@ -36,7 +36,7 @@ def is_requeued(run: Path, command: str) -> bool:
     path = run / HISTORY
     if job() is None or not path.is_file():
         return False
-    lines = map(json.loads, path.read_text().splitlines())
+    lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
     return any(line.get("expanded", line["command"]) == command for line in lines)  # old files have one of them
 
 

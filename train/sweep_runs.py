@@ -21,7 +21,7 @@ from typing import IO, Any
 import torch
 from tqdm import tqdm
 
-from performer_string.utils.files import write_aside
+from performer_string.utils.files import read_json, write_aside
 from train.config import check_fields, current_arguments, current_recipe, find_conflict, options_of, read_yaml
 from train.recorded import PLACE
 from train.run_folder import LOCK, LOCK_VARIABLE, METRICS, SUMMARY, latest_checkpoint
@@ -98,7 +98,7 @@ class SweepRunner:
 
     def metrics(self, run: Run) -> dict[str, Any]:
         """Return the final metrics of a finished run."""
-        return dict(json.loads((self.folder(run) / METRICS).read_text()))
+        return dict(read_json(self.folder(run) / METRICS))
 
     def settings(self, run: Run) -> dict[str, Any]:
         """Return everything that decides the result of a run."""
@@ -110,7 +110,7 @@ class SweepRunner:
         path = self.folder(run) / SETTINGS
         if self.state(run) == "new" or not path.is_file():
             return
-        before, now = current_settings(json.loads(path.read_text())), self.settings(run)
+        before, now = current_settings(read_json(path)), self.settings(run)
         changed = [key for key in now if before[key] != now[key]]
         if changed:
             raise ValueError(
@@ -130,7 +130,7 @@ class SweepRunner:
         """Start a process that trains a run; return None where it is finished, or another process trains it."""
         folder = self.folder(run)
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK).open("w")
+        lock = (folder / LOCK).open("w", encoding="utf-8")
         try:  # the child inherits the lock, and holds it even when this process is killed
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -142,7 +142,7 @@ class SweepRunner:
             return None
         command = self.command(run)
         with write_aside(folder / SETTINGS) as partial:
-            partial.write_text(json.dumps(self.settings(run), indent=1) + "\n")
+            partial.write_text(json.dumps(self.settings(run), indent=1) + "\n", encoding="utf-8")
         slot = min(set(range(self.jobs)) - {job.slot for job in self.active})
         environment = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(self.threads))}
         environment |= {LOCK_VARIABLE: str((folder / LOCK).resolve()), **self.device(slot, command)}
@@ -231,12 +231,12 @@ class SweepRunner:
         rows = []
         for run in (run for run in self.sweep.runs if self.state(run) == "finished"):
             path = self.folder(run) / SETTINGS
-            arguments = json.loads(path.read_text())["arguments"] if path.is_file() else []
+            arguments = read_json(path)["arguments"] if path.is_file() else []
             labels = {"run": run.name, "model": run.model, **{axis: run.label(axis) for axis in self.sweep.axes}}
             rows.append({**labels, "arguments": shlex.join(arguments), "seed": run.seed, **self.metrics(run)})
         if rows:
             columns = list(dict.fromkeys(key for row in rows for key in row))
-            with write_aside(self.out / SUMMARY) as partial, partial.open("w", newline="") as file:
+            with write_aside(self.out / SUMMARY) as partial, partial.open("w", encoding="utf-8", newline="") as file:
                 writer = csv.DictWriter(file, columns)
                 writer.writeheader()
                 writer.writerows(rows)

@@ -66,7 +66,7 @@ def pairs(answers: Sequence[Answers]) -> Iterator[tuple[Answers, Answers]]:
 def files(rows: Sequence[Row], options: argparse.Namespace, csv: Path) -> list[Path]:
     """Write matrices, errors, answers and differences to the folder `confusion`."""
     folder, written = csv.with_suffix(""), list[Path]()
-    header = [line.removeprefix("# ") for line in csv.read_text().splitlines() if line.startswith("# ")]
+    header = [line.removeprefix("# ") for line in csv.read_text(encoding="utf-8").splitlines() if line.startswith("# ")]
     for answers in options.answers:
         written += write_answers(answers, folder, header, options.errors)
     for one, other in pairs(options.answers):

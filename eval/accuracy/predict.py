@@ -165,5 +165,7 @@ def files(rows: Sequence[Row], options: argparse.Namespace, csv: Path) -> list[P
     ]
     path = csv.with_suffix(".json")
     with write_aside(path) as partial:
-        partial.write_text(json.dumps({"model": str(options.checkpoint[0]), "images": images}, indent=1) + "\n")
+        partial.write_text(
+            json.dumps({"model": str(options.checkpoint[0]), "images": images}, indent=1) + "\n", encoding="utf-8"
+        )
     return [path]

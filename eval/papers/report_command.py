@@ -55,5 +55,5 @@ def parts_of(folder: Path) -> list[Part]:
         facts = [line for line in facts if line.partition(":")[0] in ("command", "device", "code")]
         figure = csv.with_suffix(".png")
         png = figure.read_bytes() if figure.is_file() else b""
-        parts.append(Part(csv.parent.name, csv.stem, text.read_text(), facts, png))
+        parts.append(Part(csv.parent.name, csv.stem, text.read_text(encoding="utf-8"), facts, png))
     return parts

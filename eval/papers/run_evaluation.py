@@ -56,13 +56,14 @@ def run_evaluation(
     title = heading(table, budget, table.budget(budget))
     kept = folder / f"{budget}.md"
     if options.no_train and kept.is_file():
-        print(kept.read_text())
+        print(kept.read_text(encoding="utf-8"))
         return
     print(f"{title}\n", flush=True)
     parsed = cli.parse_arguments([*arguments, "--table", "markdown", "latex"])
     status = cli.run(parsed, ["table", options.name, "--budget", budget], name=budget)
     with write_aside(kept) as partial:
         note = f"\n- What differs: {table.differs}\n" if table.differs else ""
-        partial.write_text(f"**{title}**\n\n{kept.read_text()}{note}")
+        rows = kept.read_text(encoding="utf-8")
+        partial.write_text(f"**{title}**\n\n{rows}{note}", encoding="utf-8")
     if status:
         raise SystemExit(status)

@@ -79,7 +79,7 @@ def show_table(
     for ending, content in ((".md", f"**{title}**\n\n{markdown}\n\n{lines}\n"), (".tex", comment + latex)):
         written.append(csv.with_suffix(ending))
         with write_aside(written[-1]) as partial:
-            partial.write_text(content)
+            partial.write_text(content, encoding="utf-8")
     with paper_style(options.width):
         figure = draw_table(table, records, curves)
         if figure is not None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 
 @contextmanager
@@ -20,6 +22,32 @@ def write_aside(path: Path) -> Iterator[Path]:
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file in UTF-8, whatever the machine's own encoding is, without a mark of the byte order.
+
+    Raises:
+        ValueError: a file in another encoding. The message names it.
+    """
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8 ({error}): save it in this encoding.") from error
+
+
+def read_json(path: Path) -> Any:
+    """Return what a file of JSON holds.
+
+    Raises:
+        ValueError: a file that is empty, cut off or damaged. The message names it.
+    """
+    try:
+        return json.loads(read_text(path))
+    except json.JSONDecodeError as error:
+        raise ValueError(
+            f"{path} is no JSON: it is cut off or damaged ({error}). Repair it, or take it away."
+        ) from error
 
 
 def check_writable(option: str, folder: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
+import subprocess
+import sys
 
 import pytest
 
@@ -11,6 +14,7 @@ from eval.accuracy.resolution import summary
 from eval.cli import main
 from eval.report import MAJORITY, read_csv, results_of, table, write_csv
 from tests.helpers.checkpoints import save
+from tests.helpers.training import REPOSITORY
 from train.data.sizes import Size
 
 
@@ -102,3 +106,19 @@ def test_table_keeps_signs_and_aligns_numbers():
     lines = table(rows).splitlines()
     assert lines[2] == "| a       | +18.3 | 0.3 | 1.5 (1.2-1.8) |"
     assert lines[3] == "| b       |  -4.0 | nan |               |"
+
+
+def test_names_in_an_encoding_of_their_own(tmp_path):
+    """Files are UTF-8 whatever the machine's encoding is, and a cell may hold an end of a line."""
+    code = "from pathlib import Path; from eval.report import read_csv, write_csv; path = Path('a.csv'); "
+    code += "row = {'class': '\\xe9\\u65e5', 'image': 'a\\nb.png'}; write_csv(path, [row], ['command: x']); "
+    code += "assert read_csv(path) == (['# command: x'], [row]), read_csv(path)"
+    ascii_only = {
+        **os.environ,
+        "LC_ALL": "C",
+        "PYTHONUTF8": "0",
+        "PYTHONCOERCECLOCALE": "0",
+        "PYTHONPATH": str(REPOSITORY),
+    }
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=tmp_path, env=ascii_only)
+    assert "\u00e9" in (tmp_path / "a.csv").read_text(encoding="utf-8")

@@ -55,6 +55,14 @@ def test_resume_of_finished_run_says_so(config, whole, tmp_path, caplog, monkeyp
     assert metrics(run) == metrics(whole)
 
 
+@pytest.mark.parametrize("content", ["", '{"step"'])
+def test_metrics_that_a_machine_left_damaged_are_written_again(whole, tmp_path, content):
+    shutil.copytree(whole, run := tmp_path / "run")
+    (run / "metrics.json").write_text(content)
+    cli.run(["resume", str(run)])
+    assert metrics(run) == metrics(whole)
+
+
 def test_new_folder_has_new_best_model(config, whole, tmp_path, monkeypatch):
     log = ImageClassifier.log
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from contextlib import suppress
 from dataclasses import MISSING, fields
 from datetime import datetime, timezone
 from pathlib import Path
@@ -13,7 +14,7 @@ import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_info
 
-from performer_string.utils.files import write_aside
+from performer_string.utils.files import read_json, write_aside
 from train.callbacks.metrics import tensorboard
 from train.callbacks.stopping import out_of_time
 from train.data.module import ImageData
@@ -55,7 +56,9 @@ class FinalMetrics(Callback):
         """Return whether an earlier process has finished the run, and this one has trained nothing."""
         if self.validated_at is not None or not self.path.is_file():
             return False
-        return bool(json.loads(self.path.read_text()).get("step") == trainer.global_step)
+        with suppress(ValueError):  # of a file that a machine left empty as it went down: it is written again
+            return bool(read_json(self.path).get("step") == trainer.global_step)
+        return False
 
     def say_finished(self, trainer: L.Trainer) -> None:
         """Say that there was nothing to do, and how to train for longer."""
@@ -86,7 +89,9 @@ class FinalMetrics(Callback):
                 logger.log_hyperparams(hyper_parameters(trainer, module), metrics)
         if trainer.is_global_zero and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             with write_aside(self.path) as partial:
-                partial.write_text(json.dumps({"step": trainer.global_step, **metrics}, indent=1) + "\n")
+                partial.write_text(
+                    json.dumps({"step": trainer.global_step, **metrics}, indent=1) + "\n", encoding="utf-8"
+                )
             sizes = {k.rpartition("_")[2]: v for k, v in metrics.items() if k.startswith("val/accuracy_")}
             at = ", ".join(f"{100 * accuracy:.1f} % at {size} px" for size, accuracy in sizes.items())
             result = f"{at} on validation images" if at else "done"
@@ -138,5 +143,5 @@ class History(Callback):
             "processes": trainer.world_size,
             "versions": f"{versions()}, lightning {L.__version__}",
         }
-        with self.path.open("a") as file:
+        with self.path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(line) + "\n")

@@ -52,6 +52,21 @@ def test_what_was_measured_is_read_again(tmp_path, measured, capsys):
     assert "reference" in capsys.readouterr().out
 
 
+def test_damaged_results_are_measured_again(tmp_path, measured):
+    """A machine that goes down leaves files empty, or full of zeros."""
+    one = save(tmp_path / "one")
+    main(["compare", str(one), *FAST])
+    files = [*tmp_path.rglob("cache/*")]
+    assert {file.suffix for file in files} == {".json", ".npz"}
+    for content in (b"", bytes(100), b"{"):
+        for file in files:
+            file.write_bytes(content)
+        main(["compare", str(one), *FAST])
+    assert measured == ["one"] * 4
+    main(["compare", str(one), *FAST])
+    assert len(measured) == 4  # they are whole again
+
+
 def test_accuracy_is_that_of_eval_resolution(tmp_path):
     path = str(save(tmp_path / "one"))
     for name, run in (("compare", [path]), ("resolution", ["--checkpoint", path])):

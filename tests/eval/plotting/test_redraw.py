@@ -83,6 +83,35 @@ def test_user_mistakes(results, options, message, capsys):
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda text: text.replace(".", ","), "has other cells than there are columns"),
+        (
+            lambda text: "\n".join(f'"{line}",,' if line[:1] == "#" else line for line in text.split("\n")),
+            "other cells",
+        ),
+        (lambda text: text.encode("utf-16"), "is no text in UTF-8"),
+    ],
+    ids=["decimal commas", "quoted comments", "UTF-16"],
+)
+def test_files_that_a_spreadsheet_has_saved(results, change, message, tmp_path, capsys):
+    changed = change(results.read_text())
+    path = tmp_path / "changed.csv"
+    path.write_bytes(changed if isinstance(changed, bytes) else changed.encode())
+    with pytest.raises(SystemExit, match="2"):
+        main(["plot", str(path)])
+    assert message in (error := capsys.readouterr().err)
+    assert str(path) in error
+
+
+def test_a_mark_of_the_byte_order_and_ends_of_lines_as_on_windows(results, tmp_path, capsys):
+    path = tmp_path / "windows.csv"
+    path.write_bytes(b"\xef\xbb\xbf" + results.read_bytes().replace(b"\n", b"\r\n"))
+    main(["plot", str(path)])
+    assert (tmp_path / "windows.png").exists()
+
+
 @pytest.mark.parametrize("name", ["liere-flops", "invariance"])
 def test_a_table_of_a_paper_is_drawn_again(name, tmp_path, capsys):
     """From its records, or as the evaluation that it runs."""
@@ -116,6 +145,7 @@ def test_markdown_cells():
     assert markdown_cell("100.0 (94.0-100.0)", "pm") == "100.0 +0.0/-6.0"
     assert markdown_cell("+1.2 (-0.3 to +2.7)", "pm") == "+1.2 ± 1.5"
     assert markdown_cell("a (b)", "pm") == "a (b)"
+    assert markdown_cell("a|b") == r"a\|b"  # a class, whose cell would be two
 
 
 def test_unequal_intervals_in_files(tmp_path):
