@@ -14,7 +14,8 @@ from pathlib import Path
 
 from performer_string.models.card import accuracy_cells, architecture, table
 from performer_string.models.config import ViTConfig
-from performer_string.models.published import CONFIG, WEIGHTS, read_config
+from performer_string.models.published import CONFIG, read_config
+from performer_string.models.weights_file import WEIGHTS
 
 ZOO = Path(__file__).resolve().parents[1] / "models"
 BLOCK = re.compile(r"(<!-- zoo -->\n)(.*?)(<!-- end zoo -->)", re.DOTALL)

@@ -22,7 +22,8 @@ import torch
 from performer_string import ModelDetails, ViT
 from performer_string.models.checkpoint import find_checkpoint, is_published
 from performer_string.models.hub import upload
-from performer_string.models.published import CARD, CONFIG, WEIGHTS, round_weights
+from performer_string.models.published import CARD, CONFIG
+from performer_string.models.weights_file import WEIGHTS, round_weights
 from train.checkpoint import CheckpointError, Trained, load_trained, read_checkpoint
 from train.command_line import import_modules, one_message
 from train.data.module import ImageData

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from eval.plotting.accuracy import AccuracyScale, finish_dots, label_rows, split_of
+from eval.plotting.accuracy import finish_dots, label_rows, split_of
+from eval.plotting.accuracy_scale import AccuracyScale
 from eval.plotting.axes import legend_above, note_below
 from eval.plotting.style import line_styles, panels
 from eval.report import Row, accuracy_title, select, unique

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from eval.plotting.accuracy_scale import AccuracyScale
 from eval.plotting.axes import beside, legend_above, mark_training, note_below, size_axis
 from eval.plotting.style import BLACK, BLUE, GREY, line_styles, new_figure, panels, width_or
 from eval.report import MAJORITY, Row, select, unique
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 MOST_LINES = 7  # colours of the palette: more models are drawn as dots
 MOST_ERROR_LINES = 3  # on an axis of errors, where several lines are at the foot and bands reach down to it
-NEARLY_ALL = 97.0  # accuracy in % above which lines would coincide, so that the error is drawn
 
 
 def accuracy_figure(rows: Sequence[Row]) -> Figure:
@@ -92,75 +90,6 @@ def draw_model(axis: Axes, rows: Sequence[Row], label: str, scale: AccuracyScale
     axis.errorbar(sides, values, bars, label=label, transform=shift, elinewidth=0.8, **style)
     axis.update_datalim([point for end in ends for point in zip(sides, end, strict=True)])
     axis.autoscale_view()
-
-
-class AccuracyScale:
-    """An axis of accuracies in %, or of errors on a logarithmic scale where nearly all is right.
-
-    Lines at 99.9 and 100 % coincide on the first one. An error of none stands at the foot of the second.
-
-    Args:
-        rows: all that will be drawn.
-    """
-
-    def __init__(self, rows: Sequence[Row]):
-        accuracies = [row["accuracy"] for row in rows]
-        names = unique(rows, "model") if "model" in rows[0] else [""]
-        seeds = max(Counter(map(without_seed, names)).values())
-        self.least = 50 / max(row["images"] for row in rows) / seeds  # half an image of all seeds, in %
-        best, worst = (max(self.least, 100 - f(accuracies)) for f in (max, min))
-        self.errors = median(accuracies) >= NEARLY_ALL or (max(accuracies) >= NEARLY_ALL and worst / best > 15)
-
-    def values(self, rows: Sequence[Row], column: str) -> list[float]:
-        """Return the heights of a column's accuracies."""
-        if self.errors:
-            return [max(100 - row[column], self.least) for row in rows]
-        return [row[column] for row in rows]
-
-    def finish(self, axis: Axes, rows: Sequence[Row]) -> None:
-        """Set limits and ticks, and mark the majority baseline, once all is drawn."""
-        axis.set_ylabel("error in %" if self.errors else "accuracy in %")
-        majority = rows[0].get(MAJORITY)
-        if self.errors:
-            axis.set_yscale("log")
-            ends = [row["low"] for row in (mean_over_seeds(rows) if "resolution" in rows[0] else rows)]
-            highest = max(1.0, *(100 - row["accuracy"] for row in rows), *(100 - end for end in ends))
-            axis.set_ylim(self.least * 0.8, min(100, highest * 1.6))
-            ticks = error_ticks(self.least, axis.get_ylim()[1])
-            axis.set_yticks([self.least, *ticks], ["none", *(f"{tick:g}" for tick in ticks)])
-            axis.set_yticks([], minor=True)
-        else:
-            low, high = axis.get_ylim()
-            axis.set_ylim(low, min(high, 100 + 0.02 * (high - low)))
-        if majority is not None:
-            mark_majority(axis, 100 - majority if self.errors else majority)
-
-
-def error_ticks(least: float, top: float) -> list[float]:
-    """Return the ticks of an axis of errors above that of none: powers of ten, or finer ones where those are too few.
-
-    Args:
-        least: where an error of none stands, in %.
-        top: the upper end of the axis, in %.
-    """
-    powers = [tick for tick in (0.01, 0.1, 1, 10, 100) if 2 * least < tick <= top]
-    if len(powers) >= 2:
-        return powers
-    finer = (factor * power for power in (0.01, 0.1, 1, 10) for factor in (1, 2, 5))
-    return [tick for tick in finer if 1.5 * least < tick <= top]
-
-
-def mark_majority(axis: Axes, height: float) -> None:
-    """Draw the majority baseline where the axis reaches near it; the note below the figure has it in any case."""
-    low, high = axis.get_ylim()
-    logarithmic = axis.get_yscale() == "log"
-    if height < 4 * high if logarithmic else low - 0.5 * (high - low) < height:
-        above = height * 1.5 if logarithmic else height + 0.05 * (height - low)  # of models that have learned nothing
-        reach = (low if logarithmic else min(low, height - 2), max(high, above))
-        axis.set_ylim(*reach)
-        axis.axhline(height, color=GREY, linestyle=":", linewidth=1, zorder=0)
-        place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-        axis.annotate(MAJORITY, (1, height), (-2, 2), ha="right", fontsize=6, color=GREY, **place)
 
 
 def accuracy_dots(models: dict[str, list[Row]], reference: str | None = None) -> Figure:

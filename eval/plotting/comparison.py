@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.ticker import MaxNLocator
 
-from eval.plotting.accuracy import MOST_LINES, AccuracyScale, accuracy_dots, draw_lines, group_by_model, note_of
+from eval.plotting.accuracy import MOST_LINES, accuracy_dots, draw_lines, group_by_model, note_of
+from eval.plotting.accuracy_scale import AccuracyScale
 from eval.plotting.axes import legend_above, note_below
 from eval.plotting.style import line_styles, panels
 from eval.report import Row

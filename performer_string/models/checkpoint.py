@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from performer_string.models.published import CONFIG, WEIGHTS, PublishedError, read_published
+from performer_string.models.published import CONFIG, read_published
+from performer_string.models.weights_file import WEIGHTS, PublishedError
 from performer_string.utils.renames import rename_weights, unwrap_weights
 
 FILES = ("checkpoints/last.ckpt", "checkpoints/best.ckpt")  # in the folder of a run, in order of preference

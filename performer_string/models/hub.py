@@ -7,7 +7,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from performer_string.models.published import CARD, CONFIG, INSTALL, WEIGHTS, PublishedError, read_config
+from performer_string.models.published import CARD, CONFIG, read_config
+from performer_string.models.weights_file import INSTALL, WEIGHTS, PublishedError
 from performer_string.utils.registry import nearest
 
 REPOSITORY_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # on the Hub

@@ -14,15 +14,8 @@ from performer_string.models.checkpoint import CheckpointError, find_checkpoint,
 from performer_string.models.config import ViTConfig
 from performer_string.models.hub import REPOSITORY_NAME, download, hub, upload
 from performer_string.models.preprocessing import Preprocessing
-from performer_string.models.published import (
-    CARD,
-    check_savable,
-    safetensors,
-    share,
-    take_types,
-    write_config,
-    write_weights,
-)
+from performer_string.models.published import CARD, check_savable, write_config
+from performer_string.models.weights_file import safetensors, share, take_types, write_weights
 from performer_string.position import SeparableEncoding
 from performer_string.utils.files import write_aside
 

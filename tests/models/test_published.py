@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations
 
 from performer_string import ENCODINGS, FEATURE_MAPS, ModelDetails, Preprocessing, ViT, fold
 from performer_string.layers.values import VALUE_MAPS
-from performer_string.models.published import round_weights
+from performer_string.models.weights_file import round_weights
 from tests.helpers.cases import case
 from tests.helpers.small_vit import vit
 

@@ -9,7 +9,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from eval.cli import main
-from eval.plotting.accuracy import AccuracyScale, accuracy_figure, error_ticks
+from eval.plotting.accuracy import accuracy_figure
+from eval.plotting.accuracy_scale import AccuracyScale, error_ticks
 from eval.plotting.options import for_display
 from eval.plotting.redraw import read_results
 from eval.plotting.style import line_styles, panels, paper_style, width_in_inches
