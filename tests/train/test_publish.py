@@ -46,21 +46,8 @@ def refusal(arguments, capsys) -> str:
 
 def test_a_published_model_is_evaluated_as_its_run(run, tmp_path, monkeypatch, capsys):
     folder = tmp_path / "models" / "ants"
-    main(
-        [
-            str(run),
-            str(folder),
-            "--resolutions",
-            "60",
-            "84",
-            "--images",
-            "16",
-            "--dataset",
-            "arrows",
-            "--licence",
-            "mit",
-        ]
-    )
+    options = "--resolutions 60 84 --images 16 --dataset arrows --licence mit"
+    main([str(run), str(folder), *options.split()])
     assert "60 px: " in capsys.readouterr().out
     model, of_run = ViT.from_pretrained(folder), ViT.from_checkpoint(run)
     images = torch.rand(2, 1, 60, 60)
