@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import fcntl
 import json
 import os
@@ -24,8 +23,9 @@ from tqdm import tqdm
 from performer_string.utils.files import read_json, write_aside
 from train.config import check_fields, current_arguments, current_recipe, find_conflict, options_of, read_yaml
 from train.recorded import PLACE
-from train.run_folder import LOCK, LOCK_VARIABLE, METRICS, SUMMARY, latest_checkpoint
+from train.run_folder import LOCK, LOCK_VARIABLE, METRICS, latest_checkpoint
 from train.sweep_file import Run, Sweep
+from train.sweep_summary import write_summary
 
 SETTINGS, LOG = "sweep.json", "log.txt"
 
@@ -234,12 +234,7 @@ class SweepRunner:
             arguments = read_json(path)["arguments"] if path.is_file() else []
             labels = {"run": run.name, "model": run.model, **{axis: run.label(axis) for axis in self.sweep.axes}}
             rows.append({**labels, "arguments": shlex.join(arguments), "seed": run.seed, **self.metrics(run)})
-        if rows:
-            columns = list(dict.fromkeys(key for row in rows for key in row))
-            with write_aside(self.out / SUMMARY) as partial, partial.open("w", encoding="utf-8", newline="") as file:
-                writer = csv.DictWriter(file, columns)
-                writer.writeheader()
-                writer.writerows(rows)
+        write_summary(self.out, rows)
 
 
 def progress(folder: Path) -> str:
