@@ -71,17 +71,38 @@ def read_yaml(path: Path) -> dict[str, Any]:
     """Return the fields in a YAML file.
 
     Raises:
-        FileNotFoundError, ValueError: there is no such file, or it holds something else.
+        FileNotFoundError, ValueError: there is no such file, it holds something else, or a key twice.
     """
     if not path.is_file():
         raise FileNotFoundError(f"there is no file {path}.")
+    text = read_text(path)
     try:
-        content = yaml.safe_load(read_text(path))
+        content = yaml.safe_load(text)
+        repeated = find_repeated(yaml.compose(text, Loader=yaml.SafeLoader))
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not YAML: {error}") from error
+    if repeated is not None:
+        raise ValueError(
+            f"{path}, line {repeated.start_mark.line + 1}: {repeated.value} stands twice in one group, and only the "
+            f"second one would count. Remove one of them."
+        )
     if not isinstance(content, dict):
         raise ValueError(f"{path} has to hold fields with their values, not {type(content).__name__}.")
     return content
+
+
+def find_repeated(node: yaml.Node | None) -> yaml.ScalarNode | None:
+    """Return a key that a mapping of a YAML document has a second time, which YAML's readers take silently, or None."""
+    parts = node.value if isinstance(node, yaml.SequenceNode) else []
+    if isinstance(node, yaml.MappingNode):
+        known = set[str]()
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in known:
+                    return key
+                known.add(key.value)
+            parts = [*parts, value]
+    return next((found for part in parts if (found := find_repeated(part)) is not None), None)
 
 
 def options_of(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -28,6 +28,16 @@ def test_wrong_value_is_one_line(config, arguments, message, capsys):
     assert "\n" not in output
 
 
+def test_a_key_that_stands_twice(config, tmp_path, capsys):
+    """The readers of YAML take the second one without a word."""
+    path = tmp_path / "twice.yaml"
+    path.write_text(config.read_text() + "ema: 0.5\n")
+    output = fails(["fit", "--config", str(path)], capsys).strip()
+    last = len(path.read_text().splitlines())
+    assert f"line {last}: ema stands twice in one group" in output
+    assert "\n" not in output
+
+
 def test_missing_package_of_a_logger_is_one_line():
     message = """Does not validate against any of the Union subtypes
 Errors:

@@ -7,6 +7,7 @@ on, and labels mean the same classes.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -21,6 +22,8 @@ from performer_string.images.normalisation import BACKGROUND
 from train.data.class_folders import split_folder
 from train.data.images import share_of_each_class, shuffled
 from train.data.sources import SOURCES, open_source
+
+log = logging.getLogger(__name__)
 
 
 def class_names(dataset: Any) -> list[str]:
@@ -112,7 +115,21 @@ class ImageSplits:
         """Indices of the training images to train on, in one fixed random order, and of those that are held out."""
         order = shuffled(len(self.train))
         count = max(1, round(len(order) * self.val_fraction)) if self.val_fraction else 0
+        self._warn_of_lost_classes(order[count:])
         return order[count:], order[:count]
+
+    def _warn_of_lost_classes(self, indices: Tensor) -> None:
+        """Warn of classes none of whose images are trained on."""
+        labels, names = self.train_labels(), class_names(self.train)
+        if labels is None or not names:
+            return
+        left = set(labels[indices].tolist())
+        if lost := [name for label, name in enumerate(names) if label not in left]:
+            named = f"{', '.join(lost[:8])}{', ...' if len(lost) > 8 else ''}"
+            log.warning(
+                f"all images of {named} are held out for validation, so that no model can learn "
+                f"{'it' if len(lost) == 1 else 'them'}: add images, or lower data.val_fraction ({self.val_fraction})."
+            )
 
     def train_labels(self) -> Tensor | None:
         """Return the labels of the training images and those held out of them; None where they are not listed."""
