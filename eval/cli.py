@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from collections.abc import Callable, Sequence
@@ -134,6 +135,8 @@ def optional(evaluation: Evaluation, name: str, default: Any) -> Callable[..., A
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; an error that a user can mend is one message and exit status 2."""
+    if "matplotlib" not in sys.modules:
+        os.environ["MPLBACKEND"] = "agg"  # nothing is shown: a backend that is not there need not be
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     options = parse_arguments(arguments)
     try:

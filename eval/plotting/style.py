@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
+from matplotlib import font_manager
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import PlaceHolderLayoutEngine
 
@@ -37,6 +38,18 @@ DATELESS: dict[str, dict[str, Any]] = {  # metadata of files without a date, by 
     "pdf": {"CreationDate": None},
     "svg": {"Date": None},
 }
+FALLBACK_FONTS = (  # for Chinese, Japanese and Korean: those of Linux, macOS and Windows
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Noto Sans CJK KR",
+    "WenQuanYi Zen Hei",
+    "PingFang SC",
+    "Hiragino Sans",
+    "Apple SD Gothic Neo",
+    "Microsoft YaHei",
+    "Yu Gothic",
+    "Malgun Gothic",
+)
 WIDTHS = {"one-column": 3.25, "two-column": 6.75}  # inches, as in most templates of conferences
 _WIDTH: ContextVar[float | None] = ContextVar("width", default=None)
 
@@ -54,6 +67,12 @@ def width_in_inches(text: str) -> float:
     return width
 
 
+def fallback_fonts() -> list[str]:
+    """Return the fonts of this machine for letters that the default font lacks, as names of classes may have them."""
+    installed = set(font_manager.get_font_names())
+    return [name for name in FALLBACK_FONTS if name in installed]
+
+
 @contextmanager
 def paper_style(width: float | None = None) -> Iterator[None]:
     """Draw and save figures in the project's style.
@@ -63,7 +82,7 @@ def paper_style(width: float | None = None) -> Iterator[None]:
     """
     token = _WIDTH.set(width)
     try:
-        with matplotlib.rc_context(fname=STYLE):
+        with matplotlib.rc_context({"font.family": ["sans-serif", *fallback_fonts()]}, fname=STYLE):
             yield
     finally:
         _WIDTH.reset(token)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -24,6 +25,13 @@ def test_every_evaluation_has_its_functions():
         assert "Columns:" in evaluation.__doc__, name
         for function in ("add_arguments", "evaluate", "summary", "plot"):
             assert callable(getattr(evaluation, function)), name
+
+
+def test_a_backend_of_figures_that_is_not_there():
+    """Figures are written and not shown, so that no backend is needed."""
+    command = [sys.executable, "-m", "eval", "resolution", "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "MPLBACKEND": "unknown"})
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_reports_need_no_torch():

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from performer_string import batch_images, build_value_map, grid_positions
+from performer_string.layers.values.lepe import interpolation_matrix
 from performer_string.ops import reference
 from performer_string.ops.layout import TokenLayout
 from tests.helpers.cases import case
@@ -134,3 +135,10 @@ def test_bad_options_and_positions():
     for positions in (torch.rand(12, 2).double(), grids):
         with pytest.raises(ValueError, match=r"needs positions \[N, C\] or \[B, N, C\] of row-major grids"):
             run(convolution(), v, positions)
+
+
+def test_another_default_device():
+    """A default of `meta`, under which models are built, does not reach a model that has values."""
+    weights = interpolation_matrix(3, 1.0)
+    with torch.device("meta"):
+        assert torch.equal(interpolation_matrix(3, 1.0), weights)

@@ -117,6 +117,6 @@ def interpolation_matrix(taps: int, step: float) -> Tensor:
     """
     half_width, half = max(step, 1.0), taps // 2
     reach = math.ceil((half + half_width) / step - 1e-6) - 1  # h is zero at a distance of half_width
-    offsets, centres = (torch.arange(-n, n + 1, dtype=torch.float64) for n in (reach, half))
+    offsets, centres = (torch.arange(-n, n + 1, dtype=torch.float64, device="cpu") for n in (reach, half))
     weights = (1 - (offsets[:, None] * step - centres).abs() / half_width).clamp(min=0)
     return weights / weights.sum(dim=0)

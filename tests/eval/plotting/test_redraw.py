@@ -9,6 +9,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from eval.cli import main
+from eval.plotting import style
 from eval.plotting.accuracy import accuracy_figure
 from eval.plotting.accuracy_scale import AccuracyScale, error_ticks
 from eval.plotting.options import for_display
@@ -202,3 +203,9 @@ def test_neighbouring_lines_differ_in_grey_too():
     styles = list(line_styles([str(i) for i in range(20)]).values())
     for one, two in itertools.pairwise(styles):
         assert all(one[key] != two[key] for key in ("color", "marker", "linestyle"))
+
+
+def test_fonts_for_letters_that_the_default_one_lacks(monkeypatch):
+    monkeypatch.setattr(style.font_manager, "get_font_names", lambda: ["DejaVu Sans", "Yu Gothic", "PingFang SC"])
+    with style.paper_style():
+        assert style.matplotlib.rcParams["font.family"] == ["sans-serif", "PingFang SC", "Yu Gothic"]
