@@ -101,7 +101,7 @@ class MapPool(nn.Module):
         heads = (self.num_heads, -1)
         q = self.q(self.query.to(x.dtype)).unflatten(-1, heads)[:, None].expand(x.shape[0], -1, -1, -1)  # [B, H, 1, d]
         k, v = self.kv(x).unflatten(-1, (2, *heads)).permute(2, 0, 3, 1, 4).unbind(0)  # [B, H, N, d] each
-        out = attend_softmax(q, k, v, AttentionContext(layout=TokenLayout(mask=mask)))
+        out = attend_softmax(q, k, v, AttentionContext(None, None, TokenLayout(mask=mask)))
         pooled = self.out(out.flatten(1))  # [B, H, 1, d] -> [B, D]
         return cast(Tensor, pooled + self.mlp(self.norm(pooled)))
 

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from performer_string.ops.layout import EVERY_TOKEN, TokenLayout
-
 if TYPE_CHECKING:
     from performer_string.bias import RelativeBias
+    from performer_string.ops.layout import TokenLayout
     from performer_string.position.rotation import Rotation
 
 
@@ -25,7 +24,7 @@ class AttentionContext:
         key_bias: added to the logits of each key, [B, H, N].
     """
 
-    rotation: Rotation | None = None
-    locality: RelativeBias | None = None
-    layout: TokenLayout = EVERY_TOKEN
+    rotation: Rotation | None
+    locality: RelativeBias | None
+    layout: TokenLayout  # without a default, which torch 2.11 cannot compile
     key_bias: Tensor | None = None

@@ -218,7 +218,7 @@ def _with_locality(
             return safe_divide(*both.split((v.shape[-1], 1), dim=-1)).to(out_dtype)
         weighted = (v * weights).to(v.dtype)
         numerator = locality.attend(phi, rotated_q, rotated_k, weighted, layout).to(v.dtype)
-    denominator = attend_linear(q, k, weights.to(v.dtype), phi, AttentionContext(rotation, layout=layout))
+    denominator = attend_linear(q, k, weights.to(v.dtype), phi, AttentionContext(rotation, None, layout))
     return safe_divide(numerator, denominator).to(out_dtype)
 
 
