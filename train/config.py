@@ -91,18 +91,24 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
-def find_repeated(node: yaml.Node | None) -> yaml.ScalarNode | None:
+def find_repeated(document: yaml.Node | None) -> yaml.ScalarNode | None:
     """Return a key that a mapping of a YAML document has a second time, which YAML's readers take silently, or None."""
-    parts = node.value if isinstance(node, yaml.SequenceNode) else []
-    if isinstance(node, yaml.MappingNode):
-        known = set[str]()
-        for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode):
+    waiting, seen = [document], set[int]()
+    while waiting:
+        node = waiting.pop()
+        if id(node) in seen:
+            continue  # aliases lead to a node again, and may lead in a circle
+        seen.add(id(node))
+        if isinstance(node, yaml.SequenceNode):
+            waiting += node.value
+        elif isinstance(node, yaml.MappingNode):
+            waiting += [value for _, value in node.value]
+            known = set[str]()
+            for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
                 if key.value in known:
                     return key
                 known.add(key.value)
-            parts = [*parts, value]
-    return next((found for part in parts if (found := find_repeated(part)) is not None), None)
+    return None
 
 
 def options_of(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
