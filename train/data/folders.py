@@ -67,14 +67,12 @@ def files_in(folder: str) -> dict[str, str]:
         for entry in sorted(os.scandir(path), key=lambda entry: entry.name):
             if is_hidden(entry.name):
                 continue
-            if os.path.isdir(entry.path):
-                (folder_links if entry.is_symlink() else folders).append(entry.path)
-            elif not os.path.isfile(entry.path) and os.path.exists(entry.path):
-                continue  # a pipe, a socket or a device, whose reading might never end
-            elif entry.is_symlink():
-                file_links.append(entry.path)
-            else:
+            if entry.is_file(follow_symlinks=False):  # most are, and the listing says so without a call for each
                 files[os.path.join(real, entry.name)] = entry.path
+            elif os.path.isdir(entry.path):
+                (folder_links if entry.is_symlink() else folders).append(entry.path)
+            elif entry.is_symlink() and (os.path.isfile(entry.path) or not os.path.exists(entry.path)):
+                file_links.append(entry.path)  # and not a pipe, a socket or a device, whose reading might never end
     for path in file_links:
         files.setdefault(os.path.realpath(path), path)
     return dict(sorted(files.items(), key=lambda pair: os.path.split(pair[1])))

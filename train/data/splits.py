@@ -123,7 +123,7 @@ class ImageSplits:
         labels, names = self.train_labels(), class_names(self.train)
         if labels is None or not names:
             return
-        left = set(labels[indices].tolist())
+        left = set(labels[indices].unique().tolist())
         if lost := [name for label, name in enumerate(names) if label not in left]:
             named = f"{', '.join(lost[:8])}{', ...' if len(lost) > 8 else ''}"
             log.warning(
