@@ -129,19 +129,18 @@ def publish(options: argparse.Namespace) -> Path:
     steps = "best in validation" if path.name == BEST else "last"
     environment = [f"step {content.get('global_step')}, the {steps}", *environment]
     config = content["ImageData"]["config"]
+    vit = ViT.from_checkpoint(path).to(DTYPES[options.dtype])
+    validated = validation_metrics(run, path, content)
     details = ModelDetails(
         name=options.name or re.sub(r"[^\w.-]", "-", options.folder.absolute().name),
         dataset=options.dataset or f"source `{config['source']}`",
         licence=options.licence,
         command=command,
         environment=environment,
-        metrics=validation_metrics(run, path, content),
+        metrics=[{**row, "tokens": math.prod(vit.grid(*Size.of(row["resolution"])))} for row in validated],
         limits=[not_finished, *options.limits] if not_finished else options.limits,
         training=training_of(content),
     )
-    vit = ViT.from_checkpoint(path).to(DTYPES[options.dtype])
-    counted = [{**row, "tokens": math.prod(vit.grid(*Size.of(row["resolution"])))} for row in details.metrics]
-    details = replace(details, metrics=counted)
     if options.round:
         round_weights(vit)
         environment.append("weights rounded to bfloat16 after validation, and computed in float32")
