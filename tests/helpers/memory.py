@@ -21,11 +21,11 @@ class MemoryCurve:
     """Memory over the calls of `sample`: resident bytes of this process and its largest worker, and Python's blocks.
 
     Args:
-        calls: how many are expected, of which some hundred are measured: collecting garbage at each would take hours.
+        calls: how many are expected, of which some thirty are measured: collecting garbage takes longer than a call.
     """
 
     def __init__(self, calls: int):
-        self.every, self.calls = max(1, calls // 100), 0
+        self.every, self.calls = max(1, calls // 30), 0
         self.resident, self.blocks = list[int](), list[int]()
         self.process = psutil.Process()
 
