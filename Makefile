@@ -53,11 +53,16 @@ figures: .venv/installed
 
 LENGTH = $(BIN)/python -m eval length --device cuda --dtype bfloat16 --longest 20
 
+BATCH = --batch-size 8 --heads 16 --methods linear softmax performer-pytorch
+TIMES = experiments/speed/gpu
+
 gpu: .venv/installed
 	$(BIN)/python -m pytest tests/ops/test_triton.py
-	$(LENGTH) --tokens 256 1024 2048 4096 16384 65536 --out experiments/speed/gpu
-	$(LENGTH) --tokens 1024 2048 4096 16384 65536 --backward --out experiments/speed/gpu-backward
-	$(LENGTH) --tokens 256 1024 2048 4096 16384 65536 --graphs --methods linear softmax performer-pytorch --out experiments/speed/gpu-graphs
+	$(LENGTH) --tokens 256 1024 2048 4096 16384 65536 --out $(TIMES)/forward
+	$(LENGTH) --tokens 1024 2048 4096 16384 65536 --backward --out $(TIMES)/backward
+	$(LENGTH) --tokens 256 1024 2048 4096 16384 65536 --graphs --methods linear softmax performer-pytorch --out $(TIMES)/graphs
+	$(LENGTH) --tokens 1024 2048 4096 16384 $(BATCH) --out $(TIMES)/batch
+	$(LENGTH) --tokens 1024 2048 4096 16384 $(BATCH) --backward --out $(TIMES)/batch-backward
 
 .venv/installed: requirements.lock setup.cfg pyproject.toml
 	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 10), "Python 3.10 or newer is needed, this is " + sys.version'
