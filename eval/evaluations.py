@@ -7,11 +7,12 @@ An evaluation is a module with a line in `EVALUATIONS` and four functions:
 - `summary(rows)` returns the rows of the table on the terminal;
 - `plot(rows)` returns a matplotlib figure.
 
-It may have three more:
+It may have four more:
 
 - `notes(rows)` returns lines of text beneath the table;
 - `files(rows, options, csv)` writes further files beside the CSV file, NAME.json or in the folder NAME, and returns
   their paths;
+- `read_files(rows, csv)`, in the report, reads those of them that the figure needs, before `eval plot` draws it;
 - `status(rows)` returns the exit status.
 
 `summary`, `plot` and `notes` stand in a module of their own, MODULE_report, which imports no torch: `eval plot` draws

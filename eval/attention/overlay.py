@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.colors import LogNorm
-from PIL import Image, ImageOps
 
 from eval.accuracy.contact_sheet import shorten
+from eval.attention.picture_files import Picture, picture_of
 from eval.plotting.style import VERMILLION, placed_figure, width_or
 from eval.report import Row, unique
-from performer_string.images.reading import open_image
-from train.data.sizes import Size
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,25 +22,6 @@ CELL, GAP, LEFT, RIGHT, ABOVE = 1.3, 0.08, 0.25, 0.75, 0.8  # inches: height of 
 LETTER = 0.06  # inches
 LEAST = 0.1  # the lowest weight, relative to equal weights, that has a colour of its own
 DARKEST, OPACITY = 0.4, 0.65  # black of the image beneath a map, and the map's opacity
-Picture = np.ndarray[Any, Any]
-_EXAMPLES: dict[tuple[str, Size], Picture] = {}  # pictures of images that are in no file
-
-
-def keep_picture(name: str, size: Size, image: Picture) -> None:
-    """Keep the picture of an image that is in no file, while the program runs: uint8 [C, H, W]."""
-    _EXAMPLES[name, size] = image.mean(0) / 255
-
-
-def picture_of(name: str, size: Size) -> Picture | None:
-    """Return the grey picture of an image at a size; None where there is none any more."""
-    if (name, size) in _EXAMPLES:
-        return _EXAMPLES[name, size]
-    if not Path(name).is_file():
-        return None
-    height, width = size
-    middle = ImageOps.fit(open_image(name), (width, height), Image.Resampling.BILINEAR)  # covers the size
-    picture: Picture = np.asarray(middle).mean(-1) / 255
-    return picture
 
 
 def grouped(rows: Sequence[Row]) -> dict[tuple[Any, Any, Any], dict[Any, list[Row]]]:
@@ -74,7 +52,7 @@ def overlay_figure(rows: Sequence[Row]) -> Figure:
     norm = colour_scale([m for of in relative.values() for m in of.values()])
     grids = [next(iter(of.values())).shape for of in relative.values()]
     firsts = [next(iter(of_layers.values()))[0] for of_layers in groups.values()]
-    pictures = [picture_of(str(first["image"]), size) for first, (_, _, size) in zip(firsts, groups, strict=True)]
+    pictures = [picture_of(first) for first in firsts]
     shown = [*([] if all(picture is None for picture in pictures) else [None]), *layers]  # None: the image
     figure, axes = picture_grid([width / height for height, width in grids], len(shown))
     drawn: Any = None

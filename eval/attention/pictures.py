@@ -6,14 +6,15 @@ layers. Colours are weights relative to equal weights of all tokens, on one scal
 takes a test image of the training's data instead of an IMAGE.
 
 Columns: `model`, `resolution` (pixels), `kind` (query, class or rollout), `layer` and `head` (from 0; `mean` over all
-heads), `row`, `column` (of the patch), `weight`, `image`, `query` (row and column of the patch that attends), `answer`.
+heads), `row`, `column` (of the patch), `weight`, `image`, `query` (row and column of the patch that attends), `answer`,
+`picture` (the file of the image in the folder `attention`, in grey).
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, number_of_images
 from eval.attention.maps import attention_map, has_class_token, layers_of, token_of_patch
-from eval.attention.overlay import keep_picture
+from eval.attention.picture_files import keep_picture, picture_of_file, write_pictures
 from eval.attention.pictures_report import plot as plot
 from eval.attention.pictures_report import summary as summary
 from eval.checkpoints import MODEL, names_of
@@ -112,12 +113,13 @@ def load(options: argparse.Namespace) -> dict[str, tuple[ViT, Path]]:
     return {name: (load_model(path), path) for name, path in zip(names, options.checkpoint, strict=True)}
 
 
-def read_image(vit: ViT, path: Path, options: argparse.Namespace, size: Size) -> tuple[Tensor, str]:
-    """Return an image as a model takes it, [C, H, W], and its name; the image is a file or an example."""
+def read_image(vit: ViT, path: Path, options: argparse.Namespace, size: Size) -> tuple[Tensor, str, str]:
+    """Return an image as a model takes it, [C, H, W], its name and that of its picture; a file or an example."""
     preprocessing = preprocessing_of(vit, path)
     if options.example is None:
         file = str(options.image[0])
-        return preprocessing.transform(size)(open_image(file, preprocessing.background)), file
+        picture = keep_picture(picture_of_file(file, size), size)
+        return preprocessing.transform(size)(open_image(file, preprocessing.background)), file, picture
     from train.checkpoint import load_trained
 
     data = load_trained(path).data
@@ -128,8 +130,7 @@ def read_image(vit: ViT, path: Path, options: argparse.Namespace, size: Size) ->
         raise ValueError(f"--example {options.example}: there are {len(held_out)} test images, counted from 0.")
     image, label = held_out[options.example]
     name = f"test image {options.example}: {class_names(vit)[label]}"
-    keep_picture(name, size, image.numpy())
-    return preprocessing.normalise(image), name
+    return preprocessing.normalise(image), name, keep_picture(image.permute(1, 2, 0).numpy(), size)
 
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
@@ -139,7 +140,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     jobs = [(name, size) for name in loaded for size in options.resolutions]
     for name, size in tqdm(jobs, desc="maps", leave=False, disable=None):
         vit, path = loaded[name]
-        image, image_name = read_image(vit, path, options, size)
+        image, image_name, picture = read_image(vit, path, options, size)
         vit.to(device)
         with torch.inference_mode():
             answer = vit(image[None].to(device)).float().softmax(-1)[0]
@@ -150,6 +151,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             "image": image_name,
             "query": f"{query[0]},{query[1]}",
             "answer": f"{class_names(vit)[int(answer.argmax())]} {100 * float(answer.max()):.0f} %",
+            "picture": picture,
         }
         for kind in options.kind:
             maps = attention_map(vit, layers, grid, kind, options.query, options.head).cpu().numpy()
@@ -158,5 +160,10 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                     yield {
                         **{"model": name, "resolution": size, "kind": kind, "layer": layer, "head": common["head"]},
                         **{"row": y, "column": x, "weight": float(f"{weight:.5g}")},
-                        **{key: common[key] for key in ("image", "query", "answer")},
+                        **{key: common[key] for key in ("image", "query", "answer", "picture")},
                     }
+
+
+def files(rows: Sequence[Row], options: argparse.Namespace, csv: Path) -> list[Path]:
+    """Write the pictures beneath the maps to the folder `attention`, for the figure to be drawn again."""
+    return write_pictures(rows, csv.with_suffix(""))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
 
 from eval.attention.overlay import as_map, grouped, overlay_figure
+from eval.attention.picture_files import read_pictures
 from eval.report import Row
 
 
@@ -35,3 +37,8 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw the image, and beneath it the attention of each layer over it; a column for each model and resolution."""
     return overlay_figure(rows)
+
+
+def read_files(rows: Sequence[Row], csv: Path) -> None:
+    """Read the pictures beneath the maps, which `eval attention` has written beside its CSV file."""
+    read_pictures(rows, csv.with_suffix(""))

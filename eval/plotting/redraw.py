@@ -27,7 +27,7 @@ SIZES = ("resolution", "trained at")
 TEXTS = {
     *("model", "reference", "run", "method", "attention", "encoding", "map", "name", "part", "level", "quantity"),
     *("losses", "validations"),
-    *("class", "taken for", "other", "image", "kind", "query", "answer"),
+    *("class", "taken for", "other", "image", "kind", "query", "answer", "picture"),
 }
 COMMAND = re.compile(r"^# command: python -m eval (\S+).*", re.MULTILINE)
 TABLE = re.compile(r"^# command: python -m eval table (\S+)", re.MULTILINE)  # of a paper, by `eval table`
@@ -146,6 +146,8 @@ def redraw(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> tup
             f"{', '.join(evaluations)}."
         )
     evaluation = evaluations[name].load_report()
+    if read_files := getattr(evaluation, "read_files", None):
+        read_files(rows, path)
     try:
         shown = for_display(rows, named_columns(evaluation), options)
         return draw(evaluation, shown, options), evaluation.summary(shown)

@@ -9,8 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
+from eval.attention import picture_files
 from eval.attention.maps import attention_map, layers_of
-from eval.attention.overlay import _EXAMPLES, as_map, grouped, overlay_figure, picture_of
+from eval.attention.overlay import as_map, grouped, overlay_figure
 from eval.cli import main
 from eval.plotting.redraw import read_results
 from performer_string import ViT
@@ -98,12 +99,35 @@ def test_an_example_of_the_arrow_task(tmp_path):
     assert {row["image"] for row in rows} == {f"test image 2: {vit.classes[label]}"}
     maps = attention_map(vit, layers_of(vit, vit.transform(84)(pixels)), (7, 7), "class", (0, 0), head=1)
     assert [float(row["weight"]) for row in rows[: 7 * 7]] == pytest.approx(maps[2].flatten().tolist(), rel=1e-4)
-    picture = picture_of(rows[0]["image"], Size.of(84))
-    assert np.array_equal(picture, pixels[0].numpy() / np.float32(255))
-    _EXAMPLES.clear()  # as in another process
-    assert picture_of(rows[0]["image"], Size.of(84)) is None
-    main(["plot", str(tmp_path / "run" / "results" / "attention.csv"), "--out", str(tmp_path)])
-    assert (tmp_path / "attention.png").stat().st_size > 5000
+    (file,) = (tmp_path / "run" / "results" / "attention").iterdir()
+    assert {row["picture"] for row in rows} == {file.name}
+    assert np.array_equal(np.asarray(Image.open(file)), pixels[0].numpy())
+
+
+@pytest.mark.parametrize("source", ["an example", "an image"])
+def test_the_figure_is_the_same_when_drawn_again(tmp_path, photograph, monkeypatch, source):
+    """In another process, after the image is gone."""
+    run, out, again = save(tmp_path / "run"), tmp_path / "out", tmp_path / "again"
+    image = ["--example", "1"] if source == "an example" else [str(photograph)]
+    formats = ["--format", "png", "pdf", "svg"]
+    main(["attention", str(run), *image, "--resolutions", "60", "84", "--out", str(out), *formats])
+    photograph.unlink()
+    monkeypatch.setattr(picture_files, "_PICTURES", {})
+    main(["plot", str(out / "attention.csv"), "--out", str(again), *formats])
+    for ending in ("png", "pdf", "svg"):
+        name = f"attention.{ending}"
+        assert (again / name).read_bytes() == (out / name).read_bytes()
+    assert len(overlay_figure(read_results(out / "attention.csv")[1]).axes) == 5  # images, maps and the colour bar
+
+
+def test_a_missing_picture_is_named(tmp_path, photograph, monkeypatch, capsys):
+    main(["attention", str(save(tmp_path / "run")), str(photograph), "--resolutions", "60", "--out", str(tmp_path)])
+    photograph.unlink()
+    (file,) = (tmp_path / "attention").iterdir()
+    file.unlink()
+    monkeypatch.setattr(picture_files, "_PICTURES", {})
+    main(["plot", str(tmp_path / "attention.csv")])
+    assert f"{file} is missing" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

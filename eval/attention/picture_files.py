@@ -1,0 +1,81 @@
+"""The grey picture beneath maps of attention, kept as a PNG so that a figure can be drawn again from its CSV file.
+
+The pictures of NAME.csv are in the folder NAME beside it. A file's name has a digest of the picture, so that models
+with different images have different files.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageOps
+
+from eval.report import Row
+from performer_string.images.reading import open_image
+from performer_string.utils.files import write_aside
+from train.data.sizes import Size
+
+Picture = np.ndarray[Any, Any]
+_PICTURES: dict[str, Picture] = {}  # uint8 [H, W], by the names of their files
+
+
+def keep_picture(image: Picture, size: Size) -> str:
+    """Keep the picture of an image while the program runs.
+
+    Args:
+        image: [H, W, C] in [0, 255].
+        size: in pixels.
+
+    Returns:
+        The name of its file.
+    """
+    picture = np.rint(image.mean(-1)).astype(np.uint8)
+    name = f"image-{size}-{hashlib.sha256(picture.tobytes()).hexdigest()[:8]}.png"
+    _PICTURES[name] = picture
+    return name
+
+
+def picture_of_file(path: str, size: Size) -> Picture:
+    """Return the middle of an image file that covers a size, [H, W, C]."""
+    height, width = size
+    return np.asarray(ImageOps.fit(open_image(path), (width, height), Image.Resampling.BILINEAR))
+
+
+def write_pictures(rows: Sequence[Row], folder: Path) -> list[Path]:
+    """Write the pictures of these rows, and return their files."""
+    paths = [folder / name for name in names_of_pictures(rows)]
+    for path in paths:
+        with write_aside(path) as partial:
+            Image.fromarray(_PICTURES[path.name]).save(partial)
+    return paths
+
+
+def read_pictures(rows: Sequence[Row], folder: Path) -> None:
+    """Keep the pictures of these rows from their files; those that are missing are named."""
+    for name in names_of_pictures(rows):
+        path = folder / name
+        if path.is_file():
+            _PICTURES[name] = np.asarray(Image.open(path).convert("L"))
+        elif name not in _PICTURES:
+            sys.stderr.write(f"{path} is missing: without it the figure may lack its image.\n")
+
+
+def names_of_pictures(rows: Iterable[Row]) -> list[str]:
+    """Return the names of the files, each once; none for rows of older results."""
+    return list(dict.fromkeys(row["picture"] for row in rows if row.get("picture")))
+
+
+def picture_of(row: Row) -> Picture | None:
+    """Return the grey picture beneath the map of a row, [H, W] in [0, 1]; None where there is none any more."""
+    name, file, size = row.get("picture", ""), str(row["image"]), row["resolution"]
+    if name not in _PICTURES:
+        if not Path(file).is_file():
+            return None
+        name = keep_picture(picture_of_file(file, size), size)
+    picture: Picture = _PICTURES[name] / 255
+    return picture
