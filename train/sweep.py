@@ -23,7 +23,8 @@ from train.data.sizes import Size
 from train.run_folder import CHECKPOINTS, CONFIG, HISTORY, LAST, SUMMARY
 
 if TYPE_CHECKING:
-    from train.sweep_runs import SweepRunner  # which imports torch
+    from train.sweep_file import Run  # which imports torch
+    from train.sweep_runs import SweepRunner
 
 
 def accuracy_table(runner: SweepRunner) -> str:
@@ -63,6 +64,22 @@ def evaluation_commands(runner: SweepRunner) -> list[str]:
         names = ("resolution", "locality") if task in local else ("resolution",)
         commands += [f"python -m eval {name} {options}" for name in names]
     return commands
+
+
+def list_line(runner: SweepRunner, run: Run) -> str:
+    """Return the line of a run in a list: its state, settings that are not those of now, and its command."""
+    from train.sweep_settings import other_settings
+
+    state = runner.state(run)
+    try:
+        changed = {} if state == "new" else other_settings(runner.folder(run), runner.settings(run))
+        texts = [f"{key} {shlex.join(changed[key]) or 'none'}" if key == "arguments" else key for key in changed]
+        others = f", with other settings ({', '.join(texts)})" if changed else ""
+    except ValueError as error:  # a damaged file is no reason to list nothing
+        changed, others = {}, f", with unknown settings ({error})"
+    if changed and state == "finished":  # the command of now is not that of its training
+        return f"{run.name}: {state}{others}"
+    return f"{run.name}: {state}{others}; python {shlex.join(runner.command(run))}"
 
 
 def default_threads(jobs: int) -> int:
@@ -119,17 +136,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     threads = default_threads(options.jobs) if options.threads is None else options.threads
     out = options.out or default_folder(options.sweep)
     with one_message():
-        check_folder(out, options.sweep)
+        if not options.list:
+            check_folder(out, options.sweep)
         read_yaml(options.sweep)  # known to be there before torch is imported
         from train.sweep_file import read_sweep, select_runs
         from train.sweep_runs import SweepRunner
 
         sweep = read_sweep(options.sweep)
         runs = select_runs(sweep, options.only)
-        runner = SweepRunner(sweep, runs, out, options.jobs, threads, of_fit)
+        runner = SweepRunner(sweep, runs, out, options.jobs, threads, of_fit, options.list)
         if options.list:
-            for run in runs:
-                print(f"{run.name}: {runner.state(run)}; python {shlex.join(runner.command(run))}")
+            print(*(list_line(runner, run) for run in runs), sep="\n")
             return
         runner.train()
     count = len(runner.finished())

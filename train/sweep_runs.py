@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import re
 import shlex
@@ -20,14 +19,14 @@ from typing import IO, Any
 import torch
 from tqdm import tqdm
 
-from performer_string.utils.files import read_json, write_aside
-from train.config import check_fields, current_arguments, current_recipe, find_conflict, options_of, read_yaml
-from train.recorded import PLACE
+from performer_string.utils.files import read_json
+from train.config import check_fields, current_arguments, find_conflict, options_of, read_yaml
 from train.run_folder import LOCK, LOCK_VARIABLE, METRICS, latest_checkpoint
 from train.sweep_file import Run, Sweep
+from train.sweep_settings import SETTINGS, check_settings, current_settings, write_settings
 from train.sweep_summary import write_summary
 
-SETTINGS, LOG = "sweep.json", "log.txt"
+LOG = "log.txt"
 
 
 @dataclass
@@ -41,14 +40,6 @@ class Job:
     started: float = field(default_factory=time.monotonic)
 
 
-def current_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run under the names of today, as JSON keeps them, without the place of the images."""
-    current = {name: current_recipe(settings.get(name)) for name in ("recipe", "overrides")}
-    current["overrides"] = {name: value for name, value in (current["overrides"] or {}).items() if name != PLACE}
-    current |= {"arguments": current_arguments(settings.get("arguments") or []), "seed": settings.get("seed")}
-    return dict(json.loads(json.dumps(current)))
-
-
 class SweepRunner:
     """Runs of a sweep in a folder, at most `jobs` of them in training.
 
@@ -59,12 +50,22 @@ class SweepRunner:
         jobs: trainings at a time.
         threads: of each.
         extra: arguments of `python -m train fit` for all.
+        listing: whether nothing is to be trained, so that runs that were begun with other settings are no error.
 
     Raises:
         ValueError: arguments that do not fit each other, or a run that was begun with other settings.
     """
 
-    def __init__(self, sweep: Sweep, runs: Sequence[Run], out: Path, jobs: int, threads: int, extra: Sequence[str]):
+    def __init__(
+        self,
+        sweep: Sweep,
+        runs: Sequence[Run],
+        out: Path,
+        jobs: int,
+        threads: int,
+        extra: Sequence[str],
+        listing: bool = False,
+    ):
         if jobs < 1 or threads < 1:
             raise ValueError(f"--jobs and --threads have to be positive, not {jobs} and {threads}.")
         if not runs:
@@ -80,7 +81,8 @@ class SweepRunner:
                     f"--{conflict} after -- would undo what the model {run.model} is named for. Leave it out, or train "
                     f"others by --only model=..."
                 )
-            self.check_settings(run)
+            if not listing and self.state(run) != "new":
+                check_settings(self.folder(run), self.settings(run))
 
     def folder(self, run: Run) -> Path:
         """Return the folder of a run."""
@@ -105,19 +107,6 @@ class SweepRunner:
         settings = {"recipe": self.recipe, "overrides": dict(run.overrides), "arguments": self.extra, "seed": run.seed}
         return current_settings(settings)
 
-    def check_settings(self, run: Run) -> None:
-        """Raise a ValueError where the folder holds a run with other settings, whose result would pass for this one."""
-        path = self.folder(run) / SETTINGS
-        if self.state(run) == "new" or not path.is_file():
-            return
-        before, now = current_settings(read_json(path)), self.settings(run)
-        changed = [key for key in now if before[key] != now[key]]
-        if changed:
-            raise ValueError(
-                f"{path.parent} was begun with other settings ({', '.join(changed)}; see {path}). Give those again, or "
-                f"another --out."
-            )
-
     def command(self, run: Run) -> list[str]:
         """Return the arguments of Python that start or resume a run."""
         folder = str(self.folder(run))
@@ -141,8 +130,7 @@ class SweepRunner:
             lock.close()
             return None
         command = self.command(run)
-        with write_aside(folder / SETTINGS) as partial:
-            partial.write_text(json.dumps(self.settings(run), indent=1) + "\n", encoding="utf-8")
+        write_settings(folder, self.settings(run))
         slot = min(set(range(self.jobs)) - {job.slot for job in self.active})
         environment = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(self.threads))}
         environment |= {LOCK_VARIABLE: str((folder / LOCK).resolve()), **self.device(slot, command)}

@@ -17,6 +17,7 @@ from train.config import current_arguments, current_recipe
 from train.module import ImageClassifier
 from train.sweep_file import read_sweep
 from train.sweep_runs import SweepRunner
+from train.sweep_settings import check_settings
 
 FORMER_VIT = {"attention": "softmax", "tied_start": True, "log_scale": True, "feature_map": "relu"}
 FORMER_OPTIM = {"position_frame": 1.5, "position_frame_min": 1.2}
@@ -151,7 +152,8 @@ def test_sweep_with_former_names_has_the_runs_of_today(tmp_path):
     overrides = {"model.vit.attention": "softmax", "model.vit.feature_map": "relu", "model.vit.log_scale": True}
     settings = {"recipe": recipe, "overrides": overrides, "seed": 0}
     (folder / "sweep.json").write_text(json.dumps({**settings, "arguments": ["--model.optim.position_frame", "2.0"]}))
-    runner.check_settings(sweeps[0].runs[0])
+    settings_now = runner.settings(sweeps[0].runs[0])
+    check_settings(folder, settings_now)
     (folder / "sweep.json").write_text(json.dumps({**settings, "arguments": []}))
     with pytest.raises(ValueError, match=r"begun with other settings \(arguments;"):
-        runner.check_settings(sweeps[0].runs[0])
+        check_settings(folder, settings_now)

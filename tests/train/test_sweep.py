@@ -13,6 +13,7 @@ from tests.helpers.training import write_sweep
 from train import sweep
 from train.sweep_file import read_sweep
 from train.sweep_runs import SweepRunner
+from train.sweep_settings import write_settings
 
 
 @pytest.mark.parametrize(
@@ -136,3 +137,34 @@ def test_folder_of_a_single_run_is_refused(tmp_path, monkeypatch, capsys):
         sweep.main([str(path)])
     assert f"runs/some is the folder of a single run, and the runs of {path}" in capsys.readouterr().err
     assert [each.name for each in folder.iterdir()] == ["config.yaml"]
+
+
+def test_listing_never_refuses(tmp_path, monkeypatch, capsys):
+    """Also runs that were begun with options after --, and where the folder is that of a single run."""
+    path = write_sweep(tmp_path, seeds=[0], axes=None, models={"one": {}, "two": {}, "three": {}, "four": {}})
+    out = tmp_path / "out"
+    monkeypatch.setattr(SweepRunner, "train", lambda runner: None)
+    options, plan = ["--trainer.max_epochs", "7"], read_sweep(path)
+    runner = SweepRunner(plan, plan.runs, out, 1, 1, options)
+    for run in plan.runs[:3]:
+        (folder := runner.folder(run)).mkdir(parents=True)
+        write_settings(folder, runner.settings(run))
+    (out / "one-seed0" / "metrics.json").write_text("{}")
+    for name in ("two", "three"):
+        (out / f"{name}-seed0" / "checkpoints").mkdir()
+        (out / f"{name}-seed0" / "checkpoints" / "last.ckpt").touch()
+    (out / "three-seed0" / "sweep.json").write_text("{")
+    assert run_sweep(path)[0] == 2
+    assert "was begun with other settings (arguments;" in capsys.readouterr().err
+    assert run_sweep(path, "--list")[0] == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "one-seed0: finished, with other settings (arguments --trainer.max_epochs 7)"
+    other = "two-seed0: begun, with other settings (arguments --trainer.max_epochs 7)"
+    assert lines[1] == f"{other}; python -m train resume {out}/two-seed0"
+    assert lines[2].startswith("three-seed0: begun, with unknown settings (")
+    assert lines[3].startswith("four-seed0: new; python -m train fit")
+    assert run_sweep(path, "--list", "--", *options)[0] == 0
+    assert "other settings" not in capsys.readouterr().out
+    (out / "config.yaml").write_text("{}")
+    assert run_sweep(path, "--list")[0] == 0
+    assert capsys.readouterr().out.splitlines() == lines

@@ -20,7 +20,8 @@ from eval.papers.table_file import PAPERS, all_tables, find_table, table_content
 from tests.helpers.tiny_images import write_all
 from train import cli as train_cli
 from train.data.tasks import TASKS
-from train.sweep_runs import SETTINGS, SweepRunner
+from train.sweep_runs import SweepRunner
+from train.sweep_settings import SETTINGS
 
 TABLES = sorted(path.parent.name for path in PAPERS.glob("*/table.yaml"))
 TINY = {
