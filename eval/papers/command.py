@@ -59,7 +59,7 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
     from eval.papers.plan import make_plan, select_groups
     from eval.papers.run_evaluation import run_evaluation
     from eval.papers.table_file import find_table
-    from eval.papers.write import measure_table, show_table
+    from eval.papers.write import devices_of, measure_table, show_table
 
     device = choose_device(options.device)
     out = (options.out or Path("runs/tables")).expanduser()
@@ -79,7 +79,8 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
         run_evaluation(table, options.budget, groups, out / table.name, options, device)
         return
     records, curves = measure_table(table, groups, options, device)
-    show_table(table, records, curves, out / table.name, options, device, command_of(table, options))
+    command, trained = command_of(table, options), devices_of(groups)
+    show_table(table, records, curves, out / table.name, options, device, command, trained)
 
 
 def train(table: TableFile, groups: Sequence[Group], runs: Path, options: argparse.Namespace) -> None:

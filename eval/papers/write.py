@@ -18,6 +18,7 @@ from eval.report import Row, environment, save_plot, write_csv
 from eval.report import table as as_text
 from eval.tables import latex_table
 from performer_string.utils.files import check_writable, write_aside
+from train.recorded import history
 
 
 def measure_table(
@@ -45,6 +46,18 @@ def training_curves(results: Results) -> list[Row]:
     return rows
 
 
+def devices_of(groups: Sequence[Group]) -> list[str]:
+    """Return what the finished runs were trained on, each once: devices in turn, with their versions.
+
+    A run that was resumed elsewhere has several devices.
+    """
+    lines = []
+    for run in (path for group in groups for path in group.finished().values()):
+        parts = dict.fromkeys(f"{line['device']} ({line['versions']})" for line in history(run))
+        lines.append(", then ".join(parts))
+    return [line for line in dict.fromkeys(lines) if line]
+
+
 def show_table(
     table: TableFile,
     records: Sequence[dict[str, Any]],
@@ -53,14 +66,27 @@ def show_table(
     options: argparse.Namespace,
     device: torch.device,
     command: str,
+    trained: Sequence[str],
 ) -> None:
-    """Print a table and write its files."""
+    """Print a table and write its files.
+
+    Args:
+        table: as read.
+        records: of all cells.
+        curves: of the trainings, for the figure.
+        folder: of the files.
+        options: of the command line.
+        device: on which the table was measured.
+        command: that makes the table, without its budget.
+        trained: devices of the trainings, as `devices_of` returns them.
+    """
     from eval.papers.figure import draw_table
     from eval.plotting.style import paper_style
 
     check_writable("--out", folder)
     budget = table.budget(options.budget)
-    title, below = heading(table, options.budget, budget), notes(table, options.budget, records, command)
+    title = heading(table, options.budget, budget)
+    below = [*notes(table, options.budget, records, command), *(f"Trained on: {line}." for line in trained)]
     parts = blocks(table, records)
     text = "\n\n".join(as_text(part) for part in parts)
     lines = "\n".join(f"- {line}" for line in below)
