@@ -43,11 +43,13 @@ class AttentionBackend(nn.Module):
         homogeneous: all queries and keys times one factor give the same weights, so that a temperature has no effect.
         logit_scale: s of the logits s q.k; None for d^-1/2, or where there are no logits.
         rotates_features: the rotation is applied to the features, and not to queries and keys.
+        lacks: options of `ViTConfig` that the backend does not have.
     """
 
     homogeneous: bool = False
     logit_scale: float | None = None
     rotates_features: bool = False
+    lacks: frozenset[str] = frozenset()
 
     def forward(
         self,
@@ -137,6 +139,7 @@ class RotatedFeaturesBackend(LinearBackend):
     """
 
     rotates_features = True
+    lacks = frozenset({"locality"})
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
         check_capable(ROTATED_FEATURES, locality=context.locality is not None)
@@ -157,6 +160,8 @@ class PerformerPytorchBackend(AttentionBackend):
         seed: of the random features.
         options: `num_features`, and `order` of the arc-cosine map.
     """
+
+    lacks = frozenset({"locality", "key_gate"})
 
     def __init__(self, head_dim: int, num_heads: int, feature_map: str, seed: int, **options: Any):
         super().__init__()
@@ -202,8 +207,6 @@ ATTENTIONS: dict[str, type[AttentionBackend]] = {
     ROTATED_FEATURES: RotatedFeaturesBackend,
     "performer-pytorch": PerformerPytorchBackend,
 }
-# Options that an attention does not have.
-MISSING = {"performer-pytorch": ("locality", "key_gate"), ROTATED_FEATURES: ("locality",)}
 
 
 def check_capable(attention: str, **wanted: bool) -> None:
@@ -214,7 +217,7 @@ def check_capable(attention: str, **wanted: bool) -> None:
         wanted: options, and whether they are asked for.
     """
     for option, is_wanted in wanted.items():
-        if is_wanted and option in MISSING.get(attention, ()):
+        if is_wanted and option in ATTENTIONS[attention].lacks:
             raise ValueError(f'attention "{attention}" has no {option}; use "linear" or "softmax".')
 
 

@@ -62,7 +62,7 @@ class PaTESO2(PaTE):
         # log L_11, L_21 and log L_22 of each plane
         self.root = nn.Parameter(torch.zeros(self.parameter_heads, planes, 3)) if metric else None
         if metric:
-            self.rotation = MetricRotation
+            self.rotation_class = MetricRotation
 
     def basis(self) -> Tensor | None:
         """Return L, lower triangular in each plane, [parameter_heads, d, d]; None without a metric."""

@@ -25,12 +25,12 @@ class SeparableEncoding(Encoding):
     Attributes:
         parameter_heads: number of heads with parameters, over all layers.
         is_folded: whether the projections of queries and keys contain the basis, so that rotations come without it.
-        rotation: class of the rotations.
+        rotation_class: of the rotations that `forward` returns.
     """
 
     share_heads: bool
     is_folded = False
-    rotation = PlaneRotation
+    rotation_class = PlaneRotation
 
     def __init__(self, sizes: Sizes, *, share_heads: bool = False):
         super().__init__(sizes)
@@ -116,4 +116,4 @@ class SeparableEncoding(Encoding):
             (r[..., c, :] * omega[..., c, :] for c in range(1, self.coord_dim)), r[..., 0, :] * omega[..., 0, :]
         )
         cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)  # [..., H, N, P]
-        return self.rotation(cos, sin, self.head_dim, basis)
+        return self.rotation_class(cos, sin, self.head_dim, basis)

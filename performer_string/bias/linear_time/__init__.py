@@ -5,6 +5,7 @@ Read in this order:
     sums.py            the entry: `decayed_sum` over a grid, and `decayed_attention` with prefix tokens and denominator
     plan.py            which heads go through a window, through coarse nodes or by blocks, by predicted cost
     window.py          the exact sum inside a window, over the tiles of tiles.py
+    neighbours.py      the same on a GPU: windows of whole tiles, which neighbour_tiles.py cuts, in few large operations
     bilateral_grid.py  the sum of wide Gaussians through coarse nodes, with the operations of nodes.py
     block_sum.py       the exact sum of an exponential decay of the L1 distance, by the walks of decay_walk.py
     recompute.py       features of a slab of tokens at a time: `StoredFeatures` or `RecomputedFeatures`
