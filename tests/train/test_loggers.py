@@ -7,9 +7,14 @@ import errno
 from types import SimpleNamespace
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.plugins.hparams import metadata
 
+from performer_string import ViTConfig
+from tests.helpers.checkpoints import save
 from tests.helpers.runs import KilledError, fit, kill_in_validation, stop_in
 from tests.helpers.small_vit import SMALL
+from tests.helpers.training import TINY
 from train import cli
 from train.callbacks.records import hyper_parameters
 from train.data.module import ImageData
@@ -122,6 +127,37 @@ def test_hyper_parameters_tell_losses_and_teachers_apart():
     before, after = hyper_parameters(trainer, plain), hyper_parameters(trainer, other)
     new = {"loss.name": "focal", "loss.class_weights": "balanced", "distillation.teacher": "runs/teacher"}
     assert after == {**before, **new}
+
+
+def hparams_of(run) -> dict[str, object]:
+    """Return the hyper-parameters that TensorBoard has of a run."""
+    found = []
+    for path in run.glob("events*"):
+        plugins = EventAccumulator(str(path)).Reload().PluginTagToContent("hparams")
+        if content := plugins.get(metadata.SESSION_START_INFO_TAG):
+            values = metadata.parse_session_start_info_plugin_data(content).hparams
+            found.append({name: getattr(value, value.WhichOneof("kind")) for name, value in values.items()})
+    (values,) = found
+    return values
+
+
+@pytest.mark.slow
+def test_hyper_parameters_of_a_training_with_a_loss_and_a_teacher(config, tmp_path):
+    teacher = save(tmp_path / "teacher", ViTConfig(**{**TINY["model"]["vit"], "attention": "softmax"})).parents[1]
+    changes = ["--model.distillation.teacher", str(teacher), "--model.distillation.temperature", "2"]
+    changes += ["--model.optim.redraw_every", "0"]
+    changes += ["--model.loss.name", "focal", "--model.loss.class_weights", "[1, 2, 1, 1]"]
+    run = tmp_path / "run"
+    fit(config, run, *changes, "--trainer.max_epochs", "1", "--trainer.limit_train_batches", "2")
+    values = hparams_of(run)
+    parts = ("loss.", "distillation.")
+    assert {name: value for name, value in values.items() if name.startswith(parts)} == {
+        "loss.name": "focal",
+        "loss.class_weights": "[1.0, 2.0, 1.0, 1.0]",
+        "distillation.teacher": str(teacher),
+        "distillation.temperature": 2.0,
+    }
+    assert (values["data.batch_size"], values["epochs"], values["steps"]) == (8, 1, 2)
 
 
 def training(path) -> list[dict[str, str]]:

@@ -21,6 +21,7 @@ from eval.accuracy.predict import notes, summary
 from eval.accuracy.predict_report import plot
 from eval.cli import main
 from eval.plotting.options import draw
+from eval.report import Report
 from performer_string import ViT
 from performer_string.models.packing import forward_packed
 from performer_string.models.patches import patchify
@@ -100,6 +101,27 @@ def test_title_above_the_images(images):
     FigureCanvasAgg(titled).draw()
     (title,) = [text for text in titled.texts if text.get_text() == "A title"]
     assert title.get_window_extent().y0 > after.get_window_extent().y1
+
+
+@pytest.mark.parametrize("name", ["predict", "attention"])
+def test_a_title_by_the_command_line(tmp_path, images, name, monkeypatch):
+    """It stands above the pictures and what else is written, within the figure."""
+    figures = []
+    monkeypatch.setattr(Report, "save_plot", lambda report, figure, formats: figures.append(figure) or [])
+    run = save(tmp_path / "run")
+    for title in ([], ["--title", "A title"]):
+        main([name, str(run), str(images / "one.png"), "--out", str(tmp_path), *title])
+    plain, titled = figures
+    assert "A title" not in [text.get_text() for text in plain.texts]
+    renderer = FigureCanvasAgg(titled).get_renderer()
+    titled.draw(renderer)
+    box = titled._suptitle.get_window_extent(renderer)
+    assert titled.get_suptitle() == "A title"
+    assert box.y1 <= titled.bbox.height
+    for axis in titled.axes:
+        assert axis.get_tightbbox(renderer).y1 <= box.y0
+    sizes = [axis.get_position().height * axis.figure.get_figheight() for axis in (plain.axes[0], titled.axes[0])]
+    assert sizes[0] == pytest.approx(sizes[1])
 
 
 @pytest.mark.parametrize(

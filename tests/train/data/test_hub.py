@@ -2,11 +2,19 @@
 
 import io
 import tarfile
+from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from PIL import Image
 
+from eval.cli import main as evaluate
+from eval.models import load_model
+from eval.report import read_csv
+from tests.helpers.training import TINY
+from train import cli
+from train.checkpoint import load_trained
 from train.data.module import ImageData
 from train.data.sources import open_source
 
@@ -76,6 +84,32 @@ def test_name_on_the_hub(tmp_path, monkeypatch):
     assert asked == [("owner/name", False)] * 2 + [("owner/name", True)]
     assert not (tmp_path / "owner").exists()
     assert datasets.config.HF_HUB_OFFLINE is False
+
+
+@pytest.mark.slow
+def test_a_name_on_the_hub_by_the_command_line(tmp_path, monkeypatch):
+    """The classes are those of the data set, and the folder of the run knows its name."""
+    folder = saved(tmp_path, datasets.ClassLabel(names=list(NAMES)), [0, 1, 2, 0, 1, 2])
+    asked = []
+
+    def load_dataset(name):
+        asked.append(name)
+        return datasets.load_from_disk(str(folder))
+
+    monkeypatch.setattr(datasets, "load_dataset", load_dataset)
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.chdir(tmp_path)
+    source = {"source": "hub", "root": "owner/name", "batch_size": 2, "val_fraction": 0.34, "workers": 0}
+    vit = {**TINY["model"]["vit"], "in_channels": 3, "num_classes": 3, "image_size": 12}
+    recipe = {"trainer": {**TINY["trainer"], "max_epochs": 1}, "model": {"vit": vit}, "data": source}
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    cli.main(["fit", "--config", "recipe.yaml", "--run_dir", "run", "--data.download", "true"])
+    assert set(asked) == {"owner/name"}
+    assert load_model(Path("run")).classes == NAMES
+    evaluate(["confusion", "--checkpoint", "run", "--resolutions", "12"])
+    predictions = read_csv(tmp_path / "run/results/confusion/predictions-run-12.csv")[1]
+    assert sorted(row["truth"] for row in predictions) == sorted([*NAMES, *NAMES])
+    assert load_trained(Path("run/checkpoints/last.ckpt")).data.root == "owner/name"
 
 
 def test_no_download_is_offered_for_shards(tmp_path):
