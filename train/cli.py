@@ -49,6 +49,7 @@ UNHELPFUL_WARNINGS = (  # of Lightning, as regular expressions
 )
 UNHELPFUL_LINES = re.compile(
     r"seamless cloud|GPU available: .* used: False|TPU available: False|Loading `train_dataloader` to estimate"
+    r"|that has Tensor Cores"  # `choose_matmul_precision` says it by its option
 )
 
 

@@ -43,7 +43,8 @@ def recipe_fields() -> tuple[set[str], set[str]]:
     groups = {*kinds, "model", "trainer"}
     names = {f"{group}.{field.name}" for group, kind in kinds.items() for field in fields(kind)}
     names |= {f"trainer.{name}" for name in inspect.signature(Trainer).parameters}
-    return groups, (names | {"ema", "init_from", "checkpoint_every", "figures_every", "imports", "compile"}) - groups
+    plain = {"ema", "init_from", "checkpoint_every", "figures_every", "imports", "compile", "matmul_precision"}
+    return groups, (names | plain) - groups
 
 
 def check_fields(names: Iterable[str]) -> None:

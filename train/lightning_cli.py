@@ -34,6 +34,7 @@ from train.data_check import check_images
 from train.dry_run import report
 from train.find_lr import NO_RATE, RANGE, range_test, take_finder
 from train.loggers import keep_tensorboard
+from train.matmul_precision import MATMUL_HELP, MatmulPrecision, choose_matmul_precision
 from train.run_folder import (
     CHECKPOINTS,
     clean_up_at_exit,
@@ -70,6 +71,7 @@ class TrainingCLI(AskedSettingsCLI):
         )
         parser.add_argument("--imports", type=list[str] | str, default=[], help="your modules, imported first")
         parser.add_argument("--compile", type=str, default="", help="a backend of torch.compile, such as inductor")
+        parser.add_argument("--matmul_precision", type=MatmulPrecision, default=None, help=MATMUL_HELP)
         parser.add_argument("--checkpoint_every", type=int, default=500, help="steps between saves of last.ckpt")
         dry = "say what fit would do and how long it takes, after a few steps, and create nothing"
         parser.add_argument("--find_lr", action="store_true", help="suggest a learning rate by a range test, and stop")
@@ -185,6 +187,7 @@ class TrainingCLI(AskedSettingsCLI):
                 check_no_average(self.resumed, content)
         elif config.init_from:
             start_from(config.init_from, self.model)
+        choose_matmul_precision(config.matmul_precision, self.trainer)
         if config.compile:
             self.model.vit.compile(backend=config.compile)
 
