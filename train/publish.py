@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
+import shlex
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -21,9 +22,9 @@ import torch
 
 from performer_string import ModelDetails, ViT
 from performer_string.models.checkpoint import find_checkpoint, is_published
-from performer_string.models.hub import upload
+from performer_string.models.hub import check_repository, upload
 from performer_string.models.published import CARD, CONFIG
-from performer_string.models.weights_file import WEIGHTS, round_weights
+from performer_string.models.weights_file import WEIGHTS, PublishedError, round_weights, safetensors
 from train.checkpoint import CheckpointError, Trained, load_trained, read_checkpoint
 from train.command_line import import_modules, one_message
 from train.data.module import ImageData
@@ -157,16 +158,32 @@ def publish(options: argparse.Namespace) -> Path:
     return vit.save_pretrained(options.folder, details, replace_card=options.overwrite)
 
 
+def check_packages(push: str | None) -> None:
+    """Raise a ValueError where a package is missing, or for a name that the Hub does not take, before measuring."""
+    try:
+        safetensors()
+        if push:
+            check_repository(push)
+    except ImportError as error:
+        raise ValueError(str(error)) from error
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Publish a model; what a user can mend is one message and exit status 2."""
     options = build_parser().parse_args(arguments)
     with one_message():
         import_modules(options.imports)
+        check_packages(options.push)
         folder = publish(options)
         kilobytes = (folder / WEIGHTS).stat().st_size / 1000
         print(f"{folder}: {WEIGHTS} ({kilobytes:,.0f} kB), {CONFIG}, {CARD}")
         if options.push:
-            print(upload(folder, options.push, private=options.private))
+            try:
+                print(upload(folder, options.push, private=options.private))
+            except PublishedError as error:
+                private = ["--private"] if options.private else []
+                later = shlex.join(["hf", "upload", options.push, str(folder), *private])
+                raise PublishedError(f"{error}\n{folder} is complete. Upload it later by: {later}") from error
 
 
 if __name__ == "__main__":

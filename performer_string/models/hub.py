@@ -87,9 +87,39 @@ def upload(
     token: str | bool | None = None,
     message: str = "Upload model",
 ) -> str:
-    """Upload the files of a published model to the Hub, and return their address; arguments as of `push_to_hub`."""
+    """Upload the files of a published model to the Hub, and return their address; arguments as of `push_to_hub`.
+
+    Raises:
+        PublishedError: a name that is not `owner/name`, no network, or no right to write there.
+        ImportError: huggingface_hub is not installed.
+    """
+    check_repository(name)
     api = hub().HfApi(token=token)
-    address = api.create_repo(name, private=private, exist_ok=True)
     files = [WEIGHTS, CONFIG, CARD]
-    api.upload_folder(repo_id=name, folder_path=str(folder), allow_patterns=files, commit_message=message)
+    try:
+        address = api.create_repo(name, private=private, exist_ok=True)
+        api.upload_folder(repo_id=name, folder_path=str(folder), allow_patterns=files, commit_message=message)
+    except Exception as error:  # of the Hub, of the network, of the file system
+        raise PublishedError(f"the model was not uploaded to {name}: {refusal(error)}") from error
     return str(address)
+
+
+def check_repository(name: str) -> None:
+    """Raise a PublishedError for a name that is not `owner/name`, and an ImportError without huggingface_hub."""
+    hub()
+    if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
+        raise PublishedError(f"a model on the Hub is named OWNER/NAME, of letters, digits and . - _, not {name!r}.")
+
+
+def refusal(error: Exception) -> str:
+    """Return why a model could not be uploaded, and what to do."""
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status in (401, 403) or isinstance(error, hub().errors.LocalTokenNotFoundError):
+        todo = "log in by `hf auth login` with a token that may write there."
+    elif isinstance(error, hub().errors.OfflineModeIsEnabled):
+        todo = "unset HF_HUB_OFFLINE."
+    elif status is None:
+        todo = "was the Hub reached? Go online, and look at HF_ENDPOINT and your proxy if they are set."
+    else:
+        todo = "see https://status.huggingface.co, or try again later."
+    return f"{todo} ({type(error).__name__}: {' '.join(str(error).split())[:300]})"
