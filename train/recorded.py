@@ -67,6 +67,11 @@ def portable(command: str) -> str:
     return shlex.join(words)
 
 
+def devices_in_turn(run: Path) -> list[str]:
+    """Return the devices that a run was trained on with their versions, each once; a resumed run may have several."""
+    return list(dict.fromkeys(f"{line['device']} ({line['versions']})" for line in history(run)))
+
+
 def trained_by(run: Path) -> tuple[str, list[str]]:
     """Return the command that began a run, and lines on code, device and versions; empty where nothing is recorded."""
     lines = history(run)
@@ -74,7 +79,10 @@ def trained_by(run: Path) -> tuple[str, list[str]]:
         return "", []
     first = lines[0]
     environment = [f"code: {first['code']}", f"device: {first['device']}", f"versions: {first['versions']}"]
-    environment += [f"resumed {len(lines) - 1} times, the first command is above"] if len(lines) > 1 else []
+    environment += [f"then on: {device}" for device in devices_in_turn(run)[1:]]
+    if len(lines) > 1:
+        times = "once" if len(lines) == 2 else f"{len(lines) - 1} times"
+        environment.append(f"resumed {times}, the first command is above")
     return portable(first["command"]), environment
 
 
