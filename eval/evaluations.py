@@ -128,5 +128,6 @@ EVALUATIONS: dict[str, Entry] = {
         "eval.speed.decay", "time, memory and error of attention with a distance decay, by length and sigma"
     ),
     "steps": Entry("eval.speed.steps", "time of a training step of small models, over that of a plain ViT"),
+    "recipes": Entry("eval.speed.recipes", "images a second of each recipe, beside a plain ViT and performer-pytorch"),
     "packing": Entry("eval.speed.packing", "time of images of several sizes packed in one batch, over that of padding"),
 }

@@ -1,0 +1,145 @@
+"""How many images a second does each recipe train on, beside a plain ViT of its sizes and performer-pytorch?
+
+The plain ViT is timm's, with torch's fused softmax and a learned table of positions. The third model is the recipe's
+own with performer-pytorch as its attention, without a distance decay, a key gate and narrow queries, which that lacks.
+Steps of the three are measured in turn, round after round, without the time of loading images.
+
+Columns: `recipe`, `tokens`, `batch`, `parameters (M)`, `images/s`, `plain ViT`, `performer-pytorch` (images a second of
+these), `to plain`, `performer-pytorch to plain` (medians over the rounds of times in the same round). What does not
+apply is empty: timm's ViT takes no videos.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from eval.argument_types import WithoutRepetitions, positive_int
+from eval.report import Row
+from eval.speed.measure import check_rounds, seconds, time_in_turn
+from eval.speed.recipes_report import NAMES as NAMES
+from eval.speed.recipes_report import OWN, PERFORMER, PLAIN
+from eval.speed.recipes_report import plot as plot
+from eval.speed.recipes_report import summary as summary
+from eval.speed.steps import step
+from eval.statistics import median_ratio
+from performer_string import ViT, ViTConfig
+from performer_string.utils.registry import lookup
+from train.config import current_recipe, read_yaml
+
+RECIPES = {path.stem: path for path in sorted((Path(__file__).parents[2] / "train" / "configs").glob("*.yaml"))}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `eval recipes`."""
+    names = f"names or YAML files; known: {', '.join(RECIPES)}"
+    parser.add_argument("--recipes", nargs="+", action=WithoutRepetitions, default=list(RECIPES), help=names)
+    parser.add_argument("--batch-size", type=positive_int, default=16, help="at most; a recipe's own if that is less")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements, after one not counted")
+    parser.add_argument("--longest", type=float, default=10.0, help="leave out recipes whose step takes more seconds")
+
+
+def read_recipe(name: str) -> tuple[ViTConfig, int]:
+    """Return the configuration of a recipe's model, and its batch size.
+
+    Args:
+        name: in `RECIPES`, or the path of a YAML file.
+
+    Raises:
+        ValueError: an unknown name, or a file without a model.
+    """
+    path = Path(name) if Path(name).suffix in (".yaml", ".yml") else lookup("recipe", name, RECIPES)
+    content: Mapping[str, Any] = current_recipe(read_yaml(path))
+    fields = (content.get("model") or {}).get("vit")
+    if not fields:
+        raise ValueError(f"{path} is no recipe: it has no fields below model: vit:.")
+    return ViTConfig(**fields), int((content.get("data") or {}).get("batch_size", 128))
+
+
+def plain_vit(config: ViTConfig) -> nn.Module | None:
+    """Return timm's ViT of the same sizes; None for videos, and where timm is not installed."""
+    if find_spec("timm") is None or config.head == "dense":
+        return None
+    vit = ViT(replace(config, depth=1))
+    if len(vit.patch) != 2:
+        return None
+    from timm.models.vision_transformer import VisionTransformer
+
+    size = tuple(n * p for n, p in zip(vit.train_grid, vit.patch, strict=True))
+    shape: dict[str, Any] = {"img_size": size, "patch_size": vit.patch, "in_chans": config.in_channels}
+    sizes: dict[str, Any] = {"embed_dim": config.width, "depth": config.depth, "num_heads": config.num_heads}
+    has_token = config.pool == "cls"
+    pool: dict[str, Any] = {"class_token": has_token, "global_pool": "token" if has_token else "avg", "fc_norm": False}
+    return VisionTransformer(**shape, **sizes, **pool, mlp_ratio=config.mlp_ratio, num_classes=config.num_classes)
+
+
+def performer_vit(config: ViTConfig) -> nn.Module | None:
+    """Return a recipe's model with performer-pytorch as its attention; None where that is not installed."""
+    if find_spec("performer_pytorch") is None:
+        return None
+    features = {name: n for name, n in config.feature_options.items() if name == "num_features"}
+    swapped: dict[str, Any] = {"attention": "performer-pytorch", "feature_map": "favor+", "feature_options": features}
+    without: dict[str, Any] = {"locality": None, "locality_options": {}, "key_gate": False, "qk_dim": None}
+    return ViT(replace(config, **swapped, **without))
+
+
+def training_step(model: nn.Module, config: ViTConfig, batch: int, device: torch.device) -> Callable[[], None]:
+    """Return a training step of a model on random images of its training size."""
+    vit = ViT(replace(config, depth=1))
+    size = [n * p for n, p in zip(vit.train_grid, vit.patch, strict=True)]
+    images = torch.randn(batch, config.in_channels, *size, device=device)
+    of_pixels = size if config.head == "dense" else []
+    targets = torch.randint(config.num_classes, (batch, *of_pixels), device=device)
+    model = model.to(device).train()
+    return partial(step, model, torch.optim.AdamW(model.parameters()), images, targets)
+
+
+def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
+    """Yield a row for each recipe."""
+    check_rounds(options.rounds)
+    recipes = {Path(name).stem: read_recipe(name) for name in options.recipes}
+    left = len(recipes)
+    for name, (config, own_batch) in tqdm(recipes.items(), desc="recipes", leave=False, disable=None):
+        torch.manual_seed(0)
+        batch, vit = min(own_batch, options.batch_size), ViT(config)
+        models = {OWN: vit, PLAIN: plain_vit(config), PERFORMER: performer_vit(config)}
+        calls = {
+            kind: training_step(model, config, batch, device) for kind, model in models.items() if model is not None
+        }
+        if (once := seconds(calls[OWN], device)) > options.longest:
+            tqdm.write(
+                f"{name} is left out: a step of {batch} takes {once:.0f} s, and --longest is {options.longest:g}."
+            )
+            left -= 1
+            continue
+        times = time_in_turn(calls, options.rounds, device)
+        speeds = {kind: round(batch / statistics.median(each), 2) for kind, each in times.items()}
+        to_plain = {
+            kind: round(median_ratio(each, times[PLAIN]), 3) if PLAIN in times else "" for kind, each in times.items()
+        }
+        yield {
+            "recipe": name,
+            "tokens": vit.num_prefix + math.prod(vit.train_grid),
+            "batch": batch,
+            "parameters (M)": round(sum(p.numel() for p in vit.parameters()) / 1e6, 4),
+            "images/s": speeds[OWN],
+            PLAIN: speeds.get(PLAIN, ""),
+            PERFORMER: speeds.get(PERFORMER, ""),
+            "to plain": to_plain[OWN],
+            f"{PERFORMER} to plain": to_plain.get(PERFORMER, ""),
+        }
+    if not left:
+        raise ValueError(
+            f"each recipe takes longer than --longest {options.longest:g} s: raise it, or lower --batch-size."
+        )
