@@ -1,7 +1,7 @@
 """The grey picture beneath maps of attention, kept as a PNG so that a figure can be drawn again from its CSV file.
 
-The pictures of NAME.csv are in the folder NAME beside it. A file's name has a digest of the picture, so that models
-with different images have different files.
+The pictures are in the folder `pictures` beside the CSV file. A file's name has a digest of the picture, so that models
+with different images have different files, and several CSV files may share the folder.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from performer_string.images.reading import open_image
 from performer_string.utils.files import write_aside
 from train.data.sizes import Size
 
+FOLDER = "pictures"
 Picture = np.ndarray[Any, Any]
 _PICTURES: dict[str, Picture] = {}  # uint8 [H, W], by the names of their files
 
@@ -46,19 +47,19 @@ def picture_of_file(path: str, size: Size) -> Picture:
     return np.asarray(ImageOps.fit(open_image(path), (width, height), Image.Resampling.BILINEAR))
 
 
-def write_pictures(rows: Sequence[Row], folder: Path) -> list[Path]:
-    """Write the pictures of these rows, and return their files."""
-    paths = [folder / name for name in names_of_pictures(rows)]
+def write_pictures(rows: Sequence[Row], csv: Path) -> list[Path]:
+    """Write the pictures of these rows beside their CSV file, and return their files."""
+    paths = [csv.parent / FOLDER / name for name in names_of_pictures(rows)]
     for path in paths:
         with write_aside(path) as partial:
             Image.fromarray(_PICTURES[path.name]).save(partial)
     return paths
 
 
-def read_pictures(rows: Sequence[Row], folder: Path) -> None:
-    """Keep the pictures of these rows from their files; those that are missing are named."""
+def read_pictures(rows: Sequence[Row], csv: Path) -> None:
+    """Keep the pictures of these rows from their files beside a CSV file; those that are missing are named."""
     for name in names_of_pictures(rows):
-        path = folder / name
+        path = csv.parent / FOLDER / name
         if path.is_file():
             _PICTURES[name] = np.asarray(Image.open(path).convert("L"))
         elif name not in _PICTURES:

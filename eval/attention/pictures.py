@@ -7,7 +7,7 @@ takes a test image of the training's data instead of an IMAGE.
 
 Columns: `model`, `resolution` (pixels), `kind` (query, class or rollout), `layer` and `head` (from 0; `mean` over all
 heads), `row`, `column` (of the patch), `weight`, `image`, `query` (row and column of the patch that attends), `answer`,
-`picture` (the file of the image in the folder `attention`, in grey).
+`picture` (the file of the image in the folder `pictures`, in grey).
 """
 
 from __future__ import annotations
@@ -165,5 +165,5 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
 
 
 def files(rows: Sequence[Row], options: argparse.Namespace, csv: Path) -> list[Path]:
-    """Write the pictures beneath the maps to the folder `attention`, for the figure to be drawn again."""
-    return write_pictures(rows, csv.with_suffix(""))
+    """Write the pictures beneath the maps to the folder `pictures`, for the figure to be drawn again."""
+    return write_pictures(rows, csv)

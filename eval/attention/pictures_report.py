@@ -41,4 +41,4 @@ def plot(rows: Sequence[Row]) -> Figure:
 
 def read_files(rows: Sequence[Row], csv: Path) -> None:
     """Read the pictures beneath the maps, which `eval attention` has written beside its CSV file."""
-    read_pictures(rows, csv.with_suffix(""))
+    read_pictures(rows, csv)

@@ -99,7 +99,7 @@ def test_an_example_of_the_arrow_task(tmp_path):
     assert {row["image"] for row in rows} == {f"test image 2: {vit.classes[label]}"}
     maps = attention_map(vit, layers_of(vit, vit.transform(84)(pixels)), (7, 7), "class", (0, 0), head=1)
     assert [float(row["weight"]) for row in rows[: 7 * 7]] == pytest.approx(maps[2].flatten().tolist(), rel=1e-4)
-    (file,) = (tmp_path / "run" / "results" / "attention").iterdir()
+    (file,) = (tmp_path / "run" / "results" / "pictures").iterdir()
     assert {row["picture"] for row in rows} == {file.name}
     assert np.array_equal(np.asarray(Image.open(file)), pixels[0].numpy())
 
@@ -123,7 +123,7 @@ def test_the_figure_is_the_same_when_drawn_again(tmp_path, photograph, monkeypat
 def test_a_missing_picture_is_named(tmp_path, photograph, monkeypatch, capsys):
     main(["attention", str(save(tmp_path / "run")), str(photograph), "--resolutions", "60", "--out", str(tmp_path)])
     photograph.unlink()
-    (file,) = (tmp_path / "attention").iterdir()
+    (file,) = (tmp_path / "pictures").iterdir()
     file.unlink()
     monkeypatch.setattr(picture_files, "_PICTURES", {})
     main(["plot", str(tmp_path / "attention.csv")])
