@@ -9,7 +9,7 @@ figure: {kind: curves}                           # validation accuracy over epoc
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.lines import Line2D
@@ -18,6 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from eval.papers.records import MEASURED
 from eval.papers.table_spec import TableFile
 from eval.plotting.axes import legend_above, note_below
+from eval.plotting.coincide import reveal
 from eval.plotting.style import COLOURS, GREY, LINE_STYLES, MARKERS, line_styles, panels
 from eval.report import Row, select, unique
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PUBLISHED = "published"
+OVER = {"column": ("data", "row"), "row": ("data", "data"), "data": ("attention", "row")}  # panels and lines over each
 
 
 def draw_table(table: TableFile, records: Sequence[Row], curves: Sequence[Row]) -> Figure | None:
@@ -36,17 +38,13 @@ def draw_table(table: TableFile, records: Sequence[Row], curves: Sequence[Row]) 
         records: of all cells.
         curves: `data`, `row`, `attention`, `seed`, `epoch` and `accuracy` (%) of each validation.
     """
-    options = dict(table.figure)
-    kind = options.pop("kind", "")
+    options = {name: value for name, value in table.figure.items() if name != "kind"}
+    kind = table.figure.get("kind")
+    if kind is None:
+        return None
     if kind == "curves":
         return draw_curves(table, curves) if curves else None
-    if kind == "dots":
-        return draw_dots(table, records, **options)
-    if kind == "lines":
-        return draw_lines(table, records, **options)
-    if kind:
-        raise ValueError(f"{table.path}: the kind of a figure is dots, lines or curves, not {kind!r}.")
-    return None
+    return KINDS[kind](table, records, **options)
 
 
 def number(text: Any) -> float | None:
@@ -129,7 +127,7 @@ def draw_lines(
         "row": lambda r: table.rows[r["row"]].x,
         "data": lambda r: table.data[r["data"]].x,
     }[over]
-    split = {"column": ("data", "row"), "row": ("data", "data"), "data": ("attention", "row")}[over]
+    split = OVER[over]
     attentions, lines = unique(shown, "attention"), unique(shown, split[1])
     sets = unique(shown, split[0])
     figure, axes = panels(len(sets), height=2.8, sharey=True)
@@ -143,6 +141,8 @@ def draw_lines(
                 style = {"color": COLOURS[i % len(COLOURS)], "linestyle": LINE_STYLES[j % 4], "marker": MARKERS[i % 7]}
                 draw_line(axis, chosen, places, style)
         axis.set(xlabel=xlabel, ylabel=ylabel if axis is axes[0] else "")
+    for axis in axes:  # which share the limits of all
+        reveal(axis)
     handles = [
         Line2D([], [], color=COLOURS[i % len(COLOURS)], marker=MARKERS[i % 7], label=label_of(table, split[1], line))
         for i, line in enumerate(lines)
@@ -196,6 +196,10 @@ def draw_curves(table: TableFile, curves: Sequence[Row]) -> Figure:
             axis.plot(epochs, means, **{**style, "markersize": 2.5})
         axis.set(xlabel="epoch", ylabel="validation accuracy in %" if axis is axes[0] else "")
         axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+        reveal(axis)
     legend_above(figure, handles=[Line2D([], [], label=table.rows[r].label or r, **s) for r, s in styles.items()])
     note_below(figure, "means over seeds; accuracy on the images that were held out for validation")
     return figure
+
+
+KINDS: dict[str, Callable[..., Figure | None]] = {"dots": draw_dots, "lines": draw_lines, "curves": draw_curves}

@@ -207,7 +207,7 @@ def select_groups(groups: Sequence[Group], conditions: Sequence[str]) -> list[Gr
     """Return the groups that meet every condition `AXIS=NAME,NAME`, with those that they start from.
 
     Raises:
-        ValueError: a condition of another form, or an unknown axis or name.
+        ValueError: a condition of another form, an unknown axis or name, or conditions that nothing meets.
     """
     chosen = list(groups)
     for condition in conditions:
@@ -219,5 +219,7 @@ def select_groups(groups: Sequence[Group], conditions: Sequence[str]) -> list[Gr
         for name in names:
             lookup(axis, name, known)
         chosen = [group for group in chosen if getattr(group, axis) in names]
+    if groups and not chosen:
+        raise ValueError(f"nothing meets all conditions of --only {' '.join(conditions)}.")
     wanted = {id(group) for group in chosen} | {id(group.start_from) for group in chosen}
     return [group for group in groups if id(group) in wanted]

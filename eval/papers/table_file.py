@@ -33,6 +33,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from eval.papers.table_checks import check_table
 from eval.papers.table_spec import Budget, DataSpec, Published, RowSpec, TableFile
 from performer_string.utils.registry import lookup
 from train.config import read_yaml
@@ -79,12 +80,12 @@ def read_table(path: Path) -> TableFile:
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: an unknown field, name of a row, column or set; with the nearest known one.
+        ValueError: an unknown field, or what `check_table` refuses.
     """
     content = table_content(path)
     if not isinstance(content.get("title"), str):
         raise ValueError(f"{path}: title has to be text, not {content.get('title')!r}.")
-    name = path.parent.name if path.name == FILE else path.stem
+    name = path.absolute().parent.name if path.name == FILE else path.stem
     known = {each.name: None for each in fields(TableFile) if each.name not in ("path", "name")}
     for key in content:
         lookup(f"field of {path}", str(key), known)
@@ -92,50 +93,12 @@ def read_table(path: Path) -> TableFile:
         group: {str(key): build(kind, value, f"{path}: {key}") for key, value in (content.get(group) or {}).items()}
         for group, kind in (("data", DataSpec), ("rows", RowSpec), ("budgets", Budget))
     }
+    named = {group: content.get(group) or {} for group in ("columns", "attention")}
+    parts |= {group: {str(key): value for key, value in values.items()} for group, values in named.items()}
     parts["published"] = [build(Published, block, f"{path}: published") for block in content.get("published") or []]
     table = TableFile(**{**content, **parts, "path": path, "name": name})
-    check_columns(table)
-    check_names(table)
+    check_table(table)
     return table
-
-
-def check_columns(table: TableFile) -> None:
-    """Raise a ValueError for a column without a measure, or with an unknown one."""
-    from eval.papers.measures import MEASURES
-
-    for column, spec in table.columns.items():
-        if not isinstance(spec, Mapping) or "measure" not in spec:
-            raise ValueError(f"{table.path}: the column {column!r} needs a measure: one of {', '.join(MEASURES)}.")
-        lookup(f"measure of {table.path}", spec["measure"], MEASURES)
-
-
-def check_names(table: TableFile) -> None:
-    """Raise a ValueError for the name of a row, column, set or attention that the table does not have."""
-    path = table.path
-    for block in table.published:
-        lookup(f"set in published of {path}", block.data, table.data)
-        if block.attention:
-            lookup(f"attention in published of {path}", block.attention, table.attention)
-        for column in block.columns:
-            lookup(f"column in published of {path}", column, table.columns)
-        for row, values in block.values.items():
-            lookup(f"row in published of {path}", row, table.rows)
-            if len(values) != len(block.columns):
-                raise ValueError(
-                    f"{path}: {block.place}: {row} has {len(values)} figures for {len(block.columns)} columns."
-                )
-    for row, row_spec in table.rows.items():
-        if row_spec.start_from:
-            lookup(f"row that {row} starts from", row_spec.start_from, table.rows)
-        if row_spec.reference:
-            lookup(f"reference of {row}", row_spec.reference, table.rows)
-        for kind in row_spec.only:
-            lookup(f"attention of {row}", kind, table.attention)
-    for budget in table.budgets.values():
-        for data in (*budget.sets(table), *budget.each):
-            lookup(f"set of a budget of {path}", data, table.data)
-        for row in (*(budget.rows or ()), *budget.by_row):
-            lookup(f"row of a budget of {path}", row, table.rows)
 
 
 def all_tables() -> Iterator[TableFile]:

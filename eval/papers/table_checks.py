@@ -1,0 +1,135 @@
+"""What the file of a table has to hold, known before the first training, with the nearest name where one is unknown."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from eval.papers.table_spec import TableFile
+from performer_string.utils.registry import lookup, nearest
+
+NEEDED = {
+    "data": "sets of images to train on",
+    "rows": "the models to train",
+    "columns": "what to measure, such as columns: {accuracy (%): {measure: accuracy}}",
+}
+OF_CELLS = ("measure", "digits", "scientific", "x")  # options of every column
+CHECKPOINTS = ("last", "best")
+OF_TWO = ("difference", "p-value")  # measures of a row and its reference
+
+
+def check_table(table: TableFile) -> None:
+    """Raise a ValueError for a part that is missing, or an unknown name of one."""
+    check_parts(table)
+    check_columns(table)
+    check_figure(table)
+    check_names(table)
+
+
+def check_parts(table: TableFile) -> None:
+    """Raise a ValueError for a table that lacks what its trainings, its measures or its budgets are made from."""
+    if not table.budgets:
+        raise ValueError(f"{table.path} lacks budgets, such as budgets: {{cpu: {{says: one seed}}}}.")
+    sets = [name for name, spec in table.data.items() if not (spec.recipe or table.recipe)]
+    if table.rows and sets:
+        raise ValueError(f"{table.path} lacks recipe, the path of a YAML file, for the images of {', '.join(sets)}.")
+    if table.evaluation:
+        from eval.evaluations import EVALUATIONS
+
+        lookup(f"evaluation of {table.path}", table.evaluation, EVALUATIONS)
+        return
+    for name, content in NEEDED.items():
+        if not getattr(table, name):
+            raise ValueError(f"{table.path} lacks {name}, {content}. A table that has none names an evaluation.")
+
+
+def check_columns(table: TableFile) -> None:
+    """Raise a ValueError for a column without a measure, or with an unknown one or an option that it has not."""
+    from eval.papers.measures import MEASURES
+
+    for column, spec in table.columns.items():
+        if not isinstance(spec, Mapping) or "measure" not in spec:
+            raise ValueError(f"{table.path}: the column {column!r} needs a measure: one of {', '.join(MEASURES)}.")
+        measure = lookup(f"measure of {table.path}", spec["measure"], MEASURES)
+        where = f"{table.path}: the column {column!r}, of the measure {spec['measure']},"
+        check_options(where, spec, [*OF_CELLS, *options_of(measure)])
+        check_values(table.path, spec)
+        if spec["measure"] in OF_TWO and not (table.reference or any(row.reference for row in table.rows.values())):
+            raise ValueError(f"{where} needs a reference: the name of a row that others are compared to.")
+
+
+def options_of(measure: Callable[..., Any]) -> list[str]:
+    """Return the options of a measure; those on images where it passes options on."""
+    from eval.papers.results import Results
+
+    parameters = inspect.signature(measure).parameters
+    names = [name for name, p in parameters.items() if p.kind is not p.VAR_KEYWORD]
+    if len(names) < len(parameters):
+        names += [name for name in inspect.signature(Results.of_images).parameters if name not in ("self", "what")]
+    return [name for name in names if name not in ("results", "group")]
+
+
+def check_options(where: str, options: Iterable[Any], known: Iterable[str]) -> None:
+    """Raise a ValueError for an unknown option, with the nearest one."""
+    known = list(dict.fromkeys(known))
+    for name in options:
+        if name not in known:
+            raise ValueError(f"{where} has no option {name!r}.{nearest(name, known)} Its options: {', '.join(known)}.")
+
+
+def check_values(path: Path, spec: Mapping[str, Any]) -> None:
+    """Raise a ValueError for an unknown checkpoint or change of a column."""
+    from eval.papers.results import CHANGES
+
+    for name, known in (("checkpoint", dict.fromkeys(CHECKPOINTS)), ("change", CHANGES)):
+        if spec.get(name):
+            lookup(f"{name} of {path}", spec[name], known)
+
+
+def check_figure(table: TableFile) -> None:
+    """Raise a ValueError for a figure of an unknown kind, of a column that is not there, or with an unknown option."""
+    from eval.papers.figure import KINDS, OVER
+
+    if not table.figure:
+        return
+    options = {name: value for name, value in table.figure.items() if name != "kind"}
+    draw = lookup(f"kind of the figure of {table.path}", table.figure.get("kind", ""), KINDS)
+    known = [name for name in inspect.signature(draw).parameters if name not in ("table", "records", "curves")]
+    check_options(f"{table.path}: figure", options, known)
+    columns = [*options.get("columns", []), *([options["column"]] if options.get("column") else [])]
+    for column in columns:
+        lookup(f"column in the figure of {table.path}", str(column), table.columns)
+    lookup(f"over in the figure of {table.path}", options.get("over", "column"), OVER)
+
+
+def check_names(table: TableFile) -> None:
+    """Raise a ValueError for the name of a row, column, set or attention that the table does not have."""
+    path = table.path
+    for block in table.published:
+        lookup(f"set in published of {path}", block.data, table.data)
+        if block.attention:
+            lookup(f"attention in published of {path}", block.attention, table.attention)
+        for column in block.columns:
+            lookup(f"column in published of {path}", column, table.columns)
+        for row, values in block.values.items():
+            lookup(f"row in published of {path}", row, table.rows)
+            if len(values) != len(block.columns):
+                raise ValueError(
+                    f"{path}: {block.place}: {row} has {len(values)} figures for {len(block.columns)} columns."
+                )
+    if table.reference:
+        lookup(f"reference of {path}", table.reference, table.rows)
+    for row, row_spec in table.rows.items():
+        if row_spec.start_from:
+            lookup(f"row that {row} starts from", row_spec.start_from, table.rows)
+        if row_spec.reference:
+            lookup(f"reference of {row}", row_spec.reference, table.rows)
+        for kind in row_spec.only:
+            lookup(f"attention of {row}", kind, table.attention)
+    for budget in table.budgets.values():
+        for data in (*budget.sets(table), *budget.each):
+            lookup(f"set of a budget of {path}", data, table.data)
+        for row in (*(budget.rows or ()), *budget.by_row):
+            lookup(f"row of a budget of {path}", row, table.rows)
