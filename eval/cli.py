@@ -96,7 +96,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str], name: str = "") -
     Args:
         options: as parsed.
         arguments: of the command line, for the header of the CSV file.
-        name: of the files; that of the evaluation by default.
+        name: of the files, of a table with its runs in a folder NAME; that of the evaluation by default.
 
     Returns:
         The exit status.
@@ -111,7 +111,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str], name: str = "") -
     if run_command := getattr(evaluation, "run_command", None):
         run_command(options, output_folder(options))
         return 0
-    report = Report(output_folder(options), name or options.command, environment(arguments, device))
+    report = Report(output_folder(options), name or options.command, environment(arguments, device), not name)
     rows = report.collect(evaluation.evaluate(options, device))
     report.write(rows)
     shown = for_display(rows, named_columns(evaluation), options)

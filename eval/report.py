@@ -81,14 +81,16 @@ class Report:
         folder: where the files are written; made where it is missing.
         name: of the evaluation.
         header: the lines of comment of the CSV file; the first is the command.
+        has_folder: whether a folder NAME is the report's too; that of a table of a paper has its runs.
 
     Raises:
         ValueError: a folder that cannot be written to, before hours of measuring.
     """
 
-    def __init__(self, folder: Path, name: str, header: Sequence[str]):
+    def __init__(self, folder: Path, name: str, header: Sequence[str], has_folder: bool = True):
         check_writable("--out", folder)
         self.header = header
+        self.endings = ENDINGS if has_folder else ENDINGS[:-1]
         self.csv = folder / f"{name}.csv"
         self.partial = folder / f"{name}.partial.csv"
 
@@ -100,7 +102,7 @@ class Report:
                 measured.append(row)
         except BaseException:
             if measured:
-                keep_other(self.partial, self.header)
+                keep_other(self.partial, self.header, self.endings)
                 write_csv(self.partial, measured, self.header)
                 sys.stderr.write(f"\nnot complete; what was measured is in {self.partial}\n")
             raise
@@ -108,7 +110,7 @@ class Report:
 
     def write(self, rows: Sequence[Row]) -> None:
         """Write the CSV file, and remove what an interrupted run of the same command has left."""
-        keep_other(self.csv, self.header)
+        keep_other(self.csv, self.header, self.endings)
         write_csv(self.csv, rows, self.header)
         if is_of_command(self.partial, self.header):
             self.partial.unlink()
@@ -148,13 +150,13 @@ def is_of_command(path: Path, header: Sequence[str]) -> bool:
     return path.is_file() and path.read_text(encoding="utf-8").partition("\n")[0] == f"# {header[0]}"
 
 
-def keep_other(path: Path, header: Sequence[str]) -> None:
+def keep_other(path: Path, header: Sequence[str], endings: Sequence[str]) -> None:
     """Rename the files of another command at NAME.csv to NAME.1.csv, NAME.1.png and so on, and its folder NAME."""
     if not path.is_file() or is_of_command(path, header):
         return
     names = (path.with_name(f"{path.stem}.{n}") for n in itertools.count(1))
     other = next(name for name in names if not (name.exists() or name.with_name(f"{name.name}.csv").exists()))
-    for ending in ENDINGS:
+    for ending in endings:
         old = path.with_name(f"{path.stem}{ending}")
         if old.exists():
             os.replace(old, other.with_name(f"{other.name}{ending}"))

@@ -91,10 +91,15 @@ def train(table: TableFile, groups: Sequence[Group], runs: Path, options: argpar
     missing = missing_runs(groups)
     if not missing or options.no_train:
         return
-    print(f"{table.title}: {missing} trainings to do, in {runs}", flush=True)
+    print(f"{table.title}: {count(missing)} to do, in {runs}", flush=True)
     threads = options.threads or default_threads(options.jobs)
     if not train_missing(groups, runs, options.jobs, threads):
         left = missing_runs(groups)
-        print(f"\n{left} trainings are left. Continue with: python -m eval {shlex.join(sys.argv[1:])}")
+        print(f"\n{count(left)} left. Continue with: python -m eval {shlex.join(sys.argv[1:])}")
         print("The table so far, without them: the same with --no-train.")
         raise SystemExit(1)
+
+
+def count(trainings: int) -> str:
+    """Return a number of trainings in words."""
+    return "1 training" if trainings == 1 else f"{trainings} trainings"

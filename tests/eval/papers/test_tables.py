@@ -20,6 +20,7 @@ from eval.papers.table_file import PAPERS, all_tables, find_table, table_content
 from tests.helpers.tiny_images import write_all
 from train import cli as train_cli
 from train.data.tasks import TASKS
+from train.environment import ROOT
 from train.sweep_runs import SweepRunner
 from train.sweep_settings import SETTINGS
 
@@ -130,6 +131,31 @@ def test_each_table_runs_from_end_to_end(name, images, in_process, tmp_path, cap
     cli.main([*arguments, "--no-train"])  # from what exists
     if not any("time" in column["measure"] or "ms-" in column["measure"] for column in table.columns.values()):
         assert (out / name / "tiny.md").read_text() == before
+
+
+@pytest.mark.slow
+def test_the_runs_of_a_table_stay_where_they_are(in_process, tmp_path, monkeypatch, capsys):
+    """Also where another spelling of its name replaces the files of its evaluation, which have the runs' name."""
+    out = tmp_path / "out"
+    content = {
+        **{"title": "Mine", "recipe": "train/configs/demo.yaml", "evaluation": "resolution"},
+        **{"data": {"arrow": None}, "rows": {"one": None}},
+        "budgets": {"tiny": {"fields": {**TINY, "data.train_size": 16, "data.val_size": 8}}},
+    }
+    content["budgets"]["tiny"]["arguments"] = ["--images", "8", "--resolutions", "72"]
+    content["recipe"] = str(ROOT / content["recipe"])
+    path = tmp_path / "mine" / "table.yaml"
+    path.parent.mkdir()
+    path.write_text(yaml.safe_dump(content))
+    arguments = ["--budget", "tiny", "--out", str(out), "--device", "cpu"]
+    cli.main(["table", str(path), *arguments])
+    runs = sorted((out / "mine" / "tiny").iterdir())
+    monkeypatch.chdir(path.parent)
+    assert "1 training to do" in capsys.readouterr().out
+    cli.main(["table", "table.yaml", *arguments])
+    assert "to do" not in capsys.readouterr().out
+    assert sorted((out / "mine" / "tiny").iterdir()) == runs
+    assert (out / "mine" / "tiny.1.csv").is_file()
 
 
 @pytest.mark.slow
