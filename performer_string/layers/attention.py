@@ -116,15 +116,15 @@ class SelfAttention(nn.Module):
         """
         if layout.positions is None and not (self.locality is None and self.values is None):
             raise ValueError("a layer with a locality or a value map needs the positions of its tokens in `layout`.")
-        # B is folded into the projections, and the backend rotates the planes.
-        basis, plane_rotation = (None, rotation) if self.backend.rotates_features else rotation.factor()
+        # A basis B is folded into the projections, so that the rest rotates planes. A rotation of features stays whole.
+        basis, rest = (None, rotation) if self.backend.rotates_features else rotation.factor()
         q, k, v = self.project(x, basis)  # [B, H, N, d'] twice, [B, H, N, d]
         q, k = self.scale(*self.normalise(q, k), x, layout)
         key_bias = None if self.gate is None else gate_logits(x, self.gate)
 
         def attend(values: Tensor) -> Tensor:
             out: Tensor = self.backend(
-                q, k, values, rotation=plane_rotation, locality=self.locality, layout=layout, key_bias=key_bias
+                q, k, values, rotation=rest, locality=self.locality, layout=layout, key_bias=key_bias
             )
             return out
 
@@ -188,7 +188,7 @@ class SelfAttention(nn.Module):
         elif layout.mask is not None:
             keys = layout.mask.sum(-1)[:, None, None, None].to(dtype)
         elif isinstance(x.shape[1], int):
-            return math.log(x.shape[1]) / math.log(self.log_n_scaling)
+            return math.log(max(1, x.shape[1])) / math.log(self.log_n_scaling)
         else:  # of an export for any size, which math.log would fix
             keys = torch.ones(x.shape[1], device=x.device, dtype=dtype).sum()
         return (keys.clamp(min=1).log() / math.log(self.log_n_scaling)).to(x.dtype)

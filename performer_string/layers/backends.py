@@ -43,7 +43,7 @@ class AttentionBackend(nn.Module):
         homogeneous: all queries and keys times one factor give the same weights, so that a temperature has no effect.
         logit_scale: s of the logits s q.k; None for d^-1/2, or where there are no logits.
         rotates_features: the rotation is applied to the features, and not to queries and keys.
-        lacks: options of `ViTConfig` that the backend does not have.
+        lacks: options of a layer, and parts of `AttentionContext`, that the backend does not have.
     """
 
     homogeneous: bool = False
@@ -161,7 +161,7 @@ class PerformerPytorchBackend(AttentionBackend):
         options: `num_features`, and `order` of the arc-cosine map.
     """
 
-    lacks = frozenset({"locality", "key_gate"})
+    lacks = frozenset({"locality", "key_gate", "key mask", "packed sequences", "key bias"})
 
     def __init__(self, head_dim: int, num_heads: int, feature_map: str, seed: int, **options: Any):
         super().__init__()
@@ -182,13 +182,9 @@ class PerformerPytorchBackend(AttentionBackend):
             )
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
-        if context.layout.mask is not None:
-            raise ValueError('attention "performer-pytorch" has no key mask; use "linear".')
-        if context.layout.lengths is not None:
-            raise ValueError('attention "performer-pytorch" has no packed sequences; use "linear" or "softmax".')
-        if context.key_bias is not None:
-            raise ValueError('attention "performer-pytorch" has no key bias; use "linear" or "softmax".')
-        check_capable("performer-pytorch", locality=context.locality is not None)
+        wanted: dict[str, Any] = {"key mask": context.layout.mask, "packed sequences": context.layout.lengths}
+        wanted |= {"key bias": context.key_bias, "locality": context.locality}
+        check_capable("performer-pytorch", **{option: value is not None for option, value in wanted.items()})
         q, k = rotate_pair(q, k, context.rotation)
         return cast(Tensor, self.fast(q, k, v))
 

@@ -11,6 +11,8 @@ from torch import Tensor
 
 def check_images(images: Tensor, channels: int, axes: int) -> None:
     """Raise an error unless images are floats [B, channels, *sizes] of so many axes."""
+    if isinstance(images, list | tuple):
+        raise TypeError("images have to be one tensor here: a list of images is for the model itself, model(images).")
     if images.ndim != 2 + axes or images.shape[1] != channels:
         sizes = "height, width" if axes == 2 else f"and {axes} sizes"
         raise ValueError(f"images have to be [B, {channels}, {sizes}], not {list(images.shape)}.")

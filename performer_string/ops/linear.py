@@ -1,6 +1,6 @@
 """Linear attention under a rotation of queries and keys: one function, and its implementations by map and device.
 
-Shapes: queries, keys and values [B, H, N, d]; a key mask [B, N] of booleans, True where a key takes part.
+Shapes: queries and keys [B, H, N, d]; values [B, H, N, e]; a key mask [B, N] of booleans, True where a key takes part.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ from performer_string.ops.layout import TokenLayout
 from performer_string.ops.packing import attend_packed, packed_lengths
 from performer_string.ops.polynomial import polynomial_attention
 from performer_string.ops.rotary import rotate_pair
-from performer_string.ops.validation import check_attention, check_feature_map, check_locality
+from performer_string.ops.validation import (
+    check_attention,
+    check_feature_map,
+    check_locality,
+    check_places,
+)
 from performer_string.utils._compat import needs_plain_operations
 from performer_string.utils.dtype import full_precision, without_autocast
 from performer_string.utils.log import warn_once
@@ -32,6 +37,8 @@ if TYPE_CHECKING:
     from performer_string.position.rotation import Rotation
 
 log = logging.getLogger(__name__)
+
+LEAST_SHARE = 0.57  # of the smallest number's exponent, for weights of keys: exp(-50) in float32, exp(-400) in float64
 
 
 def linear_attention(
@@ -61,7 +68,8 @@ def linear_attention(
         phi: the feature map, which has the scale of the logits in it.
         rotation: R, from an encoding; None for the identity, as in `softmax_attention`.
         locality: attenuates the values by distance and, if it is normalised, the denominator too.
-        positions: [N, C], for the locality. Decays take time linear in N where these are a regular grid.
+        positions: [N, C], for the locality alone: an encoding makes the rotation. Decays take time linear in N where
+            these are a regular grid.
         num_prefix: leading tokens without a position, for the locality.
         key_mask: [B, N], True where a key takes part. The others have to be finite too.
         key_bias: b, [B, H, N], finite. Each product of features is multiplied by exp(b_j), as if b_j were added to a
@@ -80,6 +88,7 @@ def linear_attention(
     """
     check_attention(q, k, v, rotation, key_mask, key_bias)
     check_feature_map(phi, q)
+    check_places(k, positions, num_prefix)
     if locality is not None:
         check_locality(locality, q, k, positions, num_prefix)
     lengths = packed_lengths(cu_seqlens, q, k, key_mask)
@@ -105,7 +114,7 @@ def attend_linear(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, context: Att
         context: rotation, locality, layout of the tokens and bias of the keys.
 
     Returns:
-        [B, H, N, d] in the type of v.
+        [B, H, N, e] in the type of v.
     """
     rotation, locality, layout, key_bias = context.rotation, context.locality, context.layout, context.key_bias
     if not k.shape[-2] or not v.shape[0]:
@@ -149,7 +158,7 @@ def _with_features(
         fq, fk = phi.pair(q, k, key_mask)  # [B, H, N, m]
         if key_bias is not None:
             fk = fk * key_weights(key_bias, key_mask).to(fk.dtype)
-        numerator = fq @ (fk.mT @ v.to(fk.dtype))  # [B, H, N, m] [B, H, m, d]
+        numerator = fq @ (fk.mT @ v.to(fk.dtype))  # [B, H, N, m] [B, H, m, e]
         return safe_divide(numerator, fq @ fk.sum(dim=-2)[..., None]).to(v.dtype)
 
 
@@ -174,12 +183,13 @@ def _fused(
     bias = None if key_bias is None else key_logits(key_bias, key_mask)
     with without_autocast(q):
         if q.device.type == "cuda":
-            q, k = q.to(v.dtype), k.to(v.dtype)  # under autocast a norm of queries and keys leaves them in float32
             from performer_string.ops.triton.api import triton_linear_attention, why_unsupported
 
-            reason = why_unsupported(q, k, v, form, planes, key_mask, bias)
+            # The kernels take one type. Under autocast a norm of queries and keys leaves these in float32.
+            inputs = (q.to(v.dtype), k.to(v.dtype), v, form, planes, key_mask, bias)
+            reason = why_unsupported(*inputs)
             if reason is None:
-                return triton_linear_attention(q, k, v, form, planes, key_mask, bias)
+                return triton_linear_attention(*inputs)
             kind, _, _ = reason.partition(", not ")  # without the shapes, which may differ at every call
             warn_once(log, kind, f"linear attention runs in chunks of plain torch operations; Triton kernel: {reason}.")
         return chunked_attention(q, k, v, form, planes, key_mask, bias)
@@ -210,7 +220,8 @@ def _with_locality(
             return locality.attend(phi, rotated_q, rotated_k, v, layout).to(out_dtype)
         v = v.float() if v.dtype == torch.float16 else v  # fp16 has no room for small weights
         # All keys in reach of a query may have small weights. A bound keeps a normalised denominator above zero.
-        least = 0.57 * math.log(torch.finfo(full_precision(v).dtype).tiny) if locality.normalised else -math.inf
+        smallest = torch.finfo(full_precision(v).dtype).tiny
+        least = LEAST_SHARE * math.log(smallest) if locality.normalised else -math.inf
         weights = key_weights(key_bias, layout.mask, least=least)
         if locality.normalised:
             columns = torch.cat([v * weights, weights], dim=-1).to(v.dtype)
@@ -223,7 +234,7 @@ def _with_locality(
 
 
 def _no_tokens(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, context: AttentionContext) -> Tensor:
-    """Return zeros [B, H, N, d], with a gradient of zero for every input and parameter.
+    """Return zeros [B, H, N, e], with a gradient of zero for every input and parameter.
 
     Distributed training needs these gradients in a process without images.
     """

@@ -100,6 +100,20 @@ def polynomial_features(x: Tensor, scale: float, lower: bool) -> Tensor:
     return torch.cat([torch.ones_like(x[..., :1]), scale**0.5 * x, products / 2**0.5], dim=-1)
 
 
+def key_factors(key_mask: Tensor | None, key_bias: Tensor | None) -> Tensor | None:
+    """Return exp(b_j - max_l b_l) over the keys that take part and 0 for the others, [B, 1 or H, 1, N].
+
+    The weights of attention are normalised, so that a factor alike for all keys has no effect. None where there is
+    neither a mask [B, N] nor a bias [B, H, N].
+    """
+    if key_bias is None:
+        return None if key_mask is None else key_mask[:, None, None, :]
+    if key_mask is not None:
+        key_bias = key_bias.masked_fill(~key_mask[:, None], torch.finfo(key_bias.dtype).min)
+    factors = torch.exp(key_bias - key_bias.amax(-1, keepdim=True)).unsqueeze(-2)
+    return factors if key_mask is None else factors * key_mask[:, None, None, :]
+
+
 def linear_weights(fq: Tensor, fk: Tensor, key_mask: Tensor | None = None, key_bias: Tensor | None = None) -> Tensor:
     """Return A_ij = phi(q_i)^T phi(k_j) exp(b_j) / sum_l phi(q_i)^T phi(k_l) exp(b_l) over keys that take part.
 
@@ -112,12 +126,8 @@ def linear_weights(fq: Tensor, fk: Tensor, key_mask: Tensor | None = None, key_b
         [B, H, N, N]; rows whose sum is zero are zero.
     """
     weights = torch.einsum("bhim,bhjm->bhij", fq, fk)
-    if key_bias is not None:
-        if key_mask is not None:  # the largest bias is of the keys that take part
-            key_bias = key_bias.masked_fill(~key_mask[:, None], torch.finfo(key_bias.dtype).min)
-        weights = weights * torch.exp(key_bias - key_bias.amax(-1, keepdim=True)).unsqueeze(-2)
-    if key_mask is not None:
-        weights = weights * key_mask[:, None, None, :]
+    factors = key_factors(key_mask, key_bias)
+    weights = weights if factors is None else weights * factors
     total = weights.sum(dim=-1, keepdim=True)
     return weights / torch.where(total == 0, torch.ones_like(total), total)
 
@@ -138,10 +148,9 @@ def rotated_feature_weights(
     """
     weights = torch.einsum("hiam,bhim,hjal,bhjl->bhij", rotations, fq, rotations, fk)
     total = torch.einsum("bhim,bhjm->bhij", fq, fk)
-    if key_bias is not None:
-        total, weights = total * torch.exp(key_bias).unsqueeze(-2), weights * torch.exp(key_bias).unsqueeze(-2)
-    if key_mask is not None:
-        total, weights = total * key_mask[:, None, None, :], weights * key_mask[:, None, None, :]
+    factors = key_factors(key_mask, key_bias)
+    if factors is not None:
+        total, weights = total * factors, weights * factors
     total = total.sum(dim=-1, keepdim=True)
     return torch.where(total == 0, 0.0, weights / torch.where(total == 0, torch.ones_like(total), total))
 

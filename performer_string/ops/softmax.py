@@ -18,7 +18,7 @@ from performer_string.ops.key_bias import key_logits, with_bias_columns
 from performer_string.ops.layout import TokenLayout
 from performer_string.ops.packing import attend_packed, packed_lengths
 from performer_string.ops.rotary import rotate_pair
-from performer_string.ops.validation import check_attention, check_locality
+from performer_string.ops.validation import check_attention, check_locality, check_places
 from performer_string.utils._compat import is_transformed
 from performer_string.utils.autograd import explain_softmax_derivatives
 from performer_string.utils.dtype import without_autocast
@@ -54,7 +54,7 @@ def softmax_attention(
             each by `rotate` of its rotation.
         locality: attenuates the values by distance after the softmax, or, if normalised, is a bias of the logits.
             All N x N weights are then held.
-        positions: [N, C], for the locality.
+        positions: [N, C], for the locality alone: an encoding makes the rotation.
         num_prefix: leading tokens without a position, for the locality.
         key_mask: [B, N], True where a key takes part. The output of a sample without keys is zero.
         key_bias: b, [B, H, N], finite, added to the logits of each key.
@@ -70,6 +70,7 @@ def softmax_attention(
     check_attention(q, k, v, rotation, key_mask, key_bias)
     if scale is not None:
         check_positive("the scale of the logits", scale)
+    check_places(k, positions, num_prefix)
     if locality is not None:
         check_locality(locality, q, k, positions, num_prefix)
     lengths = packed_lengths(cu_seqlens, q, k, key_mask)
@@ -85,7 +86,7 @@ def attend_softmax(q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, s
         context: rotation, locality, layout of the tokens and bias of the keys.
 
     Returns:
-        [B, H, N, d] in the type of v.
+        [B, H, N, e] in the type of v.
     """
     q, k = rotate_pair(q, k, context.rotation)
     locality, layout, key_bias = context.locality, context.layout, context.key_bias

@@ -19,7 +19,7 @@ def check_attention(
     """Raise an error unless queries, keys, values, rotation, mask and bias fit together.
 
     Args:
-        q, k, v: [B, H, N, d], [B, H, M, d], [B, H, M, d_v].
+        q, k, v: [B, H, N, d], [B, H, M, d], [B, H, M, e].
         rotation: of N = M tokens, or None.
         key_mask: boolean, [B, M], or None.
         key_bias: [B, H, M], or None.
@@ -87,6 +87,24 @@ def check_feature_map(phi: FeatureMap, q: Tensor) -> None:
         )
 
 
+def check_places(k: Tensor, positions: Tensor | None, num_prefix: int) -> None:
+    """Raise a ValueError for positions or prefix tokens of another number of tokens, also where there is no locality.
+
+    Args:
+        k: [B, H, N, d].
+        positions: [N, C], or None.
+        num_prefix: leading tokens without a position.
+    """
+    tokens = k.shape[-2]
+    if not 0 <= num_prefix <= tokens:
+        raise ValueError(f"num_prefix has to lie between 0 and the number of tokens, {tokens}, not {num_prefix}.")
+    if positions is not None and (positions.ndim != 2 or len(positions) != tokens):
+        raise ValueError(
+            f"positions have to be those of all {tokens} tokens, [N, C], alike for all samples, not "
+            f"{list(positions.shape)}. They are for a locality; encoding(positions) makes a rotation of them."
+        )
+
+
 def check_locality(locality: RelativeBias, q: Tensor, k: Tensor, positions: Tensor | None, num_prefix: int) -> None:
     """Raise an error unless a locality fits the heads, and the positions fit the tokens.
 
@@ -112,10 +130,6 @@ def check_locality(locality: RelativeBias, q: Tensor, k: Tensor, positions: Tens
         raise ValueError(
             f"a locality needs queries and keys of the same tokens, not {q.shape[-2]} queries of {tokens} keys."
         )
-    if not 0 <= num_prefix <= tokens:
-        raise ValueError(f"num_prefix has to lie between 0 and the number of tokens, {tokens}, not {num_prefix}.")
-    if positions is None or positions.ndim != 2 or len(positions) != tokens:
-        shape = "none are" if positions is None else f"{list(positions.shape)} is"
-        raise ValueError(
-            f"a locality needs the positions of all {tokens} tokens, [N, C], alike for all samples; {shape} given."
-        )
+    check_places(k, positions, num_prefix)
+    if positions is None:
+        raise ValueError(f"a locality needs the positions of all {tokens} tokens, [N, C]; none are given.")

@@ -110,8 +110,8 @@ class SeparableEncoding(Encoding):
         exact = torch.promote_types(dtype, angle_dtype(positions))
         r = positions.to(exact)[..., None, :, :, None]  # [..., 1, N, C, 1]
         omega = omega.to(exact)[:, None]  # [H, 1, C, P]
-        # A sum of products and not a matrix product: autocast would take that one to bf16, where 23 patches are
-        # off by a quarter of a radian at unit frequency.
+        # A sum of products and not a matrix product: on MPS and in exports angles are float32, and autocast would take
+        # a product of these to bf16, with errors of a quarter of a radian.
         angles = sum(
             (r[..., c, :] * omega[..., c, :] for c in range(1, self.coord_dim)), r[..., 0, :] * omega[..., 0, :]
         )

@@ -54,8 +54,8 @@ def test_widths_that_are_not_finite_are_an_error():
 
 def test_positions_and_heads_are_checked():
     q = torch.randn(1, 2, 5, 6)
-    for positions, shown in ((None, "none are"), (torch.zeros(4, 2), r"\[4, 2\] is")):
-        with pytest.raises(ValueError, match=f"positions of all 5 tokens.*; {shown} given"):
+    for positions, shown in ((None, "; none are given"), (torch.zeros(4, 2), r", not \[4, 2\]")):
+        with pytest.raises(ValueError, match=f"all 5 tokens, .*{shown}"):
             softmax_attention(q, q, q, locality=build_locality("gaussian", num_heads=2), positions=positions)
     phi = build_feature_map("favor+", head_dim=8, num_heads=4)
     q, positions, one = torch.randn(1, 4, 6, 8), grid_positions((2, 3)), build_locality("gaussian", num_heads=1)

@@ -155,3 +155,14 @@ def test_a_temperature_bounds_the_logits_at_any_scale_of_the_feature_map():
         layer(torch.randn(1, 7, 12), rotation)
         largest = (6**-0.5 if scale is None else scale) * seen[0]
         torch.testing.assert_close(largest, torch.full((1, 2, 7), 2.0))
+
+
+def test_layers_of_no_tokens_give_none():
+    """With log N scaling too, where N is zero."""
+    for attention in ("linear", "softmax"):
+        backend = build_attention(
+            attention, head_dim=6, num_heads=2, feature_map="favor+", seed=0, feature_options={"num_features": 8}
+        )
+        layer = SelfAttention(12, 2, backend, log_n_scaling=16 if attention == "softmax" else None)
+        rotation = build_encoding("rope", head_dim=6, num_heads=2)(torch.zeros(0, 2))
+        assert layer(torch.randn(1, 0, 12), rotation).shape == (1, 0, 12)

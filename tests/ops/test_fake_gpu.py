@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from performer_string import ENCODINGS, ViT, ViTConfig, build_feature_map, linear_attention
 from performer_string.layers.values import VALUE_MAPS
+from performer_string.ops import linear
 from performer_string.ops.triton import api
 from performer_string.position import Encoding
 from performer_string.utils import log as warnings_log
@@ -219,3 +220,21 @@ def test_a_reason_is_logged_once_for_all_shapes(caplog, monkeypatch):
         assert "[1, 2, 5, 16]" in caplog.records[0].getMessage()
         linear_attention(q[..., :15], q[..., :15], q[..., :15], odd)
     assert len(caplog.records) == 2
+
+
+def test_chunks_get_queries_and_keys_as_they_are(monkeypatch):
+    """A norm under autocast leaves them in float32. Only the kernels need one type."""
+    given = []
+
+    def chunks(q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Tensor:
+        given.extend([q.dtype, k.dtype])
+        return v
+
+    monkeypatch.setattr(linear, "chunked_attention", chunks)
+    monkeypatch.setattr(api, "why_unsupported", lambda *arguments: "another reason")
+    phi = build_feature_map("favor+", head_dim=16, num_heads=2, num_features=32)
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        phi.projection = to_cuda(phi.projection)
+        q, k = (torch.empty(1, 2, 5, 16, device="cuda") for _ in range(2))
+        linear_attention(q, k, q.to(torch.bfloat16), phi)
+    assert given == [torch.float32, torch.float32]

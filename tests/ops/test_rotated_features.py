@@ -33,6 +33,17 @@ def test_values_and_gradients(name):
             compare(out, reference.attend(weights, v), leaves, rtol=1e-6, atol=1e-7)
 
 
+def test_large_biases_of_the_definition():
+    """What all biases share has no effect, and a masked key has none however large its bias is."""
+    features, rotations = torch.rand(2, 1, 2, 5, 4, dtype=torch.float64), torch.eye(4).double().expand(2, 5, -1, -1)
+    bias = torch.randn(1, 2, 5, dtype=torch.float64)
+    mask = torch.tensor([[True, True, True, True, False]])
+    expected = reference.rotated_feature_weights(*features, rotations, mask, bias)
+    larger = bias + 1000
+    larger[..., -1] = 5000
+    assert_close(reference.rotated_feature_weights(*features, rotations, mask, larger), expected)
+
+
 def test_without_a_rotation_it_is_linear_attention():
     (q, k, v), phi = draw((2, 3, 7, 6)), make_map("arc-cosine-3", 3, 6).double()
     assert_close(attention(q, k, v, phi), linear_attention(q, k, v, phi))

@@ -57,13 +57,16 @@ def test_localities_and_their_positions(attend):
     locality, positions = build_locality("gaussian", num_heads=H), grid_positions((3, 3))
     plain = attend(q, k, v, locality=locality, positions=positions)
     torch.testing.assert_close(attend(q, k, v, locality=locality, positions=positions.double()), plain)
-    for wrong, shape in ((positions.expand(2, -1, -1), r"\[2, 9, 2\] is"), (None, "none are")):
-        with pytest.raises(ValueError, match=rf"of all 9 tokens, \[N, C\], alike for all samples; {shape} given"):
-            attend(q, k, v, locality=locality, positions=wrong)
+    with pytest.raises(ValueError, match=r"needs the positions of all 9 tokens, \[N, C\]; none are given"):
+        attend(q, k, v, locality=locality)
+    for decay in (locality, None):  # positions are checked where nothing looks at them, too
+        for wrong, shape in ((positions.expand(2, -1, -1), r"\[2, 9, 2\]"), (positions[:4], r"\[4, 2\]")):
+            with pytest.raises(ValueError, match=rf"of all 9 tokens, \[N, C\], alike for all samples, not {shape}"):
+                attend(q, k, v, locality=decay, positions=wrong)
+        with pytest.raises(ValueError, match="num_prefix has to lie between 0 and the number of tokens, 9, not 10"):
+            attend(q, k, v, locality=decay, positions=positions, num_prefix=10)
     with pytest.raises(ValueError, match="the locality has 2 heads, the queries have 3"):
         attend(q, k, v, locality=build_locality("gaussian", num_heads=2), positions=positions)
-    with pytest.raises(ValueError, match="num_prefix has to lie between 0 and the number of tokens, 9, not 10"):
-        attend(q, k, v, locality=locality, positions=positions, num_prefix=10)
     with pytest.raises(ValueError, match="needs queries and keys of the same tokens, not 4 queries of 9 keys"):
         attend(q[:, :, :4], k, v, locality=locality, positions=positions)
 

@@ -103,6 +103,8 @@ def test_rotations_of_other_heads_or_tokens_say_what_to_do():
         several(positions).rotate(x)
     with pytest.raises(ValueError, match=r"rotation_q.rotate\(q\)"):
         several.by_layer(torch.rand(6, 2))[0].rotate(x)
+    with pytest.raises(ValueError, match=r"have to be \[B, H, N, d\], not \[5, 12\]"):
+        several.by_layer(positions)[0].rotate(torch.randn(5, 12))
     with pytest.raises(ValueError, match="heads of width 12, and not of 10"):
         several.by_layer(positions)[0].rotate(x[..., :10])
     for name in ("rope", "rope-mixed", "liere"):

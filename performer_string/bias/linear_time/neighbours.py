@@ -6,7 +6,7 @@ is one batched product over all tiles, heads and samples. A CPU prefers windows 
     out_i = sum over neighbours p of sum_(j in the tile at p) lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j
 
 Only the features of one slab of tiles and of the keys around it are in memory. The backward pass computes them again.
-Time N w^C (m + d), memory N d. Source: the project's own.
+Time N W (m + d), W tokens in a tile and its neighbours, and memory N d. Source: the project's own.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def neighbour_table(bias: Bias, grid: Grid, tiling: Tiling, like: Tensor) -> Ten
     for axis, (n, a, r, step) in enumerate(zip(grid.shape, tiling.tile, tiling.reach, grid.steps, strict=True)):
         largest = a * (r + 1) - 1
         steps = torch.arange(-largest, largest + 1, device=like.device, dtype=like.dtype)
-        offsets.append(steps.clamp(1 - n, n - 1) * step)
+        offsets.append(steps.clamp(1 - n, n - 1) * step)  # no two tokens are further apart; padding has no features
         token, neighbour = torch.arange(a, device=like.device), torch.arange(-r, r + 1, device=like.device)
         place = token[:, None] - (neighbour[:, None, None] * a + token) + largest  # [2 r + 1, a, a]
         shape = [1] * 9
@@ -75,7 +75,7 @@ class _NeighbourSum(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(q, k, v, table, masked, key_sums, *learned)
         ctx.source, ctx.grid, ctx.tiling, ctx.products = source, grid, tiling, products
-        out = v.new_empty(*v.shape[:-1], v.shape[-1] + 1)
+        out = v.new_zeros(*v.shape[:-1], v.shape[-1] + 1)
         for slab in _slabs(q, source, grid, tiling):
             fq = source.queries(q[:, :, slab.tokens])
             fk = source.keys(k[:, :, slab.keys], None if masked is None else masked[:, :, slab.keys])
@@ -85,11 +85,8 @@ class _NeighbourSum(torch.autograd.Function):
             for decay, at in zip(table, tiling.neighbours(slab.rows), strict=True):
                 tiles += (queries @ keys[at].mT).mul_(decay) @ values[at]
             out[:, :, slab.tokens, :-1] = from_tiles(tiles, tiling.tile, slab.query_pads)
-            total = fk.sum(2)[..., None] if key_sums is None else key_sums
-            added = fq @ total  # the last column, or all of them
-            out[:, :, slab.tokens, -1:] = added[..., -1:]
-            if added.shape[-1] > 1:
-                out[:, :, slab.tokens, :-1] += added[..., :-1]
+            total = fk.sum(2)[..., None] if key_sums is None else key_sums  # [B, H, m, 1 or d + 1]
+            out[:, :, slab.tokens, -total.shape[-1] :] += fq @ total
         return out
 
     @staticmethod
@@ -163,6 +160,8 @@ def neighbour_sum(
     Returns:
         [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).
     """
+    if key_sums is None and len(_slabs(q, source, grid, tiling)) > 1:
+        raise ValueError("key_sums are needed where the features of all tokens are not in memory together.")
     table = neighbour_table(bias, grid, tiling, v)
     arguments = (source, grid, tiling, products or v.dtype, masked, q, k, v, table, key_sums, *source.learned)
     out: Tensor = _NeighbourSum.apply(*arguments)
