@@ -44,6 +44,12 @@ def draw_losses(axis: Axes, rows: Sequence[Row], styles: Mapping[str, Any]) -> N
         axis.plot(shares, means, marker=marker, color=style["color"], linestyle=style["linestyle"], linewidth=0.8)
 
 
+def loss_limits(values: Sequence[float], from_zero: bool) -> tuple[float, float]:
+    """Return the limits of an axis of losses. From 0, those of photographs would fill little of a short training."""
+    low, high = min(values, default=0.0), max(values, default=1.0)
+    return (0.0, 1.05 * high) if from_zero else (low - 0.05 * (high - low or 1), high + 0.05 * (high - low or 1))
+
+
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw the loss of each finished run, and its accuracy over when it left the plateau; one colour a model.
 
@@ -62,10 +68,10 @@ def plot(rows: Sequence[Row]) -> Figure:
     seeds = {model: sum(without_seed(row["run"]) == model for row in rows) for model in styles}
     names = {model: f"{model} ({count} seeds)" if count > 1 else model for model, count in seeds.items()}
     plain = {model: {**style, "linestyle": "-"} for model, style in styles.items()} if apart else styles
-    highest = max((max(smoothed(row)[1]) for row in finished), default=1.0)
+    limits = loss_limits([value for row in finished for value in smoothed(row)[1]], from_zero=bool(left))
     for axis, model in zip(axes, styles, strict=False):
         draw_losses(axis, [row for row in finished if not apart or without_seed(row["run"]) == model], plain)
-        axis.set(xlabel="% of the training", ylabel="training loss", xlim=(0, 100), ylim=(0, 1.05 * highest))
+        axis.set(xlabel="% of the training", ylabel="training loss", xlim=(0, 100), ylim=limits)
         if not apart:
             break
         title = names[model].replace(" seeds)", "\xa0seeds)")

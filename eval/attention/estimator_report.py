@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -26,6 +26,7 @@ TITLES = {  # of the columns that are in the table and the plot, averaged over h
     "TV to expected": "TV to the expected kernel",
     "distance": "mean distance in patches",
 }
+DISTANCES = ("TV to softmax", "TV to expected")  # which exact attention has none of
 OF_EQUAL_WEIGHTS = {"weight on blanks": "share of blanks", "distance": "distance of uniform"}
 
 
@@ -49,15 +50,17 @@ def plot(rows: Sequence[Row]) -> Figure:
     """Draw each statistic over image size, or over layers where there is one size.
 
     A colour and a marker are a layer, and dashes a model; at one size all are the model's. Grey is what equal weights
-    have.
+    have. Distances of a model that are all zero are in the note instead: its lines would lie on each other.
     """
-    titles = {name: title for name, title in TITLES.items() if measured(rows, name)}
+    models = unique(rows, "model")
+    drawn = {name: [model for model in models if not is_zero(select(rows, model=model), name)] for name in TITLES}
+    titles = {name: title for name, title in TITLES.items() if measured(rows, name) and drawn[name]}
     sizes = ascending(row["resolution"] for row in rows)
-    models, layers = unique(rows, "model"), sorted(unique(rows, "layer"))
+    layers = sorted(unique(rows, "layer"))
     figure, axes = panels(len(titles), columns=3, height=2.0)
     colours, styles = line_styles(layers), line_styles(models)
     for axis, (name, title) in zip(axes, titles.items(), strict=True):
-        for model, layer in itertools.product(models, layers if len(sizes) > 1 else ["all"]):
+        for model, layer in itertools.product(drawn[name], layers if len(sizes) > 1 else ["all"]):
             if len(sizes) > 1:
                 style = {**colours[layer], "linestyle": styles[model]["linestyle"]}
                 of_model = select(rows, model=model, layer=layer)
@@ -86,10 +89,23 @@ def plot(rows: Sequence[Row]) -> Figure:
     legend_above(figure, handles=[*handles, Line2D([], [], label="equal weights", color=GREY, linewidth=0.8)])
     trained = "; vertical line: training size" if len(sizes) > 1 else ""
     size = f" of {sizes[0]} px" if len(sizes) == 1 else ""
-    note_below(
-        figure, f"{split_of(rows)}{rows[0]['images']} images{size}; means over heads; TV: total variation{trained}"
-    )
+    means = f"{split_of(rows)}{rows[0]['images']} images{size}; means over heads"
+    note_below(figure, f"{means}; TV: total variation{without(models, drawn)}{trained}")
     return figure
+
+
+def is_zero(rows: Sequence[Row], name: str) -> bool:
+    """Return whether a statistic is a distance that these rows have none of."""
+    return name in DISTANCES and all(row[name] < 1e-6 for row in rows)
+
+
+def without(models: Sequence[str], drawn: Mapping[str, Sequence[str]]) -> str:
+    """Return words on the models that have lines in none or one of the panels of distances."""
+    exact = [model for model in models if not any(model in drawn[name] for name in DISTANCES)]
+    some = [model for model in models if model not in exact and model not in drawn["TV to expected"]]
+    texts = [f"0 for {', '.join(exact)}"] if exact else []
+    texts += [f"to the expected kernel 0 for {', '.join(some)}"] if some else []
+    return f", {', '.join(texts)}" if texts else ""
 
 
 def measured(rows: Sequence[Row], name: str) -> bool:

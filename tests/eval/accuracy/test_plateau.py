@@ -51,6 +51,22 @@ def test_unfinished_run_is_not_drawn(tmp_path):
     assert [len(axis.lines) for axis in plot(rows).axes] == [1, 1]
 
 
+def test_losses_fill_their_panel(tmp_path):
+    """Those that fall to nothing are drawn from 0, and those of photographs over the values that they have."""
+
+    def limits(*runs: str) -> tuple[float, float]:
+        rows = list(evaluate(parse_arguments(["plateau", "--run", *runs, "--window", "1"]), choose_device("cpu")))
+        return plot(rows).axes[0].get_ylim()
+
+    photographs = log_run(tmp_path / "photographs", [2.3, 2.2, 2.1, 2.0], {60: 0.4})
+    arrows = log_run(tmp_path / "arrows", [1.3, 1.2, 0.1, 0.1], {60: 1.0})
+    for run in ("photographs", "arrows"):
+        (tmp_path / run / "metrics.json").write_text("{}")
+    low, high = limits(photographs)
+    assert 1.9 < low < 2.0 < 2.3 < high < 2.4
+    assert limits(photographs, arrows)[0] == 0
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [(["--run", "nowhere"], "nowhere is not the folder of a run"), (["--run", "x", "--window", "0"], "1 or more")],

@@ -119,6 +119,24 @@ def test_equal_weights_are_drawn_within_their_panels(tmp_path):
     assert "equal weights" in [text.get_text() for text in figure.legends[0].texts]
 
 
+def test_distances_that_are_zero_have_no_lines(tmp_path):
+    """Softmax attention has none, and polynomial features none to their own kernel: the note says so."""
+    kinds = {"exact": {"attention": "softmax"}, "own": {"feature_map": "polynomial", "feature_options": {}}}
+    paths = [str(save(tmp_path / name, replace(CONFIG, depth=2, **changes))) for name, changes in kinds.items()]
+
+    def panels(*paths: str) -> dict:
+        arguments = ["estimator", "--checkpoint", *paths, "--resolutions", "60", "84", "--images", "4"]
+        figure = plot(list(evaluate(parse_arguments(arguments), choose_device("cpu"))))
+        found = {axis.get_title(): sum(line.get_marker() != "None" for line in axis.lines) for axis in figure.axes}
+        return {**found, "note": " ".join(" ".join(text.get_text() for text in figure.texts).split())}
+
+    both = panels(*paths)
+    assert (both["norm of keys"], both["TV to softmax"]) == (4, 2)
+    assert "TV to the expected kernel" not in both
+    assert "TV: total variation, 0 for exact, to the expected kernel 0 for own;" in both["note"]
+    assert "TV to softmax" not in panels(paths[0])
+
+
 def test_estimator_of_checkpoints(tmp_path, capsys):
     one = save(tmp_path / "one", replace(CONFIG, depth=2))
     two = save(tmp_path / "two", replace(CONFIG, attention="softmax"))
