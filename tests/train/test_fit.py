@@ -12,6 +12,7 @@ import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from performer_string import ViTConfig
+from tests.helpers.runs import fit
 from tests.helpers.training import REPOSITORY, last
 from train import cli
 from train.checkpoint import load_trained, read_checkpoint
@@ -66,6 +67,18 @@ def test_files_and_curves_of_a_run(whole):
         assert name in content
     for name in ("optim.warmup", "vit.pool", "data.std"):
         assert name not in content  # as by default
+
+
+def test_learning_rates_of_several_groups(config, tmp_path):
+    """One curve for all weights of one rate, and another one, by name, for those that have their own."""
+    rate, steps = ["--model.optim.encoding_lr", "0.01"], ["--trainer.limit_train_batches", "3"]
+    fit(config, tmp_path / "run", *rate, *steps, "--trainer.max_epochs", "1")
+    events = EventAccumulator(str(tmp_path / "run")).Reload()
+    names = [tag for tag in events.Tags()["scalars"] if "learning_rate" in tag]
+    assert names == ["train/learning_rate", "train/learning_rate_encoding"]
+    common, own = ([event.value for event in events.Scalars(name)] for name in names)
+    assert len(common) == 3
+    assert own == pytest.approx([10 * value for value in common])
 
 
 def test_custom_logger_gets_all_numbers(config, tmp_path):

@@ -48,16 +48,15 @@ class GradientNorm(Callback):
 
 
 class LearningRate(Callback):
-    """Log the learning rate of each step: one where all groups of weights have the same, else each by its name."""
+    """Log the learning rate of each step, and by its name that of each group of weights with another one."""
 
     def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
         groups = [group for optimizer in trainer.optimizers for group in optimizer.param_groups]
-        rates = {group.get("name", str(number)): group["lr"] for number, group in enumerate(groups)}
-        if len(set(rates.values())) == 1:
-            module.log("train/learning_rate", groups[0]["lr"])
-            return
-        for name, rate in rates.items():
-            module.log(f"train/learning_rate_{name}", rate)
+        first = groups[0]["lr"]
+        module.log("train/learning_rate", first)
+        for number, group in enumerate(groups):
+            if group["lr"] != first:
+                module.log(f"train/learning_rate_{group.get('name', number)}", group["lr"])
 
 
 class Throughput(Callback):
