@@ -127,7 +127,8 @@ def attend_linear(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, context: Att
         return attend_packed(attend, *rotate_pair(q, k, rotation), v, layout, key_bias, locality is not None)
     key_mask = layout.mask
     if key_bias is not None and phi.degree is not None:
-        k = k * key_weights(key_bias, key_mask, phi.degree).to(k.dtype)  # a key's norm is its weight
+        # A key's norm is its weight, and rounding it would count as often as the degree.
+        k = full_precision(k) * key_weights(key_bias, key_mask, phi.degree)
         key_bias = None
     if locality is not None:
         return _with_locality(q, k, v, phi, locality, AttentionContext(rotation, None, layout, key_bias))

@@ -80,3 +80,15 @@ def test_keys_of_very_different_norms_and_very_short_vectors(order, decay):
             out = linear_attention(*leaves, phi, locality=locality, positions=grid_positions((2,)) * 0)
             for x in (out, *torch.autograd.grad(out.sum(), leaves)):
                 assert x.isfinite().all(), short
+
+
+@pytest.mark.parametrize("name", ["arc-cosine-8", "polynomial"])
+def test_a_bias_of_the_keys_costs_no_digits_in_bfloat16(name):
+    """The weight of a key under a homogeneous map is a power of its factor, which is not rounded before."""
+    phi = make_map(name, 2, 8)
+    q, k, v = torch.randn(3, 1, 2, 200, 8).bfloat16().unbind(0)
+    bias = torch.randn(1, 2, 200)
+    out = linear_attention(q, k, v, phi, key_bias=bias)
+    weighted = linear_attention(q.float(), k.float(), v.float(), phi, key_bias=bias)
+    assert out.dtype == torch.bfloat16
+    assert (out - weighted).norm() < 4e-3 * weighted.norm()
