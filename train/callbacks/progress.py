@@ -86,8 +86,8 @@ class TerminalProgress(TQDMProgressBar):
         self.run_left: dict[str, str] = {}
 
     def get_metrics(self, trainer: L.Trainer, model: L.LightningModule) -> dict[str, Any]:
-        metrics = {k: v for k, v in super().get_metrics(trainer, model).items() if k != "v_num"}
-        return {**self.run_left, **metrics}
+        metrics = super().get_metrics(trainer, model)
+        return {**self.run_left, **{k.removeprefix("train/"): v for k, v in metrics.items() if k != "v_num"}}
 
     def on_train_start(self, *_: Any) -> None:
         self.train_progress_bar = Tqdm(disable=True)

@@ -53,7 +53,7 @@ def test_bar_of_a_resumed_epoch(monkeypatch):
     """Lightning calls no `on_train_epoch_start` there."""
     monkeypatch.setattr(sys, "stdout", terminal := io.StringIO())
     bar, state = TerminalProgress(), trainer()
-    monkeypatch.setattr(TerminalProgress.__mro__[2], "get_metrics", lambda *_: {"loss": 1.0, "v_num": 0})
+    monkeypatch.setattr(TerminalProgress.__mro__[2], "get_metrics", lambda *_: {"train/loss": 1.0, "v_num": 0})
     bar.on_train_start()
     for batch in (6, 7):
         bar.on_train_batch_start(state, None, None, batch)
@@ -62,6 +62,7 @@ def test_bar_of_a_resumed_epoch(monkeypatch):
     assert (shown["initial"], shown["n"], shown["total"]) == (6, 8, 10)
     assert "Epoch 2/4" in terminal.getvalue()
     assert "step=13/40, run ends in=0:00:0" in terminal.getvalue()
+    assert ", loss=1" in terminal.getvalue()  # `train/` would leave no room for it on most terminals
     assert "v_num" not in terminal.getvalue()
 
 
