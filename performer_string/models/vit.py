@@ -22,6 +22,7 @@ from performer_string.layers.pooling import build_pool, mean_pool
 from performer_string.models.build import build_block, build_position_encoding
 from performer_string.models.config import ViTConfig, patch_and_image
 from performer_string.models.initialise import initialise
+from performer_string.models.intermediate import intermediate_layers
 from performer_string.models.packing import forward_packed
 from performer_string.models.patches import check_images, check_list, check_positions, patchify
 from performer_string.models.placement import Placement
@@ -186,6 +187,28 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         """Return `forward_features` of the patches as a map for dense prediction, [B, D, h, w]."""
         x = self.forward_features(images, positions, patch_mask)[:, self.num_prefix :]
         return x.transpose(1, 2).unflatten(2, self.grid(*images.shape[2:]))
+
+    def get_intermediate_layers(
+        self,
+        images: Tensor,
+        n: int | Sequence[int] = 1,
+        reshape: bool = False,
+        return_class_token: bool = False,
+        norm: bool = True,
+    ) -> tuple[Any, ...]:
+        """Return the outputs of several blocks, as DINOv2's method of this name does.
+
+        Args:
+            images: [B, channels, height, width].
+            n: the last n blocks for a number, or the places of blocks, which are returned in ascending order.
+            reshape: return maps [B, D, h, w] in place of patches [B, N, D].
+            return_class_token: return pairs of patches and the class token [B, D].
+            norm: apply the last norm to each.
+
+        Raises:
+            ValueError: blocks or a class token that the model does not have.
+        """
+        return intermediate_layers(self, images, n, reshape, return_class_token, norm)
 
     def forward_dense(
         self, images: Tensor | Sequence[Tensor], positions: Tensor | None = None, patch_mask: Tensor | None = None

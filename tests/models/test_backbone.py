@@ -92,6 +92,41 @@ def test_patch_features_are_in_their_places():
     assert torch.equal(features[:, :, 1, 4], tokens[:, 2 + 5 + 4])
 
 
+def test_intermediate_layers_are_the_outputs_of_blocks():
+    """With the last norm, as in DINO, or without; prefix tokens are left out, and the class token is beside them."""
+    model, images = large(vit(depth=3, registers=2, pool="cls")).eval(), torch.randn(2, 2, 12, 40).double()
+    outputs: list[torch.Tensor] = []
+    for block in model.blocks:
+        block.register_forward_hook(lambda module, given, out: outputs.append(out))
+    (last,) = model.get_intermediate_layers(images)
+    assert torch.equal(last, model.forward_features(images)[:, 3:])
+    outputs.clear()
+    pairs = model.get_intermediate_layers(images, [-2, 0], return_class_token=True)
+    assert len(outputs) == 2  # the last block is not needed
+    for (patches, token), out in zip(pairs, outputs, strict=True):
+        assert torch.equal(torch.cat([token[:, None], patches], 1), model.norm(out)[:, [0, *range(3, 18)]])
+    outputs.clear()
+    maps = model.get_intermediate_layers(images, 2, reshape=True, norm=False)
+    for found, out in zip(maps, outputs[1:], strict=True):
+        assert found.shape == (2, 24, 3, 5)
+        assert torch.equal(found[:, :, 1, 4], out[:, 3 + 5 + 4])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n": 3}, "n is a number of blocks from 1 to 2, or a list of their places, not 3"),
+        ({"n": 0}, "not 0"),
+        ({"n": [0, 2]}, r"counted from 0 to 1, or from the end by -1 and on, not \[0, 2\]"),
+        ({"n": []}, r"not \[\]"),
+        ({"return_class_token": True}, "no class token: it was built with pool='mean', not 'cls'"),
+    ],
+)
+def test_intermediate_layers_that_are_not_there(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        vit(depth=2).get_intermediate_layers(torch.randn(1, 2, 16, 24), **arguments)
+
+
 @pytest.mark.parametrize("options", [{}, {"locality": "gaussian", "values": "connection", "drop_path": 0.3}], ids=str)
 def test_blocks_computed_again_have_the_same_gradients(options):
     """Under learned rotations, which all blocks share, and with the same branches left out."""

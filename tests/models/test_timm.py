@@ -166,3 +166,15 @@ def test_weights_alone_are_no_checkpoint(tmp_path):
     torch.save({"norm.weight": torch.ones(3)}, tmp_path / "weights.pt")
     with pytest.raises(ValueError, match="no checkpoint of `python -m train`: it lacks hyper_parameters"):
         ViT.from_checkpoint(tmp_path / "weights.pt")
+
+
+@pytest.mark.parametrize("norm", [True, False])
+def test_intermediate_layers_are_those_of_a_dino(norm):
+    """With a class token, registers and LayerScale, as in DINOv2."""
+    source = vit(reg_tokens=3, no_embed_class=True, init_values=0.1, depth=3)
+    images = torch.randn(2, 3, 24, 32).double()
+    theirs = source.get_intermediate_layers(images, [0, 2], reshape=True, return_prefix_tokens=True, norm=norm)
+    ours = from_timm(source).eval().get_intermediate_layers(images, [0, 2], True, return_class_token=True, norm=norm)
+    for (maps, token), (their_maps, prefix) in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(maps, their_maps)
+        torch.testing.assert_close(token, prefix[:, 0])
