@@ -1,6 +1,6 @@
 """Models of this library for timm, and models of timm for this library.
 
-Importing this module registers `performer_string_{micro,tiny,small,base}_patch16_224` with timm, so that
+Importing this module registers `performer_string_{micro,tiny,small,base,large}_patch16_224` with timm, so that
 `timm.create_model` builds them.
 """
 
