@@ -11,13 +11,14 @@ from tqdm import tqdm
 
 from eval.papers.estimate import duration, estimates
 from eval.papers.plan import Group, make_plan
-from eval.papers.table_file import all_tables
+from eval.papers.table_file import PAPERS, all_tables
 from eval.papers.table_spec import TableFile
 from eval.report import table as as_text
 
 NOTE = (
     "Times are of training steps alone, from a few steps timed now on this machine ({device}), one training after the "
-    "other. Run one: python -m eval table NAME --budget {budget} [--data DIR]"
+    "other. `comes with` names the budgets whose results are in the repository. "
+    "Run one: python -m eval table NAME --budget {budget} [--data DIR]"
 )
 
 
@@ -32,21 +33,27 @@ def list_tables(budget: str, root: Path | None, out: Path, device: torch.device)
         finished = sum(len(group.finished()) for group in groups)
         times = estimates(groups, device, timed)
         left = sum(times.get(g.model, 0.0) * (len(g.folders) - len(g.finished())) for g in groups)
-        each = sorted(times.values())
+        each, missing = sorted(times.values()), needs(groups)
         lines.append(
             {
                 "table": table.name,
                 "what it shows": table.shows,
                 "budget": table.budgets[budget].says or budget,
-                "trainings": f"{finished} of {planned} done" if planned else "none",
+                "comes with": ", ".join(stored_budgets(table.name)),
+                "trainings": f"{finished} of {planned} done" if planned else "not possible" if missing else "none",
                 "each": f"{duration(each[0])} to {duration(each[-1])}" if each else "",
                 "left": duration(left) if left else "",
-                "needs": needs(groups),
+                "needs": missing,
             }
         )
     if not lines:
         raise ValueError(f"no table has a budget {budget!r}.")
     return f"{as_text(lines)}\n\n{NOTE.format(device=device, budget=budget)}"
+
+
+def stored_budgets(name: str) -> list[str]:
+    """Return the budgets at which a table was run for the repository, whose files come with the code."""
+    return [path.stem for path in sorted((PAPERS / name).glob("*.csv")) if ".curves" not in path.name]
 
 
 def needs(groups: Sequence[Group]) -> str:

@@ -11,10 +11,11 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 
 from eval import cli
-from eval.papers import estimate
+from eval.papers import estimate, listing
 from eval.papers.plan import make_plan
 from eval.papers.table_file import PAPERS, all_tables, find_table, table_content
 from tests.helpers.tiny_images import write_all
@@ -179,6 +180,15 @@ def test_every_table_can_be_read_and_says_what_differs():
         assert {"cpu", "gpu", "full"} <= set(table.budgets), table.name
         assert all((table.title, table.source, table.shows)), table.name
         assert table.evaluation or table.differs, table.name
+
+
+def test_the_list_tells_missing_images_from_nothing_to_train(tmp_path, monkeypatch):
+    monkeypatch.setattr(listing, "estimates", lambda groups, device, timed=None: {})
+    text = listing.list_tables("cpu", tmp_path / "nowhere", tmp_path, torch.device("cpu"))
+    cells = {(row := [cell.strip() for cell in line.split("|")])[1]: row[4:6] for line in text.splitlines()[2:-2]}
+    assert cells["liere-flops"] == ["cpu", "none"]
+    assert cells["riemannformer"][1] == "not possible"
+    assert cells["liere-arrow"][1] == "0 of 12 done"
 
 
 def test_every_row_of_every_budget_makes_a_model_on_the_right_images(images, tmp_path):
