@@ -1,6 +1,7 @@
 """What a run has logged: the values of each scalar, by step and by the time that training had taken.
 
-They come from TensorBoard's files, and where there are none, as with another logger, from `metrics.csv`.
+They come from TensorBoard's files, and from `metrics.csv` where that has more: with another logger there are none, and
+of a run that went on elsewhere those of its first part may have stayed behind.
 """
 
 from __future__ import annotations
@@ -78,9 +79,13 @@ def read_log(run: Path) -> dict[str, Scalar]:
             for event in series:
                 points.setdefault(tag, {})[event.step] = (event.value, before + event.wall_time - began)
         before += max(times) - began
-    return {
+    found = {
         tag: Scalar(sorted(by_step), *map(list, zip(*(by_step[step] for step in sorted(by_step)), strict=True)))
         for tag, by_step in points.items()
+    }
+    table = read_table(run / CURVES) if (run / CURVES).is_file() else {}
+    return found | {
+        tag: each for tag, each in table.items() if tag not in found or len(each.steps) > len(found[tag][0])
     }
 
 

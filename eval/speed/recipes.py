@@ -2,6 +2,7 @@
 
 The plain ViT is timm's, with torch's fused softmax and a learned table of positions. The third model is the recipe's
 own with performer-pytorch as its attention, without a distance decay, a key gate and narrow queries, which that lacks.
+It has the recipe's number of random features, or that package's own, d log d.
 Steps of the three are measured in turn, round after round, without the time of loading images.
 
 Columns: `recipe`, `tokens`, `batch`, `parameters (M)`, `images/s`, `plain ViT`, `performer-pytorch` (images a second of
@@ -88,7 +89,8 @@ def performer_vit(config: ViTConfig) -> nn.Module | None:
     """Return a recipe's model with performer-pytorch as its attention; None where that is not installed."""
     if find_spec("performer_pytorch") is None:
         return None
-    features = {name: n for name, n in config.feature_options.items() if name == "num_features"}
+    d = (config.width or 0) // (config.num_heads or 1)
+    features = {"num_features": config.feature_options.get("num_features", int(d * math.log(d)))}  # that of the package
     swapped: dict[str, Any] = {"attention": "performer-pytorch", "feature_map": "favor+", "feature_options": features}
     without: dict[str, Any] = {"locality": None, "locality_options": {}, "key_gate": False, "qk_dim": None}
     return ViT(replace(config, **swapped, **without))

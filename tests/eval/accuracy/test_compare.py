@@ -146,3 +146,11 @@ def test_user_mistakes(tmp_path, capsys):
             main(["compare", path, *FAST, *more])
         assert stop.value.code == 2
         assert message in capsys.readouterr().err
+
+
+def test_a_log_whose_first_file_is_elsewhere_is_that_of_the_table(tmp_path):
+    """As of a run that went on with another machine."""
+    with SummaryWriter(str(tmp_path)) as writer:
+        writer.add_scalar("val/accuracy", 0.7, 20)
+    (tmp_path / "metrics.csv").write_text("step,seconds,val/accuracy\n10,1.0,0.5\n20,2.0,0.7\n")
+    assert read_log(tmp_path)["val/accuracy"] == ([10, 20], [0.5, 0.7], [1.0, 2.0])
