@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from train.config import options_of
+from train.config import options_of, packaged_recipes
 from train.run_folder import CHECKPOINTS, CONFIG, LAST, latest_checkpoint
 
 
@@ -37,9 +37,8 @@ def find_recipe(path: str) -> str:
     """
     if not path or Path(path).expanduser().exists():
         return path
-    packaged = Path(__file__).parent / "configs" / f"{Path(path).name.removesuffix('.yaml')}.yaml"
     by_name = Path(path).parent in (Path(), Path("train/configs"))
-    return str(packaged) if by_name and packaged.is_file() else path
+    return str(packaged_recipes().get(Path(path).name.removesuffix(".yaml"), path)) if by_name else path
 
 
 def resume_arguments(arguments: Sequence[str]) -> list[str]:

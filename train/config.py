@@ -47,6 +47,11 @@ def recipe_fields() -> tuple[set[str], set[str]]:
     return groups, (names | plain) - groups
 
 
+def packaged_recipes() -> dict[str, Path]:
+    """Return the recipes of `train/configs` by their names."""
+    return {path.stem: path for path in sorted((Path(__file__).parent / "configs").glob("*.yaml"))}
+
+
 def check_fields(names: Iterable[str]) -> None:
     """Check names of fields, or of what is inside of one (`model.vit.feature_options.order`).
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from performer_string.utils.registry import nearest
-from train.config import current_option, current_recipe, options_of, parse_value, read_yaml
+from train.config import current_option, current_recipe, options_of, packaged_recipes, parse_value, read_yaml
 
 FILES = ("ckpt_path", "init_from", "model.distillation.teacher")
 WORDS = {"", "null", "best", "last", "hpc", "registry"}  # none, and Lightning's own words for a checkpoint
@@ -27,7 +27,7 @@ def check_files(arguments: Sequence[str]) -> None:
     """
     for path in config_files(arguments):
         if not path.is_file():
-            known = sorted(each.stem for each in (Path(__file__).parent / "configs").glob("*.yaml"))
+            known = list(packaged_recipes())
             hint = nearest(path.stem, known)
             raise FileNotFoundError(f"there is no recipe {path}.{hint} By name: {', '.join(known)}.")
         read_yaml(path)

@@ -67,9 +67,9 @@ def portable(command: str) -> str:
     return shlex.join(words)
 
 
-def devices_in_turn(run: Path) -> list[str]:
-    """Return the devices that a run was trained on with their versions, each once; a resumed run may have several."""
-    return list(dict.fromkeys(f"{line['device']} ({line['versions']})" for line in history(run)))
+def devices_in_turn(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the devices in the `history` of a run with their versions, each once; a resumed run may have several."""
+    return list(dict.fromkeys(f"{line['device']} ({line['versions']})" for line in lines))
 
 
 def trained_by(run: Path) -> tuple[str, list[str]]:
@@ -79,7 +79,7 @@ def trained_by(run: Path) -> tuple[str, list[str]]:
         return "", []
     first = lines[0]
     environment = [f"code: {first['code']}", f"device: {first['device']}", f"versions: {first['versions']}"]
-    environment += [f"then on: {device}" for device in devices_in_turn(run)[1:]]
+    environment += [f"then on: {device}" for device in devices_in_turn(lines)[1:]]
     if len(lines) > 1:
         times = "once" if len(lines) == 2 else f"{len(lines) - 1} times"
         environment.append(f"resumed {times}, the first command is above")

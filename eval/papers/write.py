@@ -18,7 +18,7 @@ from eval.report import Row, environment, save_plot, write_csv
 from eval.report import table as as_text
 from eval.tables import latex_table
 from performer_string.utils.files import check_writable, write_aside
-from train.recorded import devices_in_turn
+from train.recorded import devices_in_turn, history
 
 
 def measure_table(
@@ -52,7 +52,7 @@ def devices_of(groups: Sequence[Group]) -> list[str]:
     A run that was resumed elsewhere has several devices.
     """
     runs = [path for group in groups for path in group.finished().values()]
-    lines = [", then ".join(devices_in_turn(run)) for run in runs]
+    lines = [", then ".join(devices_in_turn(history(run))) for run in runs]
     return [line for line in dict.fromkeys(lines) if line]
 
 

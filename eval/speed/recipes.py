@@ -37,9 +37,9 @@ from eval.speed.steps import step
 from eval.statistics import median_ratio
 from performer_string import ViT, ViTConfig
 from performer_string.utils.registry import lookup
-from train.config import current_recipe, read_yaml
+from train.config import current_recipe, packaged_recipes, read_yaml
 
-RECIPES = {path.stem: path for path in sorted((Path(__file__).parents[2] / "train" / "configs").glob("*.yaml"))}
+RECIPES = packaged_recipes()
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -68,17 +68,23 @@ def read_recipe(name: str) -> tuple[ViTConfig, int]:
     return ViTConfig(**fields), int((content.get("data") or {}).get("batch_size", 128))
 
 
-def plain_vit(config: ViTConfig) -> nn.Module | None:
-    """Return timm's ViT of the same sizes; None for videos, and where timm is not installed."""
-    if find_spec("timm") is None or config.head == "dense":
-        return None
-    vit = ViT(replace(config, depth=1))
-    if len(vit.patch) != 2:
+def training_size(vit: ViT) -> tuple[int, ...]:
+    """Return the size of the images that a model is trained on, in pixels, after the frames of videos."""
+    return tuple(n * p for n, p in zip(vit.train_grid, vit.patch, strict=True))
+
+
+def plain_vit(vit: ViT) -> nn.Module | None:
+    """Return timm's ViT of a model's sizes; None for videos and pixels, and where timm is not installed."""
+    config = vit.config
+    if find_spec("timm") is None or config.head == "dense" or len(vit.patch) != 2:
         return None
     from timm.models.vision_transformer import VisionTransformer
 
-    size = tuple(n * p for n, p in zip(vit.train_grid, vit.patch, strict=True))
-    shape: dict[str, Any] = {"img_size": size, "patch_size": vit.patch, "in_chans": config.in_channels}
+    shape: dict[str, Any] = {
+        "img_size": training_size(vit),
+        "patch_size": vit.patch,
+        "in_chans": config.in_channels,
+    }
     sizes: dict[str, Any] = {"embed_dim": config.width, "depth": config.depth, "num_heads": config.num_heads}
     has_token = config.pool == "cls"
     pool: dict[str, Any] = {"class_token": has_token, "global_pool": "token" if has_token else "avg", "fc_norm": False}
@@ -96,12 +102,11 @@ def performer_vit(config: ViTConfig) -> nn.Module | None:
     return ViT(replace(config, **swapped, **without))
 
 
-def training_step(model: nn.Module, config: ViTConfig, batch: int, device: torch.device) -> Callable[[], None]:
-    """Return a training step of a model on random images of its training size."""
-    vit = ViT(replace(config, depth=1))
-    size = [n * p for n, p in zip(vit.train_grid, vit.patch, strict=True)]
+def training_step(model: nn.Module, vit: ViT, batch: int, device: torch.device) -> Callable[[], None]:
+    """Return a training step of a model on random images, of the training size and classes of a recipe's ViT."""
+    config, size = vit.config, training_size(vit)
     images = torch.randn(batch, config.in_channels, *size, device=device)
-    of_pixels = size if config.head == "dense" else []
+    of_pixels = size if config.head == "dense" else ()
     targets = torch.randint(config.num_classes, (batch, *of_pixels), device=device)
     model = model.to(device).train()
     return partial(step, model, torch.optim.AdamW(model.parameters()), images, targets)
@@ -115,10 +120,8 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     for name, (config, own_batch) in tqdm(recipes.items(), desc="recipes", leave=False, disable=None):
         torch.manual_seed(0)
         batch, vit = min(own_batch, options.batch_size), ViT(config)
-        models = {OWN: vit, PLAIN: plain_vit(config), PERFORMER: performer_vit(config)}
-        calls = {
-            kind: training_step(model, config, batch, device) for kind, model in models.items() if model is not None
-        }
+        models = {OWN: vit, PLAIN: plain_vit(vit), PERFORMER: performer_vit(config)}
+        calls = {kind: training_step(model, vit, batch, device) for kind, model in models.items() if model is not None}
         if (once := seconds(calls[OWN], device)) > options.longest:
             tqdm.write(
                 f"{name} is left out: a step of {batch} takes {once:.0f} s, and --longest is {options.longest:g}."

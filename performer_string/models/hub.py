@@ -67,9 +67,12 @@ def reason(name: str, error: Exception, options: dict[str, Any]) -> str:
         )
     if isinstance(error, kinds.EntryNotFoundError):
         return f"{name} on the Hub is no model of performer_string: it lacks {CONFIG} or {WEIGHTS}."
-    return (
-        f"the model {name} could not be had from the Hub: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
-    )
+    return f"the model {name} could not be had from the Hub: {in_short(error)}"
+
+
+def in_short(error: Exception) -> str:
+    """Return the kind of an error and the beginning of its text, on one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def similar(name: str) -> str:
@@ -107,7 +110,7 @@ def upload(
 def check_repository(name: str) -> None:
     """Raise a PublishedError for a name that is not `owner/name`, and an ImportError without huggingface_hub."""
     hub()
-    if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name):
+    if "/" not in name or not REPOSITORY_NAME.fullmatch(name):
         raise PublishedError(f"a model on the Hub is named OWNER/NAME, of letters, digits and . - _, not {name!r}.")
 
 
@@ -122,4 +125,4 @@ def refusal(error: Exception) -> str:
         todo = "was the Hub reached? Go online, and look at HF_ENDPOINT and your proxy if they are set."
     else:
         todo = "see https://status.huggingface.co, or try again later."
-    return f"{todo} ({type(error).__name__}: {' '.join(str(error).split())[:300]})"
+    return f"{todo} ({in_short(error)})"

@@ -90,7 +90,7 @@ def linear_attention(
     check_feature_map(phi, q)
     check_places(k, positions, num_prefix)
     if locality is not None:
-        check_locality(locality, q, k, positions, num_prefix)
+        check_locality(locality, q, k, positions)
     lengths = packed_lengths(cu_seqlens, q, k, key_mask)
     layout = TokenLayout(positions, None, num_prefix, key_mask, lengths=lengths)
     return attend_linear(q, k, v, phi, AttentionContext(rotation, locality, layout, key_bias))

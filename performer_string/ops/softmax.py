@@ -72,7 +72,7 @@ def softmax_attention(
         check_positive("the scale of the logits", scale)
     check_places(k, positions, num_prefix)
     if locality is not None:
-        check_locality(locality, q, k, positions, num_prefix)
+        check_locality(locality, q, k, positions)
     lengths = packed_lengths(cu_seqlens, q, k, key_mask)
     layout = TokenLayout(positions, None, num_prefix, key_mask, lengths=lengths)
     return attend_softmax(q, k, v, AttentionContext(rotation, locality, layout, key_bias), scale)

@@ -105,18 +105,17 @@ def check_places(k: Tensor, positions: Tensor | None, num_prefix: int) -> None:
         )
 
 
-def check_locality(locality: RelativeBias, q: Tensor, k: Tensor, positions: Tensor | None, num_prefix: int) -> None:
-    """Raise an error unless a locality fits the heads, and the positions fit the tokens.
+def check_locality(locality: RelativeBias, q: Tensor, k: Tensor, positions: Tensor | None) -> None:
+    """Raise an error unless a locality fits the heads, and there are positions, which `check_places` has checked.
 
     Args:
         locality: the relative bias.
         q, k: [B, H, N, d].
         positions: [N, C], or None.
-        num_prefix: leading tokens without a position.
 
     Raises:
         TypeError: `locality` is no relative bias.
-        ValueError: another number of heads or tokens, or positions that are missing or differ between samples.
+        ValueError: another number of heads or tokens, or no positions.
     """
     if not hasattr(locality, "of_offsets"):
         raise TypeError(f"a locality is what build_locality gives, not a {type(locality).__name__}.")
@@ -130,6 +129,5 @@ def check_locality(locality: RelativeBias, q: Tensor, k: Tensor, positions: Tens
         raise ValueError(
             f"a locality needs queries and keys of the same tokens, not {q.shape[-2]} queries of {tokens} keys."
         )
-    check_places(k, positions, num_prefix)
     if positions is None:
         raise ValueError(f"a locality needs the positions of all {tokens} tokens, [N, C]; none are given.")

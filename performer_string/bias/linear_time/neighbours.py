@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from performer_string.bias.linear_time.neighbour_tiles import Pads, Slab, Tiling, cut_slabs, from_tiles, to_tiles
-from performer_string.bias.linear_time.recompute import FeatureSource, Recomputed, slab_size
+from performer_string.bias.linear_time.recompute import FeatureSource, Recomputed, slab_gradients, slab_tokens
 from performer_string.bias.linear_time.window import Bias
 from performer_string.ops.layout import Grid
 from performer_string.utils.autograd import first_order
@@ -114,23 +114,17 @@ class _NeighbourSum(torch.autograd.Function):
                 dv[at] += scores.mT @ dout
             fq_grad = from_tiles(dq, tiling.tile, slab.query_pads)
             fk_grad = from_tiles(dk, tiling.tile, slab.key_pads)
-            total = around.features.sum(2)[..., None] if key_sums is None else key_sums
-            g = g[..., -total.shape[-1] :]
-            fq_grad += g @ total.mT
-            total_grad = kept.features.mT @ g
-            if key_sums_grad is None:
-                fk_grad += total_grad.mT
-            else:
-                key_sums_grad += total_grad
-            q_grad[:, :, slab.tokens] = kept.backward(fq_grad, learned, learned_grads)
-            k_grad[:, :, slab.keys] += around.backward(fk_grad, learned, learned_grads)
+            sums = (g, key_sums, key_sums_grad)
+            of_queries, of_keys = slab_gradients(kept, around, fq_grad, fk_grad, *sums, learned, learned_grads)
+            q_grad[:, :, slab.tokens] = of_queries
+            k_grad[:, :, slab.keys] += of_keys
             v_grad[:, :, slab.keys] += from_tiles(dv, tiling.tile, slab.key_pads)
         return None, None, None, None, None, q_grad, k_grad, v_grad, table_grad, key_sums_grad, *learned_grads
 
 
 def _slabs(q: Tensor, source: FeatureSource, grid: Grid, tiling: Tiling) -> tuple[Slab, ...]:
     """Return the slabs whose features of queries [B, H, N, .] are in memory together."""
-    return cut_slabs(grid, tiling, max(1, slab_size(q.device) // (q.shape[0] * q.shape[1] * source.size)))
+    return cut_slabs(grid, tiling, slab_tokens(q, source.size))
 
 
 def _tiles(x: Tensor, pads: Pads, grid: Grid, tiling: Tiling) -> Tensor:

@@ -27,6 +27,11 @@ def slab_size(device: torch.device) -> int:
     return SLAB.get(device.type, SLAB["cpu"])
 
 
+def slab_tokens(x: Tensor, size: int) -> int:
+    """Return how many of the tokens [B, H, N, .] a slab has, with `size` features each: one at least."""
+    return max(1, slab_size(x.device) // (x.shape[0] * x.shape[1] * size))
+
+
 class FeatureSource(Protocol):
     """Where a sum gets its features from, for the heads that it works on.
 
@@ -170,6 +175,38 @@ class Recomputed:
         return tokens_grad
 
 
+def slab_gradients(
+    queries: Recomputed,
+    keys: Recomputed,
+    fq_grad: Tensor,
+    fk_grad: Tensor,
+    gradient: Tensor,
+    key_sums: Tensor | None,
+    key_sums_grad: Tensor | None,
+    learned: Sequence[Tensor],
+    learned_grads: Sequence[Tensor],
+) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the queries and keys of a slab, with those of fq . key_sums in its output.
+
+    Args:
+        queries, keys: of the slab.
+        fq_grad, fk_grad: gradients of their features from the sum with lambda; added to in place.
+        gradient: of the slab's output, [B, H, n, d + 1].
+        key_sums: as of `decayed_sum`; None for the sum over the slab's keys, whose last column it is.
+        key_sums_grad: its gradient, added to in place; None without it.
+        learned, learned_grads: as of `Recomputed.backward`.
+    """
+    total = keys.features.sum(2)[..., None] if key_sums is None else key_sums
+    g = gradient[..., -total.shape[-1] :]
+    fq_grad += g @ total.mT
+    total_grad = queries.features.mT @ g
+    if key_sums_grad is None:
+        fk_grad += total_grad.mT
+    else:
+        key_sums_grad += total_grad
+    return queries.backward(fq_grad, learned, learned_grads), keys.backward(fk_grad, learned, learned_grads)
+
+
 def largest_scale(phi: FeatureMap, k: Tensor, masked: Tensor | None) -> Tensor:
     """Return the map's `key_scale` of all keys [B, H, N, d] that take part, slab by slab: [B, H, 1, 1 or m]."""
     scale: Tensor | None = None
@@ -203,4 +240,4 @@ def sum_keys(source: FeatureSource, k: Tensor, v: Tensor, masked: Tensor | None)
 
 def _slices(size: int, k: Tensor) -> list[slice]:
     """Return the tokens of each slab of keys [B, H, N, d] with `size` features."""
-    return chunk_slices(k.shape[2], max(1, slab_size(k.device) // (k.shape[0] * k.shape[1] * size)))
+    return chunk_slices(k.shape[2], slab_tokens(k, size))

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from performer_string.bias.linear_time.recompute import FeatureSource, Recomputed, slab_size
+from performer_string.bias.linear_time.recompute import FeatureSource, Recomputed, slab_gradients, slab_tokens
 from performer_string.bias.linear_time.tiles import Run, Slab, batches, slabs, tile_shape
 from performer_string.ops.layout import Grid, Triple
 from performer_string.utils.autograd import first_order
@@ -127,22 +127,16 @@ class _WindowSum(torch.autograd.Function):
                 for grid_grad, band_grad in ((dk_grid, dk_band), (dv_grid, dv_band)):
                     columns = grid_grad[:, :, :, band.columns[0], band.columns[1]]
                     columns += band_grad.unflatten(3, columns.shape[3:5])
-            total = keys.features.sum(2)[..., None] if key_sums is None else key_sums
-            g = gradient[:, :, tokens, -total.shape[-1] :]
-            fq_grad += g @ total.mT
-            total_grad = queries.features.mT @ g
-            if key_sums_grad is None:
-                fk_grad += total_grad.mT
-            else:
-                key_sums_grad += total_grad
-            q_grad[:, :, tokens] = queries.backward(fq_grad, learned, learned_grads)
-            k_grad[:, :, window] += keys.backward(fk_grad, learned, learned_grads)
+            sums = (gradient[:, :, tokens], key_sums, key_sums_grad)
+            dq, dk = slab_gradients(queries, keys, fq_grad, fk_grad, *sums, learned, learned_grads)
+            q_grad[:, :, tokens] = dq
+            k_grad[:, :, window] += dk
         return None, None, None, None, q_grad, k_grad, v_grad, table_grad, key_sums_grad, *learned_grads
 
 
 def _slabs(q: Tensor, source: FeatureSource, grid: Grid, radius: Triple) -> tuple[Slab, ...]:
     """Return the slabs whose features of queries [B, H, N, .] are in memory together."""
-    return slabs(grid, radius, max(1, slab_size(q.device) // (q.shape[0] * q.shape[1] * source.size)))
+    return slabs(grid, radius, slab_tokens(q, source.size))
 
 
 def _table_of(run: Run, table: Tensor) -> Tensor:

@@ -59,7 +59,7 @@ def test_models_beside_a_recipe_have_its_sizes(name, monkeypatch):
     heads = config.num_heads
     config.variant, config.depth, config.width = None, 1, 16 * heads
     config.attention = "softmax" if isinstance(config.attention, list) else config.attention
-    own, plain, performer = ViT(config), recipes.plain_vit(config), recipes.performer_vit(config)
+    own, plain, performer = ViT(config), recipes.plain_vit(ViT(config)), recipes.performer_vit(config)
     assert str(own.head) == str(performer.head)
     if plain is not None:
         assert str(plain.head) == str(own.head)
