@@ -12,6 +12,7 @@ from eval.plotting.style import GREY, line_styles, new_figure
 from eval.report import Row
 
 NAMES = "recipe"  # the column that has labels
+HOLLOW = {"linestyle": "none", "markerfacecolor": "none"}  # equal values of two models stay visible
 OWN, PLAIN, PERFORMER = "recipe", "plain ViT", "performer-pytorch"  # the models that are timed for each recipe
 
 
@@ -21,15 +22,16 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def plot(rows: Sequence[Row]) -> Figure:
-    """Draw the times relative to the plain ViT as dots, those of the recipe and of performer-pytorch."""
+    """Draw the times relative to the plain ViT as dots; a recipe without a plain ViT to compare with is left out."""
+    rows = [row for row in rows if row["to plain"] != ""]
     figure = new_figure(width=5.0, height=1.1 + 0.2 * len(rows))
     axis = figure.subplots()
     columns = {"the recipe": "to plain", "with performer-pytorch": f"{PERFORMER} to plain"}
     for (label, column), style in zip(columns.items(), line_styles(list(columns)).values(), strict=True):
         points = [(row[column], place) for place, row in enumerate(rows) if row[column] != ""]
-        axis.plot(*zip(*points, strict=True), **{**style, "linestyle": "none"}, label=label) if points else None
+        axis.plot(*zip(*points, strict=True), **{**style, **HOLLOW}, label=label) if points else None
     axis.axvline(1, color=GREY, linewidth=0.8, zorder=0)
     label_rows(axis, [row["recipe"] for row in rows])
-    axis.set(xlabel="training step relative to a plain ViT, median of the rounds")
+    axis.set(xlabel="training step over a plain ViT's (median)")
     legend_above(figure)
     return figure

@@ -26,5 +26,5 @@ def plot(rows: Sequence[Row]) -> Figure:
     axis.plot([row["to plain"] for row in rows], range(len(rows)), **{**style, "linestyle": "none"})
     axis.axvline(1, color=GREY, linewidth=0.8, zorder=0)
     label_rows(axis, [row["model"] for row in rows])
-    axis.set(xlabel="training step relative to a plain ViT, median of the rounds")
+    axis.set(xlabel="training step over a plain ViT's (median)")
     return figure

@@ -53,17 +53,26 @@ def faked(monkeypatch, tmp_path):
     monkeypatch.setattr(SweepRunner, "command", command)
 
 
-def when(path: Path, call) -> threading.Thread:
-    """Calls once the path is there."""
+@pytest.fixture
+def when():
+    """A function that calls another one once a file is there, and does not outlive its test."""
+    over = threading.Event()
+    threads = []
 
-    def watch():
-        while not path.exists():
-            time.sleep(0.01)
-        call()
+    def start(path: Path, call) -> None:
+        def watch():
+            while not path.exists():
+                if over.wait(0.01):
+                    return
+            call()
 
-    thread = threading.Thread(target=watch, daemon=True)
-    thread.start()
-    return thread
+        threads.append(threading.Thread(target=watch, daemon=True))
+        threads[-1].start()
+
+    yield start
+    over.set()
+    for thread in threads:
+        thread.join()
 
 
 def summary(out: Path) -> list[dict[str, str]]:
@@ -72,13 +81,13 @@ def summary(out: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_status_after_sigterm(tmp_path, faked):
+def test_status_after_sigterm(tmp_path, faked, when):
     when(tmp_path / "out" / "shallow-seed0" / "checkpoints" / "last.ckpt", lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert run_sweep(write_sweep(tmp_path, axes=None, seeds=[0]))[0] == 143
 
 
 @pytest.mark.slow
-def test_sweep_resumes_after_ctrl_c(tmp_path, faked, capsys):
+def test_sweep_resumes_after_ctrl_c(tmp_path, faked, capsys, when):
     """Ctrl-C in the middle: what was begun is resumed where it was, what was finished is skipped."""
     path = write_sweep(tmp_path, seeds=[0])
     out = tmp_path / "out"
@@ -111,7 +120,7 @@ def test_sweep_resumes_after_ctrl_c(tmp_path, faked, capsys):
 
 
 @pytest.mark.slow
-def test_second_signal_kills(tmp_path, faked, monkeypatch):
+def test_second_signal_kills(tmp_path, faked, monkeypatch, when):
     """Children that do not listen."""
     (tmp_path / "fake.py").write_text(FAKE.replace("stop.append(1)", "None").replace("12", "10000"))
     out = tmp_path / "out"
@@ -188,7 +197,7 @@ def test_progress_is_read_from_the_log(tmp_path):
 
 
 @pytest.mark.slow
-def test_sweep_resumes_real_training(tmp_path, capsys):
+def test_sweep_resumes_real_training(tmp_path, capsys, when):
     """The arrow task in 20 steps, stopped after the first checkpoint; then also its last moment, after the last."""
     path, folder = write_sweep(tmp_path, axes=None, seeds=[5]), tmp_path / "out" / "shallow-seed5"
     options = ["--trainer.max_epochs", "2", "--data.resolutions", "[]", "--trainer.logger", "false"]
