@@ -5,6 +5,7 @@ The library and the trainer are imported where they are used: reading arguments 
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 import json
@@ -83,8 +84,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"there is no file {path}.")
     text = read_text(path)
     try:
-        content = yaml.safe_load(text)
-        repeated = find_repeated(yaml.compose(text, Loader=yaml.SafeLoader))
+        content, repeated = parse_yaml(text)
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not YAML: {error}") from error
     if repeated is not None:
@@ -94,7 +94,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
         )
     if not isinstance(content, dict):
         raise ValueError(f"{path} has to hold fields with their values, not {type(content).__name__}.")
-    return content
+    return copy.deepcopy(content)  # the caller may change it
+
+
+@functools.lru_cache(maxsize=64)  # tables of papers read a recipe for each of their rows
+def parse_yaml(text: str) -> tuple[Any, yaml.ScalarNode | None]:
+    """Return the content of a YAML document, and a key that stands in it twice, if any."""
+    return yaml.safe_load(text), find_repeated(yaml.compose(text, Loader=yaml.SafeLoader))
 
 
 def find_repeated(document: yaml.Node | None) -> yaml.ScalarNode | None:

@@ -35,6 +35,8 @@ class MemoryCurve:
         if self.calls % self.every:
             return
         gc.collect()
+        if not self.resident:
+            gc.freeze()  # what is there before the first measurement is not looked through again at each one
         self.resident.append(self.process.memory_info().rss + max(map(resident, self.process.children()), default=0))
         self.blocks.append(sys.getallocatedblocks())
 
@@ -52,6 +54,7 @@ class MemoryCurve:
 
         The least of each fifth counts, since workers come and go.
         """
+        gc.unfreeze()
         fifth = len(self.resident) // 5
         assert fifth >= 3, "too few measurements"
         early, late = slice(fifth, 2 * fifth), slice(-fifth, None)

@@ -11,6 +11,7 @@ TINY = {
     "seed_everything": 3,
     "checkpoint_every": 3,
     "ema": 0.9,
+    "figures_every": 0,
     "trainer": {
         "max_epochs": 3,
         "accelerator": "cpu",
