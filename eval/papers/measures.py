@@ -91,7 +91,12 @@ def ms_per_image(results: Results, group: Group, batch: int = 128, folded: bool 
 
 def accuracy(results: Results, group: Group, **of: Any) -> Measured:
     """Accuracy in % on test images, with the bootstrap over images and seeds; `size`, `change`, `checkpoint`."""
-    right = 100 * results.of_images(group, "right", **of)
+    from eval.papers.results import NoImagesError
+
+    try:
+        right = 100 * results.of_images(group, "right", **of)
+    except NoImagesError:
+        return measured(None, text="no images")
     return measured(*mean_with_interval(right), of=right)
 
 

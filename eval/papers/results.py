@@ -29,6 +29,10 @@ CHANGES = {"shuffled": ("patches shuffled", shuffle_patches)}
 ROUNDS = 7
 
 
+class NoImagesError(ValueError):
+    """A generated task has no images of the size that a scale asks for."""
+
+
 @dataclass
 class Results:
     """The models of a table.
@@ -84,6 +88,9 @@ class Results:
             scale: in place of it, times the size of the first training, in whole patches.
             change: a name in `CHANGES`.
             checkpoint: `last` or `best`.
+
+        Raises:
+            NoImagesError: a generated task that has no images of this scale.
         """
         key = (group.model, str(size), scale, change, checkpoint)
         if key not in self._values:
@@ -93,6 +100,11 @@ class Results:
                 trained, weights = self.load(run, checkpoint, group.overrides.get("data.root"))
                 at = trained.data.sizes()[0] if size is None else Size.of(size)
                 at = at if scale is None else scaled(group, scale)
+                if scale is not None and trained.data.task is not None:
+                    try:
+                        trained.data.task.check_size(at if len(at) == 3 else at.width)
+                    except ValueError as error:
+                        raise NoImagesError(str(error)) from error
                 seeds.append(image_results(trained, at, options, self.device, weights, CHANGES.get(change)))
             self._values[key] = {
                 "right": np.stack([each.right.numpy().astype(float) for each in seeds]),
