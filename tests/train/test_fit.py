@@ -18,6 +18,7 @@ from train import cli
 from train.checkpoint import load_trained, read_checkpoint
 from train.optim import OptimConfig
 
+FIGURES = ["--figures_every", "1"]
 pytestmark = pytest.mark.slow  # trainings
 
 
@@ -38,7 +39,9 @@ def test_fit_in_mixed_precision(config, tmp_path):
     assert all(torch.isfinite(value).all() and value.dtype == torch.float32 for value in weights.values())
 
 
-def test_files_and_curves_of_a_run(whole):
+def test_files_and_curves_of_a_run(config, tmp_path):
+    whole = tmp_path / "run"
+    fit(config, whole, *FIGURES)
     assert sorted(p.name for p in (whole / "checkpoints").iterdir()) == ["best.ckpt", "last.ckpt"]
     assert yaml.safe_load((whole / "config.yaml").read_text())["trainer"]["devices"] == 1  # whatever the machine has
     events = EventAccumulator(str(whole), size_guidance={"tensors": 0, "images": 0}).Reload()
@@ -84,7 +87,7 @@ def test_learning_rates_of_several_groups(config, tmp_path):
 def test_custom_logger_gets_all_numbers(config, tmp_path):
     """A logger that is named takes the place of TensorBoard, which alone has the figures; an added one does not."""
     custom = ["--trainer.logger=lightning.pytorch.loggers.CSVLogger", f"--trainer.logger.save_dir={tmp_path / 'csv'}"]
-    short = ["--trainer.max_epochs", "1", "--model.vit.locality", "gaussian"]
+    short = ["--trainer.max_epochs", "1", "--model.vit.locality", "gaussian", *FIGURES]
     cli.run(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *short, *custom])
     with next((tmp_path / "csv").rglob("metrics.csv")).open() as file:
         rows = list(csv.DictReader(file))
@@ -121,7 +124,7 @@ def test_recipes_have_header_and_build(recipe):
 def test_learned_decay_is_logged_by_head(config, tmp_path):
     run = tmp_path / "local"
     focused = ["--model.vit.locality", "gaussian", "--model.vit.locality_options", "{sigma: 1.5}"]
-    cli.run(["fit", "--config", str(config), "--trainer.max_epochs", "1", *focused, "--run_dir", str(run)])
+    cli.run(["fit", "--config", str(config), "--trainer.max_epochs", "1", *focused, *FIGURES, "--run_dir", str(run)])
     events = EventAccumulator(str(run)).Reload()
     learned = load_trained(last(run)).classifier.vit.localities()
     for layer, locality in enumerate(learned):
