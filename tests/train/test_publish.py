@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from dataclasses import replace
-from pathlib import Path
-from types import SimpleNamespace
 
-import huggingface_hub
 import pytest
 import torch
-from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 from PIL import Image
 
 from eval.cli import main as evaluate
 from performer_string import ViT
-from tests.helpers.checkpoints import CONFIG, read, save
+from tests.helpers.checkpoints import CONFIG, read
+from tests.helpers.publishing import finished_run, refused_publishing
 from tests.helpers.runs import fails, fit
 from tests.helpers.small_vit import vit
 from train.checkpoint import load_trained
@@ -26,27 +22,10 @@ from train.distill import DistillationConfig, Teacher
 from train.publish import main
 from train.recorded import portable, unfinished, without_place
 
-COMMAND = "python -m train fit --config /far/away/train/configs/arrow.yaml --run_dir /far/away/run"
-HISTORY = {"command": COMMAND, "code": "performer_string 0.1.0", "device": "CPU", "versions": "torch 2", "from_step": 0}
-
-
-def a_run(folder, name="ants", data=None, config=CONFIG):
-    run = save(folder / name, config, data).parents[1]
-    (run / "history.jsonl").write_text(json.dumps(HISTORY) + "\n")
-    (run / "metrics.json").write_text(json.dumps({"step": 7, "val/accuracy": 0.5, "val/accuracy_60": 0.5}))
-    return run
-
 
 @pytest.fixture
 def run(tmp_path):
-    return a_run(tmp_path / "runs")
-
-
-def refusal(arguments, capsys) -> str:
-    with pytest.raises(SystemExit) as stop:
-        main([str(argument) for argument in arguments])
-    assert stop.value.code == 2
-    return capsys.readouterr().err
+    return finished_run(tmp_path / "runs")
 
 
 def test_a_published_model_is_evaluated_as_its_run(run, tmp_path, monkeypatch, capsys):
@@ -116,7 +95,7 @@ def test_commands_are_without_places(typed, recorded):
 
 
 def test_the_best_checkpoint(run, tmp_path, capsys):
-    assert "there is no checkpoint" in refusal([run, tmp_path / "best", "--best"], capsys)
+    assert "there is no checkpoint" in refused_publishing([run, tmp_path / "best", "--best"], capsys)
     content = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
     content["callbacks"] = {"MovableCheckpoint": {"best_model_score": torch.tensor(0.75)}}
     torch.save(content, run / "checkpoints" / "best.ckpt")
@@ -154,11 +133,11 @@ def test_nothing_of_the_user_is_replaced_unless_asked(run, tmp_path, capsys):
     folder = tmp_path / "ants"
     folder.mkdir()
     (folder / "README.md").write_text("mine")
-    assert "holds README.md: choose another folder" in refusal([run, folder, "--skip_test"], capsys)
+    assert "holds README.md: choose another folder" in refused_publishing([run, folder, "--skip_test"], capsys)
     assert [path.name for path in folder.iterdir()] == ["README.md"]
     main([str(run), str(folder), "--skip_test", "--overwrite"])
     assert "# ants" in (folder / "README.md").read_text()
-    assert "is published already" in refusal([folder, tmp_path / "again"], capsys)
+    assert "is published already" in refused_publishing([folder, tmp_path / "again"], capsys)
 
 
 def test_an_unfinished_run_is_said_to_be_one(run, tmp_path, capsys):
@@ -184,7 +163,9 @@ def test_an_unfinished_run_is_said_to_be_one(run, tmp_path, capsys):
         (run / "config.yaml").write_text(f"trainer: {{{trainer}}}\n")
         of_last = "" if last is None else f" of {last}"
         assert unfinished(run, content) == f"This run is not finished: step 7{of_last}."
-    assert "a model's name has letters" in refusal([run, tmp_path / "b", "--skip_test", "--name", "a/b"], capsys)
+    assert "a model's name has letters" in refused_publishing(
+        [run, tmp_path / "b", "--skip_test", "--name", "a/b"], capsys
+    )
 
 
 @pytest.mark.slow
@@ -197,9 +178,9 @@ def test_images_are_wherever_root_says(tmp_path, capsys):
                 Image.new("RGB", (60, 60), (60 * number, 9 * i, 0)).save(path)
     data = ImageData("folder", root=str(tmp_path / "images"), size=[60, 60], workers=0, batch_size=4)
     data.setup()
-    run = a_run(tmp_path / "runs", "photos", data, replace(CONFIG, in_channels=3))
+    run = finished_run(tmp_path / "runs", "photos", data, replace(CONFIG, in_channels=3))
     shutil.move(tmp_path / "images", tmp_path / "moved")
-    assert "--skip_test" in refusal([run, tmp_path / "photos"], capsys)
+    assert "--skip_test" in refused_publishing([run, tmp_path / "photos"], capsys)
     main([str(run), str(tmp_path / "photos"), "--root", str(tmp_path / "moved")])
     model = ViT.from_pretrained(tmp_path / "photos")
     assert model.classes == ("a", "b", "c", "d")
@@ -216,78 +197,6 @@ def test_images_are_wherever_root_says(tmp_path, capsys):
     with pytest.raises(SystemExit):
         evaluate(["resolution", *options[:4]])
     assert "--root DIR in an evaluation" in capsys.readouterr().err
-
-
-def answer(status: int) -> HfHubHTTPError:
-    """Return the error of an answer of the Hub."""
-    response = SimpleNamespace(headers={}, request=None, status_code=status)
-    return HfHubHTTPError(str(status), response=response)
-
-
-class ConnectError(Exception):
-    """Stands for that of the package for requests, which is none of Python's own errors."""
-
-
-class Api:
-    """Stands for the Hub: keeps what is uploaded, or fails with an error."""
-
-    error: Exception | None = None
-    uploads: dict[str, list[str]]
-
-    def __init__(self, token=None):
-        pass
-
-    def create_repo(self, name, private, exist_ok):
-        if Api.error:
-            raise Api.error
-        return f"https://hub/{name}, {private}"
-
-    def upload_folder(self, repo_id, folder_path, allow_patterns, commit_message):
-        Api.uploads[repo_id] = [name for name in allow_patterns if (Path(folder_path) / name).is_file()]
-
-
-@pytest.fixture
-def the_hub(monkeypatch):
-    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
-    monkeypatch.setattr(Api, "error", None)
-    monkeypatch.setattr(Api, "uploads", {}, raising=False)
-    return Api
-
-
-def test_push(run, tmp_path, the_hub, capsys):
-    options = ["--push", "me/ants", "--private"]
-    main([str(run), str(tmp_path / "ants"), "--skip_test", *options])
-    assert "https://hub/me/ants, True" in capsys.readouterr().out
-    assert the_hub.uploads == {"me/ants": ["model.safetensors", "config.json", "README.md"]}
-    assert "OWNER/NAME" in refusal([run, tmp_path / "two", "--push", "me/my/ants"], capsys)
-    assert not (tmp_path / "two").exists()  # nothing was measured for it
-
-
-@pytest.mark.parametrize(
-    ("error", "todo"),
-    [
-        (ConnectError("[Errno 111] Connection refused"), "was the Hub reached?"),
-        (answer(403), "log in by `hf auth login`"),
-        (answer(500), "see https://status.huggingface.co, or try again later"),
-        (OfflineModeIsEnabled("offline"), "unset HF_HUB_OFFLINE"),
-    ],
-    ids=["no network", "no right to write", "the Hub is down", "offline"],
-)
-def test_a_push_that_fails_leaves_the_folder(run, tmp_path, the_hub, error, todo, capsys):
-    the_hub.error, folder = error, tmp_path / "ants"
-    said = refusal([run, folder, "--skip_test", "--push", "me/ants"], capsys)
-    assert f"the model was not uploaded to me/ants: {todo}" in said
-    assert f"Upload it later by: hf upload me/ants {folder}\n" in said
-    assert ViT.from_pretrained(folder).classes
-
-
-def test_publishing_without_the_package(run, tmp_path, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    options = [run, tmp_path / "ants", "--skip_test"]
-    assert "this needs huggingface_hub: pip install" in refusal([*options, "--push", "me/ants"], capsys)
-    monkeypatch.setitem(sys.modules, "safetensors", None)
-    assert "pip install" in refusal(options, capsys)
-    assert not (tmp_path / "ants").exists()
 
 
 def test_what_models_of_save_pretrained_do_not_know(tmp_path, capsys):
