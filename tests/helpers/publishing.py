@@ -14,6 +14,7 @@ HISTORY = {"command": COMMAND, "code": "performer_string 0.1.0", "device": "CPU"
 
 
 def finished_run(folder, name="ants", data=None, config=CONFIG):
+    """Return the folder of a run with its last checkpoint, history and metrics."""
     run = save(folder / name, config, data).parents[1]
     (run / "history.jsonl").write_text(json.dumps(HISTORY) + "\n")
     (run / "metrics.json").write_text(json.dumps({"step": 7, "val/accuracy": 0.5, "val/accuracy_60": 0.5}))
@@ -21,6 +22,7 @@ def finished_run(folder, name="ants", data=None, config=CONFIG):
 
 
 def refused_publishing(arguments, capsys) -> str:
+    """Return the message of a command that publishes nothing."""
     with pytest.raises(SystemExit) as stop:
         main([str(argument) for argument in arguments])
     assert stop.value.code == 2
