@@ -52,6 +52,9 @@ class ArrowTask:
         cell: pixels of a cell, at least 8.
         distance: `adjacent`: the arrow lies in the next cell; `ray`: anywhere on the ray, on which it is the only
             arrow.
+        ink, paper: grey levels of glyphs and of what is between them, 0 to 255.
+        bold: strokes are a pixel wider.
+        noise: standard deviation of normal noise on each pixel, in grey levels.
     """
 
     name: ClassVar[str] = "arrow"
@@ -65,6 +68,10 @@ class ArrowTask:
     letters: str = "ABCDE"
     cell: int = 12
     distance: Distance = "adjacent"
+    ink: int = 255
+    paper: int = 0
+    bold: bool = False
+    noise: float = 0.0
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -75,12 +82,12 @@ class ArrowTask:
             raise ValueError(f"letters can be of A, B, C, D, E; not {', '.join(sorted(unknown))}.")
         if self.arrows < 1 or self.cell < 8:
             raise ValueError(f"at least one arrow and 8 pixels a cell, not arrows={self.arrows}, cell={self.cell}.")
-        margin = (self.cell - 8) // 2
-        pad = ((margin, self.cell - 8 - margin),) * 2
-        self._glyphs = {
-            name: np.pad(np.array([[c == "#" for c in row] for row in rows.split()], np.uint8) * 255, pad)
-            for name, rows in GLYPHS.items()
-        }
+        if not 0 <= min(self.ink, self.paper) < max(self.ink, self.paper) <= 255 or self.noise < 0:
+            raise ValueError(
+                f"ink and paper are different grey levels from 0 to 255, and noise is 0 or more, not ink={self.ink}, "
+                f"paper={self.paper}, noise={self.noise}."
+            )
+        self._glyphs = {name: self._glyph(rows) for name, rows in GLYPHS.items()}
 
     def cells(self, pixels: int) -> int:
         """Return the cells along a side of an image, which needs 1.5 times as many cells as glyphs."""
@@ -103,8 +110,12 @@ class ArrowTask:
 
     def draw(self, cells: int, seed: int) -> tuple[np.ndarray, int]:
         """Return an image, uint8 [pixels, pixels], and its class: a function of (task, cells, seed) alone."""
-        placed = self.place(cells, np.random.default_rng(seed))
-        return self.paint(placed, cells), placed[0][2]
+        rng = np.random.default_rng(seed)
+        placed = self.place(cells, rng)
+        image = self.paint(placed, cells)
+        if self.noise:
+            image = np.clip(np.rint(image + rng.normal(0, self.noise, image.shape)), 0, 255).astype(np.uint8)
+        return image, placed[0][2]
 
     def place(self, cells: int, rng: np.random.Generator) -> list[Placed]:
         """Return glyphs at random cells: the arrow that counts, the Y, the other arrows, and the letters."""
@@ -132,11 +143,19 @@ class ArrowTask:
 
     def paint(self, placed: Sequence[Placed], cells: int) -> np.ndarray:
         """Return the image of glyphs, uint8 [pixels, pixels]."""
-        image = np.zeros((cells * self.cell, cells * self.cell), np.uint8)
+        image = np.full((cells * self.cell, cells * self.cell), self.paper, np.uint8)
         for (row, column), name, turn in placed:
             top, left = row * self.cell, column * self.cell
             image[top : top + self.cell, left : left + self.cell] = np.rot90(self._glyphs[name], turn)
         return image
+
+    def _glyph(self, rows: str) -> np.ndarray:
+        """Return the image of a glyph in its cell, uint8 [cell, cell]."""
+        margin = (self.cell - 8) // 2
+        mask = np.pad([[c == "#" for c in row] for row in rows.split()], ((margin, self.cell - 8 - margin),) * 2)
+        if self.bold:
+            mask[:, 1:] |= mask[:, :-1].copy()
+        return np.where(mask, self.ink, self.paper).astype(np.uint8)
 
     def _cells_ahead(self, y: np.ndarray, base: int, cells: int) -> int:
         step = STEPS[base]

@@ -51,6 +51,34 @@ def test_orientation_of_glyphs():
     assert DIRECTIONS[0] == "up"
 
 
+@pytest.mark.parametrize("drawing", [{"ink": 0, "paper": 255}, {"ink": 200, "paper": 90}, {"bold": True}], ids=str)
+def test_another_drawing_has_the_same_glyphs_and_answers(drawing):
+    plain, other = ArrowTask(), ArrowTask(**drawing)
+    for seed in range(5):
+        (image, label), (drawn, answer) = plain.draw(9, seed), other.draw(9, seed)
+        assert label == answer
+        on = drawn == other.ink
+        assert set(np.unique(drawn)) == {other.ink, other.paper}
+        assert on[image > 0].all()
+        assert (on.sum() > (image > 0).sum()) == other.bold
+
+
+def test_noise_is_drawn_after_the_glyphs_and_again_the_same():
+    plain, noisy = ArrowTask(ink=200, paper=100), ArrowTask(ink=200, paper=100, noise=20)
+    (image, label), (drawn, answer) = plain.draw(9, 1), noisy.draw(9, 1)
+    assert label == answer
+    difference = drawn.astype(float) - image
+    assert difference.std() == pytest.approx(20, rel=0.05)
+    assert abs(difference.mean()) < 1
+    assert np.array_equal(drawn, noisy.draw(9, 1)[0])
+
+
+@pytest.mark.parametrize("wrong", [{"ink": 7, "paper": 7}, {"ink": 256}, {"paper": -1}, {"noise": -1.0}], ids=str)
+def test_grey_levels_that_are_none(wrong):
+    with pytest.raises(ValueError, match="different grey levels"):
+        ArrowTask(**wrong)
+
+
 @pytest.mark.slow
 def test_classes_are_balanced_and_distances_vary():
     task = ArrowTask(distance="ray")
