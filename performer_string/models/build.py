@@ -1,19 +1,27 @@
-"""Build the encoding and the blocks of a model from its configuration."""
+"""Build the embedding, the encoding and the blocks of a model from its configuration."""
 
 from __future__ import annotations
 
 import math
 from typing import Any, cast
 
+from torch import nn
+
 from performer_string.bias import build_locality
 from performer_string.feature_maps import build_feature_map
 from performer_string.layers.attention import SelfAttention
 from performer_string.layers.backends import ROTATED_FEATURES, build_attention
 from performer_string.layers.block import Block
+from performer_string.layers.patch_embedding import NormalisedEmbedding
 from performer_string.layers.values import build_value_map
 from performer_string.models.config import ViTConfig
 from performer_string.position import ENCODINGS, Encoding, build_encoding
 from performer_string.utils.seeds import derive_seed, seeded
+
+
+def build_patch_embedding(config: ViTConfig, pixels: int, width: int) -> nn.Linear:
+    """Build the embedding of patches of so many numbers, which has norms of its own with `patch_norm`."""
+    return NormalisedEmbedding(pixels, width, config.norm_eps) if config.patch_norm else nn.Linear(pixels, width)
 
 
 def build_position_encoding(config: ViTConfig, grid: tuple[int, ...], stream: int) -> Encoding:

@@ -62,6 +62,8 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
             whole layer with one learned query, as SigLIP has it.
         registers: number of register tokens (arXiv:2309.16588).
         head: `class` for one class of each image, `dense` for a class of each pixel, from `patch_features`.
+        patch_norm: layer norms before and after the embedding of the patches (arXiv:2302.01327), so that neither
+            brightness nor contrast of a patch matters.
     """
 
     image_size: int | list[int] = 224
@@ -76,6 +78,7 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
     pool: Pool = "mean"
     registers: int = 0
     head: Head = "class"
+    patch_norm: bool = False
 
     @property
     def query_width(self) -> int:

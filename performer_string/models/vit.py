@@ -19,7 +19,7 @@ from performer_string.layers.backends import AttentionBackend
 from performer_string.layers.block import Block, mlp_width, recomputable
 from performer_string.layers.dense_head import build_head
 from performer_string.layers.pooling import build_pool, mean_pool
-from performer_string.models.build import build_block, build_position_encoding
+from performer_string.models.build import build_block, build_patch_embedding, build_position_encoding
 from performer_string.models.config import ViTConfig, patch_and_image
 from performer_string.models.initialise import initialise
 from performer_string.models.intermediate import intermediate_layers
@@ -67,7 +67,7 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         self.rotation_cache = TensorCache(2)  # of the latest two grids; LieRE has N x d x d for each layer
         stream = draw_seed()
         with seeded(stream):  # torch's generator moves on by the one number of `draw_seed`, whatever the model
-            self.embed = nn.Linear(c.in_channels * math.prod(self.patch), width)
+            self.embed = build_patch_embedding(c, c.in_channels * math.prod(self.patch), width)
             self.prefix = nn.Parameter(torch.zeros(self.num_prefix, width)) if self.num_prefix else None
             self.encoding = build_position_encoding(c, self.train_grid, stream)
             blocks = (build_block(c, layer, self.train_grid, self.num_prefix, stream) for layer in range(depth))
