@@ -11,7 +11,6 @@ from tqdm import tqdm
 
 from eval.papers.plan import Group
 from eval.speed.measure import seconds
-from train.data.tasks import TASKS
 
 SIZES = {"mnist": 60_000, "cifar10": 50_000, "cifar100": 50_000, "imagenette": 9_469, "imagenet": 1_281_167}
 ON_CPU = 8  # images of a timed step; more only take longer
@@ -24,13 +23,12 @@ def training_images(group: Group) -> float:
     whole = SIZES.get(source) or files_below(Path(str(settings.get("data.root", "data"))) / "train")
     held_out = float(settings.get("data.val_fraction", 0.1))
     images = int(settings.get("data.train_size") or 0) or round(whole * (1 - held_out))
-    if source in TASKS:
-        images = int(settings.get("data.train_size") or 0)
     images = round(images * float(settings.get("data.train_fraction") or 1))
     batch = int(settings.get("data.batch_size", 128))
-    steps = int(settings.get("trainer.max_steps") or -1)
-    if settings.get("trainer.limit_train_batches"):
-        images = min(images, int(settings["trainer.limit_train_batches"]) * batch)
+    limit = settings.get("trainer.limit_train_batches")
+    if limit:  # a number of batches, or a share of them
+        images = round(images * limit) if isinstance(limit, float) else min(images, limit * batch)
+    steps = int(settings.get("trainer.max_steps") or -1) * int(settings.get("trainer.accumulate_grad_batches") or 1)
     epochs = int(settings.get("trainer.max_epochs") or -1)
     ends = [steps * batch] * (steps > 0) + [epochs * images] * (epochs > 0)
     return float(min(ends, default=0))
