@@ -178,6 +178,9 @@ def _fused(
     rounding, unless keys of one head differ so much in length that powers of the shorter leave float32. Chunks scale
     all keys by the longest, and Triton each feature by its largest.
     """
+    if rotation is not None:  # chunks and kernels take angles by their place, whatever their number
+        rotation.check(q)
+        rotation.check(k)
     planes = None if rotation is None else rotation.planar()
     if planes is None:
         q, k = rotate_pair(q, k, rotation)

@@ -1,0 +1,66 @@
+"""Rotations that do not fit the tokens and heads of a layer: an error with every attention."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from performer_string import MultiheadAttention, PerformerSelfAttention, build_encoding
+from performer_string.layers.attention import SelfAttention
+from performer_string.layers.backends import build_attention
+
+TOKENS, HEADS, WIDTH = 4, 2, 8
+
+
+def multihead(**options):
+    layer = MultiheadAttention(HEADS * WIDTH, HEADS, batch_first=True, **options)
+    return lambda x, rotation: layer(x, x, x, rotation=rotation)[0]
+
+
+def performer(**options):
+    layer = PerformerSelfAttention(HEADS * WIDTH, heads=HEADS, dim_head=WIDTH, **options)
+    return lambda x, rotation: layer(x, rotation=rotation)
+
+
+def own(attention, feature_map):
+    sizes = {"head_dim": WIDTH, "num_heads": HEADS}
+    backend = build_attention(attention, **sizes, feature_map=feature_map, seed=0, feature_options={})
+    return SelfAttention(HEADS * WIDTH, HEADS, backend)
+
+
+LAYERS = {
+    "multihead, favor+": lambda: multihead(),
+    "multihead, arc-cosine": lambda: multihead(feature_map="arc-cosine"),
+    "multihead, softmax": lambda: multihead(attention="softmax"),
+    "performer, favor+": lambda: performer(),
+    "performer, arc-cosine": lambda: performer(generalized_attention=True),
+    "own, favor+": lambda: own("linear", "favor+"),
+    "own, arc-cosine": lambda: own("linear", "arc-cosine"),
+    "own, polynomial": lambda: own("linear", "polynomial"),
+    "own, softmax": lambda: own("softmax", "favor+"),
+}
+WRONG = {
+    "too many positions": ("rope", WIDTH, 1, 9, "of 9 positions and not of 4"),
+    "one position": ("rope", WIDTH, 1, 1, "of 1 positions and not of 4"),
+    "too few positions": ("rope", WIDTH, 1, 3, "of 3 positions and not of 4"),
+    "narrower heads": ("rope", WIDTH // 2, 1, TOKENS, "of heads of width 4, and not of 8"),
+    "wider heads": ("rope", 2 * WIDTH, 1, TOKENS, "of heads of width 16, and not of 8"),
+    "all layers": ("rope-mixed", WIDTH, 3, TOKENS, r"take by_layer\(positions\)"),
+}
+
+
+@pytest.mark.parametrize("wrong", WRONG.values(), ids=list(WRONG))
+@pytest.mark.parametrize("build", LAYERS.values(), ids=list(LAYERS))
+def test_a_rotation_that_does_not_fit(build, wrong):
+    """Chunks took the first angles of too many, and those of one token for all."""
+    name, head_dim, layers, positions, message = wrong
+    encoding = build_encoding(name, head_dim=head_dim, num_heads=HEADS, **({"layers": layers} if layers > 1 else {}))
+    with pytest.raises(ValueError, match=message):
+        build()(torch.randn(2, TOKENS, HEADS * WIDTH), encoding(torch.rand(positions, 2)))
+
+
+@pytest.mark.parametrize("build", LAYERS.values(), ids=list(LAYERS))
+def test_a_rotation_that_fits(build):
+    rotation = build_encoding("rope", head_dim=WIDTH, num_heads=HEADS)(torch.rand(TOKENS, 2))
+    x = torch.randn(2, TOKENS, HEADS * WIDTH)
+    assert build()(x, rotation).shape == x.shape
