@@ -166,9 +166,10 @@ def epoch_seconds(results: Results, run: Path) -> tuple[float | None, float]:
     from train.run_folder import CHECKPOINTS, LAST
 
     content = read_checkpoint(run / CHECKPOINTS / LAST)
-    steps, epochs = content["global_step"], max(1, content.get("epoch", 0) + 1)
-    batch = content["ImageData"]["config"]["batch_size"]
-    return steps / epochs * batch / statistics.median(curve.values), epochs
+    epochs, loop = max(1, content.get("epoch", 0) + 1), content["loops"]["fit_loop"]
+    batches = loop["epoch_loop.batch_progress"]["total"]["completed"]
+    images = batches * loop["state_dict"]["combined_loader"][0]["step"]  # over all processes, as those a second
+    return images / epochs / statistics.median(curve.values), epochs
 
 
 def epochs_to(results: Results, group: Group, unit: str = "epochs") -> Measured:
