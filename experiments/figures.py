@@ -31,7 +31,7 @@ def read_figures(path: Path = FIGURES) -> dict[str, dict[str, Any]]:
     Raises:
         ValueError: a field that is not known.
     """
-    figures: dict[str, dict[str, Any]] = yaml.safe_load(path.read_text())
+    figures: dict[str, dict[str, Any]] = yaml.safe_load(path.read_text(encoding="utf-8"))
     for name, fields in figures.items():
         if unknown := fields.keys() - FIELDS:
             raise ValueError(f"{path}: {name} has the fields {', '.join(sorted(unknown))}; known: {sorted(FIELDS)}.")

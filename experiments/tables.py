@@ -33,7 +33,6 @@ Fields of a table:
 from __future__ import annotations
 
 import argparse
-import csv
 import re
 import statistics
 import sys
@@ -45,6 +44,7 @@ from typing import Any
 import yaml
 from tabulate import tabulate
 
+from eval import report
 from eval.statistics import mean_over_seeds, student_interval, without_seed
 
 ROOT = Path(__file__).parent
@@ -57,14 +57,11 @@ Condition = Mapping[str, Any]
 
 
 def read_csv(path: Path) -> list[CsvRow]:
-    """Return the rows of a CSV file whose first lines are comments, with the column `seed` of the runs' names."""
+    """Return the rows of a CSV file of an evaluation, with the column `seed` of the runs' names."""
     if not path.is_file():
         raise ValueError(f"there is no file {path}.")
-    with path.open(newline="") as file:
-        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
+    _, rows = report.read_csv(path)
     for row in rows:
-        if None in row or None in row.values():
-            raise ValueError(f"{path}: the row {row} has another number of cells than the header.")
         name = row.get("model", "") if "-seed" in row.get("model", "") else row.get("run", "")
         row.setdefault("seed", name.rpartition("-seed")[2])
     return rows
@@ -184,7 +181,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
     options = parser.parse_args(arguments)
     wrong = 0
     for page in sorted(root.rglob("README.md")):
-        text = page.read_text()
+        text = page.read_text(encoding="utf-8")
         try:
             new = fill(text, page.parent)
         except (ValueError, KeyError, yaml.YAMLError) as error:
@@ -195,7 +192,7 @@ def main(arguments: Sequence[str] | None = None, root: Path = ROOT) -> int:
             wrong += 1
             print(f"{page}: its tables are out of date; write them with: make tables", file=sys.stderr)
         elif new != text:
-            page.write_text(new)
+            page.write_text(new, encoding="utf-8")
     return wrong
 
 

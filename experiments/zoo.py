@@ -32,7 +32,7 @@ def build(zoo: Path = ZOO) -> str:
     rows: list[list[str]] = []
     for folder in models(zoo):
         content = read_config(folder)
-        card = (folder / "README.md").read_text()
+        card = (folder / "README.md").read_text(encoding="utf-8")
         dataset = re.search(r"^\| trained on \| (.*) \|$", card, re.MULTILINE)
         size = f"{(folder / WEIGHTS).stat().st_size / 1e6:.1f} MB"
         name, parts = f"[{folder.name}]({folder.name}/README.md)", architecture(ViTConfig.of_checkpoint(content["vit"]))
@@ -48,14 +48,14 @@ def main(arguments: Sequence[str] | None = None, zoo: Path = ZOO) -> int:
     parser = argparse.ArgumentParser(prog="python -m experiments.zoo", description=__doc__.partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="write nothing; status 1 if the table is out of date")
     options, page = parser.parse_args(arguments), zoo / "README.md"
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     filled = BLOCK.sub(lambda match: match[1] + build(zoo) + match[3], text)
     if filled == text:
         return 0
     if options.check:
         sys.stderr.write(f"{page} is out of date: python -m experiments.zoo\n")
         return 1
-    page.write_text(filled)
+    page.write_text(filled, encoding="utf-8")
     return 0
 
 

@@ -5,7 +5,6 @@ python -m docs.figures.accuracy
 
 from __future__ import annotations
 
-import csv
 from collections import defaultdict
 from statistics import mean
 from typing import Any
@@ -14,6 +13,7 @@ from matplotlib import pyplot as plt
 from matplotlib.figure import Figure
 
 from docs.figures.style import BLUE, GREY, RED, REPOSITORY, main
+from eval.report import read_csv
 
 RESULTS = REPOSITORY / "experiments" / "arrow" / "resolution.csv"
 # model in the file -> label, colour, line, image size that the label stands at, and its side of that point.
@@ -29,10 +29,8 @@ NONE = 0.012  # where an error of zero is drawn, in %
 
 def read_errors() -> dict[str, dict[int, list[float]]]:
     """Return the error of each seed in %, by model and image size."""
-    with RESULTS.open(newline="") as file:
-        rows = list(csv.DictReader(line for line in file if not line.startswith("#")))
     errors: dict[str, dict[int, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for row in rows:
+    for row in read_csv(RESULTS)[1]:
         model = row["model"].rpartition("-seed")[0]
         if model in LINES:
             errors[model][int(row["resolution"])].append(100 - float(row["accuracy"]))

@@ -78,11 +78,17 @@ def test_conditions_and_numbers(tmp_path):
     assert build_lines(tmp_path, table)[1:] == [["one", "95 of 97.0", "80 of 82.0"]]
 
 
+def test_a_name_like_a_comment_and_a_former_column_are_read(tmp_path):
+    table = TABLE.format("columns: {56 px: '56'}").replace("value: accuracy", "value: majority baseline")
+    csv = "# command: python -m eval resolution\nmodel,resolution,null\n#1,56,44.2\n# é,56,44.3\n"
+    assert build_lines(tmp_path, table, csv)[1:] == [["#1", "44.2"], ["# é", "44.3"]]
+
+
 @pytest.mark.parametrize(
     ("table", "csv", "message"),
     [
         (TABLE.format(""), CSV.replace("92.0,90.0", "many,90.0"), "accuracy is 'many' where a number is needed"),
-        (TABLE.format(""), CSV.replace("56,60.0,58.0", "56,60.0"), "another number of cells than the header"),
+        (TABLE.format(""), CSV.replace("56,60.0,58.0", "56,60.0"), "has other cells than there are columns"),
         (TABLE.format("labels: {hyperbolic: favor+}"), CSV, "no row of .* matches"),
         (TABLE.format("colour: red"), CSV, "unknown fields colour"),
         (TABLE.format("").replace("value: accuracy", "value: loss"), CSV, "no column 'loss'"),

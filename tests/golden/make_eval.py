@@ -8,6 +8,8 @@ from pathlib import Path
 
 import torch
 
+from eval.report import read_csv
+
 from .runs import CHECKPOINTS, command
 
 TABLES = Path(__file__).with_name("eval")
@@ -30,17 +32,11 @@ LEFT_OUT = {
 }
 
 
-def read(path: Path) -> list[dict[str, str]]:
-    """Return the rows of a table without the comment above it."""
-    lines = path.read_text().splitlines()
-    return list(csv.DictReader(line for line in lines if not line.startswith("#")))
-
-
 def evaluate(name: str, out: Path) -> list[dict[str, str]]:
     """Return the rows that an evaluation writes, without the columns that are left out."""
     command("eval", name, *EVALUATIONS[name], "--out", str(out), folder=CHECKPOINTS)
     left_out = LEFT_OUT.get(name, set())
-    return [{key: cell for key, cell in row.items() if key not in left_out} for row in read(out / f"{name}.csv")]
+    return [{key: cell for key, cell in row.items() if key not in left_out} for row in read_csv(out / f"{name}.csv")[1]]
 
 
 def main() -> None:
@@ -49,7 +45,7 @@ def main() -> None:
     for name in EVALUATIONS:
         with tempfile.TemporaryDirectory() as out:
             rows = evaluate(name, Path(out))
-        with (TABLES / f"{name}.csv").open("w", newline="") as file:
+        with (TABLES / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)

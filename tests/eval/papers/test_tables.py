@@ -5,7 +5,6 @@ Two of its rows are trained on one set of images for each recipe; THOROUGH=1 tra
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 from pathlib import Path
@@ -18,6 +17,7 @@ from eval import cli
 from eval.papers import estimate, listing
 from eval.papers.plan import make_plan
 from eval.papers.table_file import PAPERS, all_tables, find_table, table_content
+from eval.report import read_csv
 from tests.helpers.tiny_images import write_all
 from train import cli as train_cli
 from train.data.tasks import TASKS
@@ -100,8 +100,7 @@ def is_drawn(content: dict, data: dict) -> bool:
 
 
 def records(path: Path) -> list[dict[str, str]]:
-    with path.open() as file:
-        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+    return read_csv(path)[1]
 
 
 @pytest.mark.slow
