@@ -10,7 +10,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from performer_string.bias import RelativeBias
@@ -23,7 +22,7 @@ from performer_string.models.build import build_block, build_patch_embedding, bu
 from performer_string.models.config import ViTConfig, patch_and_image
 from performer_string.models.initialise import initialise
 from performer_string.models.intermediate import intermediate_layers
-from performer_string.models.packing import forward_packed
+from performer_string.models.packing import embed_patches, forward_packed
 from performer_string.models.patches import check_images, check_list, check_positions, patchify
 from performer_string.models.placement import Placement
 from performer_string.models.preprocessing import Preprocessed
@@ -146,13 +145,7 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         pixels = patchify(images, self.patch).to(self.norm.weight.dtype)  # [B, N, pixels]; a host may have bf16
         if patch_mask is not None:  # padding may hold anything, NaN too, which no weight of zero would remove
             pixels = pixels.masked_fill(~patch_mask[..., None], 0.0)
-        x = self.embed(pixels)  # [B, N, D]
-        embedding = self.encoding.embedding(self.in_units(layout.centred_positions()[..., self.num_prefix :, :]))
-        x = x if embedding is None else x + embedding.to(x.dtype)
-        if self.prefix is not None:
-            x = torch.cat([self.prefix.expand(x.shape[0], -1, -1).to(x.dtype), x], dim=1)  # [B, P + N, D]
-        if self.training and self.config.dropout:
-            x = F.dropout(x, self.config.dropout)
+        x = embed_patches(self, pixels, layout.centred_positions()[..., self.num_prefix :, :])  # [B, P + N, D]
         if positions is None and layout.centre is None:
             key = (grid, x.device, x.dtype)
             return x, self.rotation_cache.get(key, lambda: self.rotations(layout)), layout

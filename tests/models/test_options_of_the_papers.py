@@ -23,9 +23,14 @@ def small(**changes) -> ViT:
     return model
 
 
-def test_dropout_is_at_the_embedding_in_the_mlp_and_after_attention(monkeypatch):
-    """Counted by width: the embedding, and in each of two blocks attention, the MLP's inner and its outer layer."""
+@pytest.mark.parametrize("packed", [False, True])
+def test_dropout_is_at_the_embedding_in_the_mlp_and_after_attention(monkeypatch, packed):
+    """Counted by width: the embedding, and in each of two blocks attention, the MLP's inner and its outer layer.
+
+    Packed images had none at the embedding.
+    """
     model, images = small(dropout=0.25, pool="cls"), torch.randn(2, 3, 16, 16)
+    images = list(images) if packed else images
     plain = F.dropout
     seen = []
     monkeypatch.setattr(F, "dropout", lambda x, p, *rest: seen.append((p, x.shape[-1])) or plain(x, p, *rest))
