@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import torch
@@ -18,6 +18,8 @@ from performer_string.position.rotation import Rotation
 class DropPath(nn.Module):
     """Stochastic depth (arXiv:1603.09382): drop a sample's residual branch with probability `rate`, else scale it up.
 
+    Each of several packed sequences is a sample.
+
     Args:
         rate: in [0, 1).
     """
@@ -28,11 +30,24 @@ class DropPath(nn.Module):
             raise ValueError(f"drop_path has to lie in [0, 1), not {rate}.")
         self.rate = rate
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, lengths: Sequence[int] | None = None) -> Tensor:
+        """Drop or scale up.
+
+        Args:
+            x: [B, N, D].
+            lengths: of the sequences that are packed in a batch of one; None for a sequence in each sample.
+
+        Returns:
+            [B, N, D].
+        """
         if not self.training or self.rate == 0:
             return x
-        keep = torch.empty(x.shape[0], *[1] * (x.ndim - 1), dtype=x.dtype, device=x.device)
-        return x * keep.bernoulli_(1 - self.rate) / (1 - self.rate)
+        samples = x.shape[0] if lengths is None else len(lengths)
+        keep = torch.empty(samples, *[1] * (x.ndim - 1), dtype=x.dtype, device=x.device).bernoulli_(1 - self.rate)
+        if lengths is not None:
+            counts = torch.tensor(lengths, device=x.device)
+            keep = keep.repeat_interleave(counts, dim=0, output_size=x.shape[1]).transpose(0, 1)  # [1, N, 1]
+        return x * keep / (1 - self.rate)
 
 
 def mlp_width(width: int, ratio: float) -> int:
@@ -102,8 +117,8 @@ class Block(nn.Module):
         attended = self.attention(self.norm1(x), rotation, layout)
         if self.dropout and self.training:
             attended = F.dropout(attended, self.dropout)
-        x = x + self.drop_path(attended)
-        return x + self.drop_path(self.mlp(self.norm2(x)))
+        x = x + self.drop_path(attended, layout.lengths)
+        return x + self.drop_path(self.mlp(self.norm2(x)), layout.lengths)
 
 
 def recomputable(block: Block) -> Callable[..., Tensor]:

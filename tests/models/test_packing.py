@@ -56,6 +56,18 @@ def test_images_attend_to_themselves_alone():
     torch.testing.assert_close(after[2:], before[2:])
 
 
+def test_each_image_has_its_own_stochastic_depth():
+    """One number stood for all images of a pass, since a pack is a batch of one."""
+    model, (image,) = large(vit(depth=1, drop_path=0.5)).train(), some((8, 8))
+    torch.manual_seed(0)
+    logits = model([image] * 40).detach()  # alike, but for the two branches of the block
+    assert len(logits.round(decimals=6).unique(dim=0)) == 4
+    lengths = [1] * 10 + [3] * 10
+    kept = model.blocks[0].drop_path(torch.ones(1, 40, 2), lengths)
+    assert set(kept.unique().tolist()) == {0.0, 2.0}
+    assert all(len(each.unique()) == 1 for each in kept[0].split(lengths))
+
+
 def test_gradient_checkpoints_and_other_axes():
     model, images = large(vit()), some(*SIZES)
     before = model(images)
