@@ -54,9 +54,10 @@ def key_weights(key_bias: Tensor, key_mask: Tensor | None, degree: int = 1, leas
         least: lower bound of the exponent.
 
     Returns:
-        [B, H, N, 1].
+        [B, H, N, 1]. Masked keys have zero, also where all are masked.
     """
-    return (relative_bias(key_bias, key_mask) / degree).clamp(min=least).exp()[..., None]
+    weights = (relative_bias(key_bias, key_mask) / degree).clamp(min=least).exp()
+    return (weights if key_mask is None else weights.masked_fill(~key_mask[:, None], 0.0))[..., None]
 
 
 def with_bias_columns(q: Tensor, k: Tensor, v: Tensor, key_bias: Tensor, scale: float) -> tuple[Tensor, Tensor, Tensor]:

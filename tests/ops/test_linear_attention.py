@@ -78,14 +78,19 @@ def test_masked_keys_have_no_effect(name):
         torch.testing.assert_close(linear_attention(q, k, v, phi, key_mask=mask, **options), expected)
 
 
+@pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("decay", [None, "table"])
-@pytest.mark.parametrize("name", KINDS)
-def test_a_sample_without_keys_is_zero_and_has_no_gradient(name, decay):
+@pytest.mark.parametrize("name", [*KINDS, "polynomial-lower", "elu"])
+def test_a_sample_without_keys_is_zero_and_has_no_gradient(name, decay, biased):
+    """A constant in the kernel made it the mean of the masked values, where keys had a bias."""
     leaves = draw((2, 2, 9, 6), torch.float32)
     locality = None if decay is None else build_decay(decay, 2).float()
     mask = torch.tensor([[False] * 9, [True] * 9])
     arguments = {"locality": locality, "positions": grid_positions((3, 3)), "key_mask": mask}
-    out = linear_attention(*leaves, make_map(name, 2, 6), **arguments)
+    if biased:
+        arguments["key_bias"] = torch.randn(2, 2, 9, requires_grad=True)
+        leaves = [*leaves, arguments["key_bias"]]
+    out = linear_attention(*leaves[:3], make_map(name, 2, 6), **arguments)
     assert out[0].abs().max() == 0
     for gradient in torch.autograd.grad(out.square().sum(), leaves):
         assert gradient.isfinite().all()
