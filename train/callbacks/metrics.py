@@ -69,6 +69,9 @@ class Throughput(Callback):
         """Start counting anew."""
         self.images, self.since = 0, time.perf_counter()
 
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.begin()  # an epoch that goes on from a checkpoint does not start
+
     def on_train_epoch_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.begin()
 
