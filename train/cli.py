@@ -146,7 +146,7 @@ def run_lightning(
         model or ImageClassifier,
         data or ImageData,
         typed=typed,
-        args=arguments,
+        args=list(arguments),
         save_config_callback=SaveRecipe,
         parser_class=Parser,
         parser_kwargs={"prog": program},

@@ -5,7 +5,6 @@ The library and the trainer are imported where they are used: reading arguments 
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import json
@@ -18,10 +17,10 @@ from typing import Any
 
 import yaml
 
-from performer_string.utils.files import read_text
 from performer_string.utils.registry import nearest
 
 SET_BY_SWEEP = {"seed_everything", "run_dir", "config", "ckpt_path"}  # for each of its runs
+BEFORE_TRAINING = {"dry_run", "find_lr"}  # which end without one
 UNREADABLE = "Unable to serialize instance"  # how jsonargparse's text for such values begins
 RENAMED_PARTS = ("model.vit.", "model.optim.")  # whose fields have had other names
 
@@ -37,6 +36,7 @@ def recipe_fields() -> tuple[set[str], set[str]]:
     from train.distill import DistillationConfig
     from train.loss import LossConfig
     from train.optim import OptimConfig
+    from train.options import FLAGS, OPTIONS
 
     kinds = {"model.vit": ViTConfig, "model.optim": OptimConfig, "model.distillation": DistillationConfig}
     kinds |= {"model.loss": LossConfig, "data": ImageData}
@@ -44,8 +44,7 @@ def recipe_fields() -> tuple[set[str], set[str]]:
     groups = {*kinds, "model", "trainer"}
     names = {f"{group}.{field.name}" for group, kind in kinds.items() for field in fields(kind)}
     names |= {f"trainer.{name}" for name in inspect.signature(Trainer).parameters}
-    plain = {"ema", "init_from", "checkpoint_every", "figures_every", "imports", "compile", "matmul_precision"}
-    return groups, (names | plain) - groups
+    return groups, (names | {*OPTIONS, *FLAGS}) - groups
 
 
 def packaged_recipes() -> dict[str, Path]:
@@ -57,7 +56,7 @@ def check_fields(names: Iterable[str]) -> None:
     """Check names of fields, or of what is inside of one (`model.vit.feature_options.order`).
 
     Raises:
-        ValueError: an unknown name, with the nearest one, or a field that sweeps set themselves.
+        ValueError: an unknown name, with the nearest one, or a field that a sweep's runs cannot be given.
     """
     from performer_string import ViTConfig
 
@@ -67,60 +66,13 @@ def check_fields(names: Iterable[str]) -> None:
         outer = {".".join(parts[:n]) for n in range(1, len(parts) + 1)}
         if name in SET_BY_SWEEP:
             raise ValueError(f"{name} is what a sweep gives to each of its runs itself; take it out.")
+        if name in BEFORE_TRAINING:
+            raise ValueError(f"{name} ends before a training begins: give it to python -m train fit.")
         if outer & vit:
             continue
         groups, known = recipe_fields()
         if name not in groups and not outer & known:
             raise ValueError(f"unknown field {name!r}.{nearest(name, known)} All: python -m train fit --help.")
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the fields in a YAML file.
-
-    Raises:
-        FileNotFoundError, ValueError: there is no such file, it holds something else, or a key twice.
-    """
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no file {path}.")
-    text = read_text(path)
-    try:
-        content, repeated = parse_yaml(text)
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {error}") from error
-    if repeated is not None:
-        raise ValueError(
-            f"{path}, line {repeated.start_mark.line + 1}: {repeated.value} stands twice in one group, and only the "
-            f"second one would count. Remove one of them."
-        )
-    if not isinstance(content, dict):
-        raise ValueError(f"{path} has to hold fields with their values, not {type(content).__name__}.")
-    return copy.deepcopy(content)  # the caller may change it
-
-
-@functools.lru_cache(maxsize=64)  # tables of papers read a recipe for each of their rows
-def parse_yaml(text: str) -> tuple[Any, yaml.ScalarNode | None]:
-    """Return the content of a YAML document, and a key that stands in it twice, if any."""
-    return yaml.safe_load(text), find_repeated(yaml.compose(text, Loader=yaml.SafeLoader))
-
-
-def find_repeated(document: yaml.Node | None) -> yaml.ScalarNode | None:
-    """Return a key that a mapping of a YAML document has a second time, which YAML's readers take silently, or None."""
-    waiting, seen = [document], set[int]()
-    while waiting:
-        node = waiting.pop()
-        if id(node) in seen:
-            continue  # aliases lead to a node again, and may lead in a circle
-        seen.add(id(node))
-        if isinstance(node, yaml.SequenceNode):
-            waiting += node.value
-        elif isinstance(node, yaml.MappingNode):
-            waiting += [value for _, value in node.value]
-            known = set[str]()
-            for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-                if key.value in known:
-                    return key
-                known.add(key.value)
-    return None
 
 
 def options_of(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -153,13 +105,24 @@ def find_conflict(overrides: Mapping[str, Any], arguments: Sequence[str]) -> str
         overrides: values by the full names of fields.
         arguments: of a command line.
     """
+    before = {key: flatten(key, override) for key, override in overrides.items()}
     for name, text in options_of(arguments):
-        value = parse_value(text)
-        for key, override in overrides.items():
-            new, old = flatten(name, value), flatten(key, override)
-            if (name == key and value != override) or any(old[leaf] != new[leaf] for leaf in new.keys() & old.keys()):
+        new = flatten(name, text_value(text))
+        for key, old in before.items():
+            replaced = name == key and new.keys() != old.keys()
+            if replaced or any(text_value(old[leaf]) != new[leaf] for leaf in new.keys() & old.keys()):
                 return name
     return None
+
+
+def text_value(text: Any) -> Any:
+    """Return a value as the parser reads it from text (1e-3 is a number there); what is no YAML stays as it is."""
+    from jsonargparse import get_loader
+
+    try:
+        return get_loader("yaml")(text) if isinstance(text, str) else text
+    except (ValueError, yaml.YAMLError):
+        return text
 
 
 def without_unreadable(content: Any) -> Any:

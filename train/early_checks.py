@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from performer_string.utils.registry import nearest
-from train.config import current_option, current_recipe, options_of, packaged_recipes, parse_value, read_yaml
+from train.config import current_option, current_recipe, options_of, packaged_recipes, parse_value
+from train.yaml_file import read_yaml
 
 FILES = ("ckpt_path", "init_from", "model.distillation.teacher")
 WORDS = {"", "null", "best", "last", "hpc", "registry"}  # none, and Lightning's own words for a checkpoint

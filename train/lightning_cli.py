@@ -34,7 +34,8 @@ from train.data_check import check_images
 from train.dry_run import report
 from train.find_lr import NO_RATE, RANGE, range_test, take_finder
 from train.loggers import keep_tensorboard
-from train.matmul_precision import MATMUL_HELP, MatmulPrecision, choose_matmul_precision
+from train.matmul_precision import choose_matmul_precision
+from train.options import FLAGS, OPTIONS
 from train.run_folder import (
     CHECKPOINTS,
     clean_up_at_exit,
@@ -51,35 +52,26 @@ class TrainingCLI(AskedSettingsCLI):
     """The commands `fit`, `validate` and `test` of an `ImageClassifier` on `ImageData`.
 
     Args:
+        model, data: classes to make.
         typed: the command as the user typed it, for the history of a run.
-        args, options: as of Lightning's command line.
+        args: of the command line, which begin with the command.
+        options: as of Lightning's command line.
     """
 
-    def __init__(self, *args: Any, typed: str, **options: Any):
+    def __init__(self, model: type, data: type, *, typed: str, args: list[str], **options: Any):
         self.typed = typed
-        super().__init__(*args, **options)
+        self.asked = args[0]
+        super().__init__(model, data, args=args, **options)
 
-    @staticmethod
-    def subcommands() -> dict[str, set[str]]:
-        return {name: skip for name, skip in LightningCLI.subcommands().items() if name != "predict"}
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
+        """Return the command that was asked for alone, since the parser of each one takes long to make."""
+        return {self.asked: LightningCLI.subcommands()[self.asked]}
 
     def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
-        parser.add_argument("--run_dir", type=str, default="", help="where the run writes; runs/TIME by default")
-        parser.add_argument("--ema", type=float, default=0.0, help="decay of an average of the weights; 0 for none")
-        parser.add_argument(
-            "--init_from", type=str, default="", help="a checkpoint, or a run's folder, to start with the weights of"
-        )
-        parser.add_argument("--imports", type=list[str] | str, default=[], help="your modules, imported first")
-        parser.add_argument("--compile", type=str, default="", help="a backend of torch.compile, such as inductor")
-        parser.add_argument("--matmul_precision", type=MatmulPrecision, default=None, help=MATMUL_HELP)
-        parser.add_argument("--checkpoint_every", type=int, default=500, help="steps between saves of last.ckpt")
-        dry = "say what fit would do and how long it takes, after a few steps, and create nothing"
-        parser.add_argument("--find_lr", action="store_true", help="suggest a learning rate by a range test, and stop")
-        parser.add_argument("--dry_run", action="store_true", help=dry)
-        check = "open every image before fit begins, and list those that cannot be read"
-        parser.add_argument("--check_data", action="store_true", help=check)
-        figures = "validations from one set of TensorBoard's figures to the next; 0 for none"
-        parser.add_argument("--figures_every", type=int, default=1, help=figures)
+        for name, option in OPTIONS.items():
+            parser.add_argument(f"--{name}", type=option.type, default=option.default, help=option.help)
+        for name, text in FLAGS.items():
+            parser.add_argument(f"--{name}", action="store_true", help=text)
         parser.link_arguments("seed_everything", "data.seed", compute_fn=check_seed)
         parser.link_arguments("seed_everything", "model.vit.seed", compute_fn=check_seed)
         parser.link_arguments("model.vit.image_size", "data.size", compute_fn=lambda size: list(Size.of(size)))

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from train.command_line import one_message
-from train.config import read_yaml
 from train.data.sizes import Size
 from train.run_folder import CHECKPOINTS, CONFIG, HISTORY, LAST, SUMMARY
+from train.yaml_file import read_yaml
 
 if TYPE_CHECKING:
     from train.sweep_file import Run  # which imports torch

@@ -17,8 +17,9 @@ from performer_string import ViT, ViTConfig
 from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
 from train.command_line import import_modules
-from train.config import check_fields, current_recipe, read_yaml
+from train.config import check_fields, current_recipe
 from train.optim import OptimConfig
+from train.yaml_file import read_yaml
 
 Overrides = Mapping[str, Any]  # {"model.vit.encoding": "rope"}
 

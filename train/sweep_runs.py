@@ -20,11 +20,12 @@ import torch
 from tqdm import tqdm
 
 from performer_string.utils.files import read_json
-from train.config import check_fields, current_arguments, find_conflict, options_of, read_yaml
+from train.config import check_fields, current_arguments, find_conflict, options_of
 from train.run_folder import LOCK, LOCK_VARIABLE, METRICS, latest_checkpoint
 from train.sweep_file import Run, Sweep
 from train.sweep_settings import SETTINGS, check_settings, current_settings, write_settings
 from train.sweep_summary import write_summary
+from train.yaml_file import read_yaml
 
 LOG = "log.txt"
 

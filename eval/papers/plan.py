@@ -13,11 +13,12 @@ from eval.papers.table_spec import Budget, TableFile
 from performer_string import ViTConfig
 from performer_string.utils.registry import lookup
 from train.command_line import import_modules
-from train.config import check_fields, current_recipe, read_yaml
+from train.config import check_fields, current_recipe
 from train.data.tasks import TASKS
 from train.environment import ROOT
 from train.run_folder import CHECKPOINTS, LAST, METRICS
 from train.sweep_file import Run, check_overrides
+from train.yaml_file import read_yaml
 
 AXES = ("data", "row", "attention")
 CHECKED: set[str] = set()  # models that can be built

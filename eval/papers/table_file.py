@@ -36,8 +36,8 @@ from typing import Any
 from eval.papers.table_checks import check_table
 from eval.papers.table_spec import Budget, DataSpec, Published, RowSpec, TableFile
 from performer_string.utils.registry import lookup
-from train.config import read_yaml
 from train.environment import ROOT
+from train.yaml_file import read_yaml
 
 PAPERS = ROOT / "experiments" / "papers"
 FILE = "table.yaml"

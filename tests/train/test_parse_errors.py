@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.runs import fails
-from train.config import read_yaml
 from train.parse_errors import in_one_line
+from train.yaml_file import read_yaml
 
 
 @pytest.mark.parametrize(
