@@ -9,6 +9,7 @@ from typing import Any
 
 from eval.papers.table_spec import TableFile
 from performer_string.utils.registry import lookup, nearest
+from performer_string.utils.validation import check_type
 
 NEEDED = {
     "data": "sets of images to train on",
@@ -52,7 +53,7 @@ def check_columns(table: TableFile) -> None:
     for column, spec in table.columns.items():
         if not isinstance(spec, Mapping) or "measure" not in spec:
             raise ValueError(f"{table.path}: the column {column!r} needs a measure: one of {', '.join(MEASURES)}.")
-        measure = lookup(f"measure of {table.path}", spec["measure"], MEASURES)
+        measure = lookup(f"measure of {table.path}", str(spec["measure"]), MEASURES)
         where = f"{table.path}: the column {column!r}, of the measure {spec['measure']},"
         check_options(where, spec, [*OF_CELLS, *options_of(measure)])
         check_values(table.path, spec)
@@ -85,7 +86,7 @@ def check_values(path: Path, spec: Mapping[str, Any]) -> None:
 
     for name, known in (("checkpoint", dict.fromkeys(CHECKPOINTS)), ("change", CHANGES)):
         if spec.get(name):
-            lookup(f"{name} of {path}", spec[name], known)
+            lookup(f"{name} of {path}", str(spec[name]), known)
 
 
 def check_figure(table: TableFile) -> None:
@@ -95,13 +96,14 @@ def check_figure(table: TableFile) -> None:
     if not table.figure:
         return
     options = {name: value for name, value in table.figure.items() if name != "kind"}
-    draw = lookup(f"kind of the figure of {table.path}", table.figure.get("kind", ""), KINDS)
+    draw = lookup(f"kind of the figure of {table.path}", str(table.figure.get("kind", "")), KINDS)
     known = [name for name in inspect.signature(draw).parameters if name not in ("table", "records", "curves")]
     check_options(f"{table.path}: figure", options, known)
+    check_type(f"{table.path}: columns of the figure", options.get("columns", []), list[Any])
     columns = [*options.get("columns", []), *([options["column"]] if options.get("column") else [])]
     for column in columns:
         lookup(f"column in the figure of {table.path}", str(column), table.columns)
-    lookup(f"over in the figure of {table.path}", options.get("over", "column"), OVER)
+    lookup(f"over in the figure of {table.path}", str(options.get("over", "column")), OVER)
 
 
 def check_names(table: TableFile) -> None:
@@ -123,7 +125,12 @@ def check_names(table: TableFile) -> None:
         lookup(f"reference of {path}", table.reference, table.rows)
     for row, row_spec in table.rows.items():
         if row_spec.start_from:
-            lookup(f"row that {row} starts from", row_spec.start_from, table.rows)
+            start = lookup(f"row that {row} starts from", row_spec.start_from, table.rows)
+            if start.start_from:
+                raise ValueError(
+                    f"{path}: {row} starts from {row_spec.start_from}, which itself starts from {start.start_from}: "
+                    f"take a row that is trained from scratch."
+                )
         if row_spec.reference:
             lookup(f"reference of {row}", row_spec.reference, table.rows)
         for kind in row_spec.only:

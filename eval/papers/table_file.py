@@ -28,7 +28,7 @@ With `extends: NAME` it has whatever it lacks of recipe, data, attention, rows a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -36,11 +36,13 @@ from typing import Any
 from eval.papers.table_checks import check_table
 from eval.papers.table_spec import Budget, DataSpec, Published, RowSpec, TableFile
 from performer_string.utils.registry import lookup
+from performer_string.utils.validation import check_type
 from train.environment import ROOT
 from train.yaml_file import read_yaml
 
 PAPERS = ROOT / "experiments" / "papers"
 FILE = "table.yaml"
+NAMED = ("data", "attention", "rows", "columns", "budgets")  # parts that are by name
 INHERITED = ("source", "differs", "recipe", "fields", "data", "attention", "rows", "reference", "budgets")
 
 
@@ -49,26 +51,43 @@ def build(kind: type, content: Any, where: str) -> Any:
     content = {} if content is None else content
     if not isinstance(content, Mapping):
         raise ValueError(f"{where} has to hold fields with their values, not {content!r}.")
+    content = {key: value for key, value in content.items() if value is not None}  # empty in YAML
     known = {each.name: None for each in fields(kind)}
     for key in content:
         lookup(f"field of {where}", str(key), known)
     try:
         return kind(**content)
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: {error}") from None
 
 
-def table_content(path: Path) -> dict[str, Any]:
+def table_content(path: Path, extended_by: Sequence[Path] = ()) -> dict[str, Any]:
     """Return the fields of a file; what it `extends` has those of `INHERITED` that it does not have itself.
 
     A table that shares the runs of the one it extends has its budgets too, with further fields of its own.
+
+    Args:
+        path: of the file.
+        extended_by: the files that this one is read for.
+
+    Raises:
+        ValueError: tables that extend each other in a circle, or a part that holds something else than names.
     """
+    files = (*extended_by, path.resolve())
+    if path.resolve() in extended_by:
+        circle = " -> ".join(each.parent.name for each in files[files.index(path.resolve()) :])
+        raise ValueError(f"{path} extends itself: {circle}.")
     content = read_yaml(path)
+    for group in NAMED:
+        check_type(f"{path}: {group}", content.get(group) or {}, dict[str, Any])
+    for name, budget in (content.get("budgets") or {}).items():
+        check_type(f"{path}: {name} of budgets", budget or {}, dict[str, Any])
+    check_type(f"{path}: published", content.get("published") or [], list[Any])
     base = content.pop("extends", None)
     if base is None:
         return content
     known = {each.parent.name: each for each in sorted(PAPERS.glob(f"*/{FILE}"))}
-    inherited = table_content(lookup(f"table that {path} extends", str(base), known))
+    inherited = table_content(lookup(f"table that {path} extends", str(base), known), files)
     if content.get("runs") == base:
         own, others = content.get("budgets") or {}, inherited.get("budgets") or {}
         content["budgets"] = {name: {**others.get(name, {}), **(own.get(name) or {})} for name in {**others, **own}}
@@ -90,13 +109,13 @@ def read_table(path: Path) -> TableFile:
     for key in content:
         lookup(f"field of {path}", str(key), known)
     parts: dict[str, Any] = {
-        group: {str(key): build(kind, value, f"{path}: {key}") for key, value in (content.get(group) or {}).items()}
-        for group, kind in (("data", DataSpec), ("rows", RowSpec), ("budgets", Budget))
+        group: {str(key): value for key, value in (content.get(group) or {}).items()} for group in NAMED
     }
-    named = {group: content.get(group) or {} for group in ("columns", "attention")}
-    parts |= {group: {str(key): value for key, value in values.items()} for group, values in named.items()}
+    for group, kind in (("data", DataSpec), ("rows", RowSpec), ("budgets", Budget)):
+        parts[group] = {key: build(kind, value, f"{path}: {key}") for key, value in parts[group].items()}
+    parts["attention"] = {key: value or {} for key, value in parts["attention"].items()}
     parts["published"] = [build(Published, block, f"{path}: published") for block in content.get("published") or []]
-    table = TableFile(**{**content, **parts, "path": path, "name": name})
+    table: TableFile = build(TableFile, {**content, **parts, "path": path, "name": name}, str(path))
     check_table(table)
     return table
 

@@ -5,13 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 from performer_string.utils.registry import lookup
+from performer_string.utils.validation import check_type, check_types
 
 
 @dataclass
-class RowSpec:
+class Part:
+    """A part of the file, whose fields, and their entries where they are by name, are checked against their types."""
+
+    def __post_init__(self) -> None:
+        check_types(self)
+        for name, kind in get_type_hints(type(self)).items():
+            for key, value in getattr(self, name).items() if get_origin(kind) is dict else ():
+                check_type(f"{key} of {name}", value, get_args(kind)[1])
+
+
+@dataclass
+class RowSpec(Part):
     """A row: what its models have that others have not.
 
     Attributes:
@@ -34,7 +46,7 @@ class RowSpec:
 
 
 @dataclass
-class DataSpec:
+class DataSpec(Part):
     """A set of images.
 
     Attributes:
@@ -53,7 +65,7 @@ class DataSpec:
 
 
 @dataclass
-class Budget:
+class Budget(Part):
     """How much is trained.
 
     Attributes:
@@ -73,7 +85,7 @@ class Budget:
     fields: dict[str, Any] = field(default_factory=dict)
     each: dict[str, dict[str, Any]] = field(default_factory=dict)
     by_row: dict[str, dict[str, Any]] = field(default_factory=dict)
-    data: Any = None
+    data: dict[str, str] | list[str] | None = None
     rows: list[str] | None = None
     images: int = 0
     arguments: list[str] = field(default_factory=list)
@@ -85,7 +97,7 @@ class Budget:
 
 
 @dataclass
-class Published:
+class Published(Part):
     """Figures of the source, as they are printed there.
 
     Attributes:
@@ -104,7 +116,7 @@ class Published:
 
 
 @dataclass
-class TableFile:
+class TableFile(Part):
     """The content of a file; see the head of this module.
 
     Attributes:
@@ -138,7 +150,7 @@ class TableFile:
     data: dict[str, DataSpec] = field(default_factory=dict)
     attention: dict[str, dict[str, Any]] = field(default_factory=dict)
     rows: dict[str, RowSpec] = field(default_factory=dict)
-    columns: dict[str, dict[str, Any]] = field(default_factory=dict)
+    columns: dict[str, Any] = field(default_factory=dict)
     budgets: dict[str, Budget] = field(default_factory=dict)
     published: list[Published] = field(default_factory=list)
 

@@ -6,6 +6,8 @@ import pytest
 import yaml
 
 from eval import cli
+from eval.papers import table_file
+from eval.papers.table_file import read_table
 from train.environment import ROOT
 from train.sweep_runs import SweepRunner
 
@@ -74,6 +76,51 @@ def test_columns_are_not_inherited(refusal):
 )
 def test_unknown_names(refusal, changes, message):
     assert message in refusal({**TABLE, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"budgets": {"cpu": {"seeds": 3}}}, "mine.yaml: cpu: seeds has to be list[int], not 3."),
+        ({"budgets": {"cpu": 3}}, "cpu of budgets has to be dict"),
+        ({"budgets": {"cpu": {"data": 3}}}, "cpu: data has to be dict[str, str] | list[str] | None, not 3."),
+        ({"budgets": {"cpu": {"each": {"arrow": 3}}}}, "cpu: arrow of each has to be dict"),
+        ({"budgets": {"cpu": {"rows": "one"}}}, "cpu: rows has to be list[str] | None, not 'one'."),
+        ({"budgets": {"cpu": {"fields": [1]}}}, "cpu: fields has to be dict"),
+        ({"rows": ["one", "two"]}, "mine.yaml: rows has to be dict"),
+        ({"rows": {"one": {"only": "linear"}}}, "one: only has to be list[str], not 'linear'."),
+        ({"rows": {"one": {"x": "left"}}}, "one: x has to be float | None, not 'left'."),
+        ({"attention": {"linear": 3}}, "linear of attention has to be dict"),
+        ({"columns": ["accuracy"]}, "mine.yaml: columns has to be dict"),
+        ({"columns": {"a": {"measure": ["accuracy"]}}}, "unknown measure"),
+        ({"published": 3}, "mine.yaml: published has to be list"),
+        (
+            {"published": [{"place": "1", "data": "arrow", "columns": ["a"], "values": {"one": 3}}]},
+            "published: one of values has to be list",
+        ),
+        ({"figure": {"kind": "lines", "columns": 3}}, "columns of the figure has to be list"),
+        ({"reference": 3}, "mine.yaml: reference has to be str, not 3."),
+        ({"rows": {"one": {"start_from": "one"}}}, "one starts from one, which itself starts from one"),
+    ],
+)
+def test_values_of_another_type(refusal, changes, message):
+    assert message in refusal({**TABLE, **changes})
+
+
+def test_what_is_empty_is_as_if_it_were_not_there(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump({**TABLE, "fields": None, "attention": {"linear": None}, "rows": {"1": None}}))
+    table = read_table(path)
+    assert (table.fields, table.attention, list(table.rows)) == ({}, {"linear": {}}, ["1"])
+
+
+def test_a_circle_of_tables(refusal, tmp_path, monkeypatch):
+    monkeypatch.setattr(table_file, "PAPERS", tmp_path)
+    for name, base in (("one", "two"), ("two", "one"), ("self", "self")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "table.yaml").write_text(f"title: {name}\nextends: {base}\n")
+    assert "extends itself: self -> self." in refusal({"title": "Mine", "extends": "self"})
+    assert "extends itself: one -> two -> one." in refusal({"title": "Mine", "extends": "one"})
 
 
 def test_conditions_that_nothing_meets(refusal):
