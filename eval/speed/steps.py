@@ -121,6 +121,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             "model": name,
             "parameters (M)": round(parameters[name] / 1e6, 4),
             "ms": round(1000 * median, 1),
-            "images/s": round(batch / median),
+            "images/s": float(f"{batch / median:.4g}"),
             "to plain": round(median_ratio(seconds, times[PLAIN]), 3),
         }
