@@ -55,19 +55,6 @@ def test_a_figure_is_drawn_again_without_torch(tmp_path):
     assert (tmp_path / "resolution.pdf").read_bytes().startswith(b"%PDF")
 
 
-@pytest.mark.parametrize(("arguments", "status"), [(["--help"], 0), (["resolutoin"], 2)], ids=["help", "misspelt"])
-def test_no_evaluation_is_imported_for(arguments, status):
-    code = (
-        "import sys; from eval.cli import main\n"
-        f"try: main({arguments})\n"
-        "except SystemExit as stop: print(stop.code, [m for m in sys.modules if m in ('torch', 'scipy', 'matplotlib')])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == f"{status} []"
-    if status:
-        assert "unknown evaluation 'resolutoin'. Did you mean 'resolution'? Known: resolution, " in done.stderr
-
-
 @pytest.mark.slow
 def test_only_the_evaluation_that_is_called_is_imported():
     code = "import sys; from eval.cli import build_parser; build_parser('plateau'); print(*sys.modules)"

@@ -14,21 +14,25 @@ from train.early_checks import check_names, vit_fields
 
 SLOW = ("lightning", "jsonargparse", "torchvision", "torchmetrics", "scipy", "tensorboard", "timm")
 CALL = """
-import contextlib, importlib, json, sys
+import importlib, json, sys
+statuses = []
 for module, arguments in json.loads(sys.argv[1]):
     sys.argv = ["performer-string", *arguments]
-    with contextlib.suppress(SystemExit):
+    try:
         main = importlib.import_module(module).main
         main() if module == "eval.console" else main(arguments)
-print(json.dumps([m for m in json.loads('%s') if m in sys.modules]))
+        statuses.append(0)
+    except SystemExit as stop:
+        statuses.append(stop.code or 0)
+print(json.dumps([[m for m in json.loads('%s') if m in sys.modules], statuses]))
 """
 
 
-def imported(calls: list[tuple[str, list[str]]], modules: tuple[str, ...]) -> tuple[list[str], str]:
-    """Return which modules calls of command lines have imported in one process, and what they wrote to stderr."""
+def imported(calls: list[tuple[str, list[str]]], modules: tuple[str, ...]) -> tuple[list[str], list[int], str]:
+    """Return which modules calls of command lines have imported in one process, their statuses, and their stderr."""
     command = [sys.executable, "-c", CALL % json.dumps(modules), json.dumps(calls)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return json.loads(done.stdout.splitlines()[-1]), done.stderr
+    return *json.loads(done.stdout.splitlines()[-1]), done.stderr
 
 
 def test_help_typos_and_missing_files_without_torch(tmp_path):
@@ -49,12 +53,15 @@ def test_help_typos_and_missing_files_without_torch(tmp_path):
         ("eval.console", ["evl"]),
         ("eval.console", ["train", "--help"]),
     ]
-    modules, errors = imported(calls, (*SLOW, "torch"))
+    modules, statuses, errors = imported(calls, (*SLOW, "torch", "matplotlib"))
     assert modules == []
+    assert statuses == [
+        0 if "--help" in arguments or (module == "eval.console" and not arguments) else 2 for module, arguments in calls
+    ]
     for message in (
         "Did you mean 'fit'?",
         "Did you mean 'demo'?",
-        "Did you mean 'resolution'?",
+        "unknown evaluation 'resolutoin'. Did you mean 'resolution'? Known: resolution, ",
         "Did you mean 'eval'?",
     ):
         assert message in errors
@@ -75,7 +82,8 @@ def test_names_of_a_model_and_evaluations_without_lightning(tmp_path):
     ]
     from eval.evaluations import EVALUATIONS
 
-    modules, errors = imported([*calls, *(("eval.cli", [name, "--help"]) for name in EVALUATIONS)], SLOW)
+    modules, statuses, errors = imported([*calls, *(("eval.cli", [name, "--help"]) for name in EVALUATIONS)], SLOW)
+    assert statuses == [2, 2, 0, 2, 2, 2, *[0] * len(EVALUATIONS)]
     assert modules == []
     for message in ("Did you mean 'rope'?", "Did you mean 'model.vit.depth'?", f"there is no checkpoint {missing}"):
         assert message in errors
