@@ -115,16 +115,13 @@ def test_callback_without_its_metric(config, capsys, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [(["--model.vit.encoding", "rop"], "Did you mean 'rope'?"), (["--model.vit.num_classes", "7"], "the model 7")],
-)
-def test_refused_command_leaves_no_folder(config, tmp_path, arguments, message):
-    command = [sys.executable, "-m", "train", "fit", "--config", str(config), *arguments]
+def test_refused_command_leaves_no_folder(config, tmp_path):
+    """Of a setting that is known to be wrong only when the folder was made, which goes at the end of the process."""
+    command = [sys.executable, "-m", "train", "fit", "--config", str(config), "--model.vit.num_classes", "7"]
     path = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     result = subprocess.run(command, cwd=tmp_path, env=path, capture_output=True, text=True, check=False)
     assert result.returncode == 2
-    assert message in result.stderr
+    assert "the model 7" in result.stderr
     assert not list(tmp_path.glob("runs/*"))
 
 
