@@ -7,11 +7,14 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 from lightning.pytorch.callbacks import Callback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from tests.helpers.training import last
 from train import cli, sweep
 from train.callbacks.stopping import CleanStop
+from train.checkpoint import read_checkpoint
 from train.lightning_cli import TrainingCLI
 
 
@@ -52,6 +55,18 @@ def metrics(run: Path) -> dict:
 def validations(run: Path) -> list[int]:
     """Return the steps, counted from 0, after which there was a validation."""
     return [event.step for event in EventAccumulator(str(run)).Reload().Scalars("val/accuracy")]
+
+
+def assert_same_weights(one: Path, two: Path) -> int:
+    """Check that two runs ended at the same step with the same weights, bit for bit, and return that step."""
+    a, b = (read_checkpoint(last(run)) for run in (one, two))
+    assert a["global_step"] == b["global_step"]
+    for part in ("state_dict", "current_model_state"):  # with an average, the plain weights are the second
+        assert (part in a) == (part in b), part
+        assert a.get(part, {}).keys() == b.get(part, {}).keys(), part
+        differ = [name for name, value in a.get(part, {}).items() if not torch.equal(value, b[part][name])]
+        assert not differ, f"{part}: {differ}"
+    return int(a["global_step"])
 
 
 def stop_in(monkeypatch, batch: int) -> None:

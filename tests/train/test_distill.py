@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 from dataclasses import asdict, replace
 
 import pytest
@@ -13,7 +14,7 @@ from torch.nn import functional as F
 from performer_string import ViT, ViTConfig
 from performer_string.models.patches import patchify
 from tests.helpers.checkpoints import save
-from tests.helpers.runs import KilledError, fails, fit
+from tests.helpers.runs import KilledError, assert_same_weights, fails, fit
 from tests.helpers.training import last
 from train import cli
 from train.callbacks.checkpoints import StepSeed
@@ -145,8 +146,8 @@ def test_resume_with_teacher_continues_bit_for_bit(run, config, tmp_path, monkey
         fit(config, killed, *arguments)
     monkeypatch.undo()
     cli.run(["resume", str(killed)])
-    one, other = (read_checkpoint(last(folder)) for folder in (whole, killed))
-    assert all(torch.equal(one["state_dict"][name], value) for name, value in other["state_dict"].items())
+    assert_same_weights(whole, killed)
+    one = read_checkpoint(last(whole))
     assert one["state_dict"].keys() == ImageClassifier(load_trained(whole).classifier.vit.config).state_dict().keys()
     assert one["hyper_parameters"]["distillation"]["attention"] == 2
     fit(config, tmp_path / "alone", *vit, "--ema", "0")
@@ -211,7 +212,15 @@ def test_teacher_with_other_layers(run, config, tmp_path, attention):
     arguments += ["--trainer.max_epochs", "1", "--model.vit.registers", "1"]
     arguments += ["--model.vit.depth", "1"] if attention == "0" else ["--model.vit.encoding", "rope-mixed"]
     arguments += ["--trainer.precision", "bf16-true" if attention == "1" else "bf16-mixed"]
+    arguments += ["--trainer.logger=lightning.pytorch.loggers.CSVLogger", f"--trainer.logger.save_dir={tmp_path}"]
     fit(config, tmp_path / "run", *arguments, *([] if attention == "0" else ["--model.vit.image_size", "72"]))
+    with next(tmp_path.rglob("metrics.csv")).open() as file:
+        rows = list(csv.DictReader(file))
+    for term in ("", "_of_teacher", *(["_of_attention"] if attention == "1" else [])):
+        values = [float(row[f"train/loss{term}"]) for row in rows if row[f"train/loss{term}"]]
+        assert len(values) == 10, term
+        assert all(0 < value < 100 for value in values), (term, values)
+    assert ("train/loss_of_attention" in rows[0]) == (attention == "1")
 
 
 def test_weight_of_labels(run):

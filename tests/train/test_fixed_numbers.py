@@ -15,7 +15,6 @@ from performer_string.utils.seeds import derive_seed
 from train.data.arrow import ArrowTask
 from train.data.generated import GeneratedDataset
 from train.data.images import shuffled
-from train.optim import OptimConfig
 
 IMAGES = {  # of seed 0, 9 x 9 cells
     "train": "6c889f3364d72290",
@@ -52,10 +51,6 @@ def test_seeds_projections_and_splits():
     assert derive_seed(3, "step", 7, 0) == SEED
     assert drawn() == pytest.approx(DRAWN, abs=2e-5)
     assert shuffled(10).tolist() == ORDER
-
-
-def test_default_betas():
-    assert OptimConfig().betas == (0.9, 0.98)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Training on two processes by torchrun: the same run as on one, one writer, and what a killed process leaves."""
+"""Training on two processes: the same run as on one, one writer, and what a killed process leaves."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 import yaml
 
+from tests.helpers import ending_itself
 from tests.helpers.thorough import THOROUGH
 from tests.helpers.training import REPOSITORY, TINY, last
 from train import cli
 from train.checkpoint import read_checkpoint
 from train.module import ImageClassifier
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "train"]
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 ON_ONE = ["--trainer.devices", "1", "--trainer.strategy", "auto", "--data.batch_size", "8"]
 ON_TWO = ["--trainer.devices", "2", "--trainer.strategy", "ddp", "--data.batch_size", "4"]
 PLAIN = ["--ema", "0"]  # an average needs whole weights
@@ -57,10 +56,13 @@ def alone(recipe, tmp_path_factory) -> Callable[[list[str]], Path]:
     return lambda options: trained("--ema" not in options)
 
 
-def start(*arguments: str) -> subprocess.Popen:
+def outcome(*command: str) -> tuple[int, str]:
+    """Run a command to its end, and return its status and its output."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment}
-    return subprocess.Popen([*TORCHRUN, *arguments], cwd=REPOSITORY, start_new_session=True, **pipes)
+    job = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True, **pipes)
+    output, _ = job.communicate(timeout=240)
+    return job.returncode, output
 
 
 def assert_same_run(alone: Path, run: Path) -> None:
@@ -85,25 +87,22 @@ def assert_same_run(alone: Path, run: Path) -> None:
 )
 def test_a_killed_process_ends_the_job_and_the_run_goes_on_alone(recipe, alone, tmp_path, options, rank):
     run = tmp_path / "run"
-    job = start("fit", "--config", str(recipe), *options, "--run_dir", str(run))
-    end = time.monotonic() + 120
-    while not last(run).exists():
-        assert time.monotonic() < end
-        assert job.poll() is None, job.communicate()[0]
-        time.sleep(0.02)
-    (killed,) = (p for p in psutil.Process(job.pid).children() if p.environ()["LOCAL_RANK"] == rank)
-    killed.send_signal(signal.SIGKILL)
-    output, _ = job.communicate(timeout=60)
-    assert job.returncode != 0
+    arguments = ["fit", "--config", str(recipe), *options, "--run_dir", str(run)]
+    status, output = outcome(*TORCHRUN, *ending_itself.command(8, signal.SIGKILL, *arguments, rank=rank, whom="self"))
+    assert status != 0
     assert "Signal 9 (SIGKILL)" in output
-    assert 0 < read_checkpoint(last(run))["global_step"] < 20
+    assert read_checkpoint(last(run))["global_step"] == 6  # by checkpoint_every
     cli.run(["resume", str(run), *ON_ONE])
     assert_same_run(alone(options), run)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [ON_TWO, SHARDED], ids=["ddp", "fsdp"])
-def test_a_run_of_one_process_goes_on_with_two(recipe, alone, tmp_path, monkeypatch, options):
+@pytest.mark.parametrize(
+    ("launcher", "options"),
+    [([sys.executable, "-m"], ON_TWO), ([*TORCHRUN, "-m"], SHARDED)],
+    ids=["ddp by Lightning's launcher", "fsdp by torchrun"],
+)
+def test_a_run_of_one_process_goes_on_with_two(recipe, alone, tmp_path, monkeypatch, launcher, options):
     run = tmp_path / "run"
 
     def stop(self, *_):
@@ -117,9 +116,8 @@ def test_a_run_of_one_process_goes_on_with_two(recipe, alone, tmp_path, monkeypa
             cli.run(["fit", "--config", str(recipe), *ON_ONE, *own, "--run_dir", str(run)])
     assert read_checkpoint(last(run))["global_step"] == 6
     before = {path.name for path in run.iterdir()}
-    job = start("resume", str(run), *options)
-    output, _ = job.communicate(timeout=120)
-    assert job.returncode == 0, output
+    status, output = outcome(*launcher, "train", "resume", str(run), *options)
+    assert status == 0, output
     assert_same_run(alone(options), run)
     curves = [path.name for path in run.iterdir() if path.name not in before and "tfevents" in path.name]
     assert len(curves) == 1  # one writer

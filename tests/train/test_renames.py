@@ -9,10 +9,10 @@ import torch
 import yaml
 from lightning.pytorch.callbacks import Callback
 
-from tests.helpers.runs import KilledError, fit, metrics
+from tests.helpers.runs import KilledError, assert_same_weights, fit, metrics
 from tests.helpers.training import TINY, last, write_sweep
 from train import cli, config
-from train.checkpoint import load_trained, read_checkpoint
+from train.checkpoint import load_trained
 from train.config import current_arguments, current_recipe
 from train.module import ImageClassifier
 from train.sweep_file import read_sweep
@@ -76,16 +76,14 @@ def test_arguments_of_a_command_line(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_recipe_with_former_names_trains_the_same_model(tmp_path):
-    states = []
     for name, fields in (("former", (FORMER_VIT, FORMER_OPTIM)), ("current", (CURRENT_VIT, CURRENT_OPTIM))):
         path = tmp_path / f"{name}.yaml"
         path.write_text(yaml.safe_dump(recipe_with(*fields)))
         fit(path, tmp_path / name, "--trainer.max_epochs", "1")
-        states.append(read_checkpoint(last(tmp_path / name))["state_dict"])
         saved = yaml.safe_load((tmp_path / name / "config.yaml").read_text())["model"]
         assert {key: saved["vit"][key] for key in CURRENT_VIT} == CURRENT_VIT
         assert {key: saved["optim"][key] for key in CURRENT_OPTIM} == CURRENT_OPTIM
-    assert all(torch.equal(value, states[1][key]) for key, value in states[0].items())
+    assert_same_weights(tmp_path / "former", tmp_path / "current")
 
 
 @pytest.mark.slow
@@ -108,10 +106,7 @@ def test_run_of_before_the_renames_resumes_bit_for_bit(config, whole, tmp_path, 
     (run / "config.yaml").write_text(text.replace("randomized_positions", "position_frame"))
     cli.run(["resume", str(run)])
     assert metrics(run) == metrics(whole)
-    actual, other = (read_checkpoint(last(path)) for path in (run, whole))
-    for part in ("state_dict", "current_model_state"):
-        assert actual[part].keys() == other[part].keys()
-        assert all(torch.equal(value, actual[part][name]) for name, value in other[part].items())
+    assert_same_weights(run, whole)
 
 
 @pytest.mark.slow

@@ -10,9 +10,8 @@ import time
 
 import psutil
 import pytest
-import torch
 
-from tests.helpers.runs import KilledError, fit
+from tests.helpers.runs import KilledError, assert_same_weights, fit
 from tests.helpers.training import REPOSITORY, last
 from train import cli
 from train.callbacks.checkpoints import StepSeed
@@ -21,12 +20,6 @@ from train.command_line import machine_message
 from train.module import ImageClassifier
 
 pytestmark = pytest.mark.slow
-
-
-def assert_same_end(one, two) -> None:
-    a, b = read_checkpoint(last(one)), read_checkpoint(last(two))
-    assert a["global_step"] == b["global_step"]
-    assert all(torch.equal(value, b["state_dict"][key]) for key, value in a["state_dict"].items())
 
 
 def kill_at(monkeypatch, step: int) -> None:
@@ -61,7 +54,7 @@ def test_a_killed_run_is_the_same_run(config, tmp_path, monkeypatch, options, re
         with pytest.raises(KilledError):
             fit(config, run, *common)
     cli.run(["resume", str(run), *resumed])
-    assert_same_end(tmp_path / "whole", run)
+    assert_same_weights(tmp_path / "whole", run)
 
 
 def test_early_stopping_below_min_epochs(config, tmp_path, monkeypatch):
@@ -82,7 +75,7 @@ def test_early_stopping_below_min_epochs(config, tmp_path, monkeypatch):
             fit(config, run, *common)
     cli.run(["resume", str(run)])
     assert read_checkpoint(last(run))["global_step"] == 60
-    assert_same_end(tmp_path / "whole", run)
+    assert_same_weights(tmp_path / "whole", run)
 
 
 def test_a_folder_of_a_hard_name(config, tmp_path):

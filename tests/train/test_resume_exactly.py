@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
-import torch
 
+from tests.helpers import ending_itself
+from tests.helpers.runs import assert_same_weights
 from tests.helpers.training import REPOSITORY, last
 from train import cli
 from train.checkpoint import read_checkpoint
@@ -19,76 +18,31 @@ from train.checkpoint import read_checkpoint
 pytestmark = pytest.mark.slow  # trainings
 
 
-def assert_same_end(one: Path, two: Path) -> None:
-    a, b = read_checkpoint(last(one)), read_checkpoint(last(two))
-    assert a["global_step"] == b["global_step"] == 30
-    for part in ("state_dict", "current_model_state"):  # the averaged and the plain weights, with the feature draws
-        assert a[part].keys() == b[part].keys()
-        for name, value in a[part].items():
-            assert torch.equal(value, b[part][name]), name
+def train_until(number: signal.Signals, config: Path, run: Path) -> tuple[int, str]:
+    """Train in a process whose whole session gets a signal before step 14; return its status and its output."""
+    command = ending_itself.command(14, number, "fit", "--config", str(config), "--run_dir", str(run))
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
+    process = subprocess.Popen([sys.executable, *command], cwd=REPOSITORY, **pipes)
+    output, _ = process.communicate(timeout=200)
+    return process.returncode, output
 
 
-def start(config: Path, run: Path) -> subprocess.Popen:
-    command = [sys.executable, "-m", "train", "fit", "--config", str(config), "--run_dir", str(run)]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    return subprocess.Popen(command, cwd=REPOSITORY, text=True, start_new_session=True, **pipes)
-
-
-def wait_for(path: Path, seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not path.exists():
-        assert time.monotonic() < end, f"{path} did not come"
-        time.sleep(0.02)
-
-
-@pytest.mark.parametrize("pause", [0.0, 0.6])
-def test_resume_after_sigkill_continues_bit_for_bit(config, whole, tmp_path, pause):
-    """SIGKILL at two moments: within the first epoch and later; mixup, stochastic depth, EMA, redraws and moved
-    positions are on."""
+def test_resume_after_sigkill_continues_bit_for_bit(config, whole, tmp_path):
+    """Mixup, stochastic depth, EMA, redraws and moved positions are on."""
     run = tmp_path / "killed"
-    process = start(config, run)
-    wait_for(last(run))
-    time.sleep(pause)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert 0 < read_checkpoint(last(run))["global_step"] < 30
+    assert train_until(signal.SIGKILL, config, run)[0] == -signal.SIGKILL
+    assert read_checkpoint(last(run))["global_step"] == 12  # by checkpoint_every
     cli.run(["resume", str(run)])
-    assert_same_end(whole, run)
+    assert assert_same_weights(whole, run) == 30
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_resume_after_ctrl_c_continues_bit_for_bit(config, whole, tmp_path, number):
+def test_resume_after_ctrl_c_continues_bit_for_bit(config, whole, tmp_path):
+    """The signal reaches all processes at once, as from a terminal; SIGTERM is in callbacks/test_stopping.py."""
     run = tmp_path / "stopped"
-    process = start(config, run)
-    wait_for(last(run))
-    os.killpg(process.pid, number)  # all processes at once, as a terminal does
-    output, _ = process.communicate(timeout=60)
-    step = read_checkpoint(last(run))["global_step"]
-    assert f"Stopped at step {step}. Continue with: python -m train resume {run}" in output
+    status, output = train_until(signal.SIGINT, config, run)
+    assert status == 130
+    assert f"Stopped at step 15. Continue with: python -m train resume {run}" in output
     assert "Traceback" not in output
+    assert read_checkpoint(last(run))["global_step"] == 15
     cli.run(["resume", str(run)])
-    assert_same_end(whole, run)
-
-
-def test_two_processes_match_one(config, tmp_path):
-    """Two processes of four images against one of eight, without what is random for each process."""
-    plain = ["--config", str(config), "--trainer.max_epochs", "1", "--model.vit.drop_path", "0"]
-    for name, off in {
-        "mixup": 0,
-        "cutmix": 0,
-        "randomized_positions": 1,
-        "position_scale": 1,
-        "position_offset": 0,
-    }.items():
-        plain += [f"--model.optim.{name}", str(off)]
-    one, two = tmp_path / "one", tmp_path / "two"
-    cli.run(["fit", *plain, "--run_dir", str(one)])
-    distributed = ["--trainer.devices", "2", "--trainer.strategy", "ddp", "--data.batch_size", "4"]
-    command = [sys.executable, "-m", "train", "fit", *plain, *distributed, "--run_dir", str(two)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=240, env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]
-    a, b = read_checkpoint(last(one)), read_checkpoint(last(two))
-    assert a["global_step"] == b["global_step"] == 10
-    for name, value in a["current_model_state"].items():
-        torch.testing.assert_close(value, b["current_model_state"][name], rtol=1e-4, atol=1e-5)
+    assert assert_same_weights(whole, run) == 30

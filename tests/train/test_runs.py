@@ -33,15 +33,13 @@ def test_best_model_survives_a_move(config, tmp_path, monkeypatch):
     assert not before.exists()
 
 
-def test_resumed_run_is_unfinished_until_its_end(config, tmp_path, monkeypatch):
-    run = tmp_path / "run"
-    fit(config, run, "--trainer.max_epochs", "1")
-    assert metrics(run)["step"] == 10
+def test_resumed_run_is_unfinished_until_its_end(whole, tmp_path, monkeypatch):
+    run = shutil.copytree(whole, tmp_path / "run")
     cli.run(["resume", str(run)])  # which has nothing left to do
-    assert metrics(run)["step"] == 10
-    stop_in(monkeypatch, 12)
+    assert metrics(run)["step"] == 30
+    stop_in(monkeypatch, 32)
     with pytest.raises(SystemExit):
-        cli.run(["resume", str(run), "--trainer.max_epochs", "2"])
+        cli.run(["resume", str(run), "--trainer.max_epochs", "4"])
     assert not (run / "metrics.json").exists()
 
 
@@ -81,12 +79,12 @@ def test_validation_after_max_steps(config, tmp_path):
     assert validations(run) == [9, 14]
 
 
-def test_resume_refuses_changed_optimiser(config, tmp_path):
-    run = tmp_path / "run"
-    fit(config, run, "--trainer.max_epochs", "1")
+def test_resume_refuses_changed_optimiser(whole, tmp_path):
+    run = shutil.copytree(whole, tmp_path / "run")
     with pytest.raises(ValueError, match=r"lr: 0\.001 in the checkpoint, 1e-05 asked for"):
-        cli.run(["resume", str(run), "--trainer.max_epochs", "2", "--model.optim.lr", "1e-5"])
-    cli.run(["resume", str(run), "--trainer.max_epochs", "2", "--model.optim.mixup", "0.0"])  # this one does change
+        cli.run(["resume", str(run), "--trainer.max_epochs", "4", "--model.optim.lr", "1e-5"])
+    cli.run(["resume", str(run), "--trainer.max_epochs", "4", "--model.optim.mixup", "0.0"])  # this one does change
+    assert metrics(run)["step"] == 40
 
 
 def test_validate_needs_trained_model(config, whole):

@@ -6,10 +6,9 @@ import os
 import signal
 
 import pytest
-import torch
 from lightning.pytorch.plugins.environments import SLURMEnvironment
 
-from tests.helpers.runs import fit
+from tests.helpers.runs import assert_same_weights, fit
 from tests.helpers.training import last
 from train import slurm
 from train.callbacks.checkpoints import StepSeed
@@ -55,9 +54,7 @@ def test_a_requeued_job_continues_its_run(config, tmp_path, monkeypatch, queued,
     assert read_checkpoint(last(tmp_path / "run"))["global_step"] == step
     monkeypatch.setattr(StepSeed, "on_train_batch_start", begin)
     fit(config, tmp_path / "run", *SHORT, *more)
-    one, other = (read_checkpoint(last(tmp_path / run)) for run in ("whole", "run"))
-    assert one["global_step"] == other["global_step"] == 8
-    assert all(torch.equal(value, other["state_dict"][key]) for key, value in one["state_dict"].items())
+    assert assert_same_weights(tmp_path / "whole", tmp_path / "run") == 8
     with pytest.raises(ValueError, match="holds a run already"):  # another command is another run
         fit(config, tmp_path / "run", *SHORT, *more, "--trainer.max_epochs=3")
 

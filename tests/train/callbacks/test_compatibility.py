@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from lightning.pytorch import callbacks as lightning_callbacks
 from lightning.pytorch.callbacks import (
     BackboneFinetuning,
@@ -15,11 +14,9 @@ from lightning.pytorch.callbacks import (
     SpikeDetection,
 )
 
-from tests.helpers.runs import fails, fit, stop_in
-from tests.helpers.training import last
+from tests.helpers.runs import assert_same_weights, fails, fit, stop_in
 from train import cli
 from train.callbacks.compatibility import REFUSED, check_callbacks, check_strategy
-from train.checkpoint import read_checkpoint
 
 # Of those without a state that a training depends on, and those that are tested below or in test_resume.py.
 EXACT = {"EarlyStopping", "EMAWeightAveraging", "GradientAccumulationScheduler", "ModelCheckpoint", "Timer"}
@@ -87,9 +84,4 @@ def test_resumed_run_is_that_of_one_left_alone(config, tmp_path, monkeypatch, op
         fit(config, tmp_path / "two", *arguments)
     monkeypatch.undo()
     cli.run(["resume", str(tmp_path / "two")])
-    one, two = (read_checkpoint(last(tmp_path / name)) for name in ("one", "two"))
-    assert one["global_step"] == two["global_step"]
-    for part in ("state_dict", "current_model_state"):
-        assert (part in one) == (part in two)
-        for name, value in one.get(part, {}).items():
-            assert torch.equal(value, two[part][name]), (part, name)
+    assert_same_weights(tmp_path / "one", tmp_path / "two")

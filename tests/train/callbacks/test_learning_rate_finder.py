@@ -5,23 +5,16 @@ from __future__ import annotations
 import math
 
 import pytest
-import torch
 import yaml
 from jsonargparse import Namespace
 
-from tests.helpers.runs import fails, fit
+from tests.helpers.runs import assert_same_weights, fails, fit
 from tests.helpers.training import last
 from train import cli
 from train.checkpoint import read_checkpoint
 from train.find_lr import RangeTest, steepest, take_finder, unbiased
 
 FINDER = ["--trainer.callbacks", "LearningRateFinder", "--trainer.callbacks.num_training_steps", "30"]
-
-
-def weights(run) -> dict[str, torch.Tensor]:
-    """Return all tensors of a run's last checkpoint."""
-    content = read_checkpoint(last(run))
-    return {**content["state_dict"], **content.get("current_model_state", {})}
 
 
 @pytest.mark.slow
@@ -36,9 +29,7 @@ def test_same_training_as_with_the_rate_that_was_found(config, tmp_path):
     content = read_checkpoint(last(tmp_path / "found"))
     assert content["hyper_parameters"]["optim"]["lr"] == rate
     fit(config, tmp_path / "given", *epoch, "--model.optim.lr", repr(rate))
-    found, given = weights(tmp_path / "found"), weights(tmp_path / "given")
-    assert found.keys() == given.keys()
-    assert all(torch.equal(found[name], given[name]) for name in found)
+    assert_same_weights(tmp_path / "found", tmp_path / "given")
     cli.run(["resume", str(tmp_path / "found"), "--trainer.max_epochs", "2"])
     content = read_checkpoint(last(tmp_path / "found"))
     assert content["hyper_parameters"]["optim"]["lr"] == rate

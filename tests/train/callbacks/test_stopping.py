@@ -6,10 +6,9 @@ import os
 import signal
 
 import pytest
-import torch
 from lightning.pytorch.callbacks import Callback, Timer
 
-from tests.helpers.runs import fit, metrics, stop_in, validations
+from tests.helpers.runs import assert_same_weights, fit, metrics, stop_in, validations
 from tests.helpers.training import last
 from train import cli
 from train.callbacks.metrics import GradientNorm
@@ -85,9 +84,7 @@ def test_stop_at_end_of_epoch_keeps_counters(config, tmp_path, monkeypatch):
     monkeypatch.undo()
     cli.run(["resume", str(run)])
     assert metrics(run) == metrics(tmp_path / "one")
-    one, two = (read_checkpoint(last(tmp_path / name))["state_dict"] for name in ("one", "two"))
-    for name, value in one.items():
-        assert torch.equal(value, two[name]), name
+    assert_same_weights(tmp_path / "one", run)
 
 
 def test_stop_waits_for_accumulated_gradients(config, tmp_path, monkeypatch):
@@ -99,9 +96,7 @@ def test_stop_waits_for_accumulated_gradients(config, tmp_path, monkeypatch):
     assert read_checkpoint(last(tmp_path / "two"))["global_step"] == 2
     monkeypatch.undo()
     cli.run(["resume", str(tmp_path / "two")])
-    one, two = (read_checkpoint(last(tmp_path / name))["state_dict"] for name in ("one", "two"))
-    for name, value in one.items():
-        assert torch.equal(value, two[name]), name
+    assert_same_weights(tmp_path / "one", tmp_path / "two")
 
 
 def test_resume_after_max_time_continues_bit_for_bit(config, whole, tmp_path, monkeypatch):

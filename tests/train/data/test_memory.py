@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
-from tests.helpers.runs import fails, fit, stop_in
+from tests.helpers.runs import assert_same_weights, fails, fit, stop_in
 from tests.helpers.training import last
 from train import cli
 from train.checkpoint import read_checkpoint
@@ -99,8 +99,7 @@ def test_resume_is_exact(config, image_folder, tmp_path, monkeypatch):
     monkeypatch.undo()
     assert read_checkpoint(last(parts))["global_step"] == 9
     cli.run(["resume", str(parts)])
-    one, other = (read_checkpoint(last(run))["state_dict"] for run in (whole, parts))
-    assert all(torch.equal(one[name], other[name]) for name in one)
+    assert_same_weights(whole, parts)
 
 
 def test_augmentations_of_single_images_are_refused(tmp_path, capsys):
