@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.font_manager import FontProperties
@@ -77,7 +77,14 @@ def for_display(rows: Sequence[Row], columns: Sequence[str], options: argparse.N
         shown.sort(key=lambda row: ranks.get(without_seed(str(row[columns[0]])), len(ranks)))
     labels = options.labels if isinstance(options.labels, dict) else read_labels(options.labels or [], shown, columns)
     check_labels(labels, names_in(shown, columns[:1]))
-    return [{**row, **{column: relabel(row[column], labels) for column in columns}} for row in shown]
+    several = with_several_seeds(shown, columns[0])
+    return [{**row, **{column: relabel(row[column], labels, several) for column in columns}} for row in shown]
+
+
+def with_several_seeds(rows: Sequence[Row], column: str) -> set[str]:
+    """Return the names without their seeds that several names of a column have."""
+    bare = [without_seed(name) for name in dict.fromkeys(str(row[column]) for row in rows)]
+    return {name for name in bare if bare.count(name) > 1}
 
 
 def names_in(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
@@ -127,13 +134,13 @@ def split_label(text: str, names: Sequence[str]) -> tuple[str, str]:
     return name, label
 
 
-def relabel(name: Any, labels: Mapping[str, str]) -> Any:
-    """Return the label of a name, with the name's seed."""
-    bare = without_seed(str(name))
-    if bare not in labels:
-        return name
-    seed = seed_of(str(name))
-    return labels[bare] if seed is None else f"{labels[bare]}-seed{seed}"
+def relabel(name: Any, labels: Mapping[str, str], several: Collection[str]) -> Any:
+    """Return the label of a name, with the name's seed where there are several, for the seeds to be told apart."""
+    bare, seed = without_seed(str(name)), seed_of(str(name))
+    if seed is None:
+        return labels.get(bare, name)
+    label = labels.get(bare, bare)
+    return f"{label}-seed{seed}" if bare in several else label
 
 
 def draw(evaluation: Shown, rows: Sequence[Row], options: argparse.Namespace) -> Figure:

@@ -42,7 +42,7 @@ def test_the_command_line(tmp_path):
     )
     text = (tmp_path / "resolution.tex").read_text()
     assert check_latex(text) == 1
-    assert r"A\_1 \& \{B\}-seed0 & " in text
+    assert r"A\_1 \& \{B\} & " in text
     assert "$95.8^{+1.4}_{-2.1}$" in text
 
 

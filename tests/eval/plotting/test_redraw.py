@@ -126,11 +126,15 @@ def test_a_table_of_a_paper_is_drawn_again(name, tmp_path, capsys):
         assert "are in the file of the table" in capsys.readouterr().err
 
 
-def test_labels_keep_seeds_and_only_leaves_out():
-    rows = [{"model": f"{name}-seed1", "reference": "a"} for name in ("a", "b", "c")]
+def test_labels_keep_several_seeds_and_only_leaves_out():
+    """A single seed is not told from others, with a label and without."""
+    names = ("a-seed1", "b-seed1", "c-seed0", "c-seed1", "d-seed1", "e")
+    rows = [{"model": name, "reference": "a"} for name in names]
     options = argparse.Namespace(labels=["C", "A"], only=["a", "c-seed1"], order=["c"])  # labels as they are shown
     shown = for_display(rows, ("model", "reference"), options)
-    assert [(row["model"], row["reference"]) for row in shown] == [("C-seed1", "A"), ("A-seed1", "A")]
+    assert [(row["model"], row["reference"]) for row in shown] == [("C-seed0", "A"), ("C-seed1", "A"), ("A", "A")]
+    plain = for_display(rows, ("model", "reference"), argparse.Namespace(labels=None, only=None, order=None))
+    assert [row["model"] for row in plain] == ["a", "b", "c-seed0", "c-seed1", "d", "e"]
 
 
 def test_latex_cells():
