@@ -90,13 +90,14 @@ def output_folder(options: argparse.Namespace) -> Path:
     return Path(folder).expanduser()
 
 
-def run(options: argparse.Namespace, arguments: Sequence[str], name: str = "") -> int:
+def run(options: argparse.Namespace, arguments: Sequence[str], name: str = "", head: Sequence[str] = ()) -> int:
     """Run an evaluation: write its CSV file and plot, print its table.
 
     Args:
         options: as parsed.
         arguments: of the command line, for the header of the CSV file.
         name: of the files, of a table with its runs in a folder NAME; that of the evaluation by default.
+        head: further lines of that header.
 
     Returns:
         The exit status.
@@ -111,7 +112,8 @@ def run(options: argparse.Namespace, arguments: Sequence[str], name: str = "") -
     if run_command := getattr(evaluation, "run_command", None):
         run_command(options, output_folder(options))
         return 0
-    report = Report(output_folder(options), name or options.command, environment(arguments, device), not name)
+    header = [*environment(arguments, device), *head]
+    report = Report(output_folder(options), name or options.command, header, not name)
     rows = report.collect(evaluation.evaluate(options, device))
     report.write(rows)
     shown = for_display(rows, named_columns(evaluation), options)

@@ -1,6 +1,6 @@
 """The figure of a table, drawn from its records and training curves.
 
-figure: {kind: dots, column: accuracy (%)}       # each row a dot with its interval, a panel for each set
+figure: {kind: dots, column: accuracy (%)}       # each row a dot with its interval, a panel for each set: the default
 figure: {kind: lines, columns: [108, 168, 276]}  # rows as lines over columns that have an `x`
 figure: {kind: lines, column: accuracy (%), over: row}   # or over rows or sets that have an `x`
 figure: {kind: curves}                           # validation accuracy over epochs
@@ -26,12 +26,13 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+DEFAULT = "dots"
 PUBLISHED = "published"
 OVER = {"column": ("data", "row"), "row": ("data", "data"), "data": ("attention", "row")}  # panels and lines over each
 
 
 def draw_table(table: TableFile, records: Sequence[Row], curves: Sequence[Row]) -> Figure | None:
-    """Return the figure; None where the table has none, or nothing to draw.
+    """Return the figure, of dots where the table does not say which; None where there is nothing to draw.
 
     Args:
         table: with `figure`.
@@ -39,9 +40,7 @@ def draw_table(table: TableFile, records: Sequence[Row], curves: Sequence[Row]) 
         curves: `data`, `row`, `attention`, `seed`, `epoch` and `accuracy` (%) of each validation.
     """
     options = {name: value for name, value in table.figure.items() if name != "kind"}
-    kind = table.figure.get("kind")
-    if kind is None:
-        return None
+    kind = table.figure.get("kind", DEFAULT)
     if kind == "curves":
         return draw_curves(table, curves) if curves else None
     return KINDS[kind](table, records, **options)
@@ -59,14 +58,14 @@ def drawn(records: Sequence[Row]) -> list[Row]:
 
 
 def draw_dots(table: TableFile, records: Sequence[Row], column: str = "", logarithmic: bool = False) -> Figure | None:
-    """Draw a column as dots: a line for each row, a panel for each set."""
-    column = column or next(iter(table.columns))
+    """Draw a column, by default the first one that has figures, as dots: a line for each row, a panel for each set."""
+    column = column or next((name for name in table.columns if drawn(select(records, column=name))), "")
     shown = drawn(select(records, column=column))
     sets = unique(shown, "data")
     if not shown:
         return None
     rows = [row for row in table.rows if row in unique(shown, "row")]
-    figure, axes = panels(len(sets), 3, height=0.9 + 0.22 * len(rows), narrowest=1.8, sharey=True)
+    figure, axes = panels(len(sets), 3, height=max(1.75, 0.9 + 0.22 * len(rows)), narrowest=1.8, sharey=True)
     styles = {name: {**style, "linestyle": "none"} for name, style in line_styles(unique(shown, "attention")).items()}
     intervals = False
     for axis, data in zip(axes, sets, strict=True):
@@ -79,6 +78,7 @@ def draw_dots(table: TableFile, records: Sequence[Row], column: str = "", logari
         axis.set(xlabel=column)
         if logarithmic:
             axis.set_xscale("log")
+    axes[0].set_ylim(-0.5, len(rows) - 0.5)  # with room for the marks of the outer rows
     axes[0].set_yticks(range(len(rows)), [table.rows[row].label or row for row in reversed(rows)], fontsize=7)
     legend_above(figure, handles=key(styles, shown))
     if intervals:

@@ -10,6 +10,7 @@ import torch
 
 from eval.papers.blocks import heading
 from eval.papers.plan import Group
+from eval.papers.table_head import lines_of
 from eval.papers.table_spec import TableFile
 from performer_string.utils.files import write_aside
 from train.run_folder import CHECKPOINTS, LAST
@@ -60,7 +61,7 @@ def run_evaluation(
         return
     print(f"{title}\n", flush=True)
     parsed = cli.parse_arguments([*arguments, "--table", "markdown", "latex"])
-    status = cli.run(parsed, ["table", options.name, "--budget", budget], name=budget)
+    status = cli.run(parsed, ["table", options.name, "--budget", budget], budget, lines_of(table, options.name))
     with write_aside(kept) as partial:
         note = f"\n- What differs: {table.differs}\n" if table.differs else ""
         rows = kept.read_text(encoding="utf-8")

@@ -91,12 +91,12 @@ def check_values(path: Path, spec: Mapping[str, Any]) -> None:
 
 def check_figure(table: TableFile) -> None:
     """Raise a ValueError for a figure of an unknown kind, of a column that is not there, or with an unknown option."""
-    from eval.papers.figure import KINDS, OVER
+    from eval.papers.figure import DEFAULT, KINDS, OVER
 
     if not table.figure:
         return
     options = {name: value for name, value in table.figure.items() if name != "kind"}
-    draw = lookup(f"kind of the figure of {table.path}", str(table.figure.get("kind", "")), KINDS)
+    draw = lookup(f"kind of the figure of {table.path}", str(table.figure.get("kind", DEFAULT)), KINDS)
     known = [name for name in inspect.signature(draw).parameters if name not in ("table", "records", "curves")]
     check_options(f"{table.path}: figure", options, known)
     check_type(f"{table.path}: columns of the figure", options.get("columns", []), list[Any])

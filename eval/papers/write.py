@@ -13,6 +13,7 @@ from eval.papers.blocks import blocks, heading, notes
 from eval.papers.plan import Group
 from eval.papers.records import all_records, correct_tests
 from eval.papers.results import Results, by_key
+from eval.papers.table_head import lines_of
 from eval.papers.table_spec import TableFile
 from eval.report import Row, environment, save_plot, write_csv
 from eval.report import table as as_text
@@ -91,7 +92,12 @@ def show_table(
     print(f"{title}\n\n{text}\n\n" + "\n".join(below))
     csv = folder / f"{options.budget}.csv"
     arguments = ["table", options.name, "--budget", options.budget]
-    head = [*environment(arguments, device), f"title: {title}", *(f"note: {line}" for line in below)]
+    head = [
+        *environment(arguments, device),
+        *lines_of(table, options.name),
+        f"title: {title}",
+        *(f"note: {line}" for line in below),
+    ]
     write_csv(csv, records, head)
     written = [csv]
     if curves:
@@ -106,6 +112,8 @@ def show_table(
             partial.write_text(content, encoding="utf-8")
     with paper_style(options.width):
         figure = draw_table(table, records, curves)
-        if figure is not None:
+        if figure is None:
+            print("\nThere is no figure yet: nothing that it would show is measured.")
+        else:
             written += save_plot(figure, csv, options.format)
     print("", *written, sep="\n")

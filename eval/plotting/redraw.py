@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ TEXTS = {
     *("class", "taken for", "other", "image", "kind", "query", "answer", "picture"),
 }
 COMMAND = re.compile(r"^# command: python -m eval (\S+).*", re.MULTILINE)
-TABLE = re.compile(r"^# command: python -m eval table (\S+)", re.MULTILINE)  # of a paper, by `eval table`
+TABLE = re.compile(r"^# command: python -m eval table (.+)", re.MULTILINE)  # of a paper, by `eval table`
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -102,11 +103,11 @@ def table_of(path: Path) -> TableFile | None:
     Raises:
         ValueError: there is no such table.
     """
-    from eval.papers.table_file import find_table
+    from eval.papers.table_head import described_table
 
     header, _ = read_csv(path)
     named = TABLE.search("\n".join(header))
-    return find_table(named[1]) if named else None
+    return described_table(shlex.split(named[1])[0], header) if named else None
 
 
 def redraw_table(table: TableFile, options: argparse.Namespace) -> Figure | None:
@@ -167,7 +168,11 @@ def run(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> None:
         if path.is_file() and (paper := table_of(path)) and not paper.evaluation:
             drawn = redraw_table(paper, argparse.Namespace(**{**vars(options), "files": [path]}))
             print(
-                *(save_plot(drawn, target, options.format) if drawn else [f"{path}: its table has no figure."]),
+                *(
+                    save_plot(drawn, target, options.format)
+                    if drawn
+                    else [f"{path}: nothing that its figure would show is measured."]
+                ),
                 sep="\n",
             )
             continue

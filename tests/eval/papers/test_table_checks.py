@@ -64,7 +64,7 @@ def test_columns_are_not_inherited(refusal):
         ({"columns": {"a": {"measure": "relative-drop", "change": "shuffle"}}}, "Did you mean 'shuffled'?"),
         ({"columns": {"a": None}}, "the column 'a' needs a measure"),
         ({"figure": {"kind": "dot"}}, "Did you mean 'dots'?"),
-        ({"figure": {"column": "accuracy (%)"}}, "unknown kind of the figure"),
+        ({"figure": {"column": "accuracy"}}, "Did you mean 'accuracy (%)'?"),
         ({"figure": {"kind": "dots", "column": "accuracy"}}, "Did you mean 'accuracy (%)'?"),
         ({"figure": {"kind": "dots", "logaritmic": True}}, "Did you mean 'logarithmic'?"),
         ({"figure": {"kind": "lines", "over": "rows"}}, "Did you mean 'row'?"),

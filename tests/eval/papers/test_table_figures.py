@@ -1,12 +1,20 @@
-"""Figures of tables: lines that lie on each other."""
+"""Figures of tables: lines that lie on each other, and those of tables of one's own."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import pytest
+import yaml
+
+from eval.cli import main
 from eval.papers.figure import draw_table
 from eval.papers.records import MEASURED
+from eval.papers.table_file import find_table, read_table
+from eval.papers.table_head import lines_of
 from eval.papers.table_spec import DataSpec, RowSpec, TableFile
+from eval.report import write_csv
 
 ROWS = {"under": RowSpec(), "over": RowSpec()}
 
@@ -31,3 +39,65 @@ def test_a_hidden_line_is_seen():
     table = TableFile(Path("mine.yaml"), "mine", "Mine", figure=figure, columns=columns, **parts)
     under, over = widths(table, records, [])
     assert under > 2 * over
+
+
+def own_records() -> list[dict]:
+    """Return cells of a table without numbers in its first column."""
+    cell = {"data": "set", "attention": "", "state": MEASURED, "published": "", "low": "", "high": "", "text": ""}
+    values = {"says": "", "72 px": 50.0, "108 px": 40.0}
+    return [{**cell, "row": row, "column": name, "value": value} for row in ROWS for name, value in values.items()]
+
+
+def test_a_table_of_ones_own_has_a_figure():
+    """Dots of the first column that has numbers, unless its file says something else."""
+    columns = {name: {"measure": "accuracy"} for name in ("says", "72 px", "108 px")}
+    table = TableFile(Path("mine.yaml"), "mine", "Mine", columns=columns, data={"set": DataSpec()}, rows=ROWS)
+    (axis,) = draw_table(table, own_records(), []).axes
+    assert axis.get_xlabel() == "72 px"
+    assert [text.get_text() for text in axis.get_yticklabels()] == ["over", "under"]
+    assert axis.get_ylim() == (-0.5, 1.5)  # no mark is cut
+    assert draw_table(table, [{**record, "value": ""} for record in own_records()], []) is None
+
+
+OWN = {
+    **{"title": "Mine", "recipe": "train/configs/demo.yaml", "budgets": {"cpu": {}}},
+    **{"data": {"set": {"label": "my set"}}, "rows": {"under": {"label": "Under"}, "over": {}}},
+    "columns": {name: {"measure": "accuracy", "x": x} for x, name in enumerate(("says", "72 px", "108 px"))},
+}
+
+
+def written(folder: Path, **changes) -> Path:
+    """Return the CSV file of a table whose YAML file is named relative to a folder, as `eval table` writes it."""
+    folder.mkdir()
+    (folder / "my tables.yaml").write_text(yaml.safe_dump({**OWN, **changes}))
+    table = read_table(folder / "my tables.yaml")
+    name = "my tables.yaml"
+    path = folder / "cpu.csv"
+    write_csv(path, own_records(), [f"command: python -m eval table '{name}' --budget cpu", *lines_of(table, name)])
+    return path
+
+
+@pytest.mark.parametrize(
+    "figure", [{}, {"kind": "lines", "columns": ["72 px", "108 px"], "xlabel": "size"}], ids=["dots", "lines"]
+)
+def test_a_table_of_ones_own_is_drawn_again_from_another_folder(tmp_path, figure, monkeypatch, capsys):
+    """As from its own folder, by the first lines of the CSV file, which name no folder of the machine."""
+    path = written(tmp_path / "own", figure=figure)
+    assert str(tmp_path) not in path.read_text()
+    for folder, out in (("own", "here"), (".", "elsewhere")):
+        monkeypatch.chdir(tmp_path / folder)
+        main(["plot", str(path), "--out", str(tmp_path / out)])
+    here, elsewhere = ((tmp_path / out / "cpu.png").read_bytes() for out in ("here", "elsewhere"))
+    assert here == elsewhere
+    former = "".join(line for line in path.read_text().splitlines(True) if not line.startswith("# table: "))
+    path.write_text(former)
+    with pytest.raises(SystemExit):
+        main(["plot", str(path)])
+    assert "my tables.yaml" in capsys.readouterr().err
+
+
+def test_a_table_of_the_project_needs_no_further_head():
+    assert lines_of(find_table("locality"), "locality") == []
+    assert (
+        json.loads(lines_of(find_table("locality"), "a/b.yaml")[0].removeprefix("table: "))["evaluation"] == "locality"
+    )
