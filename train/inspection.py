@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from performer_string import ViT, fold
@@ -102,21 +103,28 @@ def inspect_attention(vit: ViT, images: Tensor) -> list[AttentionInputs]:
 
 
 def multiplications(vit: ViT, size: Sequence[int]) -> int | None:
-    """Count the multiplications, each with an addition, that a folded model needs for an image, without computing it.
+    """Count the multiplications, each with an addition, that a folded model needs for an image.
+
+    What is cached over images does not count. Nothing is computed, but for a model with a relative bias, whose sums
+    are chosen by its values.
 
     Args:
-        vit: the model, which is copied to the meta device.
+        vit: the model, which is copied.
         size: of the image in pixels.
 
     Returns:
         Those of matrix products, convolutions and attention; None where a part of the model has no such form.
     """
+    from torch.distributed.fsdp import FSDPModule  # slow to import
+
+    device = "cpu" if vit.localities() and not isinstance(vit, FSDPModule) else "meta"
     try:
-        copied = fold(vit).to("meta")
-        image = torch.empty(1, vit.config.in_channels, *size, device="meta")
-        stance = torch.compiler.set_stance("force_eager")
-        with torch.no_grad(), stance, FlopCounterMode(display=False) as counter:
+        copied = fold(vit).to(device)
+        image = torch.zeros(1, vit.config.in_channels, *size, device=device)
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"), copied.cached():
             copied(image)
+            with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+                copied(image)
     except (NotImplementedError, RuntimeError, ValueError):  # a user's own part, or hooks as those of a profiler
         return None
     return counter.get_total_flops() // 2

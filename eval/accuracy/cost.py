@@ -24,7 +24,7 @@ from eval.accuracy.cost_report import plot as plot
 from eval.accuracy.cost_report import summary as summary
 from eval.argument_types import positive_int
 from eval.report import MAJORITY, Row
-from eval.speed.measure import CachedCall, check_rounds, multiplications, peak_bytes, time_in_turn
+from eval.speed.measure import CachedCall, check_rounds, gigamacs, peak_bytes, time_in_turn
 from eval.statistics import median_ratio
 from performer_string import ViT, fold
 from train.data.sizes import Size
@@ -48,13 +48,13 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     check_rounds(options.rounds)
     models = checkpoints.load_models(options)
     accuracies = {(row["model"], row["resolution"]): row for row in checkpoints.accuracies(models, options, device)}
-    cpu, batch = torch.device("cpu"), options.batch_size
-    operations: dict[tuple[str, Size], int] = {}
+    batch = options.batch_size
+    operations: dict[tuple[str, Size], float] = {}
     folded: dict[str, ViT] = {}
     for trained in models:
-        vit, name = fold(trained.classifier.vit).cpu(), trained.name
+        vit, name = fold(trained.classifier.vit), trained.name
         for size in options.resolutions:
-            operations[name, size] = multiplications(inference(vit, size, 1, cpu))
+            operations[name, size] = gigamacs(vit, size)
         folded[name] = vit.to(device)
     first = models[0].name
     for size in tqdm(options.resolutions, desc="cost", leave=False, disable=None):
@@ -67,7 +67,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             yield {
                 **{key: accuracy[key] for key in ("model", "resolution", "tokens")},
                 "parameters (M)": round(sum(p.numel() for p in trained.classifier.vit.parameters()) / 1e6, 4),
-                "GMACs": float(f"{operations[name, size] / 1e9:.4g}"),
+                "GMACs": operations[name, size],
                 "ms": float(f"{1000 * median:.4g}"),
                 "images/s": float(f"{1 / median:.4g}"),
                 "to first": round(median_ratio(times[name], times[first]), 3),

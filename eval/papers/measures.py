@@ -10,21 +10,21 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.utils.flop_counter import FlopCounterMode
 
 from eval.bootstrap import mean_with_interval, paired_difference, statistic_with_interval
 from eval.papers.estimate import training_images
 from eval.papers.measured import Measured
 from eval.papers.start import change_at_start
 from eval.significance import paired_test, unpaired_test
-from eval.speed.measure import CachedCall, multiplications
 from performer_string import ViT, ViTConfig, fold
+from train.inspection import multiplications
 
 if TYPE_CHECKING:
     from eval.papers.plan import Group
@@ -62,12 +62,13 @@ def gigaflops(results: Results, group: Group, exponential: bool = False) -> Meas
 
 def operations(config: ViTConfig) -> tuple[int, int]:
     """Return the operations of one image without the matrix exponential, and those of the exponential."""
-    vit = fold(ViT(config))
-    size = tuple(n * p for n, p in zip(vit.train_grid, vit.patch, strict=True))
-    images = torch.randn(1, config.in_channels, *size)
-    with torch.inference_mode():
-        count = multiplications(CachedCall(vit, partial(vit, images)))
-        of_exponential = multiplications(lambda: vit.encoding.by_layer(vit.grid_positions(vit.train_grid)))
+    vit = ViT(config)
+    count = multiplications(vit, tuple(n * p for n, p in zip(vit.train_grid, vit.patch, strict=True)))
+    assert count is not None
+    encoding = fold(vit).encoding
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        encoding.by_layer(vit.grid_positions(vit.train_grid))
+    of_exponential = counter.get_total_flops() // 2
     norms = sum(isinstance(module, torch.nn.LayerNorm) for module in vit.modules())
     tokens = math.prod(vit.train_grid) + vit.num_prefix
     return count + 5 * norms * tokens * (config.width or 0), of_exponential

@@ -12,10 +12,10 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
-from torch.utils.flop_counter import FlopCounterMode
 from tqdm import tqdm
 
 from performer_string import ViT
+from train.inspection import multiplications
 
 SHORTEST = 0.02  # seconds of calls in a row on a GPU
 Call = Callable[[], object]
@@ -148,30 +148,7 @@ def peak_bytes(call: Call, device: torch.device) -> int:
     return peak
 
 
-def flash_operations(
-    query: Sequence[int], key: Sequence[int], value: Sequence[int], *rest: object, **named: object
-) -> int:
-    """Return the operations of torch's flash attention on a CPU, which torch's own counter does not know.
-
-    Args:
-        query, key, value: shapes [..., N, d].
-        rest, named: further arguments of the operator, without influence.
-
-    Returns:
-        Multiplications and additions together, as torch counts them.
-    """
-    *batch, queries, width = query
-    return 2 * math.prod(batch) * queries * key[-2] * (width + value[-1])
-
-
-def multiplications(call: Call) -> int:
-    """Count the multiplications, each with an addition, of a call on a CPU.
-
-    Those of matrix products, convolutions and attention are counted, in a second call, which uses what the first one
-    has put into caches.
-    """
-    call()
-    known = {torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: flash_operations}
-    with FlopCounterMode(display=False, custom_mapping=known) as counter:
-        call()
-    return counter.get_total_flops() // 2
+def gigamacs(vit: ViT, size: Sequence[int]) -> float:
+    """Return the multiplications of folded inference of an image in 1e9, to four digits; NaN if they have no count."""
+    counted = multiplications(vit, size)
+    return math.nan if counted is None else float(f"{counted / 1e9:.4g}")

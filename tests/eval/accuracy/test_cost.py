@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
-from eval.accuracy.cost import inference
 from eval.cli import main
-from eval.speed.measure import multiplications
-from performer_string import ViT, ViTConfig, fold
+from performer_string import ENCODINGS, LOCALITIES, ViT, ViTConfig, fold
 from tests.helpers.checkpoints import CONFIG, read, save
-from train.data.sizes import Size
+from train.inspection import multiplications
 
 WIDTH, DEPTH, HEADS, FEATURES, CLASSES = 24, 3, 2, 16, 5
 HEAD = WIDTH // HEADS
@@ -29,9 +28,7 @@ def count(size: tuple[int, int], **options) -> int:
     config = ViTConfig(
         image_size=[16, 24], patch_size=4, in_channels=2, num_classes=CLASSES, width=WIDTH, depth=DEPTH, num_heads=HEADS
     )
-    model = fold(ViT(replace(config, **options)).eval())
-    with torch.inference_mode():
-        return multiplications(inference(model, Size(*size), 1, torch.device("cpu")))
+    return multiplications(ViT(replace(config, **options)), size)
 
 
 @pytest.mark.parametrize("size", [(16, 24), (32, 24)], ids=str)
@@ -51,6 +48,22 @@ def test_operations_of_favor_inside_flash_attention():
     operations = count((16, 24), feature_map="favor+", feature_options={"num_features": FEATURES})
     least, most = (by_hand(24, 4 * 4 * 2, 4 * 24 * FEATURES * width) for width in (HEAD, HEAD + 4))
     assert least <= operations <= most
+
+
+def test_every_encoding_and_locality_counts_as_computed_with_its_caches():
+    """Without what is cached over images, and by the plan that the values of a decay give: 1200 tokens have several."""
+    sizes = {"patch_size": 4, "in_channels": 1, "num_classes": 3, "width": 12, "depth": 1, "num_heads": 1}
+    features = {"feature_map": "arc-cosine", "feature_options": {"num_features": 8}}
+    cases = [({"encoding": name}, (16, 24)) for name in ENCODINGS]
+    cases += [({"locality": name}, (120, 160)) for name in LOCALITIES]
+    for case, size in cases:
+        vit = ViT(ViTConfig(image_size=[16, 24], **sizes, **features, **case))
+        folded, images = fold(vit), torch.randn(1, 1, *size)
+        with torch.inference_mode(), folded.cached():
+            folded(images)
+            with FlopCounterMode(display=False) as counter:
+                folded(images)
+        assert multiplications(vit, size) == counter.get_total_flops() // 2, (case, size)
 
 
 @pytest.mark.slow
