@@ -12,11 +12,13 @@ from typing import Any
 from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
+from performer_string.images.reading import why_unreadable
 from train.command_line import printable
 from train.data.folders import classes_in
 from train.data.images import name_of
 from train.data.loader import ignore_stop_signals
 from train.data.module import ImageData
+from train.data.splits import class_names
 
 log = logging.getLogger(__name__)
 FOLDERS = {"folder", "imagenet", "videos"}  # sources whose classes are the folders in `train` and in `test` or `val`
@@ -35,7 +37,7 @@ class Opened(Dataset[tuple[int, str]]):
         try:
             self.dataset[index]
         except Exception as error:  # of many types: whatever a file makes its reader raise
-            return index, f"{error}" or type(error).__name__
+            return index, why_unreadable(name_of(self.dataset, index), error)
         return index, ""
 
 
@@ -77,6 +79,23 @@ def check_images(data: ImageData) -> None:
         sys.stderr.write(f"error: {what} cannot be read: repair what is listed above, or take it away.\n")
         raise SystemExit(1)
     print("Every image can be read." if data.task is None else "The images are drawn, and need no check.")
+
+
+def warn_of_validation(data: ImageData) -> None:
+    """Warn of classes that no image of validation is of: the best checkpoint is chosen without them."""
+    splits = data.splits() if data.task is None and data.validates() else None
+    if splits is None or (labels := splits.train_labels()) is None:
+        return
+    held, names = splits.parts[1], class_names(splits.train)
+    seen = set(labels[held].tolist())
+    missing = [name for label, name in enumerate(names) if label not in seen]
+    if missing:
+        named = f"{', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''}"
+        log.warning(
+            f"validation has {len(held)} images, and none of {named}: its accuracy, by which best.ckpt is chosen, says "
+            f"nothing of {'it' if len(missing) == 1 else 'them'}. Add images, or raise data.val_fraction "
+            f"({data.val_fraction})."
+        )
 
 
 def check_test_classes(data: ImageData) -> None:

@@ -8,7 +8,7 @@ import statistics
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -104,13 +104,13 @@ def quiet() -> Iterator[None]:
         log.setLevel(level)
 
 
-def classes_of(dataset: Any) -> str:
-    """Return the number of images of each class, of the first twelve classes."""
+def classes_of(dataset: Any, indices: Sequence[int] | None = None) -> str:
+    """Return the number of images of each class, of the first twelve classes; of all images or of some."""
     labels, names = getattr(dataset, "targets", None), [str(name) for name in getattr(dataset, "classes", ())]
     if labels is None:
         return ""
-    counts = Counter(int(label) for label in labels)
-    shown = [f"{names[label] if label < len(names) else label} {count}" for label, count in sorted(counts.items())]
+    counts = Counter(int(labels[index]) for index in (range(len(labels)) if indices is None else indices))
+    shown = [f"{names[n] if n < len(names) else n} {counts[n]}" for n in sorted({*counts, *range(len(names))})]
     return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")
 
 
@@ -120,12 +120,13 @@ def data_lines(data: ImageData) -> list[tuple[str, str]]:
         sizes = f"{data.train_size} images an epoch, drawn anew; {data.val_size} for validation and as many to test"
         return [("data", f"{data.source}, {data.num_classes} classes"), ("images", sizes)]
     sets = dict(sets_of(data))
-    train, held = (len(part) for part in data.splits().parts)
-    used = round(data.train_fraction * min(train, data.train_size or train))
+    used, held = data.train_indices().tolist(), data.splits().parts[1].tolist()
     test = f"{len(sets['test'])} to test" if "test" in sets else "none to test"
     lines = [("data", f"{data.source} in {data.root}, {data.num_classes} classes")]
-    lines.append(("images", f"{used} to train on, {held} of the training set for validation, {test}"))
-    return [*lines, *((f"classes, {name}", text) for name, each in sets.items() if (text := classes_of(each)))]
+    lines.append(("images", f"{len(used)} to train on, {len(held)} of the training set for validation, {test}"))
+    classes = {"train": classes_of(sets["train"], used), "validation": classes_of(sets["train"], held)}
+    classes["test"] = classes_of(sets["test"]) if "test" in sets else ""
+    return [*lines, *((f"classes, {name}", text) for name, text in classes.items() if text)]
 
 
 def time_lines(trainer: L.Trainer, data: ImageData, watch: Stopwatch) -> list[tuple[str, str]]:

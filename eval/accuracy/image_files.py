@@ -9,18 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from PIL import UnidentifiedImageError
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from performer_string import ViT
-from performer_string.images.reading import open_image
+from performer_string.images.reading import OTHER_ENDINGS, open_image, why_unreadable
 from performer_string.layers.backends import PerformerPytorchBackend
 from train.data.folders import files_in
 from train.data.loader import ignore_stop_signals
-
-# Of photographs and drawings that Pillow does not read as it comes.
-OTHER_ENDINGS = frozenset((".heic", ".heif", ".jxl", ".svg", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf"))
 
 
 def find_images(paths: Sequence[Path]) -> list[str]:
@@ -85,11 +81,8 @@ class ImageFiles(Dataset[Tensor | str]):
     def __getitem__(self, index: int) -> Tensor | str:
         try:
             return self.transform(open_image(self.paths[index], self.background))
-        except UnidentifiedImageError:
-            other = Path(self.paths[index]).suffix.lower() in OTHER_ENDINGS
-            return "of a kind that is not read: make it a JPEG or PNG" if other else "no image, or of an unknown kind"
         except OSError as error:
-            return " ".join(str(error).split())
+            return why_unreadable(self.paths[index], error)
 
 
 def read_in_chunks(files: ImageFiles, size: int, workers: int = 0) -> Iterator[list[Tensor | str]]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
-from PIL import ExifTags, Image
+from PIL import ExifTags, Image, UnidentifiedImageError
 
 from performer_string.images.normalisation import BACKGROUND
 
 BITS_PER_SAMPLE, SAMPLE_FORMAT, SIGNED = 258, 339, 2  # tags of TIFF, and a value of the second
 PHOTOMETRIC, WHITE_IS_ZERO = 262, 0  # a tag of TIFF, and a value of it
+# Of photographs and drawings that Pillow does not read.
+OTHER_ENDINGS = frozenset((".heic", ".heif", ".jxl", ".svg", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf"))
 ROWS = 256  # of an image that are scaled at a time
 TURNS = {  # by the EXIF tag of the orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -21,6 +24,19 @@ TURNS = {  # by the EXIF tag of the orientation
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+
+
+def why_unreadable(name: str, error: Exception) -> str:
+    """Return in one line why an image cannot be read.
+
+    Args:
+        name: of its file.
+        error: that its reader raised.
+    """
+    if isinstance(error, UnidentifiedImageError):
+        other = Path(name).suffix.lower() in OTHER_ENDINGS
+        return "of a kind that is not read: make it a JPEG or PNG" if other else "no image, or of an unknown kind"
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def check_background(colour: Sequence[int]) -> None:

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import Callback
 
 from train.data.images import UnreadableImageError
 from train.data.module import ImageData
-from train.data_check import check_test_classes
+from train.data_check import check_test_classes, warn_of_validation
 from train.run_folder import CHECKPOINTS, LOCK, LOCK_VARIABLE, remove_partial
 
 
@@ -26,6 +26,7 @@ class CheckData(Callback):
         self.check(data, module)
         if stage == "fit":
             check_test_classes(data)
+            warn_of_validation(data)
 
     def check(self, data: ImageData, module: L.LightningModule) -> None:
         """Raise a ValueError where the model does not fit the data, which are set up."""

@@ -149,6 +149,7 @@ class LineProgress(ProgressBar):
         super().__init__()
         self.every, self.clock, self.pace = every, clock, Pace(clock)
         self.enabled, self.last = True, clock()
+        self.validated = False  # since the last line of an epoch
 
     def disable(self) -> None:
         self.enabled = False
@@ -167,8 +168,9 @@ class LineProgress(ProgressBar):
         return self.clock() - self.last >= self.every
 
     def describe(self, trainer: L.Trainer, module: L.LightningModule) -> str:
-        """Return the metrics of the progress bar as text."""
+        """Return the metrics of the progress bar as text, those of a validation once."""
         metrics = {k: v for k, v in self.get_metrics(trainer, module).items() if k != "v_num"}
+        metrics = {k: v for k, v in metrics.items() if self.validated or not k.startswith("val/")}
         return "".join(f", {name} {value:.4g}" for name, value in metrics.items() if isinstance(value, float | int))
 
     def on_train_batch_end(
@@ -187,6 +189,10 @@ class LineProgress(ProgressBar):
         left = self.pace.seconds(batches_left(trainer, trainer.num_training_batches - 1)[1])
         where = f"{epoch_title(trainer)}: 100%, step {step_of(trainer)}"
         self.write(f"{where}{self.describe(trainer, module)}; run ends in {clock_time(left)}")
+        self.validated = False
+
+    def on_validation_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.validated = True
 
     def on_validation_batch_end(
         self,

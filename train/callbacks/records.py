@@ -94,9 +94,15 @@ class FinalMetrics(Callback):
                 )
             sizes = {k.rpartition("_")[2]: v for k, v in metrics.items() if k.startswith("val/accuracy_")}
             at = ", ".join(f"{100 * accuracy:.1f} % at {size} px" for size, accuracy in sizes.items())
-            result = f"{at} on validation images" if at else "done"
+            result = f"{at} on {validation_count(trainer)}validation images" if at else "done"
             curves = [f" Metrics: {each.path}" for each in trainer.loggers if isinstance(each, MetricsCSV)]
             rank_zero_info(f"{self.path.parent}: {result}, step {trainer.global_step}.{''.join(curves)}")
+
+
+def validation_count(trainer: L.Trainer) -> str:
+    """Return how many images a validation has, and a space; nothing where a limit cuts it."""
+    data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
+    return f"{len(data.held_out('val', data.size))} " if trainer.limit_val_batches == 1.0 else ""  # type: ignore[arg-type]
 
 
 def hyper_parameters(trainer: L.Trainer, module: L.LightningModule) -> dict[str, Any]:

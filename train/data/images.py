@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
 from performer_string.images.cover import Cover
+from performer_string.images.reading import why_unreadable
 from train.command_line import printable
 from train.data.videos import Frames, time_behind_channels
 
@@ -125,8 +126,9 @@ class Transformed(Dataset[tuple[Tensor, int]]):
         try:
             image, label = self._read(number)
         except OSError as error:
+            name = name_of(self.dataset, number)
             raise UnreadableImageError(
-                f"{printable(name_of(self.dataset, number))} cannot be read ({error}). Repair it, or take it away."
+                f"{printable(name)} cannot be read ({why_unreadable(name, error)}). Repair it, or take it away."
             ) from error
         if image.dtype != torch.uint8 or image.ndim not in (3, 4) or len(image) != self.channels:
             raise ValueError(

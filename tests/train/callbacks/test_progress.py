@@ -82,6 +82,16 @@ def test_lines_in_a_file(monkeypatch, capsys):
     assert isinstance(progress_bar(), LineProgress)  # in a test
 
 
+def test_lines_say_what_a_validation_measured_once(monkeypatch, capsys):
+    lines, state = LineProgress(clock=lambda: 0.0), trainer()
+    monkeypatch.setattr(LineProgress, "get_metrics", lambda *_: {"loss": 0.5, "val/accuracy": 0.75})
+    for validates in (False, True, False):
+        if validates:
+            lines.on_validation_end(state, None)
+        lines.on_train_epoch_end(state, None)
+    assert ["val/accuracy 0.75" in line for line in capsys.readouterr().out.splitlines()] == [False, True, False]
+
+
 def test_summary_of_a_model():
     vit = ViT(ViTConfig(**TINY["model"]["vit"]))
     line = describe(vit)
