@@ -126,7 +126,12 @@ def load_models(options: argparse.Namespace, head: str = "class") -> list[Traine
         trained.name = name
         check_head(trained.classifier.vit, name, head)
         trained.data.root = options.root or trained.data.root
-        trained.data.setup("test" if options.split == "test" else None)
+    check_same_classes(models)
+    for trained in models:
+        try:
+            trained.data.setup("test" if options.split == "test" else None)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(f"{trained.name}, {error}") from error
         check_classes(trained)
     options.resolutions = options.resolutions or ascending(size for each in models for size in each.data.sizes())
     for trained in models:
@@ -138,6 +143,17 @@ def load_models(options: argparse.Namespace, head: str = "class") -> list[Traine
                 raise ValueError(f"{trained.name}: {error}") from None
     check_same_images(models, options)
     return models
+
+
+def check_same_classes(models: Sequence[Trained]) -> None:
+    """Raise a ValueError where models have different numbers of classes, before any image is opened."""
+    counts = {trained.name: trained.classifier.vit.config.num_classes for trained in models}
+    if len(set(counts.values())) > 1:
+        raise ValueError(
+            f"models of different classes cannot be tested on the same images: "
+            f"{', '.join(f'{name} has {count}' for name, count in counts.items())}. Evaluate them one after the other, "
+            f"with an --out for each."
+        )
 
 
 def check_classes(trained: Trained) -> None:

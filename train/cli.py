@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from performer_string.utils.registry import nearest
 from train.arguments import expand
 from train.command_line import one_message, program_name, typed_command, user_message
-from train.early_checks import check_files, check_names
+from train.early_checks import check_files, check_names, recipe_hint
 from train.parse_errors import in_one_line
 
 if TYPE_CHECKING:
@@ -122,7 +122,12 @@ def run(
     if not {"-h", "--help"} & {*arguments}:
         check_files(arguments)
         check_names(arguments)
-    return run_lightning(arguments, model, data, program, typed)
+    try:
+        return run_lightning(arguments, model, data, program, typed)
+    except ValueError as error:
+        if hint := recipe_hint(str(error), arguments):
+            raise ValueError(f"{error}{hint}") from error
+        raise
 
 
 def run_lightning(

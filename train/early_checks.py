@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from train.config import current_option, current_recipe, options_of, packaged_re
 from train.yaml_file import read_yaml
 
 FILES = ("ckpt_path", "init_from", "model.distillation.teacher")
+PARTS = {"feature map": "feature_options", "encoding": "encoding_options", "locality": "locality_options"}
 WORDS = {"", "null", "best", "last", "hpc", "registry"}  # none, and Lightning's own words for a checkpoint
 
 
@@ -81,3 +83,18 @@ def check_names(arguments: Sequence[str]) -> None:
     except ValueError as error:
         if str(error).startswith("unknown "):
             raise
+
+
+def recipe_hint(message: str, arguments: Sequence[str]) -> str:
+    """Return what to add to the error for an option that a part of the model does not have, where a recipe sets it.
+
+    Args:
+        message: of the error.
+        arguments: of the command line.
+    """
+    found = re.match(rf"({'|'.join(PARTS)}) '[^']*' has no option '", message)
+    if found is None:
+        return ""
+    field = f"model.vit.{PARTS[found[1]]}"
+    typed = any(current_option(name).startswith(field) for name, _ in options_of(arguments))
+    return "" if typed else f" The recipe sets it for another {found[1]}: --{field} '{{}}' leaves it out."

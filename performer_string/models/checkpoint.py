@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,7 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
         hint = f" It is the folder of a {kind}: give {found}." if found != path else ""
         if not hint and path.is_dir():
             hint = folder_hint(path)
+        hint = hint or nearest_path(path)
         raise CheckpointError(f"there is no checkpoint {path}.{hint}")
     try:
         content = torch.load(path, map_location="cpu", weights_only=True)
@@ -80,6 +82,17 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
             rename_weights(content[weights])
             unwrap_weights(content[weights])
     return content
+
+
+def nearest_path(path: Path) -> str:
+    """Return a hint to what is there under a similar name: of the file, or of the first folder that is missing."""
+    if path.exists():
+        return ""
+    while path != path.parent and not path.parent.exists():
+        path = path.parent
+    there = {each.name: each for each in path.parent.iterdir()} if path.parent.is_dir() else {}
+    close = difflib.get_close_matches(path.name, sorted(there), n=1)
+    return f" Did you mean {there[close[0]]}?" if close else ""
 
 
 def folder_hint(path: Path) -> str:

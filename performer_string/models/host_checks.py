@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from torch import nn
 
-from performer_string.models.host_attention import HostGrid
+from performer_string.models.host_attention import HostAttention, HostGrid
 from performer_string.position.grid import PositionMode
 
 
@@ -45,9 +45,14 @@ def check_host(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
     kind, blocks = type(model).__name__, getattr(model, "blocks", None)
     if not isinstance(blocks, nn.Sequential | nn.ModuleList) or not len(blocks):
         raise ValueError(f"performerize takes a ViT of timm with `blocks`, which {kind} does not have.")
-    places = list(range(len(blocks))) if layers is None else [range(len(blocks))[place] for place in layers]
+    count = len(blocks)
+    if outside := [place for place in layers or () if not -count <= place < count]:
+        raise ValueError(f"{kind} has {count} blocks, counted from 0: there is no block {outside[0]}.")
+    places = [range(count)[place] for place in (range(count) if layers is None else layers)]
     for place in places:
         attention = getattr(blocks[place], "attn", None)
+        if isinstance(attention, HostAttention):
+            raise ValueError(f"block {place} of {kind} was changed by performerize before: begin with a model of timm.")
         if type(attention) not in kinds:
             known = ", ".join(each.__name__ for each in kinds)
             own = type(attention)

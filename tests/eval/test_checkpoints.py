@@ -140,6 +140,19 @@ def test_folder_of_runs_is_not_a_run(tmp_path, capsys):
     assert f"It is a folder of runs: give {tmp_path / 'runs'}/*/checkpoints/last.ckpt." in said
 
 
+def test_misspelt_checkpoint(tmp_path, capsys):
+    save(tmp_path / "runs" / "imagenette")
+    for wrong in ("runs/imagenete", "rums/imagenette", "runs/imagenete/checkpoints/last.ckpt"):
+        near = tmp_path / ("runs" if wrong.startswith("rums") else "runs/imagenette")
+        assert f"Did you mean {near}?" in refusal(["--checkpoint", str(tmp_path / wrong)], capsys)
+
+
+def test_models_of_other_classes(tmp_path, capsys):
+    few, many = (save(tmp_path / name, replace(CONFIG, num_classes=n)) for name, n in (("few", 3), ("many", 10)))
+    said = refusal(["--checkpoint", str(few), str(many), "--root", str(tmp_path / "nowhere")], capsys)
+    assert "few has 3, many has 10. Evaluate them one after the other" in said
+
+
 def test_missing_checkpoint(tmp_path, capsys):
     (tmp_path / "no").mkdir()
     for path in ("no.ckpt", "no"):

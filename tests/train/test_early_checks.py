@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.helpers.training import TINY
-from train.early_checks import check_names, vit_fields
+from train.early_checks import check_names, recipe_hint, vit_fields
 
 SLOW = ("lightning", "jsonargparse", "torchvision", "torchmetrics", "scipy", "tensorboard", "timm")
 CALL = """
@@ -87,6 +87,14 @@ def test_names_of_a_model_and_evaluations_without_lightning(tmp_path):
     assert modules == []
     for message in ("Did you mean 'rope'?", "Did you mean 'model.vit.depth'?", f"there is no checkpoint {missing}"):
         assert message in errors
+
+
+def test_options_of_a_recipe_for_another_part():
+    message = "feature map 'square' has no option 'order'. It takes no options."
+    recipe = ["fit", "--config", "demo", "--model.vit.feature_map", "square"]
+    assert "--model.vit.feature_options '{}' leaves it out" in recipe_hint(message, recipe)
+    assert not recipe_hint(message, [*recipe, "--model.vit.feature_options.order", "3"])
+    assert not recipe_hint("unknown encoding 'rop'.", recipe)
 
 
 def test_names_of_a_recipe_with_options_after_it(tmp_path):

@@ -103,7 +103,12 @@ def class_folders(root: Path, train: bool, download: bool, kind: type[ClassFolde
     folders = [root / name for name in names if (root / name).is_dir()]
     if not folders:
         unsplit = root.is_dir() and not any((root / name).is_dir() for name in ("train", "test", "val"))
-        hint = ". A folder of classes alone is split by --data.test_fraction 0.2" if unsplit else ""
+        hint = (
+            ". A folder of classes alone is split in training, by --data.test_fraction 0.2; a model that was trained "
+            "elsewhere is tested on ROOT/test/CLASS/IMAGE"
+            if unsplit
+            else ""
+        )
         raise FileNotFoundError(f"there is no folder {' or '.join(str(root / name) for name in names)}{hint}")
     labelled = [folder for folder in folders if classes_in(folder)]
     chosen = (labelled or folders)[0]  # ImageNet's test images have no labels

@@ -1,0 +1,27 @@
+"""What `performerize` refuses before it changes a model of timm."""
+
+from __future__ import annotations
+
+import pytest
+import timm
+
+from performer_string import performerize
+
+
+def test_other_models_are_refused_by_name():
+    swin = timm.create_model("swin_tiny_patch4_window7_224", depths=(1, 1), embed_dim=8, num_heads=(1, 1))
+    with pytest.raises(ValueError, match="which SwinTransformer does not have"):
+        performerize(swin)
+    beit = timm.create_model("beit_base_patch16_224", embed_dim=24, depth=1, num_heads=2, img_size=32)
+    with pytest.raises(ValueError, match=r"block 0 of Beit has the attention timm\.models\.beit\.Attention; known are"):
+        performerize(beit)
+
+
+def test_places_and_models_that_cannot_be_changed():
+    model = timm.create_model("vit_tiny_patch16_224", embed_dim=24, depth=2, num_heads=2, img_size=32)
+    count = len(model.blocks)
+    with pytest.raises(ValueError, match=f"has {count} blocks, counted from 0: there is no block {count}"):
+        performerize(model, layers=range(1, count + 1))
+    performerize(model)
+    with pytest.raises(ValueError, match="was changed by performerize before"):
+        performerize(model)
