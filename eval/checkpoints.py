@@ -217,8 +217,8 @@ def count_right(
     trained: Trained, size: Size, options: argparse.Namespace, device: torch.device, title: str = ""
 ) -> tuple[int, int]:
     """Return how many images of a size a model classifies correctly, and of how many; arguments as of `batches`."""
-    right = measure_images(trained, size, options, device, title).right
-    return int(right.sum()), len(right)
+    title = f"{trained.name} at {size}{title}"
+    return testing.count_right(trained, size, options.split, options.images, device, title)
 
 
 def accuracy_columns(trained: Trained, right: int, total: int, split: str) -> dict[str, Any]:

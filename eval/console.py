@@ -6,12 +6,11 @@ import importlib
 import sys
 
 from performer_string.utils.registry import nearest
+from train.cli import COMMANDS as OF_TRAINING
 
 COMMANDS = {
     "train": ("train.cli", "train, resume, validate or test a model: performer-string train fit --config arrow"),
-    "sweep": ("train.sweep", "train a recipe with every model and seed of a sweep file"),
-    "pretrained": ("train.pretrained", "write a pretrained model of timm as a checkpoint"),
-    "publish": ("train.publish", "write the model of a run as a folder to hand on, with a card, and to the Hub"),
+    **{name: (command.module, command.help) for name, command in OF_TRAINING.items() if command.module},
     "eval": ("eval.cli", "evaluate trained models, or encodings and speed without one"),
 }
 

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from eval.report import Row
-from train.intervals import wilson_interval as wilson_interval
 
 MAY_DIFFER = {"seed", "root", "workers", "download", "resolutions"}  # settings that seeds of one model may differ in
 

@@ -16,6 +16,7 @@ from eval.report import ALL_CLASSES, Row
 from train.checkpoint import Trained
 from train.data.sizes import Size
 from train.intervals import accuracy_percent
+from train.pixels import confusion
 
 
 @dataclass
@@ -57,9 +58,7 @@ class Answers:
 
     def confusion(self) -> Tensor:
         """Return how many images of each class (rows) have each answer (columns), [classes, classes]."""
-        from torchmetrics.functional.classification import multiclass_confusion_matrix
-
-        return multiclass_confusion_matrix(self.predicted, self.targets, len(self.classes))
+        return confusion(self.predicted, self.targets, len(self.classes))
 
     def most_confident_errors(self, count: int) -> list[int]:
         """Return the indices of wrong answers, the one of the highest probability first."""

@@ -31,7 +31,7 @@ from eval.accuracy.cost import inference
 from eval.bootstrap import paired_difference
 from eval.report import Row
 from eval.result_cache import image_results, kept_values, weights_digest
-from eval.speed.measure import gigamacs, peak_bytes
+from eval.speed.measure import gigamacs, million_parameters, peak_bytes
 from eval.statistics import seed_of, without_seed
 from eval.training_log import has_log, read_log, seconds_to
 from performer_string import fold
@@ -104,7 +104,7 @@ def of_inference(trained: Trained, size: Size, device: torch.device, fresh: bool
         return {"GMACs": gigamacs(vit, size), "peak MiB": round(memory / 2**20, 2)}
 
     settings = {"size": list(size), "device": str(device), "folded": True}
-    parameters = round(sum(p.numel() for p in vit.parameters()) / 1e6, 4)
+    parameters = million_parameters(vit)
     return {"parameters (M)": parameters, **kept_values(trained, settings, fresh, measure)}
 
 

@@ -24,7 +24,7 @@ from eval.accuracy.cost_report import plot as plot
 from eval.accuracy.cost_report import summary as summary
 from eval.argument_types import positive_int
 from eval.report import MAJORITY, Row
-from eval.speed.measure import CachedCall, check_rounds, gigamacs, peak_bytes, time_in_turn
+from eval.speed.measure import CachedCall, check_rounds, gigamacs, million_parameters, peak_bytes, time_in_turn
 from eval.statistics import median_ratio
 from performer_string import ViT, fold
 from train.data.sizes import Size
@@ -66,7 +66,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             median = statistics.median(times[name]) / batch
             yield {
                 **{key: accuracy[key] for key in ("model", "resolution", "tokens")},
-                "parameters (M)": round(sum(p.numel() for p in trained.classifier.vit.parameters()) / 1e6, 4),
+                "parameters (M)": million_parameters(trained.classifier.vit),
                 "GMACs": operations[name, size],
                 "ms": float(f"{1000 * median:.4g}"),
                 "images/s": float(f"{1 / median:.4g}"),

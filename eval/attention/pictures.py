@@ -93,7 +93,7 @@ def check(options: argparse.Namespace, models: dict[str, ViT]) -> None:
     if "class" in options.kind and without:
         raise ValueError(f"{', '.join(without)} has no class token (pool: cls): take --kind query or rollout.")
     if options.resolutions is None:
-        sizes = (tuple(n * p for n, p in zip(vit.train_grid, vit.patch, strict=True)) for vit in models.values())
+        sizes = (vit.train_image_size for vit in models.values())
         options.resolutions = list(dict.fromkeys(map(Size.of, sizes)))
     for name, vit in models.items():
         for size in options.resolutions:

@@ -17,7 +17,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from tqdm import tqdm
 
 from eval.argument_types import positive_int
@@ -25,7 +24,8 @@ from eval.encodings.latency_report import NAMES as NAMES
 from eval.encodings.latency_report import plot as plot
 from eval.encodings.latency_report import summary as summary
 from eval.report import Row
-from eval.speed.measure import CachedCall, Call, check_rounds, time_in_turn
+from eval.speed.measure import CachedCall, Call, check_rounds, million_parameters, time_in_turn
+from eval.speed.steps import step as take_step
 from eval.statistics import median_ratio
 from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, fold
 from performer_string.position.base import HeadWidthError
@@ -77,18 +77,13 @@ class TimedModel:
         self.model = ViT(config).to(device)
         self.folded = fold(self.model)
         self.optimiser = torch.optim.AdamW(self.model.parameters())
-        size = [
-            n * p for n, p in zip(self.model.train_grid, self.model.patch, strict=True)
-        ]  # [(frames,) height, width]
-        self.images = torch.randn(batch_size, config.in_channels, *size, device=device)
+        self.images = torch.randn(batch_size, config.in_channels, *self.model.train_image_size, device=device)
         self.infer = CachedCall(self.folded, self.logits)
         self.targets = torch.randint(config.num_classes, (batch_size,), device=device)
 
     def step(self) -> None:
         """Take one training step."""
-        self.optimiser.zero_grad()
-        F.cross_entropy(self.model(self.images), self.targets).backward()
-        self.optimiser.step()
+        take_step(self.model, self.optimiser, self.images, self.targets)
 
     @torch.inference_mode()
     def logits(self) -> Tensor:
@@ -142,7 +137,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         step, inference = times[title, "step", True], times[title, "infer", True]
         yield {
             "encoding": title,
-            "parameters (M)": round(sum(p.numel() for p in model.model.parameters()) / 1e6, 4),
+            "parameters (M)": million_parameters(model.model),
             "of the encoding": sum(p.numel() for p in model.model.encoding.parameters()),
             "training step (ms)": round(1000 * statistics.median(step), 1),
             "step to rope": round(median_ratio(step, times[title, "step", False]), 3),

@@ -63,7 +63,7 @@ def gigaflops(results: Results, group: Group, exponential: bool = False) -> Meas
 def operations(config: ViTConfig) -> tuple[int, int]:
     """Return the operations of one image without the matrix exponential, and those of the exponential."""
     vit = ViT(config)
-    count = multiplications(vit, tuple(n * p for n, p in zip(vit.train_grid, vit.patch, strict=True)))
+    count = multiplications(vit, vit.train_image_size)
     assert count is not None
     encoding = fold(vit).encoding
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 from typing import Generic, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 from tqdm import tqdm
 
@@ -146,6 +146,11 @@ def peak_bytes(call: Call, device: torch.device) -> int:
             now += event.nbytes()
             peak = max(peak, now)
     return peak
+
+
+def million_parameters(model: nn.Module) -> float:
+    """Return the number of a model's weights in 1e6, to four places."""
+    return round(sum(p.numel() for p in model.parameters()) / 1e6, 4)
 
 
 def gigamacs(vit: ViT, size: Sequence[int]) -> float:

@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, positive_int
 from eval.report import Row
-from eval.speed.measure import check_rounds, seconds, time_in_turn
+from eval.speed.measure import check_rounds, million_parameters, seconds, time_in_turn
 from eval.speed.recipes_report import NAMES as NAMES
 from eval.speed.recipes_report import OWN, PERFORMER, PLAIN
 from eval.speed.recipes_report import plot as plot
@@ -69,11 +69,6 @@ def read_recipe(name: str) -> tuple[ViTConfig, int]:
     return ViTConfig(**fields), int((content.get("data") or {}).get("batch_size", 128))
 
 
-def training_size(vit: ViT) -> tuple[int, ...]:
-    """Return the size of the images that a model is trained on, in pixels, after the frames of videos."""
-    return tuple(n * p for n, p in zip(vit.train_grid, vit.patch, strict=True))
-
-
 def plain_vit(vit: ViT) -> nn.Module | None:
     """Return timm's ViT of a model's sizes; None for videos and pixels, and where timm is not installed."""
     config = vit.config
@@ -82,7 +77,7 @@ def plain_vit(vit: ViT) -> nn.Module | None:
     from timm.models.vision_transformer import VisionTransformer
 
     shape: dict[str, Any] = {
-        "img_size": training_size(vit),
+        "img_size": vit.train_image_size,
         "patch_size": vit.patch,
         "in_chans": config.in_channels,
     }
@@ -105,7 +100,7 @@ def performer_vit(config: ViTConfig) -> nn.Module | None:
 
 def training_step(model: nn.Module, vit: ViT, batch: int, device: torch.device) -> Callable[[], None]:
     """Return a training step of a model on random images, of the training size and classes of a recipe's ViT."""
-    config, size = vit.config, training_size(vit)
+    config, size = vit.config, vit.train_image_size
     images = torch.randn(batch, config.in_channels, *size, device=device)
     of_pixels = size if config.head == "dense" else ()
     targets = torch.randint(config.num_classes, (batch, *of_pixels), device=device)
@@ -138,7 +133,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             "recipe": name,
             "tokens": vit.num_prefix + math.prod(vit.train_grid),
             "batch": batch,
-            "parameters (M)": round(sum(p.numel() for p in vit.parameters()) / 1e6, 4),
+            "parameters (M)": million_parameters(vit),
             "images/s": speeds[OWN],
             PLAIN: speeds.get(PLAIN, ""),
             PERFORMER: speeds.get(PERFORMER, ""),

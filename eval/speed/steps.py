@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from eval.argument_types import WithoutRepetitions, positive_int
 from eval.report import Row
-from eval.speed.measure import check_rounds, time_in_turn
+from eval.speed.measure import check_rounds, million_parameters, time_in_turn
 from eval.speed.steps_report import NAMES as NAMES
 from eval.speed.steps_report import plot as plot
 from eval.speed.steps_report import summary as summary
@@ -109,17 +109,17 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     images = torch.randn(batch, 3, side, side, device=device)
     targets = torch.randint(CLASSES, (batch,), device=device)
     calls: dict[str, Callable[[], None]] = {}
-    parameters: dict[str, int] = {}
+    parameters: dict[str, float] = {}
     for name in [PLAIN, *options.models]:
         model = build(name, options).to(device).train()
-        parameters[name] = sum(p.numel() for p in model.parameters())
+        parameters[name] = million_parameters(model)
         calls[name] = partial(step, model, torch.optim.AdamW(model.parameters()), images, targets)
     times = time_in_turn(calls, options.rounds, device)
     for name, seconds in times.items():
         median = statistics.median(seconds)
         yield {
             "model": name,
-            "parameters (M)": round(parameters[name] / 1e6, 4),
+            "parameters (M)": parameters[name],
             "ms": round(1000 * median, 1),
             "images/s": float(f"{batch / median:.4g}"),
             "to plain": round(median_ratio(seconds, times[PLAIN]), 3),

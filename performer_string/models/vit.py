@@ -174,6 +174,11 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         pooled = x[:, 0] if self.config.pool == "cls" else (self.pool or mean_pool)(patches, patch_mask)
         return cast(Tensor, pooled if pre_logits else self.head(pooled))
 
+    @property
+    def train_image_size(self) -> tuple[int, ...]:
+        """Size of the images that the model is trained on, in pixels: (frames,) height, width."""
+        return tuple(n * p for n, p in zip(self.train_grid, self.patch, strict=True))
+
     def patch_features(
         self, images: Tensor, positions: Tensor | None = None, patch_mask: Tensor | None = None
     ) -> Tensor:

@@ -13,10 +13,10 @@ from eval.statistics import (
     power_law_exponent,
     seed_of,
     student_interval,
-    wilson_interval,
     without_seed,
 )
 from train.data.sizes import Size
+from train.intervals import wilson_interval
 
 
 @pytest.mark.parametrize(("right", "total"), [(0, 10), (5, 10), (10, 10), (990, 1000)])

@@ -18,10 +18,10 @@ from eval.accuracy.confusion_files import answer_rows, difference_sheet, draw_ma
 from eval.accuracy.confusion_report import shown_classes
 from eval.cli import main
 from eval.report import ALL_CLASSES
-from eval.statistics import wilson_interval
 from tests.helpers.checkpoints import CONFIG, read, save
 from train.data.module import ImageData
 from train.data.sizes import Size
+from train.intervals import wilson_interval
 
 CLASSES = ["ant", "bee", "cat", "never"]
 
