@@ -14,7 +14,7 @@ IMAGES_AT_A_TIME = 4_000_000  # numbers that are drawn at once
 
 
 def paired_difference(
-    model: Mapping[int | None, NDArray[np.bool_]], reference: Mapping[int | None, NDArray[np.bool_]], seed: int = 0
+    model: Mapping[int | None, NDArray[np.bool_]], reference: Mapping[int | None, NDArray[np.bool_]]
 ) -> tuple[float, float, float]:
     """Return the difference of two accuracies in points, and its 95 % interval by the paired bootstrap.
 
@@ -24,7 +24,6 @@ def paired_difference(
 
     Args:
         model, reference: which images are right, [N], by seed; the images are the same.
-        seed: of the draws.
 
     Raises:
         ValueError: other numbers of images.
@@ -32,7 +31,7 @@ def paired_difference(
     lengths = {len(right) for group in (model, reference) for right in group.values()}
     if len(lengths) != 1:
         raise ValueError(f"a paired difference needs the same images; there are {sorted(lengths)} of them.")
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     if len(model) == len(reference) == 1:
         (one,), (other,) = model.values(), reference.values()
         return over_images(100.0 * (one.astype(float) - other.astype(float)), rng)
@@ -85,7 +84,7 @@ def resampled_means(
     return np.concatenate(means)
 
 
-def mean_with_interval(values: NDArray[np.float64], seed: int = 0) -> tuple[float, float, float]:
+def mean_with_interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
     """Return a mean and its 95 % interval by the bootstrap over images, and over seeds where there are several.
 
     Seeds and images are drawn again independently of each other (Efron's percentile interval). Few seeds make it too
@@ -93,20 +92,18 @@ def mean_with_interval(values: NDArray[np.float64], seed: int = 0) -> tuple[floa
 
     Args:
         values: [seeds, images].
-        seed: of the draws.
     """
-    return statistic_with_interval(lambda drawn: float(drawn.mean()), [values], seed)
+    return statistic_with_interval(lambda drawn: float(drawn.mean()), [values])
 
 
 def statistic_with_interval(
-    statistic: Callable[..., float], groups: Sequence[NDArray[np.float64]], seed: int = 0
+    statistic: Callable[..., float], groups: Sequence[NDArray[np.float64]]
 ) -> tuple[float, float, float]:
     """Return a statistic and its interval, as of `mean_with_interval`, with the same draws for all groups.
 
     Args:
         statistic: of the groups.
         groups: [seeds, images] each, of the same seeds and images, as before and after a change.
-        seed: of the draws.
     """
     value = statistic(*groups)
     seeds, images = groups[0].shape
@@ -122,6 +119,6 @@ def statistic_with_interval(
     samples = (np.arange(images), np.arange(seeds) if seeds > 1 else np.zeros(2, dtype=int))
     interval = bootstrap(
         samples, drawn, n_resamples=TABLE_RESAMPLES, vectorized=False, method="percentile",
-        confidence_level=CONFIDENCE, rng=np.random.default_rng(seed),
+        confidence_level=CONFIDENCE, rng=np.random.default_rng(0),
     ).confidence_interval  # fmt: skip
     return value, float(interval.low), float(interval.high)

@@ -25,22 +25,22 @@ FIGURES = ROOT / "figures.yaml"
 FIELDS = {"file", "only", "order", "labels", "title", "width"}
 
 
-def read_figures(path: Path = FIGURES) -> dict[str, dict[str, Any]]:
+def read_figures() -> dict[str, dict[str, Any]]:
     """Return the fields of each figure by its path.
 
     Raises:
         ValueError: a field that is not known.
     """
-    figures: dict[str, dict[str, Any]] = yaml.safe_load(path.read_text(encoding="utf-8"))
+    figures: dict[str, dict[str, Any]] = yaml.safe_load(FIGURES.read_text(encoding="utf-8"))
     for name, fields in figures.items():
         if unknown := fields.keys() - FIELDS:
-            raise ValueError(f"{path}: {name} has the fields {', '.join(sorted(unknown))}; known: {sorted(FIELDS)}.")
+            raise ValueError(f"{FIGURES}: {name} has the fields {', '.join(sorted(unknown))}; known: {sorted(FIELDS)}.")
     return figures
 
 
-def options_of(name: str, fields: Mapping[str, Any], root: Path = ROOT) -> argparse.Namespace:
+def options_of(name: str, fields: Mapping[str, Any]) -> argparse.Namespace:
     """Return the options of `eval plot` for a figure."""
-    arguments = [str(root / fields.get("file", Path(name).with_suffix(".csv")))]
+    arguments = [str(ROOT / fields.get("file", Path(name).with_suffix(".csv")))]
     for field in ("only", "order"):
         arguments += [f"--{field}", *fields[field]] if field in fields else []
     for field in ("title", "width"):

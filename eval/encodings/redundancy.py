@@ -32,6 +32,7 @@ from performer_string.position.skew import cayley
 
 ON_CPU = True
 STARTS = 4
+ROUNDS = 12  # of fits, from each start
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "rope": ("rope", {}),
     "rope-mixed": ("rope-mixed", {}),
@@ -86,20 +87,19 @@ def match(omega: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
         return order, torch.where(plus[rows, order] <= minus[rows, order], 1.0, -1.0).double()
 
 
-def fit_frequencies(encoding: SeparableEncoding, target: Tensor, rounds: int = 12) -> tuple[Tensor, Tensor, Tensor]:
+def fit_frequencies(encoding: SeparableEncoding, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Fit the learned parameters of an encoding to frequencies, by turns with the assignment of planes.
 
     Args:
         encoding: changed in place.
         target: frequencies, [C, P].
-        rounds: of fits.
 
     Returns:
         The frequencies [C, P], the assignment and its signs as of `match`.
     """
     planes = target.shape[-1]
     learned = [p for p in encoding.parameters() if p.requires_grad]
-    for _ in range(rounds if learned else 0):
+    for _ in range(ROUNDS if learned else 0):
         order, sign = match(padded(encoding.frequencies(), planes), target)
         optimiser = torch.optim.LBFGS(learned, max_iter=60, tolerance_grad=1e-14, line_search_fn="strong_wolfe")
 

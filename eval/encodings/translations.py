@@ -18,6 +18,7 @@ from performer_string.position.additive import NoEncoding
 from performer_string.position.skew import cayley
 
 DRAWS = (1, 4, 16, 64, 256, 1024)  # of random features, that are averaged over
+SHIFT = 3.37  # how far all positions move, in patches
 EXACT = 1e-9  # relative to the largest score: rounding in float64
 VARIANTS: dict[str, list[dict[str, Any]]] = {  # beside each family's defaults
     "cayley-string": [{"generator": g} for g in ("block-diagonal", "banded", "top-k", "random")],
@@ -52,7 +53,7 @@ def make_row(part: str, name: str, quantity: str, value: float, expected: str) -
     return {"part": part, "name": name, "quantity": quantity, "value": value, "expected": expected, "holds": holds}
 
 
-def change_of_scores(encoding: Encoding, coord: int, shift: float = 3.37) -> float:
+def change_of_scores(encoding: Encoding, coord: int) -> float:
     """Return the largest change of a score under a translation along one axis, over the largest score.
 
     An encoding that is added to the tokens is added to queries and keys here.
@@ -60,11 +61,10 @@ def change_of_scores(encoding: Encoding, coord: int, shift: float = 3.37) -> flo
     Args:
         encoding: in float64.
         coord: the axis.
-        shift: how far all positions move, in patches.
     """
     positions = torch.rand(12, encoding.coord_dim, dtype=torch.float64) * 5
     moved = positions.clone()
-    moved[:, coord] += shift
+    moved[:, coord] += SHIFT
     q, k = torch.randn(2, 1, encoding.num_heads, 12, encoding.head_dim, dtype=torch.float64)
 
     def scores(r: Tensor) -> Tensor:

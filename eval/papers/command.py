@@ -76,7 +76,7 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
         return
     train(table, groups, runs, options)
     if table.evaluation:
-        run_evaluation(table, options.budget, groups, out / table.name, options, device)
+        run_evaluation(table, options.budget, groups, out / table.name, options)
         return
     records, curves = measure_table(table, groups, options, device)
     command, trained = command_of(table, options), devices_of(groups)

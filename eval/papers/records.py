@@ -29,12 +29,11 @@ def state_of(group: Group, measure: str) -> str:
     return MEASURED if group.finished() else NOT_RUN
 
 
-def all_records(table: TableFile, budget: str, results: Results) -> Iterator[dict[str, Any]]:
+def all_records(table: TableFile, results: Results) -> Iterator[dict[str, Any]]:
     """Yield a record for each cell of our figures, with the published one beside it.
 
     Args:
         table: as read.
-        budget: its name.
         results: the models.
     """
     bar = tqdm(results.groups.values(), desc="cells", unit="group", leave=False, disable=None)

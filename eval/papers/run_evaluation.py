@@ -6,8 +6,6 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-import torch
-
 from eval.papers.blocks import heading
 from eval.papers.plan import Group
 from eval.papers.table_head import lines_of
@@ -43,12 +41,7 @@ def arguments_of(
 
 
 def run_evaluation(
-    table: TableFile,
-    budget: str,
-    groups: Sequence[Group],
-    folder: Path,
-    options: argparse.Namespace,
-    device: torch.device,
+    table: TableFile, budget: str, groups: Sequence[Group], folder: Path, options: argparse.Namespace
 ) -> None:
     """Run the evaluation, or print what it has written before with the same arguments; its files are BUDGET.*."""
     from eval import cli

@@ -29,7 +29,7 @@ def measure_table(
     images = table.budget(options.budget).images if options.images is None else options.images
     references = {name: row.reference or table.reference for name, row in table.rows.items()}
     results = Results(by_key(groups), device, options.split, images, references)
-    records = list(all_records(table, options.budget, results))
+    records = list(all_records(table, results))
     correct_tests(table, records)
     curves = training_curves(results) if table.figure.get("kind") == "curves" else []
     return records, curves

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure, SubFigure
 
 # Multiples of a power of ten that have ticks: the first ones that give three.
+FONT = 7  # size of a legend, in points
 STEPS = [(1,), (1, 2, 5), (1, 1.5, *range(2, 10)), [n / 2 for n in range(2, 20)], [n / 10 for n in range(10, 100)]]
 
 
@@ -50,7 +51,7 @@ def mark_training(axis: Axes, rows: Sequence[Row], named: bool = True) -> None:
         axis.annotate("trained here", (size.side, 1.0), (0, 2), fontsize=6, color=GREY, ha="center", **place)
 
 
-def size_axis(axis: Axes, sizes: Sequence[Size], name: str = "image size in pixels") -> None:
+def size_axis(axis: Axes, sizes: Sequence[Size]) -> None:
     """Make the x axis one of image sizes, logarithmic, with a tick at each size that was measured and at no other.
 
     Rectangles of one area share a place, one above the other.
@@ -58,7 +59,7 @@ def size_axis(axis: Axes, sizes: Sequence[Size], name: str = "image size in pixe
     labels: dict[float, str] = {}
     for size in sizes:
         labels[size.side] = f"{labels[size.side]}\n{size}" if size.side in labels else str(size)
-    number_axis(axis, labels, name)
+    number_axis(axis, labels, "image size in pixels")
 
 
 def count_axis(axis: Axes, counts: Iterable[int], name: str = "tokens") -> None:
@@ -117,10 +118,10 @@ def legend_above(figure: Figure | SubFigure, axis: Axes | None = None, handles: 
     figure.legend(lines, names, loc="outside upper center", ncols=columns, columnspacing=1.2)
 
 
-def legend_width(names: Sequence[str], columns: int, fontsize: float = 7.0) -> float:
+def legend_width(names: Sequence[str], columns: int) -> float:
     """Return about how wide a legend is, in inches: of each column its longest name, with a handle and a space."""
     parts = np.array_split(np.array([len(name) for name in names]), columns)  # as matplotlib divides them
-    return float(sum(0.5 + part.max() * 0.54 * fontsize / 72 for part in parts))
+    return float(sum(0.5 + part.max() * 0.54 * FONT / 72 for part in parts))
 
 
 def note_below(figure: Figure | SubFigure, text: str) -> None:
