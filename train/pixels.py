@@ -34,14 +34,13 @@ def iou_of(counts: Tensor) -> Tensor:
     return both[either > 0] / either[either > 0]
 
 
-def mean_iou_with_interval(counts: Tensor, seed: int = 0) -> tuple[float, float, float]:
+def mean_iou_with_interval(counts: Tensor) -> tuple[float, float, float]:
     """Return the mIoU in % over all images, and its 95 % interval by drawing images again (the percentile bootstrap).
 
     Args:
         counts: as of `confusions`, [N, classes, classes].
-        seed: of the draws.
     """
-    drawn = np.random.default_rng(seed).multinomial(len(counts), np.full(len(counts), 1 / len(counts)), RESAMPLES)
+    drawn = np.random.default_rng(0).multinomial(len(counts), np.full(len(counts), 1 / len(counts)), RESAMPLES)
     sums = (torch.from_numpy(drawn) @ counts.flatten(1)).reshape(-1, *counts.shape[1:])  # [RESAMPLES, K, K]
     values = [100 * float(iou_of(each).mean()) for each in sums]
     low, high = np.quantile(values, [0.025, 0.975])

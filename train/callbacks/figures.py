@@ -17,6 +17,7 @@ from performer_string.position import SeparableEncoding
 from train.callbacks.metrics import tensorboard
 from train.inspection import AttentionInputs, inspect_attention
 
+IMAGES = 4  # of the first validation batch
 LARGEST = 1024  # tokens beyond which a dense N x N attention matrix is not drawn up
 
 
@@ -33,11 +34,10 @@ class ModelFigures(Callback):
 
     Args:
         every: validations from one set to the next, 1 for each.
-        images: how many.
     """
 
-    def __init__(self, every: int = 1, images: int = 4):
-        self.every, self.images = every, images
+    def __init__(self, every: int = 1):
+        self.every = every
         self.validations = 0
         self.batch: Tensor | None = None
 
@@ -57,7 +57,7 @@ class ModelFigures(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         if batch_idx == dataloader_idx == 0:
-            self.batch = batch[0][: self.images].detach()
+            self.batch = batch[0][:IMAGES].detach()
 
     @torch.no_grad()
     def on_validation_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:

@@ -16,6 +16,8 @@ import lightning as L
 from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 
+BETWEEN = 60.0  # seconds from one line to the next
+
 
 def batches_left(trainer: L.Trainer, batch_idx: float) -> tuple[float, float]:
     """Return how many batches are left of an epoch and of the training, after a batch of the epoch."""
@@ -141,13 +143,12 @@ class LineProgress(ProgressBar):
     """A line for each epoch, and one a minute within it, for output that is a file or a pipe.
 
     Args:
-        every: seconds between two lines.
         clock: returns seconds.
     """
 
-    def __init__(self, every: float = 60.0, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, clock: Callable[[], float] = time.monotonic):
         super().__init__()
-        self.every, self.clock, self.pace = every, clock, Pace(clock)
+        self.clock, self.pace = clock, Pace(clock)
         self.enabled, self.last = True, clock()
         self.validated = False  # since the last line of an epoch
 
@@ -165,7 +166,7 @@ class LineProgress(ProgressBar):
 
     def due(self) -> bool:
         """Return whether the last line is old enough."""
-        return self.clock() - self.last >= self.every
+        return self.clock() - self.last >= BETWEEN
 
     def describe(self, trainer: L.Trainer, module: L.LightningModule) -> str:
         """Return the metrics of the progress bar as text, those of a validation once."""

@@ -120,11 +120,12 @@ class CellsTask:
         return float((self.local_answer(labels) == labels).float().mean())
 
 
-def contact_sheet(task: CellsTask, pixels: int, path: Path, rows: int = 2, columns: int = 3) -> None:
+def contact_sheet(task: CellsTask, pixels: int, path: Path) -> None:
     """Write a figure of training images, each beside its labels."""
     import matplotlib.pyplot as plt
     from matplotlib.colors import ListedColormap
 
+    rows, columns = 2, 3
     data = GeneratedDataset(task, pixels, rows * columns, "train")
     figure, axes = plt.subplots(rows, 2 * columns, figsize=(3.6 * columns, 2.0 * rows), squeeze=False)
     for (left, right), (image, labels) in zip(axes.reshape(-1, 2), data, strict=True):

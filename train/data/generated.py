@@ -108,10 +108,11 @@ def check_ending(parser: argparse.ArgumentParser, path: Path) -> None:
         parser.error(f"--out needs an ending that says the format, like {path}.png")
 
 
-def contact_sheet(task: GeneratedTask, pixels: int, path: Path, rows: int = 3, columns: int = 4) -> None:
+def contact_sheet(task: GeneratedTask, pixels: int, path: Path) -> None:
     """Write a figure of training images with their classes, white on black as a model gets them."""
     import matplotlib.pyplot as plt
 
+    rows, columns = 3, 4
     data = GeneratedDataset(task, pixels, rows * columns, "train")
     figure, axes = plt.subplots(rows, columns, figsize=(2.4 * columns, 2.6 * rows), squeeze=False)
     for axis, (image, label) in zip(axes.flat, data, strict=True):

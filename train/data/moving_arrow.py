@@ -80,10 +80,11 @@ class MovingArrowTask(ArrowTask):
         return torch.from_numpy(np.stack(frames))[None], int(turns[marked, 0])
 
 
-def draw_videos(task: MovingArrowTask, size: Size, path: Path, count: int = 3) -> None:
+def draw_videos(task: MovingArrowTask, size: Size, path: Path) -> None:
     """Write a figure of training videos, one a row, with a frame of each step."""
     from matplotlib.figure import Figure
 
+    count = 3
     data, steps = GeneratedDataset(task, size, count, "train"), size[0] // task.hold
     figure = Figure(figsize=(2.0 * steps, 2.2 * count))
     for row, (axes, (video, label)) in enumerate(zip(figure.subplots(count, steps, squeeze=False), data, strict=True)):
