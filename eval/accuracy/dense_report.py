@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from eval.plotting.axes import beside, error_bars, legend_above, mark_training, note_below, plain_logarithm, size_axis
-from eval.plotting.coincide import reveal
+from eval.plotting.overlaps import reveal
 from eval.plotting.style import GREY, line_styles, panels
 from eval.report import Row, select, unique
 from train.data.sizes import ascending

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 
 from eval.plotting.accuracy import split_of
 from eval.plotting.axes import legend_above, mark_training, note_below, size_axis
-from eval.plotting.coincide import reveal
+from eval.plotting.overlaps import reveal
 from eval.plotting.style import GREY, line_styles, panels
 from eval.report import Row, select, unique
 from train.data.sizes import Size, ascending

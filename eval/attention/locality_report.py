@@ -14,7 +14,7 @@ from matplotlib.lines import Line2D
 
 from eval.plotting.accuracy import dot_columns, group_by_model, note_of, size_panels
 from eval.plotting.axes import count_axis, legend_above, note_below, plain_logarithm
-from eval.plotting.coincide import reveal
+from eval.plotting.overlaps import reveal
 from eval.plotting.style import GREY, line_styles, new_figure, width_or
 from eval.report import Row, select, unique
 from eval.statistics import without_seed

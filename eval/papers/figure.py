@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from eval.papers.records import MEASURED
 from eval.papers.table_spec import TableFile
 from eval.plotting.axes import legend_above, note_below
-from eval.plotting.coincide import reveal
+from eval.plotting.overlaps import reveal
 from eval.plotting.style import COLOURS, GREY, LINE_STYLES, MARKERS, line_styles, panels
 from eval.report import Row, select, unique
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from eval.plotting.axes import count_axis, legend_above, plain_logarithm
-from eval.plotting.coincide import reveal
+from eval.plotting.overlaps import reveal
 from eval.plotting.style import line_styles, panels
 from eval.report import Row, select, unique
 

@@ -11,7 +11,7 @@ from docs.figures.accuracy import draw as draw_accuracy
 from eval.encodings.latency_report import edge_of
 from eval.evaluations import EVALUATIONS
 from eval.plotting.accuracy import accuracy_figure, dot_columns
-from eval.plotting.coincide import reveal
+from eval.plotting.overlaps import reveal
 from eval.plotting.redraw import redraw
 from experiments.figures import options_of, read_figures
 from train.data.sizes import Size

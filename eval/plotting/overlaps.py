@@ -22,14 +22,14 @@ def reveal(axis: Axes) -> None:
     """
     lines = [line for line in axis.lines if len(points_of(line)) > 1 and line.get_marker() not in ("None", "")]
     for number, line in enumerate(lines):
-        above = sum(coincide(axis, line, other) for other in lines[number + 1 :])
+        above = sum(overlap(axis, line, other) for other in lines[number + 1 :])
         if above:
             line.set_linewidth(line.get_linewidth() + WIDER * above)
             line.set_markersize(line.get_markersize() + LARGER * above)
             line.set_alpha(PALE)
 
 
-def coincide(axis: Axes, one: Line2D, other: Line2D) -> bool:
+def overlap(axis: Axes, one: Line2D, other: Line2D) -> bool:
     """Return whether two lines are at one height wherever both have points, of which there are at least two."""
     heights = []
     for line in (one, other):
