@@ -36,10 +36,17 @@ def queued(tmp_path, monkeypatch):
     signal.signal(signal.SIGUSR1, handler)
 
 
+@pytest.fixture(scope="module")
+def whole_job(config, tmp_path_factory):
+    """The run that no job was."""
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    fit(config, run, *SHORT)
+    return run
+
+
 @pytest.mark.parametrize("step", [2, 4])  # 4 is the last step of an epoch
 @pytest.mark.parametrize("more", [["--checkpoint_every", "0"], ["--checkpoint_every", "1"]], ids=lambda more: more[1])
-def test_a_requeued_job_continues_its_run(config, tmp_path, monkeypatch, queued, step, more):
-    fit(config, tmp_path / "whole", *SHORT, *more)
+def test_a_requeued_job_continues_its_run(config, whole_job, tmp_path, monkeypatch, queued, step, more):
     begin = StepSeed.on_train_batch_start
 
     def warn(self, trainer, module, *others):
@@ -54,7 +61,7 @@ def test_a_requeued_job_continues_its_run(config, tmp_path, monkeypatch, queued,
     assert read_checkpoint(last(tmp_path / "run"))["global_step"] == step
     monkeypatch.setattr(StepSeed, "on_train_batch_start", begin)
     fit(config, tmp_path / "run", *SHORT, *more)
-    assert assert_same_weights(tmp_path / "whole", tmp_path / "run") == 8
+    assert assert_same_weights(whole_job, tmp_path / "run") == 8
     with pytest.raises(ValueError, match="holds a run already"):  # another command is another run
         fit(config, tmp_path / "run", *SHORT, *more, "--trainer.max_epochs=3")
 
