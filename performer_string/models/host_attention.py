@@ -103,8 +103,9 @@ class HostAttention(nn.Module):
             self.add_module(name, module)
         for name, parameter in host.named_parameters(recurse=False):
             self.register_parameter(name, parameter)
+        saved = host.state_dict()
         for name, buffer in host.named_buffers(recurse=False):
-            self.register_buffer(name, buffer, persistent=name not in host._non_persistent_buffers_set)
+            self.register_buffer(name, buffer, persistent=name in saved)
         self.num_heads = cast(Any, host).num_heads
         self.host_prefix, self.rotate_half = getattr(host, "num_prefix_tokens", 0), getattr(host, "rotate_half", False)
         self.backend, self.rotate_host, self.encoding, self.locality = backend, rotate_host, encoding, locality

@@ -1,10 +1,8 @@
-"""Private names of torch: in one module only, and with the meaning that the library relies on."""
+"""Private names of torch that the library uses, with the meaning that it relies on."""
 
 from __future__ import annotations
 
-import ast
 import copy
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,82 +10,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.func import grad, jvp, vmap
 
-import performer_string
 from performer_string.utils import _compat
-
-LIBRARY = Path(performer_string.__file__).parent
-# torch's extension points for moving a module, saving and loading its weights, which have no public way.
-OVERRIDES = {"_apply", "_save_to_state_dict", "_load_from_state_dict"}
-# Private attributes of torch's classes that objects of the library have or inherit.
-ATTRIBUTES = {"_version", "_parameters", "_buffers", "_modules", "_is_replica", "_former_parameters", "_backward_hooks"}
-
-
-def is_private(name: str) -> bool:
-    return name.startswith("_") and not name.startswith("__")
-
-
-def dotted_name(node: ast.expr) -> str:
-    """Return `a.b.c` for a chain of attributes of a name, or an empty string."""
-    if isinstance(node, ast.Attribute):
-        base = dotted_name(node.value)
-        return f"{base}.{node.attr}" if base else ""
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def imported_from_torch(tree: ast.Module) -> dict[str, str]:
-    """Return the dotted name in torch of every name that a module imports from it."""
-    names = {}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            names |= {(x.asname or x.name.split(".")[0]): (x.name if x.asname else "torch") for x in node.names
-                      if x.name.split(".")[0] == "torch"}  # fmt: skip
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "torch":
-            names |= {(x.asname or x.name): f"{node.module}.{x.name}" for x in node.names}
-    return names
-
-
-def private_names(source: str) -> set[str]:
-    """Return the private names of torch that a source uses."""
-    tree = ast.parse(source)
-    names = imported_from_torch(tree)
-    used = {name for name in names.values() if any(map(is_private, name.split(".")))}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            root, *rest = dotted_name(node).split(".")
-            if root in names and any(map(is_private, rest)):
-                used.add(".".join([names[root], *rest]))
-            if node.attr in ATTRIBUTES:
-                used.add(node.attr)
-            inherited = isinstance(node.value, ast.Call) and dotted_name(node.value.func) == "super"
-            if inherited and is_private(node.attr) and node.attr not in OVERRIDES:
-                used.add(f"super().{node.attr}")
-        named = isinstance(node, ast.Call) and dotted_name(node.func) in ("getattr", "hasattr") and len(node.args) > 1
-        if named and isinstance(node.args[1], ast.Constant) and node.args[1].value in ATTRIBUTES:
-            used.add(node.args[1].value)
-    return used
-
-
-def test_private_names_are_in_compat_only():
-    used = {path.relative_to(LIBRARY).as_posix(): private_names(path.read_text()) for path in LIBRARY.rglob("*.py")}
-    assert len(used.pop("utils/_compat.py")) > 5
-    assert {path: names for path, names in used.items() if names} == {}
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "import torch\ntorch._C.thing()",
-        "import torch as t\nt.compiler._flag",
-        "from torch import _dynamo",
-        "from torch._dynamo import reset",
-        "from torch.autograd import forward_ad as f\nf._current_level",
-        "x._version",
-        "getattr(module, '_is_replica', False)",
-        "class A(B):\n    def f(self): super()._call_impl()",
-    ],
-)
-def test_private_names_are_recognised(source):
-    assert private_names(source)
 
 
 def probe(function):
