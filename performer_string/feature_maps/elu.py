@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from performer_string.feature_maps.base import ALL, FeatureMap, Heads
 from performer_string.utils.dtype import full_precision, without_autocast
@@ -34,7 +33,9 @@ class EluFeatures(FeatureMap):
 
     def queries(self, q: Tensor) -> Tensor:
         """Return phi(q) by its definition for queries [..., d], [..., d]."""
-        return F.elu(full_precision(q)) + 1
+        q = full_precision(q)
+        positive = q > 0  # elu(q) + 1 would round exp(q) as numbers near 1
+        return torch.where(positive, q + 1, q.masked_fill(positive, 0.0).exp())
 
     @torch.no_grad()
     def key_scale(self, k: Tensor, masked: Tensor | None = None) -> Tensor:

@@ -76,6 +76,16 @@ def test_integer_power():
                 assert torch.equal(base, x) or (in_place and not keep)
 
 
+def test_elu_keeps_the_digits_of_negative_entries():
+    """exp(x) - 1 + 1 has none of them left below -17 in float32. The derivative is one at zero, from both sides."""
+    phi = build_feature_map("elu", head_dim=6, num_heads=1)
+    x = torch.tensor([-80.0, -20.0, -3.0, 0.0, 2.0, 100.0], requires_grad=True)
+    features = phi.queries(x)
+    (gradient,) = torch.autograd.grad(features.sum(), x)
+    for got, wanted in ((features, [1, 3, 101]), (gradient, [1, 1, 1])):
+        assert_close(got, torch.cat([x[:3].exp(), torch.tensor(wanted, dtype=x.dtype)]), rtol=1e-6, atol=0)
+
+
 def test_seeds_of_different_tuples_differ():
     seeds = {derive_seed(a, b) for a in range(30) for b in range(30)} | {derive_seed(112), derive_seed(1, 12, 0)}
     assert len(seeds) == 902
