@@ -27,7 +27,7 @@ from performer_string.ops.validation import (
     check_places,
 )
 from performer_string.utils._compat import needs_plain_operations
-from performer_string.utils.dtype import full_precision, without_autocast
+from performer_string.utils.dtype import full_precision, in_one_type, without_autocast
 from performer_string.utils.log import warn_once
 from performer_string.utils.numerics import safe_divide
 
@@ -154,7 +154,7 @@ def _with_features(
     key_bias: Tensor | None,
 ) -> Tensor:
     """Linear attention by plain operations for any map, which hold the N x m features of all tokens."""
-    q, k = rotate_pair(q, k, rotation)
+    q, k = in_one_type(*rotate_pair(q, k, rotation))
     with without_autocast(q):
         fq, fk = phi.pair(q, k, key_mask)  # [B, H, N, m]
         if key_bias is not None:
@@ -216,9 +216,7 @@ def _with_locality(
     Where a locality is not normalised, the denominator is computed without it.
     """
     rotation, layout, key_bias = context.rotation, context.layout, context.key_bias
-    dtype = torch.promote_types(q.dtype, k.dtype)
-    rotated_q, rotated_k = rotate_pair(q, k, rotation)
-    rotated_q, rotated_k, out_dtype = rotated_q.to(dtype), rotated_k.to(dtype), v.dtype
+    (rotated_q, rotated_k), out_dtype = in_one_type(*rotate_pair(q, k, rotation)), v.dtype
     with without_autocast(q):
         if key_bias is None:
             return locality.attend(phi, rotated_q, rotated_k, v, layout).to(out_dtype)

@@ -13,7 +13,7 @@ from performer_string.ops.layout import TokenLayout
 from performer_string.ops.packing import attend_packed, packed_lengths
 from performer_string.ops.rotary import rotate_pair
 from performer_string.ops.validation import check_attention, check_feature_map
-from performer_string.utils.dtype import without_autocast
+from performer_string.utils.dtype import in_one_type, without_autocast
 from performer_string.utils.numerics import safe_divide
 
 if TYPE_CHECKING:
@@ -91,6 +91,7 @@ def _features(q: Tensor, k: Tensor, phi: FeatureMap, key_mask: Tensor | None) ->
 
     A rotation mixes features, so that none may have a factor of its own, as in `FeatureMap.pair`.
     """
+    q, k = in_one_type(q, k)
     if not k.shape[-2]:
         return phi.queries(q), phi.keys(k)
     masked = None if key_mask is None else ~key_mask[:, None, :, None]  # [B, 1, N, 1]

@@ -18,6 +18,12 @@ def full_precision(x: Tensor) -> Tensor:
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
+def in_one_type(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+    """Return queries and keys in the smallest type that holds both of theirs."""
+    dtype = torch.promote_types(q.dtype, k.dtype)
+    return q.to(dtype), k.to(dtype)
+
+
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
     """Return a context in which autocast casts no operation on x's device; an empty one where it is off.
 

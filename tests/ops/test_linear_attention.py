@@ -11,6 +11,7 @@ from performer_string import (
     build_locality,
     grid_positions,
     linear_attention,
+    rotated_feature_attention,
     softmax_attention,
 )
 from performer_string.bias.base import RelativeBias
@@ -117,13 +118,18 @@ def test_a_query_whose_keys_are_out_of_reach_or_masked_is_zero():
         assert all(x.isfinite().all() for x in torch.autograd.grad(out.sum(), (q, k, v)))
 
 
-def test_queries_of_another_type_than_keys_under_a_locality():
+@pytest.mark.parametrize("name", MAPS)
+def test_queries_of_another_type_than_keys(name):
+    """Without and with a locality, and where the features are rotated."""
     q, k, v = torch.randn(3, 1, 2, 12, 4)
-    phi = make_map("arc-cosine-3", 2, 4)
+    phi = make_map(name, 2, 4)
     arguments = {"locality": build_locality("gaussian", num_heads=2), "positions": grid_positions((3, 4))}
-    out = linear_attention(q.double(), k, v, phi, **arguments)
-    assert out.dtype == torch.float32
-    torch.testing.assert_close(out, linear_attention(q, k, v, phi, **arguments))
+    for attend, options in ((linear_attention, {}), (linear_attention, arguments), (rotated_feature_attention, {})):
+        expected = attend(q, k, v, phi, **options)
+        for own_q, own_k in ((q.double(), k), (q, k.double())):
+            out = attend(own_q, own_k, v, phi, **options)
+            assert out.dtype == torch.float32
+            torch.testing.assert_close(out, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_no_samples_and_no_keys():
