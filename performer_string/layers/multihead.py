@@ -107,6 +107,7 @@ class MultiheadAttention(nn.MultiheadAttention):
             Outputs of the shape of the queries, and the weights [B, N, M] or [B, H, N, M], or None.
 
         Raises:
+            TypeError: a mask of the keys that is of integers.
             ValueError: a mask of pairs of tokens.
         """
         if attn_mask is not None or is_causal:
@@ -166,6 +167,11 @@ class MultiheadAttention(nn.MultiheadAttention):
         if padding.dtype == torch.bool:
             check_mask("key", padding, k.shape[0], k.shape[2])
             return ~padding, None
+        if not padding.is_floating_point():
+            raise TypeError(
+                f"key_padding_mask has to be boolean, True for keys that take no part, or floating-point, added to the "
+                f"logits, not {padding.dtype}."
+            )
         takes_part = padding != -torch.inf
         check_mask("key", takes_part, k.shape[0], k.shape[2])
         return takes_part, padding.masked_fill(~takes_part, 0.0)[:, None].expand(-1, self.num_heads, -1)

@@ -137,5 +137,8 @@ def test_what_is_refused():
         layer(x, x, x, is_causal=True)
     with pytest.raises(ValueError, match=r"key_mask has to be boolean and of shape \[B, N\] = \[1, 4\]"):
         layer(x, x, x, key_padding_mask=torch.zeros(4, 1, dtype=torch.bool))
+    for dtype in (torch.uint8, torch.int64):  # ones were added to the logits
+        with pytest.raises(TypeError, match=f"key_padding_mask has to be boolean, .* not {dtype}"):
+            layer(x, x, x, key_padding_mask=torch.ones(1, 4, dtype=dtype))
     with pytest.raises(ValueError, match="Did you mean 'favor\\+'"):
         MultiheadAttention(16, 2, feature_map="favor")
