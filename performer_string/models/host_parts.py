@@ -65,11 +65,12 @@ class HostParts:
         bias: RelativeBias | None = None
         values: ValueMap | None = None
         if self.encoding is not None:
-            encoding = self.build_encoding(host, grid)
+            encoding = self.build_encoding(host, place, grid)
         if self.locality is not None:
             assert grid is not None
             options = dict(self.locality_options or {})
-            bias = build_locality(self.locality, num_heads=host.num_heads, grid=grid.train_grid, **options)
+            with seeded(self.seed, "locality", place):
+                bias = build_locality(self.locality, num_heads=host.num_heads, grid=grid.train_grid, **options)
         if self.values is not None:
             assert grid is not None
             values = self.build_values(host, place, grid)
@@ -94,8 +95,8 @@ class HostParts:
             feature_options=self.feature_options,
         )
 
-    def build_encoding(self, host: Any, grid: HostGrid | None) -> Encoding:
-        """Return the encoding of a block.
+    def build_encoding(self, host: Any, place: int, grid: HostGrid | None) -> Encoding:
+        """Return the encoding of a block, with initial weights of its own.
 
         Raises:
             ValueError: one that adds to the tokens.
@@ -103,7 +104,8 @@ class HostParts:
         assert self.encoding is not None
         train_grid = None if grid is None else grid.train_grid
         sizes = {"head_dim": self.query_width(host), "num_heads": host.num_heads}
-        encoding = build_encoding(self.encoding, **sizes, grid=train_grid, **(self.encoding_options or {}))
+        with seeded(self.seed, "encoding", place):
+            encoding = build_encoding(self.encoding, **sizes, grid=train_grid, **(self.encoding_options or {}))
         if encoding.additive and self.encoding != "none":
             raise ValueError(
                 f"encoding {self.encoding!r} adds to the tokens and is no part of attention: take one that rotates, "

@@ -96,7 +96,7 @@ def performerize(
             error of the scores: by the singular vectors of W_Q^T W_K, or by the strongest planes of its rotation.
         positions: `extrapolate` or `interpolate`, for an encoding, a locality or a value map.
         layers: places of the blocks to change; None for all.
-        seed: of the random features, and of the initial weights of value maps.
+        seed: of the random features, and of the initial weights of encodings, localities and value maps.
         images: [B, channels, height, width], normalised, to measure the errors on; None to measure nothing.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Random features of a host's attention: each block has a draw of its own, by the seed alone."""
+"""Random features and initial weights of a host's attention: each block has its own, by the seed alone."""
 
 from __future__ import annotations
 
@@ -10,15 +10,25 @@ from performer_string import performerize
 timm = pytest.importorskip("timm")
 
 
-def parts(seed: int) -> list[torch.Tensor]:
-    """Return the random features of each of two blocks."""
+def parts(seed: int, part: str, **options) -> list[torch.Tensor]:
+    """Return what each of two blocks drew."""
     model = timm.create_model("vit_tiny_patch16_224", embed_dim=24, depth=2, num_heads=2, img_size=64, num_classes=5)
-    performerize(model, seed=seed)
-    return [block.attn.backend.phi.projection for block in model.blocks]
+    torch.randn(1)  # torch's generator is elsewhere each time
+    performerize(model, seed=seed, **options)
+    return [block.attn.state_dict()[part] for block in model.blocks]
 
 
-def test_blocks_differ_and_the_seed_decides():
-    first, again, other = parts(0), parts(0), parts(1)
+@pytest.mark.parametrize(
+    ("part", "options"),
+    [
+        ("backend.phi.projection", {}),
+        ("encoding.omega", {"encoding": "rope-mixed"}),
+        ("values.weight", {"values": "lepe"}),
+    ],
+    ids=str,
+)
+def test_blocks_differ_and_the_seed_decides(part, options):
+    first, again, other = (parts(seed, part, **options) for seed in (0, 0, 1))
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
     assert not torch.equal(first[0], first[1])
     assert not torch.equal(first[0], other[0])
