@@ -154,11 +154,13 @@ class FeatureMap(ComputedBuffers):
             [.., m].
         """
         x = full_precision(x)
-        if not tensors_of(self) or heads == ALL or heads == list(range(self.num_heads)):
+        heads = list(range(self.num_heads))[heads] if isinstance(heads, slice) else heads
+        if not tensors_of(self) or heads == list(range(self.num_heads)):
             return features(x)
         if isinstance(heads, int):
-            expanded = x.flatten(0, -3)[:, None].expand(-1, self.num_heads, -1, -1)  # [.. , H, N, d]
-            return features(expanded)[:, heads].unflatten(0, x.shape[:-2])
+            samples = x[None] if x.ndim == 2 else x.flatten(0, -3)
+            of_head = features(samples[:, None].expand(-1, self.num_heads, -1, -1))[:, heads]  # from [.., H, N, d]
+            return of_head[0] if x.ndim == 2 else of_head.unflatten(0, x.shape[:-2])
         index = torch.as_tensor(heads, device=x.device)
         expanded = x.new_zeros(*x.shape[:-3], self.num_heads, *x.shape[-2:]).index_copy(-3, index, x)
         return features(expanded).index_select(-3, index)

@@ -33,6 +33,26 @@ def test_a_users_map_needs_its_features_only(sigma):
     torch.testing.assert_close(out, reference.attend(weights * locality.matrix(positions), q), rtol=2e-2, atol=2e-2)
 
 
+class Weighted(Elu):
+    def __init__(self, head_dim: int, num_heads: int):
+        super().__init__(head_dim, num_heads, head_dim)
+        self.weight = torch.nn.Parameter(torch.randn(num_heads, 1, head_dim))
+
+    def queries(self, q: Tensor) -> Tensor:
+        return super().queries(q * self.weight)
+
+
+def test_some_heads_of_a_users_map_with_weights():
+    """A slice, and one head without leading axes, ended in errors of torch."""
+    phi, q = Weighted(6, 3), torch.randn(2, 3, 5, 6)
+    features, scale = phi.queries(q), torch.zeros(())
+    for heads in ([2, 0], [1], slice(None), slice(1, 3), slice(0, 1)):
+        torch.testing.assert_close(phi.scaled_queries(q[:, heads], scale, heads), features[:, heads])
+        torch.testing.assert_close(phi.scaled_keys(q[0, heads], scale, None, heads), features[0, heads])
+    torch.testing.assert_close(phi.scaled_queries(q[:, 1], scale, 1), features[:, 1])
+    torch.testing.assert_close(phi.scaled_keys(q[0, 1], scale, None, 1), features[0, 1])
+
+
 def test_a_missing_method_is_named():
     with pytest.raises(NotImplementedError, match="Elu has no log_kernel, needed here: "):
         Elu(6, 2, 6).log_kernel(torch.randn(1, 2, 5, 6), torch.randn(1, 2, 5, 6))

@@ -53,11 +53,13 @@ class TestEvery:
     def test_features_of_some_heads(self, case):
         phi, (q, k) = case.make(num_heads=3), torch.randn(2, 2, 3, 5, 6, dtype=torch.float64)
         scale, (fq, fk) = phi.key_scale(k), phi.pair(q, k)
-        for heads in ([2, 0], [1], slice(None)):
+        for heads in ([2, 0], [1], slice(None), slice(1, 3), slice(0, 1)):
             assert_close(phi.scaled_queries(q[:, heads], scale[:, heads], heads), fq[:, heads])
             assert_close(phi.scaled_keys(k[:, heads], scale[:, heads], None, heads), fk[:, heads])
         assert_close(phi.scaled_queries(q[:, 1], scale[:, 1], 1), fq[:, 1])
         assert_close(phi.scaled_keys(k[:, 1], scale[:, 1], None, 1), fk[:, 1])
+        assert_close(phi.scaled_queries(q[0, 1], scale[0, 1], 1), fq[0, 1])
+        assert_close(phi.scaled_keys(k[0, 1], scale[0, 1], None, 1), fk[0, 1])
 
     def test_pair_ignores_masked_keys(self, case):
         """A common scale ignores them, too, where they are the largest."""
