@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from numbers import Integral, Real
@@ -39,9 +39,22 @@ def check_type(name: str, value: Any, kind: Any) -> None:
     """
     if not fits(value, kind):
         wanted = kind.__name__ if isinstance(kind, type) and get_origin(kind) is None else str(kind)
-        text = isinstance(value, str) and re.fullmatch(r"[-+]?\d+e[-+]?\d+", value)
-        hint = " YAML reads a number like 2e-1 as text: write 0.2, or 2.0e-1." if text else ""
+        number = as_number(value, kind) if isinstance(value, str) else None
+        hint = "" if number is None else f" YAML reads numbers like 2e-1 and 1.0e5 as text: write {number}."
         raise ValueError(f"{name} has to be {wanted}, not {value!r}.{hint}")
+
+
+def as_number(text: str, kind: Any) -> str | None:
+    """Return a text as YAML reads a number of an annotated type; None where it is none."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    if number.is_integer() and not fits(number, kind):
+        number = int(number)
+    written = repr(number)
+    written = written if "." in written else written.replace("e", ".0e")
+    return written if math.isfinite(number) and fits(number, kind) else None
 
 
 def check_types(instance: DataclassInstance) -> None:
