@@ -90,7 +90,8 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         """
         if self.training:
             raise RuntimeError("cached() is for inference: call model.eval() before.")
-        caches = [self.rotation_cache, *(attention.cache for attention in self.attentions())]
+        every = [self.rotation_cache, *(attention.cache for attention in self.attentions())]
+        caches = [cache for cache in every if not cache.is_on]  # others belong to a context around this one
         for cache in caches:
             cache.switch(True)
         try:

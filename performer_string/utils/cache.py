@@ -29,6 +29,11 @@ class TensorCache:
         self.size = size
         self.results: dict[Hashable, Any] | None = None
 
+    @property
+    def is_on(self) -> bool:
+        """Whether results are kept."""
+        return self.results is not None
+
     def switch(self, on: bool) -> None:
         """Switch the cache on or off; either way it is empty after."""
         self.results = {} if on else None

@@ -116,6 +116,18 @@ def test_cached_is_off_after_an_error_and_in_copies():
     assert model.rotation_cache.results is None
 
 
+def test_a_nested_context_leaves_the_outer_one_on():
+    model, x = vit(encoding="rope-mixed").eval(), images()
+    with torch.no_grad(), model.cached():
+        model(x)
+        kept = dict(model.rotation_cache.results)
+        with model.cached():
+            model(x)
+        assert kept
+        assert model.rotation_cache.results == kept
+    assert not model.rotation_cache.is_on
+
+
 def test_gradients_within_cached_are_those_without_it():
     model, x = vit(encoding="cayley-string").eval(), images()
     wanted = torch.autograd.grad(model(x).square().sum(), list(model.encoding.parameters()))
