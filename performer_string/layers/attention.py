@@ -18,7 +18,7 @@ from performer_string.position.rotation import Rotation
 from performer_string.utils._compat import has_hooks
 from performer_string.utils.cache import TensorCache
 from performer_string.utils.dtype import without_autocast
-from performer_string.utils.validation import check_positive
+from performer_string.utils.validation import check_heads, check_positive
 
 # Factor of the key gate's logits. A learning rate that suits weights is too small for logits of this size.
 GATE_SCALE = 4.0
@@ -79,8 +79,7 @@ class SelfAttention(nn.Module):
         values: ValueMap | None = None,
     ):
         super().__init__()
-        if num_heads < 1 or width % num_heads:
-            raise ValueError(f"the width {width} is not divisible by {num_heads} heads.")
+        check_heads(width, num_heads)
         self.num_heads, self.head_dim, self.max_temperature = num_heads, width // num_heads, max_temperature
         self.qk_dim = self.head_dim if qk_dim is None else qk_dim
         check_positive("qk_dim", self.qk_dim)

@@ -12,6 +12,7 @@ from performer_string.ops.context import AttentionContext
 from performer_string.ops.layout import TokenLayout
 from performer_string.ops.softmax import attend_softmax
 from performer_string.utils.dtype import without_autocast
+from performer_string.utils.validation import check_heads
 
 
 def mean_pool(x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -22,13 +23,13 @@ def mean_pool(x: Tensor, mask: Tensor | None = None) -> Tensor:
         mask: [B, N], True where a token takes part; None for all.
 
     Returns:
-        [B, D].
+        [B, D], zeros where no token takes part.
     """
     if mask is None:
         return x.mean(dim=1)
     dtype = torch.promote_types(x.dtype, torch.float32)  # fp16 has no number for a sum of many
     total = x.masked_fill(~mask[..., None], 0.0).sum(dim=1, dtype=dtype)
-    return (total / mask.sum(dim=1, keepdim=True)).to(x.dtype)
+    return (total / mask.sum(dim=1, keepdim=True).clamp(min=1)).to(x.dtype)
 
 
 class AttentionPool(nn.Module):
@@ -41,10 +42,14 @@ class AttentionPool(nn.Module):
     Args:
         width: D.
         num_heads: H, a divisor of D.
+
+    Raises:
+        ValueError: a width that the heads do not divide.
     """
 
     def __init__(self, width: int, num_heads: int):
         super().__init__()
+        check_heads(width, num_heads)
         self.query = nn.Parameter(torch.zeros(num_heads, width))
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
@@ -52,18 +57,20 @@ class AttentionPool(nn.Module):
 
         Args:
             x: tokens, [B, N, D].
-            mask: [B, N], True where a token takes part, one of each sample at least; None for all.
+            mask: [B, N], True where a token takes part; None for all.
 
         Returns:
-            [B, D] in the type of x.
+            [B, D] in the type of x, zeros where no token takes part.
         """
         dtype = torch.promote_types(x.dtype, torch.float32)
         heads, width = self.query.shape
         with without_autocast(x):
             logits = x.to(dtype) @ self.query.to(dtype).mT * width**-0.5  # [B, N, H]
             if mask is not None:
-                logits = logits.masked_fill(~mask[..., None], -torch.inf)
+                logits = logits.masked_fill(~mask[..., None], torch.finfo(dtype).min)
             weights = logits.softmax(dim=1)
+            if mask is not None:  # or all weights would be equal where every token is masked
+                weights = weights.masked_fill(~mask[..., None], 0.0)
             parts = x.to(dtype).unflatten(-1, (heads, -1))  # [B, N, H, D / H]
             return (weights[..., None] * parts).sum(dim=1).flatten(-2).to(x.dtype)  # [B, H, D / H] -> [B, D]
 
@@ -78,10 +85,14 @@ class MapPool(nn.Module):
         num_heads: H, a divisor of D.
         hidden: width of the MLP inside.
         norm_eps: of the layer norm.
+
+    Raises:
+        ValueError: a width that the heads do not divide.
     """
 
     def __init__(self, width: int, num_heads: int, hidden: int, norm_eps: float):
         super().__init__()
+        check_heads(width, num_heads)
         self.num_heads = num_heads
         self.query = nn.Parameter(nn.init.trunc_normal_(torch.empty(width), std=width**-0.5))
         self.q, self.kv, self.out = nn.Linear(width, width), nn.Linear(width, 2 * width), nn.Linear(width, width)
@@ -93,10 +104,10 @@ class MapPool(nn.Module):
 
         Args:
             x: tokens, [B, N, D].
-            mask: [B, N], True where a token takes part, one of each sample at least; None for all.
+            mask: [B, N], True where a token takes part; None for all.
 
         Returns:
-            [B, D].
+            [B, D], the same for every sample where no token takes part.
         """
         heads = (self.num_heads, -1)
         q = self.q(self.query.to(x.dtype)).unflatten(-1, heads)[:, None].expand(x.shape[0], -1, -1, -1)  # [B, H, 1, d]

@@ -16,7 +16,7 @@ from performer_string.models.config_parts import (
 )
 from performer_string.utils.registry import lookup, nearest
 from performer_string.utils.renames import current_fields
-from performer_string.utils.validation import check_positive, check_types
+from performer_string.utils.validation import check_heads, check_positive, check_types
 
 VARIANTS: dict[str, dict[str, int]] = {
     "micro": {"width": 48, "depth": 4, "num_heads": 4},  # small enough for a CPU
@@ -111,6 +111,7 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
         self.fill_in_sizes()
         for name in ("width", "depth", "num_heads", "in_channels", "mlp_ratio"):
             check_positive(name, getattr(self, name))
+        check_heads(cast(int, self.width), cast(int, self.num_heads))
         for name in ("registers", "num_classes"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} has to be 0 or more, not {getattr(self, name)}.")

@@ -55,8 +55,6 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
             raise TypeError(f"a ViT is built as ViT(ViTConfig(...)), not from a {type(config).__name__}.")
         c = self.config = copy.deepcopy(config)  # the caller may change theirs
         width, depth, heads = cast(int, c.width), cast(int, c.depth), cast(int, c.num_heads)
-        if width % heads:
-            raise ValueError(f"the width {width} is not divisible by {heads} heads.")
         self.patch, image_size = patch_and_image(c.patch_size, c.image_size)
         self.train_grid = tuple(c.position_grid) if c.position_grid is not None else self.grid(*image_size)
         if c.position_unit == "image" and c.encoding == "absolute":

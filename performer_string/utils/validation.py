@@ -68,3 +68,9 @@ def check_positive(name: str, value: float) -> None:
     """Raise a ValueError unless a number is positive, which NaN is not."""
     if not value > 0:
         raise ValueError(f"{name} has to be positive, not {value}.")
+
+
+def check_heads(width: int, num_heads: int) -> None:
+    """Raise a ValueError for a width that the heads do not divide."""
+    if num_heads < 1 or width % num_heads:
+        raise ValueError(f"the width {width} is not divisible by {num_heads} heads.")

@@ -48,6 +48,11 @@ def test_what_cannot_be_built_is_refused_with_what_to_do(fields, message):
         ViT(ViTConfig(**{**SIZES, **fields}))
 
 
+def test_heads_that_do_not_divide_the_width_are_refused_before_anything_is_built():
+    with pytest.raises(ValueError, match="the width 100 is not divisible by 3 heads"):
+        ViTConfig(width=100, num_heads=3)
+
+
 def test_positional_arguments_are_the_sizes():
     config = ViTConfig(32, 8, 1, 5)
     assert (config.image_size, config.patch_size, config.in_channels, config.num_classes) == (32, 8, 1, 5)

@@ -14,7 +14,7 @@ from performer_string.feature_maps import FeatureMap
 from performer_string.layers.attention import SelfAttention
 from performer_string.layers.backends import build_attention
 from performer_string.layers.block import DropPath
-from performer_string.layers.pooling import AttentionPool, mean_pool
+from performer_string.layers.pooling import AttentionPool, build_pool, mean_pool
 from performer_string.ops.layout import TokenLayout
 from tests.helpers.small_vit import POLYNOMIAL, large, vit
 
@@ -143,6 +143,26 @@ def test_attention_pooling_in_low_precision_rounds_its_result_alone():
 def test_the_mean_of_half_precision_under_a_mask_is_that_without():
     for x in (torch.full((1, 4096, 4), 20.0).half(), torch.ones(1, 70_000, 1).half()):
         assert torch.equal(mean_pool(x, torch.ones(x.shape[:2], dtype=torch.bool)), mean_pool(x))
+
+
+@pytest.mark.parametrize("pool", ["mean", "attention", "map"])
+def test_pooling_of_no_tokens_is_finite_and_has_no_gradient(pool):
+    """The mean and the attention pooling gave NaN, and attention itself zero."""
+    layer = mean_pool if pool == "mean" else build_pool(pool, 12, 3, 24, 1e-6)
+    x, mask = torch.randn(2, 7, 12, requires_grad=True), torch.tensor([[True] * 4 + [False] * 3, [False] * 7])
+    out = layer(x, mask)
+    assert out.isfinite().all()
+    torch.testing.assert_close(out[:1], layer(x[:1, :4]))
+    assert pool == "map" or not out[1].any()
+    (gradient,) = torch.autograd.grad(out.square().sum(), x)
+    assert gradient.isfinite().all()
+    assert not gradient[1].any()
+
+
+def test_heads_of_a_pooling_have_to_divide_the_width():
+    for pool in ("attention", "map"):
+        with pytest.raises(ValueError, match="the width 10 is not divisible by 3 heads"):
+            build_pool(pool, 10, 3, 20, 1e-6)
 
 
 def test_attention_pooling_keeps_the_invariance():
