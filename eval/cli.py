@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval.evaluations import EVALUATIONS, Evaluation
 from performer_string.utils.registry import nearest
+from performer_string.utils.renames import current_name
 from train.command_line import import_modules, one_message
 
 if TYPE_CHECKING:
@@ -70,12 +71,12 @@ def build_parser(name: str | None = None) -> argparse.ArgumentParser:
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options of a command line; an unknown evaluation ends the program, with the nearest name."""
-    name = arguments[0] if arguments and not arguments[0].startswith("-") else None
+    name = current_name("evaluation", arguments[0]) if arguments and not arguments[0].startswith("-") else None
     parser = build_parser(name)
     known = [*EVALUATIONS, PLOT]
     if name is not None and name not in known:
         parser.error(f"unknown evaluation {name!r}.{nearest(name, known)} Known: {', '.join(known)}.")
-    return parser.parse_args(arguments)
+    return parser.parse_args(arguments if name is None else [name, *arguments[1:]])
 
 
 def output_folder(options: argparse.Namespace) -> Path:

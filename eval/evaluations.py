@@ -124,7 +124,7 @@ EVALUATIONS: dict[str, Entry] = {
     "length": Entry(
         "eval.speed.length", "time, memory and error by the number of tokens, and where linear attention is faster"
     ),
-    "focusing": Entry(
+    "decay": Entry(
         "eval.speed.decay", "time, memory and error of attention with a distance decay, by length and sigma"
     ),
     "steps": Entry("eval.speed.steps", "time of a training step of small models, over that of a plain ViT"),

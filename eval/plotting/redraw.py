@@ -57,7 +57,7 @@ def read_results(path: Path) -> tuple[str | None, list[Row]]:
     typed: list[Row] = [{name: read_cell(name, cell) for name, cell in row.items()} for row in rows]
     if command and MAJORITY in typed[0] and "split" not in typed[0]:
         typed = [{**row, "split": former_split(command[0], command[1])} for row in typed]
-    return command[1] if command else None, typed
+    return current_name("evaluation", command[1]) if command else None, typed
 
 
 def former_split(command: str, evaluation: str) -> str:

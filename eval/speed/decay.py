@@ -1,7 +1,7 @@
 """What does a distance decay cost beside plain linear attention, by length and sigma, and how exact is it?
 
 All are measured in turn, round after round. A time is printed only where the error is within its bound. The error is
-that to N x N weights with the same features, at some of the queries. The command is `python -m eval focusing`.
+that to N x N weights with the same features, at some of the queries. The command is `python -m eval decay`.
 
 Columns: `attention` (plain, or the decay's sigma, with its name where there are several, and exact for N x N weights),
 `tokens`, `regime` (window, grid, both, blocks or exact: how the decay is summed), `error` (relative, of outputs, and of
@@ -44,7 +44,7 @@ PLAIN = "plain"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of `eval focusing`."""
+    """Add the options of `eval decay`."""
     parser.add_argument(
         "--sides",
         type=int,

@@ -1,4 +1,4 @@
-"""Table and figure of `eval focusing`, from its rows alone."""
+"""Table and figure of `eval decay`, from its rows alone."""
 
 from __future__ import annotations
 

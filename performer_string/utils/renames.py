@@ -17,6 +17,7 @@ FIELDS = {
 NAMES = {
     "feature map": {"relu": "arc-cosine"},
     "feature map of performer-pytorch": {"relu": "arc-cosine"},
+    "evaluation": {"focusing": "decay"},
 }
 
 # Parts of the names of weights.

@@ -84,8 +84,12 @@ def test_splits_by_default():
 
 
 def test_former_name_of_a_feature_map():
-    for name in ("length", "focusing"):
+    for name in ("length", "decay"):
         assert parse_arguments([name, "--feature-map", "relu"]).feature_map == "arc-cosine"
+
+
+def test_former_name_of_an_evaluation():
+    assert parse_arguments(["focusing", "--sides", "3"]).command == "decay"
 
 
 def test_device_of_an_evaluation_on_the_cpu(capsys):

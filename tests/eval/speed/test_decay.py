@@ -16,8 +16,8 @@ FOCUSING = ["--features", "8", "--head-dim", "4", "--heads", "2", "--rounds", "5
 
 @pytest.mark.slow
 def test_decays_of_several_lengths(tmp_path, capsys):
-    main(["focusing", *FOCUSING, "--sides", "12", "24", "--exact-up-to", "144", "--backward", "--out", str(tmp_path)])
-    rows = read(tmp_path / "focusing.csv")[1]
+    main(["decay", *FOCUSING, "--sides", "12", "24", "--exact-up-to", "144", "--backward", "--out", str(tmp_path)])
+    rows = read(tmp_path / "decay.csv")[1]
     names = ["plain", "sigma 1", "sigma 1, exact", "sigma 8", "sigma 8, exact", "plain", "sigma 1", "sigma 8"]
     assert [row["attention"] for row in rows] == names
     assert {row["regime"] for row in rows if "exact" not in row["attention"]} == {"", "window", "grid"}
@@ -30,15 +30,15 @@ def test_decays_of_several_lengths(tmp_path, capsys):
 
 def test_added_decay(tmp_path, monkeypatch):
     monkeypatch.setitem(LOCALITIES, "wide", LOCALITIES["gaussian"])
-    main(["focusing", *FOCUSING, "--sides", "3", "--locality", "wide", "--out", str(tmp_path)])
-    assert len(read(tmp_path / "focusing.csv")[1]) == 5
+    main(["decay", *FOCUSING, "--sides", "3", "--locality", "wide", "--out", str(tmp_path)])
+    assert len(read(tmp_path / "decay.csv")[1]) == 5
 
 
 def test_several_localities_in_one_run(tmp_path):
     """A window and the exact sum by blocks, beside attention without a decay."""
     arguments = ["--sides", "40", "--locality", "exponential", "exponential-l1", "--normalised", "--exact-up-to", "0"]
-    main(["focusing", *FOCUSING[:-3], "--sigmas", "2", *arguments, "--out", str(tmp_path)])
-    rows = read(tmp_path / "focusing.csv")[1]
+    main(["decay", *FOCUSING[:-3], "--sigmas", "2", *arguments, "--out", str(tmp_path)])
+    rows = read(tmp_path / "decay.csv")[1]
     assert [row["attention"] for row in rows] == ["plain", "exponential, sigma 2", "exponential-l1, sigma 2"]
     assert [row["regime"] for row in rows] == ["", "window", "blocks"]
     assert float(rows[2]["error"]) < 1e-4
@@ -48,7 +48,7 @@ def test_wrong_decay_has_no_speed(tmp_path, monkeypatch, capsys):
     right = decay.DistanceDecay.numerator
     monkeypatch.setattr(decay.DistanceDecay, "numerator", lambda *args: 1.05 * right(*args))
     with pytest.raises(SystemExit):
-        main(["focusing", *FOCUSING, "--sides", "12", "--out", str(tmp_path)])
+        main(["decay", *FOCUSING, "--sides", "12", "--out", str(tmp_path)])
     assert "above its bound of" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 
@@ -61,7 +61,7 @@ def test_wrong_gradient_has_no_speed(tmp_path, monkeypatch, capsys):
         return out.detach() + 1.1 * (out - out.detach())
 
     monkeypatch.setattr(decay.DistanceDecay, "numerator", steeper)
-    arguments = ["focusing", *FOCUSING, "--sides", "12", "--exact-up-to", "0", "--out", str(tmp_path)]
+    arguments = ["decay", *FOCUSING, "--sides", "12", "--exact-up-to", "0", "--out", str(tmp_path)]
     main(arguments)
     with pytest.raises(SystemExit):
         main([*arguments, "--backward"])
@@ -69,7 +69,7 @@ def test_wrong_gradient_has_no_speed(tmp_path, monkeypatch, capsys):
 
 
 def test_timed_calls_have_a_backward_pass():
-    options = parse_arguments(["focusing", *FOCUSING, "--backward"])
+    options = parse_arguments(["decay", *FOCUSING, "--backward"])
     attentions = decay.AttentionsAtLength(options, 6, torch.device("cpu"))
     for call in attentions.calls.values():
         attentions.q.grad = None
@@ -95,5 +95,5 @@ def test_exact_attention_is_by_dense_weights():
 )
 def test_bad_arguments(arguments, message, capsys):
     with pytest.raises(SystemExit):
-        main(["focusing", *arguments])
+        main(["decay", *arguments])
     assert message in capsys.readouterr().err
