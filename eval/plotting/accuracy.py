@@ -56,9 +56,10 @@ def draw_lines(axis: Axes, models: Mapping[str, Sequence[Row]], styles: Mapping[
     """Draw the lines of models into a panel; arguments as of `accuracy_lines`, and the style of each model."""
     rows = [row for of_model in models.values() for row in of_model]
     scale = AccuracyScale(rows)
+    sizes = ascending(row["resolution"] for row in rows)
     for number, (model, style) in enumerate(styles.items()):
-        draw_model(axis, models[model], model, scale, beside(axis, number, len(models)), style)
-    size_axis(axis, ascending(row["resolution"] for row in rows))
+        draw_model(axis, models[model], model, scale, beside(axis, number, len(models), sizes), style)
+    size_axis(axis, sizes)
     mark_training(axis, rows)
     scale.finish(axis, rows)
 

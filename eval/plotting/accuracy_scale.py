@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from eval.plotting.style import GREY
 from eval.report import MAJORITY, Row, unique
@@ -48,7 +48,7 @@ class AccuracyScale:
             axis.set_yscale("log")
             ends = [row["low"] for row in (mean_over_seeds(rows) if "resolution" in rows[0] else rows)]
             highest = max(1.0, *(100 - row["accuracy"] for row in rows), *(100 - end for end in ends))
-            axis.set_ylim(self.least * 0.8, min(100, highest * 1.6))
+            axis.set_ylim(self.least * 0.8, max(self.least * 4, min(100, highest * 1.6)))  # with a tick above none
             ticks = error_ticks(self.least, axis.get_ylim()[1])
             axis.set_yticks([self.least, *ticks], ["none", *(f"{tick:g}" for tick in ticks)])
             axis.set_yticks([], minor=True)
@@ -81,6 +81,4 @@ def mark_majority(axis: Axes, height: float) -> None:
         above = height * 1.5 if logarithmic else height + 0.05 * (height - low)  # of models that have learned nothing
         reach = (low if logarithmic else min(low, height - 2), max(high, above))
         axis.set_ylim(*reach)
-        axis.axhline(height, color=GREY, linestyle=":", linewidth=1, zorder=0)
-        place: dict[str, Any] = {"xycoords": ("axes fraction", "data"), "textcoords": "offset points"}
-        axis.annotate(MAJORITY, (1, height), (-2, 2), ha="right", fontsize=6, color=GREY, **place)
+        axis.axhline(height, color=GREY, linestyle=":", linewidth=1, zorder=0, label=MAJORITY)  # a text would meet bars

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -12,7 +13,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter
 from matplotlib.transforms import ScaledTranslation
 
 from eval.plotting.style import GREY
-from eval.report import Row, unique
+from eval.report import MAJORITY, Row, unique
 from train.data.sizes import Size
 
 if TYPE_CHECKING:
@@ -86,18 +87,28 @@ def short_count(count: int) -> str:
     return f"{count:,}"
 
 
-def beside(axis: Axes, number: int, count: int) -> Any:
+def beside(axis: Axes, number: int, count: int, sizes: Sequence[Size] = ()) -> Any:
     """Return the transform that puts the points of one of several models beside those of the others.
 
-    Together they take at most 8 points of the paper, at any scale.
+    Together they take at most 12 points of the paper, at any scale, and 8 where sizes are near each other.
 
     Args:
         axis: where they are drawn.
         number, count: of the model, and of all models.
+        sizes: on the axis.
     """
-    step = min(2.5, 8.0 / max(1, count - 1))
+    step = min(4.5, (12.0 if nearest_sizes(axis, sizes) > 30 else 8.0) / max(1, count - 1))
     shift = ScaledTranslation((number - (count - 1) / 2) * step / 72, 0, axis.figure.dpi_scale_trans)
     return axis.transData + shift
+
+
+def nearest_sizes(axis: Axes, sizes: Sequence[Size]) -> float:
+    """Return about how many points of the paper lie between the nearest two sizes of an axis; none have any number."""
+    places = sorted({math.log2(size.side) for size in sizes})
+    if len(places) < 2:
+        return math.inf
+    gaps = [larger - smaller for smaller, larger in itertools.pairwise(places)]
+    return axis.bbox.width / axis.figure.dpi * 72 * min(gaps) / (1.1 * (places[-1] - places[0]))
 
 
 def legend_above(figure: Figure | SubFigure, axis: Axes | None = None, handles: Sequence[Any] = ()) -> None:
@@ -113,6 +124,8 @@ def legend_above(figure: Figure | SubFigure, axis: Axes | None = None, handles: 
         lines, names = list(handles), [str(handle.get_label()) for handle in handles]
     if not names:
         return
+    order = sorted(range(len(names)), key=lambda number: names[number] == MAJORITY)  # models come first
+    lines, names = [lines[number] for number in order], [names[number] for number in order]
     width = figure.bbox.width / figure.dpi
     columns = next(n for n in range(len(names), 0, -1) if n == 1 or legend_width(names, n) < width)
     figure.legend(lines, names, loc="outside upper center", ncols=columns, columnspacing=1.2)

@@ -11,6 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from eval.plotting.accuracy import MOST_LINES, accuracy_dots, draw_lines, group_by_model, note_of
 from eval.plotting.accuracy_scale import AccuracyScale
 from eval.plotting.axes import legend_above, note_below
+from eval.plotting.overlaps import reveal
 from eval.plotting.style import line_styles, panels
 from eval.report import Row
 
@@ -22,12 +23,15 @@ MARKED = 12  # points of a curve that have markers at most
 
 
 def comparison_figure(rows: Sequence[Row]) -> Figure:
-    """Draw accuracy over image size, and beside it training curves; dots by model alone, where there are many."""
+    """Draw accuracy over image size, and beside it training curves of two points or more.
+
+    Of many models it draws dots alone.
+    """
     models = group_by_model(rows)
     if len(models) > MOST_LINES:
         return accuracy_dots(models)
     curves = {model: curves_of(of_model) for model, of_model in models.items()}
-    recorded = any(curves.values())
+    recorded = any(len(curve) > 1 for runs in curves.values() for curve in runs)  # a single point is no curve
     figure, axes = panels(2 if recorded else 1, width=6.75 if recorded else 5.0, height=2.9)
     styles = line_styles(list(models))
     draw_lines(axes[0], models, styles)
@@ -67,8 +71,10 @@ def draw_curves(
         every = max(1, len(steps) // MARKED)
         axis.plot(steps, [fmean(values) for values in at], markevery=every, **styles[model])
     axis.set_xlabel("training step")
-    axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))  # or steps would be broken numbers
     scale.finish(axis, points)
+    axis.set_ylabel(f"validation {axis.get_ylabel()}")  # beside a panel of another split, and maybe of accuracies
+    reveal(axis)
 
 
 def all_values(curves: Mapping[str, Sequence[Mapping[int, float]]]) -> list[float]:

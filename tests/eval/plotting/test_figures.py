@@ -11,6 +11,8 @@ from docs.figures.accuracy import draw as draw_accuracy
 from eval.encodings.latency_report import edge_of
 from eval.evaluations import EVALUATIONS
 from eval.plotting.accuracy import accuracy_figure, dot_columns
+from eval.plotting.axes import beside
+from eval.plotting.comparison import comparison_figure
 from eval.plotting.overlaps import reveal
 from eval.plotting.redraw import redraw
 from experiments.figures import options_of, read_figures
@@ -47,8 +49,7 @@ def test_lines_over_seeds_have_a_band_from_the_lowest_to_the_highest(best):
 
 
 def test_the_first_figure_of_the_readme_has_bands():
-    (axis,) = draw_accuracy().axes
-    assert len(bands(axis)) == 4
+    assert sum(len(bands(axis)) for axis in draw_accuracy().axes) == 4
 
 
 def test_errors_of_many_models_are_dots_and_accuracies_lines():
@@ -86,6 +87,53 @@ def test_a_hidden_line_is_wider_than_the_one_on_it():
     assert hidden.get_alpha() < 1
     assert shown.get_linewidth() == apart.get_linewidth() == width
     assert shown.get_alpha() is None
+
+
+def compared(curves: dict[str, str], accuracy: float = 60.0) -> list[dict]:
+    """Return rows of `eval compare` with these validations."""
+    rows = rows_of(dict.fromkeys(curves, (accuracy, accuracy - 2)))
+    return [
+        {**row, "validations": curves[row["model"].removesuffix("-seed0")] if str(row["resolution"]) == "60" else ""}
+        for row in rows
+    ]
+
+
+def test_training_curves_beside_accuracies():
+    """Steps are whole numbers, the axis names its split, and a hidden curve is seen."""
+    curve = "1:40 2:50 3:60"
+    _, axis = comparison_figure(compared({"a": curve, "b": curve})).axes
+    assert axis.get_ylabel() == "validation accuracy in %"
+    assert all(tick == int(tick) for tick in axis.get_xticks())
+    hidden, shown = axis.lines
+    assert hidden.get_linewidth() > 2 * shown.get_linewidth()
+
+
+def test_a_single_validation_is_no_curve():
+    assert len(comparison_figure(compared({"a": "3:60", "b": "3:60"})).axes) == 1
+    assert len(comparison_figure(compared({"a": "3:60", "b": "3:60 6:70"})).axes) == 2
+
+
+def test_an_axis_of_few_images_without_errors_has_a_tick_above_none():
+    rows = [{**row, "images": 32, "low": 99.0} for row in rows_of({"a": (100.0, 100.0)})]
+    (axis,) = accuracy_figure(rows).axes
+    assert len(axis.get_yticks()) > 1
+
+
+def test_the_majority_baseline_is_named_where_no_bar_crosses_it():
+    """In the legend, behind the models."""
+    figure = accuracy_figure([{**row, "low": 5.0} for row in rows_of({"a": (20.0, 12.0), "b": (20.0, 12.0)})])
+    assert [text.get_text() for text in figure.legends[0].texts] == ["a", "b", "majority baseline"]
+    assert "majority baseline" not in [text.get_text() for text in figure.axes[0].texts]
+
+
+@pytest.mark.parametrize(("sizes", "apart"), [((60, 84), 4.5), ((60, 64, 276), 4.0)], ids=["far", "near"])
+def test_points_of_equal_models_stand_beside_each_other(sizes, apart):
+    """By about the width of a marker, and by less where sizes are near."""
+    figure = Figure(figsize=(3.25, 3))
+    axis = figure.subplots()
+    near = [Size.of(size) for size in sizes]
+    first, second, _ = (beside(axis, number, 3, near).transform((60, 1)) for number in range(3))
+    assert (second[0] - first[0]) * 72 / figure.dpi == pytest.approx(apart)
 
 
 def test_one_far_value_does_not_press_the_others_together():
