@@ -5,7 +5,7 @@ An evaluation is a module with a line in `EVALUATIONS` and four functions:
 - `add_arguments(parser)` adds its options;
 - `evaluate(options, device)` yields rows, each a mapping from the columns of the CSV file to values;
 - `summary(rows)` returns the rows of the table on the terminal;
-- `plot(rows)` returns a matplotlib figure.
+- `plot(rows)` returns a matplotlib figure, or None where there is nothing to show.
 
 It may have four more:
 
@@ -41,7 +41,7 @@ class Shown(Protocol):
     """The functions that make the table and the figure of an evaluation's rows."""
 
     def summary(self, rows: Sequence[Row]) -> list[Row]: ...
-    def plot(self, rows: Sequence[Row]) -> Figure: ...
+    def plot(self, rows: Sequence[Row]) -> Figure | None: ...
 
 
 class Evaluation(Shown, Protocol):

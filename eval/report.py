@@ -115,16 +115,20 @@ class Report:
         if is_of_command(self.partial, self.header):
             self.partial.unlink()
 
-    def save_plot(self, figure: Figure, formats: Sequence[str] = ("png",)) -> list[Path]:
+    def save_plot(self, figure: Figure | None, formats: Sequence[str] = ("png",)) -> list[Path]:
         """Write the figure beside the CSV file in each format, and return the files."""
         return save_plot(figure, self.csv, formats)
 
 
-def save_plot(figure: Figure, beside: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
-    """Write a figure beside a CSV file in each format, and return the files."""
+def save_plot(figure: Figure | None, beside: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
+    """Write a figure beside a CSV file in each format, and return the files; without one remove those of before."""
     from eval.plotting.style import save_figure
 
     paths = [beside.with_suffix(f".{ending}") for ending in dict.fromkeys(formats)]
+    if figure is None:
+        for path in paths:
+            path.unlink(missing_ok=True)
+        return []
     for path in paths:
         with write_aside(path) as partial:
             save_figure(figure, partial)

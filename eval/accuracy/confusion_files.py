@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from eval.accuracy.answers import Answers
-from eval.accuracy.contact_sheet import Tile, contact_sheet, shorten
+from eval.accuracy.contact_sheet import Tile, contact_sheet, fit, shorten
 from eval.plotting.style import new_figure, save_figure
 from eval.report import Row, write_csv
 from performer_string.utils.files import write_aside
@@ -69,7 +69,7 @@ def picture(answers: Answers, index: int) -> np.ndarray[Any, Any]:
 def image_label(answers: Answers, index: int) -> str:
     """Return a short name of an image."""
     name = answers.image_name(index)
-    return f"image {name}" if name.isdecimal() else shorten(Path(name).name)
+    return f"image {name}" if name.isdecimal() else fit(Path(name).name)
 
 
 def error_sheet(answers: Answers, count: int) -> Figure:
@@ -79,14 +79,15 @@ def error_sheet(answers: Answers, count: int) -> Figure:
         truth, answer = int(answers.targets[index]), int(answers.predicted[index])
         percent = 100 * float(answers.probabilities[index, answer])
         lines = [
-            f"truth: {shorten(answers.classes[truth], 18)}",
-            f"answer: {shorten(answers.classes[answer], 12)} {percent:.0f} %",
+            fit(answers.classes[truth], "truth: "),
+            fit(answers.classes[answer], "answer: ", f" {percent:.0f} %"),
             image_label(answers, index),
         ]
         tiles.append(Tile(picture(answers, index), "\n".join(lines)))
     errors = int((~answers.right).sum())
-    heading = f"{answers.model} at {answers.size} px: the {len(tiles)} most confident of {errors} errors"
-    return contact_sheet(tiles, heading=heading, empty="no error")
+    some = f"the {len(tiles)} most confident of {errors} errors"
+    shown = some if len(tiles) < errors else "the only error" if errors == 1 else f"all {errors} errors"
+    return contact_sheet(tiles, heading=f"{answers.model} at {answers.size} px: {shown}")
 
 
 def answer_rows(answers: Answers) -> Iterator[Row]:
@@ -110,7 +111,7 @@ def answer_rows(answers: Answers) -> Iterator[Row]:
 
 
 def write_answers(answers: Answers, folder: Path, header: Sequence[str], errors: int) -> list[Path]:
-    """Write the matrix, the errors and the answers of one model at one size.
+    """Write the matrix, the answers and, where there are any, the errors of one model at one size.
 
     Args:
         answers: of the model.
@@ -125,13 +126,14 @@ def write_answers(answers: Answers, folder: Path, header: Sequence[str], errors:
     }
     for path, rows in tables.items():
         write_csv(path, rows, header)
-    figures = {
-        folder / f"matrix-{end}.png": draw_matrix(answers),
-        folder / f"errors-{end}.png": error_sheet(answers, errors),
-    }
-    for path, figure in figures.items():
-        write_figure(figure, path)
-    return sorted([*tables, *figures])
+    matrix, sheet = folder / f"matrix-{end}.png", folder / f"errors-{end}.png"
+    write_figure(draw_matrix(answers), matrix)
+    written = [*tables, matrix]
+    sheet.unlink(missing_ok=True)  # of the same command before
+    if not answers.right.all():
+        write_figure(error_sheet(answers, errors), sheet)
+        written.append(sheet)
+    return sorted(written)
 
 
 def difference_sheet(one: Answers, other: Answers, count: int) -> Figure:
@@ -141,18 +143,23 @@ def difference_sheet(one: Answers, other: Answers, count: int) -> Figure:
     differing = (one.right != other.right).nonzero()[:, 0]
     tiles = []
     for index in differing[gaps[differing].argsort(descending=True, stable=True)][:count].tolist():
-        lines = [f"truth: {shorten(one.classes[int(one.targets[index])], 18)}"]
+        lines = [fit(one.classes[int(one.targets[index])], "truth: ")]
         for answers in (one, other):
             answer = one.classes[int(answers.predicted[index])]
-            lines.append(f"{shorten(answers.model, 11)}: {shorten(answer, 12)}")
+            lines.append(fit(answer, f"{shorten(answers.model, 13)}: "))
         tiles.append(Tile(picture(one, index), "\n".join([*lines, image_label(one, index)])))
-    heading = f"{one.model} and {other.model} at {one.size} px: only one is right on {len(differing)} images"
-    return contact_sheet(tiles, heading=heading, empty="both are right on the same images")
+    on = "1 image" if len(differing) == 1 else f"{len(differing)} images"
+    heading = f"{one.model} and {other.model} at {one.size} px: only one is right on {on}"
+    heading += f"; these {len(tiles)} differ most" if len(tiles) < len(differing) else ""
+    return contact_sheet(tiles, heading=heading)
 
 
 def write_differences(one: Answers, other: Answers, folder: Path, errors: int) -> list[Path]:
-    """Write the picture of images on which one of two models is right alone."""
+    """Write the picture of images on which one of two models is right alone, where there are any."""
     path = folder / f"differ-{file_name(one.model, other.model, one.size)}.png"
+    path.unlink(missing_ok=True)  # of the same command before
+    if one.right.equal(other.right):
+        return []
     write_figure(difference_sheet(one, other, errors), path)
     return [path]
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from eval.accuracy.contact_sheet import shorten
 from eval.plotting.axes import error_bars, legend_above, note_below
 from eval.plotting.style import line_styles, new_figure
-from eval.report import ALL_CLASSES, Row, select, unique
+from eval.report import ALL_CLASSES, MAJORITY, Row, select, unique
 
 NAMES = ("model", "other")  # columns that name models
 SHOWN = 30  # classes in the table and in the plot at most: those of the lowest accuracy
@@ -75,6 +75,7 @@ def notes(rows: Sequence[Row]) -> list[str]:
             f"{one} and {other} at {where}: both right {row['both right']}, only {one} {row['only model']}, "
             f"only {other} {row['only other']}, neither {row['neither']}. Difference {points:+.1f} points; "
             f"McNemar's exact test: p = {row['p']:.3g}."
+            f"{'' if row['only model'] or row['only other'] else ' They are right on the same images.'}"
         )
     return said
 
@@ -102,6 +103,20 @@ def plot(rows: Sequence[Row]) -> Figure:
     axis.set_ylim(len(names) - 0.5, -0.5)
     axis.grid(axis="y", visible=False)
     axis.set_xlabel("accuracy in %")
+    axis.set_xlim(-1.5, 101.5)  # of every figure, so that two can be compared; marks at the ends are whole
     legend_above(figure)
-    note_below(figure, f"{rows[0]['split']} images; bars: 95 % intervals over the images")
+    note_below(figure, caption(rows))
     return figure
+
+
+def caption(rows: Sequence[Row]) -> str:
+    """Return what the caption of the figure has to say: split, images, bars and the majority baseline."""
+    images, baselines = set(), set()
+    for model, size in cases(rows):
+        counts = {row["class"]: row["images"] for row in select(rows, part="class", model=model, resolution=size)}
+        images.add(total := counts.pop(ALL_CLASSES))
+        baselines.add(100 * max(counts.values()) / total)
+    count = " to ".join(f"{number:,}" for number in sorted({min(images), max(images)}))
+    baseline = " to ".join(dict.fromkeys(f"{percent:.1f}" for percent in (min(baselines), max(baselines))))
+    bars = "bars: 95 % intervals over the images"
+    return f"{rows[0]['split']} split, {count} images; {bars}; {MAJORITY}: {baseline} %"

@@ -5,21 +5,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from matplotlib.patches import Rectangle
 from PIL import Image
 
-from eval.plotting.style import placed_figure, width_or
+from eval.plotting.style import VERMILLION, placed_figure, width_or
 from performer_string.images.reading import open_image
 from train.command_line import printable
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 TILE, GAP, LINE, LETTER = 1.35, 0.25, 0.125, 0.075  # inches: a picture, between two, a line of text, a letter
+TEXT = 7  # points
 PIXELS = 320  # of the longer side of a file's picture at most
+FADED = 0.55  # white over what lies outside of a frame
 
 
 @dataclass(frozen=True)
@@ -28,23 +31,24 @@ class Tile:
 
     Attributes:
         picture: [H, W] or [H, W, 3], uint8; None where there is none to show.
-        title: the lines beneath it, of some 20 letters each.
+        title: the lines beneath it, each as of `fit`.
+        frame: height and width of the picture's middle that is framed, as shares of its own; None for no frame.
     """
 
     picture: np.ndarray[Any, Any] | None
     title: str
+    frame: tuple[float, float] | None = None
 
 
-def picture_of(path: str) -> np.ndarray[Any, Any] | None:
-    """Return a small picture of an image file, [H, W, 3]; None where it cannot be read."""
-    if not Path(path).is_file():
-        return None
+def picture_of(path: str) -> tuple[np.ndarray[Any, Any] | None, tuple[int, int]]:
+    """Return a small picture of an image file, [H, W, 3], and its height and width; None where it cannot be read."""
     try:
         image = open_image(path)
-    except OSError:
-        return None
+    except (OSError, ValueError):
+        return None, (0, 0)
+    size = image.height, image.width
     image.thumbnail((PIXELS, PIXELS), Image.Resampling.LANCZOS)
-    return np.asarray(image)
+    return np.asarray(image), size
 
 
 def shorten(text: str, letters: int = 20) -> str:
@@ -56,20 +60,53 @@ def shorten(text: str, letters: int = 20) -> str:
     return f"{text[: letters - 1 - end]}…{text[-end:]}"
 
 
-def contact_sheet(tiles: Sequence[Tile], columns: int = 6, heading: str = "", empty: str = "no images") -> Figure:
+def fit(text: str, before: str = "", after: str = "") -> str:
+    """Return a line beneath a picture: a text, its middle left out where it is too wide, with others around it."""
+    room = (TILE + 0.8 * GAP) * 72
+    whole = printable(text)
+    lines = (f"{before}{shorten(text, letters)}{after}" for letters in range(len(whole), 3, -1))
+    return next((line for line in lines if width_of(line) <= room), f"{before}{shorten(text, 3)}{after}")
+
+
+def width_of(text: str) -> float:
+    """Return how wide a line beneath a picture is, in points."""
+    from matplotlib.font_manager import FontProperties
+    from matplotlib.textpath import text_to_path
+
+    return float(text_to_path.get_text_width_height_descent(text, FontProperties(size=TEXT), ismath=False)[0])
+
+
+def draw_frame(axis: Axes, shape: Sequence[int], frame: tuple[float, float]) -> None:
+    """Frame the middle of a picture, and fade what lies around it.
+
+    Args:
+        axis: of the picture.
+        shape: height and width of it in pixels.
+        frame: as of `Tile`.
+    """
+    height, width = shape[0] * frame[0], shape[1] * frame[1]
+    top, left = (shape[0] - height) / 2 - 0.5, (shape[1] - width) / 2 - 0.5
+    around: dict[str, Any] = {"color": "white", "alpha": FADED, "linewidth": 0}
+    axis.axhspan(-0.5, top, **around)
+    axis.axhspan(top + height, shape[0] - 0.5, **around)
+    for x in (-0.5, left + width):
+        axis.add_patch(Rectangle((x, top), left + 0.5, height, **around))
+    axis.add_patch(Rectangle((left, top), width, height, fill=False, edgecolor=VERMILLION, linewidth=1))
+
+
+def contact_sheet(tiles: Sequence[Tile], columns: int = 6, heading: str = "") -> Figure:
     """Draw images in rows.
 
     Args:
-        tiles: the images.
+        tiles: the images, one or more.
         columns: how many stand beside each other, unless the user has chosen a width.
         heading: a line above all.
-        empty: what is written where there are no images.
     """
     columns = max(1, min(int(width_or(columns * (TILE + GAP) + GAP) / (TILE + GAP)), len(tiles)))
-    rows, lines = math.ceil(len(tiles) / columns), max([0, *(1 + tile.title.count("\n") for tile in tiles)])
+    rows, lines = math.ceil(len(tiles) / columns), max(1 + tile.title.count("\n") for tile in tiles)
     row = TILE + LINE * (lines + 1)  # inches
     above = 0.35 if heading else 0.1
-    width, height = max(columns * (TILE + GAP) + GAP, LETTER * len(heading), 2.5), above + max(rows * row, 0.5)
+    width, height = max(columns * (TILE + GAP) + GAP, LETTER * len(heading), 2.5), above + rows * row
     figure = placed_figure(width, height)
     left = (width - columns * (TILE + GAP) + GAP) / 2
     for number, tile in enumerate(tiles):
@@ -81,10 +118,11 @@ def contact_sheet(tiles: Sequence[Tile], columns: int = 6, heading: str = "", em
             axis.text(0.5, 0.5, "not found", ha="center", va="center", transform=axis.transAxes, fontsize=7)
         else:
             axis.imshow(tile.picture, cmap="gray", vmin=0, vmax=255)
-        middle = (x + TILE / 2) / width
-        figure.text(middle, (y - 0.04) / height, tile.title, ha="center", va="top", fontsize=7, linespacing=1.15)
-    if not tiles:
-        figure.text(0.5, 0.25 / height, empty, ha="center", va="center")
+            if tile.frame:
+                draw_frame(axis, tile.picture.shape, tile.frame)
+        for line, text in enumerate(tile.title.split("\n"), 1):  # a text of several moves with the letters of each
+            place = (x + TILE / 2) / width, (y - 0.01 - line * LINE) / height
+            figure.text(*place, text, ha="center", va="baseline", fontsize=TEXT, parse_math=False)
     if heading:
         figure.text(0.5, 1 - 0.08 / height, heading, ha="center", va="top", fontsize=9)
     return figure

@@ -5,8 +5,8 @@ cover the model's training size, and their middle is cut out. `--native` leaves 
 patches.
 
 Columns: `image` (path), `resolution` (pixels that the model saw), `class 1` and `probability 1` for the most probable
-class, `class 2` and so on, and `error` (why a file was skipped). Beside the CSV file are the same as JSON and a picture
-of the first images.
+class, `class 2` and so on, `resized` (False with `--native`), and `error` (why a file was skipped). Beside the CSV file
+are the same as JSON and a picture of the first images, with a frame around what the model saw of each.
 """
 
 from __future__ import annotations
@@ -120,10 +120,10 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             for path, image in zip(files.paths[number * options.batch_size :], chunk, strict=False):
                 if isinstance(image, str):
                     bar.write(f"skipped {printable(path)}: {image}", file=sys.stderr)
-                    yield make_row(path, top, error=image)
+                    yield make_row(path, top, options.native, error=image)
                 else:
                     read.append(path)
-                    yield make_row(path, top, *answer_of(*next(found), names, top))
+                    yield make_row(path, top, options.native, *answer_of(*next(found), names, top))
             bar.update(len(chunk))
     if not (options.native or options.size) and (note := shrunk_note(vit, read)):
         sys.stderr.write(f"{note}\n")
@@ -136,7 +136,12 @@ def answer_of(image: Tensor, answer: Tensor, names: Sequence[str], top: int) -> 
 
 
 def make_row(
-    path: str, top: int, size: Size | str = "", answer: Sequence[tuple[str, float]] = (), error: str = ""
+    path: str,
+    top: int,
+    native: bool,
+    size: Size | str = "",
+    answer: Sequence[tuple[str, float]] = (),
+    error: str = "",
 ) -> Row:
     """Return the row of a file, with empty cells where it could not be read."""
     row: dict[str, Any] = {"image": path, "resolution": size}
@@ -144,7 +149,7 @@ def make_row(
         name, probability = answer[rank] if answer else ("", "")
         row[f"class {rank + 1}"] = name
         row[f"probability {rank + 1}"] = probability if probability == "" else round(float(probability), 6)
-    return {**row, "error": error}
+    return {**row, "resized": "" if error else not native, "error": error}
 
 
 def status(rows: Sequence[Row]) -> int:

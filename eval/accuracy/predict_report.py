@@ -7,11 +7,13 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from eval.accuracy.contact_sheet import Tile, contact_sheet, picture_of, shorten
+from eval.accuracy.contact_sheet import Tile, contact_sheet, fit, picture_of
 from eval.report import Row
 from train.command_line import printable
+from train.data.sizes import Size
 
 SHOWN_LINES, SHOWN_IMAGES = 30, 24  # in the table, and in the picture
+NEARLY_ALL = 0.98  # of each side: no frame is needed where a model saw more
 
 
 def answers_in(row: Row) -> list[tuple[str, float]]:
@@ -41,13 +43,28 @@ def notes(rows: Sequence[Row]) -> list[str]:
     return said
 
 
-def plot(rows: Sequence[Row]) -> Figure:
-    """Draw the first images, each with its answer."""
+def plot(rows: Sequence[Row]) -> Figure | None:
+    """Draw the first images, each with its answer; None where none could be read."""
     tiles = []
     for row in [row for row in rows if row["error"] == ""][:SHOWN_IMAGES]:
-        lines = [
-            shorten(Path(row["image"]).name),
-            *(f"{shorten(n, 15)} {100 * p:.0f} %" for n, p in answers_in(row)[:2]),
-        ]
-        tiles.append(Tile(picture_of(row["image"]), "\n".join(lines)))
-    return contact_sheet(tiles, empty="no image could be read")
+        picture, size = picture_of(row["image"])
+        frame = seen_of(size, row) if picture is not None and "resized" in row else None
+        seen = f"{'' if frame is None else 'frame: '}seen at {row['resolution']} px"
+        answers = (fit(name, after=f" {100 * p:.0f} %") for name, p in answers_in(row)[:2])
+        tiles.append(Tile(picture, "\n".join([fit(Path(row["image"]).name), *answers, seen]), frame))
+    return contact_sheet(tiles) if tiles else None
+
+
+def seen_of(size: Sequence[int], row: Row) -> tuple[float, float] | None:
+    """Return which shares of an image's height and width a model saw, those of its middle; None for nearly all.
+
+    Args:
+        size: of the image, height and width.
+        row: of the evaluation.
+    """
+    wanted: Size = row["resolution"]
+    scale = max(side / of_image for side, of_image in zip(wanted, size, strict=True))
+    if not row["resized"]:
+        scale = max(1.0, scale)  # an image below one patch is enlarged
+    height, width = (min(1.0, side / (scale * of_image)) for side, of_image in zip(wanted, size, strict=True))
+    return (height, width) if min(height, width) < NEARLY_ALL else None

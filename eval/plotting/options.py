@@ -143,8 +143,8 @@ def relabel(name: Any, labels: Mapping[str, str], several: Collection[str]) -> A
     return f"{label}-seed{seed}" if bare in several else label
 
 
-def draw(evaluation: Shown, rows: Sequence[Row], options: argparse.Namespace) -> Figure:
-    """Return the figure of an evaluation in the project's style.
+def draw(evaluation: Shown, rows: Sequence[Row], options: argparse.Namespace) -> Figure | None:
+    """Return the figure of an evaluation in the project's style; None where it has nothing to show.
 
     Args:
         evaluation: whose `plot` draws.
@@ -153,6 +153,8 @@ def draw(evaluation: Shown, rows: Sequence[Row], options: argparse.Namespace) ->
     """
     with paper_style(options.width):
         figure = evaluation.plot(rows)
+        if figure is None:
+            return None
         if options.title and figure.legends:
             figure.legends[0].set_title(
                 options.title, prop=FontProperties(size=9)

@@ -126,8 +126,8 @@ def redraw_table(table: TableFile, options: argparse.Namespace) -> Figure | None
         return draw_table(table, read_csv(path)[1], read_csv(beside)[1] if beside.is_file() else [])
 
 
-def redraw(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> tuple[Figure, list[Row]]:
-    """Return the figure and the table of the first of `options.files`.
+def redraw(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> tuple[Figure | None, list[Row]]:
+    """Return the figure, where there is anything to show, and the table of the first of `options.files`.
 
     Args:
         options: as of `eval plot`.

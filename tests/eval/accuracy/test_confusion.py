@@ -14,7 +14,14 @@ from PIL import Image
 
 from eval.accuracy.answers import Answers, class_statistics, compare, mcnemar
 from eval.accuracy.confusion import COLUMNS, NAMES, notes, plot, summary
-from eval.accuracy.confusion_files import answer_rows, difference_sheet, draw_matrix, error_sheet
+from eval.accuracy.confusion_files import (
+    answer_rows,
+    difference_sheet,
+    draw_matrix,
+    error_sheet,
+    write_answers,
+    write_differences,
+)
 from eval.accuracy.confusion_report import shown_classes
 from eval.cli import main
 from eval.report import ALL_CLASSES
@@ -67,18 +74,45 @@ def test_where_two_models_differ():
     counts = [[row[name] for name in ("both right", "only model", "only other", "neither")] for row in rows]
     assert counts == [[1, 2, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0], [2, 3, 1, 2]]
     assert [row["p"] for row in rows] == ["", "", "", "", pytest.approx(mcnemar(3, 1))]
-    titles = texts(difference_sheet(one, other, 3))[:-1]
-    assert len(titles) == 3
-    assert "truth: ant\none: ant\nother: bee\nimage 1" in titles
+    lines = texts(difference_sheet(one, other, 3))
+    assert lines[-1] == "one and other at 6 px: only one is right on 4 images; these 3 differ most"
+    assert ["truth: ant", "one: ant", "other: bee", "image 1"] in [lines[4 * i : 4 * i + 4] for i in range(3)]
 
 
 def test_most_confident_errors():
     given = answers((1, 0, 1, 1, 1, 1, 0, 0), confidence=[0.5, 1.0, 0.9, 0.4, 1.0, 1.0, 0.95, 0.6])
     assert given.most_confident_errors(3) == [6, 2, 7]
-    assert texts(error_sheet(given, 3))[0] == "truth: cat\nanswer: ant 95 %\nimage 6"
+    assert texts(error_sheet(given, 3))[:3] == ["truth: cat", "answer: ant 95 %", "image 6"]
+    assert texts(error_sheet(given, 3))[-1] == "one at 6 px: the 3 most confident of 5 errors"
+    assert texts(error_sheet(given, 24))[-1] == "one at 6 px: all 5 errors"
     perfect = answers((0, 0, 0, 0, 1, 1, 2, 2))
-    assert texts(error_sheet(perfect, 3))[0] == "no error"
     assert perfect.confusion().tolist() == [[4, 0, 0, 0], [0, 2, 0, 0], [0, 0, 2, 0], [0, 0, 0, 0]]
+
+
+def test_pictures_of_nothing_are_not_written(tmp_path):
+    """Nor do those of an earlier run of the same command stay."""
+    right, wrong = answers((0, 0, 0, 0, 1, 1, 2, 2)), answers((1, 0, 0, 0, 1, 1, 2, 2))
+    both = replace(wrong, model="two")
+    for one, other, written in ((wrong, replace(right, model="two"), True), (right, both, True), (wrong, both, False)):
+        assert write_differences(one, other, tmp_path, 3) == ([tmp_path / "differ-one-two-6.png"] if written else [])
+        assert (tmp_path / "differ-one-two-6.png").exists() == written
+    for one, there in ((wrong, True), (right, False)):
+        assert (tmp_path / "errors-one-6.png" in write_answers(one, tmp_path, [], 3)) == there
+        assert (tmp_path / "errors-one-6.png").exists() == there
+
+
+def test_figures_of_two_papers_have_one_axis_and_a_caption():
+    """The baseline is that of the images which were tested on."""
+    rows = []
+    for size, predicted in ((6, (0, 0, 0, 1, 1, 1, 2, 0)), (9, (0, 0, 0, 0, 1, 1, 2, 2))):
+        columns = {"part": "class", "model": "one", "resolution": Size.of(size), "split": "val"}
+        rows += [{**dict.fromkeys(COLUMNS, ""), **columns, **row} for row in class_statistics(answers(predicted))]
+    figure = plot(rows)
+    low, high = figure.axes[0].get_xlim()
+    assert -2 < low < 0
+    assert 100 < high < 102
+    bars = "bars: 95 % intervals over the images"
+    assert figure.get_supxlabel() == f"val split, 8 images; {bars}; majority baseline: 50.0 %"
 
 
 def test_the_matrix_shows_shares_of_each_class():

@@ -43,6 +43,10 @@ def test_no_file_can_be_read(tmp_path, capsys):
     out, err = capsys.readouterr()
     assert "not read" in out
     assert err == f"skipped {tmp_path}/text.png: no image, or of an unknown kind\n"
+    results = tmp_path / "run" / "results"
+    assert sorted(path.name for path in results.iterdir()) == ["predict.csv", "predict.json"]  # and no empty picture
+    main(["plot", str(results / "predict.csv")])
+    assert not (results / "predict.png").exists()
 
 
 def test_photographs_of_other_kinds_are_named(tmp_path, capsys):

@@ -74,7 +74,8 @@ def test_folders_and_images_at_a_size(tmp_path, images, capsys):
 
 
 def test_title_above_the_images(images):
-    rows = [{"image": str(images / "one.png"), "class 1": "up", "probability 1": 0.5, "error": ""}]
+    row = {"image": str(images / "one.png"), "resolution": Size(60, 60), "class 1": "up", "probability 1": 0.5}
+    rows = [{**row, "error": ""}]  # as written before `resized`
     shown = SimpleNamespace(plot=plot)
     plain, titled = (draw(shown, rows, Namespace(width=None, title=title)) for title in ("", "A title"))
     (before,), (after,) = plain.axes, titled.axes

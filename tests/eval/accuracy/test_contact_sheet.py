@@ -1,0 +1,63 @@
+"""Pictures of images with their answers: what the model saw is framed, and lines stand at one height."""
+
+from __future__ import annotations
+
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from PIL import Image
+
+from eval.accuracy.contact_sheet import GAP, TILE
+from eval.accuracy.predict_report import plot, seen_of
+from train.data.sizes import Size
+
+
+def row_of(path, size=(60, 60), **changes):
+    """Return the row of an image that was read."""
+    answer = {"class 1": "up", "probability 1": 0.5, "class 2": "left", "probability 2": 0.25}
+    return {"image": str(path), "resolution": Size(*size), **answer, "resized": True, "error": "", **changes}
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "resized", "frame"),
+    [
+        ("one", (60, 60), True, None),  # is seen as it is
+        ("in/two", (60, 60), True, (1.0, 0.75)),
+        ("in/three", (60, 30), True, (128 / 131, 1.0)),
+        ("in/three", (120, 60), False, (120 / 131, 60 / 64)),
+        ("in/four", (12, 192), False, (1.0, 112 / 200)),  # enlarged until it covers a patch
+    ],
+)
+def test_the_part_that_a_model_saw_is_framed(images, name, size, resized, frame):
+    """As the transform cuts it, to a pixel."""
+    with Image.open(images / f"{name}.png") as image:
+        pixels = image.height, image.width
+    found = seen_of(pixels, row_of("", size, resized=resized))
+    assert found == (None if frame is None else pytest.approx(frame))
+    figure = plot([row_of(images / f"{name}.png", size, resized=resized)])
+    framed = [patch for patch in figure.axes[0].patches if not patch.get_fill()]
+    assert len(framed) == (frame is not None)
+    said = f"seen at {Size(*size)} px"
+    assert [text.get_text() for text in figure.texts][-1] == (f"frame: {said}" if frame else said)
+    for patch in framed:
+        seen = [side * share for side, share in zip(pixels, frame, strict=True)]
+        assert (patch.get_height(), patch.get_width()) == pytest.approx(seen)
+
+
+def test_lines_of_neighbours_have_one_height_and_take_the_room(tmp_path, images):
+    """Whatever letters are in them; a name is cut where it would meet the next one."""
+    names = ["gypsum", "aaa", "(ÄÖ)", "a_name_of_twenty_six_char", "W" * 40]
+    rows = []
+    for name in names:
+        path = tmp_path / f"{name}.png"
+        path.write_bytes((images / "one.png").read_bytes())
+        rows.append(row_of(path))
+    figure = plot(rows)
+    texts = [figure.texts[4 * i : 4 * i + 4] for i in range(len(names))]
+    for line in range(4):
+        assert len({text[line].get_position()[1] for text in texts}) == 1
+        assert {text[line].get_verticalalignment() for text in texts} == {"baseline"}
+    assert [text[0].get_text() for text in texts][:3] == ["gypsum.png", "aaa.png", "(ÄÖ).png"]
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    widths = [text[0].get_window_extent(renderer).width / figure.dpi for text in texts]
+    assert max(widths) < TILE + GAP
+    assert widths[-1] > 0.8 * TILE
