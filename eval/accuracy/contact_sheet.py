@@ -60,20 +60,25 @@ def shorten(text: str, letters: int = 20) -> str:
     return f"{text[: letters - 1 - end]}…{text[-end:]}"
 
 
-def fit(text: str, before: str = "", after: str = "") -> str:
-    """Return a line beneath a picture: a text, its middle left out where it is too wide, with others around it."""
-    room = (TILE + 0.8 * GAP) * 72
+def fit(text: str, before: str = "", after: str = "", room: float = TILE + 0.8 * GAP) -> str:
+    """Return a line beside a picture: a text, its middle left out where it is too wide, with others around it.
+
+    Args:
+        text: to shorten.
+        before, after: in the same line, and never shortened.
+        room: for all of it, in inches.
+    """
     whole = printable(text)
     lines = (f"{before}{shorten(text, letters)}{after}" for letters in range(len(whole), 3, -1))
     return next((line for line in lines if width_of(line) <= room), f"{before}{shorten(text, 3)}{after}")
 
 
 def width_of(text: str) -> float:
-    """Return how wide a line beneath a picture is, in points."""
+    """Return how wide a line beside a picture is, in inches."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
-    return float(text_to_path.get_text_width_height_descent(text, FontProperties(size=TEXT), ismath=False)[0])
+    return float(text_to_path.get_text_width_height_descent(text, FontProperties(size=TEXT), ismath=False)[0]) / 72
 
 
 def draw_frame(axis: Axes, shape: Sequence[int], frame: tuple[float, float]) -> None:

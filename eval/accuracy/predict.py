@@ -38,7 +38,7 @@ from eval.accuracy.predict_report import answers_in
 from eval.accuracy.predict_report import notes as notes
 from eval.accuracy.predict_report import plot as plot
 from eval.accuracy.predict_report import summary as summary
-from eval.argument_types import number_of_images, positive_int
+from eval.argument_types import number_of_images, positive_int, size_of_images
 from eval.models import class_names, load_model, preprocessing_of
 from eval.report import Row
 from performer_string import ViT, fold
@@ -46,7 +46,10 @@ from performer_string.models.checkpoint import find_checkpoint
 from performer_string.models.config import patch_and_image
 from performer_string.utils.files import write_aside
 from train.command_line import printable
-from train.data.sizes import Size, image_size
+from train.data.sizes import Size
+
+GREY_MODES = ("1", "L", "LA", "La", "I", "F", "I;16", "I;16B", "I;16L", "I;16N")
+MUCH = 4  # times that a side is shrunk, where that is said
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,7 +58,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("checkpoint", nargs=1, type=find_checkpoint, metavar="RUN", help=run)
     parser.add_argument("paths", nargs="+", type=Path, metavar="IMAGE|FOLDER", help="images, and folders to search")
     sizes = parser.add_mutually_exclusive_group()
-    sizes.add_argument("--size", type=image_size, help="in pixels: 168, or 96x128 (height x width); default: training")
+    sizes.add_argument(
+        "--size", type=size_of_images, help="in pixels: 168, or 96x128 (height x width); default: training"
+    )
     sizes.add_argument("--native", action="store_true", help="each image at its own size, cut to whole patches")
     parser.add_argument("--top", type=positive_int, default=3, help="classes to name (default: %(default)s)")
     batch = "images of the training size in a batch, and fewer that are larger (default: %(default)s)"
@@ -86,6 +91,12 @@ def is_larger(path: str, size: Sequence[int]) -> bool:
         return image.height > size[0] and image.width > size[1]
 
 
+def is_coloured(path: str) -> bool:
+    """Return whether the image of a file may have colours, by the head of the file."""
+    with Image.open(path) as image:
+        return image.mode not in GREY_MODES
+
+
 def shrunk_note(vit: ViT, paths: Sequence[str]) -> str:
     """Return what to say of images that were shrunk to a model's training size; empty where nothing is to be said.
 
@@ -100,6 +111,25 @@ def shrunk_note(vit: ViT, paths: Sequence[str]) -> str:
     were = "1 image was" if count == 1 else f"{count} images were"
     why = "The model's positions extrapolate, which suits larger images that show more things"
     return f"{were} shrunk to {Size.of(size)} px. {why}: --native keeps their size." if count else ""
+
+
+def grey_note(vit: ViT, paths: Sequence[str], size: Sequence[int] | None) -> str:
+    """Return what to say of coloured images that a model of grey ones takes; empty where nothing is to be said.
+
+    Args:
+        vit: the model.
+        paths: of the images that were read.
+        size: that they were resized to; None for their own.
+    """
+    coloured = [path for path in paths if vit.config.in_channels == 1 and is_coloured(path)]
+    if not coloured:
+        return ""
+    were = "1 image was" if len(coloured) == 1 else f"{len(coloured)} images were"
+    shrunk = size is not None and any(is_larger(path, [MUCH * side for side in size]) for path in coloured)
+    much = (
+        f", and shrunk to {Size.of(size)} px, a quarter of their sides or less" if size is not None and shrunk else ""
+    )
+    return f"{were} made grey, as those of the training{much}: the answers may mean little."
 
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
@@ -125,8 +155,10 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                     read.append(path)
                     yield make_row(path, top, options.native, *answer_of(*next(found), names, top))
             bar.update(len(chunk))
-    if not (options.native or options.size) and (note := shrunk_note(vit, read)):
-        sys.stderr.write(f"{note}\n")
+    size = patch_and_image(vit.config.patch_size, vit.config.image_size)[1]
+    shrunk = "" if options.native or options.size else shrunk_note(vit, read)
+    for note in (shrunk, grey_note(vit, read, None if options.native else options.size or size)):
+        sys.stderr.write(f"{note}\n" if note else "")
 
 
 def answer_of(image: Tensor, answer: Tensor, names: Sequence[str], top: int) -> tuple[Size, list[tuple[str, float]]]:

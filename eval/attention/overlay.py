@@ -2,26 +2,37 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.colors import LogNorm
 
-from eval.accuracy.contact_sheet import shorten
+from eval.accuracy.contact_sheet import TEXT, fit
 from eval.attention.picture_files import Picture, picture_of
-from eval.plotting.style import VERMILLION, placed_figure, width_or
+from eval.plotting.style import GREY, VERMILLION, placed_figure, width_or
 from eval.report import Row, unique
+from train.command_line import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-TITLES = {"query": "query", "class": "class token", "rollout": "rollout"}
-CELL, GAP, LEFT, RIGHT, ABOVE = 1.3, 0.08, 0.25, 0.75, 0.8  # inches: height of a picture, and room around pictures
-LETTER = 0.06  # inches
+TITLES = {"query": "query: orange square", "class": "of the class token", "rollout": "rollout"}
+MEANINGS = {
+    "query": "query: the patch whose attention is drawn",
+    "class": "class token: what is classified",
+    "rollout": "rollout: from what is classified through all layers up to this one",
+}
+CELL, GAP, LEFT, RIGHT = 1.3, 0.08, 0.25, 0.75  # inches: height of a picture, and room around pictures
+LINE, NOTE, EDGE = 0.12, 0.1, 0.08  # inches: a line of a title and of the note, and room at the edge
+LETTER = 0.045  # inches, of the note
 LEAST = 0.1  # the lowest weight, relative to equal weights, that has a colour of its own
-DARKEST, OPACITY = 0.4, 0.65  # black of the image beneath a map, and the map's opacity
+DARKEST, OPACITY = 0.55, 0.7  # black of the image beneath a map, and the map's opacity: colours are as in the bar
+EXAMPLE = re.compile(r"test image \d+: (.+)")  # the name of an image whose class is known
 
 
 def grouped(rows: Sequence[Row]) -> dict[tuple[Any, Any, Any], dict[Any, list[Row]]]:
@@ -54,10 +65,14 @@ def overlay_figure(rows: Sequence[Row]) -> Figure:
     firsts = [next(iter(of_layers.values()))[0] for of_layers in groups.values()]
     pictures = [picture_of(first) for first in firsts]
     shown = [*([] if all(picture is None for picture in pictures) else [None]), *layers]  # None: the image
-    figure, axes = picture_grid([width / height for height, width in grids], len(shown))
+    titles = [title_of(first, kind) for (kind, _, _), first in zip(groups, firsts, strict=True)]
+    lines, aspects = max(map(len, titles)), [width / height for height, width in grids]
+    width = figure_width(aspects)
+    note = textwrap.wrap(note_of(rows), int((width - 2 * EDGE) / LETTER))
+    figure, axes = picture_grid(aspects, len(shown), LINE * lines + 0.32, NOTE * len(note) + 2 * EDGE)
     drawn: Any = None
-    columns = zip(axes.T, groups.items(), firsts, pictures, strict=True)
-    for column, ((kind, model, size), of_layers), first, picture in columns:
+    columns = zip(axes.T, groups.items(), firsts, titles, pictures, strict=True)
+    for column, ((kind, model, size), of_layers), first, title, picture in columns:
         for axis, layer in zip(column, shown, strict=True):
             if layer is not None and layer not in of_layers:  # of a model with fewer layers
                 continue
@@ -67,19 +82,38 @@ def overlay_figure(rows: Sequence[Row]) -> Figure:
                 drawn = axis.imshow(weights, norm=norm, cmap="viridis", alpha=OPACITY)
             if kind == "query":
                 mark(axis, str(first["query"]))
-        letters = int((column[0].get_position().width * figure.get_figwidth() + GAP) / LETTER)
-        name, _, percent = str(first["answer"]).removesuffix(" %").rpartition(" ")
-        answer = f"{shorten(name, max(3, letters - 5))} {percent} %"
-        lines = [shorten(str(model), letters), f"{size} px", answer, TITLES[kind]]
-        column[0].set_title("\n".join(lines), fontsize=7)
+        room = column[0].get_position().width * figure.get_figwidth() + GAP / 2
+        for number, parts in enumerate(reversed(title)):
+            place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "ha": "center"}
+            place |= {"fontsize": TEXT, "parse_math": False}
+            column[0].annotate(fit(*parts, room), (0.5, 1), (0, 72 * (0.04 + number * LINE)), **place)
     for axis, layer in zip(axes[-len(layers) :, 0], layers, strict=True):
         axis.text(-0.04, 0.5, f"layer {layer}", rotation=90, ha="right", va="center", transform=axis.transAxes)
     add_colour_bar(figure, axes, drawn)
     heads = rows[0]["head"]
     kinds = "rollout" if unique(rows, "kind") == ["rollout"] else "attention"
-    title = f"{kinds}, {'mean over heads' if heads == 'mean' else f'head {heads}'}"
-    figure.suptitle(title, fontsize=8, y=1 - 0.06 / figure.get_figheight(), va="top")
+    heading = f"{kinds}, {'mean over heads' if heads == 'mean' else f'head {heads}'}"
+    figure.suptitle(heading, fontsize=8, y=1 - 0.06 / figure.get_figheight(), va="top")
+    foot = EDGE / figure.get_figheight()
+    figure.text(0.5, foot, "\n".join(note), fontsize=6, color=GREY, ha="center", va="bottom", parse_math=False)
     return figure
+
+
+def title_of(row: Row, kind: str) -> list[tuple[str, str, str]]:
+    """Return the lines above a column, each as what may be shortened, what stands before it and what after it."""
+    name, _, percent = str(row["answer"]).removesuffix(" %").rpartition(" ")
+    lines = [(str(row["model"]), "", ""), (f"{row['resolution']} px", "", ""), (name, "answer: ", f" {percent} %")]
+    if known := EXAMPLE.fullmatch(str(row["image"])):
+        lines.append((known[1], "truth: ", ""))
+    return [*lines, (TITLES[kind], "", "")]
+
+
+def note_of(rows: Sequence[Row]) -> str:
+    """Return what a caption has to say: which image, what colours are, and what the maps are of."""
+    images = list(dict.fromkeys(Path(str(image)).name.partition(": ")[0] for image in unique(rows, "image")))
+    kinds = [MEANINGS[kind] for kind in unique(rows, "kind")]
+    colours = "colours: weight of a patch, where 1 is that of equal weights"
+    return "; ".join([printable(", ".join(images)), colours, *kinds, "answer: to the whole image"])
 
 
 def colour_scale(maps: Sequence[Picture]) -> LogNorm:
@@ -91,24 +125,29 @@ def colour_scale(maps: Sequence[Picture]) -> LogNorm:
     return LogNorm(min(0.5, max(LEAST, low)), max(2.0, high), clip=True)
 
 
-def picture_grid(aspects: Sequence[float], rows: int) -> tuple[Figure, Any]:
+def figure_width(aspects: Sequence[float]) -> float:
+    """Return the width of the figure in inches, by width over height of each column, or as the user chose it."""
+    return width_or(CELL * sum(aspects) + GAP * (len(aspects) - 1) + LEFT + RIGHT)
+
+
+def picture_grid(aspects: Sequence[float], rows: int, above: float, below: float) -> tuple[Figure, Any]:
     """Return a figure with a grid of pictures of one height, and room for titles, names of rows and a colour bar.
 
     Args:
         aspects: width over height of each column.
         rows: of the grid.
+        above, below: room above and below the grid in inches.
 
     Returns:
         The figure, and its axes, [rows, columns].
     """
-    gaps = GAP * (len(aspects) - 1)
-    width = width_or(CELL * sum(aspects) + gaps + LEFT + RIGHT)
+    gaps, width = GAP * (len(aspects) - 1), figure_width(aspects)
     tall = max(0.2, (width - LEFT - RIGHT - gaps) / sum(aspects))  # inches
-    height = ABOVE + rows * (tall + GAP)
+    height = above + rows * (tall + GAP) - GAP + below
     figure, axes, x = placed_figure(width, height), np.empty((rows, len(aspects)), dtype=object), LEFT
     for column, aspect in enumerate(aspects):
         for row in range(rows):
-            y = height - ABOVE - row * (tall + GAP) - tall
+            y = height - above - row * (tall + GAP) - tall
             box = (x / width, y / height, tall * aspect / width, tall / height)
             axes[row, column] = figure.add_axes(box)
             axes[row, column].set_axis_off()

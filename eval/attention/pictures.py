@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from eval.argument_types import WithoutRepetitions, number_of_images
+from eval.argument_types import WithoutRepetitions, number_of_images, size_of_images
 from eval.attention.maps import attention_map, has_class_token, layers_of, token_of_patch
 from eval.attention.picture_files import keep_picture, picture_of_file, write_pictures
 from eval.attention.pictures_report import plot as plot
@@ -32,9 +32,9 @@ from eval.checkpoints import MODEL, names_of
 from eval.models import class_names, load_model, preprocessing_of
 from eval.report import Row
 from performer_string import ViT
-from performer_string.images.reading import open_image
+from performer_string.images.reading import open_image, why_unreadable
 from performer_string.models.checkpoint import find_checkpoint
-from train.data.sizes import Size, image_size
+from train.data.sizes import Size
 
 KINDS = ("query", "class", "rollout")
 
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--example", type=number_of_images, metavar="N", help=example)
     parser.add_argument("--root", help="where the images of --example are, if not where they were in training")
     sizes = "of the image in pixels: 168, or 96x128 (height x width); those of training by default"
-    parser.add_argument("--resolutions", nargs="+", type=image_size, action=WithoutRepetitions, help=sizes)
+    parser.add_argument("--resolutions", nargs="+", type=size_of_images, action=WithoutRepetitions, help=sizes)
     kinds = "what to draw (default: class where all models have a class token, else query)"
     parser.add_argument("--kind", nargs="+", choices=KINDS, action=WithoutRepetitions, help=kinds)
     query = "the patch that attends, at these shares of the height and width (default: 0.5,0.5)"
@@ -118,8 +118,13 @@ def read_image(vit: ViT, path: Path, options: argparse.Namespace, size: Size) ->
     preprocessing = preprocessing_of(vit, path)
     if options.example is None:
         file = str(options.image[0])
-        picture = keep_picture(picture_of_file(file, size), size)
-        return preprocessing.transform(size)(open_image(file, preprocessing.background)), file, picture
+        try:
+            picture = keep_picture(picture_of_file(file, size), size)
+            return preprocessing.transform(size)(open_image(file, preprocessing.background)), file, picture
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise ValueError(f"{file} was not read: {why_unreadable(file, error)}.") from None
     from train.checkpoint import load_trained
 
     data = load_trained(path).data

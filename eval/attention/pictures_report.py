@@ -12,9 +12,14 @@ from eval.attention.overlay import as_map, grouped, overlay_figure
 from eval.attention.picture_files import read_pictures
 from eval.report import Row
 
+SUM = "weight of all patches"
+
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return a line for each layer of each model, resolution and kind: where its weights are, and how many count."""
+    """Return a line for each layer of each model, resolution and kind: where its weights are, and how many count.
+
+    The sum of the weights of all patches is in it where others, of the class token or registers, take a part.
+    """
     lines: list[Row] = []
     for (kind, model, size), layers in grouped(rows).items():
         for layer, of_layer in layers.items():
@@ -28,9 +33,11 @@ def summary(rows: Sequence[Row]) -> list[Row]:
                     "effective patches": f"{np.exp(entropy):.1f}",
                     "largest weight": f"{weights.max():.3g}",
                     "at row, column": f"{y}, {x}",
-                    "weight of all patches": f"{weights.sum():.3g}",
+                    SUM: f"{weights.sum():.3g}",
                 }
             )
+    if all(line[SUM] == "1" for line in lines):
+        lines = [{name: value for name, value in line.items() if name != SUM} for line in lines]
     return lines
 
 

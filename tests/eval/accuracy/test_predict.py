@@ -163,6 +163,7 @@ def test_long_tables_are_cut():
         (["RUN", "none.png"], "there is no file or folder none.png"),
         (["RUN", "EMPTY"], "there is no image in the folder"),
         (["RUN", "IMAGES", "--size", "65"], "65 x 65 pixels is not divisible into patches of 12 x 12"),
+        (["RUN", "IMAGES", "--size", "8x60x60"], "or height x width, like 96x128, not '8x60x60'"),
         (["RUN", "IMAGES", "--size", "60", "--native"], "--native: not allowed with argument --size"),
         (["RUN", "IMAGES", "--top", "0"], "a number of 1 or more"),
         (["EMPTY", "IMAGES"], "there is no checkpoint"),
@@ -207,3 +208,19 @@ def test_shrunk_images_are_said_to_be(positions, options, said, tmp_path, images
     main(["predict", str(run), str(images), *options])
     shrunk = "2 images were shrunk to 60 px. The model's positions extrapolate"  # "two" and "three"
     assert (shrunk in capsys.readouterr().err) == said
+
+
+@pytest.mark.parametrize(
+    ("mode", "side", "said"),
+    [
+        ("L", 300, ""),
+        ("RGB", 60, "1 image was made grey, as those of the training: the answers may mean little.\n"),
+        ("RGB", 300, "made grey, as those of the training, and shrunk to 60 px, a quarter of their sides or less: "),
+    ],
+)
+def test_coloured_images_of_a_model_of_grey_ones_are_said_to_be(mode, side, said, tmp_path, capsys):
+    Image.new(mode, (side, side)).save(tmp_path / "one.png")
+    run = save(tmp_path / "run", replace(CONFIG, positions="interpolate"))
+    main(["predict", str(run), str(tmp_path / "one.png")])
+    error = capsys.readouterr().err
+    assert said in error if said else "grey" not in error

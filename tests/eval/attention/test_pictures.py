@@ -12,6 +12,7 @@ from PIL import Image
 from eval.attention import picture_files
 from eval.attention.maps import attention_map, layers_of
 from eval.attention.overlay import as_map, grouped, overlay_figure
+from eval.attention.pictures_report import summary
 from eval.cli import main
 from eval.plotting.redraw import read_results
 from performer_string import ViT
@@ -86,6 +87,39 @@ def test_colours_of_nearly_equal_weights():
     (axis,) = [axis for axis in figure.axes if len(axis.images) == 2]
     assert (axis.images[1].norm.vmin, axis.images[1].norm.vmax) == (0.5, 2)
     assert [text.get_text() for text in figure.axes[1].get_yticklabels()] == ["0.5", "1", "2"]
+
+
+def above_and_below(**changes) -> tuple[list[str], str]:
+    """Return the lines above the first column of a figure, and its note."""
+    row = {"kind": "query", "model": "m", "resolution": Size.of(24), "layer": 0, "head": "mean", "query": "0,1"}
+    row |= {"image": "none.png", "answer": "french horn 50 %", "weight": 0.25, **changes}
+    figure = overlay_figure([{**row, "row": y, "column": x} for y in range(2) for x in range(2)])
+    return [text.get_text() for text in figure.axes[0].texts][::-1], figure.texts[-1].get_text().replace("\n", " ")
+
+
+def test_the_figure_says_what_it_shows():
+    lines, note = above_and_below()
+    assert lines == ["layer 0", "m", "24 px", "answer: french horn 50 %", "query: orange square"]
+    assert note.startswith("none.png; colours: weight of a patch, where 1 is that of equal weights; query: the patch")
+    lines, note = above_and_below(kind="rollout", image="test image 3: church")
+    assert lines[3:] == ["answer: french horn 50 %", "truth: church", "rollout"]
+    assert note.startswith("test image 3; colours")
+
+
+def test_the_table_has_the_sum_of_weights_where_it_is_not_one():
+    row = {"kind": "query", "model": "m", "resolution": Size.of(24), "layer": 0, "query": "0,1"}
+    shares = {0.25: False, 0.2: True}  # the rest is that of a class token
+    for weight, there in shares.items():
+        rows = [{**row, "weight": weight, "row": y, "column": x} for y in range(2) for x in range(2)]
+        assert ("weight of all patches" in summary(rows)[0]) == there
+
+
+def test_a_file_that_is_no_image(tmp_path, capsys):
+    (tmp_path / "text.jpg").write_text("no image")
+    with pytest.raises(SystemExit) as stop:
+        main(["attention", str(save(tmp_path / "run")), str(tmp_path / "text.jpg")])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == f"error: {tmp_path}/text.jpg was not read: no image, or of an unknown kind.\n"
 
 
 def test_an_example_of_the_arrow_task(tmp_path):
