@@ -3,18 +3,15 @@
 An open generator for the synthetic task of LieRE (arXiv:2406.10322, section 5.2), which was never released. A grid of
 12-pixel cells holds arrows and letters at random cells. One letter is a Y turned to one of four sides, and one arrow
 lies where its base points: the class is that arrow's direction. A model has to compare positions, and a larger image
-has more cells, not bigger ones. `python -m train.data.arrow` draws a contact sheet, and with `--example N` writes one
-image as a model gets it.
+has more cells, not bigger ones.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
@@ -23,8 +20,6 @@ from torch import Tensor
 
 from performer_string.models.preprocessing import ARROWS
 from performer_string.utils.validation import check_types
-from train.command_line import one_message
-from train.data.generated import check_ending, contact_sheet, write_example
 
 GLYPHS = {  # 8 x 8, put in the middle of a cell
     "arrow": "...##... ..####.. .######. ##.##.## ...##... ...##... ...##... ...##...",
@@ -170,35 +165,3 @@ class ArrowTask:
                 ways = math.factorial(self.arrows) / math.prod(map(math.factorial, counts))
                 total += ways * max(counts)
         return total / 4**self.arrows / self.arrows
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Draw a contact sheet or one image of the arrow task, by the command line."""
-    parser = argparse.ArgumentParser(prog="python -m train.data.arrow", description="Draw images of the task.")
-    parser.add_argument("--resolution", type=int, default=108, help="pixels; a multiple of the cell")
-    parser.add_argument("--distance", choices=get_args(Distance), default="adjacent")
-    one = "write image N alone (0, 1, ...) as a model gets it, and print its class; default: a contact sheet"
-    parser.add_argument("--example", type=int, metavar="N", help=one)
-    split = "of --example (default: %(default)s); the contact sheet has training images"
-    parser.add_argument("--split", choices=("train", "val", "test"), default="test", help=split)
-    parser.add_argument("--out", type=Path, default=Path("arrow.png"))
-    options = parser.parse_args(arguments)
-    check_ending(parser, options.out)
-    task = ArrowTask(distance=options.distance)
-    if options.example is not None:
-        if options.example < 0:
-            parser.error(f"--example is the number of an image, 0 or more, not {options.example}")
-        if options.out.suffix.lower() != ".png":
-            parser.error(f"--example writes a PNG file: end --out in .png, not {options.out.suffix}")
-        with one_message():
-            answer = write_example(task, options.resolution, options.split, options.example, options.out)
-        print(f"{options.out}: {answer}")
-        return
-    with one_message():
-        contact_sheet(task, options.resolution, options.out)
-    baseline = f"majority baseline {task.majority_accuracy():.1%}"
-    print(f"{options.out}: {DIRECTIONS} by the arrow at the base of the Y; {baseline}")
-
-
-if __name__ == "__main__":
-    main()

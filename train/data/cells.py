@@ -4,26 +4,20 @@ Overlapping cells with textures of several kinds, as under a microscope, and a w
 pixel is background, other cell, or cell of the marked one's kind. What a cell's kind is can be seen on the spot. Which
 kind is marked can be seen at one place of the image only, however far away and however large the image. Cells have the
 same size in pixels at every size of the image. A small image looks like a crop of a large one.
-`python -m train.data.cells` draws a contact sheet.
+`python -m train.data.draw cells` draws a contact sheet.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from performer_string.utils.files import write_aside
 from performer_string.utils.validation import check_types
-from train.command_line import one_message
 from train.data.cell_scene import TEXTURES, Scene, draw_scene
-from train.data.generated import GeneratedDataset, check_ending
 
 SCENES = 100  # that are drawn before an image counts as too empty for a mark
 
@@ -118,39 +112,3 @@ class CellsTask:
         pixels = round(16 * self.radius)
         labels = torch.stack([self.example(pixels, seed)[1] for seed in range(32)])
         return float((self.local_answer(labels) == labels).float().mean())
-
-
-def contact_sheet(task: CellsTask, pixels: int, path: Path) -> None:
-    """Write a figure of training images, each beside its labels."""
-    import matplotlib.pyplot as plt
-    from matplotlib.colors import ListedColormap
-
-    rows, columns = 2, 3
-    data = GeneratedDataset(task, pixels, rows * columns, "train")
-    figure, axes = plt.subplots(rows, 2 * columns, figsize=(3.6 * columns, 2.0 * rows), squeeze=False)
-    for (left, right), (image, labels) in zip(axes.reshape(-1, 2), data, strict=True):
-        left.imshow(image[0], cmap="gray", vmin=0, vmax=255)
-        right.imshow(labels, cmap=ListedColormap(["black", "#0072b2", "#e69f00"]), vmin=0, vmax=2)
-        for axis in (left, right):
-            axis.set(xticks=[], yticks=[])
-    figure.tight_layout(pad=0.3)
-    with write_aside(path) as partial:
-        figure.savefig(partial, dpi=100)
-    plt.close(figure)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Draw a contact sheet of the cells task, by the command line."""
-    parser = argparse.ArgumentParser(prog="python -m train.data.cells", description="Draw a contact sheet.")
-    parser.add_argument("--resolution", type=int, default=96, help="pixels (default: %(default)s)")
-    parser.add_argument("--kinds", type=int, default=3, help="of cells, 2 to 4 (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("cells.png"))
-    options = parser.parse_args(arguments)
-    check_ending(parser, options.out)
-    with one_message():
-        contact_sheet(CellsTask(kinds=options.kinds), options.resolution, options.out)
-    print(f"{options.out}: images and labels: black background, blue other cells, orange cells of the marked kind")
-
-
-if __name__ == "__main__":
-    main()

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, ClassVar, Protocol, cast
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from performer_string.utils.files import write_aside
 from performer_string.utils.seeds import derive_seed
 from train.data.sizes import Size
 
@@ -100,35 +97,3 @@ class GeneratedDataset(Dataset[tuple[Tensor, int]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
         return self.task.example(self.size, derive_seed(self.task.name, self.seed, self.split, index))
-
-
-def check_ending(parser: argparse.ArgumentParser, path: Path) -> None:
-    """End the program with an error where the path of a figure has no ending, which says the format."""
-    if not path.suffix:
-        parser.error(f"--out needs an ending that says the format, like {path}.png")
-
-
-def contact_sheet(task: GeneratedTask, pixels: int, path: Path) -> None:
-    """Write a figure of training images with their classes, white on black as a model gets them."""
-    import matplotlib.pyplot as plt
-
-    rows, columns = 3, 4
-    data = GeneratedDataset(task, pixels, rows * columns, "train")
-    figure, axes = plt.subplots(rows, columns, figsize=(2.4 * columns, 2.6 * rows), squeeze=False)
-    for axis, (image, label) in zip(axes.flat, data, strict=True):
-        axis.imshow(image[0], cmap="gray", vmin=0, vmax=255)
-        axis.set(title=task.classes[label], xticks=[], yticks=[])
-    figure.tight_layout()
-    with write_aside(path) as partial:
-        figure.savefig(partial, dpi=100)
-    plt.close(figure)
-
-
-def write_example(task: GeneratedTask, pixels: int, split: str, index: int, path: Path) -> str:
-    """Write one image as a model gets it, white on black and a pixel for a pixel, and return its class."""
-    from PIL import Image
-
-    image, label = GeneratedDataset(task, pixels, index + 1, split)[index]
-    with write_aside(path) as partial:
-        Image.fromarray(image[0].numpy()).save(partial, format="PNG")
-    return task.classes[label]

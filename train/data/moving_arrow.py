@@ -3,25 +3,19 @@
 The arrow task in time. Arrows, letters and the Y keep their cells, and in every step of a video each arrow turns to a
 random side. One step also shows a mark, a full square in some free cell. The class is the direction, in that step, of
 the arrow that lies where the base of the Y points. A model has to compare places and times. A longer video has more
-steps, and a larger one more cells. `python -m train.data.moving_arrow` draws the frames of some videos.
+steps, and a larger one more cells. `python -m train.data.draw moving_arrow` draws the frames of some videos.
 """
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from performer_string.utils.files import write_aside
-from train.command_line import one_message
 from train.data.arrow import ArrowTask, Distance
-from train.data.generated import GeneratedDataset, check_ending
 from train.data.sizes import Size
 
 
@@ -78,40 +72,3 @@ class MovingArrowTask(ArrowTask):
                 frame[top + 2 : top + self.cell - 2, left + 2 : left + self.cell - 2] = 255
             frames += [frame] * self.hold
         return torch.from_numpy(np.stack(frames))[None], int(turns[marked, 0])
-
-
-def draw_videos(task: MovingArrowTask, size: Size, path: Path) -> None:
-    """Write a figure of training videos, one a row, with a frame of each step."""
-    from matplotlib.figure import Figure
-
-    count = 3
-    data, steps = GeneratedDataset(task, size, count, "train"), size[0] // task.hold
-    figure = Figure(figsize=(2.0 * steps, 2.2 * count))
-    for row, (axes, (video, label)) in enumerate(zip(figure.subplots(count, steps, squeeze=False), data, strict=True)):
-        for step, axis in enumerate(axes):
-            axis.imshow(video[0, step * task.hold], cmap="gray", vmin=0, vmax=255)
-            axis.set(xticks=[], yticks=[])
-            if not row:
-                axis.set_title(f"step {step + 1}", fontsize=9)
-        axes[0].set_ylabel(task.classes[label], fontsize=9)
-    figure.tight_layout()
-    with write_aside(path) as partial:
-        figure.savefig(partial, dpi=100)
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Draw frames of some videos of the moving-arrow task, by the command line."""
-    parser = argparse.ArgumentParser(prog="python -m train.data.moving_arrow", description="Draw videos of the task.")
-    parser.add_argument("--size", default="8x72x72", help="frames x height x width (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("moving-arrow.png"))
-    options = parser.parse_args(arguments)
-    check_ending(parser, options.out)
-    task = MovingArrowTask()
-    with one_message():
-        size = Size.of(options.size)
-        draw_videos(task, size, options.out)
-    print(f"{options.out}: a video a row, with its class; majority baseline {task.majority_accuracy():.1%}")
-
-
-if __name__ == "__main__":
-    main()

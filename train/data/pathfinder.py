@@ -2,7 +2,7 @@
 
 Our generator follows the published description of the task (Linsley et al., arXiv:1805.08315). Its sizes are those of
 the hard set of Long Range Arena (arXiv:2011.04006): contours of 14 dashes and 4 distractors at 32 x 32 pixels. Images
-are not those of the reference generator. `python -m train.data.pathfinder` draws a contact sheet.
+are not those of the reference generator. `python -m train.data.draw pathfinder` draws a contact sheet.
 
 The label cannot be guessed from parts of an image. Two long contours are drawn before the label is. Then both dots go
 to the ends of one contour (joined), or to one end of each (apart). The distance between the dots is the same in both
@@ -11,13 +11,10 @@ cases up to a sixteenth of the image. Layouts in which it cannot be are drawn ag
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import math
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -25,9 +22,7 @@ import torch
 from torch import Tensor
 
 from performer_string.utils.validation import check_types
-from train.command_line import one_message
 from train.data.contours import Canvas, Contour, Point, Random, Style
-from train.data.generated import check_ending, contact_sheet
 
 CROWDED = 0.75  # share of an image that contours and their margins may take; little above it they find no room
 DRAWS = 400  # layouts that are begun before an image counts as too crowded
@@ -185,19 +180,3 @@ class PathfinderTask:
     def majority_accuracy(self) -> float:
         """Return 1/2: the label is drawn as a fair coin."""
         return 0.5
-
-
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Draw a contact sheet of Pathfinder, by the command line."""
-    parser = argparse.ArgumentParser(prog="python -m train.data.pathfinder", description="Draw a contact sheet.")
-    parser.add_argument("--resolution", type=int, default=32, help="pixels (default: %(default)s)")
-    parser.add_argument("--out", type=Path, default=Path("pathfinder.png"))
-    options = parser.parse_args(arguments)
-    check_ending(parser, options.out)
-    with one_message():
-        contact_sheet(PathfinderTask(), options.resolution, options.out)
-    print(f"{options.out}: are the dots joined by one contour? By our generator; majority baseline 50.0%")
-
-
-if __name__ == "__main__":
-    main()

@@ -7,9 +7,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from train.data.arrow import DIRECTIONS, STEPS, ArrowTask, main
+from train.data.arrow import DIRECTIONS, STEPS, ArrowTask
 from train.data.generated import GeneratedDataset
 
 
@@ -124,30 +123,3 @@ def test_majority_baseline():
 def test_bad_tasks(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_contact_sheet(tmp_path, capsys):
-    main(["--out", str(tmp_path / "sheet.png")])
-    assert (tmp_path / "sheet.png").stat().st_size > 5000
-    assert [p.name for p in tmp_path.iterdir()] == ["sheet.png"]
-    assert "44.2%" in capsys.readouterr().out
-    with pytest.raises(SystemExit):
-        main(["--resolution", "100", "--out", str(tmp_path / "other.png")])
-    assert "multiple of the cell" in capsys.readouterr().err
-
-
-def test_one_image_as_a_model_gets_it(tmp_path, capsys):
-    path = tmp_path / "one.png"
-    main(["--example", "3", "--resolution", "60", "--split", "val", "--out", str(path)])
-    image, label = GeneratedDataset(ArrowTask(), 60, 8, "val")[3]
-    assert np.array_equal(np.array(Image.open(path)), image[0].numpy())
-    assert capsys.readouterr().out == f"{path}: {DIRECTIONS[label]}\n"
-    for options, message in (
-        (["--example", "-1"], "0 or more, not -1"),
-        (["--example", "0", "--out", "one.jpg"], "end --out in .png"),
-        (["--example", "0", "--resolution", "100"], "multiple of the cell"),
-    ):
-        with pytest.raises(SystemExit, match="2"):
-            main(["--out", str(tmp_path / "other.png"), *options])
-        assert message in capsys.readouterr().err
-    assert [file.name for file in tmp_path.iterdir()] == ["one.png"]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from train.data.cell_scene import Scene, draw_scene
-from train.data.cells import CellsTask, main
+from train.data.cells import CellsTask
 from train.data.generated import GeneratedDataset
 
 TASK = CellsTask()
@@ -183,13 +183,3 @@ def test_options_change_what_is_drawn():
     assert len(small.kinds) > 1.5 * len(dense.kinds)
     plain, noisy = (draw_scene(96, 10.0, 0.8, 3, noise, rng(0)).image for noise in (0.0, 0.2))
     assert noisy.std() > 1.2 * plain.std()
-
-
-def test_contact_sheet(tmp_path, capsys):
-    main(["--out", str(tmp_path / "sheet.png")])
-    assert (tmp_path / "sheet.png").stat().st_size > 5000
-    assert "orange cells of the marked kind" in capsys.readouterr().out
-    with pytest.raises(SystemExit) as stop:
-        main(["--resolution", "8", "--out", str(tmp_path / "other.png")])
-    assert stop.value.code == 2
-    assert "need 50 pixels" in capsys.readouterr().err

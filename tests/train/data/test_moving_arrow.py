@@ -9,10 +9,10 @@ import torch
 from eval import cli
 from tests.helpers.checkpoints import read
 from train import cli as train_cli
-from train.data.arrow import DIRECTIONS, STEPS, ArrowTask
+from train.data.arrow import STEPS, ArrowTask
 from train.data.generated import GeneratedDataset
 from train.data.module import ImageData
-from train.data.moving_arrow import MovingArrowTask, main
+from train.data.moving_arrow import MovingArrowTask
 from train.data.sizes import Size
 
 SIZE = Size(8, 72, 72)
@@ -84,13 +84,6 @@ def test_classes_are_balanced_and_a_video_is_a_function_of_its_number():
 def test_sizes_that_do_not_fit(call, message):
     with pytest.raises(ValueError, match=message):
         call()
-
-
-def test_pictures(tmp_path, capsys):
-    main(["--size", "4x72x72", "--out", str(tmp_path / "videos.png")])
-    assert (tmp_path / "videos.png").stat().st_size > 1000
-    assert "majority baseline 44.2%" in capsys.readouterr().out
-    assert set(DIRECTIONS) == set(MovingArrowTask.classes)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from train.data.generated import GeneratedDataset
-from train.data.pathfinder import Drawing, PathfinderTask, main
+from train.data.pathfinder import Drawing, PathfinderTask
 
 FINE = 8  # of the canvas on which contours are flooded, pixels of it for a pixel of the image
 LARGE = PathfinderTask(base=0, dash=4.0, gap=3.0, thickness=2.0, margin=6.0, dot=4.0)  # gaps far below the margin
@@ -171,13 +171,3 @@ def test_parts_of_an_image_do_not_tell(drawings, build, epochs):
 def test_bad_tasks(make, message):
     with pytest.raises(ValueError, match=message):
         make()
-
-
-def test_contact_sheet(tmp_path, capsys):
-    main(["--out", str(tmp_path / "sheet.png")])
-    assert (tmp_path / "sheet.png").stat().st_size > 5000
-    assert "By our generator" in capsys.readouterr().out
-    with pytest.raises(SystemExit) as stop:
-        main(["--resolution", "8", "--out", str(tmp_path / "other.png")])
-    assert stop.value.code == 2
-    assert "have no room" in capsys.readouterr().err
