@@ -95,7 +95,7 @@ def cell_of(table: TableFile, record: Row) -> str:
         return f"{value:.2g}; {float(record['holm']):.2g}"
     if spec.get("scientific"):
         return f"{value:.1e}"
-    digits = spec.get("digits", DIGITS.get(spec["measure"], 0 if spec.get("part") else 1))
+    digits = spec.get("digits", 0 if spec.get("part") else DIGITS.get(spec["measure"], 1))
     if record["low"] == "" or (spec["measure"] in SPREADS and not spec.get("spread")):
         return f"{value:.{digits}f}"
     low, high = (float(record[end]) for end in ("low", "high"))
