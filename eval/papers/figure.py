@@ -67,14 +67,16 @@ def draw_dots(table: TableFile, records: Sequence[Row], column: str = "", logari
     rows = [row for row in table.rows if row in unique(shown, "row")]
     figure, axes = panels(len(sets), 3, height=max(1.75, 0.9 + 0.22 * len(rows)), narrowest=1.8, sharey=True)
     styles = {name: {**style, "linestyle": "none"} for name, style in line_styles(unique(shown, "attention")).items()}
-    intervals = False
+    intervals, said = False, set[tuple[Any, ...]]()
     for axis, data in zip(axes, sets, strict=True):
         axis.set_title(table.data[data].label or data, fontsize=8)
         for i, (attention, style) in enumerate(styles.items()):
             for record in select(shown, data=data, attention=attention):
                 intervals = intervals or record["low"] != ""
                 place = len(rows) - 1 - rows.index(record["row"]) + 0.14 * (i - (len(styles) - 1) / 2)
-                dot(axis, record, place, style, i == 0)
+                theirs = data, record["row"], number(record["published"])  # of several kinds of attention, once
+                dot(axis, record, place, style, theirs not in said)
+                said.add(theirs)
         axis.set(xlabel=column)
         if logarithmic:
             axis.set_xscale("log")

@@ -101,3 +101,15 @@ def test_a_table_of_the_project_needs_no_further_head():
     assert (
         json.loads(lines_of(find_table("locality"), "a/b.yaml")[0].removeprefix("table: "))["evaluation"] == "locality"
     )
+
+
+def test_each_published_figure_is_drawn_once():
+    """Also one that a kind of attention has which is not the first."""
+    columns = {"a": {"measure": "accuracy"}}
+    table = TableFile(Path("mine.yaml"), "mine", "Mine", columns=columns, data={"set": DataSpec()}, rows=ROWS)
+    cell = {"data": "set", "state": MEASURED, "low": "", "high": "", "text": "", "column": "a", "value": 50.0}
+    figures = {("under", "softmax"): "", ("under", "linear"): "37.3"}
+    figures |= {("over", "softmax"): "60", ("over", "linear"): "60"}
+    records = [{**cell, "row": row, "attention": a, "published": text} for (row, a), text in figures.items()]
+    (axis,) = draw_table(table, records, []).axes
+    assert sorted(line.get_xdata()[0] for line in axis.lines if line.get_marker() == "D") == [37.3, 60.0]
