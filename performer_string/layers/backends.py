@@ -142,7 +142,7 @@ class RotatedFeaturesBackend(LinearBackend):
     lacks = frozenset({"locality"})
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
-        check_capable(ROTATED_FEATURES, locality=context.locality is not None)
+        check_capable(ROTATED_FEATURES, {"locality": context.locality is not None})
         return attend_rotated_features(q, k, v, self.phi, context)
 
     weights = AttentionBackend.weights  # the features of LinearBackend are without the rotation
@@ -184,7 +184,7 @@ class PerformerPytorchBackend(AttentionBackend):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, context: AttentionContext) -> Tensor:
         wanted: dict[str, Any] = {"key mask": context.layout.mask, "packed sequences": context.layout.lengths}
         wanted |= {"key bias": context.key_bias, "locality": context.locality}
-        check_capable("performer-pytorch", **{option: value is not None for option, value in wanted.items()})
+        check_capable("performer-pytorch", {option: value is not None for option, value in wanted.items()})
         q, k = rotate_pair(q, k, context.rotation)
         return cast(Tensor, self.fast(q, k, v))
 
@@ -205,7 +205,7 @@ ATTENTIONS: dict[str, type[AttentionBackend]] = {
 }
 
 
-def check_capable(attention: str, **wanted: bool) -> None:
+def check_capable(attention: str, wanted: Mapping[str, bool]) -> None:
     """Raise a ValueError for options that an attention does not have.
 
     Args:

@@ -136,7 +136,7 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
                 f"same attention."
             )
         for name in kinds:
-            check_capable(name, locality=self.locality is not None, key_gate=self.key_gate)
+            check_capable(name, {"locality": self.locality is not None, "key_gate": self.key_gate})
 
     def fill_in_sizes(self) -> None:
         """Take width, depth and num_heads from the variant where they are not given."""

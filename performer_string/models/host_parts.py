@@ -44,7 +44,7 @@ class HostParts:
             raise ValueError(
                 f"{self.attention} rotates features, which a host has no rotation for; use 'linear' or 'softmax'."
             )
-        check_capable(self.attention, locality=self.locality is not None, key_gate=self.key_gate)
+        check_capable(self.attention, {"locality": self.locality is not None, "key_gate": self.key_gate})
 
     def need_positions(self) -> bool:
         """Return whether a part needs to know where the patches lie."""

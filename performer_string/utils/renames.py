@@ -16,7 +16,6 @@ FIELDS = {
 # Names in registries, by the kind of thing that is looked up.
 NAMES = {
     "feature map": {"relu": "arc-cosine"},
-    "feature map of performer-pytorch": {"relu": "arc-cosine"},
     "evaluation": {"focusing": "decay"},
 }
 
@@ -45,18 +44,19 @@ def rename_weights(state_dict: dict[str, Any]) -> None:
 
 
 def unwrap_weights(
-    state_dict: dict[str, Any], prefix: str = "", own: Callable[[], Collection[str]] = frozenset[str]
+    state_dict: dict[str, Any], prefix: str = "", own: Callable[[], Collection[str]] | None = None
 ) -> None:
     """Take the names of wrappers, as in `module._orig_mod.embed.weight`, out of the names of weights, in place.
 
     Args:
         state_dict: weights by name.
         prefix: of the weights in question.
-        own: returns names after the prefix that stay, since the model has them: a part of it may be wrapped.
+        own: returns names after the prefix that stay, since the model has them: a part of it may be wrapped. None
+            where none stay.
     """
     inner = {name: name.removeprefix(prefix) for name in state_dict if name.startswith(prefix)}
     wrapped = {name: rest for name, rest in inner.items() if not WRAPPERS.isdisjoint(rest.split("."))}
-    kept = own() if wrapped else ()
+    kept = own() if wrapped and own is not None else ()
     for name, rest in wrapped.items():
         plain = prefix + ".".join(part for part in rest.split(".") if part not in WRAPPERS)
         if rest not in kept and plain not in state_dict:
