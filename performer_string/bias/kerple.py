@@ -9,14 +9,16 @@ attention c(p_i - p_j) is block-Toeplitz on a grid, as with a table (Luo et al.,
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from performer_string.bias.table import ToeplitzBias
 from performer_string.utils.dtype import full_precision
-from performer_string.utils.registry import lookup
+from performer_string.utils.registry import choose
 
+Kernel = Literal["log", "power"]
 MAX_POWER = 2.0  # of the distance: above it the kernel is not conditionally positive definite
 
 
@@ -35,10 +37,10 @@ class Kerple(ToeplitzBias):
     """
 
     def __init__(
-        self, num_heads: int, *, kernel: str = "log", r1: float = 1.0, r2: float = 1.0, normalised: bool = True
+        self, num_heads: int, *, kernel: Kernel = "log", r1: float = 1.0, r2: float = 1.0, normalised: bool = True
     ):
         super().__init__(num_heads, normalised)
-        self.form: str = lookup("kernel of kerple", kernel, {"log": "log", "power": "power"})
+        self.form: Kernel = choose("kernel of kerple", kernel, Kernel)
         highest = MAX_POWER if self.form == "power" else math.inf
         if not (0 < r1 < math.inf and 0 < r2 < highest):
             raise ValueError(f"kerple: r1 has to be positive and r2 between 0 and {highest}, not {r1} and {r2}.")

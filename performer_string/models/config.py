@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, cast
 
 from performer_string.layers.backends import ROTATED_FEATURES, check_capable
 from performer_string.models.config_parts import (
@@ -14,7 +14,7 @@ from performer_string.models.config_parts import (
     RegularisationConfig,
     ValuesConfig,
 )
-from performer_string.utils.registry import lookup, nearest
+from performer_string.utils.registry import choose, lookup, nearest
 from performer_string.utils.renames import current_fields
 from performer_string.utils.validation import check_heads, check_positive, check_types
 
@@ -115,8 +115,8 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
         for name in ("registers", "num_classes"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} has to be 0 or more, not {getattr(self, name)}.")
-        lookup("pooling", self.pool, dict.fromkeys(get_args(Pool)))
-        lookup("head", self.head, dict.fromkeys(get_args(Head)))
+        choose("pooling", self.pool, Pool)
+        choose("head", self.head, Head)
         if self.head == "dense" and self.pool in ("attention", "map"):
             raise ValueError(f"a dense head pools nothing: leave out pool={self.pool!r}.")
         self.check_attention()

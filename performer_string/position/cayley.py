@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -11,7 +11,7 @@ from performer_string.position.frequencies import axial_frequencies, mixed_frequ
 from performer_string.position.separable import SeparableEncoding
 from performer_string.position.skew import BlockDiagonalGenerator, DenseGenerator, SkewGenerator
 from performer_string.position.sparse_skew import BandedGenerator, RandomGenerator, TopKGenerator, TopKOfMatrixGenerator
-from performer_string.utils.registry import construct, lookup
+from performer_string.utils.registry import choose, construct, lookup
 
 Frequencies = Literal["mixed", "axial"]
 
@@ -82,8 +82,7 @@ class CayleySTRING(SeparableEncoding):
         super().__init__(sizes, share_heads=share_heads)
         # Only 2 x 2 blocks have a meaning at an odd width: the last dimension is not rotated.
         planes = sizes.head_dim // 2 if generator == "block-diagonal" else num_planes(sizes.head_dim, "cayley-string")
-        if frequencies not in get_args(Frequencies):
-            raise ValueError(f"frequencies has to be one of {get_args(Frequencies)}, not {frequencies!r}.")
+        choose("frequencies of cayley-string", frequencies, Frequencies)
         if frequencies == "mixed":
             omega = mixed_frequencies(self.parameter_heads, planes, sizes.coord_dim, 10.0 if base is None else base)
         else:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from numbers import Integral
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from performer_string.utils.registry import lookup
+from performer_string.utils.registry import choose
 
 PositionMode = Literal["extrapolate", "interpolate"]
 
@@ -32,7 +32,7 @@ def check_position_mode(mode: str) -> None:
             'position mode "unit" was removed: it scaled every grid to [0, 1], so that no distance had a meaning. '
             'Use "extrapolate" or "interpolate"; a model trained with it loads in the version that wrote it.'
         )
-    lookup("position mode", mode, dict.fromkeys(get_args(PositionMode)))
+    choose("position mode", mode, PositionMode)
 
 
 def check_sizes(name: str, sizes: Sequence[int]) -> None:

@@ -8,7 +8,7 @@ root of the metric. The score of i and j is s_i s_j (R_i q_i) . (R_j k_j).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from performer_string.position.base import HeadWidthError, Sizes
 from performer_string.position.rotation import Rotation, split_heads
 from performer_string.position.separable import SeparableEncoding
-from performer_string.utils.registry import lookup
+from performer_string.utils.registry import choose
 
 Layout = Literal["raster", "axes"]
-Scaling = Literal["raster", "axes"]
 
 
 def check_layout(layout: str) -> bool:
@@ -28,9 +27,7 @@ def check_layout(layout: str) -> bool:
     Raises:
         ValueError: an unknown layout.
     """
-    if layout not in get_args(Layout):
-        raise ValueError(f"layout has to be one of {', '.join(get_args(Layout))}, not {layout!r}.")
-    return layout == "raster"
+    return bool(choose("layout of pate", layout, Layout) == "raster")
 
 
 class ScaledRotation:
@@ -108,13 +105,13 @@ class PaTE(SeparableEncoding):
         share_heads: bool,
         conformal_scaling: float,
         slow_down: float,
-        scaling: Scaling,
+        scaling: Layout,
         share_lambda: bool,
         block: int,
         raster: bool = False,
     ):
         super().__init__(sizes, share_heads=share_heads)
-        lookup("scaling of pate", scaling, dict.fromkeys(get_args(Scaling)))
+        choose("scaling of pate", scaling, Layout)
         self.name = f"pate-so{block}"
         if sizes.head_dim % block:
             raise HeadWidthError(

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from performer_string.position.base import Sizes
 from performer_string.position.frequencies import axial_frequencies, num_planes, plane_generators
-from performer_string.position.pate import Layout, PaTE, Scaling, check_layout
+from performer_string.position.pate import Layout, PaTE, check_layout
 from performer_string.position.rotation import MetricRotation
 from performer_string.utils.dtype import full_precision, without_autocast
 
@@ -47,7 +47,7 @@ class PaTESO2(PaTE):
         metric: bool = False,
         conformal_scaling: float = 0.0,
         slow_down: float = 64.0,
-        scaling: Scaling = "raster",
+        scaling: Layout = "raster",
         share_lambda: bool = False,
         share_heads: bool = False,
     ):

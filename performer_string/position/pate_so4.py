@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from performer_string.position.base import Sizes
 from performer_string.position.block_rotation import block_diagonal
 from performer_string.position.frequencies import axial_frequencies
-from performer_string.position.pate import Layout, PaTE, Scaling, block_basis, check_layout
+from performer_string.position.pate import Layout, PaTE, block_basis, check_layout
 from performer_string.utils.dtype import full_precision
 from performer_string.utils.registry import lookup
 
@@ -66,7 +66,7 @@ class PaTESO4(PaTE):
         base: float = 10.0,
         conformal_scaling: float = 0.0,
         slow_down: float = 64.0,
-        scaling: Scaling = "raster",
+        scaling: Layout = "raster",
         share_lambda: bool = False,
         share_heads: bool = False,
     ):

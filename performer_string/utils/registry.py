@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from performer_string.utils.renames import current_name
 from performer_string.utils.validation import check_type
@@ -30,6 +30,20 @@ def lookup(kind: str, name: str, table: Mapping[str, T]) -> T:
         known = ", ".join(repr(key) if "," in key else key for key in table)
         raise ValueError(f"unknown {kind} {name!r}.{nearest(name, table)} Known: {known}.")
     return table[name]
+
+
+def choose(kind: str, name: Any, names: Any) -> Any:
+    """Return a name, also by its former one, after a check that a Literal has it.
+
+    Args:
+        kind: for the message.
+        name: to check.
+        names: the Literal.
+
+    Raises:
+        ValueError: an unknown name, with the nearest one.
+    """
+    return lookup(kind, name, {each: each for each in get_args(names)})
 
 
 def check_options(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from performer_string.layers.values.base import Attention, ValueMap
 from performer_string.ops.layout import TokenLayout
 from performer_string.position.base import Sizes
-from performer_string.utils.registry import lookup
+from performer_string.utils.registry import choose
 
 Source = Literal["token", "query"]
 
@@ -34,7 +34,7 @@ class FiberGating(ValueMap):
 
     def __init__(self, sizes: Sizes, *, source: Source = "token", channels: bool = False):
         super().__init__(sizes)
-        self.source: Source = lookup("source of the gate", source, {name: name for name in get_args(Source)})
+        self.source: Source = choose("source of the gate", source, Source)
         width = sizes.head_dim * sizes.num_heads if source == "token" else sizes.qk_dim or sizes.head_dim
         gates = (sizes.num_heads, sizes.head_dim) if channels else (sizes.num_heads,)
         self.weight = nn.Parameter(torch.randn(*gates, width) * 0.02)
