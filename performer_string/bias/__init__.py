@@ -46,8 +46,9 @@ def build_locality(name: str, *, num_heads: int, grid: Sequence[int] | None = No
         name: `gaussian`, `exponential`, `radial`, `exponential-l1`, `table` or `kerple`.
         num_heads: H.
         grid: the training grid, which `table` needs. It gives `exponential-l1` its number of axes.
-        options: `normalised`, whether the attention's denominator has the bias too; those of `DistanceDecay` for a
-            decay, and `num_scales` for `radial`; those of `L1Decay` and `Kerple`.
+        options: `normalised`, whether the attention's denominator has the bias too; those of `DistanceDecay` in
+            `decays.py` for a decay, and `num_scales` for `radial`; those of `L1Decay` in `l1.py` and `Kerple` in
+            `kerple.py`.
 
     Raises:
         ValueError: an unknown name or option, with the nearest known one; or a value out of its range.

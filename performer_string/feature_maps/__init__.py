@@ -39,7 +39,8 @@ def build_feature_map(name: str, *, head_dim: int, num_heads: int, seed: int = 0
         num_heads: number H of heads.
         seed: of the random projection, which does not depend on torch's seed. Give each layer another seed, as
             `derive_seed(seed, layer)`. A map without a random projection ignores it.
-        options: of the map: `num_features` (256 by default), `learned`, `scale`, `order`, `lower`.
+        options: of the map. `favor+` and `favor+hyperbolic` have `num_features` (256 by default), `learned` and
+            `scale`, `arc-cosine` has `num_features`, `learned` and `order`, and `polynomial` has `scale` and `lower`.
 
     Returns:
         The feature map, a module.

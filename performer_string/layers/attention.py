@@ -43,7 +43,8 @@ class SelfAttention(nn.Module):
         backend: how attention is computed.
         qk_norm: normalise queries and keys to unit length. The logits are then tau cos(q, k) with a learned temperature
             0 < tau < max_temperature for each head. With a homogeneous feature map there is no temperature, which would
-            have no effect. There is no learned scale for each channel, which would not commute with the folded basis.
+            have no effect. With `elu`, which has no logits, queries and keys have the length (tau d'^1/2)^1/2. There is
+            no learned scale for each channel, which would not commute with the folded basis.
         max_temperature: bound of tau, which starts at a quarter of it.
         log_n_scaling: N_0, the number of tokens in training; None for no scaling. Logits of N keys are multiplied by
             log N / log N_0. This keeps attention from spreading as the number of keys grows (arXiv:2202.12172). With a

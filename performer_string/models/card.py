@@ -62,7 +62,8 @@ def describe_attention(config: ViTConfig) -> str:
 def architecture(config: ViTConfig) -> str:
     """Return the parts of a model in words, such as `linear attention (favor+), circulant-string`."""
     parts = [describe_attention(config), f"encoding {config.encoding}"]
-    parts += [f"distance decay {config.locality}"] if config.locality else []
+    kind = "relative bias" if config.locality in ("table", "kerple") else "distance decay"
+    parts += [f"{kind} {config.locality}"] if config.locality else []
     parts += [f"value map {config.values}"] if config.values else []
     return ", ".join(parts)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from performer_string.models.vit import ViT
 
 WEIGHTS = "model.safetensors"
-NARROWED = "float32"  # of the file's metadata: tensors of bfloat16 that are of float32 in the model
+ROUNDED = "float32"  # key of the file's metadata: names of tensors in bfloat16 that the model has in float32
 INSTALL = "pip install huggingface_hub safetensors"
 
 
@@ -66,7 +66,7 @@ def write_weights(model: ViT, folder: Path) -> None:
     wide = {name: tensor for name, tensor in tensors.items() if tensor.dtype == torch.float32}
     if wide and all(torch.equal(tensor.bfloat16().float(), tensor) for tensor in wide.values()):
         tensors |= {name: tensor.bfloat16() for name, tensor in wide.items()}
-        metadata[NARROWED] = json.dumps(sorted(wide))
+        metadata[ROUNDED] = json.dumps(sorted(wide))
     with write_aside(folder / WEIGHTS) as partial:
         partial.write_bytes(safetensors().torch.save(tensors, metadata))  # its own files are for their owner alone
 
@@ -113,7 +113,7 @@ def read_weights(path: Path, config: ViTConfig) -> tuple[dict[str, Tensor], dict
             check_sizes(config, shapes, path)
             shared = json.loads((file.metadata() or {}).get("shared", "{}"))
             tensors = {name: file.get_tensor(name) for name in shapes}
-            for name in json.loads((file.metadata() or {}).get(NARROWED, "[]")):
+            for name in json.loads((file.metadata() or {}).get(ROUNDED, "[]")):
                 tensors[name] = tensors[name].float()
     except PublishedError:
         raise

@@ -39,7 +39,7 @@ def key_logits(key_bias: Tensor, key_mask: Tensor | None) -> Tensor:
         key_mask: [B, N], True where a key takes part; None for all.
 
     Returns:
-        [B, H, N], at least `NEGLIGIBLE`.
+        [B, H, N]. What is lower than `NEGLIGIBLE` is raised to it.
     """
     return relative_bias(key_bias, key_mask).clamp(min=NEGLIGIBLE)
 

@@ -66,14 +66,15 @@ def linear_attention(
         q, k: [B, H, N, d]. Each token attends to all others; there is no causal form.
         v: [B, H, N, e]. Queries and keys may be narrower than values, which makes features cheaper.
         phi: the feature map, which has the scale of the logits in it.
-        rotation: R, from an encoding; None for the identity, as in `softmax_attention`.
+        rotation: R, from an encoding; None for the identity. In cross attention rotate queries and keys beforehand,
+            each by `rotate` of its rotation.
         locality: attenuates the values by distance and, if it is normalised, the denominator too.
         positions: [N, C], for the locality alone: an encoding makes the rotation. Decays take time linear in N where
             these are a regular grid.
         num_prefix: leading tokens without a position, for the locality.
-        key_mask: [B, N], True where a key takes part. The others have to be finite too.
+        key_mask: [B, N], True where a key takes part. Queries, keys and values of the others have to be finite too.
         key_bias: b, [B, H, N], finite. Each product of features is multiplied by exp(b_j), as if b_j were added to a
-            logit. With a normalised locality, b is at least the largest of its head less 50 (in float64 400).
+            logit. With a normalised locality, b is raised to the largest of its head less 50 at least (in float64 400).
         cu_seqlens: boundaries of sequences that are packed one behind another in a batch of one,
             [0, n_1, n_1 + n_2, .., N].
             Tokens attend within their sequence. There is no key mask then.

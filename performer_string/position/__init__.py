@@ -65,7 +65,7 @@ def build_encoding(
             of conformal scaling in two or more dimensions.
         layers: number of layers served, each with separate generators; `by_layer` returns their rotations.
         qk_dim: width of queries and keys, for encodings that are added to tokens of width H d; None for d.
-        options: of the family, which its docstring lists.
+        options: of the class in `ENCODINGS`, as its docstring lists them: `RoPE` in `position/rope.py`, and so on.
 
     Returns:
         The encoding, a module.

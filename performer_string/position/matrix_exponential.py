@@ -88,7 +88,11 @@ def exponential_of_combination(coordinates: Tensor, skew: Tensor) -> Tensor:
 
 
 def largest_angle(coordinates: Tensor, skew: Tensor) -> float:
-    """Return a bound of the angles of exp(sum_k r_k A_k), in radians; NaN where an entry is. Arguments as there."""
+    """Return a bound of the angles of exp(sum_k r_k A_k), in radians; NaN where an entry is NaN.
+
+    Args:
+        coordinates, skew: as of `exponential_of_combination`.
+    """
     if not coordinates.numel() or not skew.numel():
         return 0.0
     norms = torch.linalg.matrix_norm(skew.detach()).flatten(2).amax(-1).amax(0) / 2**0.5  # [C]

@@ -45,7 +45,8 @@ def build_value_map(
         coord_dim: dimension of the positions.
         grid: the training grid, for encodings that need it.
         qk_dim: width of queries and keys; None for d.
-        options: those of the value map, as its docstring lists them.
+        options: of the class in `VALUE_MAPS`, as its docstring lists them: `FiberGating` and `MetricGating` in
+            `gating.py`, `GroupAction` and `Connection` in `transport.py`, `LocalEnhancement` in `lepe.py`.
 
     Raises:
         ValueError: an unknown name or option, with the nearest known one.
