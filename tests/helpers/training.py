@@ -41,7 +41,7 @@ TINY = {
             "position_offset": 2.0,
         },
     },
-    "data": {"source": "arrow", "train_size": 80, "batch_size": 8, "val_size": 16, "resolutions": [84]},
+    "data": {"source": "arrow", "train_size": 80, "batch_size": 8, "val_size": 16, "resolutions": [84], "workers": 0},
 }
 CONTENT = {
     "seeds": [0, 4],

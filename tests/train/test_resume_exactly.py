@@ -19,8 +19,12 @@ pytestmark = pytest.mark.slow  # trainings
 
 
 def train_until(number: signal.Signals, config: Path, run: Path) -> tuple[int, str]:
-    """Train in a process whose whole session gets a signal before step 14; return its status and its output."""
-    command = ending_itself.command(14, number, "fit", "--config", str(config), "--run_dir", str(run))
+    """Train in a process whose whole session gets a signal before step 14; return its status and its output.
+
+    Another process prepares its images, which the whole run does without.
+    """
+    arguments = ["fit", "--config", str(config), "--run_dir", str(run), "--data.workers", "1"]
+    command = ending_itself.command(14, number, *arguments)
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
     process = subprocess.Popen([sys.executable, *command], cwd=REPOSITORY, **pipes)
     output, _ = process.communicate(timeout=200)
