@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from eval.evaluations import EVALUATIONS, Evaluation
 from performer_string.utils.registry import nearest
 from performer_string.utils.renames import current_name
-from train.command_line import import_modules, one_message
+from train.command.messages import import_modules, one_message
 
 if TYPE_CHECKING:
     import torch

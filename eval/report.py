@@ -32,7 +32,7 @@ FORMER_COLUMNS = {"null": MAJORITY}  # columns of CSV files that were written be
 
 def environment(arguments: Sequence[str], device: torch.device) -> list[str]:
     """Return the command, machine, versions and code behind a result, one line each."""
-    from train.environment import code, machine, versions  # which need torch, and reading results does not
+    from train.runs.environment import code, machine, versions  # which need torch, and reading results does not
 
     return [
         f"command: python -m eval {shlex.join(arguments)}",

@@ -10,7 +10,7 @@ import csv
 from pathlib import Path
 from typing import NamedTuple
 
-from train.run_folder import CURVES, SECONDS
+from train.runs.folder import CURVES, SECONDS
 
 
 class Scalar(NamedTuple):

@@ -14,9 +14,9 @@ from performer_string.models.config import patch_and_image
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.saving import form_as, vit_weights
 from performer_string.utils.renames import current_fields
-from train.command_line import naming_imports
+from train.command.messages import naming_imports
 from train.optim import OptimConfig
-from train.run_folder import BEST, HISTORY
+from train.runs.folder import BEST, HISTORY
 
 if TYPE_CHECKING:  # Lightning and torchvision, which take seconds to import, are so where a model is loaded
     from train.data.module import ImageData

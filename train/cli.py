@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from performer_string.utils.registry import nearest
-from train.arguments import expand
-from train.command_line import one_message, program_name, typed_command, user_message
-from train.early_checks import check_files, check_names, recipe_hint
-from train.parse_errors import in_one_line
+from train.command.arguments import expand
+from train.command.early_checks import check_files, check_names, recipe_hint
+from train.command.messages import one_message, program_name, typed_command, user_message
+from train.command.parse_errors import in_one_line
 
 if TYPE_CHECKING:
+    from train.command.lightning_cli import TrainingCLI
     from train.data.module import ImageData
-    from train.lightning_cli import TrainingCLI
     from train.module import ImageClassifier
 
 
@@ -138,11 +138,11 @@ def run_lightning(
     typed: str,
 ) -> TrainingCLI:
     """Run a command of Lightning's command line; arguments as of `run`, and as of `TrainingCLI`."""
+    from train.command.lightning_cli import TrainingCLI
+    from train.command.parser import Parser
     from train.data.module import ImageData
-    from train.lightning_cli import TrainingCLI
     from train.module import ImageClassifier
-    from train.parser import Parser
-    from train.save_recipe import SaveRecipe
+    from train.runs.save_recipe import SaveRecipe
 
     for message in UNHELPFUL_WARNINGS:
         warnings.filterwarnings("ignore", message=f".*{message}.*")

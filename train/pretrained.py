@@ -15,7 +15,7 @@ import yaml
 from performer_string import ViT, from_timm
 from performer_string.utils.files import write_aside
 from performer_string.utils.registry import nearest
-from train.command_line import one_message
+from train.command.messages import one_message
 from train.data.sizes import Size
 from train.optim import OptimConfig
 

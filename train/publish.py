@@ -26,14 +26,14 @@ from performer_string.models.hub import check_repository, upload
 from performer_string.models.published import CARD, CONFIG
 from performer_string.models.weights_file import WEIGHTS, PublishedError, round_weights, safetensors
 from train.checkpoint import CheckpointError, Trained, load_trained, read_checkpoint
-from train.command_line import import_modules, one_message
+from train.command.messages import import_modules, one_message
 from train.data.module import ImageData
 from train.data.sizes import Size, image_size
 from train.data.tasks import TASKS
-from train.environment import code, machine, versions
 from train.pixels import confusions, mean_iou_with_interval
-from train.recorded import accuracy, dense_cells, trained_by, training_of, unfinished, validation_metrics
-from train.run_folder import BEST, CHECKPOINTS
+from train.runs.environment import code, machine, versions
+from train.runs.folder import BEST, CHECKPOINTS
+from train.runs.recorded import accuracy, dense_cells, trained_by, training_of, unfinished, validation_metrics
 from train.testing import count_right
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}

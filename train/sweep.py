@@ -17,14 +17,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from train.command_line import one_message
+from train.command.messages import one_message
+from train.command.yaml_file import read_yaml
 from train.data.sizes import Size
-from train.run_folder import CHECKPOINTS, CONFIG, HISTORY, LAST, SUMMARY
-from train.yaml_file import read_yaml
+from train.runs.folder import CHECKPOINTS, CONFIG, HISTORY, LAST, SUMMARY
 
 if TYPE_CHECKING:
-    from train.sweep_file import Run  # which imports torch
-    from train.sweep_runs import SweepRunner
+    from train.sweeps.file import Run  # which imports torch
+    from train.sweeps.runner import SweepRunner
 
 
 def accuracy_table(runner: SweepRunner) -> str:
@@ -68,7 +68,7 @@ def evaluation_commands(runner: SweepRunner) -> list[str]:
 
 def list_line(runner: SweepRunner, run: Run) -> str:
     """Return the line of a run in a list: its state, settings that are not those of now, and its command."""
-    from train.sweep_settings import other_settings
+    from train.sweeps.settings import other_settings
 
     state = runner.state(run)
     try:
@@ -139,8 +139,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if not options.list:
             check_folder(out, options.sweep)
         read_yaml(options.sweep)  # known to be there before torch is imported
-        from train.sweep_file import read_sweep, select_runs
-        from train.sweep_runs import SweepRunner
+        from train.sweeps.file import read_sweep, select_runs
+        from train.sweeps.runner import SweepRunner
 
         sweep = read_sweep(options.sweep)
         runs = select_runs(sweep, options.only)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from eval.plotting.style import VERMILLION, placed_figure, width_or
 from performer_string.images.reading import open_image
-from train.command_line import printable
+from train.command.messages import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -25,7 +25,7 @@ from eval.accuracy.plateau_report import plot as plot
 from eval.accuracy.plateau_report import summary as summary
 from eval.report import Row
 from eval.training_log import has_log, read_log
-from train.run_folder import METRICS
+from train.runs.folder import METRICS
 
 ON_CPU = True
 LOSS = "train/loss"

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from eval.accuracy.contact_sheet import Tile, contact_sheet, fit, picture_of
 from eval.report import Row
-from train.command_line import printable
+from train.command.messages import printable
 from train.data.sizes import Size
 
 SHOWN_LINES, SHOWN_IMAGES = 30, 24  # in the table, and in the picture

@@ -15,7 +15,7 @@ from eval.accuracy.contact_sheet import TEXT, fit
 from eval.attention.picture_files import Picture, picture_of
 from eval.plotting.style import GREY, VERMILLION, placed_figure, width_or
 from eval.report import Row, unique
-from train.command_line import printable
+from train.command.messages import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

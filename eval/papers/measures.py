@@ -164,7 +164,7 @@ def epoch_seconds(results: Results, run: Path) -> tuple[float | None, float]:
     if curve is None or not curve.values:
         return None, 0.0
     from train.checkpoint import read_checkpoint
-    from train.run_folder import CHECKPOINTS, LAST
+    from train.runs.folder import CHECKPOINTS, LAST
 
     content = read_checkpoint(run / CHECKPOINTS / LAST)
     epochs, loop = max(1, content.get("epoch", 0) + 1), content["loops"]["fit_loop"]

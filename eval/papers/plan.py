@@ -12,13 +12,13 @@ from eval.papers.image_places import missing_images, place_images
 from eval.papers.table_spec import Budget, TableFile
 from performer_string import ViTConfig
 from performer_string.utils.registry import lookup
-from train.command_line import import_modules
-from train.config import check_fields, current_recipe
+from train.command.messages import import_modules
+from train.command.recipe import check_fields, current_recipe
+from train.command.yaml_file import read_yaml
 from train.data.tasks import TASKS
-from train.environment import ROOT
-from train.run_folder import CHECKPOINTS, LAST, METRICS
-from train.sweep_file import Run, check_overrides
-from train.yaml_file import read_yaml
+from train.runs.environment import ROOT
+from train.runs.folder import CHECKPOINTS, LAST, METRICS
+from train.sweeps.file import Run, check_overrides
 
 AXES = ("data", "row", "attention")
 CHECKED: set[str] = set()  # models that can be built

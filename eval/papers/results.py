@@ -23,7 +23,7 @@ from performer_string import ViT
 from performer_string.models.config import patch_and_image
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import Size
-from train.run_folder import CHECKPOINTS
+from train.runs.folder import CHECKPOINTS
 
 CHANGES = {"shuffled": ("patches shuffled", shuffle_patches)}
 ROUNDS = 7

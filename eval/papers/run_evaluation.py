@@ -11,7 +11,7 @@ from eval.papers.plan import Group
 from eval.papers.table_head import lines_of
 from eval.papers.table_spec import TableFile
 from performer_string.utils.files import write_aside
-from train.run_folder import CHECKPOINTS, LAST
+from train.runs.folder import CHECKPOINTS, LAST
 
 
 def arguments_of(

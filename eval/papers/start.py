@@ -9,7 +9,7 @@ import torch
 from eval.papers.measured import Measured
 from performer_string.models.config import patch_and_image
 from train.checkpoint import start_from
-from train.run_folder import CHECKPOINTS, LAST
+from train.runs.folder import CHECKPOINTS, LAST
 
 if TYPE_CHECKING:
     from eval.papers.plan import Group

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eval.papers.plan import AXES, Group
-from train.sweep_file import Sweep
-from train.sweep_runs import SweepRunner
+from train.sweeps.file import Sweep
+from train.sweeps.runner import SweepRunner
 
 
 def missing_runs(groups: Sequence[Group]) -> int:

@@ -19,7 +19,7 @@ from eval.report import Row, environment, save_plot, write_csv
 from eval.report import table as as_text
 from eval.tables import latex_table
 from performer_string.utils.files import check_writable, write_aside
-from train.recorded import devices_in_turn, history
+from train.runs.recorded import devices_in_turn, history
 
 
 def measure_table(

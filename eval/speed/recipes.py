@@ -37,8 +37,8 @@ from eval.speed.steps import step
 from eval.statistics import median_ratio
 from performer_string import ViT, ViTConfig
 from performer_string.utils.registry import lookup
-from train.config import current_recipe, packaged_recipes
-from train.yaml_file import read_yaml
+from train.command.recipe import current_recipe, packaged_recipes
+from train.command.yaml_file import read_yaml
 
 RECIPES = packaged_recipes()
 

@@ -15,8 +15,8 @@ from eval.cli import parse_arguments
 from performer_string import ViTConfig
 from tests.helpers.pages import PAGES, REPOSITORY, blocks, commands
 from train import cli, publish, sweep
-from train.config import find_conflict
-from train.sweep_file import read_sweep, select_runs
+from train.command.recipe import find_conflict
+from train.sweeps.file import read_sweep, select_runs
 
 COMMANDS = sorted({command for page in PAGES for command in commands(page)})
 KNOWN = ("make ", "pip install ", "source ", "tensorboard ", "python -m ", "git ")

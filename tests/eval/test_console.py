@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from eval import console
-from train.arguments import find_recipe
+from train.command.arguments import find_recipe
 
 
 def call(monkeypatch, *arguments: str) -> None:

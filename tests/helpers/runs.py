@@ -15,7 +15,7 @@ from tests.helpers.training import last
 from train import cli, sweep
 from train.callbacks.stopping import CleanStop
 from train.checkpoint import read_checkpoint
-from train.lightning_cli import TrainingCLI
+from train.command.lightning_cli import TrainingCLI
 
 
 class KilledError(Exception):

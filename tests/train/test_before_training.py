@@ -12,9 +12,9 @@ from PIL import Image
 from tests.helpers.runs import fails, fit
 from tests.helpers.training import TINY
 from train import cli
+from train.command.dry_run import epochs_line
+from train.data.image_checks import broken_images, check_test_classes
 from train.data.module import ImageData
-from train.data_check import broken_images, check_test_classes
-from train.dry_run import epochs_line
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ import yaml
 
 from tests.helpers.training import last
 from train import cli
-from train.arguments import expand
-from train.run_folder import HISTORY, LOCK, clean_up, history_length
+from train.command.arguments import expand
+from train.runs.folder import HISTORY, LOCK, clean_up, history_length
 
 
 @pytest.mark.parametrize("option", [["--config", "a.yaml"], ["-c", "a.yaml"], ["--config=a.yaml"]], ids=" ".join)

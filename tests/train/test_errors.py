@@ -17,11 +17,11 @@ from tests.helpers.runs import fails
 from tests.helpers.training import TINY, last
 from train import cli
 from train.checkpoint import read_checkpoint
-from train.command_line import one_message, user_message
+from train.command.messages import one_message, user_message
 from train.data.module import ImageData
 from train.module import ImageClassifier, NonFiniteLossError
 from train.optim import OptimConfig
-from train.run_folder import LOCK, LOCK_VARIABLE
+from train.runs.folder import LOCK, LOCK_VARIABLE
 
 
 def test_disk_errors_are_one_message(capsys):

@@ -20,7 +20,7 @@ from train.checkpoint import load_trained
 from train.data.module import ImageData
 from train.distill import DistillationConfig, Teacher
 from train.publish import main
-from train.recorded import portable, unfinished, without_place
+from train.runs.recorded import portable, unfinished, without_place
 
 
 @pytest.fixture

@@ -11,13 +11,14 @@ from lightning.pytorch.callbacks import Callback
 
 from tests.helpers.runs import KilledError, assert_same_weights, fit, metrics
 from tests.helpers.training import TINY, last, write_sweep
-from train import cli, config
+from train import cli
 from train.checkpoint import load_trained
-from train.config import current_arguments, current_recipe
+from train.command import recipe
+from train.command.recipe import current_arguments, current_recipe
 from train.module import ImageClassifier
-from train.sweep_file import read_sweep
-from train.sweep_runs import SweepRunner
-from train.sweep_settings import check_settings
+from train.sweeps.file import read_sweep
+from train.sweeps.runner import SweepRunner
+from train.sweeps.settings import check_settings
 
 FORMER_VIT = {"attention": "softmax", "tied_start": True, "log_scale": True, "feature_map": "relu"}
 FORMER_OPTIM = {"position_frame": 1.5, "position_frame_min": 1.2}
@@ -62,7 +63,7 @@ def test_options_of_parts_keep_their_names():
 
 
 def test_arguments_of_a_command_line(tmp_path, capsys):
-    config.report_rename.cache_clear()
+    recipe.report_rename.cache_clear()
     path = tmp_path / "part.yaml"
     path.write_text("{log_scale: true, norm_eps: 1e-5}")
     arguments = ["fit", "--model.vit.tied_start=true", "--model.vit.feature_map", "relu", "--model.vit", str(path)]

@@ -16,7 +16,7 @@ from tests.helpers.training import REPOSITORY, last
 from train import cli
 from train.callbacks.checkpoints import StepSeed
 from train.checkpoint import read_checkpoint
-from train.command_line import machine_message
+from train.command.messages import machine_message
 from train.module import ImageClassifier
 
 pytestmark = pytest.mark.slow

@@ -10,10 +10,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.helpers.runs import fit, metrics, stop_in, validations
 from tests.helpers.training import last
-from train import cli, run_folder
+from train import cli
 from train.callbacks.stopping import CleanStop
 from train.checkpoint import load_trained, read_checkpoint
 from train.module import ImageClassifier
+from train.runs import folder
 
 pytestmark = pytest.mark.slow  # trainings
 
@@ -97,7 +98,7 @@ def test_validate_needs_trained_model(config, whole):
 
 def test_runs_of_one_second_have_separate_folders(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folders = [run_folder.make_run_folder() for _ in range(3)]
+    folders = [folder.make_run_folder() for _ in range(3)]
     assert len(set(folders)) == 3
     assert all(folder.is_dir() for folder in folders)
 

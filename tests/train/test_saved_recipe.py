@@ -14,7 +14,7 @@ from tests.helpers.training import last
 from train import cli
 from train.callbacks.checkpoints import StepSeed
 from train.checkpoint import read_checkpoint
-from train.config import without_unreadable
+from train.command.recipe import without_unreadable
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,9 @@ import yaml
 from tests.helpers.runs import run_sweep
 from tests.helpers.training import write_sweep
 from train import sweep
-from train.sweep_file import read_sweep
-from train.sweep_runs import SweepRunner
-from train.sweep_settings import write_settings
+from train.sweeps.file import read_sweep
+from train.sweeps.runner import SweepRunner
+from train.sweeps.settings import write_settings
 
 
 @pytest.mark.parametrize(

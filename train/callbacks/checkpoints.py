@@ -17,9 +17,9 @@ from performer_string.utils.seeds import derive_seed
 from train._compat import count_whole_epochs
 from train.callbacks.stopping import ends_within, validation_due, whole_window
 from train.module import REMEDIES, NonFiniteLossError
-from train.random_state import seed_others
-from train.run_folder import LAST
-from train.sharding import whole
+from train.runs.folder import LAST
+from train.trainer.random_state import seed_others
+from train.trainer.sharding import whole
 
 
 class AtomicCheckpoints(TorchCheckpointIO):

@@ -11,10 +11,10 @@ import lightning as L
 from filelock import FileLock, Timeout
 from lightning.pytorch.callbacks import Callback
 
+from train.data.image_checks import check_test_classes, warn_of_validation
 from train.data.images import UnreadableImageError
 from train.data.module import ImageData
-from train.data_check import check_test_classes, warn_of_validation
-from train.run_folder import CHECKPOINTS, LOCK, LOCK_VARIABLE, remove_partial
+from train.runs.folder import CHECKPOINTS, LOCK, LOCK_VARIABLE, remove_partial
 
 
 class CheckData(Callback):

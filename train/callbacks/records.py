@@ -18,8 +18,8 @@ from performer_string.utils.files import read_json, write_aside
 from train.callbacks.metrics import tensorboard
 from train.callbacks.stopping import out_of_time
 from train.data.module import ImageData
-from train.environment import code, machine, versions
-from train.loggers import MetricsCSV, RunTensorBoard
+from train.runs.environment import code, machine, versions
+from train.runs.loggers import MetricsCSV, RunTensorBoard
 
 MAIN = {"vit.attention", "vit.encoding", "vit.width", "vit.depth", "vit.num_heads", "vit.image_size", "optim.lr"}
 MAIN |= {"data.source", "data.batch_size", "data.augment"}

@@ -14,8 +14,8 @@ from lightning.pytorch.callbacks import Callback, Timer
 from lightning.pytorch.utilities import rank_zero_info
 
 from train.callbacks.progress import TerminalProgress
-from train.run_folder import LAST
-from train.slurm import requeue
+from train.runs.folder import LAST
+from train.runs.slurm import requeue
 
 
 def at_the_end(trainer: L.Trainer) -> bool:

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from performer_string.utils.files import write_aside
-from train.command_line import one_message
+from train.command.messages import one_message
 from train.data.generated import GeneratedDataset, GeneratedTask, size_of
 from train.data.sizes import Size
 from train.data.tasks import TASKS

@@ -12,7 +12,7 @@ from torchvision.transforms import v2
 
 from performer_string.images.cover import Cover
 from performer_string.images.reading import why_unreadable
-from train.command_line import printable
+from train.command.messages import printable
 from train.data.videos import Frames, time_behind_channels
 
 

@@ -12,7 +12,7 @@ from eval import result_cache
 from eval.cli import main
 from eval.training_log import read_log, seconds_to
 from tests.helpers.checkpoints import CONFIG, read, save
-from train.loggers import MetricsCSV
+from train.runs.loggers import MetricsCSV
 
 FAST = ["--resolutions", "60", "--images", "16"]
 

@@ -8,8 +8,8 @@ import yaml
 from eval import cli
 from eval.papers import table_file
 from eval.papers.table_file import read_table
-from train.environment import ROOT
-from train.sweep_runs import SweepRunner
+from train.runs.environment import ROOT
+from train.sweeps.runner import SweepRunner
 
 TABLE = {
     "title": "Mine",

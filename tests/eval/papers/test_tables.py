@@ -23,10 +23,10 @@ from eval.report import read_csv
 from tests.helpers.tiny_images import write_all
 from train import cli as train_cli
 from train.data.tasks import TASKS
-from train.environment import ROOT
-from train.sweep_file import Run
-from train.sweep_runs import SweepRunner
-from train.sweep_settings import SETTINGS
+from train.runs.environment import ROOT
+from train.sweeps.file import Run
+from train.sweeps.runner import SweepRunner
+from train.sweeps.settings import SETTINGS
 
 TABLES = sorted(path.parent.name for path in PAPERS.glob("*/table.yaml"))
 TINY = {

@@ -12,7 +12,7 @@ from tests.helpers.runs import assert_same_weights, fails, fit
 from tests.helpers.training import last
 from train import cli
 from train.checkpoint import read_checkpoint
-from train.find_lr import RangeTest, steepest, take_finder, unbiased
+from train.command.find_lr import RangeTest, steepest, take_finder, unbiased
 
 FINDER = ["--trainer.callbacks", "LearningRateFinder", "--trainer.callbacks.num_training_steps", "30"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from train.data_check import warn_of_validation
+from train.data.image_checks import warn_of_validation
 
 
 def test_a_class_that_is_held_out_whole(images, caplog):

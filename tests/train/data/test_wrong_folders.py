@@ -9,11 +9,11 @@ import pytest
 import torch
 from PIL import Image
 
-from train.command_line import printable, user_message
+from train.command.messages import printable, user_message
 from train.data.class_folders import ClassFolders
+from train.data.image_checks import check_test_classes
 from train.data.images import Transformed
 from train.data.module import ImageData
-from train.data_check import check_test_classes
 from train.loss import LossConfig, class_weights
 
 

@@ -1,0 +1,110 @@
+"""What is answered before slow imports: help, misspelt names, missing files; by the modules that a process imports."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from tests.helpers.training import TINY
+from train.command.early_checks import check_names, recipe_hint, vit_fields
+
+SLOW = ("lightning", "jsonargparse", "torchvision", "torchmetrics", "scipy", "tensorboard", "timm")
+CALL = """
+import importlib, json, sys
+statuses = []
+for module, arguments in json.loads(sys.argv[1]):
+    sys.argv = ["performer-string", *arguments]
+    try:
+        main = importlib.import_module(module).main
+        main() if module == "eval.console" else main(arguments)
+        statuses.append(0)
+    except SystemExit as stop:
+        statuses.append(stop.code or 0)
+print(json.dumps([[m for m in json.loads('%s') if m in sys.modules], statuses]))
+"""
+
+
+def imported(calls: list[tuple[str, list[str]]], modules: tuple[str, ...]) -> tuple[list[str], list[int], str]:
+    """Return which modules calls of command lines have imported in one process, their statuses, and their stderr."""
+    command = [sys.executable, "-c", CALL % json.dumps(modules), json.dumps(calls)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return *json.loads(done.stdout.splitlines()[-1]), done.stderr
+
+
+def test_help_typos_and_missing_files_without_torch(tmp_path):
+    missing = str(tmp_path / "missing")
+    calls = [
+        ("train.cli", ["--help"]),
+        ("train.cli", ["fitt"]),
+        ("train.cli", []),
+        ("train.cli", ["fit", "--config", "demmo"]),
+        ("train.cli", ["fit", "--config", "demo", "--init_from", missing]),
+        ("train.cli", ["resume", missing]),
+        ("train.cli", ["sweep", missing]),
+        ("train.cli", ["sweep", "--help"]),
+        ("train.sweep", [missing]),
+        ("eval.cli", ["--help"]),
+        ("eval.cli", ["resolutoin"]),
+        ("eval.console", []),
+        ("eval.console", ["evl"]),
+        ("eval.console", ["train", "--help"]),
+    ]
+    modules, statuses, errors = imported(calls, (*SLOW, "torch", "matplotlib"))
+    assert modules == []
+    assert statuses == [
+        0 if "--help" in arguments or (module == "eval.console" and not arguments) else 2 for module, arguments in calls
+    ]
+    for message in (
+        "Did you mean 'fit'?",
+        "Did you mean 'demo'?",
+        "unknown evaluation 'resolutoin'. Did you mean 'resolution'? Known: resolution, ",
+        "Did you mean 'eval'?",
+    ):
+        assert message in errors
+    assert f"there is no checkpoint {missing}" in errors
+    assert f"there is no file {missing}" in errors
+
+
+@pytest.mark.slow
+def test_names_of_a_model_and_evaluations_without_lightning(tmp_path):
+    missing = str(tmp_path / "missing")
+    calls = [
+        ("train.cli", ["fit", "--config", "demo", "--model.vit.encoding", "rop"]),
+        ("train.cli", ["fit", "--config", "demo", "--model.vit.dpeth", "3"]),
+        ("train.cli", ["pretrained", "--help"]),
+        ("eval.cli", ["resolution", "--checkpoint", missing, "--resolutions", "60"]),
+        ("eval.cli", ["invariance", "--checkpoint", missing]),
+        ("eval.cli", ["plateau", "--run", missing]),
+    ]
+    from eval.evaluations import EVALUATIONS
+
+    modules, statuses, errors = imported([*calls, *(("eval.cli", [name, "--help"]) for name in EVALUATIONS)], SLOW)
+    assert statuses == [2, 2, 0, 2, 2, 2, *[0] * len(EVALUATIONS)]
+    assert modules == []
+    for message in ("Did you mean 'rope'?", "Did you mean 'model.vit.depth'?", f"there is no checkpoint {missing}"):
+        assert message in errors
+
+
+def test_options_of_a_recipe_for_another_part():
+    message = "feature map 'square' has no option 'order'. It takes no options."
+    recipe = ["fit", "--config", "demo", "--model.vit.feature_map", "square"]
+    assert "--model.vit.feature_options '{}' leaves it out" in recipe_hint(message, recipe)
+    assert not recipe_hint(message, [*recipe, "--model.vit.feature_options.order", "3"])
+    assert not recipe_hint("unknown encoding 'rop'.", recipe)
+
+
+def test_names_of_a_recipe_with_options_after_it(tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(yaml.safe_dump(TINY))
+    arguments = ["fit", "--config", str(path), "--model.vit.log_scale", "true", "--model.vit.depth=3"]
+    values = vit_fields(arguments)
+    assert (values["depth"], values["width"], values["log_n_scaling"]) == (3, 16, True)
+    check_names(arguments)  # a former name, too
+    check_names([*arguments, "--model.vit.norm_eps", "1e-6"])  # which YAML alone reads as text: the parser's matter
+    with pytest.raises(ValueError, match=r"unknown locality 'gausian'\. Did you mean 'gaussian'"):
+        check_names([*arguments, "--model.vit.locality", "gausian"])
+    check_names([*arguments, "--model.vit.locality", "mine", "--imports", "my_module"])

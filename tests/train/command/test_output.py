@@ -1,0 +1,70 @@
+"""Commands whose output nobody reads to its end, or whose terminal lacks a character."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.helpers.training import REPOSITORY, last
+from train.command.output import LastingStream, lasting_output
+
+
+def pipe_without_reader() -> io.TextIOWrapper:
+    reader, writer = os.pipe()
+    os.close(reader)
+    return os.fdopen(writer, "w", encoding="utf-8")
+
+
+def test_output_without_a_reader_goes_nowhere(monkeypatch):
+    stream = pipe_without_reader()
+    monkeypatch.setattr(sys, "stdout", stream)
+    with lasting_output():
+        print("one", flush=True)
+        sys.stdout.write("two\n" * 10_000)
+        with lasting_output():
+            print("three")
+        assert isinstance(sys.stdout, LastingStream)
+    assert sys.stdout is stream
+    stream.close()  # what it held has gone
+
+
+def test_such_output_was_an_error():
+    stream = pipe_without_reader()
+    with pytest.raises(BrokenPipeError):
+        print("one", file=stream, flush=True)
+    LastingStream(stream).end()
+    stream.close()
+
+
+def test_characters_without_a_code_are_escaped(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    with lasting_output():
+        print("é日")
+    assert written.getvalue() == b"\\xe9\\u65e5\n"
+
+
+def test_streams_that_are_closed_or_of_another_kind(monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with lasting_output():
+        print("one")
+        print("two", file=sys.stderr)
+    assert sys.stderr.getvalue() == "two\n"
+
+
+@pytest.mark.slow
+def test_a_training_goes_on_without_a_reader(config, tmp_path):
+    run = tmp_path / "run"
+    command = [sys.executable, "-m", "train", "fit", "--config", str(config), "--run_dir", str(run)]
+    job = subprocess.Popen(
+        [*command, "--trainer.max_epochs", "1"], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    job.stdout.close()
+    assert job.wait(timeout=100) == 0
+    assert last(run).exists()
+    assert (run / "metrics.json").exists()

@@ -1,0 +1,60 @@
+"""Errors of the parser in one line; messages as jsonargparse 4.53 writes them come from the parser itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers.runs import fails
+from train.command.parse_errors import in_one_line
+from train.command.yaml_file import read_yaml
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--trainer.precision", "fp16"], "not 'fp16'. Did you mean '16-mixed'?"),
+        (["--trainer.precision", "bf17"], "not 'bf17'. Did you mean 'bf16'?"),
+        (["--data.resolutions", "128,160"], "has to be a list, not 128,160: --data.resolutions '[128, 160]'."),
+        (["--data.augment", "flip"], "has to be a list, not flip: --data.augment '[flip]'."),
+        (["--trainer.max_epochs", "ten"], "trainer.max_epochs has to be a whole number or null, not 'ten'."),
+        (["--data.batch_size", "1e3"], "data.batch_size has to be a whole number, not '1000.0'."),
+        (["--trainer.callbacks", "EarlyStoping"], "no class 'EarlyStoping'. Did you mean 'EarlyStopping'?"),
+        (["--trainer.logger", "WandbLoger"], "no class 'WandbLoger'. Did you mean 'WandbLogger'?"),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_wrong_value_is_one_line(config, arguments, message, capsys):
+    output = fails(["fit", "--config", str(config), *arguments], capsys).strip()
+    assert message in output
+    assert "\n" not in output
+
+
+def test_a_key_that_stands_twice(config, tmp_path, capsys):
+    """The readers of YAML take the second one without a word."""
+    path = tmp_path / "twice.yaml"
+    path.write_text(config.read_text() + "ema: 0.5\n")
+    output = fails(["fit", "--config", str(path)], capsys).strip()
+    last = len(path.read_text().splitlines())
+    assert f"line {last}: ema stands twice in one group" in output
+    assert "\n" not in output
+
+
+def test_aliases_are_followed_once(tmp_path):
+    """A few lines of them stand for more keys than could be read, and may lead in a circle."""
+    lines = ["a0: &a0 {x: 1}", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60)), "circle: &b [*b]"]
+    path = tmp_path / "aliases.yaml"
+    path.write_text("\n".join(lines))
+    assert read_yaml(path)["a0"] == {"x": 1}
+
+
+def test_missing_package_of_a_logger_is_one_line():
+    message = """Does not validate against any of the Union subtypes
+Errors:
+  - Problem with given class_path 'lightning.pytorch.loggers.WandbLogger':
+      Requirement 'wandb>=0.12.10' not met. HINT: Try running `pip install -U 'wandb>=0.12.10'`
+  - Expected a <class 'bool'>
+Given value: Namespace(class_path='lightning.pytorch.loggers.WandbLogger')"""
+    assert in_one_line(message) == (
+        "WandbLogger: Requirement 'wandb>=0.12.10' not met. HINT: Try running `pip install -U 'wandb>=0.12.10'`"
+    )
+    assert in_one_line("another error") == "another error"

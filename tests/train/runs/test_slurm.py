@@ -1,0 +1,81 @@
+"""Jobs of SLURM: a warning ends the step first, and the same command again is the same run."""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import pytest
+from lightning.pytorch.plugins.environments import SLURMEnvironment
+
+from tests.helpers.runs import assert_same_weights, fit
+from tests.helpers.training import last
+from train.callbacks.checkpoints import StepSeed
+from train.checkpoint import read_checkpoint
+from train.runs import slurm
+
+pytestmark = pytest.mark.slow
+
+SHORT = ["--ema", "0", "--trainer.logger", "false", "--data.workers", "0", "--data.train_size", "32"]
+SHORT += ["--data.resolutions", "[]", "--trainer.max_epochs", "2"]
+
+
+@pytest.fixture
+def queued(tmp_path, monkeypatch):
+    """Be a job of SLURM in a folder, and return the jobs that scontrol was asked to queue again."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "scontrol").write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/queued\n')
+    (tmp_path / "bin" / "scontrol").chmod(0o755)
+    names = {"NTASKS": 1, "JOB_NAME": "train", "JOB_ID": 7, "PROCID": 0, "LOCALID": 0, "NODEID": 0, "NNODES": 1}
+    for name, value in {**names, "NTASKS_PER_NODE": 1, "JOB_NODELIST": "localhost"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", str(value))
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    handler = signal.getsignal(signal.SIGUSR1)
+    yield lambda: (tmp_path / "queued").read_text().split() if (tmp_path / "queued").exists() else []
+    signal.signal(signal.SIGUSR1, handler)
+
+
+@pytest.fixture(scope="module")
+def whole_job(config, tmp_path_factory):
+    """The run that no job was."""
+    run = tmp_path_factory.mktemp("runs") / "whole"
+    fit(config, run, *SHORT)
+    return run
+
+
+@pytest.mark.parametrize("step", [2, 4])  # 4 is the last step of an epoch
+@pytest.mark.parametrize("more", [["--checkpoint_every", "0"], ["--checkpoint_every", "1"]], ids=lambda more: more[1])
+def test_a_requeued_job_continues_its_run(config, whole_job, tmp_path, monkeypatch, queued, step, more):
+    begin = StepSeed.on_train_batch_start
+
+    def warn(self, trainer, module, *others):
+        begin(self, trainer, module, *others)
+        if trainer.global_step == step - 1:
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+    monkeypatch.setattr(StepSeed, "on_train_batch_start", warn)
+    with pytest.raises((SystemExit, KeyboardInterrupt)):
+        fit(config, tmp_path / "run", *SHORT, *more)
+    assert queued() == ["requeue", "7"]
+    assert read_checkpoint(last(tmp_path / "run"))["global_step"] == step
+    monkeypatch.setattr(StepSeed, "on_train_batch_start", begin)
+    fit(config, tmp_path / "run", *SHORT, *more)
+    assert assert_same_weights(whole_job, tmp_path / "run") == 8
+    with pytest.raises(ValueError, match="holds a run already"):  # another command is another run
+        fit(config, tmp_path / "run", *SHORT, *more, "--trainer.max_epochs=3")
+
+
+def test_folder_of_a_job(queued, monkeypatch):
+    assert slurm.run_folder("fit a") == slurm.run_folder("fit a") != slurm.run_folder("fit b")
+    monkeypatch.setenv("SLURM_ARRAY_JOB_ID", "5")
+    monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "2")
+    assert slurm.job() == "5_2"
+    monkeypatch.setenv("SLURM_JOB_NAME", "bash")  # by hand
+    assert slurm.job() is slurm.run_folder("fit a") is slurm.requeue_signal([]) is None
+
+
+def test_signal_of_a_job(queued):
+    assert slurm.requeue_signal([]) == signal.SIGUSR1
+    assert slurm.requeue_signal([SLURMEnvironment(requeue_signal=signal.SIGUSR2)]) == signal.SIGUSR2
+    assert slurm.requeue_signal([SLURMEnvironment(auto_requeue=False)]) is None

@@ -1,0 +1,121 @@
+"""What a sweep consists of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from performer_string import ViTConfig
+from tests.helpers.training import REPOSITORY, write_sweep
+from train.sweeps.file import read_sweep, select_runs
+
+
+def test_runs_are_all_combinations_and_models(tmp_path):
+    plan = read_sweep(write_sweep(tmp_path))
+    names = ["linear-plain", "linear-lf", "softmax-plain", "softmax-lf", "shallow"]
+    assert [r.name for r in plan.runs] == [f"{name}-seed{seed}" for seed in (0, 4) for name in names]
+    lf = plan.runs[1]
+    assert lf.arguments()[:4] == ["--seed_everything", "0", "--model.vit.attention", "linear"]
+    assert lf.arguments()[4:] == ["--model.vit.locality", "gaussian", "--model.vit.locality_options", '{"sigma": 2}']
+    chosen = select_runs(plan, ["attention=softmax", "seed=4"])
+    assert [r.name for r in chosen] == ["softmax-plain-seed4", "softmax-lf-seed4"]
+    assert [r.name for r in select_runs(plan, ["model=shallow,linear-lf", "seed=0"])] == [
+        "linear-lf-seed0",
+        "shallow-seed0",
+    ]
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "experiments").rglob("sweep.yaml")), ids=lambda p: p.parent.name)
+def test_sweeps_of_experiments(path, monkeypatch):
+    monkeypatch.chdir(REPOSITORY)
+    plan = read_sweep(path)
+    expected = {"riemannformer": 36, "decay": 50, "arrow": 115, "cifar10": 24, "mnist": 9, "imagenette": 21}
+    expected |= {"demo": 3, "ablation": 81, "encodings": 39, "stability": 60, "ray": 35, "after-map": 18}
+    expected |= {"renderings": 26}
+    assert len(plan.runs) == expected[path.parent.name]
+    assert f"python -m train.sweep {path.relative_to(REPOSITORY)}" in path.read_text()
+
+
+def test_riemannformer_variants(monkeypatch):
+    """What a variant is called and what it has, after the recipe's own fields are overridden."""
+    monkeypatch.chdir(REPOSITORY)
+    recipe = yaml.safe_load(Path("train/configs/riemannformer.yaml").read_text())["model"]["vit"]
+    result = {}
+    for r in read_sweep(Path("experiments/cifar10/riemannformer/sweep.yaml")).runs:
+        overrides = {k.removeprefix("model.vit."): v for k, v in r.overrides.items() if k.startswith("model.vit.")}
+        config = ViTConfig(**{**recipe, **overrides})
+        assert config.attention == r.choices["attention"]
+        result[r.choices["variant"]] = config.encoding, config.locality
+    assert result == {
+        "no-pos": ("none", None),
+        "sinusoidal": ("sinusoidal", None),
+        "rope": ("rope", None),
+        "lf": ("none", "gaussian"),
+        "riemannformer": ("pate-so2", None),
+        "riemannformer-lf": ("pate-so2", "gaussian"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"recip": "x"}, "unknown field of the sweep .* 'recip'. Did you mean 'recipe'"),
+        ({"recipe": "nowhere.yaml"}, "there is no file nowhere.yaml"),
+        ({"recipe": None}, "recipe has to be the path of a YAML file, not None"),
+        ({"recipe": ["a.yaml"]}, r"recipe has to be the path of a YAML file, not \['a.yaml'\]"),
+        ({"axes": None, "models": None}, "axes or models to train"),
+        ({"models": {"a": {"model.vit.encodng": "rope"}}}, "'model.vit.encodng'. Did you mean 'model.vit.encoding'"),
+        ({"models": {"a": {"model.vit.attention": "linaer"}}}, "unknown attention 'linaer'. Did you mean 'linear'"),
+        ({"axes": ["rope"]}, "axes has to be dict"),
+        ({"axes": {"encoding": ["rope"]}}, "the axis encoding has to hold names"),
+        ({"axes": {"encoding": {"rope": "rope"}}}, "the axis encoding has to hold names"),
+        ({"seeds": 3}, r"seeds has to be list\[int\], not 3"),
+        ({"seeds": [0, 1, 0]}, r"seeds has to hold different whole numbers, 0 or more, not \[0, 1, 0\]"),
+        ({"seeds": []}, r"seeds has to hold different whole numbers, 0 or more, not \[\]"),
+        ({"seeds": ["a"]}, r"seeds has to be list\[int\], not"),
+        ({"models": {1: {}}}, "YAML reads the name 1 as a int: put it in quotes"),
+        ({"axes": {"gate": {True: {}, False: {}}}}, "YAML reads the name True as a bool"),
+        ({"models": {"a": {"model.optim.lrr": 1.0}}}, r"'model.optim.lrr'. Did you mean 'model.optim.lr'"),
+        ({"models": {"a": {"data.arrow.distanse": "ray"}}}, "Did you mean 'data.arrow.distance'"),
+        ({"models": {"a": {"seed_everything": 3}}}, "seed_everything is what a sweep gives to each of its runs"),
+        ({"models": {"a": {"model.optim.lr": -1.0}}}, "a: lr has to be positive"),
+        ({"models": {"a": {"model.vit.encoding": "ropee"}}}, "a: unknown encoding 'ropee'. Did you mean 'rope'"),
+        ({"models": {"a": {"model.vit.feature_options": {"ordr": 4}}}}, "a: .*ordr"),
+        ({"models": {"a": {"model.vit.width": 30, "model.vit.num_heads": 4}}}, "a: .*30 is not divisible by 4 heads"),
+        ({"models": {"a": "rope"}}, "has to hold fields of the recipe"),
+        ({"models": {"a/b": {}}}, "the name 'a/b' becomes a folder's"),
+        ({"models": {"linear-lf": {}}}, "two models have the name 'linear-lf'"),
+    ],
+)
+def test_bad_sweeps(tmp_path, changes, message):
+    with pytest.raises((ValueError, FileNotFoundError), match=message):
+        read_sweep(write_sweep(tmp_path, **changes))
+
+
+def test_number_read_as_text(tmp_path):
+    path = write_sweep(tmp_path, models={"a": {"model.vit.drop_path": "2e-1"}})
+    with pytest.raises(ValueError, match=r"a: drop_path has to be float, not '2e-1'. YAML reads .* write 0\.2"):
+        read_sweep(path)
+
+
+def test_sweep_that_is_no_yaml(tmp_path):
+    path = write_sweep(tmp_path)
+    path.write_text("recipe: [")
+    with pytest.raises(ValueError, match=r"some\.yaml is not YAML: (?s:.*)line 1, column"):
+        read_sweep(path)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "message"),
+    [("model: {vit: {widht: 3}}", "unknown field 'model.vit.widht'. Did you mean 'model.vit.width'"), ("model:", None)],
+)
+def test_bad_recipes(tmp_path, recipe, message):
+    sweep = write_sweep(tmp_path)
+    (tmp_path / "recipe.yaml").write_text(recipe)
+    if message is None:  # without a model of its own it is the default's
+        assert read_sweep(sweep).runs
+        return
+    with pytest.raises(ValueError, match=message):
+        read_sweep(sweep)

@@ -1,0 +1,44 @@
+"""The table of a sweep's runs keeps those of other sweeps in the same folder, while they are there."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from pathlib import Path
+
+from train.runs.folder import METRICS, SUMMARY
+from train.sweeps.summary import write_summary
+
+
+def finish(out: Path, *names: str) -> None:
+    for name in names:
+        (out / name).mkdir(parents=True, exist_ok=True)
+        (out / name / METRICS).write_text("{}")
+
+
+def runs(out: Path) -> list[tuple[str, str]]:
+    with (out / SUMMARY).open(newline="") as file:
+        return [(row["run"], row["val/accuracy"]) for row in csv.DictReader(file)]
+
+
+def test_rows_of_other_runs_stay(tmp_path):
+    finish(tmp_path, "a-seed0", "a-seed1", "b-seed0")
+    write_summary(tmp_path, [{"run": "a-seed0", "val/accuracy": 0.5}, {"run": "a-seed1", "val/accuracy": 0.6}])
+    write_summary(tmp_path, [{"run": "b-seed0", "width": 8, "val/accuracy": 0.7}])
+    assert runs(tmp_path) == [("b-seed0", "0.7"), ("a-seed0", "0.5"), ("a-seed1", "0.6")]
+    write_summary(tmp_path, [{"run": "a-seed0", "val/accuracy": 0.9}])
+    assert dict(runs(tmp_path)) == {"a-seed0": "0.9", "a-seed1": "0.6", "b-seed0": "0.7"}
+
+
+def test_rows_of_runs_that_are_gone_go(tmp_path):
+    finish(tmp_path, "a-seed0", "b-seed0")
+    write_summary(tmp_path, [{"run": "a-seed0", "val/accuracy": 0.5}])
+    shutil.rmtree(tmp_path / "a-seed0")
+    write_summary(tmp_path, [{"run": "b-seed0", "val/accuracy": 0.7}])
+    assert runs(tmp_path) == [("b-seed0", "0.7")]
+
+
+def test_a_damaged_table_is_replaced(tmp_path):
+    (tmp_path / SUMMARY).write_text("run,val/accuracy\na-seed0,0.5,7\n,\nb")
+    write_summary(tmp_path, [{"run": "b-seed0", "val/accuracy": 0.7}])
+    assert runs(tmp_path) == [("b-seed0", "0.7")]

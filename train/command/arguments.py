@@ -1,0 +1,98 @@
+"""Arguments of `python -m train` before anything is imported for them: recipes by name, files first, `resume` as `fit`.
+
+Nothing here imports torch, so that a misspelt name or a missing file is answered at once.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from train.command.recipe import options_of, packaged_recipes
+from train.runs.folder import CHECKPOINTS, CONFIG, LAST, latest_checkpoint
+
+
+def files_first(arguments: Sequence[str]) -> list[str]:
+    """Return a subcommand's arguments with configuration files before options.
+
+    A file sets every field that it names, so that an option before it would be lost.
+    """
+    files: list[str] = []
+    options: list[str] = []
+    for before, argument in zip(["", *arguments], arguments, strict=False):
+        if before in ("-c", "--config"):
+            files.append(find_recipe(argument))
+        elif argument.startswith("--config="):
+            files.append(f"--config={find_recipe(argument.removeprefix('--config='))}")
+        else:
+            (files if argument in ("-c", "--config") else options).append(argument)
+    return [*options[:1], *files, *options[1:]]
+
+
+def find_recipe(path: str) -> str:
+    """Return the path of a recipe: the file itself, or else the recipe of that name in `train/configs`.
+
+    So `--config arrow` and `--config train/configs/arrow.yaml` work from any folder.
+    """
+    if not path or Path(path).expanduser().exists():
+        return path
+    by_name = Path(path).parent in (Path(), Path("train/configs"))
+    return str(packaged_recipes().get(Path(path).name.removesuffix(".yaml"), path)) if by_name else path
+
+
+def resume_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return the arguments of `fit` that `resume RUN [options]` stands for.
+
+    Args:
+        arguments: what comes after `resume`.
+
+    Raises:
+        ValueError: no folder of a run comes first, or an option that does not go with it.
+        FileNotFoundError: the run has no checkpoint.
+    """
+    if "init_from" in dict(options_of(arguments)):
+        raise ValueError("--init_from starts a training and resume continues one: leave it out, or use fit.")
+    if not arguments or arguments[0].startswith("-"):
+        raise ValueError(
+            "resume takes the directory of a run, and then what fit takes: python -m train resume runs/NAME "
+            "[--trainer.max_epochs 20]."
+        )
+    run = Path(arguments[0]).expanduser()
+    run = run if run.name else run.resolve()  # "." would be another folder elsewhere
+    if run.is_file() and run.parent.name == CHECKPOINTS:
+        raise ValueError(f"resume takes the folder of a run: python -m train resume {run.parents[1]}.")
+    latest = latest_checkpoint(run)
+    if latest is None or not (run / CONFIG).is_file():
+        missing = run / CONFIG if latest is not None else run / CHECKPOINTS / LAST
+        raise FileNotFoundError(
+            f"{run} is not a run that can be resumed: there is no {missing}. If it ended before its first checkpoint, "
+            f"start it again with python -m train fit."
+        )
+    resumed = ["--config", str(run / CONFIG), "--ckpt_path", str(latest), "--run_dir", str(run)]
+    return ["fit", *resumed, *arguments[1:]]
+
+
+def expand(arguments: Sequence[str]) -> list[str]:
+    """Return arguments as the parser takes them, with options after the files that they override.
+
+    `resume` becomes `fit`. `test` and `validate` with the configuration of a run are of that run, wherever it lies now.
+    """
+    arguments = list(arguments)
+    for name, value in options_of(arguments):
+        if re.fullmatch(r"trainer\.limit_\w+_batches", name) and value == "1":
+            raise ValueError(
+                f"--{name} 1 would be read as 1.0, which is all batches: write 1.0 for that, or 2 and more. "
+                f"One batch of each is --trainer.fast_dev_run true."
+            )
+    if arguments[:1] == ["resume"]:
+        arguments = resume_arguments(arguments[1:])
+    if arguments[:1] not in (["fit"], ["validate"], ["test"]):
+        return arguments
+    arguments = files_first(arguments)
+    options = dict(options_of(["--config" if argument == "-c" else argument for argument in arguments]))
+    run = Path(options.get("config", "")).expanduser().parent
+    of_run = Path(options.get("config", "")).name == CONFIG and latest_checkpoint(run) is not None
+    if arguments[0] != "fit" and of_run and not {"run_dir", "ckpt_path"} & options.keys():
+        arguments += ["--run_dir", str(run)]
+    return arguments

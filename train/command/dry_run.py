@@ -1,0 +1,187 @@
+"""What a training would do: data, model, operations, time and folder, as text, without creating anything."""
+
+from __future__ import annotations
+
+import logging
+import math
+import statistics
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+
+from train.callbacks.checks import CheckData
+from train.callbacks.progress import clock_time
+from train.callbacks.summary import describe
+from train.data.image_checks import check_test_classes, sets_of
+from train.data.module import ImageData
+from train.runs.environment import machine
+
+STEPS, WARM_UP, SECONDS = 12, 2, 15.0  # steps to time at most, of which some do not count, and for how long
+
+
+class Stopwatch(Callback):
+    """Time the batches of training and of validation; end the training after some steps or seconds."""
+
+    def __init__(self) -> None:
+        self.train: list[float] = []
+        self.validation: dict[int, list[float]] = {}
+        self.began = self.last = time.perf_counter()
+        self.device = torch.device("cpu")
+
+    def lap(self, module: L.LightningModule) -> float:
+        """Return the seconds since the last call, once the device is done."""
+        if module.device.type == "cuda":
+            torch.cuda.synchronize(module.device)
+        now = time.perf_counter()
+        passed, self.last = now - self.last, now
+        return passed
+
+    def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        self.lap(module)
+        self.began, self.device = self.last, module.device
+
+    def on_train_batch_end(self, trainer: L.Trainer, module: L.LightningModule, *_: Any) -> None:
+        self.train.append(self.lap(module))
+        if len(self.train) >= STEPS or (len(self.train) > WARM_UP and self.last - self.began > SECONDS):
+            trainer.should_stop = True
+
+    def on_validation_batch_start(
+        self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
+    ) -> None:
+        self.lap(module)  # loading is not counted: it goes on meanwhile
+
+    def on_validation_batch_end(
+        self,
+        trainer: L.Trainer,
+        module: L.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        self.validation.setdefault(dataloader_idx, []).append(self.lap(module))
+
+
+def open_images(module: Any, data: ImageData) -> None:
+    """Open the images of a training and check them against its model, without a download, which would create files."""
+    data.download = False
+    data.setup("fit")
+    CheckData().check(data, module)
+
+
+def measure(module: L.LightningModule, data: ImageData, settings: Mapping[str, Any]) -> Stopwatch:
+    """Train for a few steps and validate on two batches of each size on one device, by the settings of a trainer."""
+    common = {name: settings[name] for name in ("accelerator", "precision", "use_distributed_sampler")}
+    common |= {"devices": 1, "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+    common |= {"enable_model_summary": False, "num_sanity_val_steps": 0, "callbacks": [watch := Stopwatch()]}
+    of_training = ("max_epochs", "max_steps", "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm")
+    training = {name: settings[name] for name in of_training}
+    with quiet():
+        L.Trainer(**common, **training, limit_val_batches=0).fit(module, datamodule=data)
+        if settings["limit_val_batches"] != 0:
+            L.Trainer(**common, limit_val_batches=2).validate(module, datamodule=data, verbose=False)
+    return watch
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence Lightning's messages about its trainers and loaders."""
+    log = logging.getLogger("lightning.pytorch")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(level)
+
+
+def classes_of(dataset: Any, indices: Sequence[int] | None = None) -> str:
+    """Return the number of images of each class, of the first twelve classes; of all images or of some."""
+    labels, names = getattr(dataset, "targets", None), [str(name) for name in getattr(dataset, "classes", ())]
+    if labels is None:
+        return ""
+    counts = Counter(int(labels[index]) for index in (range(len(labels)) if indices is None else indices))
+    shown = [f"{names[n] if n < len(names) else n} {counts[n]}" for n in sorted({*counts, *range(len(names))})]
+    return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")
+
+
+def data_lines(data: ImageData) -> list[tuple[str, str]]:
+    """Return lines about the data: source, counts of each split, and images of each class."""
+    if data.task is not None:
+        sizes = f"{data.train_size} images an epoch, drawn anew; {data.val_size} for validation and as many to test"
+        return [("data", f"{data.source}, {data.num_classes} classes"), ("images", sizes)]
+    sets = dict(sets_of(data))
+    used, held = data.train_indices().tolist(), data.splits().parts[1].tolist()
+    test = f"{len(sets['test'])} to test" if "test" in sets else "none to test"
+    lines = [("data", f"{data.source} in {data.root}, {data.num_classes} classes")]
+    lines.append(("images", f"{len(used)} to train on, {len(held)} of the training set for validation, {test}"))
+    classes = {"train": classes_of(sets["train"], used), "validation": classes_of(sets["train"], held)}
+    classes["test"] = classes_of(sets["test"]) if "test" in sets else ""
+    return [*lines, *((f"classes, {name}", text) for name, text in classes.items() if text)]
+
+
+def time_lines(trainer: L.Trainer, data: ImageData, watch: Stopwatch) -> list[tuple[str, str]]:
+    """Return how long the training takes, by the batches that were timed."""
+    limit, loader = trainer.limit_train_batches, data.train_dataloader()
+    epoch = len(loader)
+    epoch = min(epoch, limit) if isinstance(limit, int) else max(1, int(epoch * (1.0 if limit is None else limit)))
+    batch = statistics.median(watch.train[WARM_UP:] or watch.train)
+    batches = math.inf
+    if trainer.max_epochs is not None and trainer.max_epochs > 0:
+        batches = trainer.max_epochs * epoch
+    if trainer.max_steps > 0:
+        batches = min(batches, trainer.max_steps * trainer.accumulate_grad_batches)
+    loaders = data.val_dataloader() if watch.validation else []
+    validation = sum(len(loader) * statistics.median(watch.validation[n]) for n, loader in enumerate(loaders))
+    count = max(1, math.ceil(batches / epoch / (trainer.check_val_every_n_epoch or 1))) if loaders else 0
+    measured = f"{1000 * batch:.3g} ms a batch of {data.batch_size}"
+    measured += f", {count} validations of {clock_time(validation)} each" if loaders else ", no validation"
+    return [
+        ("training", epochs_line(batches / epoch, epoch, data, loader)),
+        ("time", f"about {clock_time(batches * batch + count * validation)} ({measured})"),
+        ("device", machine(watch.device)),
+    ]
+
+
+def epochs_line(epochs: float, batches: int, data: ImageData, loader: Any) -> str:
+    """Return how many epochs there are and of what, and how many images each leaves out.
+
+    Args:
+        epochs: of the training.
+        batches: of an epoch.
+        data: the images.
+        loader: of the training.
+    """
+    text = f"{epochs:.3g} epoch{'' if epochs == 1 else 's'} of {batches} batch{'' if batches == 1 else 'es'}"
+    text += f" of {data.batch_size}"
+    order = getattr(loader, "order", None)  # of a subclass's own loader nothing is known
+    if data.task is not None or order is None or (left := order.size - batches * order.step) <= 0:
+        return text
+    others = ", others each time" if order.shuffle else ""
+    return f"{text}; {left} of {order.size} images are left out of each epoch{others}"
+
+
+def report(trainer: L.Trainer, module: Any, data: ImageData, settings: Mapping[str, Any], folder: str) -> str:
+    """Return what a training would do as text, after a few steps of it.
+
+    Args:
+        trainer: of the training, which is not used.
+        module: the classifier, whose weights change.
+        data: its images.
+        settings: of the trainer.
+        folder: of the run, with what is known of it.
+    """
+    open_images(module, data)
+    check_test_classes(data)
+    lines = [*data_lines(data), ("model", describe(module.vit))]
+    lines += time_lines(trainer, data, measure(module, data, settings))
+    return "\n".join(f"{name:<15} {text}" for name, text in [*lines, ("folder", folder)])

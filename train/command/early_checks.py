@@ -1,0 +1,100 @@
+"""Checks of a command before Lightning is imported: files that are not there, and names that a model does not know."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from performer_string.utils.registry import nearest
+from train.command.recipe import current_option, current_recipe, options_of, packaged_recipes, parse_value
+from train.command.yaml_file import read_yaml
+
+FILES = ("ckpt_path", "init_from", "model.distillation.teacher")
+PARTS = {"feature map": "feature_options", "encoding": "encoding_options", "locality": "locality_options"}
+WORDS = {"", "null", "best", "last", "hpc", "registry"}  # none, and Lightning's own words for a checkpoint
+
+
+def config_files(arguments: Sequence[str]) -> list[Path]:
+    """Return the files of fields that a command names; a value may hold fields itself."""
+    named = options_of(["--config" if argument == "-c" else argument for argument in arguments])
+    return [Path(text).expanduser() for name, text in named if name == "config" and not text.lstrip().startswith("{")]
+
+
+def check_files(arguments: Sequence[str]) -> None:
+    """Check that the recipes and checkpoints of a command are there.
+
+    Raises:
+        FileNotFoundError, ValueError: a file is missing, a recipe is not YAML, or two options exclude each other.
+    """
+    for path in config_files(arguments):
+        if not path.is_file():
+            known = list(packaged_recipes())
+            hint = nearest(path.stem, known)
+            raise FileNotFoundError(f"there is no recipe {path}.{hint} By name: {', '.join(known)}.")
+        read_yaml(path)
+    if {"init_from", "ckpt_path"} <= dict(options_of(arguments)).keys():
+        raise ValueError("--init_from starts a training and --ckpt_path continues one: give one of them.")
+    for name, text in options_of(arguments):
+        if name in FILES and text not in WORDS and not Path(text).expanduser().exists():
+            raise FileNotFoundError(f"there is no checkpoint {text}.")
+
+
+def vit_fields(arguments: Sequence[str]) -> dict[str, Any]:
+    """Return the fields of the model that recipes and options set, under the names of today."""
+    values: dict[str, Any] = {}
+    for path in config_files(arguments):
+        content = current_recipe(read_yaml(path))
+        model = content.get("model")
+        inner = model.get("vit") if isinstance(model, Mapping) else None
+        values |= inner if isinstance(inner, Mapping) else {}
+    for name, text in options_of(arguments):
+        name = current_option(name)
+        if name.startswith("model.vit.") and name.count(".") == 2:
+            values[name.removeprefix("model.vit.")] = current_recipe(parse_value(text), f"{name}.")
+    return values
+
+
+def check_names(arguments: Sequence[str]) -> None:
+    """Check the names of a model's fields, and of the encoding, feature map and so on that it is to have.
+
+    Values of other kinds are left to the parser, which knows their types. So are modules of the user, which add names.
+
+    Raises:
+        ValueError: an unknown name, with the nearest one.
+    """
+    from dataclasses import fields
+
+    from performer_string import ViTConfig
+
+    values = vit_fields(arguments)
+    known = [each.name for each in fields(ViTConfig)]
+    for name in values:
+        if name not in known:
+            hint = nearest(f"model.vit.{name}", [f"model.vit.{each}" for each in known])
+            raise ValueError(f"unknown field 'model.vit.{name}'.{hint} All: python -m train fit --help.")
+    if "imports" in dict(options_of(arguments)) or any(
+        "imports" in read_yaml(path) for path in config_files(arguments)
+    ):
+        return
+    try:
+        ViTConfig(**values)
+    except ValueError as error:
+        if str(error).startswith("unknown "):
+            raise
+
+
+def recipe_hint(message: str, arguments: Sequence[str]) -> str:
+    """Return what to add to the error for an option that a part of the model does not have, where a recipe sets it.
+
+    Args:
+        message: of the error.
+        arguments: of the command line.
+    """
+    found = re.match(rf"({'|'.join(PARTS)}) '[^']*' has no option '", message)
+    if found is None:
+        return ""
+    field = f"model.vit.{PARTS[found[1]]}"
+    typed = any(current_option(name).startswith(field) for name, _ in options_of(arguments))
+    return "" if typed else f" The recipe sets it for another {found[1]}: --{field} '{{}}' leaves it out."

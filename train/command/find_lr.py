@@ -1,0 +1,125 @@
+"""A learning rate by a range test: short steps at growing rates, by Lightning's tuner, without a training."""
+
+from __future__ import annotations
+
+import copy
+import tempfile
+from collections.abc import Mapping, Sequence
+from math import isfinite
+from typing import Any, NamedTuple
+
+import lightning as L
+import numpy as np
+from lightning.pytorch.tuner import Tuner
+
+from train.command.dry_run import open_images, quiet
+from train.data.module import ImageData
+
+RANGE = {"min_lr": 1e-6, "max_lr": 1.0, "num_training_steps": 100}  # of --find_lr
+SMOOTHING = 0.98  # of Lightning's running mean of the losses
+SKIPPED = 10  # first losses, of too few steps for a mean
+ROWS = 10  # of the printed curve
+FINDER = ("lightning", "LearningRateFinder")  # package and class
+WITHOUT_MEANING = {"update_attr": True, "attr_name": ""}  # options of the callback, with their defaults
+NO_RATE = "No rate found, of too few steps or losses that never fall. Give more images, a smaller batch or more steps."
+
+
+class RangeTest(NamedTuple):
+    """Result of a range test.
+
+    Attributes:
+        rates: that were tried, in ascending order.
+        losses: at these rates, smoothed.
+        suggestion: the rate at which the loss falls fastest; None where there are too few losses.
+    """
+
+    rates: list[float]
+    losses: list[float]
+    suggestion: float | None
+
+    def __str__(self) -> str:
+        every = max(1, len(self.rates) // ROWS)
+        pairs = zip(self.rates[::every], self.losses[::every], strict=True)
+        curve = "\n".join(["      rate  loss", *(f"{rate:10.2e}  {loss:.4f}" for rate, loss in pairs)])
+        suggestion = NO_RATE if self.suggestion is None else f"Suggestion: --model.optim.lr {self.suggestion:.2g}"
+        return f"{curve}\n\n{suggestion}"
+
+
+def range_test(
+    module: L.LightningModule, data: ImageData, settings: Mapping[str, Any], options: Mapping[str, Any]
+) -> RangeTest:
+    """Train a copy of a model for a few steps at growing learning rates (range test, Smith, arXiv:1506.01186).
+
+    The rate at which the loss falls fastest is a starting point. What is best for a few steps from the initial weights
+    need not be best for a training.
+
+    Args:
+        module: the classifier, which stays as it is.
+        data: its images.
+        settings: of the trainer.
+        options: `min_lr`, `max_lr`, `num_training_steps`, `mode` and `early_stop_threshold`, as of Lightning's
+            `LearningRateFinder`.
+    """
+    open_images(module, data)
+    of_training = ("accelerator", "precision", "accumulate_grad_batches", "gradient_clip_val")
+    chosen = {name: settings[name] for name in (*of_training, "gradient_clip_algorithm")}
+    chosen["max_steps"] = options["num_training_steps"]  # over as many epochs as that takes
+    options = {("num_training" if name == "num_training_steps" else name): value for name, value in options.items()}
+    with tempfile.TemporaryDirectory() as folder, quiet():
+        trainer = L.Trainer(
+            **chosen, devices=1, logger=False, enable_checkpointing=False, enable_model_summary=False,
+            default_root_dir=folder,
+        )  # fmt: skip
+        finder = Tuner(trainer).lr_find(copy.deepcopy(module), datamodule=data, update_attr=False, **options)
+    assert finder is not None
+    rates, losses = finder.results["lr"], unbiased(finder.results["loss"])
+    return RangeTest(rates, losses, steepest(rates, losses))
+
+
+def unbiased(losses: Sequence[float]) -> list[float]:
+    """Return Lightning's smoothed losses with the right weights.
+
+    It divides the sum of n losses with weights (1 - b) b^i by 1 - b^(n + 1), where 1 - b^n is the sum of the weights.
+    The first loss is then half of what it was, and the curve rises for some fifty steps.
+    """
+    return [
+        loss * (1 - SMOOTHING ** (count + 1)) / (1 - SMOOTHING**count) for count, loss in enumerate(losses, start=1)
+    ]
+
+
+def steepest(rates: Sequence[float], losses: Sequence[float]) -> float | None:
+    """Return the rate at which the loss falls fastest over the logarithm of the rate; None where it never falls.
+
+    Lightning's suggestion takes the slope over the rate itself, which is steepest at the lowest rates.
+    """
+    pairs = [(rate, loss) for rate, loss in zip(rates[SKIPPED:-1], losses[SKIPPED:-1], strict=True) if isfinite(loss)]
+    if len(pairs) < 2:
+        return None
+    slopes = np.gradient([loss for _, loss in pairs], np.log([rate for rate, _ in pairs]))
+    best = int(slopes.argmin())
+    return pairs[best][0] if slopes[best] < 0 else None
+
+
+def take_finder(trainer: Any) -> dict[str, Any] | None:
+    """Take Lightning's `LearningRateFinder` out of the configuration of a trainer, and return its options.
+
+    The test comes before the training instead of amid its first step. The run's configuration then has the rate and no
+    finder, so that it trains the same again.
+
+    Returns:
+        The options as of `range_test`, or None where there is no finder.
+    """
+    asked = trainer.callbacks or []
+    callbacks = asked if isinstance(asked, list) else [asked]
+    names = (each.class_path.split(".") for each in callbacks)
+    found = [each for each, name in zip(callbacks, names, strict=True) if (name[0], name[-1]) == FINDER]
+    if not found:
+        return None
+    trainer.callbacks = [each for each in callbacks if each not in found] or None
+    options: dict[str, Any] = found[-1].init_args.as_dict()
+    if any(options.pop(name, value) != value for name, value in WITHOUT_MEANING.items()):
+        raise ValueError(
+            "LearningRateFinder sets model.optim.lr here: leave out update_attr and attr_name. --find_lr suggests a "
+            "rate without setting it."
+        )
+    return options

@@ -1,0 +1,242 @@
+"""What `fit`, `validate` and `test` do: Lightning's command line over one YAML file, whose fields options override."""
+
+from __future__ import annotations
+
+import shlex
+import warnings
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.callbacks import Callback, WeightAveraging
+from lightning.pytorch.cli import LightningArgumentParser, LightningCLI
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_only
+
+from performer_string.models.checkpoint import find_checkpoint
+from performer_string.utils.files import check_writable
+from train._compat import AskedSettingsCLI
+from train.callbacks.checkpoints import AtomicCheckpoints
+from train.callbacks.records import FinalMetrics
+from train.callbacks.stopping import out_of_time
+from train.checkpoint import (
+    check_no_average,
+    check_same_class,
+    check_same_model,
+    keep_grid,
+    read_checkpoint,
+    start_from,
+)
+from train.command.dry_run import report
+from train.command.find_lr import NO_RATE, RANGE, range_test, take_finder
+from train.command.messages import import_modules
+from train.command.options import FLAGS, OPTIONS
+from train.command.recipe import current_arguments, options_of
+from train.command.setting_checks import check_command, check_groups, check_seed, check_trainer
+from train.data.image_checks import check_images
+from train.data.sizes import Size
+from train.data.tasks import TASKS
+from train.runs import slurm
+from train.runs.folder import (
+    CHECKPOINTS,
+    clean_up_at_exit,
+    latest_checkpoint,
+    make_run_folder,
+    name_run_folder,
+)
+from train.runs.loggers import keep_tensorboard
+from train.trainer.matmul_precision import choose_matmul_precision
+from train.trainer.parts import clock_callbacks, data_callbacks, saving_callbacks, training_callbacks, training_loggers
+from train.trainer.sharding import NAME, Sharded, check_sharded
+
+
+class TrainingCLI(AskedSettingsCLI):
+    """The commands `fit`, `validate` and `test` of an `ImageClassifier` on `ImageData`.
+
+    Args:
+        model, data: classes to make.
+        typed: the command as the user typed it, for the history of a run.
+        args: of the command line, which begin with the command.
+        options: as of Lightning's command line.
+    """
+
+    def __init__(self, model: type, data: type, *, typed: str, args: list[str], **options: Any):
+        self.typed = typed
+        self.asked = args[0]
+        super().__init__(model, data, args=args, **options)
+
+    def subcommands(self) -> dict[str, set[str]]:  # type: ignore[override]
+        """Return the command that was asked for alone, since the parser of each one takes long to make."""
+        return {self.asked: LightningCLI.subcommands()[self.asked]}
+
+    def add_arguments_to_parser(self, parser: LightningArgumentParser) -> None:
+        for name, option in OPTIONS.items():
+            parser.add_argument(f"--{name}", type=option.type, default=option.default, help=option.help)
+        for name, text in FLAGS.items():
+            parser.add_argument(f"--{name}", action="store_true", help=text)
+        parser.link_arguments("seed_everything", "data.seed", compute_fn=check_seed)
+        parser.link_arguments("seed_everything", "model.vit.seed", compute_fn=check_seed)
+        parser.link_arguments("model.vit.image_size", "data.size", compute_fn=lambda size: list(Size.of(size)))
+        parser.link_arguments(
+            ("model.vit.image_size", "data.resolutions"),
+            "model.resolutions",
+            compute_fn=lambda size, more: list(dict.fromkeys(str(Size.of(each)) for each in [size, *more])),
+        )
+
+    def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        self.arguments: list[str] = args
+        super().parse_arguments(parser, current_arguments(args))
+
+    def before_instantiate_classes(self) -> None:
+        """Check the settings as a whole, and choose the folder and the checkpoint of a run."""
+        config, fits = self.config[self.subcommand], self.subcommand == "fit"
+        check_groups(config)
+        import_modules(config.imports)
+        check_command(self.subcommand, config)
+        for name in ("run_dir", "init_from", "ckpt_path"):  # a shell does this not after `=`, nor does YAML
+            if config.get(name):
+                config[name] = str(Path(config[name]).expanduser())
+        if config.get("init_from"):
+            config.init_from = str(find_checkpoint(config.init_from))
+        if config.data.val_fraction == 0 and config.data.source not in TASKS:
+            config.trainer.limit_val_batches = 0
+        if fits and any(each.startswith("--trainer.logger+=") for each in self.arguments):
+            keep_tensorboard(config.trainer)
+        self.choose_checkpoint(config)
+        self.choose_folder(config)
+        if not fits:
+            self.save_config_callback = None  # the run's configuration stays, for `resume`
+            warnings.filterwarnings("ignore", message="Be aware that when using `ckpt_path`")  # of training's
+            return
+        if config.init_from and (self.requeued or not self.resumed):
+            keep_grid(config.init_from, config.model.vit)
+        check_trainer(config.trainer)
+        if config.trainer.strategy == NAME:
+            check_sharded(config)
+        self.finder = take_finder(config.trainer)
+        if self.finder is not None and self.resumed is not None:  # by a job that was queued again
+            config.model.optim.lr = read_checkpoint(self.resumed, data=False)["hyper_parameters"]["optim"]["lr"]
+
+    def choose_checkpoint(self, config: Any) -> None:
+        """Set the checkpoint that a run goes on from, also where SLURM has queued its job again.
+
+        Raises:
+            ValueError: a test without a trained model, or a training that would begin twice.
+        """
+        fits, run_dir = self.subcommand == "fit", Path(config.run_dir) if config.run_dir else None
+        if not fits and not config.ckpt_path:  # never fresh weights
+            latest = None if run_dir is None else latest_checkpoint(run_dir)
+            if latest is None:
+                raise ValueError(
+                    f"{self.subcommand} needs a trained model: the configuration of a run that has a checkpoint, "
+                    f"--config RUN/config.yaml (and --ckpt_path FILE for another one than its last)."
+                )
+            config.ckpt_path = str(latest)
+        if fits and config.ckpt_path and "init_from" in dict(options_of(self.arguments)):  # a run's file says it later
+            raise ValueError("--init_from starts a training and --ckpt_path continues one: give one of them.")
+        command = f"{self.parser.prog} {shlex.join(self.arguments)}"
+        if fits and not config.ckpt_path:
+            run_dir = run_dir or slurm.run_folder(command)
+            config.run_dir = "" if run_dir is None else str(run_dir)
+        self.requeued = fits and run_dir is not None and slurm.is_requeued(run_dir, command)
+        if self.requeued and run_dir is not None and (latest := latest_checkpoint(run_dir)):
+            config.ckpt_path = str(latest)
+        self.resumed: str | None = config.ckpt_path or None
+
+    def choose_folder(self, config: Any) -> None:
+        """Set the folder of the run: the one asked for, that of its checkpoint, or for a `fit` a new one.
+
+        Raises:
+            ValueError: a folder with another run, or one that cannot be written to.
+        """
+        fits, resumed = self.subcommand == "fit", Path(self.resumed) if self.resumed else None
+        resumed_run = resumed.parents[1] if resumed and resumed.parent.name == CHECKPOINTS else None
+        folder = Path(config.run_dir) if config.run_dir else resumed_run
+        goes_on = folder and resumed_run and resumed_run.resolve() == folder.resolve()
+        if fits and folder and not goes_on and latest_checkpoint(folder):
+            raise ValueError(
+                f"{folder} holds a run already. Continue it: {self.parser.prog} resume {shlex.quote(str(folder))}. "
+                f"Or choose another --run_dir."
+            )
+        if config.dry_run or config.find_lr:
+            config.run_dir = str(folder or name_run_folder())
+            return
+        first, new = not rank_zero_only.rank, folder is None or not folder.exists()  # type: ignore[attr-defined]
+        if first and (fits or folder is None):  # the other processes write nothing
+            folder = folder or make_run_folder()
+            check_writable("--run_dir", folder)
+            clean_up_at_exit(folder, new)
+        config.run_dir = str(folder or Path("runs"))
+
+    def after_instantiate_classes(self) -> None:
+        config, fits = self.config[self.subcommand], self.subcommand == "fit"
+        if self.resumed is not None:
+            content = read_checkpoint(self.resumed)
+            check_same_model(self.resumed, content, dict(self.model.hparams), fits)
+            if fits:
+                check_same_class(self.resumed, content, type(self.model).__qualname__)
+            callbacks: list[Callback] = self.trainer.callbacks  # type: ignore[attr-defined]
+            averages = any(isinstance(each, WeightAveraging) for each in callbacks)
+            if fits and not averages:
+                check_no_average(self.resumed, content)
+        elif config.init_from:
+            start_from(config.init_from, self.model)
+        choose_matmul_precision(config.matmul_precision, self.trainer)
+        if config.compile:
+            self.model.vit.compile(backend=config.compile)
+
+    def before_fit(self) -> None:
+        """Check the images, and say what the training would do, where that is asked for."""
+        config = self.config[self.subcommand]
+        if config.check_data:
+            check_images(self.datamodule)
+        if config.dry_run:
+            folder = f"{config.run_dir}, {f'which goes on from {self.resumed}' if self.resumed else 'new'}"
+            print(report(self.trainer, self.model, self.datamodule, config.trainer.as_dict(), folder))
+            raise SystemExit(0)
+        if config.find_lr:
+            print(range_test(self.model, self.datamodule, config.trainer.as_dict(), RANGE))
+            raise SystemExit(0)
+        if self.finder is not None and self.resumed is None:
+            self.find_lr(config, self.finder)
+
+    def find_lr(self, config: Any, options: dict[str, Any]) -> None:
+        """Choose the learning rate by a range test, and write it into the model and the run's configuration."""
+        if self.trainer.world_size > 1:
+            raise ValueError("LearningRateFinder needs one process: take --find_lr first, then --model.optim.lr.")
+        result = range_test(self.model, self.datamodule, config.trainer.as_dict(), options)
+        if result.suggestion is None:
+            raise ValueError(f"LearningRateFinder: {NO_RATE}")
+        config.model.optim.lr = self.model.optim.lr = self.model.hparams["optim"]["lr"] = result.suggestion
+        for record in [c for c in self.trainer.callbacks if isinstance(c, FinalMetrics)]:  # type: ignore[attr-defined]
+            record.config = self.parser.dump(self.config)
+        rank_zero_info(f"LearningRateFinder: --model.optim.lr {result.suggestion:g}")
+
+    def after_fit(self) -> None:
+        """Validate and write the metrics where another callback, or a kill in the last validation, left that out."""
+        trainer = self.trainer
+        for record in [c for c in trainer.callbacks if isinstance(c, FinalMetrics)]:  # type: ignore[attr-defined]
+            if record.was_finished(trainer):
+                record.say_finished(trainer)
+            elif not (record.complete(trainer) or out_of_time(trainer)):
+                trainer.validate(self.model, datamodule=self.datamodule, verbose=False)
+                record.write(trainer, self.model)
+
+    def instantiate_trainer(self, **kwargs: Any) -> Any:
+        """Return a trainer with this project's callbacks around those of the configuration."""
+        config, fits, program = self.config[self.subcommand], self.subcommand == "fit", self.parser.prog
+        asked: dict[str, Any] = {**self.config_init[self.subcommand]["trainer"], **kwargs}
+        more = {name: x if isinstance(x := asked[name] or [], list) else [x] for name in ("callbacks", "plugins")}
+        own, plugins = more["callbacks"], more["plugins"]
+        first, last = data_callbacks(config), list[Callback]()
+        if fits:
+            texts = (self.parser.dump(self.config), self.typed, f"{program} {shlex.join(self.arguments)}")
+            first += training_callbacks(config, asked, own, program, *texts)
+            last += saving_callbacks(config, asked, plugins, program)
+        return super().instantiate_trainer(
+            strategy=Sharded() if config.trainer.strategy == NAME else asked["strategy"],
+            callbacks=[*first, *clock_callbacks(asked, own), *own, *last],
+            plugins=[AtomicCheckpoints(), *plugins],
+            logger=training_loggers(asked["logger"], config) if fits else asked["logger"] or False,
+            max_time=None,
+            enable_model_summary=False,  # a table of metrics, without the operations
+            default_root_dir=asked["default_root_dir"] or config.run_dir,  # for want of a logger
+        )

@@ -1,0 +1,56 @@
+"""The parser of `python -m train`: errors that name the nearest field, and help that lists the parts of a model."""
+
+from __future__ import annotations
+
+import re
+import sys
+from enum import Enum
+from typing import Any
+
+import torch
+import yaml
+from jsonargparse.typing import register_type
+from lightning.pytorch.cli import LightningArgumentParser
+
+from performer_string.utils.registry import nearest
+from train._compat import option_names, subcommands_of
+from train.command.parse_errors import in_one_line
+from train.command.part_help import listing
+
+LINKED = {"data.seed", "model.vit.seed"}  # which follow from another field
+
+
+# So that config.yaml has the device of StochasticWeightAveraging as text that can be read again.
+register_type(torch.device, deserializer_exceptions=(ValueError, TypeError, RuntimeError))
+# And names such as the interval of Timer, which Lightning has as enumerations.
+yaml.SafeDumper.add_multi_representer(Enum, lambda dumper, name: dumper.represent_str(str(name.value)))
+
+
+class Parser(LightningArgumentParser):
+    """A parser whose errors name the nearest field, without a page of usage, and that takes no abbreviations."""
+
+    def __init__(self, *args: Any, **options: Any):
+        super().__init__(*args, **{"allow_abbrev": False, **options})
+
+    def format_help(self, *arguments: Any) -> str:
+        """Return the help, with the parts of a model where they can be chosen."""
+        text: str = super().format_help(*arguments)
+        return f"{text}\n{listing()}\n" if "model.vit.encoding" in option_names(self) else text
+
+    def error(self, message: str, ex: Exception | None = None) -> Any:
+        """Write the message with the nearest name to stderr and exit with status 2."""
+        message = in_one_line(message)
+        commands = subcommands_of(self)
+        names = {*option_names(self)}.union(*(option_names(sub) for sub in commands.values())) - LINKED
+        empty = re.search(r'Key "([\w.]+)" not found in namespace', message)
+        unknown = re.search(
+            r"(?:[Kk]ey|[Gg]roup|[Oo]ption|arguments:|argument)\s+'?(?:--)?(?:fit\.)?([\w.]+)'?", message
+        )
+        hint = ""
+        if empty:
+            message = f"{empty[1]} is missing: what it belongs to is there, with nothing in it."
+        elif unknown:
+            longer = sorted(name for name in names if name.startswith(f"{unknown[1]}_"))  # seed, of seed_everything
+            hint = nearest(unknown[1], names) or (f" Did you mean {longer[0]!r}?" if longer else "")
+        sys.stderr.write(f"error: {message.strip()}{hint}\n")
+        raise SystemExit(2)

@@ -1,0 +1,212 @@
+"""The fields of a recipe: which there are, what they were called before, and how a command line sets them.
+
+The library and the trainer are imported where they are used: reading arguments alone needs neither.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from performer_string.utils.registry import nearest
+
+SET_BY_SWEEP = {"seed_everything", "run_dir", "config", "ckpt_path"}  # for each of its runs
+BEFORE_TRAINING = {"dry_run", "find_lr"}  # which end without one
+UNREADABLE = "Unable to serialize instance"  # how jsonargparse's text for such values begins
+RENAMED_PARTS = ("model.vit.", "model.optim.")  # whose fields have had other names
+
+
+@functools.cache
+def recipe_fields() -> tuple[set[str], set[str]]:
+    """Return the names of groups of fields and of fields of `python -m train fit`."""
+    from lightning.pytorch import Trainer  # slow to import, and needed by sweeps that have such fields only
+
+    from performer_string import ViTConfig
+    from train.command.options import FLAGS, OPTIONS
+    from train.data.module import ImageData
+    from train.data.tasks import TASKS
+    from train.distill import DistillationConfig
+    from train.loss import LossConfig
+    from train.optim import OptimConfig
+
+    kinds = {"model.vit": ViTConfig, "model.optim": OptimConfig, "model.distillation": DistillationConfig}
+    kinds |= {"model.loss": LossConfig, "data": ImageData}
+    kinds |= {f"data.{name}": task for name, task in TASKS.items()}
+    groups = {*kinds, "model", "trainer"}
+    names = {f"{group}.{field.name}" for group, kind in kinds.items() for field in fields(kind)}
+    names |= {f"trainer.{name}" for name in inspect.signature(Trainer).parameters}
+    return groups, (names | {*OPTIONS, *FLAGS}) - groups
+
+
+def packaged_recipes() -> dict[str, Path]:
+    """Return the recipes of `train/configs` by their names."""
+    return {path.stem: path for path in sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))}
+
+
+def check_fields(names: Iterable[str]) -> None:
+    """Check names of fields, or of what is inside of one (`model.vit.feature_options.order`).
+
+    Raises:
+        ValueError: an unknown name, with the nearest one, or a field that a sweep's runs cannot be given.
+    """
+    from performer_string import ViTConfig
+
+    vit = {f"model.vit.{field.name}" for field in fields(ViTConfig)}
+    for name in names:
+        parts = name.split(".")
+        outer = {".".join(parts[:n]) for n in range(1, len(parts) + 1)}
+        if name in SET_BY_SWEEP:
+            raise ValueError(f"{name} is what a sweep gives to each of its runs itself; take it out.")
+        if name in BEFORE_TRAINING:
+            raise ValueError(f"{name} ends before a training begins: give it to python -m train fit.")
+        if outer & vit:
+            continue
+        groups, known = recipe_fields()
+        if name not in groups and not outer & known:
+            raise ValueError(f"unknown field {name!r}.{nearest(name, known)} All: python -m train fit --help.")
+
+
+def options_of(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield name and value of each option: of `--data.root x`, `--data.root=x`, `--trainer.callbacks+=x`."""
+    for argument, after in zip(arguments, [*arguments[1:], ""], strict=False):
+        name, equals, value = argument.partition("=")
+        if name.startswith("--") and len(name) > 2:
+            yield name[2:].rstrip("+"), value if equals else after
+
+
+def parse_value(text: str) -> Any:
+    """Return a value as YAML reads it; text that is no YAML is text."""
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        return text
+
+
+def flatten(name: str, value: Any) -> dict[str, Any]:
+    """Return the fields inside of a value, by their full names."""
+    if not isinstance(value, Mapping):
+        return {name: value}
+    return {full: leaf for key, part in value.items() for full, leaf in flatten(f"{name}.{key}", part).items()}
+
+
+def find_conflict(overrides: Mapping[str, Any], arguments: Sequence[str]) -> str | None:
+    """Return the first option that sets a field to another value than overrides that stand before it, or None.
+
+    Args:
+        overrides: values by the full names of fields.
+        arguments: of a command line.
+    """
+    before = {key: flatten(key, override) for key, override in overrides.items()}
+    for name, text in options_of(arguments):
+        new = flatten(name, text_value(text))
+        for key, old in before.items():
+            replaced = name == key and new.keys() != old.keys()
+            if replaced or any(text_value(old[leaf]) != new[leaf] for leaf in new.keys() & old.keys()):
+                return name
+    return None
+
+
+def text_value(text: Any) -> Any:
+    """Return a value as the parser reads it from text (1e-3 is a number there); what is no YAML stays as it is."""
+    from jsonargparse import get_loader
+
+    try:
+        return get_loader("yaml")(text) if isinstance(text, str) else text
+    except (ValueError, yaml.YAMLError):
+        return text
+
+
+def without_unreadable(content: Any) -> Any:
+    """Return a configuration without values that are no text, such as a function that is a default of a callback.
+
+    The parser writes an apology in their place. They are defaults, since whatever a user gives is text.
+    """
+    if isinstance(content, Mapping):
+        kept = {name: value for name, value in content.items() if not str(value).startswith(UNREADABLE)}
+        return {name: without_unreadable(value) for name, value in kept.items()}
+    return [without_unreadable(value) for value in content] if isinstance(content, list) else content
+
+
+@functools.cache
+def report_rename(former: str, current: str) -> None:
+    """Write once, from the first process of a run, that a field has another name now."""
+    if not int(os.environ.get("LOCAL_RANK", 0)):
+        sys.stderr.write(f"note: {former} is called {current} now; the former name is still read.\n")
+
+
+def current_option(name: str) -> str:
+    """Return the name of a field, or of what is inside of one, of today: `model.vit.log_n_scaling`."""
+    from performer_string.utils.renames import current_fields
+
+    for part in RENAMED_PARTS:
+        if name.startswith(part):
+            former, dot, inside = name.removeprefix(part).partition(".")
+            (current,) = current_fields({former: None})
+            if current != former:
+                report_rename(part + former, part + current)
+            return part + current + dot + inside
+    return name
+
+
+def current_recipe(content: Any, prefix: str = "") -> Any:
+    """Return fields of a recipe, nested or with dots in their names, under the names of today.
+
+    Args:
+        content: values by name, or a single value, which is returned as it is.
+        prefix: what comes before their names.
+    """
+    from performer_string.utils.renames import current_name
+
+    if not isinstance(content, Mapping):
+        return current_name("feature map", content) if prefix == "model.vit.feature_map." else content
+    fields_ = {name: current_option(f"{prefix}{name}") for name in content}
+    return {
+        name if full == f"{prefix}{name}" else full.removeprefix(prefix): current_recipe(content[name], f"{full}.")
+        for name, full in fields_.items()
+    }
+
+
+def current_arguments(arguments: Sequence[str]) -> list[str]:
+    """Return arguments of `python -m train` under the names of today; configurations with others become text."""
+    current, option = [], ""  # the option whose value comes next
+    for argument in arguments:
+        if argument.startswith("--") and "=" in argument:
+            option, _, value = argument[2:].partition("=")
+            current.append(f"--{current_option(option)}={current_value(option, value)}")
+            option = ""
+        elif argument.startswith("--"):
+            option = argument[2:]
+            current.append(f"--{current_option(option)}")
+        else:
+            current.append(current_value(option, argument) if option else argument)
+            option = "config" if argument == "-c" else ""
+    return current
+
+
+def current_value(name: str, text: str) -> str:
+    """Return the value of an option: a configuration (text or a file) with names of before as JSON with today's."""
+    from performer_string.utils.renames import current_name
+
+    prefix = {"config": "", "model": "model.", "model.vit": "model.vit.", "model.optim": "model.optim."}.get(name)
+    if name == "model.vit.feature_map":
+        return current_name("feature map", text)
+    if prefix is None:
+        return text
+    from jsonargparse import get_loader  # reads 1e-3 as a number, as the parser does
+
+    path = Path(text).expanduser()
+    try:
+        content = get_loader("yaml")(path.read_text(encoding="utf-8") if len(text) < 4096 and path.is_file() else text)
+    except (OSError, ValueError, yaml.YAMLError):  # the parser has words for it
+        return text
+    current = current_recipe(content, prefix)
+    return text if current == content else json.dumps(current)

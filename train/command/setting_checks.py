@@ -1,0 +1,75 @@
+"""Checks of the settings of a command, before anything is built."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.compiler import list_backends
+
+from performer_string.utils.registry import lookup
+from train.data.tasks import TASKS
+from train.trainer.sharding import NAME
+
+GROUPS = (
+    "model.optim",
+    "model.distillation",
+    "model.loss",
+    *(f"data.{name}" for name in TASKS),
+    "trainer",
+)  # without others the parser has an error
+
+
+def check_seed(value: int | bool) -> int:
+    """Return a seed; raise a ValueError for true and false, which Lightning takes for any seed or none."""
+    if isinstance(value, bool):
+        raise ValueError(f"seed_everything has to be a number, 0 or more, not {str(value).lower()}.")
+    return value
+
+
+def check_groups(config: Any) -> None:
+    """Raise a ValueError for a group of fields that is there with nothing in it."""
+    for group in GROUPS:
+        if config.get(group) is None:
+            raise ValueError(f"{group} is there with nothing in it: give it fields, or leave it out.")
+
+
+def check_command(command: str | None, config: Any) -> None:
+    """Raise a ValueError for options that a command does not have, or for values out of range.
+
+    Args:
+        command: `fit`, `validate` or `test`.
+        config: of that command.
+    """
+    fits = command == "fit"
+    if not fits and (config.dry_run or config.check_data or config.find_lr):
+        raise ValueError(f"--dry_run, --check_data and --find_lr are of fit and resume, not of {command}.")
+    if config.compile:
+        lookup("backend of torch.compile", config.compile, dict.fromkeys([*list_backends(), "aot_eager", "eager"]))
+    if config.figures_every < 0:
+        raise ValueError(f"--figures_every has to be 0 or more validations, not {config.figures_every}.")
+    if fits and not config.ckpt_path and 0 in (config.trainer.max_epochs, config.trainer.max_steps):
+        raise ValueError("trainer.max_epochs or trainer.max_steps is 0, so that there is nothing to train.")
+    if fits and config.trainer.limit_train_batches == 0:
+        raise ValueError("trainer.limit_train_batches is 0, so that there is nothing to train.")
+
+
+def check_trainer(trainer: Any) -> None:
+    """Raise a ValueError for a strategy, a precision or a mode in which a model is not trained."""
+    check_sharding_strategy(trainer.strategy)
+    if trainer.barebones:
+        raise ValueError("trainer.barebones has no checkpoints, and a run is nothing without them. Leave it out.")
+    if str(trainer.precision) in ("16-true", "transformer-engine-float16"):
+        raise ValueError(
+            f"precision {trainer.precision} has weights and gradients in fp16 without a loss scale, where "
+            f"they vanish or overflow within some steps: take bf16-mixed, 16-mixed or bf16-true."
+        )
+
+
+def check_sharding_strategy(strategy: Any) -> None:
+    """Raise a ValueError for a strategy that shards the model between processes in another way than the one here."""
+    name = str(getattr(strategy, "class_path", strategy)).rpartition(".")[2].lower()
+    if name != NAME and name.startswith(("fsdp", "deepspeed", "modelparallel")):
+        raise ValueError(
+            f"strategy {name} shards the model in a way whose checkpoints go on with itself alone: take {NAME}, which "
+            f"shards it by torch's fully_shard, or ddp."
+        )

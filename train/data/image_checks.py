@@ -1,0 +1,130 @@
+"""Checks of images before a training: files that cannot be read, and classes that one of the sets lacks."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch.utils.data import DataLoader, Dataset
+from tqdm import tqdm
+
+from performer_string.images.reading import why_unreadable
+from train.command.messages import printable
+from train.data.folders import classes_in
+from train.data.images import name_of
+from train.data.loader import ignore_stop_signals
+from train.data.module import ImageData
+from train.data.splits import class_names
+
+log = logging.getLogger(__name__)
+FOLDERS = {"folder", "imagenet", "videos"}  # sources whose classes are the folders in `train` and in `test` or `val`
+
+
+class Opened(Dataset[tuple[int, str]]):
+    """The reason why each image of a dataset cannot be read, empty for those that can."""
+
+    def __init__(self, dataset: Any):
+        self.dataset = dataset
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> tuple[int, str]:
+        try:
+            self.dataset[index]
+        except Exception as error:  # of many types: whatever a file makes its reader raise
+            return index, why_unreadable(name_of(self.dataset, index), error)
+        return index, ""
+
+
+def sets_of(data: ImageData) -> Iterator[tuple[str, Any]]:
+    """Yield the stored sets of images: those to train on, and those to test on where there are some."""
+    if data.task is not None:
+        return  # its images are drawn
+    data.setup("fit")
+    yield "train", data.splits().train
+    try:
+        data.setup("test")
+    except FileNotFoundError:  # a training needs none
+        return
+    yield "test", data.splits().test
+
+
+def broken_images(data: ImageData) -> list[tuple[str, str]]:
+    """Open every image, with a progress bar, and return path and reason of each that cannot be read."""
+    broken = []
+    for name, dataset in sets_of(data):
+        workers = min(data.workers, os.cpu_count() or 1)
+        loader = DataLoader(
+            Opened(dataset), 64, num_workers=workers, collate_fn=list, worker_init_fn=ignore_stop_signals
+        )
+        with tqdm(total=len(dataset), desc=f"{name} images", unit="image", mininterval=0.5) as bar:
+            for results in loader:
+                broken += [(name_of(dataset, index), reason) for index, reason in results if reason]
+                bar.update(len(results))
+    return broken
+
+
+def check_images(data: ImageData) -> None:
+    """Write every image that cannot be read to stdout; exit with status 1 if there is one."""
+    broken = broken_images(data)
+    for path, reason in broken:
+        print(f"{printable(path)}: {reason}")
+    if broken:
+        what = "one image" if len(broken) == 1 else f"{len(broken)} images"
+        sys.stderr.write(f"error: {what} cannot be read: repair what is listed above, or take it away.\n")
+        raise SystemExit(1)
+    print("Every image can be read." if data.task is None else "The images are drawn, and need no check.")
+
+
+def warn_of_validation(data: ImageData) -> None:
+    """Warn of classes that no image of validation is of: the best checkpoint is chosen without them."""
+    splits = data.splits() if data.task is None and data.validates() else None
+    if splits is None or (labels := splits.train_labels()) is None:
+        return
+    held, names = splits.parts[1], class_names(splits.train)
+    seen = set(labels[held].tolist())
+    missing = [name for label, name in enumerate(names) if label not in seen]
+    if missing:
+        named = f"{', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''}"
+        log.warning(
+            f"validation has {len(held)} images, and none of {named}: its accuracy, by which best.ckpt is chosen, says "
+            f"nothing of {'it' if len(missing) == 1 else 'them'}. Add images, or raise data.val_fraction "
+            f"({data.val_fraction})."
+        )
+
+
+def check_test_classes(data: ImageData) -> None:
+    """Check that the folders of test images are those of the training images, where there are both.
+
+    Raises:
+        ValueError: classes that one of them lacks.
+    """
+    root = Path(data.root).expanduser()
+    if data.source not in FOLDERS or not (root / "train").is_dir():
+        return
+    held = [root / name for name in ("test", "val") if (root / name).is_dir() and classes_in(root / name)]
+    if not held:
+        flat = [root / name for name in ("test", "val") if (root / name).is_dir() and any((root / name).iterdir())]
+        if flat:
+            log.warning(
+                f"{flat[-1]} has no folders of classes, so that no model is tested on it: move each image into "
+                f"a folder of its class. Validation is held out of {root / 'train'}."
+            )
+        return
+    train, test = (set(classes_in(folder)) for folder in (root / "train", held[0]))
+    lacks = [
+        f"{', '.join(sorted(names)[:8])}{' ...' if len(names) > 8 else ''} {'is' if len(names) == 1 else 'are'} in "
+        f"{folder} only"
+        for names, folder in ((train - test, root / "train"), (test - train, held[0]))
+        if names
+    ]
+    if lacks:
+        raise ValueError(
+            f"the training and the test images have other classes, so that labels would not agree: "
+            f"{'; '.join(lacks)}. Give both the same folders, or take the test images out of {root}."
+        )

@@ -1,0 +1,161 @@
+"""Loggers of a run: TensorBoard without duplicates, and a table of every metric as CSV."""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from jsonargparse import Namespace
+from lightning.pytorch.loggers import TensorBoardLogger
+from lightning.pytorch.loggers.logger import Logger
+from lightning.pytorch.utilities import rank_zero_only
+from torch.utils.tensorboard import FileWriter
+from torch.utils.tensorboard.summary import hparams
+
+from performer_string.utils.files import write_aside
+from train.runs.folder import SECONDS
+
+
+class RunTensorBoard(TensorBoardLogger):
+    """TensorBoard of a run, with each curve once, and hyper-parameters beside the curves of validation.
+
+    Args:
+        folder: of the run; empty for the run that a configuration with this logger is of.
+        left_out: metrics that are the same as others.
+    """
+
+    def __init__(self, folder: str = "", left_out: Sequence[str] = ("epoch",)):
+        super().__init__(folder or ".", name="", version="", default_hp_metric=False)
+        self.folder, self.left_out = folder, set(left_out)
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Log metrics, without those that another curve shows."""
+        kept = {name: value for name, value in metrics.items() if name not in self.left_out}
+        if kept:
+            super().log_metrics(kept, step)
+
+    @rank_zero_only
+    def log_hyperparams(self, params: Any, metrics: Mapping[str, float] | None = None, step: int | None = None) -> None:
+        """Write hyper-parameters once their metrics are there, which are the last values of curves."""
+        if metrics:
+            open_one = self.experiment.file_writer
+            writer = open_one or FileWriter(self.log_dir)  # Lightning has closed it where the training had ended before
+            for summary in hparams(params, dict(metrics)):
+                writer.add_summary(summary)
+            if open_one is None:
+                writer.close()
+
+
+class MetricsCSV(Logger):
+    """A table of every metric that is logged, with a row for each step, which a resumed run goes on with.
+
+    Every row is on disk before the next checkpoint. A resumed run leaves out the rows of steps that it trains again.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.path = path
+        self.columns = ["step"]
+        self.row: dict[str, Any] = {}
+        self.begun = False
+        self.before = 0.0  # seconds of training in earlier processes
+        self.since = time.monotonic()  # start of this one
+        self.length = 0  # of the file in bytes without the row
+
+    @property
+    def name(self) -> str:
+        return "csv"
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    @rank_zero_only
+    def log_hyperparams(self, *args: Any, **options: Any) -> None:
+        pass  # in config.yaml
+
+    @rank_zero_only
+    def begin(self, step: int) -> None:
+        """Keep the rows of steps before this one, and a validation after the last of them.
+
+        Args:
+            step: that is trained next, from 0.
+        """
+        self.row, self.begun, rows = {}, True, []
+        if self.path.is_file():
+            with self.path.open(newline="", encoding="utf-8") as file:
+                reader = csv.DictReader(file)
+                self.columns = list(reader.fieldnames or ["step"])
+                rows = [row for row in reader if None not in row.values() and self.kept(row, step)]
+        self.before = max((float(row.get(SECONDS) or 0) for row in rows), default=0.0)
+        self.since = time.monotonic()
+        self.rewrite(rows)
+
+    @staticmethod
+    def kept(row: Mapping[str, str], step: int) -> bool:
+        """Return whether a row is of what was trained before a step."""
+        trained = any(value for name, value in row.items() if name.startswith("train/"))
+        return int(row["step"]) < step or (int(row["step"]) == step and not trained)
+
+    def rewrite(self, rows: list[dict[str, Any]]) -> None:
+        """Write the whole file."""
+        with write_aside(self.path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, self.columns, restval="")
+            writer.writeheader()
+            writer.writerows(rows)
+        self.length = self.path.stat().st_size
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Add metrics to the row of their step, which is on disk when this returns."""
+        if step is None:
+            return
+        if not self.begun:  # a validation that makes up for one of a training that has ended
+            self.begin(step + 1)
+        if self.row and self.row["step"] != step:
+            self.row, self.length = {}, self.path.stat().st_size
+        seconds = round(self.before + time.monotonic() - self.since, 2)
+        self.row |= {
+            "step": step,
+            SECONDS: seconds,
+            **{name: float(f"{float(value):.7g}") for name, value in metrics.items()},
+        }
+        new = [name for name in self.row if name not in self.columns]
+        if new or not self.path.is_file():
+            rows = self.read()
+            self.columns += new
+            self.rewrite(rows)
+        try:
+            with self.path.open("r+", encoding="utf-8", newline="") as file:
+                file.truncate(self.length)
+                file.seek(0, 2)
+                csv.DictWriter(file, self.columns, restval="").writerow(self.row)
+        except OSError as error:  # of a full disk, without the name of the file
+            raise OSError(
+                error.errno, f"{error.strerror}; the rows before this one are kept", str(self.path)
+            ) from error
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return the rows before the one that is being written."""
+        if not self.path.is_file():
+            return []
+        with self.path.open(newline="", encoding="utf-8") as file:
+            file_rows = list(csv.DictReader(file))
+        return [row for row in file_rows if not self.row or row["step"] != str(self.row["step"])]
+
+
+def keep_tensorboard(trainer: Any) -> None:
+    """Put TensorBoard before the loggers that `--trainer.logger+=` adds, unless it is among them."""
+    asked = trainer.logger if isinstance(trainer.logger, list) else []
+    own = f"{RunTensorBoard.__module__}.{RunTensorBoard.__qualname__}"
+    if not any(each.class_path == own for each in asked):  # one is added to TensorBoard, and replaces nothing
+        trainer.logger = [
+            Namespace(class_path=own, init_args=Namespace(folder="", left_out=["epoch"])),
+            *asked,
+        ]

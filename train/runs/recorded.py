@@ -1,0 +1,190 @@
+"""What a run has recorded of itself, without the paths of the machine that it ran on."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path, PurePath, PureWindowsPath
+from typing import Any
+
+import yaml
+
+from performer_string.utils.files import read_json
+from train.data.tasks import TASKS
+from train.intervals import accuracy_percent
+from train.runs.environment import ROOT
+from train.runs.folder import BEST, CHECKPOINTS, CONFIG, HISTORY, METRICS
+
+LOCAL = {"run_dir", "data.workers", "trainer.enable_progress_bar"}  # options that change no result
+PLACE = "data.root"  # of the images, which are elsewhere on each machine
+OF_PLACES = ("root", "workers", "download")  # fields of `ImageData`
+
+
+def history(run: Path) -> list[dict[str, Any]]:
+    """Return the processes that trained a run, the first one first; none of runs that have no record."""
+    path = run / HISTORY
+    return (
+        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line] if path.is_file() else []
+    )
+
+
+def without_place(value: str) -> str:
+    """Return a value without the folders that only this machine has.
+
+    A recipe of the project has its path in the repository, and any other file or folder its name.
+    """
+    value = str(Path(value).expanduser()) if value.startswith("~") else value
+    if PurePath(value).is_absolute() and (path := Path(value).resolve()).is_relative_to(ROOT):
+        return path.relative_to(ROOT).as_posix()
+    parts = PureWindowsPath(value).parts  # which takes both kinds of slashes
+    if not PurePath(value).is_absolute() and not PureWindowsPath(value).is_absolute():
+        return value
+    if parts[-3:-1] == ("train", "configs") and (Path(__file__).parents[1] / "configs" / parts[-1]).is_file():
+        return "/".join(parts[-3:])
+    return parts[-3] if len(parts) > 3 and parts[-2] == CHECKPOINTS else parts[-1]
+
+
+def portable(command: str) -> str:
+    """Return the command of a training as it is typed elsewhere: without options on where files lie on this machine."""
+    words: list[str] = []
+    arguments = iter(shlex.split(command))
+    for word in arguments:
+        name, given, value = word.partition("=")
+        name = name.removeprefix("--")
+        if not word.startswith("--"):
+            words.append(without_place(word))
+        elif name in LOCAL or name == PLACE:
+            if not given:
+                next(arguments, None)
+            if name == PLACE:
+                words += [f"--{PLACE}", "DIR"]
+        elif given:
+            words.append(f"--{name}={without_place(value)}")
+        else:
+            words.append(word)
+    return shlex.join(words)
+
+
+def devices_in_turn(lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the devices in the `history` of a run with their versions, each once; a resumed run may have several."""
+    return list(dict.fromkeys(f"{line['device']} ({line['versions']})" for line in lines))
+
+
+def trained_by(run: Path) -> tuple[str, list[str]]:
+    """Return the command that began a run, and lines on code, device and versions; empty where nothing is recorded."""
+    lines = history(run)
+    if not lines:
+        return "", []
+    first = lines[0]
+    environment = [f"code: {first['code']}", f"device: {first['device']}", f"versions: {first['versions']}"]
+    environment += [f"then on: {device}" for device in devices_in_turn(lines)[1:]]
+    if len(lines) > 1:
+        times = "once" if len(lines) == 2 else f"{len(lines) - 1} times"
+        environment.append(f"resumed {times}, the first command is above")
+    return portable(first["command"]), environment
+
+
+def steps_planned(run: Path, content: Mapping[str, Any]) -> int | None:
+    """Return at which step a run ends, by its configuration and the epochs of its checkpoint; None if that is unknown.
+
+    Args:
+        run: its folder.
+        content: of the checkpoint.
+    """
+    path = run / CONFIG
+    try:
+        trainer = yaml.safe_load(path.read_text(encoding="utf-8"))["trainer"] or {} if path.is_file() else {}
+    except (yaml.YAMLError, KeyError, TypeError):
+        return None
+    ends = [steps] if (steps := trainer.get("max_steps") or -1) > 0 else []
+    loaders = content.get("loops", {}).get("fit_loop", {}).get("state_dict", {}).get("combined_loader") or []
+    shortened = trainer.get("limit_train_batches") is not None or trainer.get("overfit_batches")
+    if (epochs := trainer.get("max_epochs") or -1) > 0:
+        if shortened or len(loaders) != 1:
+            return None
+        batches = loaders[0]["size"] // loaders[0]["step"]
+        ends.append(epochs * math.ceil(batches / (trainer.get("accumulate_grad_batches") or 1)))
+    return min(ends, default=None)
+
+
+def unfinished(run: Path, content: Mapping[str, Any]) -> str:
+    """Return a sentence that a run is not finished, with its step; empty where it is. Arguments as `steps_planned`."""
+    if (run / METRICS).is_file():
+        return ""
+    step, last = content.get("global_step"), steps_planned(run, content)
+    where = "" if step is None else f": step {step}" if last is None else f": step {step} of {last}"
+    return f"This run is not finished{where}."
+
+
+def training_of(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what an evaluation has to know of a training, from the content of its checkpoint.
+
+    Returns:
+        `data`: the fields of `ImageData` without those of this machine, with classes and the fingerprint of the images;
+        `optim`, `distillation`, `resolutions` and so on: of the classifier; `steps` of the training.
+    """
+    data, saved = content["ImageData"], content["hyper_parameters"]
+    config = {name: value for name, value in data["config"].items() if name not in OF_PLACES}
+    images = {name: data[name] for name in ("classes", "files", "names") if data.get(name) is not None}
+    distillation = dict(saved.get("distillation") or {})
+    if distillation.get("teacher"):
+        distillation["teacher"] = without_place(str(Path(distillation["teacher"]).expanduser().absolute()))
+    return {
+        "data": {"config": config, **images},
+        "steps": content.get("global_step"),
+        **{name: value for name, value in saved.items() if name != "vit"},
+        "distillation": distillation,
+    }
+
+
+def held_out_images(content: Mapping[str, Any]) -> int | None:
+    """Return how many images a run was validated on, as far as its checkpoint says."""
+    data = content["ImageData"]
+    if data["config"]["source"] in TASKS:
+        return int(data["config"]["val_size"])
+    files = data.get("files")
+    if not data["config"]["val_fraction"]:
+        return None
+    return max(1, round(files * data["config"]["val_fraction"])) if files else None
+
+
+def validation_metrics(run: Path, checkpoint: Path, content: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the accuracies of a run's last validation, or of its best one at the training size, with intervals."""
+    sizes = content["hyper_parameters"]["resolutions"]
+    if content["hyper_parameters"]["vit"].get("head") == "dense":
+        return [] if checkpoint.name == BEST else dense_metrics(run, sizes)
+    if checkpoint.name == BEST:
+        states = (content.get("callbacks") or {}).values()
+        scores = [state["best_model_score"] for state in states if state.get("best_model_score") is not None]
+        shares = {sizes[0]: float(scores[0])} if scores else {}
+    else:
+        path = run / METRICS
+        saved = read_json(path) if path.is_file() else {}
+        shares = {size: saved[name] for size in sizes if (name := f"val/accuracy_{size}") in saved}
+    total = held_out_images(content)
+    return [{"split": "val", "resolution": size, **accuracy(share, total)} for size, share in shares.items()]
+
+
+def dense_metrics(run: Path, sizes: Sequence[str]) -> list[dict[str, Any]]:
+    """Return mIoU and share of the pixels that a dense model got right in its run's last validation."""
+    path = run / METRICS
+    saved = read_json(path) if path.is_file() else {}
+    return [
+        {"split": "val", "resolution": size, **dense_cells(saved[f"val/accuracy_{size}"], saved[f"val/miou_{size}"])}
+        for size in sizes
+        if f"val/miou_{size}" in saved
+    ]
+
+
+def dense_cells(share: float, miou: float) -> dict[str, Any]:
+    """Return the share of right pixels and the mIoU in %."""
+    return {"accuracy": round(100 * share, 4), "mIoU": round(100 * miou, 4)}
+
+
+def accuracy(share: float, total: int | None) -> dict[str, Any]:
+    """Return an accuracy in %, and its interval where the number of images is known."""
+    if total is None:
+        return {"accuracy": round(100 * share, 4)}
+    return {**accuracy_percent(round(share * total), total), "accuracy": round(100 * share, 4)}

@@ -1,0 +1,67 @@
+"""Jobs of SLURM: which job this process is of, and how it is queued again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.plugins.environments import SLURMEnvironment
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+
+from train.runs.folder import HISTORY
+
+
+def job() -> str | None:
+    """Return the number of this process's SLURM job, as `scontrol` takes it; None outside of a job."""
+    if not SLURMEnvironment.detect():
+        return None
+    array = os.environ.get("SLURM_ARRAY_JOB_ID")
+    return os.environ.get("SLURM_JOB_ID") if array is None else f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}"
+
+
+def run_folder(command: str) -> Path | None:
+    """Return the folder of an unnamed run: the same whenever a job gives this command; None outside of a job."""
+    number = job()
+    return None if number is None else Path(f"runs/slurm-{number}-{hashlib.sha256(command.encode()).hexdigest()[:8]}")
+
+
+def is_requeued(run: Path, command: str) -> bool:
+    """Return whether this process is of a job that gives a command of a run again, as one that is requeued does."""
+    path = run / HISTORY
+    if job() is None or not path.is_file():
+        return False
+    lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return any(line.get("expanded", line["command"]) == command for line in lines)  # old files have one of them
+
+
+def requeue_signal(plugins: Iterable[Any]) -> int | None:
+    """Return the signal that warns a job of its end, USR1 unless a plugin sets another; None without one."""
+    if job() is None:
+        return None
+    asked = next((each for each in plugins if isinstance(each, SLURMEnvironment)), None)
+    if asked is None:
+        return signal.SIGUSR1
+    return asked.requeue_signal if asked.auto_requeue else None
+
+
+def requeue() -> None:
+    """Queue the job of this process again, which ends it."""
+    number = job()
+    if number is None:
+        return
+    try:
+        done = subprocess.run(["scontrol", "requeue", number], capture_output=True, text=True)
+        error = done.stderr.strip() if done.returncode else ""
+        failed = bool(done.returncode)
+    except OSError as reason:
+        error, failed = str(reason), True
+    if failed:
+        rank_zero_warn(f"scontrol requeue {number} failed ({error}): submit the same command again to continue.")
+    else:
+        rank_zero_info(f"Job {number} is queued again.")

@@ -1,0 +1,1 @@
+"""Sweeps: their files, and the trainings of one."""

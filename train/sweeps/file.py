@@ -1,0 +1,201 @@
+"""The file of a sweep: a recipe, and the models and seeds that it is trained with."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from performer_string import ViT, ViTConfig
+from performer_string.utils.registry import lookup
+from performer_string.utils.validation import check_types
+from train.command.messages import import_modules
+from train.command.recipe import check_fields, current_recipe
+from train.command.yaml_file import read_yaml
+from train.optim import OptimConfig
+
+Overrides = Mapping[str, Any]  # {"model.vit.encoding": "rope"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """One training.
+
+    Attributes:
+        model: its name without the seed.
+        choices: the name chosen on each axis; none for a model outside the axes.
+        seed: of everything.
+        overrides: fields of the recipe by their full names.
+    """
+
+    model: str
+    choices: Mapping[str, str]
+    seed: int
+    overrides: Overrides
+
+    @property
+    def name(self) -> str:
+        """The name of the run's folder."""
+        return f"{self.model}-seed{self.seed}"
+
+    def arguments(self) -> list[str]:
+        """Return the overrides as options of `python -m train fit`."""
+        texts = ((f"--{k}", v if isinstance(v, str) else json.dumps(v)) for k, v in self.overrides.items())
+        return ["--seed_everything", str(self.seed), *itertools.chain.from_iterable(texts)]
+
+    def label(self, axis: str) -> str:
+        """Return the name of the run on an axis, `model` or `seed`; empty where it lies outside."""
+        return {"model": self.model, "seed": str(self.seed)}.get(axis) or self.choices.get(axis, "")
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The runs of a sweep, with the names of its axes.
+
+    Attributes:
+        recipe: a path from the directory that commands are run in.
+        axes: their names.
+        runs: one for each model and seed.
+    """
+
+    recipe: Path
+    axes: tuple[str, ...]
+    runs: tuple[Run, ...]
+
+
+@dataclass
+class SweepFile:
+    """The fields of a file.
+
+    Attributes:
+        recipe: the path of a configuration.
+        seeds: of everything, one run for each.
+        axes: by name, what each choice changes: every combination is trained.
+        models: by name, what else is trained, outside the axes.
+    """
+
+    recipe: str
+    seeds: list[int] = field(default_factory=lambda: [0])
+    axes: dict[str, dict[str, Any]] = field(default_factory=dict)
+    models: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.axes, self.models = self.axes or {}, self.models or {}  # empty in YAML
+        check_types(self)
+        for axis, choices in self.axes.items():
+            if not isinstance(choices, dict) or not all(isinstance(part or {}, dict) for part in choices.values()):
+                raise ValueError(f"the axis {axis} has to hold names, each with what it changes, not {choices!r}.")
+        for name in itertools.chain(*self.axes.values(), self.models):
+            if not isinstance(name, str):
+                raise ValueError(f"YAML reads the name {name!r} as a {type(name).__name__}: put it in quotes.")
+        if not self.axes and not self.models:
+            raise ValueError("there have to be axes or models to train the recipe with.")
+        if not self.seeds or min(self.seeds) < 0 or len(set(self.seeds)) < len(self.seeds):
+            raise ValueError(f"seeds has to hold different whole numbers, 0 or more, not {self.seeds}.")
+
+    def combinations(self) -> list[tuple[str, dict[str, str], Any]]:
+        """Return name, choices and overrides of each model."""
+        models: list[tuple[str, dict[str, str], Any]] = []
+        for names in itertools.product(*self.axes.values()) if self.axes else ():
+            choices = dict(zip(self.axes, names, strict=True))
+            parts = [self.axes[axis][name] or {} for axis, name in choices.items()]
+            models.append(("-".join(names), choices, {k: v for part in parts for k, v in part.items()}))
+        return models + [(name, {}, {} if changes is None else changes) for name, changes in self.models.items()]
+
+
+def check_overrides(overrides: Any, recipe: Mapping[str, Any]) -> None:
+    """Check that overrides make a ViT and an OptimConfig with the fields of the recipe, before their turn comes.
+
+    Args:
+        overrides: values by the full names of fields.
+        recipe: its fields.
+
+    Raises:
+        ValueError: an unknown field, or a value that makes no model.
+    """
+    if not isinstance(overrides, dict):
+        raise ValueError(f"it has to hold fields of the recipe with their values, not {overrides!r}.")
+    values: dict[str, dict[str, Any]] = {}
+    for part, kind in (("vit", ViTConfig), ("optim", OptimConfig)):
+        prefix = f"model.{part}."
+        known = {prefix + each.name: None for each in fields(kind)}
+        values[part] = dict((recipe.get("model") or {}).get(part) or {})
+        values[part] |= {k.removeprefix(prefix): v for k, v in overrides.items() if str(k).startswith(prefix)}
+        for name in values[part]:
+            lookup("field", prefix + name, known)
+    check_fields(map(str, overrides))
+    OptimConfig(**values["optim"])
+    config = ViTConfig(**values["vit"])
+    # Without memory for its weights; what cannot be built so (performer-pytorch) is left to its training.
+    with contextlib.suppress(NotImplementedError, RuntimeError), torch.device("meta"):
+        ViT(config)
+
+
+def read_sweep(path: Path) -> Sweep:
+    """Return the sweep in a YAML file.
+
+        recipe: train/configs/NAME.yaml
+        seeds: [0, 1, 2]
+        axes:                        # every combination is trained
+          attention:
+            linear: {model.vit.attention: linear}
+            softmax: {model.vit.attention: softmax}
+        models:                      # and these, outside the axes
+          other: {model.vit.depth: 2}
+
+    Raises:
+        FileNotFoundError: the file or its recipe is missing.
+        ValueError: an unknown field, a name that cannot be a folder's, a name twice, or overrides that make no model.
+    """
+    content = read_yaml(path)
+    known = {each.name: None for each in fields(SweepFile)}
+    for key in content:
+        lookup(f"field of the sweep {path}", key, known)
+    if not isinstance(content.get("recipe"), str):
+        raise ValueError(f"{path}: recipe has to be the path of a YAML file, not {content.get('recipe')!r}.")
+    recipe = current_recipe(read_yaml(Path(content["recipe"])))
+    import_modules(recipe.get("imports") or [])
+    where = str(path)
+    try:
+        sweep = SweepFile(**content)
+        models = sweep.combinations()
+        names = [name for name, _, _ in models]
+        for name in names:
+            if not re.fullmatch(r"[\w.+-]+", name):
+                raise ValueError(f"the name {name!r} becomes a folder's: letters, digits and . + - _ only.")
+            if names.count(name) > 1:
+                raise ValueError(f"two models have the name {name!r}.")
+        models = [(name, choices, current_recipe(overrides)) for name, choices, overrides in models]
+        for name, _, overrides in models:
+            where = f"{path}: {name}"
+            check_overrides(overrides, recipe)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+    runs = (Run(name, choices, seed, overrides) for seed in sweep.seeds for name, choices, overrides in models)
+    return Sweep(Path(sweep.recipe), tuple(sweep.axes), tuple(runs))
+
+
+def select_runs(sweep: Sweep, conditions: Sequence[str]) -> list[Run]:
+    """Return the runs that meet every condition `AXIS=NAME,NAME`, where AXIS may also be `model` or `seed`.
+
+    Raises:
+        ValueError: a condition of another form, or an unknown axis or name, with the nearest known one.
+    """
+    chosen = list(sweep.runs)
+    for condition in conditions:
+        axis, equals, text = condition.partition("=")
+        if not equals:
+            raise ValueError(f"--only takes AXIS=NAME,NAME, like seed=0,1, not {condition!r}.")
+        lookup("axis", axis, dict.fromkeys([*sweep.axes, "model", "seed"]))
+        names, known = text.split(","), {run.label(axis): None for run in sweep.runs if run.label(axis)}
+        for name in names:
+            lookup(axis, name, known)
+        chosen = [run for run in chosen if run.label(axis) in names]
+    return chosen

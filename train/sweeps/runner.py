@@ -1,0 +1,234 @@
+"""The runs of a sweep as processes: started, resumed, stopped, and summed up in one table."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+from tqdm import tqdm
+
+from performer_string.utils.files import read_json
+from train.command.recipe import check_fields, current_arguments, find_conflict, options_of
+from train.command.yaml_file import read_yaml
+from train.runs.folder import LOCK, LOCK_VARIABLE, METRICS, latest_checkpoint
+from train.sweeps.file import Run, Sweep
+from train.sweeps.settings import SETTINGS, check_settings, current_settings, write_settings
+from train.sweeps.summary import write_summary
+
+LOG = "log.txt"
+
+
+@dataclass
+class Job:
+    """A run in training."""
+
+    run: Run
+    process: subprocess.Popen[bytes]
+    lock: IO[str]
+    slot: int  # the least that was free
+    started: float = field(default_factory=time.monotonic)
+
+
+class SweepRunner:
+    """Runs of a sweep in a folder, at most `jobs` of them in training.
+
+    Args:
+        sweep: what it consists of.
+        runs: those to train.
+        out: where each run has its folder.
+        jobs: trainings at a time.
+        threads: of each.
+        extra: arguments of `python -m train fit` for all.
+        listing: whether nothing is to be trained, so that runs that were begun with other settings are no error.
+
+    Raises:
+        ValueError: arguments that do not fit each other, or a run that was begun with other settings.
+    """
+
+    def __init__(
+        self,
+        sweep: Sweep,
+        runs: Sequence[Run],
+        out: Path,
+        jobs: int,
+        threads: int,
+        extra: Sequence[str],
+        listing: bool = False,
+    ):
+        if jobs < 1 or threads < 1:
+            raise ValueError(f"--jobs and --threads have to be positive, not {jobs} and {threads}.")
+        if not runs:
+            raise ValueError("no run meets all conditions of --only.")
+        self.sweep, self.runs, self.out, self.jobs, self.threads = sweep, runs, out, jobs, threads
+        self.extra, self.recipe = current_arguments(extra), read_yaml(sweep.recipe)
+        check_fields(name for name, _ in options_of(self.extra))
+        self.signals, self.stopped_by, self.active = 0, 0, list[Job]()  # signals, the first of them, trainings
+        for run in runs:
+            conflict = find_conflict(run.overrides, self.extra)
+            if conflict is not None:
+                raise ValueError(
+                    f"--{conflict} after -- would undo what the model {run.model} is named for. Leave it out, or train "
+                    f"others by --only model=..."
+                )
+            if not listing and self.state(run) != "new":
+                check_settings(self.folder(run), self.settings(run))
+
+    def folder(self, run: Run) -> Path:
+        """Return the folder of a run."""
+        return self.out / run.name
+
+    def state(self, run: Run) -> str:
+        """Return `finished`, `begun` or `new`."""
+        if (self.folder(run) / METRICS).is_file():
+            return "finished"
+        return "new" if latest_checkpoint(self.folder(run)) is None else "begun"
+
+    def finished(self) -> list[Run]:
+        """Return the runs that are finished."""
+        return [run for run in self.runs if self.state(run) == "finished"]
+
+    def metrics(self, run: Run) -> dict[str, Any]:
+        """Return the final metrics of a finished run."""
+        return dict(read_json(self.folder(run) / METRICS))
+
+    def settings(self, run: Run) -> dict[str, Any]:
+        """Return everything that decides the result of a run."""
+        settings = {"recipe": self.recipe, "overrides": dict(run.overrides), "arguments": self.extra, "seed": run.seed}
+        return current_settings(settings)
+
+    def command(self, run: Run) -> list[str]:
+        """Return the arguments of Python that start or resume a run."""
+        folder = str(self.folder(run))
+        if self.state(run) == "begun":
+            return ["-m", "train", "resume", folder]
+        start = ["-m", "train", "fit", "--config", str(self.sweep.recipe), "--run_dir", folder]
+        return [*start, *run.arguments(), *self.extra]
+
+    def start(self, run: Run) -> Job | None:
+        """Start a process that trains a run; return None where it is finished, or another process trains it."""
+        folder = self.folder(run)
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK).open("w", encoding="utf-8")
+        try:  # the child inherits the lock, and holds it even when this process is killed
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            tqdm.write(f"{run.name}: left to another process, which trains it")
+            lock.close()
+            return None
+        if self.state(run) == "finished":
+            lock.close()
+            return None
+        command = self.command(run)
+        write_settings(folder, self.settings(run))
+        slot = min(set(range(self.jobs)) - {job.slot for job in self.active})
+        environment = {**os.environ, **dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), str(self.threads))}
+        environment |= {LOCK_VARIABLE: str((folder / LOCK).resolve()), **self.device(slot, command)}
+        with (folder / LOG).open("ab") as log:
+            log.write(f"\npython {shlex.join(command)}\n".encode())
+            log.flush()
+            process = subprocess.Popen(
+                [sys.executable, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                pass_fds=(lock.fileno(),),
+                start_new_session=True,  # the terminal's Ctrl-C reaches this process only, which passes it on once
+            )
+        tqdm.write(f"{run.name}: {'resumed' if 'resume' in command else 'started'}")
+        return Job(run, process, lock, slot)
+
+    def device(self, slot: int, command: Sequence[str]) -> dict[str, str]:
+        """Return a GPU for each job in turn, where there are several and the runs do not say which or how many."""
+        is_chosen = "--trainer.devices" in " ".join(command) or "devices" in (self.recipe.get("trainer") or {})
+        count = torch.cuda.device_count()
+        if count < 2 or is_chosen:
+            return {}
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(count)))
+        return {"CUDA_VISIBLE_DEVICES": visible.split(",")[slot % count]}
+
+    def end(self, job: Job) -> None:
+        """Print how a run has ended."""
+        job.lock.close()
+        name, log = job.run.name, self.folder(job.run) / LOG
+        if self.state(job.run) == "finished":
+            accuracy = self.metrics(job.run).get("val/accuracy")
+            result = "" if accuracy is None else f", {100 * accuracy:.1f} % on validation images"
+            tqdm.write(f"{name}: finished after {(time.monotonic() - job.started) / 60:.1f} minutes{result}")
+        elif not self.signals:
+            tail = log.read_bytes()[-2000:].decode(errors="replace").strip().splitlines()
+            if any(line.startswith("Out of time at step") for line in tail):
+                tqdm.write(f"{name}: out of time; the same command continues it")
+            else:
+                tqdm.write(f"{name}: FAILED (status {job.process.returncode}), see {log}")
+                tqdm.write("\n".join("    " + line for line in tail[-3:]))
+
+    def receive(self, number: int, frame: Any) -> None:
+        """Handle a signal: the first ends each run's step and saves, a second one ends all at once."""
+        self.signals += 1
+        if self.signals == 1:
+            self.stopped_by = number
+            tqdm.write("\nStopping: each run ends its step and saves; once more to stop at once.")
+        for job in self.active:
+            self.pass_on(job)
+
+    def pass_on(self, job: Job) -> None:
+        """Send the signals that were received to a run."""
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself
+            if self.signals and job.process.returncode is None:
+                os.killpg(job.process.pid, signal.SIGTERM if self.signals == 1 else signal.SIGKILL)
+
+    def train(self) -> None:
+        """Train until all runs are finished, have failed, or a signal has come."""
+        waiting = list(self.runs)
+        handlers = {n: signal.signal(n, self.receive) for n in (signal.SIGINT, signal.SIGTERM)}
+        bar = tqdm(total=len(waiting), desc="runs", unit="run", disable=None)
+        try:
+            while self.active or (waiting and not self.signals):
+                while waiting and len(self.active) < self.jobs and not self.signals:
+                    job = self.start(waiting.pop(0))
+                    if job is not None:
+                        self.active.append(job)
+                        self.pass_on(job)  # a signal may have come while it was started
+                time.sleep(0.2 if self.active else 0)
+                for job in [job for job in self.active if job.process.poll() is not None]:
+                    self.active.remove(job)
+                    self.end(job)
+                    self.write_summary()
+                bar.n = len(self.finished())
+                bar.set_postfix_str("; ".join(progress(self.folder(job.run)) for job in self.active))
+        finally:
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+            bar.close()
+            self.write_summary()
+
+    def write_summary(self) -> None:
+        """Write the final metrics of every finished run of the whole sweep as CSV."""
+        rows = []
+        for run in (run for run in self.sweep.runs if self.state(run) == "finished"):
+            path = self.folder(run) / SETTINGS
+            arguments = read_json(path)["arguments"] if path.is_file() else []
+            labels = {"run": run.name, "model": run.model, **{axis: run.label(axis) for axis in self.sweep.axes}}
+            rows.append({**labels, "arguments": shlex.join(arguments), "seed": run.seed, **self.metrics(run)})
+        write_summary(self.out, rows)
+
+
+def progress(folder: Path) -> str:
+    """Return the name of a run with the last epoch and share that its log tells of."""
+    with (folder / LOG).open("rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - 4000))
+        epochs = re.findall(rb"Epoch (\d+)(?:/\d+)?:\s+(\d+)%", log.read())
+    return f"{folder.name} epoch {int(epochs[-1][0])} {int(epochs[-1][1])}%" if epochs else folder.name

@@ -1,0 +1,50 @@
+"""What decides the result of a run of a sweep, kept in its folder and compared with what later commands ask for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from performer_string.utils.files import read_json, write_aside
+from train.command.recipe import current_arguments, current_recipe
+from train.runs.recorded import PLACE
+
+SETTINGS = "sweep.json"
+
+
+def current_settings(settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a run under the names of today, as JSON keeps them, without the place of the images."""
+    current = {name: current_recipe(settings.get(name)) for name in ("recipe", "overrides")}
+    current["overrides"] = {name: value for name, value in (current["overrides"] or {}).items() if name != PLACE}
+    current |= {"arguments": current_arguments(settings.get("arguments") or []), "seed": settings.get("seed")}
+    return dict(json.loads(json.dumps(current)))
+
+
+def write_settings(folder: Path, settings: dict[str, Any]) -> None:
+    """Write the settings of a run to its folder."""
+    with write_aside(folder / SETTINGS) as partial:
+        partial.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+
+
+def other_settings(folder: Path, now: dict[str, Any]) -> dict[str, Any]:
+    """Return those settings of the run in a folder that differ from the ones of now; none where it has recorded none.
+
+    Raises:
+        ValueError: a damaged file.
+    """
+    path = folder / SETTINGS
+    if not path.is_file():
+        return {}
+    before = current_settings(read_json(path))
+    return {key: before[key] for key in now if before[key] != now[key]}
+
+
+def check_settings(folder: Path, now: dict[str, Any]) -> None:
+    """Raise a ValueError where a folder holds a run with other settings, whose result would pass for this one."""
+    changed = other_settings(folder, now)
+    if changed:
+        raise ValueError(
+            f"{folder} was begun with other settings ({', '.join(changed)}; see {folder / SETTINGS}). Give those "
+            f"again, or another --out."
+        )

@@ -1,0 +1,41 @@
+"""The table of the runs of a sweep, `summary.csv`."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from performer_string.utils.files import write_aside
+from train.runs.folder import METRICS, SUMMARY
+
+
+def write_summary(out: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Write the final metrics of finished runs as CSV.
+
+    Rows of other runs stay as long as these are in the folder: another sweep of the same name has trained them.
+
+    Args:
+        out: folder of the runs.
+        rows: one for each finished run of a sweep, with its name as `run`.
+    """
+    if not rows:
+        return
+    named = {row["run"] for row in rows}
+    others = [row for row in read_summary(out) if row["run"] not in named and (out / row["run"] / METRICS).is_file()]
+    table = [*rows, *others]
+    with write_aside(out / SUMMARY) as partial, partial.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, list(dict.fromkeys(key for row in table for key in row)))
+        writer.writeheader()
+        writer.writerows(table)
+
+
+def read_summary(out: Path) -> list[dict[str, str]]:
+    """Return the rows of a former `summary.csv`, none where it is damaged or missing."""
+    path = out / SUMMARY
+    if not path.is_file():
+        return []
+    with path.open(encoding="utf-8", errors="replace", newline="") as file:
+        reader = csv.DictReader(file)
+        return [row for row in reader if "run" in row and None not in row and None not in row.values()]

@@ -1,0 +1,1 @@
+"""What Lightning's trainer is given: callbacks, loggers, precision, processes and generators of random numbers."""

@@ -1,0 +1,97 @@
+"""Callbacks and loggers that a run has beside those of its configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.callbacks import Callback, EMAWeightAveraging, ProgressBar
+
+from train.callbacks.accumulation import KeepAccumulation, LastWindow
+from train.callbacks.checkpoints import LastCheckpoint, MovableCheckpoint, StepSeed, WholeEpochs
+from train.callbacks.checks import CheckData, LockRun, ShowTraceback
+from train.callbacks.compatibility import DropEarlyDecisions, check_callbacks, check_strategy
+from train.callbacks.figures import ModelFigures
+from train.callbacks.metrics import GradientNorm, LearningRate, Throughput
+from train.callbacks.progress import progress_bar
+from train.callbacks.records import FinalMetrics, History
+from train.callbacks.stopping import CleanStop, JobTimer, ValidateAtEnd
+from train.callbacks.summary import SummaryLine
+from train.data.sizes import Size
+from train.runs import slurm
+from train.runs.folder import CHECKPOINTS, CURVES, HISTORY, METRICS
+from train.runs.loggers import MetricsCSV, RunTensorBoard
+from train.trainer.sharding import NAME
+
+
+def data_callbacks(config: Any) -> list[Callback]:
+    """Return the callbacks of every command that come first: those of data and random numbers."""
+    return [CheckData(), WholeEpochs(), StepSeed(int(config.seed_everything))]
+
+
+def clock_callbacks(asked: Mapping[str, Any], own: list[Callback]) -> list[Callback]:
+    """Return the callbacks of every command that stop it in time and show its progress.
+
+    Args:
+        asked: arguments of the trainer in its configuration.
+        own: the configuration's callbacks.
+    """
+    callbacks: list[Callback] = [] if asked["max_time"] is None else [JobTimer(asked["max_time"])]
+    if asked["enable_progress_bar"] is not False and not any(isinstance(each, ProgressBar) for each in own):
+        callbacks += [progress_bar()]
+    return callbacks
+
+
+def training_callbacks(
+    config: Any, asked: Mapping[str, Any], own: list[Callback], program: str, dumped: str, typed: str, expanded: str
+) -> list[Callback]:
+    """Return the callbacks of a training that act before those of its configuration.
+
+    Args:
+        config: of the command.
+        asked, own: as of `clock_callbacks`.
+        program: that continues a run, for messages.
+        dumped: the configuration as text.
+        typed, expanded: the command as it was typed, and with what it stands for.
+
+    Raises:
+        ValueError: a callback or a strategy that a training cannot have.
+    """
+    run = Path(config.run_dir)
+    check_callbacks(own, config.ema)
+    check_strategy(asked["strategy"])
+    callbacks = [LockRun(run), ShowTraceback(), ValidateAtEnd(), LastWindow(), GradientNorm()]
+    callbacks += [LearningRate(), Throughput(), DropEarlyDecisions()]
+    if config.figures_every and config.trainer.strategy != NAME:
+        callbacks += [ModelFigures(config.figures_every)]
+    callbacks += [EMAWeightAveraging(decay=config.ema, use_buffers=False)] if config.ema else []
+    callbacks += [FinalMetrics(dumped, run / METRICS, program), History(run / HISTORY, typed, expanded)]
+    callbacks += [SummaryLine()] if asked["enable_model_summary"] is not False else []
+    return callbacks
+
+
+def saving_callbacks(config: Any, asked: Mapping[str, Any], plugins: list[Any], program: str) -> list[Callback]:
+    """Return the callbacks of a training that save: after those of its configuration have taken the step.
+
+    Args:
+        config, asked, program: as of `training_callbacks`.
+        plugins: the configuration's.
+    """
+    folder = Path(config.run_dir) / CHECKPOINTS
+    callbacks: list[Callback] = [KeepAccumulation(), CleanStop(folder, program, slurm.requeue_signal(plugins))]
+    if asked["enable_checkpointing"] is not False:
+        best = "val/miou" if config.model.vit.head == "dense" else "val/accuracy"
+        callbacks += [MovableCheckpoint(folder, best), LastCheckpoint(folder, config.checkpoint_every)]
+    return callbacks
+
+
+def training_loggers(asked: Any, config: Any) -> Any:
+    """Return the loggers of a training: TensorBoard, or those asked for, and a CSV file beside them."""
+    if asked is False:
+        return False
+    run, repeated = config.run_dir, f"val/accuracy_{Size.of(config.model.vit.image_size)}"  # is val/accuracy too
+    chosen = [RunTensorBoard()] if asked in (None, True) else asked if isinstance(asked, list) else [asked]
+    of_run = (isinstance(each, RunTensorBoard) and not each.folder for each in chosen)
+    own = [RunTensorBoard(run, ("epoch", repeated)) if x else y for x, y in zip(of_run, chosen, strict=True)]
+    return [*own, MetricsCSV(Path(run) / CURVES)]
