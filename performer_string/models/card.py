@@ -113,7 +113,7 @@ def accuracy_table(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
     )
 
 
-def front_matter(details: ModelDetails, task: str = "image-classification") -> str:
+def front_matter(details: ModelDetails, task: str) -> str:
     """Return the YAML that the Hub reads; `task` is one of its names."""
     from huggingface_hub import EvalResult, ModelCardData
 
@@ -126,6 +126,7 @@ def front_matter(details: ModelDetails, task: str = "image-classification") -> s
             dataset_split=metric["split"],
             metric_type="mean_iou" if "mIoU" in metric else "accuracy",
             metric_value=round(metric.get("mIoU", metric["accuracy"]) / 100, 6),
+            metric_args={"images": metric["images"]} if "images" in metric else None,
         )
         for metric in details.metrics
     ]
@@ -140,25 +141,40 @@ def front_matter(details: ModelDetails, task: str = "image-classification") -> s
     return str(data.to_yaml())
 
 
+def example(model: ViT) -> list[str]:
+    """Return the lines of code that load a model and ask it about an image."""
+    load = [
+        "from performer_string import ViT",
+        "",
+        'model = ViT.from_pretrained("DIR")  # this folder, or its name on the Hub',
+    ]
+    if model.preprocessing is None:
+        ask = ["logits = model(images)  # [B, channels, height, width], normalised as in training"]
+        return ["```python", *load, *ask, "```"]
+    if model.config.head == "dense":
+        ask = [
+            "image = model.transform(SIZE)(Image.open(PATH))  # SIZE in pixels",
+            "classes = model(image[None]).argmax(1)  # of each pixel, numbered as in model.classes",
+        ]
+    else:
+        ask = [
+            "image = model.transform()(Image.open(PATH))  # transform(SIZE) for another size",
+            "probabilities = model(image[None]).softmax(-1)[0]  # in the order of model.classes",
+        ]
+        ask += ["print(model.classes[probabilities.argmax()], float(probabilities.max()))"] if model.classes else []
+    return ["```python", "from PIL import Image", *load, *ask, "```"]
+
+
 def card(model: ViT, details: ModelDetails) -> str:
     """Return the text of a model card."""
-    dense = model.config.head == "dense"
-    matter = front_matter(details, "image-segmentation") if dense else front_matter(details)
+    task = "image-segmentation" if model.config.head == "dense" else "image-classification"
+    matter = front_matter(details, task)
     lines = ["---", matter, "---", "", f"# {details.name}", ""]
     lines += ["A Vision Transformer of performer_string.", "", *table(["", ""], facts(model, details)), ""]
     packages = "" if model.preprocessing is None else " torchvision"
     lines += ["## Use", "", "Install the library in a clone of its repository:", ""]
     lines += ["```sh", f'pip install -e ".[hub]"{packages}', "```", ""]
-    lines += ["```python", "from performer_string import ViT", ""]
-    lines += ['model = ViT.from_pretrained("DIR")  # this folder, or its name on the Hub']
-    if model.preprocessing is None:
-        lines += ["logits = model(images)  # [B, channels, height, width], normalised as in training", "```", ""]
-    elif dense:
-        lines += ["images = model.transform(SIZE)(picture)[None]  # of a PIL image"]
-        lines += ["classes = model(images).argmax(1)  # of each pixel, numbered as in model.classes", "```", ""]
-    else:
-        lines += ["images = model.transform()(picture)[None]  # of a PIL image; transform(SIZE) for another size"]
-        lines += ["probabilities = model(images).softmax(-1)  # in the order of model.classes", "```", ""]
+    lines += [*example(model), ""]
     lines += ["## Accuracy", ""]
     if details.metrics:
         lines += [*accuracy_table(details.metrics), "", "Intervals are over the images, for this one model.", ""]

@@ -1,0 +1,42 @@
+"""The code on a model card runs, and the card's metadata say how many images a figure is of."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from performer_string import ModelDetails, Preprocessing
+from tests.helpers.small_vit import vit
+
+METRIC = {"split": "test", "resolution": "16", "tokens": 4, "accuracy": 75.0, "low": 60.0, "high": 90.0, "images": 20}
+
+
+@pytest.mark.parametrize(
+    ("options", "classes"), [({}, ("ant", "bee", "cat")), ({}, ()), ({"head": "dense"}, ("ant", "bee", "cat"))]
+)
+def test_the_code_of_a_card_runs(options, classes, tmp_path, capsys):
+    preprocessing = Preprocessing((0.5, 0.5, 0.5), (0.2, 0.2, 0.2), classes, (0, 0, 0))
+    model = vit(in_channels=3, num_classes=3, **options)
+    model.preprocessing = preprocessing
+    text = (model.save_pretrained(tmp_path / "model", ModelDetails(name="ants")) / "README.md").read_text()
+    Image.fromarray(np.zeros((40, 30, 3), np.uint8)).save(tmp_path / "image.png")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    values = {"PATH": str(tmp_path / "image.png"), "SIZE": (16, 16)}
+    exec(code.replace('"DIR"', repr(str(tmp_path / "model"))), values)
+    if options:
+        assert values["classes"].shape == (1, 16, 16)
+    else:
+        assert values["probabilities"].shape == (3,)
+        assert any(name in capsys.readouterr().out for name in classes) == bool(classes)
+
+
+def test_the_hub_gets_the_number_of_images(tmp_path):
+    details = ModelDetails(name="ants", metrics=[METRIC])
+    text = (vit().save_pretrained(tmp_path, details) / "README.md").read_text()
+    (result,) = yaml.safe_load(text.split("---")[1])["model-index"][0]["results"]
+    (metric,) = result["metrics"]
+    assert (metric["value"], metric["args"]) == (0.75, {"images": 20})
