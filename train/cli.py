@@ -50,6 +50,7 @@ UNHELPFUL_WARNINGS = (  # of Lightning, as regular expressions
 UNHELPFUL_LINES = re.compile(
     r"seamless cloud|GPU available: .* used: False|TPU available: False|Loading `train_dataloader` to estimate"
     r"|that has Tensor Cores"  # `choose_matmul_precision` says it by its option
+    r"|^Seed set to|^Restored all states|^`Trainer.fit` stopped: `max_\w+="  # which config.yaml and other lines say
 )
 
 
@@ -146,7 +147,8 @@ def run_lightning(
 
     for message in UNHELPFUL_WARNINGS:
         warnings.filterwarnings("ignore", message=f".*{message}.*")
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").addFilter(is_helpful)
+    for name in ("lightning.pytorch.utilities.rank_zero", "lightning.fabric.utilities.seed"):
+        logging.getLogger(name).addFilter(is_helpful)
     return TrainingCLI(
         model or ImageClassifier,
         data or ImageData,

@@ -64,6 +64,8 @@ class Pace:
 
     def seconds(self, batches: float) -> float:
         """Return the time that so many batches will take; infinity where nothing is known yet."""
+        if not batches:
+            return 0.0
         return batches * (self.now - self.since) / self.batches if self.batches > 0 else math.inf
 
 

@@ -42,6 +42,7 @@ def test_batches_left(changes, left):
 def test_pace_is_of_this_process_without_its_first_batch():
     times = iter([50.0, 51.0, 53.0])
     pace = Pace(lambda: next(times))
+    assert pace.seconds(0) == 0  # nothing is left
     pace.count()  # which may have compiled something
     assert pace.seconds(4) == math.inf
     pace.count()
