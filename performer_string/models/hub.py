@@ -39,6 +39,8 @@ def download(name: str, **options: Any) -> Path:
         ImportError: huggingface_hub is not installed.
     """
     get = hub().hf_hub_download
+    if "/" not in name:
+        raise PublishedError(f"there is no folder {name}, and a model on the Hub is named OWNER/NAME.{similar(name)}")
     try:
         folder = Path(get(name, CONFIG, **options)).parent
         read_config(folder)

@@ -131,3 +131,9 @@ def test_a_misspelt_folder_is_recognised(hub, tmp_path):
     (tmp_path / "here" / "models" / "arrow-linear").mkdir(parents=True)
     with pytest.raises(ValueError, match="Did you mean 'models/arrow-linear'"):
         ViT.from_pretrained("models/arow-linear", **hub)
+
+
+def test_a_name_without_an_owner_is_not_looked_for(hub):
+    with pytest.raises(ValueError, match="no folder arow, and a model on the Hub is named OWNER/NAME"):
+        ViT.from_pretrained("arow", **hub)
+    assert Hub.asked == []
