@@ -10,7 +10,7 @@ import pytest
 from experiments.figures import ROOT, main, options_of, read_figures
 
 FIGURES = read_figures()
-# Images of tasks, by train.data.arrow, train.data.pathfinder and train.data.cells.
+# Images of tasks, by train.data.draw.
 BY_OTHER_COMMANDS = {"arrow/task.png", "pathfinder/task.png", "pathfinder/task-128.png", "segment/task.png"}
 
 
