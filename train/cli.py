@@ -6,7 +6,6 @@ Names and files are checked before Lightning is imported, which takes several se
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import logging
 import os
 import re
@@ -65,11 +64,6 @@ COMMANDS = {
 }
 
 
-def commands() -> dict[str, Command]:
-    """Return the commands that there are."""
-    return {k: v for k, v in COMMANDS.items() if not v.module or importlib.util.find_spec(v.module)}
-
-
 def is_helpful(record: logging.LogRecord) -> bool:
     """Return whether a line of Lightning's log is of use here."""
     return UNHELPFUL_LINES.search(record.getMessage()) is None
@@ -77,7 +71,7 @@ def is_helpful(record: logging.LogRecord) -> bool:
 
 def usage(program: str) -> str:
     """Return the list of commands."""
-    lines = (f"  {name:<11} {command.help}" for name, command in commands().items())
+    lines = (f"  {name:<11} {command.help}" for name, command in COMMANDS.items())
     more = f"{program} fit --help lists all fields, and the names and options of a model's parts."
     return f"usage: {program} COMMAND ...\n\n" + "\n".join(lines) + f"\n\n{more}"
 
@@ -88,13 +82,13 @@ def choose_command(arguments: Sequence[str], program: str) -> str:
     if name in ("-h", "--help"):
         print(usage(program))
         raise SystemExit(0)
-    if name in commands():
+    if name in COMMANDS:
         return name
     if not name or name.startswith("-"):
         sys.stderr.write(f"error: a command has to come first.\n{usage(program)}\n")
     else:
-        hint = nearest(name, commands())
-        sys.stderr.write(f"error: unknown command {name!r}.{hint} Known: {', '.join(commands())}.\n")
+        hint = nearest(name, COMMANDS)
+        sys.stderr.write(f"error: unknown command {name!r}.{hint} Known: {', '.join(COMMANDS)}.\n")
     raise SystemExit(2)
 
 
