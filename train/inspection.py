@@ -102,6 +102,13 @@ def inspect_attention(vit: ViT, images: Tensor) -> list[AttentionInputs]:
     return [AttentionInputs(c.module, c.args[0].float(), c.args[1].float(), **c.kwargs) for c in calls]  # type: ignore[arg-type]
 
 
+def is_sharded(vit: ViT) -> bool:
+    """Return whether each process has a part of a model's weights alone."""
+    from torch.distributed.fsdp import FSDPModule  # slow to import
+
+    return isinstance(vit, FSDPModule)
+
+
 def multiplications(vit: ViT, size: Sequence[int]) -> int | None:
     """Count the multiplications, each with an addition, that a folded model needs for an image.
 
@@ -115,9 +122,7 @@ def multiplications(vit: ViT, size: Sequence[int]) -> int | None:
     Returns:
         Those of matrix products, convolutions and attention; None where a part of the model has no such form.
     """
-    from torch.distributed.fsdp import FSDPModule  # slow to import
-
-    device = "cpu" if vit.localities() and not isinstance(vit, FSDPModule) else "meta"
+    device = "cpu" if vit.localities() and not is_sharded(vit) else "meta"
     try:
         copied = fold(vit).to(device)
         image = torch.zeros(1, vit.config.in_channels, *size, device=device)

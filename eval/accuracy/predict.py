@@ -125,10 +125,9 @@ def grey_note(vit: ViT, paths: Sequence[str], size: Sequence[int] | None) -> str
     if not coloured:
         return ""
     were = "1 image was" if len(coloured) == 1 else f"{len(coloured)} images were"
-    shrunk = size is not None and any(is_larger(path, [MUCH * side for side in size]) for path in coloured)
-    much = (
-        f", and shrunk to {Size.of(size)} px, a quarter of their sides or less" if size is not None and shrunk else ""
-    )
+    much = ""
+    if size is not None and any(is_larger(path, [MUCH * side for side in size]) for path in coloured):
+        much = f", and shrunk to {Size.of(size)} px, a quarter of their sides or less"
     return f"{were} made grey, as those of the training{much}: the answers may mean little."
 
 

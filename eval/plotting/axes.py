@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from matplotlib.axis import Axis
     from matplotlib.figure import Figure, SubFigure
 
-# Multiples of a power of ten that have ticks: the first ones that give three.
 FONT = 7  # size of a legend, in points
+# Multiples of a power of ten that have ticks: the first ones that give three.
 STEPS = [(1,), (1, 2, 5), (1, 1.5, *range(2, 10)), [n / 2 for n in range(2, 20)], [n / 10 for n in range(10, 100)]]
 
 

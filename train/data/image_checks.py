@@ -18,7 +18,7 @@ from train.data.folders import classes_in
 from train.data.images import name_of
 from train.data.loader import ignore_stop_signals
 from train.data.module import ImageData
-from train.data.splits import class_names
+from train.data.splits import first_of
 
 log = logging.getLogger(__name__)
 FOLDERS = {"folder", "imagenet", "videos"}  # sources whose classes are the folders in `train` and in `test` or `val`
@@ -83,17 +83,13 @@ def check_images(data: ImageData) -> None:
 
 def warn_of_validation(data: ImageData) -> None:
     """Warn of classes that no image of validation is of: the best checkpoint is chosen without them."""
-    splits = data.splits() if data.task is None and data.validates() else None
-    if splits is None or (labels := splits.train_labels()) is None:
+    if data.task is not None or not data.validates():
         return
-    held, names = splits.parts[1], class_names(splits.train)
-    seen = set(labels[held].tolist())
-    missing = [name for label, name in enumerate(names) if label not in seen]
-    if missing:
-        named = f"{', '.join(missing[:8])}{', ...' if len(missing) > 8 else ''}"
+    held = data.splits().parts[1]
+    if missing := data.splits().classes_without(held):
         log.warning(
-            f"validation has {len(held)} images, and none of {named}: its accuracy, by which best.ckpt is chosen, says "
-            f"nothing of {'it' if len(missing) == 1 else 'them'}. Add images, or raise data.val_fraction "
+            f"validation has {len(held)} images, and none of {first_of(missing)}: its accuracy, by which best.ckpt is "
+            f"chosen, says nothing of {'it' if len(missing) == 1 else 'them'}. Add images, or raise data.val_fraction "
             f"({data.val_fraction})."
         )
 

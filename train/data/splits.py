@@ -31,6 +31,11 @@ def class_names(dataset: Any) -> list[str]:
     return [str(name) for name in getattr(dataset, "classes", ())]
 
 
+def first_of(names: Sequence[str]) -> str:
+    """Return the first eight names as text, for messages."""
+    return f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+
+
 def fingerprint(dataset: Any) -> dict[str, Any]:
     """Return the fingerprint of a set of training images.
 
@@ -118,16 +123,18 @@ class ImageSplits:
         self._warn_of_lost_classes(order[count:])
         return order[count:], order[:count]
 
+    def classes_without(self, indices: Tensor) -> list[str]:
+        """Return the classes that none of some training images is of; none where the source lists no labels."""
+        if (labels := self.train_labels()) is None:
+            return []
+        there = set(labels[indices].unique().tolist())
+        return [name for label, name in enumerate(class_names(self.train)) if label not in there]
+
     def _warn_of_lost_classes(self, indices: Tensor) -> None:
         """Warn of classes none of whose images are trained on."""
-        labels, names = self.train_labels(), class_names(self.train)
-        if labels is None or not names:
-            return
-        left = set(labels[indices].unique().tolist())
-        if lost := [name for label, name in enumerate(names) if label not in left]:
-            named = f"{', '.join(lost[:8])}{', ...' if len(lost) > 8 else ''}"
+        if lost := self.classes_without(indices):
             log.warning(
-                f"all images of {named} are held out for validation, so that no model can learn "
+                f"all images of {first_of(lost)} are held out for validation, so that no model can learn "
                 f"{'it' if len(lost) == 1 else 'them'}: add images, or lower data.val_fraction ({self.val_fraction})."
             )
 

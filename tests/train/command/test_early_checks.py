@@ -9,6 +9,7 @@ import sys
 import pytest
 import yaml
 
+from performer_string import ViTConfig
 from tests.helpers.training import TINY
 from train.command.early_checks import check_names, recipe_hint, vit_fields
 
@@ -90,6 +91,9 @@ def test_names_of_a_model_and_evaluations_without_lightning(tmp_path):
 
 
 def test_options_of_a_recipe_for_another_part():
+    with pytest.raises(ValueError, match="has no option 'order'") as error:
+        ViTConfig(feature_map="elu", feature_options={"order": 4})
+    assert "leaves it out" in recipe_hint(str(error.value), ["fit", "--model.vit.feature_map", "elu"])
     message = "feature map 'square' has no option 'order'. It takes no options."
     recipe = ["fit", "--config", "demo", "--model.vit.feature_map", "square"]
     assert "--model.vit.feature_options '{}' leaves it out" in recipe_hint(message, recipe)
