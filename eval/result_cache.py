@@ -99,7 +99,7 @@ def image_results(
             "weights": weights,
             "config": asdict(trained.classifier.vit.config),
             "images": [data.drawn_from(options.split), len(images), options.split, list(size), images_digest(images)],  # type: ignore[arg-type]
-            "normalised": [data.shift.tolist(), data.scale.tolist(), data.background],
+            "normalised": [data.pixels.shift.tolist(), data.pixels.scale.tolist(), data.background],
             "device": device.type,
             **({"change": change[0]} if change else {}),
             **versions(),

@@ -105,7 +105,7 @@ class Teacher:
         """Return mean and standard deviation of the teacher's images, [C, 1, 1] each."""
         if "ImageData" in content:
             data = ImageData.from_checkpoint(content["ImageData"])
-            return data.shift, data.scale
+            return data.pixels.shift, data.pixels.scale
         if self.vit.preprocessing is None:
             raise ValueError(
                 f"the teacher {path} does not say how its images were normalised: set model.preprocessing before "
@@ -145,7 +145,7 @@ class Teacher:
         """Return images as the teacher was trained on them, from those normalised for the student."""
         if self.data is None:
             return images
-        normals = (self.data.shift, self.data.scale), self.normal
+        normals = (self.data.pixels.shift, self.data.pixels.scale), self.normal
         student, teacher = ((shift.to(images), scale.to(images)) for shift, scale in normals)
         if all(torch.equal(a, b) for a, b in zip(student, teacher, strict=True)):
             return images

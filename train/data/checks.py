@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from torch import Tensor
-
 from train.data.generated import GeneratedTask
 from train.data.memory import BATCHED
 from train.data.sizes import Size
@@ -25,8 +23,9 @@ class DataOptions(Protocol):
     train_fraction: float
     val_fraction: float
     test_fraction: float
-
-    in_channels: int
+    mean: list[float] | None
+    std: list[float] | None
+    measure_mean: bool
 
     def sizes(self) -> list[Size]:
         """Return the sizes to train, validate and test at."""
@@ -77,11 +76,10 @@ def check_sizes(data: DataOptions) -> None:
             raise ValueError(f"sizes of {data.source} are {wanted}, not {size}.")
 
 
-def check_normalisation(data: DataOptions, mean: Tensor, std: Tensor) -> None:
-    """Raise a ValueError for means and standard deviations of another number than channels, or out of range."""
-    within = ((mean >= 0) & (mean <= 1)).all() and ((std > 0) & (std <= 1)).all()
-    if not len(mean) == len(std) == data.in_channels or not within:
+def check_measured(data: DataOptions) -> None:
+    """Raise a ValueError where mean or standard deviation is both given and to be measured."""
+    if data.measure_mean and (data.mean or data.std):
         raise ValueError(
-            f"mean and std have to be {data.in_channels} numbers each, of images in [0, 1] and not in 0 to 255, "
-            f"std above 0, not {mean.tolist()} and {std.tolist()}."
+            f"measure_mean measures both mean and std: leave these two out, not {data.mean} and {data.std}, or set "
+            f"measure_mean to false."
         )

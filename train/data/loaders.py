@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from train.data.generated import GeneratedTask
 from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignore_stop_signals
 from train.data.memory import AugmentedInMemory, ImagesInMemory, as_it_is
+from train.data.normalisation import PixelNormalisation
 from train.data.sizes import Size
 
 
@@ -27,6 +28,7 @@ class Loaders(L.LightningDataModule):
         in_memory: keep stored images in memory, and augment whole batches.
         augment: names of augmentations.
         seed: of the order and the augmentations.
+        pixels: normalises the images, on the device.
     """
 
     task: GeneratedTask | None
@@ -35,6 +37,7 @@ class Loaders(L.LightningDataModule):
     in_memory: bool
     augment: list[str]
     seed: int
+    pixels: PixelNormalisation
     # jsonargparse reads annotations by the names of a subclass's module, where there is no ResumableLoader.
     _loader: Any = None
     _resume: dict[str, int] | None = None
@@ -117,3 +120,11 @@ class Loaders(L.LightningDataModule):
             "worker_init_fn": ignore_stop_signals,
             "collate_fn": as_it_is if memory else None,
         }
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """Return uint8 images [B, C, *size] as floats, normalised by the mean and deviation of each channel."""
+        return self.pixels(images)
+
+    def on_after_batch_transfer(self, batch: tuple[Tensor, Tensor], dataloader_idx: int) -> tuple[Tensor, Tensor]:
+        images, targets = batch
+        return self.normalise(images), targets

@@ -7,22 +7,22 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from performer_string.images.normalisation import BACKGROUND, NORMALISATION
 from performer_string.images.reading import check_background
-from performer_string.models.preprocessing import Preprocessing, normalise
+from performer_string.models.preprocessing import Preprocessing
 from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
 from train.data.arrow import ArrowTask
 from train.data.cells import CellsTask
-from train.data.checks import check_augmentations, check_normalisation, check_shares, check_sizes
+from train.data.checks import check_augmentations, check_measured, check_shares, check_sizes
 from train.data.generated import GeneratedDataset, GeneratedTask, size_of
 from train.data.images import AUGMENTATIONS, Transformed, image_transform
 from train.data.loaders import Loaders
 from train.data.moving_arrow import MovingArrowTask
+from train.data.normalisation import IMAGES, PixelNormalisation
 from train.data.pathfinder import PathfinderTask
 from train.data.sizes import Size
 from train.data.sources import SOURCES, majority_accuracy, open_source
@@ -58,6 +58,7 @@ class ImageData(Loaders):
         grey: make stored images grey, of one channel.
         mean: of each channel, in [0, 1]; by default the source's, 0.5 for a `folder`.
         std: standard deviation of each channel, likewise.
+        measure_mean: measure both over 500 of the training images instead. The checkpoint keeps them.
         background: red, green and blue, 0 to 255, beneath transparent images of a `folder` or of `imagenet`.
         arrow: the version of the arrow task.
         moving_arrow: the version of the moving-arrow task, whose images are videos.
@@ -86,6 +87,7 @@ class ImageData(Loaders):
     grey: bool = False
     mean: list[float] | None = None
     std: list[float] | None = None
+    measure_mean: bool = False
     background: list[int] = field(default_factory=lambda: list(BACKGROUND))
     arrow: ArrowTask = field(default_factory=ArrowTask)
     moving_arrow: MovingArrowTask = field(default_factory=MovingArrowTask)
@@ -110,9 +112,10 @@ class ImageData(Loaders):
             raise ValueError("batch_size and val_size have to be positive, workers and train_size 0 or more.")
         self.in_channels, self.num_classes, mean, std = self._numbers()
         self.head = "class" if self.task is None else self.task.head
-        shift, scale = torch.tensor(self.mean or mean), torch.tensor(self.std or std)
-        check_normalisation(self, shift, scale)
-        self.shift, self.scale = (x.view(-1, *[1] * len(self.size)) for x in (shift, scale))  # [C, 1, 1]
+        check_measured(self)
+        self.pixels = PixelNormalisation(
+            self.mean or mean, self.std or std, self.in_channels, len(self.size), self.measure_mean
+        )
         self._splits: ImageSplits | None = None
         self._trained: dict[str, Any] | None = None  # the state in the checkpoint that this comes from
 
@@ -144,6 +147,7 @@ class ImageData(Loaders):
         tasks: dict[str, Any] = {name: task(**values[name]) for name, task in TASKS.items() if name in values}
         data = cls(**{**values, **tasks})
         data._trained = state
+        data.pixels.load(state)
         return data
 
     def prepare_data(self) -> None:
@@ -156,9 +160,16 @@ class ImageData(Loaders):
 
     def setup(self, stage: str | None = None) -> None:
         """Open the training images; for the stage `test` the test images, and nothing else."""
+        if self.task is None:
+            self.num_classes = self.splits().open("test" if stage == "test" else "train")
+        if stage != "test" and not self.pixels.is_known:
+            self.pixels.measure(self._plain_training_images())
+
+    def _plain_training_images(self) -> Dataset[tuple[Tensor, int]]:
+        """Return images of the training, which are not augmented."""
         if self.task is not None:
-            return
-        self.num_classes = self.splits().open("test" if stage == "test" else "train")
+            return GeneratedDataset(self.task, size_of(self.task, self.size), IMAGES, "train")
+        return self._images(self.splits().train, self.train_indices(), self.size)
 
     def splits(self) -> ImageSplits:
         """Return the stored images; the first call opens them at `root`."""
@@ -221,12 +232,14 @@ class ImageData(Loaders):
     def state_dict(self) -> dict[str, Any]:
         """Return what the data are, and how far the epoch is, for checkpoints."""
         position = self._loader.state_dict() if self._loader else None
-        return {"config": self.plain(), "position": position, **(self._splits.state() if self._splits else {})}
+        split = self._splits.state() if self._splits else {}
+        return {"config": self.plain(), "position": position, **self.pixels.state(), **split}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         # Lightning asks for the loader, to count its steps, before it would restore a loader's state by itself.
         self._resume = state["position"]
         self._trained = state
+        self.pixels.load(state)
         if self._splits is not None:
             self._splits.check_checkpoint(state)
 
@@ -237,17 +250,4 @@ class ImageData(Loaders):
     def preprocessing(self) -> Preprocessing:
         """Return what a model that is trained on these images has to know to read others."""
         classes = self.splits().fingerprint["classes"] if self.task is None else self.task.classes
-        return Preprocessing(
-            tuple(self.shift.flatten().tolist()),
-            tuple(self.scale.flatten().tolist()),
-            tuple(classes),
-            tuple(self.background),
-        )
-
-    def normalise(self, images: Tensor) -> Tensor:
-        """Return uint8 images [B, C, *size] as floats, normalised by the source's mean and deviation."""
-        return normalise(images, self.shift, self.scale)
-
-    def on_after_batch_transfer(self, batch: tuple[Tensor, Tensor], dataloader_idx: int) -> tuple[Tensor, Tensor]:
-        images, targets = batch
-        return self.normalise(images), targets
+        return Preprocessing(self.pixels.mean, self.pixels.std, tuple(classes), tuple(self.background))

@@ -1,0 +1,96 @@
+"""How a data module's images are normalised: by numbers that are given, those of the source, or measured ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+from tqdm import tqdm
+
+from performer_string.models.preprocessing import normalise
+
+IMAGES = 500  # that are measured: the mean of photographs is then known to about 0.01
+LEAST = 1 / 255  # of a standard deviation: one level of grey
+
+
+def channel_statistics(dataset: Dataset[tuple[Tensor, int]]) -> tuple[list[float], list[float]]:
+    """Return mean and standard deviation of each channel, of pixels in [0, 1].
+
+    Args:
+        dataset: of uint8 images [C, *size] and their classes; its first 500 images are read, with a progress bar.
+
+    Returns:
+        C means and C standard deviations over all pixels of these images. A channel without any variation has the
+        standard deviation of one level of grey.
+    """
+    total = min(IMAGES, len(dataset))  # type: ignore[arg-type]
+    sums = squares = torch.zeros((), dtype=torch.float64)
+    pixels = 0
+    for index in tqdm(range(total), desc="measuring mean and std", unit="image", delay=1.0, leave=False):
+        image = dataset[index][0].flatten(1).double() / 255  # [C, pixels]
+        sums, squares, pixels = sums + image.sum(1), squares + image.square().sum(1), pixels + image.shape[1]
+    mean = sums / pixels
+    std = (squares / pixels - mean**2).clamp(min=0).sqrt()
+    return mean.tolist(), std.clamp(min=LEAST).tolist()
+
+
+class PixelNormalisation:
+    """Mean and standard deviation of each channel, which uint8 images are normalised by.
+
+    Args:
+        mean, std: of C channels, in [0, 1].
+        channels: C.
+        axes: 2 for images, 3 for videos.
+        measured: whether both come from the training images, once these are there.
+
+    Raises:
+        ValueError: means and standard deviations of another number than channels, or out of range.
+    """
+
+    def __init__(self, mean: Sequence[float], std: Sequence[float], channels: int, axes: int, measured: bool = False):
+        self.channels, self.axes, self.measured, self.is_known = channels, axes, measured, not measured
+        self._take(mean, std)
+
+    def _take(self, mean: Sequence[float], std: Sequence[float]) -> None:
+        shift, scale = torch.tensor(mean), torch.tensor(std)
+        within = ((shift >= 0) & (shift <= 1)).all() and ((scale > 0) & (scale <= 1)).all()
+        if not len(shift) == len(scale) == self.channels or not within:
+            raise ValueError(
+                f"mean and std have to be {self.channels} numbers each, of images in [0, 1] and not in 0 to 255, "
+                f"std above 0, not {shift.tolist()} and {scale.tolist()}."
+            )
+        self.shift, self.scale = (x.view(-1, *[1] * self.axes) for x in (shift, scale))  # [C, 1, 1]
+
+    @property
+    def mean(self) -> tuple[float, ...]:
+        """The mean of each channel."""
+        return tuple(self.shift.flatten().tolist())
+
+    @property
+    def std(self) -> tuple[float, ...]:
+        """The standard deviation of each channel."""
+        return tuple(self.scale.flatten().tolist())
+
+    def measure(self, images: Dataset[tuple[Tensor, int]]) -> None:
+        """Take mean and standard deviation of some images."""
+        self._take(*channel_statistics(images))
+        self.is_known = True
+
+    def state(self) -> dict[str, Any]:
+        """Return what was measured, for a checkpoint; nothing where nothing was."""
+        if not (self.measured and self.is_known):
+            return {}
+        return {"measured": {"mean": list(self.mean), "std": list(self.std)}}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take what was measured for a checkpoint, if anything was."""
+        if self.measured and "measured" in state:
+            self._take(**state["measured"])
+            self.is_known = True
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return uint8 images [B, C, *size] as normalised floats."""
+        return normalise(images, self.shift, self.scale)
