@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from eval.papers.blocks import data_label
 from eval.papers.records import MEASURED
 from eval.papers.table_spec import TableFile
 from eval.plotting.axes import legend_above, note_below
@@ -52,9 +53,16 @@ def number(text: Any) -> float | None:
     return float(found[0]) if found else None
 
 
+def is_measured(record: Row) -> bool:
+    """Return whether a record has a figure of ours."""
+    return bool(record["state"] == MEASURED and record["value"] != "")
+
+
 def drawn(records: Sequence[Row]) -> list[Row]:
-    """Return the records with a figure of ours or of the source."""
-    return [r for r in records if (r["state"] == MEASURED and r["value"] != "") or number(r["published"]) is not None]
+    """Return the records with a figure of ours or of the source, of the sets that have any of ours, if some do."""
+    shown = [r for r in records if is_measured(r) or number(r["published"]) is not None]
+    ours = {r["data"] for r in shown if is_measured(r)}
+    return [r for r in shown if r["data"] in ours] if ours else shown
 
 
 def draw_dots(table: TableFile, records: Sequence[Row], column: str = "", logarithmic: bool = False) -> Figure | None:
@@ -69,7 +77,7 @@ def draw_dots(table: TableFile, records: Sequence[Row], column: str = "", logari
     styles = {name: {**style, "linestyle": "none"} for name, style in line_styles(unique(shown, "attention")).items()}
     intervals, said = False, set[tuple[Any, ...]]()
     for axis, data in zip(axes, sets, strict=True):
-        axis.set_title(table.data[data].label or data, fontsize=8)
+        axis.set_title(data_label(table, select(shown, data=data)[0]), fontsize=8)
         for i, (attention, style) in enumerate(styles.items()):
             for record in select(shown, data=data, attention=attention):
                 intervals = intervals or record["low"] != ""
@@ -90,7 +98,7 @@ def draw_dots(table: TableFile, records: Sequence[Row], column: str = "", logari
 
 def dot(axis: Axes, record: Row, place: float, style: dict[str, Any], first: bool) -> None:
     """Draw one figure with its interval, and the published one."""
-    if record["state"] == MEASURED and record["value"] != "":
+    if is_measured(record):
         value = float(record["value"])
         axis.plot([value], [place], **style)
         if record["low"] != "":
@@ -134,7 +142,9 @@ def draw_lines(
     sets = unique(shown, split[0])
     figure, axes = panels(len(sets), height=2.8, sharey=True)
     for axis, panel in zip(axes, sets, strict=True):
-        axis.set_title(label_of(table, split[0], panel), fontsize=8)
+        first = select(shown, **{split[0]: panel})[0]
+        title = data_label(table, first) if split[0] == "data" else label_of(table, split[0], panel)
+        axis.set_title(title, fontsize=8)
         for i, line in enumerate(lines):
             for j, attention in enumerate(attentions):
                 chosen = [
@@ -161,7 +171,7 @@ def draw_lines(
 def draw_line(axis: Axes, chosen: Sequence[Row], places: Any, style: dict[str, Any]) -> None:
     """Draw one line with its intervals, and the published figures as open marks."""
     placed = sorted(((float(places(r)), r) for r in chosen if places(r) is not None), key=lambda pair: pair[0])
-    points = [(x, r) for x, r in placed if r["value"] != "" and r["state"] == MEASURED]
+    points = [(x, r) for x, r in placed if is_measured(r)]
     if points:
         axis.plot([x for x, _ in points], [float(r["value"]) for _, r in points], **{**style, "markersize": 3})
         for x, r in points:

@@ -26,7 +26,7 @@ def widths(table: TableFile, records: list[dict], curves: list[dict]) -> list[fl
 
 def test_a_hidden_line_is_seen():
     """In curves of trainings, and in lines over columns."""
-    common = {"data": "set", "attention": "", "seed": 0}
+    common = {"data": "set", "stands for": "set", "attention": "", "seed": 0}
     curves = [{**common, "row": row, "epoch": epoch, "accuracy": 10.0 * epoch} for row in ROWS for epoch in (1, 2)]
     parts = {"data": {"set": DataSpec()}, "rows": ROWS}
     table = TableFile(Path("mine.yaml"), "mine", "Mine", figure={"kind": "curves"}, **parts)
@@ -43,7 +43,16 @@ def test_a_hidden_line_is_seen():
 
 def own_records() -> list[dict]:
     """Return cells of a table without numbers in its first column."""
-    cell = {"data": "set", "attention": "", "state": MEASURED, "published": "", "low": "", "high": "", "text": ""}
+    cell = {
+        "data": "set",
+        "stands for": "set",
+        "attention": "",
+        "state": MEASURED,
+        "published": "",
+        "low": "",
+        "high": "",
+        "text": "",
+    }
     values = {"says": "", "72 px": 50.0, "108 px": 40.0}
     return [{**cell, "row": row, "column": name, "value": value} for row in ROWS for name, value in values.items()]
 
@@ -107,9 +116,25 @@ def test_each_published_figure_is_drawn_once():
     """Also one that a kind of attention has which is not the first."""
     columns = {"a": {"measure": "accuracy"}}
     table = TableFile(Path("mine.yaml"), "mine", "Mine", columns=columns, data={"set": DataSpec()}, rows=ROWS)
-    cell = {"data": "set", "state": MEASURED, "low": "", "high": "", "text": "", "column": "a", "value": 50.0}
+    cell = {"data": "set", "stands for": "set", "state": MEASURED, "column": "a", "value": 50.0}
+    cell |= {"low": "", "high": "", "text": ""}
     figures = {("under", "softmax"): "", ("under", "linear"): "37.3"}
     figures |= {("over", "softmax"): "60", ("over", "linear"): "60"}
     records = [{**cell, "row": row, "attention": a, "published": text} for (row, a), text in figures.items()]
     (axis,) = draw_table(table, records, []).axes
     assert sorted(line.get_xdata()[0] for line in axis.lines if line.get_marker() == "D") == [37.3, 60.0]
+
+
+@pytest.mark.parametrize("figure", [{}, {"kind": "lines", "column": "a", "over": "row"}], ids=["dots", "lines"])
+def test_sets_without_a_figure_of_ours_have_no_panel(figure):
+    """Unless no set has any. A panel names the set that its published figures are of."""
+    sets = {"small": DataSpec(label="Small"), "large": DataSpec(label="Large")}
+    rows = {"under": RowSpec(x=1.0), "over": RowSpec(x=2.0)}
+    parts = {"columns": {"a": {"measure": "accuracy"}}, "data": sets, "rows": rows, "figure": figure}
+    table = TableFile(Path("mine.yaml"), "mine", "Mine", **parts)
+    cell = {"attention": "", "state": "not run", "published": "60", "low": "", "high": "", "text": "", "column": "a"}
+    theirs = [{**cell, "data": name, "stands for": name, "row": row, "value": ""} for name in sets for row in rows]
+    assert len(draw_table(table, theirs, []).axes) == 2
+    ours = [{**record, "state": MEASURED, "value": 50.0, "stands for": "large"} for record in theirs[:2]]
+    (axis,) = draw_table(table, ours + theirs[2:], []).axes
+    assert axis.get_title() == "Small, published: Large"
