@@ -1,8 +1,14 @@
-"""Intervals of accuracies."""
+"""Intervals: of accuracies by Wilson, and of any statistic by the bootstrap."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+
+import numpy as np
+
+RESAMPLES = 1000  # as in LieRE (arXiv:2406.10322, section 5), whose tables are made again
+CONFIDENCE = 0.95
 
 
 def wilson_interval(right: int, total: int) -> tuple[float, float]:
@@ -39,3 +45,25 @@ def accuracy_percent(right: int, total: int) -> dict[str, Any]:
         "high": round(100 * high, 4),
         "images": total,
     }
+
+
+def bootstrap_interval(statistic: Callable[..., float], *sizes: int) -> tuple[float, float, float]:
+    """Return a statistic and its 95 % interval: Efron's percentile interval, of 1,000 resamples.
+
+    Each set is drawn again with replacement, independently of the others. A set of one is not.
+
+    Args:
+        statistic: takes the numbers of the things that were drawn, [size] for each set.
+        sizes: how many things each set has, as the number of images and of seeds.
+    """
+    from scipy.stats import bootstrap  # slow to import
+
+    def drawn(*indices: np.ndarray[Any, np.dtype[np.int64]]) -> float:
+        return statistic(*(each[:size] for each, size in zip(indices, sizes, strict=True)))
+
+    sets = [np.arange(size) if size > 1 else np.zeros(2, dtype=int) for size in sizes]  # scipy draws from two or more
+    interval = bootstrap(
+        sets, drawn, n_resamples=RESAMPLES, vectorized=False, method="percentile",
+        confidence_level=CONFIDENCE, rng=np.random.default_rng(0),
+    ).confidence_interval  # fmt: skip
+    return drawn(*sets), float(interval.low), float(interval.high)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from train.checkpoint import Trained
 from train.data.sizes import Size
+from train.intervals import bootstrap_interval
 from train.testing import batches
-
-RESAMPLES = 1000  # of the bootstrap
 
 
 def confusion(answers: Tensor, labels: Tensor, classes: int) -> Tensor:
@@ -40,11 +41,11 @@ def mean_iou_with_interval(counts: Tensor) -> tuple[float, float, float]:
     Args:
         counts: as of `confusions`, [N, classes, classes].
     """
-    drawn = np.random.default_rng(0).multinomial(len(counts), np.full(len(counts), 1 / len(counts)), RESAMPLES)
-    sums = (torch.from_numpy(drawn) @ counts.flatten(1)).reshape(-1, *counts.shape[1:])  # [RESAMPLES, K, K]
-    values = [100 * float(iou_of(each).mean()) for each in sums]
-    low, high = np.quantile(values, [0.025, 0.975])
-    return 100 * float(iou_of(counts.sum(0)).mean()), float(low), float(high)
+
+    def mean_iou(images: np.ndarray[Any, np.dtype[np.int64]]) -> float:
+        return 100 * float(iou_of(counts[torch.from_numpy(images)].sum(0)).mean())
+
+    return bootstrap_interval(mean_iou, len(counts))
 
 
 @torch.inference_mode()
