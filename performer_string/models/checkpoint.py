@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 
 from performer_string.models.published import CONFIG, read_published
 from performer_string.models.weights_file import WEIGHTS, PublishedError
+from performer_string.utils.files import nearest_path
 from performer_string.utils.renames import rename_weights, unwrap_weights
 
 FILES = ("checkpoints/last.ckpt", "checkpoints/best.ckpt")  # in the folder of a run, in order of preference
@@ -82,17 +82,6 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
             rename_weights(content[weights])
             unwrap_weights(content[weights])
     return content
-
-
-def nearest_path(path: Path) -> str:
-    """Return a hint to what is there under a similar name: of the file, or of the first folder that is missing."""
-    if path.exists():
-        return ""
-    while path != path.parent and not path.parent.exists():
-        path = path.parent
-    there = {each.name: each for each in path.parent.iterdir()} if path.parent.is_dir() else {}
-    close = difflib.get_close_matches(path.name, sorted(there), n=1)
-    return f" Did you mean {there[close[0]]}?" if close else ""
 
 
 def folder_hint(path: Path) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from performer_string.models.published import CARD, CONFIG, read_config
 from performer_string.models.weights_file import INSTALL, WEIGHTS, PublishedError
-from performer_string.utils.registry import nearest
+from performer_string.utils.files import nearest_path
 
 REPOSITORY_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # on the Hub
 COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -40,7 +40,9 @@ def download(name: str, **options: Any) -> Path:
     """
     get = hub().hf_hub_download
     if "/" not in name:
-        raise PublishedError(f"there is no folder {name}, and a model on the Hub is named OWNER/NAME.{similar(name)}")
+        raise PublishedError(
+            f"there is no folder {name}, and a model on the Hub is named OWNER/NAME.{nearest_path(Path(name))}"
+        )
     try:
         folder = Path(get(name, CONFIG, **options)).parent
         read_config(folder)
@@ -49,7 +51,9 @@ def download(name: str, **options: Any) -> Path:
     except PublishedError as error:
         raise PublishedError(f"the model {name} of the Hub cannot be used: {error}") from error
     except Exception as error:  # of the Hub, of the network, of the file system
-        raise PublishedError(f"there is no folder {name}, and {reason(name, error, options)}{similar(name)}") from error
+        raise PublishedError(
+            f"there is no folder {name}, and {reason(name, error, options)}{nearest_path(Path(name))}"
+        ) from error
     return folder
 
 
@@ -75,13 +79,6 @@ def reason(name: str, error: Exception, options: dict[str, Any]) -> str:
 def in_short(error: Exception) -> str:
     """Return the kind of an error and the beginning of its text, on one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-
-
-def similar(name: str) -> str:
-    """Return a hint at a folder of nearly this path; empty where there is none."""
-    path = Path(name)
-    folders = [str(each) for each in path.parent.iterdir() if each.is_dir()] if path.parent.is_dir() else []
-    return nearest(name, folders)
 
 
 def upload(

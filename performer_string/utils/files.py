@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 import tempfile
@@ -63,3 +64,14 @@ def check_writable(option: str, folder: Path) -> None:
             pass
     except OSError as error:
         raise ValueError(f"{option} {folder}: {existing} is not a folder that can be written to ({error}).") from error
+
+
+def nearest_path(path: Path) -> str:
+    """Return a hint to what is there under a similar name: of the file, or of the first folder that is missing."""
+    if path.exists():
+        return ""
+    while path != path.parent and not path.parent.exists():
+        path = path.parent
+    there = {each.name: each for each in path.parent.iterdir()} if path.parent.is_dir() else {}
+    close = difflib.get_close_matches(path.name, sorted(there), n=1)
+    return f" Did you mean {there[close[0]]}?" if close else ""
