@@ -120,11 +120,13 @@ def data_lines(data: ImageData) -> list[tuple[str, str]]:
         sizes = f"{data.train_size} images an epoch, drawn anew; {data.val_size} for validation and as many to test"
         return [("data", f"{data.source}, {data.num_classes} classes"), ("images", sizes)]
     sets = dict(sets_of(data))
-    used, held = data.train_indices().tolist(), data.splits().parts[1].tolist()
+    validation, held_out = data.splits().held_out("val")
+    used, held = data.train_indices().tolist(), held_out.tolist()
+    of = " of the training set" if data.splits().validation is None else ""
     test = f"{len(sets['test'])} to test" if "test" in sets else "none to test"
     lines = [("data", f"{data.source} in {data.root}, {data.num_classes} classes")]
-    lines.append(("images", f"{len(used)} to train on, {len(held)} of the training set for validation, {test}"))
-    classes = {"train": classes_of(sets["train"], used), "validation": classes_of(sets["train"], held)}
+    lines.append(("images", f"{len(used)} to train on, {len(held)}{of} for validation, {test}"))
+    classes = {"train": classes_of(sets["train"], used), "validation": classes_of(validation, held)}
     classes["test"] = classes_of(sets["test"]) if "test" in sets else ""
     return [*lines, *((f"classes, {name}", text) for name, text in classes.items() if text)]
 

@@ -112,12 +112,22 @@ def class_folders(root: Path, train: bool, download: bool, kind: type[ClassFolde
         raise FileNotFoundError(f"there is no folder {' or '.join(str(root / name) for name in names)}{hint}")
     labelled = [folder for folder in folders if classes_in(folder)]
     chosen = (labelled or folders)[0]  # ImageNet's test images have no labels
-    if len(labelled) > 1:
-        warn_once(log, str(root), f"{labelled[1]} is not used: validation is held out of {root / 'train'}.")
+    return read_folder(chosen, kind)
+
+
+def validation_folder(root: Path, kind: type[ClassFolders] = ClassFolders) -> ClassFolders | None:
+    """Return `root/val/CLASS/FILE` where `root/test` has folders of classes too; None where `root/val` is tested on."""
+    if not all((root / name).is_dir() and classes_in(root / name) for name in ("test", "val")):
+        return None
+    return read_folder(root / "val", kind)
+
+
+def read_folder(folder: Path, kind: type[ClassFolders]) -> ClassFolders:
+    """Return the files of a folder of classes, or raise a FileNotFoundError that says what it has to hold."""
     try:
-        return kind(chosen)
+        return kind(folder)
     except FileNotFoundError as error:
-        raise FileNotFoundError(f"{chosen} has to hold a folder of {kind.kind} for each class: {error}") from error
+        raise FileNotFoundError(f"{folder} has to hold a folder of {kind.kind} for each class: {error}") from error
 
 
 def split_folder(root: Path, train: bool, test_fraction: float) -> ClassFolders:

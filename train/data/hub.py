@@ -15,7 +15,8 @@ from performer_string.images.reading import as_rgb
 
 LABELS = ("label", "labels", "cls", "class", "fine_label", "target")  # names of the column of labels, in this order
 IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp")  # names of the column of images, where several hold some
-SPLITS = {True: ("train",), False: ("test", "validation", "val", "valid")}
+VALIDATION = ("validation", "val", "valid")
+SPLITS = {True: ("train",), False: ("test", *VALIDATION)}
 
 
 def load(name: str) -> Any:
@@ -114,8 +115,8 @@ def without_network(datasets: Any) -> Iterator[None]:
         datasets.config.HF_HUB_OFFLINE = before
 
 
-def hub_images(root: Path, train: bool, download: bool) -> Any:
-    """Return a split of a folder of `save_to_disk`, of a folder that `load_dataset` reads, or of a name on the Hub.
+def hub_splits(root: Path, download: bool = False) -> Any:
+    """Return the splits of a folder of `save_to_disk`, of one that `load_dataset` reads, or of a name on the Hub.
 
     A name needs `download` once. The library's cache serves from then on.
 
@@ -124,17 +125,28 @@ def hub_images(root: Path, train: bool, download: bool) -> Any:
     """
     datasets = load("hub")
     if (root / "dataset_dict.json").is_file():
-        return first_split(datasets.load_from_disk(str(root)), train, str(root))
+        return datasets.load_from_disk(str(root))
     if root.exists() or download:
-        return first_split(datasets.load_dataset(str(root)), train, str(root))
+        return datasets.load_dataset(str(root))
     try:
         with without_network(datasets):
-            splits = datasets.load_dataset(str(root))
+            return datasets.load_dataset(str(root))
     except OSError as error:
         raise FileNotFoundError(
             f"there is no folder {root}, and a name on the Hub needs --data.download true"
         ) from error
-    return first_split(splits, train, str(root))
+
+
+def hub_images(root: Path, train: bool, download: bool) -> HubImages:
+    """Return the training or the test split, as of `hub_splits`."""
+    return first_split(hub_splits(root, download), train, str(root))
+
+
+def hub_validation(root: Path) -> HubImages | None:
+    """Return the validation split where there is a test split too; None where it is tested on, or there is none."""
+    splits = hub_splits(root)
+    names = [name for name in VALIDATION if name in splits]
+    return HubImages(splits[names[0]]) if names and "test" in splits else None
 
 
 def webdataset_images(root: Path, train: bool, download: bool) -> Any:
@@ -147,8 +159,24 @@ def webdataset_images(root: Path, train: bool, download: bool) -> Any:
         OSError: there are no shards, or they cannot be read.
     """
     for name in SPLITS[train]:
-        shards = sorted(map(str, [*root.glob(f"{name}*.tar"), *root.glob(f"{name}/*.tar")]))
-        if shards:
-            splits = load("webdataset").load_dataset("webdataset", data_files={name: shards})
-            return HubImages(splits[name])
+        if shards := shards_of(root, name):
+            return from_shards(name, shards)
     raise FileNotFoundError(f"there is no {SPLITS[train][0]}*.tar in {root}")
+
+
+def webdataset_validation(root: Path) -> HubImages | None:
+    """Return the images of `root/val*.tar` where there are test shards too; None where these are tested on."""
+    if not shards_of(root, "test"):
+        return None
+    names = [name for name in VALIDATION if shards_of(root, name)]
+    return from_shards(names[0], shards_of(root, names[0])) if names else None
+
+
+def shards_of(root: Path, name: str) -> list[str]:
+    """Return the paths of the shards of a split."""
+    return sorted(map(str, [*root.glob(f"{name}*.tar"), *root.glob(f"{name}/*.tar")]))
+
+
+def from_shards(name: str, shards: Sequence[str]) -> HubImages:
+    """Return the images of the shards of a split."""
+    return HubImages(load("webdataset").load_dataset("webdataset", data_files={name: list(shards)})[name])

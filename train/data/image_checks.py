@@ -14,11 +14,11 @@ from tqdm import tqdm
 
 from performer_string.images.reading import why_unreadable
 from train.command.messages import printable
+from train.data.classes import classes_without, first_of
 from train.data.folders import classes_in
 from train.data.images import name_of
 from train.data.loader import ignore_stop_signals
 from train.data.module import ImageData
-from train.data.splits import first_of
 
 log = logging.getLogger(__name__)
 FOLDERS = {"folder", "imagenet", "videos"}  # sources whose classes are the folders in `train` and in `test` or `val`
@@ -47,6 +47,8 @@ def sets_of(data: ImageData) -> Iterator[tuple[str, Any]]:
         return  # its images are drawn
     data.setup("fit")
     yield "train", data.splits().train
+    if data.splits().validation is not None:
+        yield "validation", data.splits().validation
     try:
         data.setup("test")
     except FileNotFoundError:  # a training needs none
@@ -85,12 +87,12 @@ def warn_of_validation(data: ImageData) -> None:
     """Warn of classes that no image of validation is of: the best checkpoint is chosen without them."""
     if data.task is not None or not data.validates():
         return
-    held = data.splits().parts[1]
-    if missing := data.splits().classes_without(held):
+    dataset, held = data.splits().held_out("val")
+    if missing := classes_without(dataset, held):
+        more = "" if data.splits().validation is not None else f", or raise data.val_fraction ({data.val_fraction})"
         log.warning(
             f"validation has {len(held)} images, and none of {first_of(missing)}: its accuracy, by which best.ckpt is "
-            f"chosen, says nothing of {'it' if len(missing) == 1 else 'them'}. Add images, or raise data.val_fraction "
-            f"({data.val_fraction})."
+            f"chosen, says nothing of {'it' if len(missing) == 1 else 'them'}. Add images{more}."
         )
 
 

@@ -46,6 +46,8 @@ class ImageData(Loaders):
         val_size: images of the validation and test sets of a generated task.
         val_fraction: share of the training set held out for validation, 0 to train on all of it without. The test set
             is for `test` and `eval` only.
+        val_split: validate on the validation set of a source that has one beside its test set, as a folder with
+            `train`, `val` and `test` does, and train on all training images. Else a share is held out of these.
         test_fraction: share of each class that is tested on, the same in all runs, of a `folder` that is not split into
             train and test (root/CLASS/IMAGE); 0 for one that is.
         resolutions: further sizes that each validation is repeated at, like 168 or 96x128 (height x width).
@@ -77,6 +79,7 @@ class ImageData(Loaders):
     train_fraction: float = 1.0
     val_size: int = 1000
     val_fraction: float = 0.1
+    val_split: bool = True
     test_fraction: float = 0.0
     resolutions: list[int | str] = field(default_factory=list)
     augment: list[str] = field(default_factory=list)
@@ -137,6 +140,7 @@ class ImageData(Loaders):
             return {"source": self.source, **asdict(getattr(self, self.source))}
         where = {} if SOURCES[self.source].classes else {"root": str(Path(self.root).expanduser().resolve())}
         share = {"val_fraction": self.val_fraction} if split == "val" else {}
+        share |= {"val_split": True} if split == "val" and self._trained is not None and self.val_split else {}
         share |= {"test_fraction": self.test_fraction} if self.test_fraction else {}
         return {"source": self.source, **where, **share}
 
@@ -145,7 +149,10 @@ class ImageData(Loaders):
         """Return the data that a model was trained on, from the state in its checkpoint."""
         values = state["config"]
         tasks: dict[str, Any] = {name: task(**values[name]) for name, task in TASKS.items() if name in values}
-        data = cls(**{**values, **tasks})
+        val_split = state.get(
+            "val_split", values.get("val_split", False)
+        )  # what was done; old checkpoints have neither
+        data = cls(**{**values, **tasks, "val_split": val_split})
         data._trained = state
         data.pixels.load(state)
         return data
@@ -174,7 +181,9 @@ class ImageData(Loaders):
     def splits(self) -> ImageSplits:
         """Return the stored images; the first call opens them at `root`."""
         if self._splits is None:
-            self._splits = ImageSplits(self.source, self.root, self.val_fraction, self.background, self.test_fraction)
+            self._splits = ImageSplits(
+                self.source, self.root, self.val_fraction, self.background, self.test_fraction, self.val_split
+            )
             if self._trained is not None:
                 self._splits.check_checkpoint(self._trained)
         return self._splits

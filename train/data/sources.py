@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,9 @@ from torchvision.datasets import VisionDataset
 
 from performer_string.images.normalisation import NORMALISATION, grey_level
 from train.data.class_folders import ClassFolders as ClassFolders
-from train.data.class_folders import image_folder
-from train.data.hub import hub_images, webdataset_images
-from train.data.videos import video_folder
+from train.data.class_folders import image_folder, validation_folder
+from train.data.hub import hub_images, hub_validation, webdataset_images, webdataset_validation
+from train.data.videos import VideoFolders, video_folder
 
 # Sources of one's own may import these from here.
 from performer_string.images.reading import open_image as open_image  # isort: skip
@@ -34,6 +35,7 @@ class Source:
         classes: how many there are, or None where the folder says.
         channels, mean, std: of its images.
         axes: 2 of images, and 3 of videos.
+        validation: the validation set at a root that has one beside its test set, and else None.
     """
 
     build: Build
@@ -43,6 +45,7 @@ class Source:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     axes: int = 2
+    validation: Callable[[Path], Any] | None = None
 
     def in_grey(self) -> Source:
         """Return the source with images of one channel."""
@@ -93,6 +96,7 @@ SOURCES: dict[str, Source] = {
         1000,
         3,
         *NORMALISATION["imagenet"],
+        validation=validation_folder,
     ),
     "folder": Source(
         image_folder,
@@ -100,6 +104,7 @@ SOURCES: dict[str, Source] = {
         None,
         3,
         *NORMALISATION["folder"],
+        validation=validation_folder,
     ),
     "videos": Source(
         video_folder,
@@ -108,6 +113,7 @@ SOURCES: dict[str, Source] = {
         3,
         *NORMALISATION["videos"],
         axes=3,
+        validation=partial(validation_folder, kind=VideoFolders),
     ),
     "hub": Source(
         hub_images,
@@ -115,6 +121,7 @@ SOURCES: dict[str, Source] = {
         None,
         3,
         *NORMALISATION["folder"],
+        validation=hub_validation,
     ),
     "webdataset": Source(
         webdataset_images,
@@ -122,6 +129,7 @@ SOURCES: dict[str, Source] = {
         None,
         3,
         *NORMALISATION["folder"],
+        validation=webdataset_validation,
     ),
 }
 

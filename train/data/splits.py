@@ -1,4 +1,4 @@
-"""Stored images: those to train on, those held out of them for validation, and those to test on.
+"""Stored images: those to train on, to validate on (the source's own, or held out of the former), and to test on.
 
 A checkpoint says which images it was trained on. They are checked, so that nothing is validated on what it was trained
 on, and labels mean the same classes.
@@ -6,49 +6,21 @@ on, and labels mean the same classes.
 
 from __future__ import annotations
 
-import hashlib
 import logging
-import os
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
-from torchvision import datasets
 
 from performer_string.images.normalisation import BACKGROUND
 from train.data.class_folders import split_folder
+from train.data.classes import class_names, classes_without, fingerprint, first_of, labels_of
 from train.data.images import share_of_each_class, shuffled
 from train.data.sources import SOURCES, open_source
 
 log = logging.getLogger(__name__)
-
-
-def class_names(dataset: Any) -> list[str]:
-    """Return the classes in the order of their labels; a folder of images numbers them in the order of their names."""
-    return [str(name) for name in getattr(dataset, "classes", ())]
-
-
-def first_of(names: Sequence[str]) -> str:
-    """Return the first eight names as text, for messages."""
-    return f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
-
-
-def fingerprint(dataset: Any) -> dict[str, Any]:
-    """Return the fingerprint of a set of training images.
-
-    Returns:
-        classes: their names.
-        files: how many images there are.
-        names: digest of the names of a folder's files in their order, which decides what is held out; else None.
-    """
-    names = None
-    if isinstance(dataset, datasets.DatasetFolder):
-        paths = (os.path.relpath(path, dataset.root) for path, _ in dataset.samples)
-        names = hashlib.sha256("\n".join(paths).encode("utf-8", "surrogateescape")).hexdigest()
-    return {"classes": class_names(dataset), "files": len(dataset), "names": names}
 
 
 class ImageSplits:
@@ -60,6 +32,7 @@ class ImageSplits:
         val_fraction: share of the training images that is held out.
         background: colour beneath transparent images of a folder.
         test_fraction: share of a folder that is not split that is tested on; 0 for a folder that is.
+        val_split: validate on the source's own validation set where it has one beside its test set.
     """
 
     def __init__(
@@ -69,9 +42,10 @@ class ImageSplits:
         val_fraction: float,
         background: Sequence[int] = BACKGROUND,
         test_fraction: float = 0.0,
+        val_split: bool = True,
     ):
         self.source, self.root, self.val_fraction, self.background = source, root, val_fraction, background
-        self.test_fraction = test_fraction
+        self.test_fraction, self.val_split = test_fraction, val_split
         self.num_classes = SOURCES[source].classes or 0  # of a folder when one of its sets is open
         self._classes: dict[str, list[str]] = {}  # by what has them
         self._trained: Mapping[str, Any] | None = None
@@ -93,11 +67,14 @@ class ImageSplits:
 
     def state(self) -> dict[str, Any]:
         """Return the fingerprint of the training images, once they are open."""
-        return self.fingerprint if self._train_is_open() else {}
+        if not self._train_is_open():
+            return {}
+        return {**self.fingerprint, "val_split": self.validation is not None}
 
     def open(self, name: Literal["train", "test"]) -> int:
-        """Open one of the sets, if it is not open yet, and return the number of classes."""
-        getattr(self, name)
+        """Open one of the sets, if it is not open yet, and return the number of classes; validation with training."""
+        for each in (name,) if name == "test" else (name, "validation"):
+            getattr(self, each)
         return self.num_classes
 
     @cached_property
@@ -111,6 +88,15 @@ class ImageSplits:
         return self._open(train=False)
 
     @cached_property
+    def validation(self) -> Any:
+        """The source's own validation set; None where it has none, or none is wanted."""
+        build = SOURCES[self.source].validation
+        if build is None or not self.val_split or self.test_fraction or not self.val_fraction:
+            return None
+        dataset = build(Path(self.root).expanduser())
+        return None if dataset is None else self._checked(dataset, "validation")
+
+    @cached_property
     def fingerprint(self) -> dict[str, Any]:
         """The fingerprint of the training images."""
         return fingerprint(self.train)
@@ -119,20 +105,15 @@ class ImageSplits:
     def parts(self) -> tuple[Tensor, Tensor]:
         """Indices of the training images to train on, in one fixed random order, and of those that are held out."""
         order = shuffled(len(self.train))
+        if self.validation is not None:
+            return order, order[:0]
         count = max(1, round(len(order) * self.val_fraction)) if self.val_fraction else 0
         self._warn_of_lost_classes(order[count:])
         return order[count:], order[:count]
 
-    def classes_without(self, indices: Tensor) -> list[str]:
-        """Return the classes that none of some training images is of; none where the source lists no labels."""
-        if (labels := self.train_labels()) is None:
-            return []
-        there = set(labels[indices].unique().tolist())
-        return [name for label, name in enumerate(class_names(self.train)) if label not in there]
-
     def _warn_of_lost_classes(self, indices: Tensor) -> None:
         """Warn of classes none of whose images are trained on."""
-        if lost := self.classes_without(indices):
+        if lost := classes_without(self.train, indices):
             log.warning(
                 f"all images of {first_of(lost)} are held out for validation, so that no model can learn "
                 f"{'it' if len(lost) == 1 else 'them'}: add images, or lower data.val_fraction ({self.val_fraction})."
@@ -140,8 +121,7 @@ class ImageSplits:
 
     def train_labels(self) -> Tensor | None:
         """Return the labels of the training images and those held out of them; None where they are not listed."""
-        targets = getattr(self.train, "targets", None)
-        return None if targets is None else torch.as_tensor(targets)
+        return labels_of(self.train)
 
     def train_indices(self, size: int = 0, fraction: float = 1.0) -> Tensor:
         """Return which images are trained on.
@@ -172,6 +152,8 @@ class ImageSplits:
         """Return a dataset, and the indices of its images of a split: `val` or `test`."""
         if split == "val":
             self._check_held_out()
+            if self.validation is not None:
+                return self.validation, shuffled(len(self.validation))
             return self.train, self.parts[1]
         return self.test, shuffled(len(self.test))
 
@@ -201,12 +183,16 @@ class ImageSplits:
             dataset: Any = split_folder(root, train, self.test_fraction)
         else:
             dataset = open_source(self.source, root, train)
+        return self._checked(dataset, "training" if train else "test")
+
+    def _checked(self, dataset: Any, name: str) -> Any:
+        """Return a set of images with the background of all, whose classes are those of all other sets."""
         if hasattr(dataset, "background"):
             dataset.background = self.background
         names = class_names(dataset)
         if len(names) == 1:
             raise ValueError(f"{self.root} has one class only, {names[0]}: nothing to tell apart.")
-        self.check_classes(f"the {'training' if train else 'test'} images", names)
+        self.check_classes(f"the {name} images", names)
         if names and len(names) != (self.num_classes or len(names)):
             raise ValueError(
                 f"{self.source} has {self.num_classes} classes, and {self.root} {len(names)}: a part of it, or other "
@@ -221,6 +207,13 @@ class ImageSplits:
         if trained is None:
             return
         files, names = self.fingerprint["files"], self.fingerprint["names"]
+        own, held = "its own validation images", "images held out of the training images"
+        was, now = (own if each else held for each in (trained.get("val_split", False), self.validation is not None))
+        if was != now:
+            raise ValueError(
+                f"the model was validated on {was}, and {self.root} would give {now}. Take the images as they lay then"
+                f"{', or --data.val_split false' if now == own else ''}."
+            )
         if trained.get("files", files) != files:
             change = f"{self.root} has {files} training images and had {trained['files']} when the model was trained"
         elif names is not None and (trained.get("names") or names) != names:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -56,13 +55,6 @@ def test_folder_without_classes(images, tmp_path):
     (tmp_path / "here" / "test").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "here" / "test" / "0.png")
     assert len(data.held_out("test", (8, 8))) == 3
-
-
-def test_unused_validation_folder_is_reported(images, caplog):
-    caplog.set_level("WARNING")
-    data = images(train={"a": 3, "b": 3}, val={"a": 2, "b": 1}, test={"a": 4, "b": 1})
-    assert len(data.held_out("test", (8, 8))) == 5
-    assert re.search(r"here/val is not used: validation is held out of .*here/train", caplog.text)
 
 
 def test_damaged_image_is_named(images, tmp_path):

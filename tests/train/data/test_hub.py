@@ -54,6 +54,21 @@ def test_saved_dataset(tmp_path):
     assert (images.shape, len(targets)) == ((2, 3, 8, 8), 2)
 
 
+def test_a_validation_split_beside_a_test_split(tmp_path):
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=list(NAMES))})
+    counts = {"train": 9, "validation": 6, "test": 3}
+    splits = {
+        name: datasets.Dataset.from_dict(
+            {"image": [picture(i) for i in range(count)], "label": [i % 3 for i in range(count)]}, features=features
+        )
+        for name, count in counts.items()
+    }
+    datasets.DatasetDict(splits).save_to_disk(tmp_path / "saved")
+    data = ImageData(source="hub", root=str(tmp_path / "saved"), size=[8, 8], workers=0)
+    assert len(data.train_dataset()) == 9
+    assert (len(data.held_out("val", (8, 8))), len(data.held_out("test", (8, 8)))) == (6, 3)
+
+
 def test_labels_that_are_texts(tmp_path):
     folder = saved(tmp_path, datasets.Value("string"), ["cat", "ant", "cat", "bee", "ant", "bee"], image="img")
     dataset = open_source("hub", folder, train=True)
@@ -81,7 +96,7 @@ def test_name_on_the_hub(tmp_path, monkeypatch):
     data.prepare_data()
     data.setup()
     assert data.num_classes == 3
-    assert asked == [("owner/name", False)] * 2 + [("owner/name", True)]
+    assert asked == [("owner/name", False)] * 2 + [("owner/name", True)] * 2
     assert not (tmp_path / "owner").exists()
     assert datasets.config.HF_HUB_OFFLINE is False
 
@@ -148,6 +163,14 @@ def test_webdataset_shards(tmp_path):
     assert [train[i][0].getpixel((0, 0))[0] for i in range(6)] == list(range(6))
     with pytest.raises(FileNotFoundError, match=r"train\*\.tar"):
         open_source("webdataset", tmp_path / "empty", train=True)
+
+
+def test_validation_shards_beside_test_shards(tmp_path):
+    for name, count in (("train", 6), ("val", 4), ("test", 2)):
+        write_shard(tmp_path / f"{name}-000.tar", {f"{i}": (picture(i), i % 2) for i in range(count)})
+    data = ImageData(source="webdataset", root=str(tmp_path), size=[8, 8], workers=0)
+    assert len(data.train_dataset()) == 6
+    assert (len(data.held_out("val", (8, 8))), len(data.held_out("test", (8, 8)))) == (4, 2)
 
 
 def unsplit(tmp_path, count: int = 10):

@@ -1,0 +1,51 @@
+"""Classes and labels of a set of images, and what tells the set from another."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchvision import datasets
+
+
+def class_names(dataset: Any) -> list[str]:
+    """Return the classes in the order of their labels; a folder of images numbers them in the order of their names."""
+    return [str(name) for name in getattr(dataset, "classes", ())]
+
+
+def labels_of(dataset: Any) -> Tensor | None:
+    """Return the labels of a dataset's images, [N]; None where they are not listed."""
+    targets = getattr(dataset, "targets", None)
+    return None if targets is None else torch.as_tensor(targets)
+
+
+def classes_without(dataset: Any, indices: Tensor) -> list[str]:
+    """Return the classes that none of some of a dataset's images is of; none where the dataset lists no labels."""
+    if (labels := labels_of(dataset)) is None:
+        return []
+    there = set(labels[indices].unique().tolist())
+    return [name for label, name in enumerate(class_names(dataset)) if label not in there]
+
+
+def first_of(names: Sequence[str]) -> str:
+    """Return the first eight names as text, for messages."""
+    return f"{', '.join(names[:8])}{', ...' if len(names) > 8 else ''}"
+
+
+def fingerprint(dataset: Any) -> dict[str, Any]:
+    """Return the fingerprint of a set of training images.
+
+    Returns:
+        classes: their names.
+        files: how many images there are.
+        names: digest of the names of a folder's files in their order, which decides what is held out; else None.
+    """
+    names = None
+    if isinstance(dataset, datasets.DatasetFolder):
+        paths = (os.path.relpath(path, dataset.root) for path, _ in dataset.samples)
+        names = hashlib.sha256("\n".join(paths).encode("utf-8", "surrogateescape")).hexdigest()
+    return {"classes": class_names(dataset), "files": len(dataset), "names": names}
