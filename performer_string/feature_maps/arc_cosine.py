@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -15,6 +14,7 @@ from performer_string.ops.forms import FeatureForm
 from performer_string.utils._compat import needs_plain_operations
 from performer_string.utils.numerics import integer_power, least_norm
 
+_angular_tables: dict[int, list[float]] = {}
 KNOTS = 2048  # of the table of the angular integral: a relative error of 3e-6 at order 16
 # Orders tested at widths up to 256. There, orders up to 24 are in range where queries and keys are along a row of W.
 MAX_ORDER = 32
@@ -38,7 +38,6 @@ class _RectifiedPower(torch.autograd.Function):
         return grad * integer_power(x.relu(), ctx.order - 1) * ctx.order, None
 
 
-@functools.cache
 def angular_table(order: int) -> Tensor:
     """Return I_p(t)^(1 / (2 p + 1)) at t = 0, pi / KNOTS, .., pi, with I_p the angular part of the kernel:
 
@@ -53,11 +52,16 @@ def angular_table(order: int) -> Tensor:
         [KNOTS + 1], in float64 on the CPU.
     """
     options: Any = {"dtype": torch.float64, "device": "cpu"}  # whatever torch's default device is
+    if order in _angular_tables:
+        return torch.tensor(_angular_tables[order], **options)
     rest = math.pi - torch.linspace(0, math.pi, KNOTS + 1, **options)[:, None]  # pi - t, [knots, 1]
     nodes = (torch.arange(1024, **options) + 0.5) / 1024
     s = rest * nodes
     integrand = (((rest + s) / 2).sin() * ((rest - s) / 2).sin()) ** order  # (cos s + cos t) / 2 without cancellation
-    return (integrand.mean(-1) * rest[:, 0]).clamp_min(0) ** (1 / (2 * order + 1))
+    table = (integrand.mean(-1) * rest[:, 0]).clamp_min(0) ** (1 / (2 * order + 1))
+    if type(table) is Tensor:  # and no fake one, which has no values and may not outlast its mode
+        _angular_tables[order] = table.tolist()
+    return table
 
 
 class ArcCosineFeatures(RandomFeatures):

@@ -108,8 +108,13 @@ class MultiheadAttention(nn.MultiheadAttention):
 
         Raises:
             TypeError: a mask of the keys that is of integers.
-            ValueError: a mask of pairs of tokens.
+            ValueError: a mask of pairs of tokens, or nested tensors.
         """
+        if any(x.is_nested for x in (query, key, value)):
+            raise ValueError(
+                "nested tensors are not supported, which nn.TransformerEncoder makes of padded sequences: build it "
+                "with enable_nested_tensor=False, or set encoder.use_nested_tensor = False."
+            )
         if attn_mask is not None or is_causal:
             name = "attn_mask" if attn_mask is not None else "is_causal"
             raise ValueError(

@@ -58,6 +58,16 @@ def build_position_encoding(config: ViTConfig, grid: tuple[int, ...], stream: in
     return build(cast(int, config.depth))
 
 
+def check_position_unit(config: ViTConfig, encoding: Encoding) -> None:
+    """Raise a ValueError for positions in images where an encoding or a value map needs them in patches."""
+    if config.position_unit == "patch":
+        return
+    if encoding.counts_patches:
+        raise ValueError(f"{config.encoding} with these options counts patches: position_unit has to be patch.")
+    if config.values in ("group-action", "connection"):
+        raise ValueError(f"the value map {config.values} takes positions in patches: position_unit has to be patch.")
+
+
 def build_block(config: ViTConfig, layer: int, grid: tuple[int, ...], num_prefix: int, stream: int) -> Block:
     """Build a block, with random features of its own.
 

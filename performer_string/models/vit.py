@@ -18,7 +18,12 @@ from performer_string.layers.backends import AttentionBackend
 from performer_string.layers.block import Block, mlp_width, recomputable
 from performer_string.layers.dense_head import build_head
 from performer_string.layers.pooling import build_pool, mean_pool
-from performer_string.models.build import build_block, build_patch_embedding, build_position_encoding
+from performer_string.models.build import (
+    build_block,
+    build_patch_embedding,
+    build_position_encoding,
+    check_position_unit,
+)
 from performer_string.models.config import ViTConfig, patch_and_image
 from performer_string.models.initialise import initialise
 from performer_string.models.intermediate import intermediate_layers
@@ -57,8 +62,6 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         width, depth, heads = cast(int, c.width), cast(int, c.depth), cast(int, c.num_heads)
         self.patch, image_size = patch_and_image(c.patch_size, c.image_size)
         self.train_grid = tuple(c.position_grid) if c.position_grid is not None else self.grid(*image_size)
-        if c.position_unit == "image" and c.encoding == "absolute":
-            raise ValueError("absolute has a vector for each patch: position_unit has to be patch.")
         self.num_prefix = c.registers + (c.pool == "cls")
         self.grad_checkpointing = False
         self.rotation_cache = TensorCache(2)  # of the latest two grids; LieRE has N x d x d for each layer
@@ -67,6 +70,7 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
             self.embed = build_patch_embedding(c, c.in_channels * math.prod(self.patch), width)
             self.prefix = nn.Parameter(torch.zeros(self.num_prefix, width)) if self.num_prefix else None
             self.encoding = build_position_encoding(c, self.train_grid, stream)
+            check_position_unit(c, self.encoding)
             blocks = (build_block(c, layer, self.train_grid, self.num_prefix, stream) for layer in range(depth))
             self.blocks = nn.ModuleList(blocks)
             self.norm = nn.LayerNorm(width, c.norm_eps)

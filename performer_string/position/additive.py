@@ -33,6 +33,7 @@ class Absolute(Encoding):
         ValueError: sizes without the training grid, or an unknown interpolation.
     """
 
+    counts_patches = True
     additive = True
     extrapolates = False
 

@@ -85,10 +85,12 @@ class Encoding(ComputedBuffers):
             serves all layers.
         extrapolates: whether the encoding is defined outside the training grid. Otherwise the model interpolates
             positions into that grid.
+        counts_patches: whether positions have to be in patches, and not in another unit.
     """
 
     additive = False
     extrapolates = True
+    counts_patches = False
 
     def __init__(self, sizes: Sizes):
         super().__init__()
@@ -170,6 +172,15 @@ class Encoding(ComputedBuffers):
         if not self.additive:
             raise NotImplementedError(f"{type(self).__name__} rotates queries and keys, but has no generators().")
         return torch.zeros(self.layers * self.num_heads, self.coord_dim, self.head_dim, self.head_dim)
+
+    def tell_layers_apart(self, x: Tensor, dim: int) -> Tensor:
+        """Return x with the entries of each layer repeated for its heads, where layers could be taken for heads.
+
+        Heads that share parameters have one entry a layer. As many layers as heads would then pass for the heads of one
+        layer, if the rotation of all of them were given to one.
+        """
+        ambiguous = self.layers == self.num_heads > 1 and x.shape[dim] == self.layers
+        return x.repeat_interleave(self.num_heads, dim) if ambiguous else x
 
     def all_heads(self, x: Tensor) -> Tensor:
         """Return parameters [parameter heads, ...] repeated for the heads that share them, [layers H, ...]."""

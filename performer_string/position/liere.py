@@ -68,6 +68,7 @@ class LieRE(Encoding):
         dtype = torch.promote_types(positions.dtype, skew.dtype)
         rows = positions.to(dtype).flatten(0, -2)  # [.. N, C]
         blocks = chunked_exponential_of_combination(rows, skew.to(dtype))  # [H, .. N, d / b, b, b]
+        blocks = self.tell_layers_apart(blocks, 0)
         return BlockRotation(blocks.unflatten(1, positions.shape[:-1]).movedim(0, -5))
 
     def generators(self) -> Tensor:

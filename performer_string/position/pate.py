@@ -127,11 +127,12 @@ class PaTE(SeparableEncoding):
         shape = (1 if share_lambda else self.parameter_heads, *((sizes.coord_dim,) if scaling == "axes" else ()))
         self.log_lambda = nn.Parameter(torch.full(shape, -0.5)) if conformal_scaling else None  # [H] or [H, C]
         self.raster = raster
+        self.counts_patches = raster or (conformal_scaling > 0 and scaling == "raster")
         self.register_computed_buffers()
 
     def computed_buffers(self) -> dict[str, Tensor]:
         """Return the strides [C] of the raster index strides . r, (W, 1) for a grid of width W, where it is needed."""
-        if not self.raster and (self.log_lambda is None or self.scaling == "axes"):
+        if not self.counts_patches:
             return {}
         if self.coord_dim > 1 and self.grid is None:
             raise ValueError(f"{self.name}: a raster index needs the training grid, for example grid=(14, 14).")

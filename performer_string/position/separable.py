@@ -45,7 +45,8 @@ class SeparableEncoding(Encoding):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         folded = bool(state_dict.pop(prefix + "folded", False))
         super()._load_from_state_dict(state_dict, prefix, *rest)
-        if folded != self.is_folded:
+        ours = any(key.startswith(prefix) or key.endswith("qkv.weight") for key in state_dict)  # else of other parts
+        if ours and folded != self.is_folded:
             kinds = {True: "folded (performer_string.fold)", False: "not folded"}
             rest[-1].append(
                 f"the weights are of a model that is {kinds[folded]}, and this one is {kinds[self.is_folded]}"
@@ -115,5 +116,6 @@ class SeparableEncoding(Encoding):
         angles = sum(
             (r[..., c, :] * omega[..., c, :] for c in range(1, self.coord_dim)), r[..., 0, :] * omega[..., 0, :]
         )
-        cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)  # [..., H, N, P]
+        cos, sin = (self.tell_layers_apart(x.to(dtype), -3) for x in (angles.cos(), angles.sin()))  # [..., H, N, P]
+        basis = None if basis is None else self.tell_layers_apart(basis, 0)
         return self.rotation_class(cos, sin, self.head_dim, basis)

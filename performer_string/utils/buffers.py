@@ -37,10 +37,11 @@ class ComputedBuffers(nn.Module):
         Args:
             device: to put them on; where they are unless given.
         """
-        for name, value in self.computed_buffers().items():
-            buffer = self.get_buffer(name)
-            dtype = torch.promote_types(buffer.dtype, torch.float32) if value.is_floating_point() else value.dtype
-            self.register_buffer(name, value.to(device or buffer.device, dtype), persistent=False)
+        with torch.inference_mode(False):  # or no training could use them afterwards
+            for name, value in self.computed_buffers().items():
+                buffer = self.get_buffer(name)
+                dtype = torch.promote_types(buffer.dtype, torch.float32) if value.is_floating_point() else value.dtype
+                self.register_buffer(name, value.to(device or buffer.device, dtype), persistent=False)
 
     def move_buffers(self, device: torch.device) -> None:
         """Compute the values on this device, unless they are there."""
@@ -54,8 +55,10 @@ class ComputedBuffers(nn.Module):
             self.compute_buffers(next((p.device for p in self.parameters() if not p.is_meta), torch.device("cpu")))
 
     def _apply(self, *arguments: Any, **options: Any) -> ComputedBuffers:
+        before = [self.get_buffer(name) for name in self.computed_names]
         super()._apply(*arguments, **options)
-        if self.computed_names:
+        after = [self.get_buffer(name) for name in self.computed_names]
+        if any(old is not new for old, new in zip(before, after, strict=True)):
             self.compute_buffers()
         return self
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
 from performer_string import build_feature_map, build_locality, linear_attention
@@ -111,3 +112,12 @@ class TestPolynomial:
             if lower:
                 out = linear_attention(size * q, size * k, v, phi)
                 assert_close(out, v.mean(-2, keepdim=True).expand_as(out))
+
+
+def test_a_kernel_without_values_leaves_later_ones_alone():
+    """Its table is kept for all calls, and that of a fake tensor is of its mode alone."""
+    phi, x = build_feature_map("arc-cosine", head_dim=4, num_heads=1, order=9), torch.randn(1, 1, 3, 4)
+    for _ in range(2):
+        with FakeTensorMode() as mode:
+            assert phi.log_kernel(mode.from_tensor(x), mode.from_tensor(x)).shape == (1, 1, 3, 3)
+        assert phi.log_kernel(x, x).isfinite().all()

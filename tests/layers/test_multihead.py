@@ -114,6 +114,19 @@ def test_torchs_encoder_calls_the_layer(nested):
         assert (fast - plain(x, src_key_padding_mask=mask)).abs().max() > 1e-3
 
 
+def test_an_encoder_of_torch_that_nests_its_inputs():
+    """One that was built before its layers were exchanged: torch looks at its layers in the constructor alone."""
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(16, 2, 32, dropout=0.0, batch_first=True), 1).eval()
+    encoder.layers[0].self_attn = MultiheadAttention(16, 2, batch_first=True)
+    x, mask = torch.randn(2, 6, 16), torch.zeros(2, 6, dtype=torch.bool)
+    mask[1, 4:] = True
+    with torch.no_grad():
+        with pytest.raises(ValueError, match=r"encoder\.use_nested_tensor = False"):
+            encoder(x, src_key_padding_mask=mask)
+        encoder.use_nested_tensor = False
+        assert encoder(x, src_key_padding_mask=mask).isfinite().all()
+
+
 def test_weights_go_both_ways():
     mine, theirs = MultiheadAttention(16, 2), nn.MultiheadAttention(16, 2)
     before = mine.backend.phi.projection.clone()

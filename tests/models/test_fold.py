@@ -59,3 +59,13 @@ def test_folding_twice_is_folding_once_and_its_weights_stay_with_it(encoding):
         model.load_state_dict(once.state_dict())
     with pytest.raises(RuntimeError, match="not folded, and this one is folded"):
         once.load_state_dict(model.state_dict())
+
+
+@pytest.mark.parametrize("encoding", ["circulant-string", "rope"])
+def test_other_parts_are_loaded_alone(encoding):
+    """Weights that folding does not touch go into a folded model and into one that is not."""
+    model = vit(encoding=encoding)
+    head = {"head.weight": torch.randn_like(model.head.weight)}
+    for each in (model, fold(model)):
+        each.load_state_dict(head, strict=False)
+        assert torch.equal(each.head.weight, head["head.weight"])

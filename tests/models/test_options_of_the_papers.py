@@ -66,9 +66,23 @@ def test_unit_of_an_image_divides_positions(size):
     torch.testing.assert_close(packed, model(images).expand(2, -1), rtol=1e-4, atol=1e-5)
 
 
-def test_unit_of_an_image_has_no_meaning_for_a_table():
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"encoding": "absolute"},
+        {"encoding": "pate-so2"},
+        {"encoding": "pate-so3", "encoding_options": {"conformal_scaling": 0.5, "scaling": "raster"}},
+        {"values": "connection"},
+        {"values": "group-action"},
+    ],
+)
+def test_unit_of_an_image_has_no_meaning_where_patches_count(options):
     with pytest.raises(ValueError, match="position_unit has to be patch"):
-        small(position_unit="image", encoding="absolute")
+        small(position_unit="image", **options)
+
+
+def test_unit_of_an_image_along_the_axes():
+    small(position_unit="image", encoding="pate-so2", encoding_options={"layout": "axes"})
 
 
 def test_large_variant_is_that_of_vit():

@@ -113,6 +113,26 @@ def test_rotations_of_other_heads_or_tokens_say_what_to_do():
             of_three.rotate(x)
 
 
+SHARING = ["rope-mixed", "circulant-string", "cayley-string", "reflection-string", "pate-so2", "pate-so3", "liere"]
+
+
+@pytest.mark.parametrize("name", SHARING)
+def test_as_many_layers_as_heads_are_not_taken_for_heads(name):
+    """Where heads share parameters, the rotation of all layers has one entry for each, as that of one layer's heads."""
+    options = {"conformal_scaling": 0.5} if name.startswith("pate") else {}
+    sizes = {"head_dim": 12, "grid": (4, 4), "share_heads": True, **options}
+    encoding = build_encoding(name, num_heads=3, layers=3, **sizes)
+    torch.nn.init.normal_(next(encoding.parameters()))
+    other = build_encoding(name, num_heads=2, layers=3, **sizes)  # as many parameters, and no such mistake
+    other.load_state_dict(encoding.state_dict())
+    x, positions = torch.randn(2, 3, 5, 12), torch.rand(5, 2) * 4
+    with pytest.raises(ValueError, match="the rotation is of"):
+        encoding(positions).rotate(x)
+    for layer, expected in zip(encoding.by_layer(positions), other.by_layer(positions), strict=True):
+        torch.testing.assert_close(layer.rotate(x)[:, :2], expected.rotate(x[:, :2]))
+        torch.testing.assert_close(layer.rotate(x)[:, 2:], expected.rotate(x[:, 1:])[:, 1:])
+
+
 class Shaped(SeparableEncoding):
     """A user's encoding whose frequencies and basis have the shapes that a test sets."""
 

@@ -87,3 +87,15 @@ def test_features_of_the_meta_device():
     moved.load_state_dict(phi.state_dict(), assign=True)
     assert torch.equal(moved.queries(x), phi.queries(x))
     assert torch.equal(moved.to("meta").to_empty(device="cpu").queries(x), phi.queries(x))
+
+
+@pytest.mark.parametrize("name", ENCODINGS)
+@pytest.mark.parametrize("move", ["float", "double"])
+def test_a_move_within_inference_mode_leaves_buffers_that_train(name, move):
+    part = encoding(name)
+    before = dict(part.named_buffers())
+    with torch.inference_mode():
+        getattr(part, move)()
+    for buffer_name, buffer in part.named_buffers():
+        assert not buffer.is_inference()
+        assert (buffer is before[buffer_name]) == (buffer.dtype == before[buffer_name].dtype)
