@@ -126,10 +126,11 @@ class AttentionsAtLength:
 
     def attend(self, locality: RelativeBias | None = None) -> Callable[[], None]:
         """Return a call of linear attention, with its backward pass where that is wanted."""
+        positions = None if locality is None else self.positions
 
         def call() -> None:
             with torch.set_grad_enabled(self.backward):
-                out = linear_attention(self.q, self.k, self.v, self.phi, locality=locality, positions=self.positions)
+                out = linear_attention(self.q, self.k, self.v, self.phi, locality=locality, positions=positions)
                 if self.backward:
                     out.sum().backward()
 

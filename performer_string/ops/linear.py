@@ -89,7 +89,7 @@ def linear_attention(
     """
     check_attention(q, k, v, rotation, key_mask, key_bias)
     check_feature_map(phi, q)
-    check_places(k, positions, num_prefix)
+    check_places(k, positions, num_prefix, locality is not None or rotation is not None)
     if locality is not None:
         check_locality(locality, q, k, positions)
     lengths = packed_lengths(cu_seqlens, q, k, key_mask)

@@ -70,7 +70,7 @@ def softmax_attention(
     check_attention(q, k, v, rotation, key_mask, key_bias)
     if scale is not None:
         check_positive("the scale of the logits", scale)
-    check_places(k, positions, num_prefix)
+    check_places(k, positions, num_prefix, locality is not None or rotation is not None)
     if locality is not None:
         check_locality(locality, q, k, positions)
     lengths = packed_lengths(cu_seqlens, q, k, key_mask)

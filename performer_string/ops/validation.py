@@ -87,13 +87,14 @@ def check_feature_map(phi: FeatureMap, q: Tensor) -> None:
         )
 
 
-def check_places(k: Tensor, positions: Tensor | None, num_prefix: int) -> None:
-    """Raise a ValueError for positions or prefix tokens of another number of tokens, also where there is no locality.
+def check_places(k: Tensor, positions: Tensor | None, num_prefix: int, used: bool) -> None:
+    """Raise a ValueError for positions or prefix tokens of another number of tokens, or without a use.
 
     Args:
         k: [B, H, N, d].
         positions: [N, C], or None.
         num_prefix: leading tokens without a position.
+        used: whether there is a locality, which takes them, or a rotation, which is made of positions already.
     """
     tokens = k.shape[-2]
     if not 0 <= num_prefix <= tokens:
@@ -102,6 +103,12 @@ def check_places(k: Tensor, positions: Tensor | None, num_prefix: int) -> None:
         raise ValueError(
             f"positions have to be those of all {tokens} tokens, [N, C], alike for all samples, not "
             f"{list(positions.shape)}. They are for a locality; encoding(positions) makes a rotation of them."
+        )
+    if not used and (positions is not None or num_prefix):
+        given = f"num_prefix={num_prefix}" if positions is None else f"positions {list(positions.shape)}"
+        raise ValueError(
+            f"attention has no use for {given} without a locality: pass locality=build_locality(...), for an encoding "
+            f"rotation=encoding(positions), or leave out positions and num_prefix."
         )
 
 

@@ -73,6 +73,16 @@ class TestAttention:
             with pytest.raises(ValueError, match=f"between 0 and the number of tokens, 10, not {num_prefix}"):
                 attend(kind, q, k, v, num_prefix=num_prefix, **given)
 
+    @pytest.mark.parametrize("places", [{"positions": grid_positions((2, 5))}, {"num_prefix": 3}])
+    def test_positions_without_a_use(self, kind, places):
+        """They were ignored, as if attention had seen where tokens lie. Beside a rotation they may stay."""
+        q, k, v = torch.randn(3, 2, 2, 10, 8)
+        with pytest.raises(ValueError, match=r"without a locality: .* rotation=encoding\(positions\)"):
+            attend(kind, q, k, v, **places)
+        rotation = build_encoding("rope", head_dim=8, num_heads=2)(grid_positions((2, 5)))
+        plain = attend(kind, q, k, v, rotation=rotation)
+        torch.testing.assert_close(attend(kind, q, k, v, rotation=rotation, **places), plain)
+
     def test_one_place_of_each_is_for_all(self, kind):
         """What broadcasts by right: positions alike for all samples, and heads that share their angles."""
         encoding = build_encoding("rope", head_dim=8, num_heads=2)

@@ -87,7 +87,7 @@ def test_a_sample_without_keys_is_zero_and_has_no_gradient(name, decay, biased):
     leaves = draw((2, 2, 9, 6), torch.float32)
     locality = None if decay is None else build_decay(decay, 2).float()
     mask = torch.tensor([[False] * 9, [True] * 9])
-    arguments = {"locality": locality, "positions": grid_positions((3, 3)), "key_mask": mask}
+    arguments = {"locality": locality, "positions": None if decay is None else grid_positions((3, 3)), "key_mask": mask}
     if biased:
         arguments["key_bias"] = torch.randn(2, 2, 9, requires_grad=True)
         leaves = [*leaves, arguments["key_bias"]]
@@ -175,7 +175,7 @@ def test_small_weights_of_a_bias_in_half_precision(decay):
     q[..., 0], k[..., 0, 0], k[..., 1, 0] = -8, 8, -8
     options = {"grid": (1, 2)} if decay == "table" else {}
     locality = None if decay is None else build_locality(decay, num_heads=1, **options)
-    arguments = {"locality": locality, "positions": grid_positions((1, 2))}
+    arguments = {"locality": locality, "positions": None if decay is None else grid_positions((1, 2))}
     leaves = [x.requires_grad_() for x in (q, k, torch.randn(1, 1, 2, 8).half(), torch.tensor([[[20.0, 0.0]]]))]
     out = linear_attention(*leaves[:3], phi, key_bias=leaves[3], **arguments)
     assert out.dtype == torch.float16

@@ -73,11 +73,12 @@ def test_high_orders_with_norms_from_1e_minus_3_to_1e3_side_by_side(order):
 def test_keys_of_very_different_norms_and_very_short_vectors(order, decay):
     """Finite numbers, in the limit zero, where float32 cannot hold the sums."""
     phi = build_feature_map("arc-cosine", head_dim=2, num_heads=1, num_features=64, order=order, seed=3)
-    locality = build_locality("gaussian", num_heads=1) if decay else None
+    given = {"locality": build_locality("gaussian", num_heads=1), "positions": grid_positions((2,)) * 0}
+    places = given if decay else {}
     for short in (1e-2, 4e-3, 1e-3, 1e-8, 1e-25):
         for q, k in (([[-1.0, 0]], [[1.0, 0], [-short, 0]]), ([[short, 0]], [[short, 0], [short / 2, 1e-30]])):
             leaves = [torch.tensor([[x]]).requires_grad_() for x in (q * 2, k, [[1.0, 2.0], [2.0, 3.0]])]
-            out = linear_attention(*leaves, phi, locality=locality, positions=grid_positions((2,)) * 0)
+            out = linear_attention(*leaves, phi, **places)
             for x in (out, *torch.autograd.grad(out.sum(), leaves)):
                 assert x.isfinite().all(), short
 

@@ -77,8 +77,9 @@ def test_masked_keys_have_no_effect():
 
 def test_a_sample_without_keys_is_zero_and_has_no_gradient():
     leaves, mask = draw((2, 2, 9, 6)), torch.tensor([[False] * 9, [True] * 9])
-    for locality in (None, build_locality("gaussian", num_heads=2).double()):
-        out = softmax_attention(*leaves, locality=locality, positions=POSITIONS, key_mask=mask)
+    decay = build_locality("gaussian", num_heads=2).double()
+    for arguments in ({}, {"locality": decay, "positions": POSITIONS}):
+        out = softmax_attention(*leaves, key_mask=mask, **arguments)
         assert out[0].abs().max() == 0
         for gradient in torch.autograd.grad(out.square().sum(), leaves):
             assert gradient.isfinite().all()
@@ -127,8 +128,9 @@ def test_a_bias_beside_logits_of_a_very_small_scale_in_half_precision():
 
 def test_what_all_biases_share_has_no_effect():
     (q, k, v), bias = (x.detach() for x in draw((2, 3, 9, 6))), draw_bias(2, 3, 9).detach()
-    for locality, mask in product((None, build_locality("gaussian", num_heads=3).double()), (None, draw_mask(2, 9))):
-        arguments = {"locality": locality, "positions": POSITIONS, "key_mask": mask}
+    decay = build_locality("gaussian", num_heads=3).double()
+    for places, mask in product(({}, {"locality": decay, "positions": POSITIONS}), (None, draw_mask(2, 9))):
+        arguments = {"key_mask": mask, **places}
         plain, low, high = (softmax_attention(q, k, v, key_bias=bias + c, **arguments) for c in (0.0, -2e4, 2e4))
         torch.testing.assert_close(low, plain)
         torch.testing.assert_close(high, plain)
@@ -136,8 +138,8 @@ def test_what_all_biases_share_has_no_effect():
 
 def test_a_bias_of_minus_infinity_masks_a_key():
     (q, k, v), bias, mask = (x.detach() for x in draw((2, 3, 9, 6))), draw_bias(2, 3, 9).detach(), draw_mask(2, 9)
-    for locality in (None, build_locality("gaussian", num_heads=3).double()):
-        arguments = {"locality": locality, "positions": POSITIONS}
+    decay = build_locality("gaussian", num_heads=3).double()
+    for arguments in ({}, {"locality": decay, "positions": POSITIONS}):
         out = softmax_attention(q, k, v, key_bias=bias.masked_fill(~mask[:, None], -torch.inf), **arguments)
         torch.testing.assert_close(out, softmax_attention(q, k, v, key_bias=bias, key_mask=mask, **arguments))
 
