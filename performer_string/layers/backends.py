@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from performer_string.bias import RelativeBias
-from performer_string.feature_maps import FeatureMap, build_feature_map
+from performer_string.feature_maps import FEATURE_MAPS, FeatureMap, build_feature_map
 from performer_string.ops import reference
 from performer_string.ops.context import AttentionContext
 from performer_string.ops.layout import EVERY_TOKEN, TokenLayout
@@ -19,7 +19,7 @@ from performer_string.ops.rotary import rotate_pair
 from performer_string.ops.rotated_features import attend_rotated_features
 from performer_string.ops.softmax import attend_softmax
 from performer_string.position.rotation import Rotation
-from performer_string.utils.registry import lookup
+from performer_string.utils.registry import check_options, lookup
 from performer_string.utils.renames import current_name
 from performer_string.utils.seeds import seeded
 
@@ -223,8 +223,8 @@ def build_attention(
     """Build an attention backend by its name in `ATTENTIONS`.
 
     Args:
-        name: `linear`, `softmax`, `linear-rotated-features` or `performer-pytorch`. Softmax has no features and
-            ignores the last three.
+        name: `linear`, `softmax`, `linear-rotated-features` or `performer-pytorch`. Softmax has no features: the last
+            three are checked and have no effect.
         head_dim, num_heads: width of a head's queries and keys, and H.
         feature_map: a name in `FEATURE_MAPS`.
         seed: of the random features.
@@ -235,5 +235,7 @@ def build_attention(
     """
     kind = lookup("attention", name, ATTENTIONS)
     if kind is SoftmaxBackend:
+        build = lookup("feature map", feature_map, FEATURE_MAPS)
+        check_options("feature map", feature_map, build, feature_options, ("head_dim", "num_heads", "seed"))
         return SoftmaxBackend()
     return kind(head_dim, num_heads, feature_map, seed, **feature_options)

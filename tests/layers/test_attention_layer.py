@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn.utils import prune
 
-from performer_string import build_encoding, grid_positions
+from performer_string import MultiheadAttention, build_encoding, grid_positions
 from performer_string.layers.attention import SelfAttention
 from performer_string.layers.backends import ATTENTIONS, build_attention
 from performer_string.ops.layout import TokenLayout
@@ -166,3 +166,20 @@ def test_layers_of_no_tokens_give_none():
         layer = SelfAttention(12, 2, backend, log_n_scaling=16 if attention == "softmax" else None)
         rotation = build_encoding("rope", head_dim=6, num_heads=2)(torch.zeros(0, 2))
         assert layer(torch.randn(1, 0, 12), rotation).shape == (1, 0, 12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"feature_map": "nonsense"}, "unknown feature map 'nonsense'"),
+        ({"feature_options": {"bogus": 1}}, "feature map 'favor\\+' has no option 'bogus'"),
+        ({"feature_options": {"num_features": "8"}}, "num_features has to be int"),
+    ],
+)
+def test_softmax_checks_the_feature_map_that_it_does_not_use(changes, message):
+    """A misspelt name passed there, and ended the change to linear attention."""
+    given = {"feature_map": "favor+", "feature_options": {}, **changes}
+    with pytest.raises(ValueError, match=message):
+        build_attention("softmax", head_dim=6, num_heads=2, seed=0, **given)
+    with pytest.raises(ValueError, match=message):
+        MultiheadAttention(12, 2, attention="softmax", **given)

@@ -84,7 +84,7 @@ def test_log_scale_multiplies_the_logits_and_nothing_else(kind, prefix):
 
 
 def test_log_scale_counts_the_keys_that_take_part():
-    attend = build_attention("softmax", head_dim=6, num_heads=2, feature_map="", seed=0, feature_options={})
+    attend = build_attention("softmax", head_dim=6, num_heads=2, feature_map="favor+", seed=0, feature_options={})
     layer = SelfAttention(12, 2, attend, log_n_scaling=5).double()
     x, encoding = torch.randn(2, 9, 12, dtype=torch.float64), vit(encoding="none", num_heads=4).encoding
     mask = torch.arange(9)[None] < torch.tensor([[5], [7]])
@@ -95,7 +95,7 @@ def test_log_scale_counts_the_keys_that_take_part():
 
 
 def test_log_scale_without_a_key_is_finite():
-    attend = build_attention("softmax", head_dim=6, num_heads=2, feature_map="", seed=0, feature_options={})
+    attend = build_attention("softmax", head_dim=6, num_heads=2, feature_map="favor+", seed=0, feature_options={})
     layer = SelfAttention(12, 2, attend, log_n_scaling=5)
     x, encoding = torch.randn(2, 9, 12, requires_grad=True), vit(encoding="none", num_heads=4).encoding
     mask = torch.tensor([[False] * 9, [True] * 9])

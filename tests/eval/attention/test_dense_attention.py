@@ -37,7 +37,7 @@ def test_the_expected_kernel_is_the_limit_of_many_features(kind, monkeypatch):
 
 @torch.no_grad()
 def test_masked_keys_are_not_near():
-    backend = build_attention("softmax", head_dim=6, num_heads=2, feature_map="", seed=0, feature_options={})
+    backend = build_attention("softmax", head_dim=6, num_heads=2, feature_map="favor+", seed=0, feature_options={})
     near = NearKeys(backend, [9.0, 9.0])
     q, k, v = torch.randn(3, 2, 2, 12, 6)
     layout = TokenLayout(POSITIONS, mask=torch.arange(12) < torch.tensor([[5], [12]]))

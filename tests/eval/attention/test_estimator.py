@@ -55,7 +55,7 @@ def test_statistics_of_known_weights(prefix):
 
 def test_norms_and_their_quantiles():
     k = torch.randn(2, 3, 14, 4)
-    backend = build_attention("softmax", head_dim=4, num_heads=3, feature_map="", seed=0, feature_options={})
+    backend = build_attention("softmax", head_dim=4, num_heads=3, feature_map="favor+", seed=0, feature_options={})
     blank = torch.arange(12).expand(2, 12) < 3
     measured = attention_statistics(AttentionInputs(backend, 2 * k, k, None), torch.arange(5), POSITIONS, blank)
     norms = k.norm(dim=-1)
@@ -99,7 +99,8 @@ def test_another_kernel_is_told_from_the_variance_of_a_draw():
 def test_attention_and_its_limit_have_the_key_bias(kind):
     options = MODELS[kind].get("feature_options", {})
     name = "softmax" if kind == "softmax" else "linear"
-    backend = build_attention(name, head_dim=4, num_heads=3, feature_map=kind, seed=0, feature_options=options)
+    feature_map = "favor+" if kind == "softmax" else kind
+    backend = build_attention(name, head_dim=4, num_heads=3, feature_map=feature_map, seed=0, feature_options=options)
     q, k = torch.randn(2, 2, 3, 12, 4)
     probe = AttentionInputs(backend, q, k, None, key_bias=3 * torch.randn(2, 3, 12))
     measured = attention_statistics(probe, torch.arange(12), POSITIONS, torch.zeros(2, 12, dtype=torch.bool))
