@@ -19,7 +19,7 @@ from performer_string.ops.rotary import rotate_pair
 from performer_string.ops.rotated_features import attend_rotated_features
 from performer_string.ops.softmax import attend_softmax
 from performer_string.position.rotation import Rotation
-from performer_string.utils.registry import check_options, lookup
+from performer_string.utils.registry import RESERVED_OPTIONS, check_options, check_reserved, lookup
 from performer_string.utils.renames import current_name
 from performer_string.utils.seeds import seeded
 
@@ -234,8 +234,9 @@ def build_attention(
         ValueError: an unknown name or option, with the nearest known one.
     """
     kind = lookup("attention", name, ATTENTIONS)
+    check_reserved("feature_options", feature_options)
     if kind is SoftmaxBackend:
         build = lookup("feature map", feature_map, FEATURE_MAPS)
-        check_options("feature map", feature_map, build, feature_options, ("head_dim", "num_heads", "seed"))
+        check_options("feature map", feature_map, build, feature_options, RESERVED_OPTIONS)
         return SoftmaxBackend()
     return kind(head_dim, num_heads, feature_map, seed, **feature_options)

@@ -12,12 +12,9 @@ from performer_string.layers.backends import ATTENTIONS
 from performer_string.layers.values import VALUE_MAPS
 from performer_string.position import ENCODINGS
 from performer_string.position.grid import PositionMode, check_position_mode
-from performer_string.utils.registry import check_named, check_options, lookup
+from performer_string.utils.registry import RESERVED_OPTIONS, check_named, check_options, check_reserved, lookup
 from performer_string.utils.renames import current_name
 from performer_string.utils.validation import check_positive
-
-# What the model itself passes to the parts it builds.
-RESERVED_OPTIONS = {"head_dim", "qk_dim", "num_heads", "coord_dim", "grid", "layers", "seed", "sizes"}
 
 
 def check_part(kind: str, option: str, name: str, table: Mapping[str, Any], options: Mapping[str, Any]) -> None:
@@ -30,8 +27,7 @@ def check_part(kind: str, option: str, name: str, table: Mapping[str, Any], opti
         options: of the part.
     """
     build = lookup(kind, name, table)
-    for reserved in sorted(RESERVED_OPTIONS & set(options)):
-        raise ValueError(f"{option} cannot have {reserved!r}, which the model itself gives.")
+    check_reserved(option, options)
     check_options(kind, name, build, options, RESERVED_OPTIONS)
 
 

@@ -14,7 +14,7 @@ from performer_string.layers.values import VALUE_MAPS, ValueMap, build_value_map
 from performer_string.models.host_attention import HostAttention, HostGrid
 from performer_string.models.host_checks import check_width
 from performer_string.position import ENCODINGS, Encoding, build_encoding
-from performer_string.utils.registry import check_named
+from performer_string.utils.registry import check_named, check_reserved
 from performer_string.utils.seeds import derive_seed, seeded
 
 
@@ -36,10 +36,13 @@ class HostParts:
     seed: int
 
     def check(self) -> None:
-        """Raise a ValueError for unknown names, options without a name, and what an attention does not have."""
+        """Raise a ValueError for unknown names, options that are not a part's, and what an attention does not have."""
         check_named("an encoding", self.encoding, self.encoding_options, ENCODINGS)
         check_named("a locality", self.locality, self.locality_options, LOCALITIES)
         check_named("a value map", self.values, self.value_options, VALUE_MAPS)
+        check_reserved("encoding_options", self.encoding_options)
+        check_reserved("locality_options", self.locality_options)
+        check_reserved("value_options", self.value_options)
         if self.attention == ROTATED_FEATURES:
             raise ValueError(
                 f"{self.attention} rotates features, which a host has no rotation for; use 'linear' or 'softmax'."

@@ -12,6 +12,9 @@ from performer_string.utils.validation import check_type
 
 T = TypeVar("T")
 
+# What a model or a layer itself gives to the parts that it builds.
+RESERVED_OPTIONS = frozenset({"head_dim", "qk_dim", "num_heads", "coord_dim", "grid", "layers", "seed", "sizes"})
+
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return `" Did you mean 'x'?"` for the closest of `names`, or an empty string."""
@@ -72,6 +75,17 @@ def check_options(
         needed = p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
         if needed and p.name not in options:
             raise ValueError(f"{kind} {name!r} needs the option {p.name!r}.")
+
+
+def check_reserved(argument: str, options: Mapping[str, Any] | None) -> None:
+    """Raise a ValueError where the options of a part hold what the model or layer itself gives.
+
+    Args:
+        argument: the one that holds the options, for the message.
+        options: of the part.
+    """
+    for name in sorted(RESERVED_OPTIONS & set(options or {})):
+        raise ValueError(f"{argument} cannot have {name!r}, which the model itself gives: leave it out.")
 
 
 def check_named(part: str, name: str | None, options: Mapping[str, Any] | None, table: Mapping[str, Any]) -> None:

@@ -166,8 +166,9 @@ def test_defaults_and_bad_options():
         ("connection", {"encoding": "roep"}, "unknown encoding 'roep'. Did you mean 'rope'"),
         ("connection", {"encoding": "sinusoidal"}, "which 'sinusoidal' does not: take 'rope-mixed'"),
         ("group-action", {"encoding_options": {"bas": 3}}, "no option 'bas'. Did you mean 'base'"),
-        ("connection", {"encoding_options": {"head_dim": 8}}, "head_dim is that of the layer; leave it out"),
-        ("connection", {"encoding_options": {"layers": 2}}, "layers is that of the layer; leave it out"),
+        ("connection", {"encoding_options": {"head_dim": 8}}, "encoding_options of values cannot have 'head_dim'"),
+        ("connection", {"encoding_options": {"layers": 2}}, "cannot have 'layers', which the model itself gives"),
+        ("connection", {"encoding_options": {"qk_dim": 7}}, "cannot have 'qk_dim', which the model itself gives"),
     ):
         with pytest.raises(ValueError, match=message):
             build_value_map(name, head_dim=6, num_heads=2, **options)

@@ -11,6 +11,7 @@ from performer_string.layers.values.base import Attend, ValueMap
 from performer_string.ops.layout import TokenLayout
 from performer_string.position import build_encoding
 from performer_string.position.base import Sizes
+from performer_string.utils.registry import check_reserved
 
 
 class TransportedValues(ValueMap):
@@ -36,11 +37,8 @@ class TransportedValues(ValueMap):
             "grid": sizes.grid,
             "layers": 1,
         }
-        options = dict(encoding_options or {})
-        for name in arguments:
-            if name in options:
-                raise ValueError(f"encoding_options of values: {name} is that of the layer; leave it out.")
-        self.encoding = build_encoding(encoding, **arguments, **options)
+        check_reserved("encoding_options of values", encoding_options)
+        self.encoding = build_encoding(encoding, **arguments, **(encoding_options or {}))
         if self.encoding.additive:
             raise ValueError(
                 f"values need an encoding that rotates them, which {encoding!r} does not: take 'rope-mixed'."
