@@ -12,9 +12,11 @@ from performer_string.layers.backends import ATTENTIONS
 from performer_string.layers.values import VALUE_MAPS
 from performer_string.position import ENCODINGS
 from performer_string.position.grid import PositionMode, check_position_mode
-from performer_string.utils.registry import RESERVED_OPTIONS, check_named, check_options, check_reserved, lookup
+from performer_string.utils.registry import RESERVED_OPTIONS, check_named, check_options, check_reserved, choose, lookup
 from performer_string.utils.renames import current_name
 from performer_string.utils.validation import check_positive
+
+PositionUnit = Literal["patch", "image"]
 
 
 def check_part(kind: str, option: str, name: str, table: Mapping[str, Any], options: Mapping[str, Any]) -> None:
@@ -107,7 +109,7 @@ class PositionConfig:
     encoding_options: dict[str, Any] = field(default_factory=dict)
     share_layers: bool = False
     positions: PositionMode = "extrapolate"
-    position_unit: Literal["patch", "image"] = "patch"
+    position_unit: PositionUnit = "patch"
     position_grid: list[int] | None = None
     centred: bool = False
 
@@ -119,7 +121,7 @@ class PositionConfig:
         """
         check_part("encoding", "encoding_options", self.encoding, ENCODINGS, self.encoding_options)
         check_position_mode(self.positions)
-        lookup("unit of positions", self.position_unit, dict.fromkeys(("patch", "image")))
+        choose("unit of positions", self.position_unit, PositionUnit)
         grid = self.position_grid
         if grid is not None and (len(grid) != axes or min(grid) < 1):
             raise ValueError(f"position_grid has to hold {axes} positive numbers of patches, not {grid}.")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor, nn
 
@@ -10,7 +12,9 @@ from performer_string.position.block_rotation import BlockRotation, block_diagon
 from performer_string.position.matrix_exponential import chunked_exponential_of_combination
 from performer_string.position.rotation import Rotation
 from performer_string.utils.dtype import full_precision
-from performer_string.utils.registry import lookup
+from performer_string.utils.registry import choose
+
+Start = Literal["normal", "uniform"]
 
 
 class LieRE(Encoding):
@@ -41,7 +45,7 @@ class LieRE(Encoding):
         sizes: Sizes,
         *,
         block_size: int | None = None,
-        start: str = "normal",
+        start: Start = "normal",
         init_scale: float = 0.5,
         share_heads: bool = False,
     ):
@@ -49,7 +53,7 @@ class LieRE(Encoding):
         b = resolve_block_size("liere", sizes.head_dim, block_size, 2)
         self.block_size = b
         shape = (sizes.parameter_heads(share_heads), sizes.coord_dim, sizes.head_dim // b, b * (b - 1) // 2)
-        lookup("start of liere", start, dict.fromkeys(("normal", "uniform")))
+        choose("start of liere", start, Start)
         uniform = start == "uniform"
         self.entries = nn.Parameter(init_scale * (torch.rand(shape) if uniform else torch.randn(shape) / b**0.5))
 

@@ -13,7 +13,9 @@ from performer_string.position.block_rotation import block_diagonal
 from performer_string.position.frequencies import axial_frequencies
 from performer_string.position.pate import Layout, PaTE, block_basis, check_layout
 from performer_string.utils.dtype import full_precision
-from performer_string.utils.registry import lookup
+from performer_string.utils.registry import choose
+
+Factors = Literal["left", "both"]
 
 
 def quaternion_left(u: Tensor) -> Tensor:
@@ -61,7 +63,7 @@ class PaTESO4(PaTE):
         sizes: Sizes,
         *,
         layout: Layout = "axes",
-        factors: Literal["left", "both"] = "left",
+        factors: Factors = "left",
         learn_angles: bool = True,
         base: float = 10.0,
         conformal_scaling: float = 0.0,
@@ -72,7 +74,7 @@ class PaTESO4(PaTE):
     ):
         raster = check_layout(layout)
         super().__init__(sizes, share_heads, conformal_scaling, slow_down, scaling, share_lambda, 4, raster)
-        lookup("factors of pate-so4", factors, dict.fromkeys(("left", "both")))
+        choose("factors of pate-so4", factors, Factors)
         self.one_index = raster or sizes.coord_dim == 1
         count = (2 if factors == "both" else 1) if self.one_index else sizes.coord_dim
         if count > 2:

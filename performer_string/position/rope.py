@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +11,10 @@ from torch import Tensor, nn
 from performer_string.position.base import Sizes
 from performer_string.position.frequencies import axial_frequencies, mixed_frequencies, num_planes, plane_generators
 from performer_string.position.separable import SeparableEncoding
-from performer_string.utils.registry import lookup
+from performer_string.utils.registry import choose
+
+Start = Literal["mixed", "uniform"]
+Table = Literal["chu", "liere"]
 
 
 class RoPE(SeparableEncoding):
@@ -77,9 +81,9 @@ class VisionLLaMA(RoPE):
         sizes: Sizes,
         *,
         base: float = 10000.0,
-        frequencies: str = "chu",
+        frequencies: Table = "chu",
     ):
-        lookup("frequencies of visionllama", frequencies, dict.fromkeys(("chu", "liere")))
+        choose("frequencies of visionllama", frequencies, Table)
         self.inclusive = frequencies == "liere"
         super().__init__(sizes, base=math.exp(4) if self.inclusive else base)
 
@@ -106,13 +110,13 @@ class RoPEMixed(SeparableEncoding):
         sizes: Sizes,
         *,
         base: float = 10.0,
-        start: str = "mixed",
+        start: Start = "mixed",
         init_scale: float = 2 * math.pi,
         share_heads: bool = False,
     ):
         super().__init__(sizes, share_heads=share_heads)
         planes = num_planes(sizes.head_dim, "rope-mixed")
-        lookup("start of rope-mixed", start, dict.fromkeys(("mixed", "uniform")))
+        choose("start of rope-mixed", start, Start)
         if start == "uniform":
             omega = init_scale * torch.rand(self.parameter_heads, sizes.coord_dim, planes)
         else:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from numbers import Integral, Real
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -24,6 +24,8 @@ def fits(value: Any, kind: Any) -> bool:
         return isinstance(value, list | tuple) and all(fits(item, members[0]) for item in value)
     if origin in (dict, Mapping):
         return isinstance(value, Mapping)
+    if origin is Literal:  # which of the names it is, `choose` checks, with the nearest one
+        return any(isinstance(value, type(member)) for member in members)
     if kind in (int, float):
         return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)
     return isinstance(value, kind) if kind in (bool, str, NoneType) else True

@@ -44,6 +44,14 @@ def test_positions_of_other_images():
             lambda: build_encoding("pate-so2", head_dim=8, num_heads=2, grid=(4, 4), conformal_scaling=float("nan")),
             "conformal_scaling has to be 0 or more",
         ),
+        (
+            lambda: build_encoding("pate-so2", head_dim=8, num_heads=2, layout=["axes"]),
+            r"layout has to be .*'raster', 'axes'",
+        ),
+        (
+            lambda: build_encoding("rope-mixed", head_dim=8, num_heads=2, start=["mixed"]),
+            r"start has to be .*'mixed', 'u",
+        ),
         (lambda: build_feature_map("favor+", head_dim=8, num_heads=2, scale=float("nan")), "has to be positive"),
         (lambda: grid_positions((4.7, 5)), r"positive sizes, like \(14, 14\), not \(4.7, 5\)"),
         (lambda: grid_positions(5), "not 5"),
