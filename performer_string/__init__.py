@@ -49,7 +49,6 @@ __all__ = [
     "FeatureMap",
     "ModelDetails",
     "MultiheadAttention",
-    "OffsetKernel",
     "PerformerSelfAttention",
     "PerformerizeReport",
     "Preprocessing",

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from performer_string.models.patches import check_alike, check_images, patchify
+from performer_string.models.patches import check_alike, check_images, embed_patches, patchify
 from performer_string.ops.layout import TokenLayout
 from performer_string.position.rotation import Rotation
 
@@ -65,25 +64,3 @@ def packed_stem(vit: ViT, images: Sequence[Tensor]) -> tuple[Tensor, list[Rotati
     regular = tuple(layouts[grid].grid for grid in grids)
     layout = TokenLayout(torch.cat(centred), None, vit.num_prefix, lengths=tuple(lengths), grids_of=regular)
     return x, vit.rotations(layout), layout
-
-
-def embed_patches(vit: ViT, pixels: Tensor, positions: Tensor, counts: Sequence[int] | None = None) -> Tensor:
-    """Return tokens with what their positions add, prefix tokens before those of each image, and dropout.
-
-    Args:
-        vit: the model.
-        pixels: of the patches, [B, N, channels p q], in the type of the weights.
-        positions: of the patches, [N, C] or [B, N, C].
-        counts: patches of each image that is packed in a batch of one; None for an image in each sample.
-
-    Returns:
-        [B, P + N, D], or [1, sum of P + N_i, D].
-    """
-    x = vit.embed(pixels)  # [B, N, D]
-    embedding = vit.encoding.embedding(vit.in_units(positions))
-    x = x if embedding is None else x + embedding.to(x.dtype)
-    if vit.prefix is not None:
-        prefix = vit.prefix.expand(x.shape[0], -1, -1).to(x.dtype)
-        images = [x] if counts is None else x.split(list(counts), dim=1)
-        x = torch.cat([part for each in images for part in (prefix, each)], dim=1)
-    return F.dropout(x, vit.config.dropout) if vit.training and vit.config.dropout else x

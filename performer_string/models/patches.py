@@ -1,12 +1,18 @@
-"""Images cut into patches, in any number of dimensions."""
+"""Images cut into patches, in any number of dimensions, and the tokens of a model made of them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
+import torch
 from einops import rearrange
 from torch import Tensor
+from torch.nn import functional as F
+
+if TYPE_CHECKING:
+    from performer_string.models.vit import ViT
 
 
 def check_images(images: Tensor, channels: int, axes: int) -> None:
@@ -78,3 +84,25 @@ def patchify(images: Tensor, patch: Sequence[int]) -> Tensor:
     axes = range(len(patch))
     image, cells, pixels = (" ".join(form.format(i) for i in axes) for form in ("(n{0} p{0})", "n{0}", "p{0}"))
     return rearrange(images, f"b c {image} -> b ({cells}) (c {pixels})", **{f"p{i}": patch[i] for i in axes})
+
+
+def embed_patches(vit: ViT, pixels: Tensor, positions: Tensor, counts: Sequence[int] | None = None) -> Tensor:
+    """Return tokens with what their positions add, prefix tokens before those of each image, and dropout.
+
+    Args:
+        vit: the model.
+        pixels: of the patches, [B, N, channels p q], in the type of the weights.
+        positions: of the patches, [N, C] or [B, N, C].
+        counts: patches of each image that is packed in a batch of one; None for an image in each sample.
+
+    Returns:
+        [B, P + N, D], or [1, sum of P + N_i, D].
+    """
+    x = vit.embed(pixels)  # [B, N, D]
+    embedding = vit.encoding.embedding(vit.in_units(positions))
+    x = x if embedding is None else x + embedding.to(x.dtype)
+    if vit.prefix is not None:
+        prefix = vit.prefix.expand(x.shape[0], -1, -1).to(x.dtype)
+        images = [x] if counts is None else x.split(list(counts), dim=1)
+        x = torch.cat([part for each in images for part in (prefix, each)], dim=1)
+    return F.dropout(x, vit.config.dropout) if vit.training and vit.config.dropout else x

@@ -27,8 +27,8 @@ from performer_string.models.build import (
 from performer_string.models.config import ViTConfig, patch_and_image
 from performer_string.models.initialise import initialise
 from performer_string.models.intermediate import intermediate_layers
-from performer_string.models.packing import embed_patches, forward_packed
-from performer_string.models.patches import check_images, check_list, check_positions, patchify
+from performer_string.models.packing import forward_packed
+from performer_string.models.patches import check_images, check_list, check_positions, embed_patches, patchify
 from performer_string.models.placement import Placement
 from performer_string.models.preprocessing import Preprocessed
 from performer_string.models.saving import Saved

@@ -15,7 +15,7 @@ from torch import Tensor
 from performer_string.ops.layout import Grid, TokenLayout
 
 # q, k, v [B, H, n, d], the layout of B sequences of n tokens, and the bias of the keys [B, H, n] -> [B, H, n, d].
-Attend = Callable[[Tensor, Tensor, Tensor, TokenLayout, "Tensor | None"], Tensor]
+SequenceAttention = Callable[[Tensor, Tensor, Tensor, TokenLayout, "Tensor | None"], Tensor]
 
 
 def packed_lengths(cu_seqlens: Tensor | None, q: Tensor, k: Tensor, key_mask: Tensor | None) -> tuple[int, ...] | None:
@@ -56,7 +56,7 @@ def packed_lengths(cu_seqlens: Tensor | None, q: Tensor, k: Tensor, key_mask: Te
 
 
 def attend_packed(
-    attend: Attend,
+    attend: SequenceAttention,
     q: Tensor,
     k: Tensor,
     v: Tensor,

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from performer_string.ops.layout import TokenLayout
 from performer_string.position.base import Sizes
 
-Attend = Callable[[Tensor], Tensor]  # v -> A v, [B, H, N, d] to the same
+Weighted = Callable[[Tensor], Tensor]  # the weighted sum over the keys, v -> A v, [B, H, N, d] to the same
 
 
 class ValueMap(nn.Module):
@@ -28,7 +28,7 @@ class ValueMap(nn.Module):
         super().__init__()
         self.head_dim, self.num_heads = sizes.head_dim, sizes.num_heads
 
-    def forward(self, attend: Attend, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:
+    def forward(self, attend: Weighted, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:
         """Return the outputs of attention.
 
         Args:

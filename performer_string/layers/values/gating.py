@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from performer_string.layers.values.base import Attend, ValueMap
+from performer_string.layers.values.base import ValueMap, Weighted
 from performer_string.ops.layout import TokenLayout
 from performer_string.position.base import Sizes
 from performer_string.utils.registry import choose
@@ -50,7 +50,7 @@ class FiberGating(ValueMap):
             logits = torch.einsum("bhnw,hcw->bhnc", queries, weight.to(queries.dtype))
         return 2 * (logits + bias).sigmoid()
 
-    def forward(self, attend: Attend, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:
+    def forward(self, attend: Weighted, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:
         """Return g_i sum_j A_ij v_j; arguments as those of `ValueMap`."""
         return attend(v) * self.gates(tokens, queries).to(v.dtype)
 
@@ -61,7 +61,7 @@ class MetricGating(FiberGating):
     It is RiemannFormer's metric scaling outside of the softmax (third version): the denominator does not have it.
     """
 
-    def forward(self, attend: Attend, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:
+    def forward(self, attend: Weighted, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:
         """Return sum_j A_ij g_i g_j v_j; arguments as those of `ValueMap`."""
         gates = self.gates(tokens, queries).to(v.dtype)  # [B, H, N, 1 or d]
         return attend(v * gates) * gates

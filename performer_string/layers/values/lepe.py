@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from performer_string.layers.values.base import Attend, ValueMap
+from performer_string.layers.values.base import ValueMap, Weighted
 from performer_string.ops.layout import Grid, TokenLayout
 from performer_string.position.base import Sizes
 
@@ -67,7 +67,7 @@ class LocalEnhancement(ValueMap):
         out = CONVOLUTIONS[self.coord_dim](image, weight, padding=padding, groups=len(weight))
         return out.flatten(2).unflatten(1, v.shape[1:2] + v.shape[3:]).transpose(2, 3)
 
-    def forward(self, attend: Attend, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:
+    def forward(self, attend: Weighted, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:
         """Return sum_j A_ij v_j + sum_j w(p_j - p_i) v_j; arguments as those of `ValueMap`."""
         if layout.lengths is None:
             return attend(v) + self.enhancement(v, layout)

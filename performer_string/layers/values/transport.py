@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from performer_string.layers.values.base import Attend, ValueMap
+from performer_string.layers.values.base import ValueMap, Weighted
 from performer_string.ops.layout import TokenLayout
 from performer_string.position import build_encoding
 from performer_string.position.base import Sizes
@@ -48,7 +48,7 @@ class TransportedValues(ValueMap):
 class GroupAction(TransportedValues):
     """Outputs o_i = sum_j A_ij R_V(p_j) v_j, which depend on absolute positions by design."""
 
-    def forward(self, attend: Attend, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:
+    def forward(self, attend: Weighted, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:
         """Return sum_j A_ij R_V(p_j) v_j; arguments as those of `ValueMap`."""
         rotation = self.encoding(layout.centred_positions())
         return rotation.outer(attend(rotation.rotate(v)))
@@ -62,7 +62,7 @@ class Connection(TransportedValues):
     nothing.
     """
 
-    def forward(self, attend: Attend, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:
+    def forward(self, attend: Weighted, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:
         """Return sum_j A_ij R_V(p_i)^-1 R_V(p_j) v_j; arguments as those of `ValueMap`."""
         rotation = self.encoding(layout.centred_positions())
         return rotation.unrotate(attend(rotation.rotate(v)))
