@@ -17,6 +17,7 @@ from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
 
 from performer_string import ViT, ViTConfig
+from performer_string.models.saved_options import without_unused
 from performer_string.utils.renames import current_fields
 from train.augmentation import build_mixes, random_positions, random_size
 from train.data.module import ImageData
@@ -77,7 +78,7 @@ class ImageClassifier(L.LightningModule):
         loss: LossConfig = LossConfig(),  # noqa: B008
     ):
         super().__init__()
-        vit = ViTConfig(**current_fields(vit)) if isinstance(vit, dict) else vit
+        vit = ViTConfig(**without_unused(current_fields(vit))) if isinstance(vit, dict) else vit
         optim = OptimConfig(**current_fields(optim)) if isinstance(optim, dict) else optim
         if isinstance(distillation, dict):
             distillation = DistillationConfig(**distillation)

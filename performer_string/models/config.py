@@ -14,6 +14,7 @@ from performer_string.models.config_parts import (
     RegularisationConfig,
     ValuesConfig,
 )
+from performer_string.models.saved_options import without_unused
 from performer_string.utils.registry import choose, lookup, nearest
 from performer_string.utils.renames import current_fields
 from performer_string.utils.validation import check_heads, check_positive, check_types
@@ -87,7 +88,7 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
 
     @classmethod
     def of_checkpoint(cls, saved: Mapping[str, Any], **overrides: Any) -> ViTConfig:
-        """Return the configuration that a checkpoint holds, under today's names.
+        """Return the configuration that a checkpoint holds, under today's names and without options of no effect.
 
         Args:
             saved: fields of the checkpoint, which hold the sizes whatever variant they come from.
@@ -104,7 +105,7 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
                     f"the checkpoint has a field {name!r} of ViTConfig, which this version does not have."
                     f"{nearest(name, known)} Load it with the version that wrote it."
                 )
-        return cls(**content)
+        return cls(**without_unused(content))
 
     def __post_init__(self) -> None:
         check_types(self)

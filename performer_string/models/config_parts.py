@@ -10,7 +10,7 @@ from performer_string.bias import LOCALITIES
 from performer_string.feature_maps import FEATURE_MAPS
 from performer_string.layers.backends import ATTENTIONS
 from performer_string.layers.values import VALUE_MAPS
-from performer_string.position import ENCODINGS
+from performer_string.position import ENCODINGS, check_effects
 from performer_string.position.grid import PositionMode, check_position_mode
 from performer_string.utils.registry import RESERVED_OPTIONS, check_named, check_options, check_reserved, choose, lookup
 from performer_string.utils.renames import current_name
@@ -120,6 +120,7 @@ class PositionConfig:
             axes: of the images.
         """
         check_part("encoding", "encoding_options", self.encoding, ENCODINGS, self.encoding_options)
+        check_effects(self.encoding, self.encoding_options, axes)
         check_position_mode(self.positions)
         choose("unit of positions", self.position_unit, PositionUnit)
         grid = self.position_grid

@@ -5,7 +5,7 @@ To add a family, write one file and add its line to `ENCODINGS`. The tests of th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from performer_string.position.additive import Absolute, NoEncoding, Sinusoidal
@@ -37,7 +37,22 @@ ENCODINGS: dict[str, type[Encoding]] = {
     "liere": LieRE,
 }
 
-__all__ = ["ENCODINGS", "Encoding", "SeparableEncoding", "Sizes", "build_encoding"]
+__all__ = ["ENCODINGS", "Encoding", "SeparableEncoding", "Sizes", "build_encoding", "check_effects"]
+
+
+def check_effects(name: str, options: Mapping[str, Any], coord_dim: int) -> None:
+    """Raise a ValueError for an option of an encoding that has no effect beside the others.
+
+    Args:
+        name: in `ENCODINGS`.
+        options: what a user chose.
+        coord_dim: dimension C of the positions.
+    """
+    for option, reason in lookup("encoding", name, ENCODINGS).unused_options(options, coord_dim).items():
+        raise ValueError(
+            f"encoding {name!r}: {option}={options[option]!r} has no effect with {reason}. Leave it out, or change "
+            f"{reason.partition('=')[0]}."
+        )
 
 
 def build_encoding(
@@ -71,10 +86,12 @@ def build_encoding(
         The encoding, a module.
 
     Raises:
-        ValueError: an unknown name or option, with the nearest known one, or a value out of range.
+        ValueError: an unknown name or option, with the nearest known one; an option without an effect; or a value
+            out of range.
     """
     family = lookup("encoding", name, ENCODINGS)
     if isinstance(grid, int):
         raise ValueError(f"grid has to hold one size for each axis, like (14, 14), not {grid}.")
     sizes = Sizes(head_dim, num_heads, coord_dim, None if grid is None else tuple(grid), layers, qk_dim)
+    check_effects(name, options, coord_dim)
     return construct("encoding", name, family, options, sizes=sizes)

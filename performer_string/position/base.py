@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -86,17 +89,35 @@ class Encoding(ComputedBuffers):
         extrapolates: whether the encoding is defined outside the training grid. Otherwise the model interpolates
             positions into that grid.
         counts_patches: whether positions have to be in patches, and not in another unit.
+        without_effect: options that have no effect beside some values of another: {option: (the other, the values)}.
     """
 
     additive = False
     extrapolates = True
     counts_patches = False
+    without_effect: ClassVar[Mapping[str, tuple[str, tuple[Any, ...]]]] = {}
 
     def __init__(self, sizes: Sizes):
         super().__init__()
         self.head_dim, self.num_heads = sizes.head_dim, sizes.num_heads
         self.coord_dim, self.grid, self.layers = sizes.coord_dim, sizes.grid, sizes.layers
         self.qk_dim = sizes.qk_dim or sizes.head_dim
+
+    @classmethod
+    def unused_options(cls, options: Mapping[str, Any], coord_dim: int) -> dict[str, str]:
+        """Return the options that have no effect, each with what takes it from them, as `start='uniform'`.
+
+        Args:
+            options: what a user chose.
+            coord_dim: dimension C of the positions.
+        """
+        parameters, unused = inspect.signature(cls).parameters, {}
+        for option, (other, values) in cls.without_effect.items():
+            if option in options and other in parameters:
+                value = options.get(other, parameters[other].default)
+                if value in values:
+                    unused[option] = f"{other}={value!r}"
+        return unused
 
     def check(self, positions: Tensor) -> Tensor:
         """Check positions and, in evaluation mode, parameters.

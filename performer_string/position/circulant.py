@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -76,13 +77,14 @@ class CirculantSTRING(SeparableEncoding):
             planes, so that one or two of its b dimensions are not rotated.
         start: `rope-mixed` for the frequencies of RoPE-Mixed; or what C starts from: `zero`, which rotates nothing,
             `normal` for N(0, 1 / d), `xavier` for the uniform distribution of that variance, `small` for N(0, 0.01^2).
-        base: of the frequencies of RoPE-Mixed.
+        base: of the frequencies of RoPE-Mixed; other starts have none.
         share_heads: one set of parameters per layer instead of one per head.
 
     Raises:
         ValueError: a block size that does not fit, or a base that is not positive.
     """
 
+    without_effect: ClassVar = {"base": ("start", tuple(name for name, draw in STARTS.items() if draw is not None))}
     fourier: Tensor
     sines: Tensor
 

@@ -8,7 +8,7 @@ root of the metric. The score of i and j is s_i s_j (R_i q_i) . (R_j k_j).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -85,7 +85,7 @@ class PaTE(SeparableEncoding):
     Args:
         sizes: of the attention that the encoding serves.
         share_heads: one set of parameters per layer instead of one per head.
-        conformal_scaling: bound of |log lambda|; 0 for no scaling.
+        conformal_scaling: bound of |log lambda|; 0 for no scaling, without the next three.
         slow_down: tau, in tokens.
         scaling: `raster`, or `axes` for a lambda of each axis and positions in place of the raster index.
         share_lambda: one lambda for all heads of all layers, as in the source (section 2.2), instead of one per head.
@@ -97,6 +97,9 @@ class PaTE(SeparableEncoding):
             or more dimensions without the training grid.
     """
 
+    without_effect: ClassVar[dict[str, tuple[str, tuple[Any, ...]]]] = dict.fromkeys(
+        ("slow_down", "scaling", "share_lambda"), ("conformal_scaling", (0,))
+    )
     strides: Tensor
 
     def __init__(

@@ -27,7 +27,7 @@ class PaTESO2(PaTE):
         base: initial omega_p = base^(-p / P); with `axes` P is the number of planes of an axis.
         metric: learn a 2 x 2 metric M = L L^T of each plane, which the rotations preserve (the paper's appendix). It
             starts as the Euclidean one. W_Q and W_K can absorb L^T, so that it adds no functions to exact attention.
-        conformal_scaling: bound of |log lambda|; 0 for no scaling.
+        conformal_scaling: bound of |log lambda|; 0 for no scaling, without the next three.
         slow_down: tau, in tokens; in patches with `scaling: axes`.
         scaling: `raster`, or `axes` for a lambda of each axis, of the position along it.
         share_lambda: one lambda for all heads of all layers, as in the source.

@@ -31,7 +31,7 @@ class PaTESO3(PaTE):
         layout: `axes`, or `raster` for the raster index of the training grid.
         learn_angles: whether the frequency of each block and axis is learned.
         base: the initial frequencies are those of RoPE-Mixed with this base.
-        conformal_scaling: bound of |log lambda|; 0 for no scaling.
+        conformal_scaling: bound of |log lambda|; 0 for no scaling, without the next three.
         slow_down: tau, in tokens; in patches with `scaling: axes`.
         scaling: `raster`, or `axes` for a lambda of each axis, of the position along it.
         share_lambda: one lambda for all heads of all layers, as in the source.

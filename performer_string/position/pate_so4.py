@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -48,7 +49,7 @@ class PaTESO4(PaTE):
         factors: along one index, `left` or `both`; along two axes there are both.
         learn_angles: whether alpha and beta of each block are learned.
         base: they start at base^(-m / M) for block m of M.
-        conformal_scaling: bound of |log lambda|; 0 for no scaling.
+        conformal_scaling: bound of |log lambda|; 0 for no scaling, without the next three.
         slow_down: tau, in tokens; in patches with `scaling: axes`.
         scaling: `raster`, or `axes` for a lambda of each axis, of the position along it.
         share_lambda: one lambda for all heads of all layers, as in the source.
@@ -57,6 +58,8 @@ class PaTESO4(PaTE):
     Raises:
         ValueError: as of `PaTE`, or positions of more than 2 dimensions.
     """
+
+    without_effect: ClassVar = {**PaTE.without_effect, "factors": ("layout", ("axes",))}
 
     def __init__(
         self,
@@ -86,6 +89,12 @@ class PaTESO4(PaTE):
         rates = axial_frequencies(blocks, 1, base).repeat(self.parameter_heads, count, 1)
         self.rates = nn.Parameter(rates, requires_grad=learn_angles)  # alpha and beta, [H, 1 or 2, M]
         self.axes = nn.Parameter(torch.randn(count, self.parameter_heads, blocks, 3))  # u and v
+
+    @classmethod
+    def unused_options(cls, options: Mapping[str, Any], coord_dim: int) -> dict[str, str]:
+        """Return those of any encoding; positions of one dimension are one index, for which there are factors."""
+        unused = super().unused_options(options, coord_dim)
+        return {option: reason for option, reason in unused.items() if option != "factors" or coord_dim > 1}
 
     def frequencies(self) -> Tensor:
         """Return the frequencies of the planes with u q = q v and then u q = -q v, [parameter_heads, C, d / 2]."""

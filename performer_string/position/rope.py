@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -66,7 +66,7 @@ class VisionLLaMA(RoPE):
 
     Args:
         sizes: of the attention that the encoding serves.
-        base: base of the geometric sequence of frequencies.
+        base: base of the geometric sequence of the frequencies `chu`.
         frequencies: `chu`, those of the source; or `liere`, those of LieRE's code, exp(-4 t / (n - 1)), which it takes
             with positions in the unit `image`: at most a radian across a training image.
 
@@ -75,6 +75,7 @@ class VisionLLaMA(RoPE):
     """
 
     name = "visionllama"
+    without_effect: ClassVar = {"base": ("frequencies", ("liere",))}
 
     def __init__(
         self,
@@ -95,7 +96,7 @@ class RoPEMixed(SeparableEncoding):
 
     Args:
         sizes: of the attention that the encoding serves.
-        base: base of the initial frequencies.
+        base: base of the initial frequencies of the start `mixed`.
         start: `mixed` for these; or `uniform` for frequencies between 0 and init_scale, by which LieRE compares it
             (arXiv:2406.10322, section 5: LieRE with blocks of 2).
         init_scale: of `uniform`, 2 pi in LieRE.
@@ -104,6 +105,8 @@ class RoPEMixed(SeparableEncoding):
     Raises:
         ValueError: an odd head width, or a base that is not positive.
     """
+
+    without_effect: ClassVar = {"base": ("start", ("uniform",)), "init_scale": ("start", ("mixed",))}
 
     def __init__(
         self,

@@ -39,6 +39,10 @@ def test_a_variant_beside_sizes_of_ones_own_is_an_error():
         ({"values": "lepe", "value_options": {"kernel": 3}}, "Did you mean 'kernel_size'"),
         ({"locality_options": {"sigma": 2.0}}, "but none is named"),
         ({"encoding_options": {"head_dim": 4}}, "cannot have 'head_dim'"),
+        (
+            {"encoding": "rope-mixed", "encoding_options": {"start": "uniform", "base": 3.0}},
+            "base=3.0 has no effect with",
+        ),
         ({"mlp_ratio": 0.01}, "mlp_ratio 0.01 gives an MLP of width 0: take at least 0.0625"),
     ],
     ids=str,
@@ -64,6 +68,32 @@ def test_fields_of_former_versions_load():
     assert {"log_scale", "tied_start"} <= former.keys()
     assert ViTConfig.of_checkpoint(former) == ViTConfig.of_checkpoint(saved)
     assert ViTConfig(**SIZES, feature_map="relu") == ViTConfig(**SIZES, feature_map="arc-cosine")
+
+
+@pytest.mark.parametrize(
+    ("unused", "used"),
+    [
+        ({"encoding_options": {"start": "small", "base": 9.0}}, {"encoding_options": {"start": "small"}}),
+        (
+            {"encoding": "pate-so4", "encoding_options": {"factors": "both", "slow_down": 9.0, "base": 5.0}},
+            {"encoding": "pate-so4", "encoding_options": {"base": 5.0}},
+        ),
+        (
+            {"values": "connection", "value_options": {"encoding_options": {"init_scale": 1.0, "qk_dim": 7}}},
+            {"values": "connection", "value_options": {"encoding_options": {}}},
+        ),
+    ],
+    ids=str,
+)
+def test_a_saved_model_loads_without_options_that_have_no_effect(unused, used, tmp_path):
+    """Earlier versions took them."""
+    model = ViT(ViTConfig(**SIZES, **used)).eval()
+    saved = {**asdict(model.config), **unused}
+    weights = {f"vit.{name}": value for name, value in model.state_dict().items()}
+    torch.save({"hyper_parameters": {"vit": saved}, "state_dict": weights}, tmp_path / "last.ckpt")
+    loaded, images = ViT.from_checkpoint(tmp_path / "last.ckpt"), torch.randn(1, 3, 16, 16)
+    assert loaded.config == model.config
+    assert torch.equal(loaded(images), model(images))
 
 
 def test_a_removed_field_is_named(tmp_path):

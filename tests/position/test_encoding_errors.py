@@ -22,7 +22,7 @@ CASES = [
     ("cayley-string", {"generator": "top-k", "k": 67}, "between 1 and 66.*not 67"),
     ("cayley-string", {"generator": "top-k", "k": 0}, "between 1 and 66.*not 0"),
     ("cayley-string", {"generator": "top-k-of-matrix", "k": 133}, "between 1 and 132.*not 133"),
-    ("pate-so4", {"factors": "right"}, "factors of pate-so4"),
+    ("pate-so4", {"factors": "right", "layout": "raster"}, "factors of pate-so4"),
     ("pate-so3", {"layout": "rasters"}, "unknown layout of pate 'rasters'. Did you mean 'raster'"),
     ("pate-so2", {"scaling": "rows", "conformal_scaling": 1.0}, "scaling of pate"),
     ("cayley-string", {"generator": "random", "fraction": 0.0}, r"in \(0, 1\], not 0.0"),
@@ -51,11 +51,34 @@ CASES = [
     ("reflection-string", {"head_dim": 13}, "head width has to be even, not 13"),
 ]
 
+# Options that another one leaves without effect, and how a user gets one.
+UNUSED = [
+    ("visionllama", {"frequencies": "liere", "base": 3.0}, {"frequencies": "chu"}),
+    ("rope-mixed", {"start": "uniform", "base": 77.0}, {"start": "mixed"}),
+    ("rope-mixed", {"init_scale": 7.0}, {"start": "uniform"}),
+    ("circulant-string", {"start": "normal", "base": 77.0}, {"start": "rope-mixed"}),
+    ("circulant-string", {"start": "zero", "base": -1.0}, {"start": "rope-mixed", "base": 9.0}),
+    ("pate-so2", {"slow_down": 8.0}, {"conformal_scaling": 0.5}),
+    ("pate-so3", {"scaling": "axes"}, {"conformal_scaling": 0.5}),
+    ("pate-so4", {"share_lambda": True, "conformal_scaling": 0.0}, {"conformal_scaling": 0.5}),
+    ("pate-so4", {"factors": "both"}, {"layout": "raster"}),
+    ("pate-so4", {"factors": "both"}, {"grid": (4,), "coord_dim": 1}),
+]
+
 
 @pytest.mark.parametrize(("name", "options", "message"), CASES, ids=[f"{name}-{options}" for name, options, _ in CASES])
 def test_bad_options(name, options, message):
     with pytest.raises(ValueError, match=message):
         build_encoding(name, **{"head_dim": 12, "num_heads": 2, "grid": (4, 4), **options})
+
+
+@pytest.mark.parametrize(("name", "options", "remedy"), UNUSED, ids=str)
+def test_options_without_an_effect(name, options, remedy):
+    """They passed, so that a user compared two models that were the same."""
+    sizes = {"head_dim": 12, "num_heads": 2, "grid": (4, 4)}
+    with pytest.raises(ValueError, match=rf"encoding '{name}': \w+=.* has no effect with \w+=.*\. Leave it out, or"):
+        build_encoding(name, **sizes, **options)
+    build_encoding(name, **{**sizes, **options, **remedy})
 
 
 @pytest.mark.parametrize("name", ENCODINGS)
