@@ -13,6 +13,7 @@ from performer_string.position.matrix_exponential import chunked_exponential_of_
 from performer_string.position.rotation import Rotation
 from performer_string.utils.dtype import full_precision
 from performer_string.utils.registry import choose
+from performer_string.utils.validation import check_not_negative
 
 Start = Literal["normal", "uniform"]
 
@@ -37,7 +38,7 @@ class LieRE(Encoding):
         share_heads: one set of parameters per layer instead of one per head.
 
     Raises:
-        ValueError: a block size that does not fit.
+        ValueError: a block size that does not fit, or an init_scale below 0.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class LieRE(Encoding):
         share_heads: bool = False,
     ):
         super().__init__(sizes)
+        check_not_negative("init_scale of liere", init_scale)
         b = resolve_block_size("liere", sizes.head_dim, block_size, 2)
         self.block_size = b
         shape = (sizes.parameter_heads(share_heads), sizes.coord_dim, sizes.head_dim // b, b * (b - 1) // 2)

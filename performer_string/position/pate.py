@@ -17,6 +17,7 @@ from performer_string.position.base import HeadWidthError, Sizes
 from performer_string.position.rotation import Rotation, split_heads
 from performer_string.position.separable import SeparableEncoding
 from performer_string.utils.registry import choose
+from performer_string.utils.validation import check_not_negative, check_positive
 
 Layout = Literal["raster", "axes"]
 
@@ -120,11 +121,8 @@ class PaTE(SeparableEncoding):
             raise HeadWidthError(
                 f"{self.name} rotates blocks of {block}, so the head width has to be divisible, not {sizes.head_dim}."
             )
-        if not (conformal_scaling >= 0 and slow_down > 0):
-            raise ValueError(
-                f"{self.name}: conformal_scaling has to be 0 or more and slow_down positive, not {conformal_scaling} "
-                f"and {slow_down}."
-            )
+        check_not_negative(f"{self.name}: conformal_scaling", conformal_scaling)
+        check_positive(f"{self.name}: slow_down", slow_down)
         self.bound, self.slow_down = conformal_scaling, slow_down
         self.scaling = scaling
         shape = (1 if share_lambda else self.parameter_heads, *((sizes.coord_dim,) if scaling == "axes" else ()))

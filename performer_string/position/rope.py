@@ -12,6 +12,7 @@ from performer_string.position.base import Sizes
 from performer_string.position.frequencies import axial_frequencies, mixed_frequencies, num_planes, plane_generators
 from performer_string.position.separable import SeparableEncoding
 from performer_string.utils.registry import choose
+from performer_string.utils.validation import check_not_negative
 
 Start = Literal["mixed", "uniform"]
 Table = Literal["chu", "liere"]
@@ -103,7 +104,7 @@ class RoPEMixed(SeparableEncoding):
         share_heads: one set of parameters per layer instead of one per head.
 
     Raises:
-        ValueError: an odd head width, or a base that is not positive.
+        ValueError: an odd head width, a base that is not positive, or an init_scale below 0.
     """
 
     without_effect: ClassVar = {"base": ("start", ("uniform",)), "init_scale": ("start", ("mixed",))}
@@ -119,6 +120,7 @@ class RoPEMixed(SeparableEncoding):
     ):
         super().__init__(sizes, share_heads=share_heads)
         planes = num_planes(sizes.head_dim, "rope-mixed")
+        check_not_negative("init_scale of rope-mixed", init_scale)
         choose("start of rope-mixed", start, Start)
         if start == "uniform":
             omega = init_scale * torch.rand(self.parameter_heads, sizes.coord_dim, planes)

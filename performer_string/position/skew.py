@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from performer_string.utils.buffers import ComputedBuffers
 from performer_string.utils.dtype import full_precision, without_autocast
+from performer_string.utils.validation import check_not_negative
 
 
 def plane_order(head_dim: int) -> Tensor:
@@ -52,6 +53,9 @@ class SkewGenerator(ComputedBuffers):
         head_dim: width d of a head.
         support: rows and columns (i < j) of the learned entries of each head, [heads, 2, n], saved with checkpoints.
         init_std: standard deviation of the initial entries.
+
+    Raises:
+        ValueError: an init_std below 0.
     """
 
     support: Tensor
@@ -59,6 +63,7 @@ class SkewGenerator(ComputedBuffers):
 
     def __init__(self, heads: int, head_dim: int, support: Tensor, init_std: float):
         super().__init__()
+        check_not_negative("init_std", init_std)
         self.head_dim = head_dim
         self.register_buffer("support", support)
         self.entries = nn.Parameter(torch.randn(heads, support.shape[-1]) * init_std)

@@ -67,9 +67,15 @@ def check_types(instance: DataclassInstance) -> None:
 
 
 def check_positive(name: str, value: float) -> None:
-    """Raise a ValueError unless a number is positive, which NaN is not."""
-    if not value > 0:
-        raise ValueError(f"{name} has to be positive, not {value}.")
+    """Raise a ValueError unless a number is positive and finite, which NaN is not."""
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name} has to be {'finite' if value == math.inf else 'positive'}, not {value}.")
+
+
+def check_not_negative(name: str, value: float) -> None:
+    """Raise a ValueError unless a number is 0 or more and finite, which NaN is not."""
+    if not 0 <= value < math.inf:
+        raise ValueError(f"{name} has to be finite and 0 or more, not {value}.")
 
 
 def check_heads(width: int, num_heads: int) -> None:

@@ -42,7 +42,7 @@ def test_positions_of_other_images():
         (lambda: build_encoding("sinusoidal", head_dim=8, num_heads=2, base=-1.0), "base of the frequencies has to be"),
         (
             lambda: build_encoding("pate-so2", head_dim=8, num_heads=2, grid=(4, 4), conformal_scaling=float("nan")),
-            "conformal_scaling has to be 0 or more",
+            "conformal_scaling has to be finite and 0 or more",
         ),
         (
             lambda: build_encoding("pate-so2", head_dim=8, num_heads=2, layout=["axes"]),

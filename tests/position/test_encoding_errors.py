@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -40,7 +42,16 @@ CASES = [
     ("pate-so2", {"layout": "rows"}, "unknown layout of pate 'rows'. Known: raster, axes"),
     ("pate-so2", {"layout": "raster", "grid": None}, "a raster index needs the training grid"),
     ("pate-so3", {"conformal_scaling": 0.5, "grid": None}, "a raster index needs the training grid"),
-    ("pate-so2", {"conformal_scaling": -1.0}, "conformal_scaling has to be 0 or more"),
+    ("pate-so2", {"conformal_scaling": -1.0}, "conformal_scaling has to be finite and 0 or more"),
+    ("pate-so2", {"conformal_scaling": math.inf}, "conformal_scaling has to be finite and 0 or more, not inf"),
+    ("pate-so3", {"conformal_scaling": 1.0, "slow_down": math.inf}, "slow_down has to be finite, not inf"),
+    ("pate-so4", {"conformal_scaling": 1.0, "slow_down": 0.0}, "slow_down has to be positive, not 0.0"),
+    ("rope-mixed", {"start": "uniform", "init_scale": math.nan}, "init_scale .* has to be finite and 0 or more"),
+    ("liere", {"init_scale": -1.0}, "init_scale of liere has to be finite and 0 or more, not -1.0"),
+    ("liere", {"init_scale": math.inf}, "init_scale of liere has to be finite and 0 or more"),
+    ("cayley-string", {"init_std": math.nan}, "init_std has to be finite and 0 or more, not nan"),
+    ("cayley-string", {"generator": "top-k-of-matrix", "init_std": -0.1}, "init_std has to be finite and 0 or more"),
+    ("rope", {"base": math.inf}, "base of the frequencies has to be finite, not inf"),
     ("rope", {"base": -1.0}, "base of the frequencies has to be positive, not -1.0"),
     ("rope", {"coord_dim": 3, "head_dim": 4, "grid": None}, "3 axes need at least as many planes"),
     ("rope", {"grid": (4, 4, 4)}, r"\(4, 4, 4\) does not have coord_dim=2 axes"),
