@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, cast
 
-from performer_string.layers.backends import ROTATED_FEATURES, check_capable
+from performer_string.layers.backends import ROTATED_FEATURES, build_attention, check_capable
 from performer_string.models.config_parts import (
+    MAX_TEMPERATURE,
     AttentionConfig,
     BiasConfig,
     PositionConfig,
@@ -105,7 +106,21 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
                     f"the checkpoint has a field {name!r} of ViTConfig, which this version does not have."
                     f"{nearest(name, known)} Load it with the version that wrote it."
                 )
-        return cls(**without_unused(content))
+        content = without_unused(content)
+        bound = content.pop("max_temperature", MAX_TEMPERATURE)
+        config = cls(**content)
+        used = bound != MAX_TEMPERATURE and config.has_temperature()
+        return replace(config, max_temperature=bound) if used else config
+
+    def has_temperature(self) -> bool:
+        """Return whether a layer has a learned temperature."""
+        options = {"feature_map": self.feature_map, "seed": self.seed, "feature_options": self.feature_options}
+
+        def has(name: str) -> bool:
+            backend = build_attention(name, head_dim=self.query_width, num_heads=1, **cast(Any, options))
+            return not backend.homogeneous
+
+        return self.qk_norm and any(map(has, self.kinds_of_attention()))
 
     def __post_init__(self) -> None:
         check_types(self)
@@ -127,6 +142,12 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
                 f"{self.attention}."
             )
         self.check_position(len(patch_and_image(self.patch_size, self.image_size)[0]))
+        if self.max_temperature != MAX_TEMPERATURE and not self.has_temperature():
+            reason = "a homogeneous feature map" if self.qk_norm else "qk_norm=False"
+            raise ValueError(
+                f"max_temperature={self.max_temperature} has no effect with {reason}, which has no temperature: leave "
+                f"it out, or set qk_norm with softmax or another feature map."
+            )
         self.check_bias()
         self.check_values()
         self.check_regularisation()

@@ -16,6 +16,7 @@ from performer_string.utils.registry import RESERVED_OPTIONS, check_named, check
 from performer_string.utils.renames import current_name
 from performer_string.utils.validation import check_positive
 
+MAX_TEMPERATURE = 16.0
 PositionUnit = Literal["patch", "image"]
 
 
@@ -46,7 +47,7 @@ class AttentionConfig:
             this and the next field unused.
         feature_options: of the feature map: `num_features`, `learned`, `order`, `scale`, `lower`.
         qk_norm: unit queries and keys, with a learned temperature unless the feature map is homogeneous.
-        max_temperature: bound of the temperature.
+        max_temperature: bound of the temperature. Another one than the default is an error where there is none.
         key_gate: a learned weight of each key, by its token. See docs/concepts/attention.md.
         log_n_scaling: logits times log N / log N_train for N tokens. Not for homogeneous feature maps (`arc-cosine`,
             and `polynomial` without `lower`), which see no factor of the logits. Beside softmax layers, layers with
@@ -62,7 +63,7 @@ class AttentionConfig:
     feature_map: str = "favor+"
     feature_options: dict[str, Any] = field(default_factory=dict)
     qk_norm: bool = False
-    max_temperature: float = 16.0
+    max_temperature: float = MAX_TEMPERATURE
     key_gate: bool = False
     log_n_scaling: bool = False
     mimetic_init: bool = False

@@ -123,6 +123,11 @@ def performerize(
     )
     parts.check()
     check_position_mode(positions)
+    if positions != "extrapolate" and not parts.need_positions():
+        raise ValueError(
+            f"positions={positions!r} has no effect without an encoding that rotates, a locality or a value map: name "
+            f"one, or leave positions out."
+        )
     grid = host_grid(cast(Any, model), positions) if parts.need_positions() else None
     rotate_host = None if encoding is not None else import_timm().layers.apply_rot_embed_cat
     swaps: dict[int, HostAttention] = {}

@@ -43,6 +43,15 @@ def test_a_variant_beside_sizes_of_ones_own_is_an_error():
             {"encoding": "rope-mixed", "encoding_options": {"start": "uniform", "base": 3.0}},
             "base=3.0 has no effect with",
         ),
+        ({"max_temperature": 3.0}, "max_temperature=3.0 has no effect with qk_norm=False"),
+        (
+            {"max_temperature": 3.0, "qk_norm": True, "feature_map": "arc-cosine"},
+            "no effect with a homogeneous feature",
+        ),
+        (
+            {"max_temperature": 3.0, "qk_norm": True, "feature_map": "polynomial"},
+            "no effect with a homogeneous feature",
+        ),
         ({"mlp_ratio": 0.01}, "mlp_ratio 0.01 gives an MLP of width 0: take at least 0.0625"),
     ],
     ids=str,
@@ -82,6 +91,11 @@ def test_fields_of_former_versions_load():
             {"values": "connection", "value_options": {"encoding_options": {"init_scale": 1.0, "qk_dim": 7}}},
             {"values": "connection", "value_options": {"encoding_options": {}}},
         ),
+        ({"max_temperature": 3.0}, {}),
+        (
+            {"max_temperature": 3.0, "qk_norm": True, "feature_map": "arc-cosine"},
+            {"qk_norm": True, "feature_map": "arc-cosine"},
+        ),
     ],
     ids=str,
 )
@@ -94,6 +108,12 @@ def test_a_saved_model_loads_without_options_that_have_no_effect(unused, used, t
     loaded, images = ViT.from_checkpoint(tmp_path / "last.ckpt"), torch.randn(1, 3, 16, 16)
     assert loaded.config == model.config
     assert torch.equal(loaded(images), model(images))
+
+
+def test_a_temperature_of_some_layers_is_enough():
+    mixed = {"attention": ["linear", "softmax"], "feature_map": "arc-cosine", "qk_norm": True, "max_temperature": 3.0}
+    config = ViTConfig(**{**SIZES, "depth": 2, **mixed})
+    assert ViTConfig.of_checkpoint(asdict(config)).max_temperature == 3.0
 
 
 def test_a_removed_field_is_named(tmp_path):

@@ -217,6 +217,8 @@ def test_some_layers():
         ({"values": "lepe", "value_options": {"grid": (2, 2)}}, {}, "value_options cannot have 'grid'"),
         ({"locality": "table", "locality_options": {"grid": (2, 2)}}, {}, "locality_options cannot have 'grid'"),
         ({"feature_options": {"seed": 1}}, {}, "feature_options cannot have 'seed'"),
+        ({"positions": "interpolate"}, {}, "positions='interpolate' has no effect without an encoding"),
+        ({"positions": "interpolate", "encoding": "none"}, {}, "has no effect without an encoding"),
         ({"values": "leep"}, {}, "Did you mean 'lepe'"),
         ({"attention": "performer-pytorch", "key_gate": True}, {}, 'performer-pytorch" has no key_gate'),
         ({"attention": "performer-pytorch", "locality": "gaussian"}, {}, 'performer-pytorch" has no locality'),
