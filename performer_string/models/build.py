@@ -51,11 +51,11 @@ def build_position_encoding(config: ViTConfig, grid: tuple[int, ...], stream: in
                 **config.encoding_options,
             )
 
-    encoding = build(1)
+    if config.share_layers or additive:
+        return build(1)
+    encoding = build(cast(int, config.depth))
     learned = any(p.requires_grad for p in encoding.parameters())
-    if config.share_layers or encoding.additive or not learned:
-        return encoding
-    return build(cast(int, config.depth))
+    return encoding if learned else build(1)  # what has nothing to learn is quick to build
 
 
 def check_position_unit(config: ViTConfig, encoding: Encoding) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from performer_string import ENCODINGS, ViT
+from performer_string.models import build as models_build
 from tests.helpers.small_vit import vit
 
 
@@ -59,3 +60,12 @@ def test_no_two_layers_start_alike():
     weights = [p for name, p in model.named_parameters() if p.ndim == 2 and name.startswith("blocks")]
     for i, p in enumerate(weights):
         assert not any(p.shape == q.shape and torch.equal(p, q) for q in weights[:i])
+
+
+@pytest.mark.parametrize(("encoding", "count"), [("liere", 1), ("absolute", 1), ("rope", 2)])
+def test_a_learned_encoding_is_built_once(encoding, count, monkeypatch):
+    """It was built for one layer before, to see whether it learns."""
+    calls, build = [], models_build.build_encoding
+    monkeypatch.setattr(models_build, "build_encoding", lambda *a, **k: calls.append(a) or build(*a, **k))
+    vit(encoding=encoding, depth=3)
+    assert len(calls) == count
