@@ -14,6 +14,7 @@ from performer_string.bias import RelativeBias
 from performer_string.layers.backends import AttentionBackend
 from performer_string.layers.values import ValueMap
 from performer_string.ops.layout import EVERY_TOKEN, TokenLayout
+from performer_string.ops.unit_length import with_length
 from performer_string.position.rotation import Rotation
 from performer_string.utils._compat import has_hooks
 from performer_string.utils.cache import TensorCache
@@ -119,7 +120,7 @@ class SelfAttention(nn.Module):
         # A basis B is folded into the projections, so that the rest rotates planes. A rotation of features stays whole.
         basis, rest = (None, rotation) if self.backend.rotates_features else rotation.factor()
         q, k, v = self.project(x, basis)  # [B, H, N, d'] twice, [B, H, N, d]
-        q, k = self.scale(*self.normalise(q, k), x, layout)
+        q, k = self.scale(q, k, x, layout)
         key_bias = None if self.gate is None else gate_logits(x, self.gate)
 
         def attend(values: Tensor) -> Tensor:
@@ -159,24 +160,20 @@ class SelfAttention(nn.Module):
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)
         return q, k, v
 
-    def normalise(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Return queries and keys of unit length where `qk_norm` says so."""
-        if not self.qk_norm:
-            return q, k
-        least = max(1e-12, torch.finfo(q.dtype).tiny)  # in fp16 1e-12 is zero
-        return F.normalize(q, dim=-1, eps=least), F.normalize(k, dim=-1, eps=least)
-
     def scale(self, q: Tensor, k: Tensor, x: Tensor, layout: TokenLayout) -> tuple[Tensor, Tensor]:
-        """Return queries and keys times the roots of the temperature and of log N / log N_0."""
+        """Return queries and keys, normalised if `qk_norm`, times the roots of tau and of log N / log N_0."""
+        factor: Tensor | float | None = None
         if self.temperature is not None:
             tau = self.max_temperature * self.temperature.sigmoid()  # [H]
             logit_scale = self.backend.logit_scale or self.qk_dim**-0.5
             factor = (tau / logit_scale).sqrt()[:, None, None]
-            q, k = q * factor, k * factor
         if self.log_n_scaling is not None:
             growth = self.log_growth(x, layout) ** 0.5
-            q, k = q * growth, k * growth
-        return q, k
+            factor = growth if factor is None else factor * growth
+        if self.qk_norm:
+            length = cast("Tensor | None", factor)  # a number only where there is no temperature
+            return with_length(q, length), with_length(k, length)
+        return (q, k) if factor is None else (q * factor, k * factor)
 
     def log_growth(self, x: Tensor, layout: TokenLayout) -> float | Tensor:
         """Return log N / log N_0 for the N keys that take part: [B, 1, 1, 1] under a mask, [1, 1, N, 1] if packed."""

@@ -58,9 +58,10 @@ def test_temperature_and_scale_are_those_of_the_width():
     for options in ({"attention": "softmax"}, {"feature_map": "favor+"}):
         layer = vit(qk_norm=True, qk_dim=4, max_temperature=8.0, **options).blocks[0].attention
         torch.nn.init.constant_(layer.temperature, 0.0)  # tau = 4
-        unit = layer.normalise(*torch.randn(2, 1, 2, 12, 4))
-        q, k = layer.scale(*unit, torch.randn(1, 12, 24), TokenLayout())
-        torch.testing.assert_close(q @ k.mT * 4**-0.5, 4 * unit[0] @ unit[1].mT)
+        queries, keys = torch.randn(2, 1, 2, 12, 4)
+        cosines = torch.cosine_similarity(queries[..., None, :], keys[..., None, :, :], dim=-1)
+        q, k = layer.scale(queries, keys, torch.randn(1, 12, 24), TokenLayout())
+        torch.testing.assert_close(q @ k.mT * 4**-0.5, 4 * cosines)
 
 
 def test_keys_start_as_queries():
