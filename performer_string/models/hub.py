@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,21 @@ from typing import Any
 from performer_string.models.published import CARD, CONFIG, read_config
 from performer_string.models.weights_file import INSTALL, WEIGHTS, PublishedError
 from performer_string.utils.files import nearest_path
+from performer_string.utils.registry import nearest
 
 REPOSITORY_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # on the Hub
 COMMIT = re.compile(r"[0-9a-f]{40}")
+OPTIONS = (  # of hf_hub_download, which need not be installed for a folder
+    *("revision", "token", "local_files_only", "cache_dir", "force_download", "local_dir", "endpoint", "headers"),
+    *("etag_timeout", "proxies", "tqdm_class", "user_agent", "library_name", "library_version", "subfolder"),
+)
+OTHER_WAYS = {
+    "num_classes": "model.head = torch.nn.Linear(model.config.width, N) and model.config.num_classes = N",
+    "dtype": "model.to(dtype)",
+    "torch_dtype": "model.to(dtype)",
+    "device": "model.to(device)",
+    "device_map": "model.to(device)",
+}
 
 
 def hub() -> Any:
@@ -22,6 +35,21 @@ def hub() -> Any:
     except ImportError as error:
         raise ImportError(f"this needs huggingface_hub: {INSTALL}") from error
     return huggingface_hub
+
+
+def check_options(options: Iterable[str]) -> None:
+    """Raise a TypeError for an option that is none of `hf_hub_download`, which says what to do in its place."""
+    for name in options:
+        if name in OTHER_WAYS:
+            raise TypeError(
+                f"from_pretrained loads a model as it was saved, without {name!r}: change it afterwards by "
+                f"{OTHER_WAYS[name]}."
+            )
+        if name not in OPTIONS:
+            raise TypeError(
+                f"from_pretrained has no option {name!r}.{nearest(name, OPTIONS)} Its options are those of a download: "
+                f"{', '.join(OPTIONS)}. Sizes and parts are those of the saved model."
+            )
 
 
 def download(name: str, **options: Any) -> Path:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from performer_string.models.card import ModelDetails, card
 from performer_string.models.checkpoint import CheckpointError, find_checkpoint, read_checkpoint
 from performer_string.models.config import ViTConfig
-from performer_string.models.hub import REPOSITORY_NAME, download, hub, upload
+from performer_string.models.hub import REPOSITORY_NAME, check_options, download, hub, upload
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.published import CARD, check_savable, write_config
 from performer_string.models.weights_file import safetensors, share, take_types, write_weights
@@ -77,9 +77,11 @@ class Saved:
             options: of `huggingface_hub.hf_hub_download`, such as `revision`, `token` and `local_files_only`.
 
         Raises:
+            TypeError: another option, even for a folder. Sizes and parts are those of the saved model.
             ValueError: no such model, no network, a damaged model, or one that this version cannot read.
             ImportError: safetensors or huggingface_hub is not installed.
         """
+        check_options(options)
         folder = Path(name).expanduser()
         if not folder.exists() and REPOSITORY_NAME.fullmatch(str(name)):
             folder = download(str(name), **options)

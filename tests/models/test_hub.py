@@ -137,3 +137,23 @@ def test_a_name_without_an_owner_is_not_looked_for(hub):
     with pytest.raises(ValueError, match="no folder arow, and a model on the Hub is named OWNER/NAME"):
         ViT.from_pretrained("arow", **hub)
     assert Hub.asked == []
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"num_classes": 5},
+            r"model\.head = torch\.nn\.Linear\(model\.config\.width, N\) and model\.config\.num_classes",
+        ),
+        ({"dtype": torch.bfloat16}, r"without 'dtype': change it afterwards by model\.to\(dtype\)"),
+        ({"revison": "v1"}, r"no option 'revison'\. Did you mean 'revision'"),
+        ({"foo": 5}, "no option 'foo'. Its options are those of a download: revision, token, "),
+    ],
+)
+def test_options_without_a_use_are_refused_for_a_folder_too(options, message, tmp_path):
+    folder = vit().save_pretrained(tmp_path / "ants")
+    for name in (folder, "me/ants"):
+        with pytest.raises(TypeError, match=message):
+            ViT.from_pretrained(name, **options)
+    assert ViT.from_pretrained(folder, revision="v1", local_files_only=True)
