@@ -26,7 +26,7 @@ def check_attention(
 
     Raises:
         TypeError: integers as queries, keys or values, or a rotation of another kind.
-        ValueError: shapes that do not fit.
+        ValueError: shapes that do not fit, or the rotation of an encoding that adds to the tokens.
     """
     if not (q.is_floating_point() and k.is_floating_point() and v.is_floating_point()):
         raise TypeError(f"queries, keys and values have to be floating-point, not {q.dtype}, {k.dtype} and {v.dtype}.")
@@ -42,6 +42,8 @@ def check_attention(
                 f"a rotation is what an encoding gives for the positions of the tokens, encoding(positions), not a "
                 f"{type(rotation).__name__}."
             )
+        if (added := getattr(rotation, "added", None)) is not None:
+            raise ValueError(f"{added} rotates nothing: it is added to the tokens, x + encoding.embedding(positions).")
         rotation.check(q)
         rotation.check(k)
     check_mask("key", key_mask, k.shape[0], k.shape[2])

@@ -168,7 +168,10 @@ class Encoding(ComputedBuffers):
         """Return the rotation at positions [..., N, C]. The default is the identity, for additive encodings."""
         dtype = torch.promote_types(positions.dtype, torch.float32)
         angles = self.check(positions).new_zeros(*positions.shape[:-2], 1, positions.shape[-2], 0, dtype=dtype)
-        return PlaneRotation(angles, angles, self.qk_dim)
+        rotation = PlaneRotation(angles, angles, self.qk_dim)
+        if type(self).embedding is not Encoding.embedding:
+            rotation.added = type(self).__name__
+        return rotation
 
     def by_layer(self, positions: Tensor) -> list[Rotation]:
         """Return the rotation of each layer served, at positions [..., N, C]."""

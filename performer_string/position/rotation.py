@@ -112,9 +112,14 @@ class PlaneRotation:
         head_dim: width d of a head, at least 2 P.
         basis: orthogonal B, [1 or H, d, d]; None for the identity.
 
+    Attributes:
+        added: class of the encoding that adds to the tokens and rotates nothing, or None.
+
     Raises:
         ValueError: more planes than the head width has.
     """
+
+    added: str | None = None
 
     def __init__(self, cos: Tensor, sin: Tensor, head_dim: int, basis: Tensor | None = None):
         if 2 * cos.shape[-1] > head_dim:

@@ -52,6 +52,17 @@ def test_rotations(attend):
         attend(q, q, q, rotation=1.0)
 
 
+def test_an_encoding_that_is_added_is_no_rotation(attend):
+    q, positions = torch.randn(1, H, N, D), grid_positions((3, 3))
+    for name in ("absolute", "sinusoidal"):
+        encoding = build_encoding(name, head_dim=D, num_heads=H, grid=(3, 3))
+        message = rf"{type(encoding).__name__} rotates nothing: .*, x \+ encoding\.embedding\(positions\)"
+        with pytest.raises(ValueError, match=message):
+            attend(q, q, q, rotation=encoding(positions))
+    none = build_encoding("none", head_dim=D, num_heads=H)
+    assert torch.equal(attend(q, q, q, rotation=none(positions)), attend(q, q, q))
+
+
 def test_localities_and_their_positions(attend):
     q, k, v = torch.randn(3, B, H, N, D)
     locality, positions = build_locality("gaussian", num_heads=H), grid_positions((3, 3))
