@@ -47,7 +47,9 @@ def rotated_plainly(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Return `apply_rotary` without a gradient, in four passes over half of the numbers each."""
     planes = cos.shape[-1]
-    shape = torch.broadcast_shapes(x.shape[:-1], cos.shape[:-1])
+    shape, axes = x.shape[:-1], cos.shape[:-1]
+    if len(axes) > len(shape) or any(n not in (1, m) for n, m in zip(axes[::-1], shape[::-1], strict=False)):
+        shape = torch.broadcast_shapes(shape, axes)  # takes as long as a product of few tokens
     out = x.new_empty(*shape, x.shape[-1])
     first, second, rest = x.split((planes, planes, x.shape[-1] - 2 * planes), dim=-1)
     upper, lower = out[..., :planes], out[..., planes : 2 * planes]

@@ -39,6 +39,12 @@ def test_values_and_gradients(x_shape, cos_shape):
         torch.testing.assert_close(apply_rotary(*leaves), definition(*leaves))
 
 
+@pytest.mark.parametrize("shapes", [((3, 5, 6), (2, 3, 5, 3)), ((1, 3, 5, 6), (2, 1, 5, 2))], ids=str)
+def test_angles_of_more_samples_than_queries(shapes):
+    leaves = draw(*shapes)
+    compare(apply_rotary(*leaves), definition(*leaves), leaves)
+
+
 @pytest.mark.parametrize("learned", [False, True])
 def test_strided_queries(learned):
     """As the projections of a layer give them."""
