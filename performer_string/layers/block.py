@@ -47,7 +47,9 @@ class DropPath(nn.Module):
         if lengths is not None:
             counts = torch.tensor(lengths, device=x.device)
             keep = keep.repeat_interleave(counts, dim=0, output_size=x.shape[1]).transpose(0, 1)  # [1, N, 1]
-        return x * keep / (1 - self.rate)
+        if torch.finfo(x.dtype).bits < 32:
+            return x * keep / (1 - self.rate)  # a rounded 1 / (1 - rate) would be off by the same for all samples
+        return x * (keep / (1 - self.rate))
 
 
 def mlp_width(width: int, ratio: float) -> int:
