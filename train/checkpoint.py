@@ -213,7 +213,13 @@ def start_from(path: str | Path, classifier: ImageClassifier) -> None:
     classifier.load_state_dict(fitting, strict=False)
     fresh, unused = sorted(weights.keys() - fitting.keys()), sorted(saved.keys() - fitting.keys())
     changed = differences(asdict(vit_config(content)), asdict(classifier.vit.config))
-    rank_zero_info(
-        f"{len(fitting)} tensors from {path}. Afresh: {', '.join(fresh) or 'none'}. Not used: "
-        f"{', '.join(unused) or 'none'}. Configured otherwise: {'; '.join(changed) or 'nothing'}."
-    )
+    changed = [each for each in changed if not each.startswith("position_grid: None")]  # which comes with the weights
+    groups = {
+        "Afresh, since their shape differs": sorted({*fresh} & {*unused}),
+        "Afresh, since the checkpoint has none": sorted({*fresh} - {*unused}),
+        "In the checkpoint only": sorted({*unused} - {*fresh}),
+    }
+    lines = [f"{len(fitting)} of {len(weights)} tensors are from {path}."]
+    lines += [f"  {title}: {', '.join(names)}." for title, names in groups.items() if names]
+    lines += [f"  Configured otherwise: {'; '.join(changed)}."] if changed else []
+    rank_zero_info("\n".join(lines))

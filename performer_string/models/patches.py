@@ -34,7 +34,7 @@ def check_list(images: object) -> None:
         return
     hint = " torch.fx cannot trace a grid of any size: use torch.export." if "Proxy" in wrong else ""
     kind = f"{type(images).__name__} of {', '.join(sorted(wrong))}" if each is images else type(images).__name__
-    raise TypeError(f"images have to be a tensor, or a list of tensors, not a {kind}.{hint}")
+    raise TypeError(f"images have to be a tensor, or a list of tensors, and no {kind}.{hint}")
 
 
 def check_alike(images: Sequence[Tensor]) -> None:

@@ -87,8 +87,9 @@ def test_images_that_an_epoch_leaves_out_are_counted(photographs):
         loader = data.train_dataloader()
         return epochs_line(epochs, len(loader), data, loader)
 
-    left = "6 of 22 images are left out of each epoch, others each time"
+    left = "6 of 22 images are left out of each epoch, others each time: a smaller data.batch_size leaves out fewer"
     assert line(1, batch_size=16) == f"1 epoch of 1 batch of 16; {left}"
+    assert line(1, batch_size=21).endswith("1 of 22 images are left out of each epoch, others each time")
     assert line(2.5, batch_size=11) == "2.5 epochs of 2 batches of 11"
 
 
@@ -122,6 +123,10 @@ def test_dry_run_of_a_resume_leaves_the_run(config, tmp_path, capsys):
     with pytest.raises(SystemExit):
         cli.main(["resume", str(run), "--trainer.max_epochs", "2", "--dry_run"])
     assert f"{run}, which goes on from {run}/checkpoints/last.ckpt" in " ".join(capsys.readouterr().out.split())
+    with pytest.raises(SystemExit) as end:  # of a new training it says that the folder is taken, and writes nothing
+        cli.main(["fit", "--config", str(config), "--run_dir", str(run), "--dry_run"])
+    assert end.value.code == 0
+    assert f"{run}, which holds a run already" in " ".join(capsys.readouterr().out.split())
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     assert "are of fit and resume" in fails(["validate", "--config", str(run / "config.yaml"), "--dry_run"], capsys)
 

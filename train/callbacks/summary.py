@@ -23,7 +23,7 @@ def describe(vit: ViT) -> str:
     counted = multiplications(vit, image)
     operations = "GMACs not counted" if counted is None else f"{counted / 1e9:.3g} GMACs"
     parameters = f"{total / 1e6:.3g} M parameters" + (f" ({frozen / 1e6:.3g} M frozen)" if frozen else "")
-    tokens = math.prod(vit.train_grid) + vit.num_prefix
+    tokens = math.prod(vit.grid(*image)) + vit.num_prefix
     kind = describe_attention(config)
     return f"{parameters}, {operations} an image of {size} px, {tokens} tokens; {kind}, encoding {config.encoding}"
 
@@ -34,3 +34,6 @@ class SummaryLine(Callback):
     def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         if trainer.is_global_zero:
             rank_zero_info(f"Model: {describe(module.vit)}.")  # type: ignore[arg-type]
+            pixels = getattr(trainer.datamodule, "pixels", None)  # type: ignore[attr-defined]
+            if pixels is not None and pixels.measured:
+                rank_zero_info(f"Pixels: {pixels.describe()}.")

@@ -23,6 +23,7 @@ from train.data.image_checks import check_test_classes, sets_of
 from train.data.module import ImageData
 from train.runs.environment import machine
 
+MANY_LEFT = 0.05  # of the images of an epoch that no full batch has
 STEPS, WARM_UP, SECONDS = 12, 2, 15.0  # steps to time at most, of which some do not count, and for how long
 
 
@@ -145,7 +146,8 @@ def time_lines(trainer: L.Trainer, data: ImageData, watch: Stopwatch) -> list[tu
     loaders = data.val_dataloader() if watch.validation else []
     validation = sum(len(loader) * statistics.median(watch.validation[n]) for n, loader in enumerate(loaders))
     count = max(1, math.ceil(batches / epoch / (trainer.check_val_every_n_epoch or 1))) if loaders else 0
-    measured = f"{1000 * batch:.3g} ms a batch of {data.batch_size}"
+    measured = f"{batch:.3g} s" if batch >= 1 else f"{1000 * batch:.3g} ms"
+    measured += f" a batch of {data.batch_size}"
     measured += f", {count} validations of {clock_time(validation)} each" if loaders else ", no validation"
     return [
         ("training", epochs_line(batches / epoch, epoch, data, loader)),
@@ -169,6 +171,7 @@ def epochs_line(epochs: float, batches: int, data: ImageData, loader: Any) -> st
     if data.task is not None or order is None or (left := order.size - batches * order.step) <= 0:
         return text
     others = ", others each time" if order.shuffle else ""
+    others += ": a smaller data.batch_size leaves out fewer" if left > MANY_LEFT * order.size else ""
     return f"{text}; {left} of {order.size} images are left out of each epoch{others}"
 
 
@@ -184,6 +187,6 @@ def report(trainer: L.Trainer, module: Any, data: ImageData, settings: Mapping[s
     """
     open_images(module, data)
     check_test_classes(data)
-    lines = [*data_lines(data), ("model", describe(module.vit))]
+    lines = [*data_lines(data), ("pixels", data.pixels.describe()), ("model", describe(module.vit))]
     lines += time_lines(trainer, data, measure(module, data, settings))
     return "\n".join(f"{name:<15} {text}" for name, text in [*lines, ("folder", folder)])

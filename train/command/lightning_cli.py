@@ -151,12 +151,13 @@ class TrainingCLI(AskedSettingsCLI):
         resumed_run = resumed.parents[1] if resumed and resumed.parent.name == CHECKPOINTS else None
         folder = Path(config.run_dir) if config.run_dir else resumed_run
         goes_on = folder and resumed_run and resumed_run.resolve() == folder.resolve()
-        if fits and folder and not goes_on and latest_checkpoint(folder):
+        writes = not (config.dry_run or config.find_lr)
+        if writes and fits and folder and not goes_on and latest_checkpoint(folder):
             raise ValueError(
                 f"{folder} holds a run already. Continue it: {self.parser.prog} resume {shlex.quote(str(folder))}. "
                 f"Or choose another --run_dir."
             )
-        if config.dry_run or config.find_lr:
+        if not writes:
             config.run_dir = str(folder or name_run_folder())
             return
         first, new = not rank_zero_only.rank, folder is None or not folder.exists()  # type: ignore[attr-defined]
@@ -189,7 +190,8 @@ class TrainingCLI(AskedSettingsCLI):
         if config.check_data:
             check_images(self.datamodule)
         if config.dry_run:
-            folder = f"{config.run_dir}, {f'which goes on from {self.resumed}' if self.resumed else 'new'}"
+            there = "which holds a run already" if latest_checkpoint(Path(config.run_dir)) else "new"
+            folder = f"{config.run_dir}, {f'which goes on from {self.resumed}' if self.resumed else there}"
             print(report(self.trainer, self.model, self.datamodule, config.trainer.as_dict(), folder))
             raise SystemExit(0)
         if config.find_lr:

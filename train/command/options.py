@@ -34,5 +34,5 @@ OPTIONS = {
 FLAGS = {
     "find_lr": "suggest a learning rate by a range test, and stop",
     "dry_run": "say what fit would do and how long it takes, after a few steps, and create nothing",
-    "check_data": "open every image before fit begins, and list those that cannot be read",
+    "check_data": "open every image before fit begins, and stop where some cannot be read; with dry_run only check",
 }

@@ -90,6 +90,10 @@ class ClassFolders(datasets.ImageFolder):
         return classes, {name: number for number, name in enumerate(classes)}
 
 
+class UnsplitFolderError(FileNotFoundError):
+    """A folder that has folders of classes, and no training and test sets."""
+
+
 def image_folder(root: Path, train: bool, download: bool) -> ClassFolders:
     """Return `root/train/CLASS/IMAGE` or `root/test/CLASS/IMAGE` (or `root/val`): any images that Pillow reads."""
     return class_folders(root, train, download, ClassFolders)
@@ -102,14 +106,13 @@ def class_folders(root: Path, train: bool, download: bool, kind: type[ClassFolde
     names = ("train",) if train else ("test", "val")
     folders = [root / name for name in names if (root / name).is_dir()]
     if not folders:
-        unsplit = root.is_dir() and not any((root / name).is_dir() for name in ("train", "test", "val"))
-        hint = (
-            ". A folder of classes alone is split in training, by --data.test_fraction 0.2; a model that was trained "
-            "elsewhere is tested on ROOT/test/CLASS/IMAGE"
-            if unsplit
-            else ""
-        )
-        raise FileNotFoundError(f"there is no folder {' or '.join(str(root / name) for name in names)}{hint}")
+        split = any((root / name).is_dir() for name in ("train", "test", "val"))
+        if not split and root.is_dir() and (classes := classes_in(root)):
+            raise UnsplitFolderError(
+                f"{root} has {len(classes)} folders of classes, and neither train nor test: a training splits it by "
+                f"--data.test_fraction 0.2. A model that was trained elsewhere is tested on {root / 'test'}/CLASS/FILE."
+            )
+        raise FileNotFoundError(f"there is no folder {' or '.join(str(root / name) for name in names)}")
     labelled = [folder for folder in folders if classes_in(folder)]
     chosen = (labelled or folders)[0]  # ImageNet's test images have no labels
     return read_folder(chosen, kind)

@@ -45,15 +45,14 @@ def sets_of(data: ImageData) -> Iterator[tuple[str, Any]]:
     """Yield the stored sets of images: those to train on, and those to test on where there are some."""
     if data.task is not None:
         return  # its images are drawn
-    data.setup("fit")
-    yield "train", data.splits().train
+    yield "train", data.splits().train  # not by `setup`, which reads images where these are measured
     if data.splits().validation is not None:
         yield "validation", data.splits().validation
     try:
-        data.setup("test")
+        test = data.splits().test
     except FileNotFoundError:  # a training needs none
         return
-    yield "test", data.splits().test
+    yield "test", test
 
 
 def broken_images(data: ImageData) -> list[tuple[str, str]]:

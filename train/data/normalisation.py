@@ -74,6 +74,11 @@ class PixelNormalisation:
         """The standard deviation of each channel."""
         return tuple(self.scale.flatten().tolist())
 
+    def describe(self) -> str:
+        """Return mean and standard deviation as text, as the options take them."""
+        mean, std = ([round(value, 4) for value in values] for values in (self.mean, self.std))
+        return f"mean {mean}, std {std}" + (", measured over training images" if self.measured else "")
+
     def measure(self, images: Dataset[tuple[Tensor, int]]) -> None:
         """Take mean and standard deviation of some images."""
         self._take(*channel_statistics(images))

@@ -15,7 +15,7 @@ from torchvision.datasets import VisionDataset
 
 from performer_string.images.normalisation import NORMALISATION, grey_level
 from train.data.class_folders import ClassFolders as ClassFolders
-from train.data.class_folders import image_folder, validation_folder
+from train.data.class_folders import UnsplitFolderError, image_folder, validation_folder
 from train.data.hub import hub_images, hub_validation, webdataset_images, webdataset_validation
 from train.data.videos import VideoFolders, video_folder
 
@@ -146,6 +146,8 @@ def open_source(name: str, root: Path, train: bool, download: bool = False) -> V
     source = SOURCES[name]
     try:
         return source.build(root, train, download)
+    except UnsplitFolderError:  # which says all there is to do
+        raise
     except (FileNotFoundError, RuntimeError, OSError) as error:
         place = "" if root.is_absolute() else f" in {Path.cwd()}"
         offer = " Or let training download it: --data.download true." if source.build not in LOCAL else ""

@@ -34,7 +34,8 @@ def machine(device: torch.device) -> str:
 
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"{processor()}, {torch.get_num_threads()} threads"
+    threads = torch.get_num_threads()
+    return f"{processor()}, {threads} thread{'' if threads == 1 else 's'}"
 
 
 def versions() -> str:

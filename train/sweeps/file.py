@@ -79,15 +79,17 @@ class SweepFile:
         seeds: of everything, one run for each.
         axes: by name, what each choice changes: every combination is trained.
         models: by name, what else is trained, outside the axes.
+        fields: what every run changes; axes and models come after it.
     """
 
     recipe: str
     seeds: list[int] = field(default_factory=lambda: [0])
     axes: dict[str, dict[str, Any]] = field(default_factory=dict)
     models: dict[str, Any] = field(default_factory=dict)
+    fields: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.axes, self.models = self.axes or {}, self.models or {}  # empty in YAML
+        self.axes, self.models, self.fields = self.axes or {}, self.models or {}, self.fields or {}  # empty in YAML
         check_types(self)
         for axis, choices in self.axes.items():
             if not isinstance(choices, dict) or not all(isinstance(part or {}, dict) for part in choices.values()):
@@ -107,7 +109,9 @@ class SweepFile:
             choices = dict(zip(self.axes, names, strict=True))
             parts = [self.axes[axis][name] or {} for axis, name in choices.items()]
             models.append(("-".join(names), choices, {k: v for part in parts for k, v in part.items()}))
-        return models + [(name, {}, {} if changes is None else changes) for name, changes in self.models.items()]
+        models += [(name, {}, {} if changes is None else changes) for name, changes in self.models.items()]
+        common = self.fields
+        return [(name, of, {**common, **part} if isinstance(part, dict) else part) for name, of, part in models]
 
 
 def check_overrides(overrides: Any, recipe: Mapping[str, Any]) -> None:
@@ -149,6 +153,8 @@ def read_sweep(path: Path) -> Sweep:
             softmax: {model.vit.attention: softmax}
         models:                      # and these, outside the axes
           other: {model.vit.depth: 2}
+        fields:                      # of every run
+          data.source: folder
 
     Raises:
         FileNotFoundError: the file or its recipe is missing.

@@ -98,6 +98,10 @@ def test_summary_of_a_model():
     line = describe(vit)
     assert f"{sum(p.numel() for p in vit.parameters()) / 1e6:.3g} M parameters" in line
     assert f"{multiplications(vit, [60, 60]) / 1e9:.3g} GMACs an image of 60 px, 25 tokens" in line
+    finer = ViT(
+        ViTConfig(**{**TINY["model"]["vit"], "position_grid": [3, 3]})
+    )  # as from a checkpoint of smaller images
+    assert "an image of 60 px, 25 tokens" in describe(finer)
     assert vit.training
     assert multiplications(vit, [120, 120]) > 3.5 * multiplications(vit, [60, 60])
 

@@ -1,5 +1,8 @@
 """Mean and standard deviation of the training images: measured once, and kept by checkpoints."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +10,7 @@ from PIL import Image
 
 from performer_string import ViT
 from tests.helpers.runs import fit
+from train import cli
 from train.data.module import ImageData
 from train.data.normalisation import IMAGES, LEAST, channel_statistics
 
@@ -84,3 +88,24 @@ def test_a_training_on_drawn_images(config, tmp_path):
     model = ViT.from_checkpoint(tmp_path / "run")
     assert 110 / 255 < model.preprocessing.mean[0] < 130 / 255
     assert 0.01 < model.preprocessing.std[0] < 0.2
+
+
+def test_what_was_measured_is_said(config, tmp_path, capsys):
+    """Before the training and in its output, with the numbers that `data.mean` would take."""
+    with pytest.raises(SystemExit):
+        cli.main(["fit", "--config", str(config), "--data.measure_mean", "true", "--dry_run"])
+    assert re.search(r"pixels +mean \[0\.\d+\], std \[0\.\d+\], measured over training images", capsys.readouterr().out)
+
+
+def test_broken_images_are_listed_before_any_is_measured(config, tmp_path, capsys):
+    data = draw(tmp_path, lambda x: 255 * x)
+    broken = [path for path, _ in data.splits().train.samples[:3]]
+    for path in broken:
+        Path(path).write_bytes(b"no image")
+    options = ["--data.source", "folder", "--data.root", str(tmp_path), "--data.train_size", "0", "--check_data"]
+    options += ["--model.vit.num_classes", "2", "--model.vit.in_channels", "3", "--data.resolutions", "[]"]
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["fit", "--config", str(config), *options, "--data.measure_mean", "true"])
+    assert stop.value.code == 1
+    listed = capsys.readouterr().out
+    assert all(path in listed for path in broken)

@@ -27,6 +27,20 @@ def test_runs_are_all_combinations_and_models(tmp_path):
     ]
 
 
+def test_fields_of_every_run(tmp_path):
+    """Models and axes come after them."""
+    path = write_sweep(tmp_path)
+    content = yaml.safe_load(path.read_text())
+    path.write_text(yaml.safe_dump({**content, "fields": {"model.vit.depth": 3, "data.batch_size": 5}}))
+    runs = {r.name: r.overrides for r in read_sweep(path).runs}
+    assert all(overrides["data.batch_size"] == 5 for overrides in runs.values())
+    assert runs["linear-plain-seed0"]["model.vit.depth"] == 3
+    assert runs["shallow-seed0"]["model.vit.depth"] == content["models"]["shallow"]["model.vit.depth"]
+    path.write_text(yaml.safe_dump({**content, "fields": {"model.vit.dept": 3}}))
+    with pytest.raises(ValueError, match=r"Did you mean 'model\.vit\.depth'"):
+        read_sweep(path)
+
+
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "experiments").rglob("sweep.yaml")), ids=lambda p: p.parent.name)
 def test_sweeps_of_experiments(path, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
