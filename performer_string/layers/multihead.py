@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from performer_string.layers.backends import build_attention, identity_values
 from performer_string.ops.layout import TokenLayout
-from performer_string.ops.validation import check_mask
 from performer_string.position.rotation import Rotation
 
 
@@ -169,8 +168,12 @@ class MultiheadAttention(nn.MultiheadAttention):
         """Return the mask of the keys, True for those that take part, and the bias of their logits [B, H, M]."""
         if padding is None:
             return None, None
+        if padding.shape != (k.shape[0], k.shape[2]):
+            raise ValueError(
+                f"key_padding_mask has to be [B, N] = [{k.shape[0]}, {k.shape[2]}], True or -inf for keys that take no "
+                f"part, not {list(padding.shape)}."
+            )
         if padding.dtype == torch.bool:
-            check_mask("key", padding, k.shape[0], k.shape[2])
             return ~padding, None
         if not padding.is_floating_point():
             raise TypeError(
@@ -178,7 +181,6 @@ class MultiheadAttention(nn.MultiheadAttention):
                 f"logits, not {padding.dtype}."
             )
         takes_part = padding != -torch.inf
-        check_mask("key", takes_part, k.shape[0], k.shape[2])
         return takes_part, padding.masked_fill(~takes_part, 0.0)[:, None].expand(-1, self.num_heads, -1)
 
     def with_extra_keys(

@@ -26,7 +26,7 @@ def check_attention(
 
     Raises:
         TypeError: integers as queries, keys or values, or a rotation of another kind.
-        ValueError: shapes that do not fit, or the rotation of an encoding that adds to the tokens.
+        ValueError: shapes or devices that do not fit, or the rotation of an encoding that adds to the tokens.
     """
     if not (q.is_floating_point() and k.is_floating_point() and v.is_floating_point()):
         raise TypeError(f"queries, keys and values have to be floating-point, not {q.dtype}, {k.dtype} and {v.dtype}.")
@@ -36,6 +36,8 @@ def check_attention(
             f"queries, keys and values have to be [B, H, N, d], [B, H, M, d] and [B, H, M, e], not {list(q.shape)}, "
             f"{list(k.shape)} and {list(v.shape)}; expand what samples or heads have in common."
         )
+    if not q.device == k.device == v.device:
+        raise ValueError(f"queries, keys and values are on several devices: {q.device}, {k.device} and {v.device}.")
     if rotation is not None:
         if not hasattr(rotation, "rotate"):
             raise TypeError(
@@ -85,7 +87,8 @@ def check_feature_map(phi: FeatureMap, q: Tensor) -> None:
     if (phi.num_heads, phi.head_dim) != (q.shape[1], q.shape[3]):
         raise ValueError(
             f"the feature map is of {phi.num_heads} heads of width {phi.head_dim}, the queries are of {q.shape[1]} of "
-            f"width {q.shape[3]}: build it with num_heads={q.shape[1]}, head_dim={q.shape[3]}."
+            f"width {q.shape[3]}: build it with num_heads={q.shape[1]}, head_dim={q.shape[3]}. Inputs are [B, H, N, "
+            f"d]: transpose(1, 2) those that are [B, N, H, d]."
         )
 
 

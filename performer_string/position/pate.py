@@ -119,7 +119,8 @@ class PaTE(SeparableEncoding):
         self.name = f"pate-so{block}"
         if sizes.head_dim % block:
             raise HeadWidthError(
-                f"{self.name} rotates blocks of {block}, so the head width has to be divisible, not {sizes.head_dim}."
+                f"{self.name} rotates blocks of {block}, so the head width has to be divisible by {block}, not "
+                f"{sizes.head_dim}."
             )
         check_not_negative(f"{self.name}: conformal_scaling", conformal_scaling)
         check_positive(f"{self.name}: slow_down", slow_down)

@@ -58,7 +58,9 @@ class SeparableEncoding(Encoding):
         Returns:
             [heads, C, P], where the number of heads is 1, parameter_heads or layers H, and P is at most d / 2.
         """
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} has no frequencies, needed here: docs/guides/own-encoding.md says what one gives."
+        )
 
     def basis(self) -> Tensor | None:
         """Return the orthogonal basis B, or None for the identity.

@@ -39,6 +39,8 @@ def test_shapes_and_types(attend):
             attend(*tensors)
     with pytest.raises(TypeError, match="have to be floating-point"):
         attend(q.long(), k, v)
+    with pytest.raises(ValueError, match="on several devices: meta, cpu and cpu"):
+        attend(q.to("meta"), k, v)
 
 
 def test_rotations(attend):
@@ -87,6 +89,9 @@ def test_feature_maps():
     for heads, dim in ((2, D), (H, 4)):
         with pytest.raises(ValueError, match=f"the feature map is of {heads} heads of width {dim}"):
             linear_attention(q, q, q, make_map("favor+", heads, dim))
+    q = torch.randn(1, 5, H, D)
+    with pytest.raises(ValueError, match=r"Inputs are \[B, H, N, d\]: transpose\(1, 2\) those"):
+        linear_attention(q, q, q, make_map("favor+", H, D))
     with pytest.raises(TypeError, match="phi is what build_feature_map gives, not a str"):
         linear_attention(q, q, q, "favor+")
 

@@ -36,8 +36,8 @@ CASES = [
     ("sinusoidal", {"head_dim": 1, "num_heads": 2}, "2 axes need a width of at least 4, not 2"),
     ("liere", {"block_size": 5}, "block_size has to divide the head width 12.*Possible: 2, 3, 4, 6, 12"),
     ("liere", {"block_size": 1}, "between 2 and it, not 1"),
-    ("pate-so3", {"head_dim": 16}, "blocks of 3, so the head width has to be divisible, not 16"),
-    ("pate-so4", {"head_dim": 14}, "blocks of 4, so the head width has to be divisible, not 14"),
+    ("pate-so3", {"head_dim": 16}, "blocks of 3, so the head width has to be divisible by 3, not 16"),
+    ("pate-so4", {"head_dim": 14}, "blocks of 4, so the head width has to be divisible by 4, not 14"),
     ("pate-so4", {"coord_dim": 3, "grid": None}, "positions have 1 or 2 dimensions, not 3"),
     ("pate-so2", {"layout": "rows"}, "unknown layout of pate 'rows'. Known: raster, axes"),
     ("pate-so2", {"layout": "raster", "grid": None}, "a raster index needs the training grid"),
@@ -198,3 +198,9 @@ def test_bases_of_other_shapes():
     for encoding.basis_shape in ((12, 12), (2, 12, 12), (3, 12, 12)):
         with pytest.raises(ValueError, match=r"basis\(\) has to be \[1 or 6, 12, 12\] for 3 layers of 2 heads"):
             encoding(torch.rand(5, 2))
+
+
+def test_a_family_without_frequencies_names_the_guide():
+    encoding = SeparableEncoding(Sizes(head_dim=4, num_heads=2))
+    with pytest.raises(NotImplementedError, match=r"SeparableEncoding has no frequencies, .*own-encoding\.md"):
+        encoding(torch.zeros(3, 2))
