@@ -8,6 +8,7 @@ from typing import Any, cast
 from torch import nn
 
 from performer_string.models.host_attention import HostAttention, HostGrid
+from performer_string.models.vit import ViT
 from performer_string.position.grid import PositionMode
 
 
@@ -43,8 +44,15 @@ def check_host(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
     timm = import_timm()
     kinds = (timm.layers.Attention, timm.layers.AttentionRope, timm.models.eva.EvaAttention)
     kind, blocks = type(model).__name__, getattr(model, "blocks", None)
+    if isinstance(model, ViT):
+        raise ValueError(
+            f"performerize takes models of timm, not a {kind} of this library: build another by "
+            f'ViT(dataclasses.replace(model.config, attention="linear")), and load the weights with strict=False.'
+        )
     if not isinstance(blocks, nn.Sequential | nn.ModuleList) or not len(blocks):
         raise ValueError(f"performerize takes a ViT of timm with `blocks`, which {kind} does not have.")
+    if layers is not None and not isinstance(layers, Sequence):
+        raise ValueError(f"layers has to hold places of blocks, as [0, 1], not {layers!r}.")
     count = len(blocks)
     if outside := [place for place in layers or () if not -count <= place < count]:
         raise ValueError(f"{kind} has {count} blocks, counted from 0: there is no block {outside[0]}.")

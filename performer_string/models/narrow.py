@@ -49,6 +49,7 @@ def narrow(model: ViT, qk_dim: int, **changes: Any) -> tuple[ViT, NarrowReport]:
         The new model, and the error of each layer.
 
     Raises:
+        TypeError: a model of timm, or another that is no ViT of this library.
         ValueError: a width out of range, or a part that has no narrow counterpart, by its name.
     """
     check_narrow(model, qk_dim)
@@ -86,7 +87,12 @@ def narrow(model: ViT, qk_dim: int, **changes: Any) -> tuple[ViT, NarrowReport]:
 
 
 def check_narrow(model: ViT, qk_dim: int) -> None:
-    """Raise a ValueError for a width or a model that `narrow` does not take."""
+    """Raise an error for a width or a model that `narrow` does not take."""
+    if not isinstance(model, ViT):
+        raise TypeError(
+            f"narrow takes a ViT of this library, not a {type(model).__name__}: from_timm makes one of a model of "
+            f"timm, and performerize(model, qk_dim=...) narrows it in place."
+        )
     c, encoding = model.config, model.encoding
     widest = c.query_width
     rotates = not encoding.additive

@@ -103,10 +103,12 @@ class Saved:
             The folder.
 
         Raises:
-            ValueError: a model that could not be loaded again, as one with adapters.
+            ValueError: a file in place of the folder, or a model that could not be loaded again, as one with adapters.
             ImportError: safetensors or huggingface_hub is not installed.
         """
         model, folder = cast("ViT", self), Path(folder).expanduser()
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"save_pretrained writes a folder, and {folder} is a file: give another name.")
         safetensors(), hub()  # before anything is written
         name = re.sub(r"[^\w.-]", "-", folder.resolve().name).lstrip(".-") or "model"
         details = details or ModelDetails(name=name)

@@ -34,10 +34,13 @@ def from_timm(model: nn.Module) -> ViT:
         A ViT of the type of the model's weights.
 
     Raises:
+        TypeError: no model, such as its name.
         ValueError: it has parts that this library's ViT has not, or other outputs on a random image than the ViT made
             of it. Such parts are norms of queries and keys or of the pooled tokens, gated MLPs, distillation tokens,
             and rotations beside absolute positions.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"from_timm takes a model, timm.create_model(NAME), not a {type(model).__name__}.")
     kind, weights = type(model).__name__, {name: x.detach().double() for name, x in model.state_dict().items()}
     try:
         config = config_of(cast(Any, model))

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import timm
 
-from performer_string import performerize
+from performer_string import from_timm, narrow, performerize
+from tests.helpers.small_vit import vit
 
 
 def test_other_models_are_refused_by_name():
@@ -25,3 +26,18 @@ def test_places_and_models_that_cannot_be_changed():
     performerize(model)
     with pytest.raises(ValueError, match="was changed by performerize before"):
         performerize(model)
+
+
+def test_other_arguments_than_a_model_of_timm_name_the_way():
+    host = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1)
+    own = vit()
+    cases = [
+        (lambda: from_timm("vit_tiny_patch16_224"), TypeError, "from_timm takes a model, timm.create_model"),
+        (lambda: narrow(host, 8), TypeError, r"performerize\(model, qk_dim=\.\.\.\) narrows it in place"),
+        (lambda: performerize(host, layers=1), ValueError, r"layers has to hold places of blocks, as \[0, 1\], not 1"),
+        (lambda: performerize(own), ValueError, 'model.config, attention="linear"'),
+        (lambda: performerize(host, "favor+"), ValueError, r"attention='linear', feature_map='favor\+'"),
+    ]
+    for call, kind, message in cases:
+        with pytest.raises(kind, match=message):
+            call()

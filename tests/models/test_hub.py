@@ -157,3 +157,9 @@ def test_options_without_a_use_are_refused_for_a_folder_too(options, message, tm
         with pytest.raises(TypeError, match=message):
             ViT.from_pretrained(name, **options)
     assert ViT.from_pretrained(folder, revision="v1", local_files_only=True)
+
+
+def test_a_model_is_not_saved_onto_a_file(tmp_path):
+    (tmp_path / "ants").write_text("")
+    with pytest.raises(ValueError, match=r"save_pretrained writes a folder, and .*ants is a file"):
+        vit().save_pretrained(tmp_path / "ants")
