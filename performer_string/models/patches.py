@@ -34,7 +34,8 @@ def check_list(images: object) -> None:
         return
     hint = " torch.fx cannot trace a grid of any size: use torch.export." if "Proxy" in wrong else ""
     kind = f"{type(images).__name__} of {', '.join(sorted(wrong))}" if each is images else type(images).__name__
-    raise TypeError(f"images have to be a tensor, or a list of tensors, and no {kind}.{hint}")
+    article = "an" if kind[0] in "AEIO" else "a"
+    raise TypeError(f"images have to be a tensor, or a list of tensors, not {article} {kind}.{hint}")
 
 
 def check_alike(images: Sequence[Tensor]) -> None:
