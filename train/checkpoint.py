@@ -211,13 +211,15 @@ def start_from(path: str | Path, classifier: ImageClassifier) -> None:
     if not fitting:
         raise CheckpointError(f"{path} has no weight that fits this model.")
     classifier.load_state_dict(fitting, strict=False)
-    fresh, unused = sorted(weights.keys() - fitting.keys()), sorted(saved.keys() - fitting.keys())
-    changed = differences(asdict(vit_config(content)), asdict(classifier.vit.config))
-    changed = [each for each in changed if not each.startswith("position_grid: None")]  # which comes with the weights
+    fresh, unused = weights.keys() - fitting.keys(), saved.keys() - fitting.keys()
+    before, asked = asdict(vit_config(content)), asdict(classifier.vit.config)
+    if before["position_grid"] is None:  # `keep_grid` may have set it, with the weights
+        asked["position_grid"] = None
+    changed = differences(before, asked)
     groups = {
-        "Afresh, since their shape differs": sorted({*fresh} & {*unused}),
-        "Afresh, since the checkpoint has none": sorted({*fresh} - {*unused}),
-        "In the checkpoint only": sorted({*unused} - {*fresh}),
+        "Afresh, since their shape differs": sorted(fresh & unused),
+        "Afresh, since the checkpoint has none": sorted(fresh - unused),
+        "In the checkpoint only": sorted(unused - fresh),
     }
     lines = [f"{len(fitting)} of {len(weights)} tensors are from {path}."]
     lines += [f"  {title}: {', '.join(names)}." for title, names in groups.items() if names]

@@ -63,6 +63,15 @@ def draw_bias(*shape: int) -> Tensor:
     return (3 * torch.randn(shape, dtype=torch.float64)).requires_grad_()
 
 
+def assert_batched_gradients(out: Tensor, leaves: list[Tensor]) -> None:
+    """Check that gradients of several upstream ones at once are those of one after the other."""
+    upstream = torch.randn(4, *out.shape, dtype=out.dtype)
+    batched = torch.autograd.grad(out, leaves, upstream, is_grads_batched=True, retain_graph=True)
+    for i, one in enumerate(upstream):
+        for stacked, alone in zip(batched, torch.autograd.grad(out, leaves, one, retain_graph=True), strict=True):
+            torch.testing.assert_close(stacked[i], alone)
+
+
 def compare(fast: Tensor, slow: Tensor, leaves: list[Tensor], rtol: float = 1e-7, atol: float = 1e-9) -> None:
     """Compare values and every gradient."""
     torch.testing.assert_close(fast, slow, rtol=rtol, atol=atol)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from performer_string.ops.rotary import apply_rotary, rotated_plainly
-from tests.helpers.maps import compare
+from tests.helpers.maps import assert_batched_gradients, compare
 
 # Shapes of x, of the cosines, and the planes.
 SHAPES = [
@@ -59,12 +59,7 @@ def test_strided_queries(learned):
 def test_second_derivatives_and_batches_of_gradients():
     leaves = draw((2, 3, 4), (3, 2))
     assert torch.autograd.gradgradcheck(apply_rotary, leaves)
-    out = apply_rotary(*leaves)
-    upstream = torch.randn(4, *out.shape, dtype=out.dtype)
-    batched = torch.autograd.grad(out, leaves, upstream, is_grads_batched=True, retain_graph=True)
-    for i, one in enumerate(upstream):
-        for stacked, alone in zip(batched, torch.autograd.grad(out, leaves, one, retain_graph=True), strict=True):
-            torch.testing.assert_close(stacked[i], alone)
+    assert_batched_gradients(apply_rotary(*leaves), leaves)
 
 
 def test_queries_are_not_saved_for_fixed_angles():

@@ -10,7 +10,7 @@ from torch.library import opcheck
 from performer_string import build_encoding, build_feature_map, grid_positions, linear_attention
 from performer_string.feature_maps.polynomial import PolynomialFeatures
 from performer_string.ops import reference, square_features, square_tiles, squares
-from tests.helpers.maps import compare, draw, draw_bias, draw_mask
+from tests.helpers.maps import assert_batched_gradients, compare, draw, draw_bias, draw_mask
 
 FORMS = ["tiles", "products"]
 
@@ -73,12 +73,7 @@ def test_second_derivatives(choose, form):
 
 def test_batched_gradients():
     leaves = draw_groups(1, 3, 4, 3, 2)
-    out = squares.squared_sums(*leaves)
-    upstream = torch.randn(5, *out.shape, dtype=out.dtype)
-    batched = torch.autograd.grad(out, leaves, upstream, is_grads_batched=True, retain_graph=True)
-    for i, one in enumerate(upstream):
-        for all_of_them, alone in zip(batched, torch.autograd.grad(out, leaves, one, retain_graph=True), strict=True):
-            torch.testing.assert_close(all_of_them[i], alone)
+    assert_batched_gradients(squares.squared_sums(*leaves), leaves)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from performer_string.ops.unit_length import least_length, with_length, with_length_plainly
-from tests.helpers.maps import compare
+from tests.helpers.maps import assert_batched_gradients, compare
 
 # Shapes of x and of the factor.
 SHAPES = [
@@ -76,12 +76,7 @@ def test_second_derivatives_and_batches_of_gradients(x_shape, factor_shape):
     leaves = [leaf for leaf in draw(x_shape, factor_shape) if leaf is not None]
     assert torch.autograd.gradcheck(with_length, leaves)
     assert torch.autograd.gradgradcheck(with_length, leaves)
-    out = with_length(*leaves)
-    upstream = torch.randn(4, *out.shape, dtype=out.dtype)
-    batched = torch.autograd.grad(out, leaves, upstream, is_grads_batched=True, retain_graph=True)
-    for i, one in enumerate(upstream):
-        for stacked, alone in zip(batched, torch.autograd.grad(out, leaves, one, retain_graph=True), strict=True):
-            torch.testing.assert_close(stacked[i], alone)
+    assert_batched_gradients(with_length(*leaves), leaves)
 
 
 def test_only_the_factor_or_only_the_vectors_are_learned():
