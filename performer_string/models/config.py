@@ -15,8 +15,9 @@ from performer_string.models.config_parts import (
     RegularisationConfig,
     ValuesConfig,
 )
+from performer_string.models.field_names import explains_fields, field_hint
 from performer_string.models.saved_options import without_unused
-from performer_string.utils.registry import choose, lookup, nearest
+from performer_string.utils.registry import choose, lookup
 from performer_string.utils.renames import current_fields
 from performer_string.utils.validation import check_heads, check_positive, check_types
 
@@ -43,6 +44,7 @@ def patch_and_image(patch: int | Sequence[int], image: int | Sequence[int]) -> t
     return sizes[0], sizes[1]
 
 
+@explains_fields
 @dataclass
 class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, AttentionConfig):
     """Everything that defines a ViT: its sizes, and the fields of the parts above, all in one flat namespace.
@@ -104,7 +106,7 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
             if name not in known:
                 raise ValueError(
                     f"the checkpoint has a field {name!r} of ViTConfig, which this version does not have."
-                    f"{nearest(name, known)} Load it with the version that wrote it."
+                    f"{field_hint(name, known)} Load it with the version that wrote it."
                 )
         content = without_unused(content)
         bound = content.pop("max_temperature", MAX_TEMPERATURE)

@@ -20,11 +20,11 @@ OPTIONS = (  # of hf_hub_download, which need not be installed for a folder
     *("etag_timeout", "proxies", "tqdm_class", "user_agent", "library_name", "library_version", "subfolder"),
 )
 OTHER_WAYS = {
-    "num_classes": "model.head = torch.nn.Linear(model.config.width, N) and model.config.num_classes = N",
-    "dtype": "model.to(dtype)",
-    "torch_dtype": "model.to(dtype)",
-    "device": "model.to(device)",
-    "device_map": "model.to(device)",
+    "num_classes": "change it afterwards by model.head = torch.nn.Linear(model.config.width, N) and "
+    "model.config.num_classes = N",
+    **dict.fromkeys(("dtype", "torch_dtype"), "change it afterwards by model.to(dtype)"),
+    **dict.fromkeys(("device", "device_map"), "change it afterwards by model.to(device)"),
+    **dict.fromkeys(("image_size", "img_size"), "call it with images of any size, in multiples of its patches"),
 }
 
 
@@ -41,10 +41,7 @@ def check_options(options: Iterable[str]) -> None:
     """Raise a TypeError for an option that is none of `hf_hub_download`, which says what to do in its place."""
     for name in options:
         if name in OTHER_WAYS:
-            raise TypeError(
-                f"from_pretrained loads a model as it was saved, without {name!r}: change it afterwards by "
-                f"{OTHER_WAYS[name]}."
-            )
+            raise TypeError(f"from_pretrained loads a model as it was saved, without {name!r}: {OTHER_WAYS[name]}.")
         if name not in OPTIONS:
             raise TypeError(
                 f"from_pretrained has no option {name!r}.{nearest(name, OPTIONS)} Its options are those of a download: "

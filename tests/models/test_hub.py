@@ -147,6 +147,7 @@ def test_a_name_without_an_owner_is_not_looked_for(hub):
             r"model\.head = torch\.nn\.Linear\(model\.config\.width, N\) and model\.config\.num_classes",
         ),
         ({"dtype": torch.bfloat16}, r"without 'dtype': change it afterwards by model\.to\(dtype\)"),
+        ({"img_size": 96}, r"without 'img_size': call it with images of any size"),
         ({"revison": "v1"}, r"no option 'revison'\. Did you mean 'revision'"),
         ({"foo": 5}, "no option 'foo'. Its options are those of a download: revision, token, "),
     ],

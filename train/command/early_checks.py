@@ -67,12 +67,13 @@ def check_names(arguments: Sequence[str]) -> None:
     from dataclasses import fields
 
     from performer_string import ViTConfig
+    from performer_string.models.field_names import field_hint
 
     values = vit_fields(arguments)
     known = [each.name for each in fields(ViTConfig)]
     for name in values:
         if name not in known:
-            hint = nearest(f"model.vit.{name}", [f"model.vit.{each}" for each in known])
+            hint = field_hint(name, known, "model.vit.")
             raise ValueError(f"unknown field 'model.vit.{name}'.{hint} All: python -m train fit --help.")
     if "imports" in dict(options_of(arguments)) or any(
         "imports" in read_yaml(path) for path in config_files(arguments)
