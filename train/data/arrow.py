@@ -58,6 +58,7 @@ class ArrowTask:
     axes: ClassVar[int] = 2
     fixed_scale: ClassVar[str] = "cells are one patch each"
     head: ClassVar[str] = "class"
+    symmetries: ClassVar[tuple[str, ...]] = ()
 
     arrows: int = 8
     letters: str = "ABCDE"

@@ -40,6 +40,7 @@ class CellsTask:
     axes: ClassVar[int] = 2
     fixed_scale: ClassVar[str] = "labels are those of single pixels"
     head: ClassVar[str] = "dense"
+    symmetries: ClassVar[tuple[str, ...]] = ()
 
     kinds: int = 3
     radius: float = 10.0

@@ -33,22 +33,37 @@ class DataOptions(Protocol):
 
 def check_augmentations(data: DataOptions) -> None:
     """Raise a ValueError for augmentations that have no meaning for the images, and for their options."""
-    if data.augment and data.task is not None:
-        raise ValueError(
-            f"augment has no meaning for the {data.source} task, whose images are drawn anew and whose answer a "
-            f"flip or crop may change; take out {', '.join(data.augment)}."
-        )
+    if data.task is not None:
+        check_symmetries(data, data.task)
+    if "rotate-90" in data.augment and data.size[-2] != data.size[-1]:
+        raise ValueError(f"rotate-90 turns square images, not {data.size[-2]} x {data.size[-1]}: leave it out.")
     if {"pad-crop", "resized-crop"} <= set(data.augment):
         raise ValueError("pad-crop and resized-crop each cut an image to its size: augment takes one of them.")
-    if data.in_memory and (data.task is not None or len(data.size) == 3 or not set(data.augment) <= set(BATCHED)):
+    if data.in_memory and (len(data.size) == 3 or not set(data.augment) <= set(BATCHED)):
         raise ValueError(
-            f"in_memory is for stored images, with an augment of {' and '.join(BATCHED)} at most, not for "
+            f"in_memory is for images, with an augment of {', '.join(BATCHED)} at most, not for "
             f"{data.source} with {', '.join(data.augment) or 'none'}. Leave it out, and take more workers."
         )
     if not 0 < data.crop_scale <= 1:
         raise ValueError(f"crop_scale is a share of the image in (0, 1], not {data.crop_scale}.")
     if len(data.rand_augment) != 2 or data.rand_augment[0] < 1 or not 0 <= data.rand_augment[1] <= 30:
         raise ValueError(f"rand_augment has to be [operations, strength up to 30], not {data.rand_augment}.")
+
+
+def check_symmetries(data: DataOptions, task: GeneratedTask) -> None:
+    """Raise a ValueError for augmentations that change answers of a generated task, or of images drawn anew."""
+    changing = [name for name in data.augment if name not in task.symmetries]
+    if changing:
+        kept = f"only {' and '.join(task.symmetries)} would not" if task.symmetries else "so does every other"
+        raise ValueError(
+            f"augment has no meaning for the {data.source} task with {', '.join(changing)}, which may change the "
+            f"answer ({kept}): leave it out."
+        )
+    if data.augment and not data.in_memory:
+        raise ValueError(
+            f"augment has no meaning for the {data.source} task, whose images are drawn anew: leave out "
+            f"{', '.join(data.augment)}, or train on images that are drawn once by data.in_memory true."
+        )
 
 
 def check_shares(data: DataOptions) -> None:

@@ -23,6 +23,7 @@ class GeneratedTask(Protocol):
         axes: 2 for square images, 3 for videos.
         fixed_scale: why images cannot be resized, as words after "whose"; empty where they can.
         head: of the models for it: `class`, or `dense` where each pixel has a class.
+        symmetries: the augmentations that change no answer.
     """
 
     name: ClassVar[str]
@@ -31,6 +32,7 @@ class GeneratedTask(Protocol):
     axes: ClassVar[int]
     fixed_scale: ClassVar[str]
     head: ClassVar[str]
+    symmetries: ClassVar[tuple[str, ...]]
 
     def check_size(self, size: Any) -> None:
         """Raise a ValueError where there are no images of so many pixels a side, or no videos of a `Size`."""

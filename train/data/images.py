@@ -37,10 +37,21 @@ class ImageOptions(AugmentationOptions, Protocol):
     grey: bool
 
 
+class QuarterTurn(v2.Transform):
+    """Turn a square image by a random multiple of 90 degrees."""
+
+    def make_params(self, flat_inputs: list[Any]) -> dict[str, Any]:
+        return {"turns": int(torch.randint(4, ()))}
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        return torch.rot90(inpt, params["turns"], (-2, -1))
+
+
 AUGMENTATIONS: dict[str, Callable[[AugmentationOptions], v2.Transform]] = {
     "pad-crop": lambda data: v2.RandomCrop(data.size[-2:], padding=padding_of(data.size)),
     "resized-crop": lambda data: v2.RandomResizedCrop(data.size[-2:], scale=(data.crop_scale, 1.0), antialias=True),
     "flip": lambda data: v2.RandomHorizontalFlip(),
+    "rotate-90": lambda data: QuarterTurn(),
     "rand-augment": lambda data: v2.RandAugment(*data.rand_augment),
     "erase": lambda data: v2.RandomErasing(p=0.25),
 }

@@ -22,10 +22,11 @@ class Loaders(L.LightningDataModule):
     """Loaders of datasets that a subclass gives.
 
     Attributes:
-        task: a generated task, whose stream of training images is endless; None for stored images.
+        task: a generated task, whose stream of training images is endless unless they are kept in memory; None for
+            stored images.
         batch_size: images a step and process.
         workers: processes that prepare data.
-        in_memory: keep stored images in memory, and augment whole batches.
+        in_memory: keep images in memory, and augment whole batches.
         augment: names of augmentations.
         seed: of the order and the augmentations.
         pixels: normalises the images, on the device.
@@ -61,7 +62,7 @@ class Loaders(L.LightningDataModule):
 
     def train_dataloader(self) -> ResumableLoader:
         """Return the training loader, where a resumed run left it."""
-        stream = self.task is not None
+        stream = self.task is not None and not self.in_memory
         images: Dataset[Any] = self.train_dataset()
         if self.in_memory:
             images = AugmentedInMemory(self._read(images, "training images"), self.augment, self.seed)

@@ -1,4 +1,4 @@
-"""Images that are decoded once and kept in memory, where a whole batch is cropped and flipped at once."""
+"""Images that are decoded or drawn once and kept in memory, where a whole batch is cropped and turned at once."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from performer_string.utils.seeds import derive_seed
 from train.data.images import padding_of
 from train.data.loader import Key, ignore_stop_signals
 
-BATCHED = ("pad-crop", "flip")  # the augmentations that are known for whole batches
+BATCHED = ("pad-crop", "flip", "rotate-90")  # the augmentations that are known for whole batches
 
 
 class ImagesInMemory(Dataset[tuple[Tensor, int]]):
@@ -24,7 +24,7 @@ class ImagesInMemory(Dataset[tuple[Tensor, int]]):
 
     Args:
         images: uint8 [n, C, H, W].
-        labels: int64 [n].
+        labels: int64 [n], or [n, H, W] of a dense task.
     """
 
     def __init__(self, images: Tensor, labels: Tensor):
@@ -43,11 +43,11 @@ class ImagesInMemory(Dataset[tuple[Tensor, int]]):
         loader: DataLoader[Any] = DataLoader(
             dataset, batch_size=256, num_workers=workers, worker_init_fn=ignore_stop_signals
         )
-        images, labels, done = torch.empty(0), torch.empty(total, dtype=torch.long), 0
+        images, labels, done = torch.empty(0), torch.empty(0), 0
         with tqdm(total=total, desc=title, unit="image", leave=False, disable=None) as bar:
             for batch, classes in loader:
                 if not done:
-                    images = batch.new_empty(total, *batch.shape[1:])
+                    images, labels = (x.new_empty(total, *x.shape[1:]) for x in (batch, classes))
                 images[done : done + len(batch)], labels[done : done + len(batch)] = batch, classes
                 done += len(batch)
                 bar.update(len(batch))
@@ -57,8 +57,8 @@ class ImagesInMemory(Dataset[tuple[Tensor, int]]):
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        return self.images[index], int(self.labels[index])
+    def __getitem__(self, index: int) -> tuple[Tensor, Any]:
+        return self.images[index], self.labels[index]
 
     def __getitems__(self, indices: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return a batch, as loaders ask for it: `as_it_is` is their `collate_fn`."""
@@ -67,7 +67,7 @@ class ImagesInMemory(Dataset[tuple[Tensor, int]]):
 
 
 class AugmentedInMemory(ImagesInMemory):
-    """Images by (epoch, index), cropped from a padded image and flipped as (seed, epoch, index) alone decide.
+    """Images by (epoch, index), cropped from a padded image, flipped and turned as (seed, epoch, index) alone decide.
 
     Args:
         source: the images.
@@ -77,31 +77,40 @@ class AugmentedInMemory(ImagesInMemory):
 
     def __init__(self, source: ImagesInMemory, augment: Sequence[str], seed: int):
         super().__init__(source.images, source.labels)
-        self.crop, self.flip, self.seed = "pad-crop" in augment, "flip" in augment, seed
-        self.padding = padding_of(self.images.shape[-2:])
-        self._draws: tuple[int, Tensor, Tensor] | None = None
+        self.crop, self.flip, self.turn = ("pad-crop" in augment, "flip" in augment, "rotate-90" in augment)
+        self.seed, self.padding = seed, padding_of(self.images.shape[-2:])
+        self._draws: tuple[int, Tensor, Tensor, Tensor] | None = None
 
-    def draws(self, epoch: int) -> tuple[Tensor, Tensor]:
-        """Return the upper left corners [n, 2] of the crops in the padded images, and which images are flipped [n]."""
+    def draws(self, epoch: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what is drawn for each image of an epoch.
+
+        Returns:
+            The upper left corners of the crops in the padded images [n, 2]; which images are flipped [n]; and their
+            quarter turns, 0 to 3 [n].
+        """
         if self._draws is None or self._draws[0] != epoch:
             generator = torch.Generator().manual_seed(derive_seed(self.seed, "augment", epoch))
             corners = torch.randint(2 * self.padding + 1, (len(self), 2), generator=generator)
-            self._draws = epoch, corners, torch.rand(len(self), generator=generator) < 0.5
+            flipped = torch.rand(len(self), generator=generator) < 0.5
+            self._draws = epoch, corners, flipped, torch.randint(4, (len(self),), generator=generator)
         return self._draws[1:]
 
-    def __getitem__(self, key: Key) -> tuple[Tensor, int]:  # type: ignore[override]
+    def __getitem__(self, key: Key) -> tuple[Tensor, Any]:  # type: ignore[override]
         images, labels = self.__getitems__([key])
-        return images[0], int(labels[0])
+        return images[0], labels[0]
 
     def __getitems__(self, keys: Sequence[Key]) -> tuple[Tensor, Tensor]:  # type: ignore[override]
         """Return the batch of these keys, all of one epoch."""
         number = torch.tensor([index for _, index in keys])
-        corners, flipped = (drawn[number] for drawn in self.draws(keys[0][0]))
+        corners, flipped, turns = (drawn[number] for drawn in self.draws(keys[0][0]))
         images = self.images[number]
         if self.crop:
             images = crop(F.pad(images, [self.padding] * 4), corners, images.shape[-2:])
         if self.flip:
             images = torch.where(flipped[:, None, None, None], images.flip(-1), images)
+        if self.turn:
+            turned = torch.stack([images.rot90(count, (-2, -1)) for count in range(4)])  # [4, B, C, H, W]
+            images = turned[turns, torch.arange(len(turns))]
         return images, self.labels[number]
 
 

@@ -40,8 +40,8 @@ class ImageData(Loaders):
         root: where the files are.
         download: get the files with torchvision if they are missing.
         batch_size: images a step and process.
-        train_size: images an epoch of a generated task, whose stream is endless; of stored images the first so many, 0
-            for all.
+        train_size: images an epoch of a generated task, whose stream is endless unless `in_memory`; of stored images
+            the first so many, 0 for all.
         train_fraction: share of them, and of each class the same, 1 for all. A smaller share lies within a larger one.
         val_size: images of the validation and test sets of a generated task.
         val_fraction: share of the training set held out for validation, 0 to train on all of it without. The test set
@@ -51,12 +51,14 @@ class ImageData(Loaders):
         test_fraction: share of each class that is tested on, the same in all runs, of a `folder` that is not split into
             train and test (root/CLASS/IMAGE); 0 for one that is.
         resolutions: further sizes that each validation is repeated at, like 168 or 96x128 (height x width).
-        augment: any of pad-crop, resized-crop, flip, rand-augment, erase; in this order.
+        augment: any of pad-crop, resized-crop, flip, rotate-90, rand-augment, erase; in this order. Pathfinder alone
+            of the generated tasks has some: flip and rotate-90, in memory.
         crop_scale: least area of a resized-crop, as a share of the image; the largest is the image.
         rand_augment: number and strength, 0 to 30, of the operations of rand-augment (arXiv:1909.13719).
         workers: processes that prepare data; 0 for none.
-        in_memory: decode stored images once and keep them as uint8 at the size of the training, or of a validation. A
-            batch is then taken, cropped and flipped at once, many times faster. `augment` takes pad-crop and flip.
+        in_memory: decode stored images once, or draw the `train_size` of a generated task once, and keep them as
+            uint8 at the size of the training, or of a validation. A batch is then taken, cropped and flipped at once,
+            many times faster. `augment` takes pad-crop, flip and rotate-90.
         grey: make stored images grey, of one channel.
         mean: of each channel, in [0, 1]; by default the source's, 0.5 for a `folder`.
         std: standard deviation of each channel, likewise.

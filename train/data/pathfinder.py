@@ -71,6 +71,7 @@ class PathfinderTask:
     axes: ClassVar[int] = 2
     fixed_scale: ClassVar[str] = ""
     head: ClassVar[str] = "class"
+    symmetries: ClassVar[tuple[str, ...]] = ("flip", "rotate-90")
 
     dashes: int = 14
     distractors: int = 4

@@ -34,19 +34,22 @@ def stored(total: int = 7, height: int = 16, width: int = 24) -> ImagesInMemory:
     return ImagesInMemory(images, torch.arange(total))
 
 
-@pytest.mark.parametrize("augment", [["pad-crop", "flip"], ["pad-crop"], ["flip"], []])
-def test_batches_equal_crops_and_flips_of_torchvision(augment):
-    data = AugmentedInMemory(stored(), augment, seed=3)
-    keys = [(2, 5), (2, 0), (2, 6)]
+@pytest.mark.parametrize("augment", [["pad-crop", "flip"], ["pad-crop"], ["flip"], [], ["rotate-90", "flip"]])
+def test_batches_equal_crops_flips_and_turns_of_torchvision(augment):
+    size = (16, 16) if "rotate-90" in augment else (16, 24)
+    data = AugmentedInMemory(stored(9, *size), augment, seed=3)
+    keys = [(2, index) for index in (5, 0, 6, 8, 1)]
     images, labels = data.__getitems__(keys)
-    corners, flipped = data.draws(2)
+    corners, flipped, turns = data.draws(2)
     for image, label, (_, index) in zip(images, labels, keys, strict=True):
         expected = data.images[index]
         if "pad-crop" in augment:
             top, left = map(int, corners[index])
-            expected = v2.functional.crop(v2.functional.pad(expected, [2]), top, left, 16, 24)
+            expected = v2.functional.crop(v2.functional.pad(expected, [2]), top, left, *size)
         if "flip" in augment and flipped[index]:
             expected = v2.functional.horizontal_flip(expected)
+        if "rotate-90" in augment:
+            expected = v2.functional.rotate(expected, 90.0 * int(turns[index]))
         assert torch.equal(image, expected)
         assert int(label) == index
         assert torch.equal(data[2, index][0], expected)  # alone as in a batch
@@ -63,9 +66,10 @@ def test_images_are_kept_in_memory_without_augmentation(image_folder):
 
 def test_draws_cover_all_crops_and_change_with_epoch_and_seed():
     images = ImagesInMemory(torch.zeros(2000, 1, 8, 8, dtype=torch.uint8), torch.zeros(2000, dtype=torch.long))
-    corners, flipped = AugmentedInMemory(images, ["pad-crop", "flip"], 0).draws(0)
+    corners, flipped, turns = AugmentedInMemory(images, ["pad-crop", "flip"], 0).draws(0)
     assert sorted(set(map(tuple, corners.tolist()))) == [(y, x) for y in range(3) for x in range(3)]
     assert 0.45 < flipped.float().mean() < 0.55
+    assert min(turns.bincount(minlength=4)) > 400
     for seed, epoch in ((0, 1), (1, 0)):
         assert not torch.equal(AugmentedInMemory(images, ["flip"], seed).draws(epoch)[1], flipped)
 
@@ -104,6 +108,36 @@ def test_resume_is_exact(config, image_folder, tmp_path, monkeypatch):
 
 def test_augmentations_of_single_images_are_refused(tmp_path, capsys):
     arguments = ["fit", "--config", "cifar10", "--data.in_memory", "true", "--data.augment", "[rand-augment]"]
-    assert "pad-crop and flip" in fails(arguments, capsys)
-    with pytest.raises(ValueError, match="stored images"):
-        ImageData("arrow", in_memory=True)
+    assert "an augment of pad-crop, flip, rotate-90 at most" in fails(arguments, capsys)
+
+
+@pytest.mark.parametrize("source", ["pathfinder", "arrow", "cells"])
+def test_generated_images_are_drawn_once_and_come_in_every_epoch(source):
+    given = {"source": source, "size": [60, 60], "batch_size": 4, "train_size": 12, "val_size": 5, "workers": 0}
+    data, fresh = ImageData(**given, in_memory=True), ImageData(**given)
+    loader = data.train_dataloader()
+    epochs = []
+    for epoch in range(2):
+        loader.order.set_epoch(epoch)
+        epochs.append(
+            sorted(
+                [x.flatten().tolist(), y.flatten().tolist()] for batch in loader for x, y in zip(*batch, strict=True)
+            )
+        )
+    drawn = sorted([x.flatten().tolist(), torch.as_tensor(y).flatten().tolist()] for x, y in fresh.train_dataset())
+    assert epochs[0] == epochs[1] == drawn
+    held = [torch.cat(parts) for parts in zip(*data.val_dataloader()[0], strict=True)]
+    for ours, theirs in zip(held, zip(*fresh.val_dataloader()[0], strict=True), strict=True):
+        assert torch.equal(ours, torch.cat(theirs))
+
+
+def test_answers_of_generated_images_are_kept():
+    """A drawn image has one answer whichever way it is turned; other tasks refuse to be turned."""
+    given = {"size": [32, 32], "train_size": 8, "in_memory": True, "augment": ["flip", "rotate-90"]}
+    ImageData("pathfinder", **given)
+    with pytest.raises(ValueError, match="arrow task with flip, rotate-90, which may change the answer"):
+        ImageData("arrow", **given)
+    with pytest.raises(ValueError, match="drawn anew"):
+        ImageData("pathfinder", **{**given, "in_memory": False})
+    with pytest.raises(ValueError, match="square images"):
+        ImageData("folder", size=[32, 48], augment=["rotate-90"])

@@ -101,7 +101,7 @@ def test_files_that_are_no_videos(videos, tmp_path):
 def test_what_videos_do_not_have(videos):
     for options, message in (
         ({"size": [24, 32]}, "sizes of videos are frames, height and width, like 8x72x72, not 24x32"),
-        ({"size": [4, 24, 32], "in_memory": True}, "in_memory is for stored images"),
+        ({"size": [4, 24, 32], "in_memory": True}, "in_memory is for images"),
         ({"size": [4, 24, 32], "resolutions": [48]}, "sizes of videos are frames, height and width"),
     ):
         with pytest.raises(ValueError, match=message):
