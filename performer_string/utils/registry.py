@@ -15,6 +15,14 @@ T = TypeVar("T")
 # What a model or a layer itself gives to the parts that it builds.
 RESERVED_OPTIONS = frozenset({"head_dim", "qk_dim", "num_heads", "coord_dim", "grid", "layers", "seed", "sizes"})
 
+# What the library passes to the constructors of a registry, which a class of one's own has to take as well.
+PASSED = {
+    "encoding": ("sizes",),
+    "feature map": ("head_dim", "num_heads"),
+    "locality": ("num_heads",),
+    "value map": ("sizes",),
+}
+
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return `" Did you mean 'x'?"` for the closest of `names`, or an empty string."""
@@ -61,10 +69,12 @@ def check_options(
         reserved: parameters that are not options.
 
     Raises:
-        ValueError: an unknown option, with the nearest one; a value of another type than annotated; a missing option.
+        ValueError: an unknown option, with the nearest one; a value of another type than annotated; a missing option;
+            a class whose constructor does not take what the library passes.
     """
     reserved = set(reserved)
     parameters = inspect.signature(build, eval_str=True).parameters
+    check_constructor(kind, name, build, parameters)
     accepted = {p.name: p for p in parameters.values() if p.name not in reserved}
     for option, value in options.items():
         if option not in accepted:
@@ -75,6 +85,25 @@ def check_options(
         needed = p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
         if needed and p.name not in options:
             raise ValueError(f"{kind} {name!r} needs the option {p.name!r}.")
+
+
+def check_constructor(
+    kind: str, name: str, build: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]
+) -> None:
+    """Raise a ValueError where a constructor does not take what the library passes to those of its kind.
+
+    Args:
+        kind, name, build: as of `check_options`.
+        parameters: of `build`.
+    """
+    needed = PASSED.get(kind, ())
+    lacking = [each for each in needed if each not in parameters]
+    if lacking and not any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        own = f"{getattr(build, '__name__', build)}({', '.join(map(str, parameters))})"
+        raise ValueError(
+            f"{kind} {name!r}: the constructor {own} lacks {' and '.join(lacking)}. The library passes "
+            f"{' and '.join(needed)} by name, and the options as further keywords."
+        )
 
 
 def check_reserved(argument: str, options: Mapping[str, Any] | None) -> None:
