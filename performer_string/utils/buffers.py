@@ -31,6 +31,15 @@ class ComputedBuffers(nn.Module):
             least = torch.promote_types(torch.get_default_dtype(), torch.float32)
             self.register_buffer(name, value.to(least if value.is_floating_point() else value.dtype), persistent=False)
 
+    def check_registered(self) -> None:
+        """Raise a TypeError where `computed_buffers` gives tensors that were not registered."""
+        missing = [] if self.computed_names else [*self.computed_buffers()]
+        if missing:
+            raise TypeError(
+                f"{type(self).__name__}: computed_buffers() gives {', '.join(missing)}, not registered: call "
+                f"self.register_computed_buffers() at the end of the constructor."
+            )
+
     def compute_buffers(self, device: torch.device | None = None) -> None:
         """Compute the values again, in their type but in float32 or better.
 

@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, get_args
 
+from performer_string.utils.buffers import ComputedBuffers
 from performer_string.utils.renames import current_name
 from performer_string.utils.validation import check_type
 
@@ -148,8 +149,12 @@ def construct(
 
     Raises:
         ValueError: as of `check_options`.
+        TypeError: a part that did not register what it computes.
     """
     parameters = inspect.signature(build, eval_str=True).parameters
     arguments |= {name: value for name, value in (offered or {}).items() if name in parameters}
     check_options(kind, name, build, options, arguments)
-    return build(**arguments, **options)
+    part = build(**arguments, **options)
+    if isinstance(part, ComputedBuffers):
+        part.check_registered()
+    return part

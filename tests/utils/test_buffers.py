@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 
-from performer_string import ENCODINGS, FeatureMap, ViT, build_encoding, grid_positions
+from performer_string import ENCODINGS, FeatureMap, SeparableEncoding, ViT, build_encoding, grid_positions
 from performer_string.models.config import ViTConfig
 
 GRID = (5, 7)
@@ -48,6 +48,27 @@ def test_constants_are_not_rounded_where_bf16_is_the_default(name):
         torch.set_default_dtype(torch.float32)
     for constant in built.computed_names:
         assert torch.equal(built.get_buffer(constant), encoding(name).get_buffer(constant))
+
+
+@pytest.mark.parametrize("by_hand", [False, True], ids=["forgotten", "by hand"])
+def test_constants_that_were_not_registered_are_an_error(by_hand, monkeypatch):
+    """Without it they were missing, or rounded to bf16 without a word where the class had registered them itself."""
+
+    class Forgetful(SeparableEncoding):
+        def __init__(self, sizes):
+            super().__init__(sizes)
+            if by_hand:
+                self.register_buffer("directions", self.computed_buffers()["directions"], persistent=False)
+
+        def computed_buffers(self):
+            return {"directions": torch.ones(1, 2, self.head_dim // 2)}
+
+        def frequencies(self):
+            return self.directions
+
+    monkeypatch.setitem(ENCODINGS, "forgetful", Forgetful)
+    with pytest.raises(TypeError, match=r"Forgetful: computed_buffers\(\) gives directions, not registered: call"):
+        encoding("forgetful")
 
 
 def test_strides_of_a_raster_are_not_rounded_with_its_frequencies():
