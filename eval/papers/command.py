@@ -42,6 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", choices=("test", "val"), default="test", help="choose models on val only")
     parser.add_argument("--format", nargs="+", choices=FORMATS, default=["png"], help="of the figure")
     parser.add_argument("--width", type=width_in_inches, help="of the figure: inches, one-column or two-column")
+    parser.add_argument("--title", help="of the figure")
     parser.add_argument("--intervals", choices=("brackets", "pm"), default="brackets", help="in LaTeX and Markdown")
 
 

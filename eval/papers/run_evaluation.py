@@ -37,6 +37,8 @@ def arguments_of(
             str(group.overrides["data.root"]) for group in groups if "data.root" in group.overrides and group.finished()
         }
         arguments += ["--root", roots.pop()] if len(roots) == 1 else []
+    shown = {"--width": options.width, "--title": options.title, "--intervals": options.intervals}
+    arguments += [f"{name}={value}" for name, value in shown.items() if value is not None]
     return [*arguments, "--format", *options.format]
 
 

@@ -80,6 +80,7 @@ def show_table(
         trained: devices of the trainings, as `devices_of` returns them.
     """
     from eval.papers.figure import draw_table
+    from eval.plotting.options import add_title
     from eval.plotting.style import paper_style
 
     check_writable("--out", folder)
@@ -115,5 +116,6 @@ def show_table(
         if figure is None:
             print("\nThere is no figure yet: nothing that it would show is measured.")
         else:
+            add_title(figure, options.title)
             written += save_plot(figure, csv, options.format)
     print("", *written, sep="\n")

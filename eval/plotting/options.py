@@ -155,14 +155,19 @@ def draw(evaluation: Shown, rows: Sequence[Row], options: argparse.Namespace) ->
         figure = evaluation.plot(rows)
         if figure is None:
             return None
-        if options.title and figure.legends:
-            figure.legends[0].set_title(
-                options.title, prop=FontProperties(size=9)
-            )  # a suptitle would lie on the legend
-        elif options.title:
-            placed = is_placed(figure)
-            if placed and not figure.get_suptitle():
-                add_room_above(figure, 0.25)
-            place = {"y": 1 - 0.06 / figure.get_figheight(), "va": "top"} if placed else {}
-            figure.suptitle(options.title, fontsize=9, **place)
+        add_title(figure, options.title)
     return figure
+
+
+def add_title(figure: Figure, title: str | None) -> None:
+    """Write a title above a figure, in the project's style; nothing for None."""
+    if not title:
+        return
+    if figure.legends:  # a suptitle would lie on the legend
+        figure.legends[0].set_title(title, prop=FontProperties(size=9))
+        return
+    placed = is_placed(figure)
+    if placed and not figure.get_suptitle():
+        add_room_above(figure, 0.25)
+    place = {"y": 1 - 0.06 / figure.get_figheight(), "va": "top"} if placed else {}
+    figure.suptitle(title, fontsize=9, **place)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval.plotting.options import add_figure_arguments, draw, for_display, named_columns
+from eval.plotting.options import add_figure_arguments, add_title, draw, for_display, named_columns
 from eval.plotting.style import paper_style
 from eval.report import MAJORITY, Row, read_csv, save_plot, table, write_tables
 from performer_string.utils.renames import current_name
@@ -123,7 +123,10 @@ def redraw_table(table: TableFile, options: argparse.Namespace) -> Figure | None
     path = options.files[0]
     beside = path.with_suffix(".curves.csv")
     with paper_style(options.width):
-        return draw_table(table, read_csv(path)[1], read_csv(beside)[1] if beside.is_file() else [])
+        figure = draw_table(table, read_csv(path)[1], read_csv(beside)[1] if beside.is_file() else [])
+        if figure is not None:
+            add_title(figure, options.title)
+    return figure
 
 
 def redraw(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> tuple[Figure | None, list[Row]]:

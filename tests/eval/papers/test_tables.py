@@ -133,6 +133,7 @@ def test_each_table_runs_from_end_to_end(name, images, in_process, tmp_path, cap
     path = tiny_table(name, tmp_path / "files")
     out = tmp_path / "out"
     arguments = ["table", str(path), "--budget", "tiny", "--data", str(images), "--out", str(out), "--device", "cpu"]
+    arguments += ["--format", "png", "svg", "--title", "On top"]
     cli.main(arguments)
     printed = capsys.readouterr().out
     table = find_table(name)
@@ -141,6 +142,7 @@ def test_each_table_runs_from_end_to_end(name, images, in_process, tmp_path, cap
         assert (out / name / f"tiny.{ending}").is_file()
     if table.figure or table.evaluation:
         assert (out / name / "tiny.png").is_file()
+        assert ">On top<" in (out / name / "tiny.svg").read_text()
     if table.evaluation:
         return
     cells = records(out / name / "tiny.csv")
