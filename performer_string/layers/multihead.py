@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from performer_string.layers.backends import build_attention, identity_values
 from performer_string.ops.layout import TokenLayout
+from performer_string.ops.validation import check_rotation
 from performer_string.position.rotation import Rotation
 
 
@@ -107,7 +108,7 @@ class MultiheadAttention(nn.MultiheadAttention):
 
         Raises:
             TypeError: a mask of the keys that is of integers.
-            ValueError: a mask of pairs of tokens, or nested tensors.
+            ValueError: a mask of pairs of tokens, nested tensors, or a rotation that does not fit or rotates nothing.
         """
         if any(x.is_nested for x in (query, key, value)):
             raise ValueError(
@@ -124,6 +125,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         q, k, v = self.project(query, key, value)  # [B, H, N, d], [B, H, M, d] twice
         mask, key_bias = self.key_mask(key_padding_mask if batched else add_batch(key_padding_mask), k)
         k, v, mask, key_bias = self.with_extra_keys(k, v, mask, key_bias)
+        check_rotation(rotation, q, k)
 
         layout = TokenLayout(mask=mask)
 

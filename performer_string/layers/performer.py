@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from performer_string.layers.backends import LinearBackend
 from performer_string.layers.multihead import keep_own_features
 from performer_string.ops.layout import TokenLayout
-from performer_string.ops.validation import check_mask
+from performer_string.ops.validation import check_mask, check_rotation
 from performer_string.position.rotation import Rotation
 
 
@@ -125,15 +125,16 @@ class PerformerSelfAttention(nn.Module):
             [B, N, D].
 
         Raises:
-            ValueError: a context, or both rotations.
+            ValueError: a context, both rotations, or the rotation of an encoding that adds to the tokens.
         """
         if context is not None:
             raise ValueError("context: this is self-attention. Use MultiheadAttention(query, key, value).")
         if pos_emb is not None and rotation is not None:
             raise ValueError("pos_emb and rotation both rotate queries and keys: give one of them.")
-        check_mask("key", mask, x.shape[0], x.shape[1])
+        check_mask("token", mask, x.shape[0], x.shape[1], "mask")
         sizes = (self.heads, self.dim_head)
         q, k, v = (each(x).unflatten(-1, sizes).transpose(1, 2) for each in (self.to_q, self.to_k, self.to_v))
+        check_rotation(rotation, q, k)
         if pos_emb is not None:
             q, k = rotate_interleaved(q, pos_emb), rotate_interleaved(k, pos_emb)
         out = self.backend(q, k, v, rotation=rotation, layout=TokenLayout(mask=mask))  # [B, H, N, d]

@@ -38,35 +38,48 @@ def check_attention(
         )
     if not q.device == k.device == v.device:
         raise ValueError(f"queries, keys and values are on several devices: {q.device}, {k.device} and {v.device}.")
-    if rotation is not None:
-        if not hasattr(rotation, "rotate"):
-            raise TypeError(
-                f"a rotation is what an encoding gives for the positions of the tokens, encoding(positions), not a "
-                f"{type(rotation).__name__}."
-            )
-        if (added := getattr(rotation, "added", None)) is not None:
-            raise ValueError(f"{added} rotates nothing: it is added to the tokens, x + encoding.embedding(positions).")
-        rotation.check(q)
-        rotation.check(k)
+    check_rotation(rotation, q, k)
     check_mask("key", key_mask, k.shape[0], k.shape[2])
     if key_bias is not None and key_bias.shape != k.shape[:3]:
         raise ValueError(f"key_bias has to be [B, H, N] = {list(k.shape[:3])}, not {list(key_bias.shape)}.")
 
 
-def check_mask(kind: str, mask: Tensor | None, batch: int, count: int) -> None:
+def check_rotation(rotation: Rotation | None, q: Tensor, k: Tensor) -> None:
+    """Raise an error unless a rotation is that of queries and keys [B, H, N, d], or None.
+
+    Raises:
+        TypeError: a rotation of another kind.
+        ValueError: other shapes, or the rotation of an encoding that adds to the tokens.
+    """
+    if rotation is None:
+        return
+    if not hasattr(rotation, "rotate"):
+        raise TypeError(
+            f"a rotation is what an encoding gives for the positions of the tokens, encoding(positions), not a "
+            f"{type(rotation).__name__}."
+        )
+    if (added := getattr(rotation, "added", None)) is not None:
+        raise ValueError(f"{added} rotates nothing: it is added to the tokens, x + encoding.embedding(positions).")
+    rotation.check(q)
+    rotation.check(k)
+
+
+def check_mask(kind: str, mask: Tensor | None, batch: int, count: int, name: str | None = None) -> None:
     """Raise an error unless a mask is boolean and of shape [B, N].
 
     Args:
         kind: "key" or "patch", for the message.
         mask: the mask, or None.
         batch, count: B and N.
+        name: of the argument; `key_mask` or `patch_mask` unless given.
 
     Raises:
         ValueError: another type or shape.
     """
     if mask is not None and (mask.dtype != torch.bool or mask.shape != (batch, count)):
+        name = name or f"{kind}_mask"
         raise ValueError(
-            f"{kind}_mask has to be boolean and of shape [B, N] = [{batch}, {count}], True where a {kind} takes part, "
+            f"{name} has to be boolean and of shape [B, N] = [{batch}, {count}], True where a {kind} takes part, "
             f"not {mask.dtype} {list(mask.shape)}."
         )
 

@@ -64,3 +64,24 @@ def test_a_rotation_that_fits(build):
     rotation = build_encoding("rope", head_dim=WIDTH, num_heads=HEADS)(torch.rand(TOKENS, 2))
     x = torch.randn(2, TOKENS, HEADS * WIDTH)
     assert build()(x, rotation).shape == x.shape
+
+
+@pytest.mark.parametrize("encoding", ["absolute", "sinusoidal"])
+@pytest.mark.parametrize("build", [multihead, performer], ids=["multihead", "performer"])
+def test_an_encoding_that_is_added_is_no_rotation(build, encoding):
+    """The layers took it without a word, and the tokens had no positions."""
+    added = build_encoding(encoding, head_dim=WIDTH, num_heads=HEADS, grid=(2, 2))
+    with pytest.raises(ValueError, match=r"rotates nothing: it is added to the tokens"):
+        build()(torch.randn(2, TOKENS, HEADS * WIDTH), added(torch.rand(TOKENS, 2)))
+
+
+@pytest.mark.parametrize("build", [multihead, performer], ids=["multihead", "performer"])
+def test_no_encoding_is_no_error(build):
+    none, x = build_encoding("none", head_dim=WIDTH, num_heads=HEADS), torch.randn(2, TOKENS, HEADS * WIDTH)
+    layer = build()
+    torch.testing.assert_close(layer(x, none(torch.rand(TOKENS, 2))), layer(x, None))
+
+
+def test_masks_are_named_as_the_layer_names_them():
+    with pytest.raises(ValueError, match=r"^mask has to be boolean .* True where a token takes part"):
+        PerformerSelfAttention(16, heads=2)(torch.randn(2, 4, 16), mask=torch.ones(2, 3, dtype=torch.bool))
