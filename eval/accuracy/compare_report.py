@@ -46,8 +46,7 @@ def line_of(title: str, name: str, rows: Sequence[Row], means: Sequence[Row], si
     for size in sizes:
         row = at[size]
         same = group == row["reference"]
-        ends = row["difference"], row["difference low"], row["difference high"]
-        line[f"difference at {size} px"] = "reference" if same else "{:+.1f} ({:+.1f} to {:+.1f})".format(*ends)
+        line[f"difference at {size} px"] = "reference" if same else difference_cell(row)
     line["parameters (M)"] = first["parameters (M)"]
     for row in [first] if len(sizes) == 1 else [first, last]:
         line[f"GMACs at {row['resolution']} px"] = row["GMACs"]
@@ -61,6 +60,12 @@ def line_of(title: str, name: str, rows: Sequence[Row], means: Sequence[Row], si
         text = text + of_all if reached else "not reached" if recorded else NOT_RECORDED
         line[f"minutes to {first['target']:g} % (val)"] = text
     return line
+
+
+def difference_cell(row: Row) -> str:
+    """Return a difference in points with its interval; in words where both are right on the same images."""
+    ends = row["difference"], row["difference low"], row["difference high"]
+    return "none: right on the same images" if not any(ends) else "{:+.1f} ({:+.1f} to {:+.1f})".format(*ends)
 
 
 def reaches(row: Row) -> bool | None:

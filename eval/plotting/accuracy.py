@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from eval.plotting.accuracy_scale import AccuracyScale
+from eval.plotting.accuracy_scale import AccuracyScale, widened
 from eval.plotting.axes import beside, legend_above, mark_training, note_below, size_axis
 from eval.plotting.style import BLACK, BLUE, GREY, line_styles, new_figure, panels, width_or
 from eval.report import MAJORITY, Row, select, unique
@@ -159,6 +159,7 @@ def finish_dots(axis: Axes, rows: Sequence[Row], scale: AccuracyScale) -> None:
     low, high = axis.get_xlim()
     if low < rows[0][MAJORITY] + 0.5 * (high - low):
         axis.axvline(rows[0][MAJORITY], color=GREY, linestyle=":", linewidth=1, zorder=0)
+    axis.set_xlim(*widened(*axis.get_xlim()))
 
 
 def label_rows(axis: Axes, names: Sequence[str]) -> None:

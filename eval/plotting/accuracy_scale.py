@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 NEARLY_ALL = 97.0  # accuracy in % above which lines would coincide, so that the error is drawn
+LEAST_RANGE = 2.0  # points of accuracy that an axis spans at least, or rounding would look like a difference
 
 
 class AccuracyScale:
@@ -53,10 +54,20 @@ class AccuracyScale:
             axis.set_yticks([self.least, *ticks], ["none", *(f"{tick:g}" for tick in ticks)])
             axis.set_yticks([], minor=True)
         else:
-            low, high = axis.get_ylim()
+            low, high = widened(*axis.get_ylim())
             axis.set_ylim(low, min(high, 100 + 0.02 * (high - low)))
         if majority is not None:
             mark_majority(axis, 100 - majority if self.errors else majority)
+
+
+def widened(low: float, high: float) -> tuple[float, float]:
+    """Return the ends of an axis of accuracies, at least `LEAST_RANGE` apart and within 0 to 100 % then."""
+    missing = max(0.0, LEAST_RANGE - (high - low))
+    if not missing:
+        return low, high
+    low, high = low - missing / 2, high + missing / 2
+    shift = max(0.0, -low) - max(0.0, high - 100)
+    return low + shift, high + shift
 
 
 def error_ticks(least: float, top: float) -> list[float]:

@@ -9,6 +9,7 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from eval import result_cache
+from eval.accuracy.compare_report import difference_cell
 from eval.cli import main
 from eval.training_log import read_log, seconds_to
 from tests.helpers.checkpoints import CONFIG, read, save
@@ -83,6 +84,12 @@ def log_training(run, speeds, accuracies) -> None:
     for step, value in accuracies.items():
         writer.add_scalar("val/accuracy", value, step, walltime=1000.0 + step)
     writer.close()
+
+
+def test_equal_models_are_said_to_be_equal():
+    nothing = {"difference": 0.0, "difference low": 0.0, "difference high": 0.0}
+    assert difference_cell(nothing) == "none: right on the same images"
+    assert difference_cell({**nothing, "difference high": 0.01}) == "+0.0 (+0.0 to +0.0)"  # of large sets of images
 
 
 @pytest.mark.slow

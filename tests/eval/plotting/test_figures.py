@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from docs.figures.accuracy import draw as draw_accuracy
 from eval.encodings.latency_report import edge_of
 from eval.evaluations import EVALUATIONS
-from eval.plotting.accuracy import accuracy_figure, dot_columns
+from eval.plotting.accuracy import accuracy_dots, accuracy_figure, dot_columns
 from eval.plotting.axes import beside
 from eval.plotting.comparison import comparison_figure
 from eval.plotting.overlaps import reveal
@@ -106,6 +106,20 @@ def test_training_curves_beside_accuracies():
     assert all(tick == int(tick) for tick in axis.get_xticks())
     hidden, shown = axis.lines
     assert hidden.get_linewidth() > 2 * shown.get_linewidth()
+
+
+@pytest.mark.parametrize("value", [0.5, 40.0, 96.0])
+def test_an_axis_is_not_of_nothing(value):
+    """Where all models are as good, an axis from 39.98 to 40.02 % would make a difference of rounding."""
+    curve = f"1:{value} 2:{value + 0.01}"
+    _, axis = comparison_figure(compared({"a": curve, "b": curve})).axes
+    low, high = axis.get_ylim()
+    assert high - low >= 2
+    assert low < value < high
+    panel = accuracy_dots({name: rows_of({name: (value, value)}, seeds=2) for name in "ab"}).axes[0]
+    low, high = panel.get_xlim()
+    assert high - low >= 2
+    assert low < value < high
 
 
 def test_a_single_validation_is_no_curve():
