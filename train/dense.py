@@ -11,7 +11,7 @@ from train.optim import OptimConfig
 
 def mean_iou(classes: int) -> MulticlassJaccardIndex:
     """Return the metric mIoU: intersection over union of each class over all pixels, and their mean over classes."""
-    return MulticlassJaccardIndex(classes, average="macro")
+    return MulticlassJaccardIndex(classes, average="macro", validate_args=False)
 
 
 def check_dense(optim: OptimConfig, distillation: DistillationConfig, loss: LossConfig) -> None:

@@ -92,11 +92,11 @@ class ImageClassifier(L.LightningModule):
         self.save_hyperparameters(plain_settings(vit, self.optim, self.resolutions, distillation, loss))
         classes = vit.num_classes
 
-        def metrics() -> nn.ModuleList:
-            return nn.ModuleList(MulticlassAccuracy(classes, average="micro") for _ in self.resolutions)
+        def accuracy() -> MulticlassAccuracy:  # the data check the classes, which here would wait for the GPU
+            return MulticlassAccuracy(classes, average="micro", validate_args=False)
 
-        self.accuracy, self.test_accuracy = metrics(), metrics()
-        self.train_accuracy = MulticlassAccuracy(classes, average="micro")
+        self.accuracy, self.test_accuracy = (nn.ModuleList(accuracy() for _ in self.resolutions) for _ in range(2))
+        self.train_accuracy = accuracy()
         self.val_loss = nn.ModuleList(MeanMetric() for _ in self.resolutions)
         self.mixes = build_mixes(self.optim, classes)
         dense = self.resolutions if vit.head == "dense" else []
@@ -231,7 +231,9 @@ class ImageClassifier(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         c = self.optim
-        optimizer = AdamW(parameter_groups(self.vit, c), lr=c.lr, betas=c.betas)
+        # On a GPU one launch for all parameters; on a CPU as before, so that runs give the same bits.
+        fused = True if self.device.type == "cuda" else None
+        optimizer = AdamW(parameter_groups(self.vit, c), lr=c.lr, betas=c.betas, fused=fused)
         steps = float(self.trainer.estimated_stepping_batches)
         if not math.isfinite(steps):
             raise ValueError(
