@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from eval.accuracy.answers import Answers
-from eval.accuracy.contact_sheet import Tile, contact_sheet, fit, shorten
+from eval.accuracy.contact_sheet import Tile, contact_sheet, fit, names_apart, shorten
 from eval.plotting.style import new_figure, save_figure
 from eval.report import Row, write_csv
 from performer_string.utils.files import write_aside
@@ -66,22 +66,22 @@ def picture(answers: Answers, index: int) -> np.ndarray[Any, Any]:
     return image[0].numpy() if len(image) == 1 else image.permute(1, 2, 0).numpy()
 
 
-def image_label(answers: Answers, index: int) -> str:
-    """Return a short name of an image."""
-    name = answers.image_name(index)
-    return f"image {name}" if name.isdecimal() else fit(Path(name).name)
+def image_labels(answers: Answers, indices: Sequence[int]) -> list[str]:
+    """Return short names of the images of a picture."""
+    names = names_apart([answers.image_name(index) for index in indices])
+    return [f"image {name}" if name.isdecimal() else fit(name) for name in names]
 
 
 def error_sheet(answers: Answers, count: int) -> Figure:
     """Draw the most confident wrong answers."""
-    tiles = []
-    for index in answers.most_confident_errors(count):
+    tiles, indices = [], answers.most_confident_errors(count)
+    for index, name in zip(indices, image_labels(answers, indices), strict=True):
         truth, answer = int(answers.targets[index]), int(answers.predicted[index])
         percent = 100 * float(answers.probabilities[index, answer])
         lines = [
             fit(answers.classes[truth], "truth: "),
             fit(answers.classes[answer], "answer: ", f" {percent:.0f} %"),
-            image_label(answers, index),
+            name,
         ]
         tiles.append(Tile(picture(answers, index), "\n".join(lines)))
     errors = int((~answers.right).sum())
@@ -141,13 +141,13 @@ def difference_sheet(one: Answers, other: Answers, count: int) -> Figure:
     truth = one.targets[:, None]
     gaps = (one.probabilities.gather(1, truth) - other.probabilities.gather(1, truth))[:, 0].abs()
     differing = (one.right != other.right).nonzero()[:, 0]
-    tiles = []
-    for index in differing[gaps[differing].argsort(descending=True, stable=True)][:count].tolist():
+    tiles, indices = [], differing[gaps[differing].argsort(descending=True, stable=True)][:count].tolist()
+    for index, name in zip(indices, image_labels(one, indices), strict=True):
         lines = [fit(one.classes[int(one.targets[index])], "truth: ")]
         for answers in (one, other):
             answer = one.classes[int(answers.predicted[index])]
             lines.append(fit(answer, f"{shorten(answers.model, 13)}: "))
-        tiles.append(Tile(picture(one, index), "\n".join([*lines, image_label(one, index)])))
+        tiles.append(Tile(picture(one, index), "\n".join([*lines, name])))
     on = "1 image" if len(differing) == 1 else f"{len(differing)} images"
     heading = f"{one.model} and {other.model} at {one.size} px: only one is right on {on}"
     heading += f"; these {len(tiles)} differ most" if len(tiles) < len(differing) else ""

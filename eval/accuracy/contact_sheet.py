@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,6 +50,20 @@ def picture_of(path: str) -> tuple[np.ndarray[Any, Any] | None, tuple[int, int]]
     size = image.height, image.width
     image.thumbnail((PIXELS, PIXELS), Image.Resampling.LANCZOS)
     return np.asarray(image), size
+
+
+def names_apart(paths: Sequence[str]) -> list[str]:
+    """Return the names of files, with as many of their folders as tell equal names apart."""
+    parts = {path: Path(path).parts for path in paths}
+
+    def name(path: str) -> str:
+        for length in range(1, len(parts[path])):
+            end = parts[path][-length:]
+            if sum(other[-length:] == end for other in parts.values()) == 1:
+                return "/".join(end)
+        return path
+
+    return [name(path) for path in paths]
 
 
 def shorten(text: str, letters: int = 20) -> str:

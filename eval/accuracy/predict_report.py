@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from eval.accuracy.contact_sheet import Tile, contact_sheet, fit, picture_of
+from eval.accuracy.contact_sheet import Tile, contact_sheet, fit, names_apart, picture_of
 from eval.report import Row
 from train.command.messages import printable
 from train.data.sizes import Size
@@ -45,13 +44,13 @@ def notes(rows: Sequence[Row]) -> list[str]:
 
 def plot(rows: Sequence[Row]) -> Figure | None:
     """Draw the first images, each with its answer; None where none could be read."""
-    tiles = []
-    for row in [row for row in rows if row["error"] == ""][:SHOWN_IMAGES]:
+    tiles, shown = [], [row for row in rows if row["error"] == ""][:SHOWN_IMAGES]
+    for row, file in zip(shown, names_apart([row["image"] for row in shown]), strict=True):
         picture, size = picture_of(row["image"])
         frame = seen_of(size, row) if picture is not None and "resized" in row else None
         seen = f"{'' if frame is None else 'frame: '}seen at {row['resolution']} px"
         answers = (fit(name, after=f" {100 * p:.0f} %") for name, p in answers_in(row)[:2])
-        tiles.append(Tile(picture, "\n".join([fit(Path(row["image"]).name), *answers, seen]), frame))
+        tiles.append(Tile(picture, "\n".join([fit(file), *answers, seen]), frame))
     return contact_sheet(tiles) if tiles else None
 
 

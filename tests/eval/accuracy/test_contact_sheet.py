@@ -6,7 +6,7 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
-from eval.accuracy.contact_sheet import GAP, TILE
+from eval.accuracy.contact_sheet import GAP, TILE, names_apart
 from eval.accuracy.predict_report import plot, seen_of
 from train.data.sizes import Size
 
@@ -61,3 +61,27 @@ def test_lines_of_neighbours_have_one_height_and_take_the_room(tmp_path, images)
     widths = [text[0].get_window_extent(renderer).width / figure.dpi for text in texts]
     assert max(widths) < TILE + GAP
     assert widths[-1] > 0.8 * TILE
+
+
+def test_files_of_one_name_are_told_apart(tmp_path, images):
+    """By their folder, which is their class in a folder of classes; others keep the name alone."""
+    paths = [tmp_path / "cat" / "1.png", tmp_path / "dog" / "1.png", tmp_path / "dog" / "2.png"]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes((images / "one.png").read_bytes())
+    figure = plot([row_of(path) for path in paths])
+    assert [text.get_text() for text in figure.texts][::4] == ["cat/1.png", "dog/1.png", "2.png"]
+
+
+@pytest.mark.parametrize(
+    ("paths", "names"),
+    [
+        (["a/x/1.png", "b/x/1.png", "b/y/1.png"], ["a/x/1.png", "b/x/1.png", "y/1.png"]),
+        (["1.png", "a/1.png"], ["1.png", "a/1.png"]),
+        (["/1.png", "/a/1.png"], ["/1.png", "a/1.png"]),
+        (["a/1.png", "a/1.png"], ["1.png", "1.png"]),
+        (["3", "4"], ["3", "4"]),
+    ],
+)
+def test_names_have_as_many_folders_as_they_need(paths, names):
+    assert names_apart(paths) == names
