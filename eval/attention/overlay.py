@@ -31,6 +31,7 @@ CELL, GAP, LEFT, RIGHT = 1.3, 0.08, 0.25, 0.75  # inches: height of a picture, a
 LINE, NOTE, EDGE = 0.12, 0.1, 0.08  # inches: a line of a title and of the note, and room at the edge
 LETTER = 0.045  # inches, of the note
 LEAST = 0.1  # the lowest weight, relative to equal weights, that has a colour of its own
+NEARLY_EQUAL = 10.0  # %, of the largest weight above the smallest one, as in models that have learned nothing
 DARKEST, OPACITY = 0.55, 0.7  # black of the image beneath a map, and the map's opacity: colours are as in the bar
 EXAMPLE = re.compile(r"test image \d+: (.+)")  # the name of an image whose class is known
 
@@ -49,6 +50,22 @@ def as_map(rows: Sequence[Row]) -> Picture:
     for row in rows:
         result[row["row"], row["column"]] = row["weight"]
     return result
+
+
+def nearly_equal(rows: Sequence[Row]) -> list[str]:
+    """Return for which models and sizes the weights of every layer are nearly equal, so that their maps show nothing.
+
+    Args:
+        rows: as of `eval attention`.
+    """
+    said = []
+    for (kind, model, size), of_layers in grouped(rows).items():
+        maps = [as_map(of_layer) for of_layer in of_layers.values()]
+        apart = 100 * max(float(m.max() / max(m.min(), 1e-30)) - 1 for m in maps)
+        if apart <= NEARLY_EQUAL:
+            name = f"{model} at {size} px, {kind}"
+            said.append(f"{name}: the weights of each layer are within {max(0.1, apart):.2g} % of each other")
+    return said
 
 
 def overlay_figure(rows: Sequence[Row]) -> Figure:
@@ -113,7 +130,7 @@ def note_of(rows: Sequence[Row]) -> str:
     images = list(dict.fromkeys(Path(str(image)).name.partition(": ")[0] for image in unique(rows, "image")))
     kinds = [MEANINGS[kind] for kind in unique(rows, "kind")]
     colours = "colours: weight of a patch, where 1 is that of equal weights"
-    return "; ".join([printable(", ".join(images)), colours, *kinds, "answer: to the whole image"])
+    return "; ".join([printable(", ".join(images)), colours, *kinds, "answer: to the whole image", *nearly_equal(rows)])
 
 
 def colour_scale(maps: Sequence[Picture]) -> LogNorm:

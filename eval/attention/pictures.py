@@ -26,6 +26,7 @@ from tqdm import tqdm
 from eval.argument_types import WithoutRepetitions, number_of_images, size_of_images
 from eval.attention.maps import attention_map, has_class_token, layers_of, token_of_patch
 from eval.attention.picture_files import keep_picture, picture_of_file, write_pictures
+from eval.attention.pictures_report import notes as notes
 from eval.attention.pictures_report import plot as plot
 from eval.attention.pictures_report import summary as summary
 from eval.checkpoints import MODEL, names_of

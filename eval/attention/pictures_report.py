@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from eval.attention.overlay import as_map, grouped, overlay_figure
+from eval.attention.overlay import as_map, grouped, nearly_equal, overlay_figure
 from eval.attention.picture_files import read_pictures
 from eval.report import Row
 
@@ -39,6 +39,12 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     if all(line[SUM] == "1" for line in lines):
         lines = [{name: value for name, value in line.items() if name != SUM} for line in lines]
     return lines
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """Return where all weights are nearly equal."""
+    why = "so that the picture is nearly uniform, as that of an untrained model"
+    return [f"{text}, {why}." for text in nearly_equal(rows)]
 
 
 def plot(rows: Sequence[Row]) -> Figure:

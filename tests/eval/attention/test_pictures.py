@@ -12,7 +12,7 @@ from PIL import Image
 from eval.attention import picture_files
 from eval.attention.maps import attention_map, layers_of
 from eval.attention.overlay import as_map, grouped, overlay_figure
-from eval.attention.pictures_report import summary
+from eval.attention.pictures_report import notes, summary
 from eval.cli import main
 from eval.plotting.redraw import read_results
 from performer_string import ViT
@@ -104,6 +104,18 @@ def test_the_figure_says_what_it_shows():
     lines, note = above_and_below(kind="rollout", image="test image 3: church")
     assert lines[3:] == ["answer: french horn 50 %", "truth: church", "rollout"]
     assert note.startswith("test image 3; colours")
+
+
+def test_a_map_that_shows_nothing_says_so():
+    """Beneath the picture and the table: an untrained model attends to all patches alike."""
+    _, note = above_and_below()
+    assert "m at 24 px, query: the weights of each layer are within 0.1 % of each other" in note
+    row = {"kind": "query", "model": "m", "resolution": Size.of(24), "layer": 0, "row": 0, "column": 0, "weight": 0.5}
+    (said,) = notes([row, {**row, "column": 1, "weight": 0.54}])
+    assert "within 8 % of each other, so that the picture is nearly uniform, as that of an untrained model" in said
+    assert notes([row, {**row, "column": 1, "weight": 0.56}]) == []
+    layers = [{**row, "layer": 1}, {**row, "layer": 1, "column": 1, "weight": 0.1}]
+    assert notes([row, {**row, "column": 1}, *layers]) == []  # one of them shows something
 
 
 def test_the_table_has_the_sum_of_weights_where_it_is_not_one():
