@@ -60,14 +60,17 @@ class LearningRate(Callback):
 
 
 class Throughput(Callback):
-    """Log images a second over all processes, and the peak memory, at each logged step."""
+    """Log images a second over all processes, and the peak memory, at each logged step.
+
+    The progress has them at the end of an epoch too, where no step was logged since its start or its last validation.
+    """
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
         """Start counting anew."""
-        self.images, self.since = 0, time.perf_counter()
+        self.images, self.since, self.measured = 0, time.perf_counter(), False
 
     def on_train_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
         self.begin()  # an epoch that goes on from a checkpoint does not start
@@ -82,10 +85,11 @@ class Throughput(Callback):
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         self.images += len(batch[0]) * trainer.world_size
-        if logged(trainer, trainer.global_step):
+        is_last = batch_idx + 1 == trainer.num_training_batches
+        if logged(trainer, trainer.global_step) or (is_last and not self.measured):
             if module.device.type == "cuda":
                 torch.cuda.synchronize(module.device)
             now = time.perf_counter()
             module.log("train/images_per_second", self.images / (now - self.since), prog_bar=True)
             module.log("train/peak_memory_mib", peak_memory(module.device))
-            self.images, self.since = 0, now
+            self.images, self.since, self.measured = 0, now, True
