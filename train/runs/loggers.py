@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +18,18 @@ from torch.utils.tensorboard.summary import hparams
 
 from performer_string.utils.files import write_aside
 from train.runs.folder import SECONDS
+
+# Columns of the table by the beginnings of their names, in order; others come last.
+COLUMNS = (
+    *("epoch", "step", SECONDS, "train/loss", "train/accuracy", "val/loss", "val/accuracy", "val/"),
+    *("train/learning_rate", "train/"),
+)
+
+
+def place_of_column(name: str) -> tuple[int, list[tuple[int, str]]]:
+    """Return the place of a column: that of its kind, and among its kind by name, with numbers by their size."""
+    kind = next((place for place, begin in enumerate(COLUMNS) if name.startswith(begin)), len(COLUMNS))
+    return kind, [(int(part or 0) if part.isdecimal() else -1, part) for part in re.split(r"(\d+)", name)]
 
 
 class RunTensorBoard(TensorBoardLogger):
@@ -104,7 +117,8 @@ class MetricsCSV(Logger):
         return int(row["step"]) < step or (int(row["step"]) == step and not trained)
 
     def rewrite(self, rows: list[dict[str, Any]]) -> None:
-        """Write the whole file."""
+        """Write the whole file, with its columns in order."""
+        self.columns.sort(key=place_of_column)
         with write_aside(self.path) as partial, partial.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, self.columns, restval="")
             writer.writeheader()

@@ -42,6 +42,26 @@ def test_rows_of_steps_with_columns_that_come_later(tmp_path):
     assert (result[2]["train/loss"], result[2]["val/accuracy"], result[3]["val/accuracy"]) == ("0.3333333", "0.5", "")
 
 
+def test_columns_stand_in_one_order(tmp_path):
+    """Whatever is logged first; a table of an earlier version takes it when its run goes on."""
+    log = MetricsCSV(tmp_path / "metrics.csv")
+    log.begin(0)
+    log.log_metrics({"train/peak_memory_mib": 1, "train/learning_rate": 1, "train/accuracy": 1, "train/loss": 1}, 0)
+    log.log_metrics({"epoch": 0, "vit_estimator/layer_10": 1, "vit_estimator/layer_2": 1}, 0)
+    log.log_metrics({"val/accuracy_108": 1, "val/accuracy_72": 1, "val/loss_72": 1, "val/accuracy": 1}, 0)
+    expected = ["epoch", "step", "seconds", "train/loss", "train/accuracy", "val/loss_72", "val/accuracy"]
+    expected += ["val/accuracy_72", "val/accuracy_108", "train/learning_rate", "train/peak_memory_mib"]
+    expected += ["vit_estimator/layer_2", "vit_estimator/layer_10"]
+    (row,) = rows(log.path)
+    assert list(row) == expected
+    former = ["step", *expected[:0:-1]]
+    log.path.write_text(",".join(former) + "\n" + ",".join(row.get(name, "") for name in former) + "\n")
+    resumed = MetricsCSV(log.path)
+    resumed.begin(1)
+    resumed.log_metrics({"train/loss": 0.5}, 1)
+    assert [list(each) for each in rows(log.path)] == [[x for x in expected if x != "epoch"]] * 2
+
+
 def test_rows_that_a_resumed_run_keeps(tmp_path):
     """Those before its step, and a validation that came after the last of them."""
     log = MetricsCSV(tmp_path / "metrics.csv")
