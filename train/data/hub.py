@@ -17,6 +17,7 @@ LABELS = ("label", "labels", "cls", "class", "fine_label", "target")  # names of
 IMAGES = ("image", "img", "jpg", "jpeg", "png", "webp")  # names of the column of images, where several hold some
 VALIDATION = ("validation", "val", "valid")
 SPLITS = {True: ("train",), False: ("test", *VALIDATION)}
+latest: dict[tuple[str, int], Any] = {}  # what was opened last, by its place and its time of change
 
 
 def load(name: str) -> Any:
@@ -115,7 +116,25 @@ def without_network(datasets: Any) -> Iterator[None]:
         datasets.config.HF_HUB_OFFLINE = before
 
 
+def changed(root: Path) -> int:
+    """Return when a folder, or a file or folder in it, was changed last, in nanoseconds; 0 for a name on the Hub."""
+    return max(path.stat().st_mtime_ns for path in (root, *root.iterdir())) if root.is_dir() else 0
+
+
 def hub_splits(root: Path, download: bool = False) -> Any:
+    """Return the splits of a data set, as of `open_splits`.
+
+    They are opened once for all sets of a training, since the library takes seconds for a large one each time.
+    """
+    key = str(root.absolute()), changed(root)
+    if key not in latest:
+        splits = open_splits(root, download)
+        latest.clear()
+        latest[key] = splits
+    return latest[key]
+
+
+def open_splits(root: Path, download: bool = False) -> Any:
     """Return the splits of a folder of `save_to_disk`, of one that `load_dataset` reads, or of a name on the Hub.
 
     A name needs `download` once. The library's cache serves from then on.

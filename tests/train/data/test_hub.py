@@ -15,6 +15,7 @@ from eval.report import read_csv
 from tests.helpers.training import TINY
 from train import cli
 from train.checkpoint import load_trained
+from train.data import hub
 from train.data.module import ImageData
 from train.data.sources import open_source
 
@@ -29,6 +30,7 @@ def picture(number: int) -> Image.Image:
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    hub.latest.clear()
 
 
 def saved(tmp_path, label, labels: list, image: str = "image"):
@@ -81,7 +83,7 @@ def test_nothing_is_downloaded_unasked():
 
 
 def test_name_on_the_hub(tmp_path, monkeypatch):
-    """A name is asked for once, and read from the cache from then on; no folder stands in its place."""
+    """A name is asked for once, for all sets, and no folder stands in its place."""
     folder = saved(tmp_path, datasets.ClassLabel(names=list(NAMES)), [0, 1, 2, 0, 1, 2])
     asked = []
 
@@ -96,9 +98,19 @@ def test_name_on_the_hub(tmp_path, monkeypatch):
     data.prepare_data()
     data.setup()
     assert data.num_classes == 3
-    assert asked == [("owner/name", False)] * 2 + [("owner/name", True)] * 2
+    assert len(data.held_out("test", (8, 8))) == 6
+    assert asked == [("owner/name", False)]
+    hub.latest.clear()
+    ImageData(source="hub", root="owner/name", size=[8, 8], val_fraction=0.34).setup()
+    assert asked[1:] == [("owner/name", True)]  # another process reads the cache
     assert not (tmp_path / "owner").exists()
     assert datasets.config.HF_HUB_OFFLINE is False
+
+
+def test_a_folder_that_was_written_again_is_opened_again(tmp_path):
+    for labels in ([0, 1, 2, 0, 1, 2], [2, 1, 0, 2, 1, 0]):
+        folder = saved(tmp_path, datasets.ClassLabel(names=list(NAMES)), labels)
+        assert open_source("hub", folder, train=True).targets == labels
 
 
 @pytest.mark.slow
