@@ -21,11 +21,10 @@ import torch
 from torch import Tensor
 
 from performer_string.ops.forms import FeatureForm
+from performer_string.ops.triton.device import DTYPES, WIDEST, dense_rows, product_precision, why_no_device
 from performer_string.utils.autograd import first_order
 
-WIDEST = 128  # width of heads and values; beyond it the sums of a program leave the registers
 HIGHEST_ORDER = 16  # of powers
-DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 KERNEL_MODULES = ("performer_string.ops.triton.forward", "performer_string.ops.triton.backward")
 
 
@@ -70,13 +69,8 @@ def why_unsupported(
     Returns:
         A reason for a log. What varies from call to call comes after ", not ".
     """
-    if not interpreted:
-        if q.device.type != "cuda":
-            return f"the Triton kernels run on NVIDIA GPUs, not on {q.device.type}"
-        if torch.version.hip is not None:
-            return "the Triton kernels are tested on NVIDIA GPUs only"
-        if torch.cuda.get_device_capability(q.device) < (8, 0):
-            return "the Triton kernels need compute capability 8.0 (Ampere) or newer"
+    if not interpreted and (reason := why_no_device(q)) is not None:
+        return reason
     if q.dtype not in DTYPES or not q.dtype == k.dtype == v.dtype:
         return f"q, k and v of one type, float32, bfloat16 or float16, not {q.dtype}, {k.dtype} and {v.dtype}"
     if q.dim() != 4 or q.shape != k.shape or q.shape[:3] != v.shape[:3] or not q.numel() or not v.numel():
@@ -171,11 +165,6 @@ def triton_linear_attention(
     return out
 
 
-def _dense_rows(x: Tensor) -> Tensor:
-    """Return x with a last axis that is dense in memory."""
-    return x if x.stride(-1) == 1 else x.contiguous()
-
-
 def _kernel_inputs(
     q: Tensor,
     k: Tensor,
@@ -187,17 +176,12 @@ def _kernel_inputs(
     weight: Tensor,
 ) -> tuple[Any, ...]:
     """Return tensors in the order and memory that the kernels take."""
-    q, k, v = _dense_rows(q), _dense_rows(k), _dense_rows(v)
+    q, k, v = dense_rows(q), dense_rows(k), dense_rows(v)
     if c is not None and s is not None and not (c.stride() == s.stride() and c.stride(-1) == 1):
         c, s = c.contiguous(), s.contiguous()
-    mask = None if mask is None else _dense_rows(mask)
+    mask = None if mask is None else dense_rows(mask)
     bias = None if bias is None else (bias.float() * math.log2(math.e)).contiguous()
     return q, k, v, weight, c, s, bias, mask
-
-
-def _precision(q: Tensor) -> str:
-    exact = q.dtype == torch.float32 and torch.backends.cuda.matmul.fp32_precision != "tf32"
-    return "ieee" if exact else "tf32"
 
 
 def run_forward(q: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
@@ -210,7 +194,7 @@ def run_forward(q: Tensor, *inputs: Any) -> tuple[Tensor, ...]:
     from performer_string.ops.triton import forward as kernels
 
     *tensors, order, square = inputs
-    options = order, square, _precision(q)
+    options = order, square, product_precision(q)
     with torch.cuda.device_of(q):
         return kernels.forward(*(*_kernel_inputs(q, *tensors), *options))
 
@@ -225,9 +209,9 @@ def run_backward(dout: Tensor, *inputs: Any) -> tuple[Tensor | None, ...]:
     from performer_string.ops.triton import backward as kernels
 
     *tensors, order, square, saved, learned = inputs
-    options = saved, order, square, _precision(tensors[0]), learned
+    options = saved, order, square, product_precision(tensors[0]), learned
     with torch.cuda.device_of(dout):
-        return kernels.backward(*(_dense_rows(dout), *_kernel_inputs(*tensors), *options))
+        return kernels.backward(*(dense_rows(dout), *_kernel_inputs(*tensors), *options))
 
 
 class _LinearAttention(torch.autograd.Function):

@@ -21,7 +21,12 @@ INTERPRETED = tl.constexpr(os.environ.get("TRITON_INTERPRET") == "1")  # as trit
 SHORT = 10  # bits of a number of tokens below which all block sizes are as fast: one is compiled, and none is timed
 
 
-def autotuned(*blocks: tuple[int, int, int, int], restore: tuple[str, ...] = ()) -> Callable[[Any], Any]:
+def autotuned(
+    *blocks: tuple[int, int, int, int],
+    restore: tuple[str, ...] = (),
+    names: tuple[str, str] = ("BLOCK_F", "BLOCK_N"),
+    key: tuple[str, ...] = ("D", "DV", "M", "P", "ORDER", "PRECISION", "BUCKET"),
+) -> Callable[[Any], Any]:
     """Decorate a kernel with `triton.jit` and autotuning over block sizes.
 
     The choice is made for each head width, number of features and power of two of tokens, from 1,024 tokens on. Exact
@@ -31,14 +36,16 @@ def autotuned(*blocks: tuple[int, int, int, int], restore: tuple[str, ...] = ())
     Args:
         blocks: (BLOCK_F features, BLOCK_N tokens, warps, stages) of each configuration.
         restore: names of arguments that the kernel adds to, restored between trials.
+        names: of the two block sizes.
+        key: names of the arguments that the choice is made for.
     """
     exact = [(32, 32, 4, 1), (32, 32, 8, 1), (32, 64, 8, 1), (64, 32, 8, 1)]
     if INTERPRETED.value:
         blocks, exact = ((16, 64, 1, 1),), []
     configs = [
-        triton.Config({"BLOCK_F": f, "BLOCK_N": n}, num_warps=w, num_stages=s) for f, n, w, s in [*blocks, *exact]
+        triton.Config(dict(zip(names, (f, n), strict=True)), num_warps=w, num_stages=s)
+        for f, n, w, s in [*blocks, *exact]
     ]
-    key = ["D", "DV", "M", "P", "ORDER", "PRECISION", "BUCKET"]
 
     def prune(configs: list[Any], arguments: dict[str, Any], **constants: Any) -> list[Any]:
         fitting = configs[len(blocks) :] if constants["PRECISION"] == "ieee" else configs[: len(blocks)]
@@ -46,7 +53,7 @@ def autotuned(*blocks: tuple[int, int, int, int], restore: tuple[str, ...] = ())
 
     def wrap(kernel: Any) -> Any:
         options = {"restore_value": list(restore) or None, "prune_configs_by": {"early_config_prune": prune}}
-        return QuickLaunch(triton.autotune(configs, key, **options)(triton.jit(kernel)))
+        return QuickLaunch(triton.autotune(configs, list(key), **options)(triton.jit(kernel)))
 
     return wrap
 
