@@ -57,7 +57,7 @@ BATCH = --batch-size 8 --heads 16 --methods linear softmax performer-pytorch
 TIMES = experiments/speed/gpu
 
 gpu: .venv/installed
-	$(BIN)/python -m pytest tests/ops/test_triton.py
+	$(BIN)/python -m pytest tests/ops/test_triton.py tests/ops/test_triton_square.py
 	$(LENGTH) --tokens 256 1024 2048 4096 16384 65536 --out $(TIMES)/forward
 	$(LENGTH) --tokens 1024 2048 4096 16384 65536 --backward --out $(TIMES)/backward
 	$(LENGTH) --tokens 256 1024 2048 4096 16384 65536 --graphs --methods linear softmax performer-pytorch --out $(TIMES)/graphs

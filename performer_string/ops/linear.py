@@ -106,7 +106,7 @@ def attend_linear(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, context: Att
     | packed sequences | this function, for the sequences of each length |
     | a locality | `_with_locality`: it sums over the keys itself |
     | a transform of `torch.func`, or an export | `_with_features`: plain operations |
-    | a map with a polynomial kernel | `polynomial_attention`: no features |
+    | a map with a polynomial kernel | `polynomial_attention`: no features, Triton kernels on a GPU where these apply |
     | a map without a fused form | `_with_features` |
     | any other map | `_fused`: Triton kernels on a GPU where these apply, and else chunks |
 

@@ -6,14 +6,19 @@
 
 from __future__ import annotations
 
+import logging
+
 import torch
 from torch import Tensor
 
 from performer_string.ops.forms import PolynomialKernel
-from performer_string.ops.key_bias import key_weights
-from performer_string.ops.squares import squared_sums
+from performer_string.ops.key_bias import key_logits, key_weights
+from performer_string.ops.squares import is_linear_cheaper_on_gpu, squared_sums
 from performer_string.utils.dtype import full_precision
+from performer_string.utils.log import warn_once
 from performer_string.utils.numerics import least_norm, safe_divide
+
+log = logging.getLogger(__name__)
 
 
 def polynomial_attention(
@@ -24,19 +29,54 @@ def polynomial_attention(
     key_mask: Tensor | None = None,
     key_bias: Tensor | None = None,
 ) -> Tensor:
-    """Linear attention with a polynomial kernel of rotated queries and keys.
+    """Linear attention with a polynomial kernel of rotated queries and keys, in the form that is predicted cheapest.
 
-    Queries are divided by their norms, and all keys of a head by the largest of theirs, so that squares stay in range.
-    These factors cancel, and have no gradient.
+    On a GPU the N x N form is a Triton kernel. A warning says once per reason why that does not apply.
 
     Args:
-        q, k, v: [B, H, N, d].
+        q, k: [B, H, N, d].
+        v: [B, H, N, e].
         kernel: of rotated queries and keys.
         key_mask: [B, N], True where a key takes part.
         key_bias: b, [B, H, N]. The kernel of key j is multiplied by exp(b_j).
 
     Returns:
-        [B, H, N, d] in the type of v.
+        [B, H, N, e] in the type of v.
+    """
+    if q.device.type == "cuda":
+        from performer_string.ops.triton.device import product_precision
+        from performer_string.ops.triton.square import triton_square_attention, why_unsupported
+
+        # The kernels take one type. Under autocast a norm of queries and keys leaves these in float32.
+        bias = None if key_bias is None else key_logits(key_bias, key_mask)
+        inputs = (q.to(v.dtype), k.to(v.dtype), v)
+        reason = why_unsupported(*inputs, key_mask, bias)
+        if reason is not None:
+            kind, _, _ = reason.partition(", not ")  # without the shapes, which may differ at every call
+            warn_once(log, kind, f"polynomial attention runs in plain torch operations; Triton kernel: {reason}.")
+        elif not is_linear_cheaper_on_gpu(*inputs, product_precision(v) == "ieee"):
+            return triton_square_attention(*inputs, kernel, key_mask, bias)
+    return summed_attention(q, k, v, kernel, key_mask, key_bias)
+
+
+def summed_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kernel: PolynomialKernel,
+    key_mask: Tensor | None = None,
+    key_bias: Tensor | None = None,
+) -> Tensor:
+    """Compute `polynomial_attention` by torch operations, for any device and any derivative.
+
+    Queries are divided by their norms, and all keys of a head by the largest of theirs, so that squares stay in range.
+    These factors cancel, and have no gradient.
+
+    Args:
+        q, k, v, kernel, key_mask, key_bias: as of `polynomial_attention`.
+
+    Returns:
+        [B, H, N, e] in the type of v.
     """
     dtype = torch.promote_types(full_precision(q).dtype, full_precision(k).dtype)
     a, b, width = q.to(dtype), k.to(dtype), v.shape[-1]

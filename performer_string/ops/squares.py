@@ -16,12 +16,33 @@ from performer_string.utils.dtype import without_autocast
 # Costs of one element beside those of its matrix products, in multiply-adds.
 TILE_COST, PRODUCT_COST = 12, 20
 
+# Costs on a GPU, in multiply-adds of 16 bits of the Triton kernels. They are estimates for an H100, not measurements:
+# 200e12 multiply-adds a second in these, 12e12 there in exact float32, 25e12 in torch, 3e12 bytes a second of memory.
+GPU_TILE_COST = 56  # of a weight, beside its matrix products
+GPU_EXACT_COST = 16  # of a multiply-add of the kernels in exact float32
+GPU_PRODUCT_COST = 700  # of a product of two coordinates, written and read in float32
+GPU_SUM_COST = 8  # of a multiply-add of the linear form, in torch
+GPU_LAUNCH_COST = 4e10  # of the launches of the linear form
+
 
 def is_linear_cheaper(a: Tensor, b: Tensor, u: Tensor) -> bool:
     """Return whether the products of pairs are predicted to cost less than N x N weights."""
     (queries, dim), keys, width = a.shape[-2:], b.shape[-2], u.shape[-1]
     weights = queries * keys * (dim + width + TILE_COST)
     return (queries + keys) * num_products(dim) * (width + PRODUCT_COST) < weights
+
+
+def is_linear_cheaper_on_gpu(q: Tensor, k: Tensor, v: Tensor, exact: bool) -> bool:
+    """Return whether the products of pairs are predicted to cost less than the Triton kernels.
+
+    Args:
+        q, k, v: [B, H, Nq, d], [B, H, Nk, d], [B, H, Nk, dv].
+        exact: whether the kernels multiply in exact float32.
+    """
+    (batch, heads, queries, dim), keys, width = q.shape, k.shape[2], v.shape[3]
+    tiles = queries * keys * ((dim + width) * (GPU_EXACT_COST if exact else 1) + GPU_TILE_COST)
+    linear = (queries + keys) * num_products(dim) * (width * GPU_SUM_COST + GPU_PRODUCT_COST)
+    return batch * heads * linear + GPU_LAUNCH_COST < batch * heads * tiles
 
 
 def squared_sums(a: Tensor, b: Tensor, u: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Models and attention on a simulated GPU: shapes, types and devices of every tensor, without numbers (FakeTensor).
 
 A CPU alone does not show a constant that stays behind on it. Launches of the Triton kernels are recorded instead of
-executed; test_triton.py has their values. A backward pass needs a real device.
+executed; test_triton.py and test_triton_square.py have their values. A backward pass needs a real device.
 """
 
 from __future__ import annotations
@@ -49,9 +49,11 @@ def launches(monkeypatch) -> list[tuple[Any, ...]]:
     """Arguments of all launches, on a simulated H100."""
     pytest.importorskip("triton")
     recorded: list[tuple[Any, ...]] = []
-    module = importlib.import_module("performer_string.ops.triton.forward")
-    for name in ("key_pass", "merge_keys", "query_pass"):
-        monkeypatch.setattr(module, name, Recorder(recorded))
+    kernels = {"forward": ("key_pass", "merge_keys", "query_pass"), "square_forward": ("key_scale", "attend")}
+    for module, names in kernels.items():
+        for name in names:
+            imported = importlib.import_module(f"performer_string.ops.triton.{module}")
+            monkeypatch.setattr(imported, name, Recorder(recorded))
     properties = SimpleNamespace(multi_processor_count=132)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device=None: properties)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
@@ -93,7 +95,7 @@ def test_sixteen_bits(launches):
         assert {x.dtype for x in sum(launches, ()) if isinstance(x, Tensor)} == {dtype, torch.float32}
 
 
-@pytest.mark.parametrize(("name", "kernels"), [("favor+hyperbolic", 6), ("arc-cosine", 6), ("polynomial", 0)])
+@pytest.mark.parametrize(("name", "kernels"), [("favor+hyperbolic", 6), ("arc-cosine", 6), ("polynomial", 4)])
 def test_feature_maps(name, kernels, launches):
     run_model(feature_map=name, **EXTRAS)
     assert len(launches) == kernels
@@ -238,3 +240,19 @@ def test_chunks_get_queries_and_keys_as_they_are(monkeypatch):
         q, k = (torch.empty(1, 2, 5, 16, device="cuda") for _ in range(2))
         linear_attention(q, k, q.to(torch.bfloat16), phi)
     assert given == [torch.float32, torch.float32]
+
+
+@pytest.mark.parametrize(("width", "tokens", "kernels", "reasons"), [(16, 9, 2, 0), (16, 2**17, 0, 0), (130, 9, 0, 1)])
+def test_polynomial_takes_the_kernels_where_they_apply_and_are_cheaper(
+    width, tokens, kernels, reasons, launches, caplog, monkeypatch
+):
+    monkeypatch.setattr(warnings_log, "_warned", set())
+    phi = build_feature_map("polynomial", head_dim=width, num_heads=2)
+    with FakeTensorMode(), torch.no_grad():
+        q = torch.empty(1, 2, tokens, width, device="cuda")
+        for _ in range(2):
+            v = q.to(torch.bfloat16)  # under autocast a norm leaves queries and keys in float32
+            assert linear_attention(q, q, v, phi).dtype == v.dtype
+    assert len(launches) == 2 * kernels
+    assert len(caplog.records) == reasons
+    assert all("runs in plain torch operations; Triton kernel: head widths" in x.getMessage() for x in caplog.records)

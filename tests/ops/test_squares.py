@@ -99,6 +99,21 @@ def test_the_cheaper_form_is_chosen():
     assert linear(1024, 16)
 
 
+def test_the_cheaper_form_on_a_gpu():
+    def linear(tokens: int, dim: int, exact: bool = False) -> bool:
+        x = torch.empty(8, 16, tokens, dim, device="meta")
+        return squares.is_linear_cheaper_on_gpu(x, x, x, exact)
+
+    for dim in (16, 64, 128):
+        for exact in (False, True):
+            choices = [linear(2**power, dim, exact) for power in range(4, 21)]
+            assert choices == sorted(choices)  # once only, from N x N to linear
+            assert choices[0] is False
+            assert choices[-1] is True
+    assert not linear(4096, 64)
+    assert linear(4096, 64, exact=True)
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("lower", [False, True])
 @pytest.mark.parametrize("extras", ["", "mask", "bias", "mask and bias"])

@@ -25,7 +25,9 @@ from performer_string.ops.triton.device import DTYPES, WIDEST, dense_rows, produ
 from performer_string.utils.autograd import first_order
 
 HIGHEST_ORDER = 16  # of powers
-KERNEL_MODULES = ("performer_string.ops.triton.forward", "performer_string.ops.triton.backward")
+KERNEL_MODULES = tuple(
+    f"performer_string.ops.triton.{name}" for name in ("forward", "backward", "square_forward", "square_backward")
+)
 
 
 @functools.cache

@@ -1,0 +1,206 @@
+"""Attention with a polynomial kernel of degree 2 by N x N weights, fused for NVIDIA GPUs: what the library calls.
+
+The equations are in `square_forward` and `square_backward`. The rules of `api` hold here too: import of Triton at the
+first use, the interpreter, and the choice of block sizes. The module defines the operators
+`performer_string::square_attention` and `performer_string::square_attention_backward` for compiled graphs.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.library import custom_op
+
+from performer_string.ops.forms import PolynomialKernel
+from performer_string.ops.polynomial import summed_attention
+from performer_string.ops.triton.api import why_not_importable
+from performer_string.ops.triton.device import DTYPES, WIDEST, dense_rows, product_precision, why_no_device
+from performer_string.utils._compat import is_batched_gradient
+from performer_string.utils.dtype import without_autocast
+
+INPUTS = "Tensor q, Tensor k, Tensor v, Tensor? bias, Tensor? mask, float scale, bool lower"
+
+
+def why_unsupported(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    key_mask: Tensor | None = None,
+    key_bias: Tensor | None = None,
+    *,
+    interpreted: bool = False,
+) -> str | None:
+    """Return why `triton_square_attention` does not apply to these arguments, or None where it does.
+
+    Args:
+        q, k, v, key_mask, key_bias: as of `triton_square_attention`.
+        interpreted: whether Triton's interpreter runs the kernels, which does so on any device.
+
+    Returns:
+        A reason for a log. What varies from call to call comes after ", not ".
+    """
+    if not interpreted and (reason := why_no_device(q)) is not None:
+        return reason
+    if q.dtype not in DTYPES or not q.dtype == k.dtype == v.dtype:
+        return f"q, k and v of one type, float32, bfloat16 or float16, not {q.dtype}, {k.dtype} and {v.dtype}"
+    fit = q.dim() == k.dim() == v.dim() == 4 and q.shape[:2] == k.shape[:2] and q.shape[3] == k.shape[3]
+    if not fit or k.shape[:3] != v.shape[:3] or not q.numel() or not v.numel():
+        return f"q, k and v [B, H, N, d], not empty, not {list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
+    in_tf32 = q.dtype == torch.float32 and product_precision(q) == "tf32"
+    widest = WIDEST // 2 if in_tf32 else WIDEST  # for the shared memory of any GPU
+    if max(q.shape[-1], v.shape[-1]) > widest:
+        return f"head widths up to {widest}, not {q.shape[-1]} with values of {v.shape[-1]}"
+    if key_mask is not None and (key_mask.dtype != torch.bool or key_mask.shape != (k.shape[0], k.shape[2])):
+        return f"a boolean key mask [B, N], not {key_mask.dtype} {list(key_mask.shape)}"
+    if key_bias is not None and key_bias.shape != k.shape[:3]:
+        return f"a bias of the keys [B, H, N], not {list(key_bias.shape)}"
+    tensors = [k, v, *(x for x in (key_mask, key_bias) if x is not None)]
+    if any(x.device != q.device for x in tensors):
+        return f"all tensors on one device, not {sorted({str(x.device) for x in [q, *tensors]})}"
+    return why_not_importable()
+
+
+def triton_square_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    kernel: PolynomialKernel,
+    key_mask: Tensor | None = None,
+    key_bias: Tensor | None = None,
+) -> Tensor:
+    """Attention with a polynomial kernel of rotated queries and keys, by N x N weights of which blocks are held.
+
+    Sums are in float32, operands of matrix products in the type of the inputs. Second derivatives, and batches of
+    gradients, are computed by plain operations.
+
+    Args:
+        q, k: [B, H, Nq, d] and [B, H, Nk, d] of one type, d at most 128, with any strides over B, H and N.
+        v: [B, H, Nk, dv].
+        kernel: of rotated queries and keys.
+        key_mask: [B, Nk], True where a key takes part; the others are not read.
+        key_bias: b, [B, H, Nk], finite and at most 0. The kernel of key j is multiplied by exp(b_j).
+
+    Returns:
+        [B, H, Nq, dv] in the type of v, heads side by side in memory; zero where the sum of weights is.
+
+    Raises:
+        ValueError: arguments that `why_unsupported` has a reason against.
+
+    Source: arXiv:2307.08691 (FlashAttention-2: blocks of queries and keys).
+    """
+    interpreted = q.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    reason = why_unsupported(q, k, v, key_mask, key_bias, interpreted=interpreted)
+    if reason is not None:
+        raise ValueError(f"triton_square_attention takes other arguments: {reason}.")
+    inputs = (q, k, v, key_bias, key_mask, kernel.scale, kernel.lower)
+    if torch.compiler.is_compiling():
+        compiled: Tensor = _square_attention(*inputs)[0]
+        return compiled
+    out: Tensor = _SquareAttention.apply(*inputs)
+    return out
+
+
+def _kernel_inputs(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, mask: Tensor | None) -> tuple[Any, ...]:
+    """Return tensors in the memory that the kernels take, with the roots of the keys' weights for the bias."""
+    roots = None if bias is None else (bias.float() / 2).exp().contiguous()
+    return dense_rows(q), dense_rows(k), dense_rows(v), roots, None if mask is None else dense_rows(mask)
+
+
+def run_forward(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the output, and what the backward pass needs besides the inputs q, k, v, bias, mask, scale and lower."""
+    from performer_string.ops.triton import square_forward as kernels
+
+    *tensors, scale, lower = inputs
+    options = scale, lower, product_precision(tensors[0])
+    with torch.cuda.device_of(tensors[0]):
+        return kernels.forward(*(*_kernel_inputs(*tensors), *options))
+
+
+def run_backward(dout: Tensor, *inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """Return the gradients of q, k, v and bias from that of the output, the inputs and what `run_forward` returned."""
+    from performer_string.ops.triton import square_backward as kernels
+
+    *tensors, scale, lower, saved = inputs
+    options = saved, scale, lower, product_precision(tensors[0])
+    with torch.cuda.device_of(dout):
+        dq, dk, dv, dbias = kernels.backward(*(dense_rows(dout), *_kernel_inputs(*tensors), *options))
+    return dq, dk, dv, None if dbias is None else dbias.to(tensors[3].dtype)
+
+
+def plain_gradients(dout: Tensor, inputs: tuple[Any, ...]) -> list[Tensor | None]:
+    """Return the gradients of q, k, v and bias by plain operations, which have derivatives themselves."""
+    q, k, v, bias, mask, scale, lower = inputs
+    create_graph = torch.is_grad_enabled()
+    with torch.enable_grad():
+        leaves = [x if x is None or x.requires_grad else x.detach().requires_grad_() for x in (q, k, v, bias)]
+        q, k, v, bias = leaves
+        out = summed_attention(q, k, v, PolynomialKernel(scale, lower), mask, bias)
+        wanted = [x for x in leaves if x is not None]
+        gradients = iter(torch.autograd.grad(out, wanted, dout, create_graph=create_graph))
+    return [None if x is None else next(gradients) for x in leaves]
+
+
+class _SquareAttention(torch.autograd.Function):
+    """The kernels with their gradients, in eager mode."""
+
+    @staticmethod
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        out, *rest = run_forward(*inputs)
+        *tensors, ctx.scale, ctx.lower = inputs
+        ctx.save_for_backward(*tensors, out, *rest)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, saved = (*ctx.saved_tensors[:5], ctx.scale, ctx.lower), ctx.saved_tensors[5:]
+        with without_autocast(dout):
+            if torch.is_grad_enabled() or is_batched_gradient(dout):
+                return *plain_gradients(dout, inputs), None, None, None
+            return *run_backward(dout, *inputs, saved), None, None, None
+
+
+@custom_op("performer_string::square_attention", mutates_args=(), schema=f"({INPUTS}) -> (Tensor, Tensor, Tensor)")
+def _square_attention(*inputs: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """Run the forward pass as one operation of a compiled graph."""
+    return run_forward(*inputs)
+
+
+@_square_attention.register_fake
+def _(q: Tensor, k: Tensor, v: Tensor, *options: Any) -> tuple[Tensor, Tensor, Tensor]:
+    (batch, heads, queries, _), width = q.shape, v.shape[-1]
+    out = q.new_empty(batch, queries, heads, width).transpose(1, 2)
+    single = q.new_empty(batch, heads, queries, dtype=torch.float32)
+    return out, single, q.new_empty(batch, heads, dtype=torch.float32)
+
+
+@custom_op(
+    "performer_string::square_attention_backward",
+    mutates_args=(),
+    schema=f"(Tensor dout, {INPUTS}, Tensor[] saved) -> Tensor[]",
+)
+def _square_attention_backward(dout: Tensor, *arguments: Any) -> list[Tensor]:
+    """Run the backward pass, and leave out the bias where there is none."""
+    with without_autocast(dout):
+        return [x for x in run_backward(dout, *arguments) if x is not None]
+
+
+@_square_attention_backward.register_fake
+def _(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, *rest: Any) -> list[Tensor]:
+    return [torch.empty_like(x) for x in (q, k, v, bias) if x is not None]
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
+    *tensors, ctx.scale, ctx.lower = inputs
+    ctx.save_for_backward(*tensors, *output)
+
+
+def _differentiate(ctx: Any, dout: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
+    inputs, saved = ctx.saved_tensors[:5], list(ctx.saved_tensors[5:])
+    gradients = iter(_square_attention_backward(dout, *inputs, ctx.scale, ctx.lower, saved))
+    return next(gradients), next(gradients), next(gradients), next(gradients, None), None, None, None
+
+
+_square_attention.register_autograd(_differentiate, setup_context=_save)

@@ -1,0 +1,241 @@
+"""The Triton kernels of polynomial attention against the definition: on a GPU, or in Triton's interpreter."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+from torch import Tensor
+
+from performer_string import build_feature_map, linear_attention
+from performer_string.ops import reference
+from performer_string.ops.forms import PolynomialKernel
+from performer_string.ops.polynomial import summed_attention
+from performer_string.ops.triton import square
+from performer_string.ops.triton.square import triton_square_attention, why_unsupported
+from tests.helpers.maps import assert_batched_gradients
+
+pytest.importorskip("triton")
+GPU = torch.cuda.is_available()
+DEVICE = "cuda" if GPU else "cpu"
+# B, H, queries, keys, d, dv
+SHAPES = [
+    (2, 1, 65, 65, 16, 16),
+    (1, 2, 7, 130, 24, 20),
+    (1, 1, 130, 7, 20, 64),
+    (2, 1, 1, 1, 64, 24),
+]
+
+
+@pytest.fixture(autouse=True)
+def _one_block_size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not GPU or request.node.get_closest_marker("gpu"):
+        return
+    for module in ("square_forward", "square_backward"):
+        for kernel in vars(importlib.import_module(f"performer_string.ops.triton.{module}")).values():
+            kernel = getattr(kernel, "kernel", None)
+            if hasattr(kernel, "early_config_prune"):
+                prune = kernel.early_config_prune
+                first = lambda *args, prune=prune, **constants: prune(*args, **constants)[:1]  # noqa: E731
+                monkeypatch.setattr(kernel, "early_config_prune", first)
+
+
+def draw(shape: tuple[int, ...], dtype=torch.float32) -> tuple[list[Tensor], Tensor]:
+    """Return q, k and v with gradients, and a mask whose last row is empty where there are two."""
+    batch, heads, queries, keys, d, dv = shape
+    sizes = (queries, d), (keys, d), (keys, dv)
+    leaves = [torch.randn(batch, heads, *size, device=DEVICE, dtype=dtype, requires_grad=True) for size in sizes]
+    mask = torch.rand(batch, keys, device=DEVICE) < 0.6
+    mask[:, 0], mask[1:] = True, False
+    return leaves, mask
+
+
+def draw_bias(shape: tuple[int, ...]) -> Tensor:
+    batch, heads, _, keys, _, _ = shape
+    return (-3 * torch.rand(batch, heads, keys, device=DEVICE)).requires_grad_()
+
+
+def kernel_of(q: Tensor, lower: bool) -> PolynomialKernel:
+    return PolynomialKernel(q.shape[-1] ** -0.5, lower)
+
+
+def compare(leaves: list[Tensor], lower: bool, tolerance: float, mask: Tensor | None = None) -> None:
+    """Compare values and every gradient with the definition in float64, by the norm of the difference."""
+    q, k, v, *bias = leaves
+    out = triton_square_attention(q, k, v, kernel_of(q, lower), mask, *bias)
+    assert out.dtype == v.dtype
+    doubles = [x.detach().double().requires_grad_() for x in leaves]
+    fq, fk = (reference.polynomial_features(x, q.shape[-1] ** -0.5, lower) for x in doubles[:2])
+    weights = reference.linear_weights(fq, fk, mask, *doubles[3:])
+    expected = reference.attend(weights, doubles[2])
+    upstream = torch.randn_like(expected)
+    ours = [out, *torch.autograd.grad(out, leaves, upstream.to(out.dtype))]
+    theirs = [expected, *torch.autograd.grad(expected, doubles, upstream)]
+    for name, a, b in zip(["out", *"qkvb"], ours, theirs, strict=False):
+        assert a.shape == b.shape
+        error = (a.double() - b).norm() / (b.norm() + 1)
+        assert error < tolerance, f"{name}: {error:.1e}"
+
+
+@pytest.mark.parametrize(
+    ("shape", "extras"),
+    [*((SHAPES[1], x) for x in ("", "mask", "bias")), *((shape, "mask and bias") for shape in SHAPES)],
+    ids=str,
+)
+@pytest.mark.parametrize("lower", [False, True])
+def test_values_and_gradients(shape, lower, extras):
+    leaves, mask = draw(shape)
+    if "bias" in extras:
+        leaves.append(draw_bias(shape))
+    compare(leaves, lower, 1e-5, mask if "mask" in extras else None)
+
+
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_sixteen_bits(lower, dtype):
+    shape = (1, 1, 65, 100, 64, 64)
+    leaves, mask = draw(shape, dtype)
+    compare([*leaves, draw_bias(shape)], lower, 2e-2 if dtype == torch.bfloat16 else 4e-3, mask)
+
+
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize(
+    ("dtype", "norm"),
+    [
+        *((torch.float32, norm) for norm in (0.0, 1e-15, 1e-3, 1e15)),
+        *((torch.bfloat16, norm) for norm in (0.0, 1e-15, 1e15)),
+        *((torch.float16, norm) for norm in (0.0, 1e-3, 1e3)),
+    ],
+    ids=str,
+)
+def test_any_norm(lower, dtype, norm):
+    """Outputs are means of the values. Without the lower orders they depend on directions alone."""
+    (q, k, v), _ = draw((1, 2, 20, 33, 16, 16))
+    with torch.no_grad():
+        v.clamp_(-1, 1)
+    expected = triton_square_attention(q, k, v, kernel_of(q, lower))
+    scaled = [(x.detach() * size).to(dtype).requires_grad_() for x, size in ((q, norm), (k, norm), (v, 1.0))]
+    out = triton_square_attention(*scaled, kernel_of(q, lower))
+    gradients = torch.autograd.grad(out.sum(), scaled)
+    assert all(x.isfinite().all() for x in (out, *gradients))
+    assert out.abs().max() <= 1.01
+    if not norm and not lower:
+        assert not out.any()
+    elif norm < 1e-6:
+        expected = v.mean(-2, keepdim=True).expand_as(out) if lower else expected
+    if norm and not (lower and norm >= 1e-3):
+        tolerance = {torch.float32: 1e-5, torch.float16: 1e-2}.get(dtype, 5e-2)
+        torch.testing.assert_close(out.float(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_short_keys_beside_a_long_one():
+    """In fp16 the weights of the others, 1e-8 of the largest, would be lost without a gain."""
+    (q, k, v), _ = draw((1, 1, 16, 40, 16, 16), torch.float16)
+    with torch.no_grad():
+        k[:, :, 0], k[:, :, 0, 0], q[..., 0] = 0, 10000, 0
+    compare([q, k, v], False, 1e-2)
+
+
+def test_masked_keys_are_not_read():
+    (q, k, v), mask = draw(SHAPES[0])
+    with torch.no_grad():
+        for x in (k, v):
+            x.masked_fill_(~mask[:, None, :, None], torch.nan)
+    out = triton_square_attention(q, k, v, kernel_of(q, True), mask)
+    gradients = torch.autograd.grad(out.square().sum(), [q, k, v])
+    assert not out[1].any()  # no key at all
+    assert all(x.isfinite().all() for x in (out, *gradients))
+    assert not gradients[1].masked_select(~mask[:, None, :, None]).any()
+    kept = [x[:1, :, mask[0]] for x in (k, v)]
+    torch.testing.assert_close(out[:1], triton_square_attention(q[:1], *kept, kernel_of(q, True)))
+
+
+def test_views_and_repetitions_give_the_same_bits():
+    qkv = torch.randn(2, 33, 3, 1, 16, device=DEVICE)  # as a layer projects them
+    views = [x.detach().requires_grad_() for x in qkv.permute(2, 0, 3, 1, 4).unbind(0)]
+    copies = [x.detach().contiguous().requires_grad_() for x in views]
+    results = []
+    for leaves in (views, copies, copies):
+        out = triton_square_attention(*leaves, kernel_of(leaves[0], True))
+        assert out.transpose(1, 2).is_contiguous()
+        results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+    for a, b in zip(results[0] * 2, results[1] + results[2], strict=True):
+        assert torch.equal(a, b)
+
+
+def test_second_derivatives_and_batched_gradients_are_those_of_plain_operations():
+    leaves, mask = draw((1, 1, 5, 6, 4, 3))
+    leaves.append(draw_bias((1, 1, 5, 6, 4, 3)))
+    q, k, v, bias = leaves
+    results = []
+    for attention in (triton_square_attention, summed_attention):
+        out = attention(q, k, v, kernel_of(q, True), mask, bias)
+        first = torch.autograd.grad(out.square().sum(), leaves, create_graph=True)
+        results.append([*first, *torch.autograd.grad(sum(x.square().sum() for x in first), leaves)])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
+    if not GPU:
+        assert_batched_gradients(triton_square_attention(q, k, v, kernel_of(q, True), mask, bias), leaves)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+def test_compiled_as_one_graph_equals_eager(biased):
+    shape = (2, 1, 9, 33, 16, 16)
+    leaves, mask = draw(shape)
+    leaves += [draw_bias(shape)] if biased else []
+
+    def attend(q, k, v, *bias):
+        return triton_square_attention(q, k, v, PolynomialKernel(0.25, True), mask, *bias)
+
+    results = []
+    for call in (attend, torch.compile(attend, backend="aot_eager", fullgraph=True)):
+        out = call(*leaves)
+        weight = torch.arange(out.numel(), device=DEVICE).reshape(out.shape).cos()
+        results.append([out, *torch.autograd.grad((out * weight).sum(), leaves)])
+    for ours, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_operator_keeps_to_what_torch_asks_of_one():
+    (q, k, v), mask = draw((1, 1, 5, 6, 4, 3))
+    torch.library.opcheck(square._square_attention, (q, k, v, draw_bias((1, 1, 5, 6, 4, 3)), mask, 0.5, True))
+
+
+def test_reasons_against_arguments():
+    (q, k, v), mask = draw((1, 2, 5, 6, 16, 16))
+    assert why_unsupported(q, k, v, mask, interpreted=True) is None
+    assert GPU or "not on cpu" in why_unsupported(q, k, v, mask)
+    wide = torch.zeros(1, 2, 5, 130, device=DEVICE)
+    for reason, arguments in [
+        ("one type", (q.double(), k, v)),
+        ("not empty", (q, k[:, :, :3], v)),
+        ("not empty", (q[:, :, :0], k, v)),
+        ("head widths", (wide, wide, wide)),
+        ("mask", (q, k, v, mask.float())),
+        ("a bias", (q, k, v, None, q[..., 0])),
+    ]:
+        with pytest.raises(ValueError, match=reason):
+            triton_square_attention(*arguments[:3], PolynomialKernel(0.25, True), *arguments[3:])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not GPU, reason="the interpreter has one block size")
+@pytest.mark.parametrize("lower", [False, True])
+@pytest.mark.parametrize("width", [64, 128])
+def test_block_sizes_chosen_by_timing(lower, width):
+    leaves, _ = draw((1, 2, 1500, 1500, width, width), torch.bfloat16)
+    compare(leaves, lower, 2e-2)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not GPU, reason="needs an NVIDIA GPU")
+def test_polynomial_map_takes_the_kernels(monkeypatch, caplog):
+    """A fallback would be logged."""
+    calls = []
+    monkeypatch.setattr(square, "run_forward", lambda *x, run=square.run_forward: (calls.append(1), run(*x))[1])
+    phi = build_feature_map("polynomial", head_dim=32, num_heads=2, lower=True).cuda()
+    q, k, v = torch.randn(3, 1, 2, 70, 32, device="cuda", dtype=torch.bfloat16)
+    assert linear_attention(q, k, v, phi).isfinite().all()
+    assert calls == [1]
+    assert not caplog.records
