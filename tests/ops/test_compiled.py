@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from performer_string import VALUE_MAPS, build_encoding, build_feature_map, grid_positions, linear_attention
+from performer_string import VALUE_MAPS, build_encoding, build_feature_map, fold, grid_positions, linear_attention
 from performer_string.ops.chunked import _attention as operation
 from tests.helpers.maps import compare
 from tests.helpers.small_vit import vit
@@ -92,3 +92,23 @@ def test_one_graph_of_a_model(options):
     model, images = vit(**options), torch.randn(2, 2, 32, 24)
     compiled = torch.compile(model, fullgraph=True, backend="eager")
     torch.testing.assert_close(compiled(images), model(images))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
+def test_one_graph_serves_every_square_in_inference(attention):
+    """As docs/speed.md has it: of a folded model, with `dynamic=True`; images that are no squares have another."""
+    graphs: list[int] = []
+
+    def count(module, examples):
+        graphs.append(len(module.graph.nodes))
+        return module.forward
+
+    model = fold(vit(attention=attention, depth=1).eval())
+    compiled = torch.compile(model, fullgraph=True, dynamic=True, backend=count)
+    with torch.inference_mode():
+        for expected, sizes in enumerate([((4, 16, 16), (4, 32, 32), (7, 48, 48)), ((4, 16, 24), (5, 48, 32))], 1):
+            for batch, height, width in sizes:
+                images = torch.randn(batch, 2, height, width)
+                torch.testing.assert_close(compiled(images), model(images))
+            assert len(graphs) == expected
