@@ -12,6 +12,8 @@ import pytest
 import yaml
 
 from eval.cli import parse_arguments
+from eval.papers.plan import make_plan
+from eval.papers.table_file import read_table
 from performer_string import ViTConfig
 from tests.helpers.pages import PAGES, REPOSITORY, blocks, commands
 from train import cli, publish, sweep
@@ -113,3 +115,12 @@ def test_the_example_of_a_sweep_file_is_one(tmp_path, monkeypatch, capsys):
     sweep.main([str(tmp_path / "some.yaml"), "--list"])
     assert len(capsys.readouterr().out.splitlines()) == 15
     assert "mine" not in sys.modules
+
+
+def test_the_example_of_a_table_is_one(tmp_path, monkeypatch):
+    example, *_ = blocks(REPOSITORY / "docs" / "guides" / "papers.md", "yaml")
+    monkeypatch.chdir(REPOSITORY)
+    (tmp_path / "mine.yaml").write_text(example.text)
+    groups = make_plan(read_table(tmp_path / "mine.yaml"), "cpu", None, tmp_path)
+    assert [(group.row, list(group.folders)) for group in groups] == [("circulant", [0]), ("mixed", [0])]
+    assert all(group.overrides["data.train_size"] == 6400 for group in groups)
