@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar, get_args
 
-from performer_string.utils.buffers import ComputedBuffers
 from performer_string.utils.renames import current_name
 from performer_string.utils.validation import check_type
 
@@ -151,6 +150,8 @@ def construct(
         ValueError: as of `check_options`.
         TypeError: a part that did not register what it computes.
     """
+    from performer_string.utils.buffers import ComputedBuffers  # which needs torch, and names alone do not
+
     parameters = inspect.signature(build, eval_str=True).parameters
     arguments |= {name: value for name, value in (offered or {}).items() if name in parameters}
     check_options(kind, name, build, options, arguments)
