@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from performer_string.utils.registry import nearest
-from train.command.recipe import current_option, current_recipe, options_of, packaged_recipes, parse_value
+from train.command.recipe import (
+    current_option,
+    current_recipe,
+    options_of,
+    packaged_recipes,
+    parse_value,
+    unknown_field,
+)
 from train.command.yaml_file import read_yaml
 
 FILES = ("ckpt_path", "init_from", "model.distillation.teacher")
@@ -67,14 +74,12 @@ def check_names(arguments: Sequence[str]) -> None:
     from dataclasses import fields
 
     from performer_string import ViTConfig
-    from performer_string.models.field_names import field_hint
 
     values = vit_fields(arguments)
     known = [each.name for each in fields(ViTConfig)]
     for name in values:
         if name not in known:
-            hint = field_hint(name, known, "model.vit.")
-            raise ValueError(f"unknown field 'model.vit.{name}'.{hint} All: python -m train fit --help.")
+            raise unknown_field(f"model.vit.{name}", [f"model.vit.{each}" for each in known])
     if "imports" in dict(options_of(arguments)) or any(
         "imports" in read_yaml(path) for path in config_files(arguments)
     ):

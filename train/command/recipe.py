@@ -72,7 +72,24 @@ def check_fields(names: Iterable[str]) -> None:
             continue
         groups, known = recipe_fields()
         if name not in groups and not outer & known:
-            raise ValueError(f"unknown field {name!r}.{nearest(name, known)} All: python -m train fit --help.")
+            raise unknown_field(name, known)
+
+
+def unknown_field(name: str, known: Iterable[str]) -> ValueError:
+    """Return the error for a field that no recipe has, with the nearest one, or what it is called here.
+
+    Args:
+        name: in full, as `model.vit.embed_dim`.
+        known: the full names that there are.
+    """
+    from performer_string.models.field_names import field_hint
+
+    part, _, last = name.rpartition(".")
+    if part == "model.vit":
+        hint = field_hint(last, [each.removeprefix("model.vit.") for each in known], "model.vit.")
+    else:
+        hint = nearest(name, known)
+    return ValueError(f"unknown field {name!r}.{hint} All: python -m train fit --help.")
 
 
 def options_of(arguments: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -17,7 +17,7 @@ from performer_string import ViT, ViTConfig
 from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
 from train.command.messages import import_modules
-from train.command.recipe import check_fields, current_recipe
+from train.command.recipe import check_fields, current_recipe, unknown_field
 from train.command.yaml_file import read_yaml
 from train.optim import OptimConfig
 
@@ -129,11 +129,12 @@ def check_overrides(overrides: Any, recipe: Mapping[str, Any]) -> None:
     values: dict[str, dict[str, Any]] = {}
     for part, kind in (("vit", ViTConfig), ("optim", OptimConfig)):
         prefix = f"model.{part}."
-        known = {prefix + each.name: None for each in fields(kind)}
+        known = [prefix + each.name for each in fields(kind)]
         values[part] = dict((recipe.get("model") or {}).get(part) or {})
         values[part] |= {k.removeprefix(prefix): v for k, v in overrides.items() if str(k).startswith(prefix)}
         for name in values[part]:
-            lookup("field", prefix + name, known)
+            if prefix + name not in known:
+                raise unknown_field(prefix + name, known)
     check_fields(map(str, overrides))
     OptimConfig(**values["optim"])
     config = ViTConfig(**values["vit"])

@@ -31,6 +31,7 @@ def test_known_fields():
 @pytest.mark.parametrize(
     ("name", "message"),
     [
+        ("model.vit.num_layers", "unknown field 'model.vit.num_layers'. Here it is 'model.vit.depth'"),
         ("data.batchsize", "unknown field 'data.batchsize'. Did you mean 'data.batch_size'"),
         ("data.arrow.distanc", "Did you mean 'data.arrow.distance'"),
         ("trainer.max_epoch", "Did you mean 'trainer.max_epochs'"),

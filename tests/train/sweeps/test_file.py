@@ -81,6 +81,7 @@ def test_riemannformer_variants(monkeypatch):
         ({"recipe": ["a.yaml"]}, r"recipe has to be the path of a YAML file, not \['a.yaml'\]"),
         ({"axes": None, "models": None}, "axes or models to train"),
         ({"models": {"a": {"model.vit.encodng": "rope"}}}, "'model.vit.encodng'. Did you mean 'model.vit.encoding'"),
+        ({"models": {"a": {"model.vit.embed_dim": 64}}}, "'model.vit.embed_dim'. Here it is 'model.vit.width'"),
         ({"models": {"a": {"model.vit.attention": "linaer"}}}, "unknown attention 'linaer'. Did you mean 'linear'"),
         ({"axes": ["rope"]}, "axes has to be dict"),
         ({"axes": {"encoding": ["rope"]}}, "the axis encoding has to hold names"),
