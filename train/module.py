@@ -231,9 +231,7 @@ class ImageClassifier(L.LightningModule):
 
     def configure_optimizers(self) -> Any:
         c = self.optim
-        # On a GPU one launch for all parameters; on a CPU as before, so that runs give the same bits.
-        fused = True if self.device.type == "cuda" else None
-        optimizer = AdamW(parameter_groups(self.vit, c), lr=c.lr, betas=c.betas, fused=fused)
+        optimizer = AdamW(parameter_groups(self.vit, c), lr=c.lr, betas=c.betas)
         steps = float(self.trainer.estimated_stepping_batches)
         if not math.isfinite(steps):
             raise ValueError(

@@ -55,6 +55,9 @@ class LocalEnhancement(ValueMap):
         """Return w at the offsets of a grid within its support: [H d, 1, K_0, ...], with K_c odd."""
         weight = self.weight.flatten(0, 1)  # [H d, K, ...]
         for step in grid.steps[: self.coord_dim]:
+            if step == 1:  # as in training: no constant is made on the CPU, which a GPU would wait for
+                weight = weight.movedim(1, -1)
+                continue
             matrix = interpolation_matrix(self.kernel_size, step).to(weight)  # [K_c, K]
             weight = torch.tensordot(weight, matrix, dims=([1], [1]))  # the axis in front goes to the end
         return weight[:, None]
