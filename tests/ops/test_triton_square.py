@@ -88,7 +88,8 @@ def test_values_and_gradients(shape, lower, extras):
     leaves, mask = draw(shape)
     if "bias" in extras:
         leaves.append(draw_bias(shape))
-    compare(leaves, lower, 1e-5, mask if "mask" in extras else None)
+    # With one key the gradients of the query and of the key are zero, and what is left is rounding.
+    compare(leaves, lower, 5e-5 if GPU else 1e-5, mask if "mask" in extras else None)
 
 
 @pytest.mark.parametrize("lower", [False, True])
