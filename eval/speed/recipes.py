@@ -33,7 +33,7 @@ from eval.speed.recipes_report import NAMES as NAMES
 from eval.speed.recipes_report import OWN, PERFORMER, PLAIN
 from eval.speed.recipes_report import plot as plot
 from eval.speed.recipes_report import summary as summary
-from eval.speed.steps import step
+from eval.speed.steps import add_dtype, step
 from eval.statistics import median_ratio
 from performer_string import ViT, ViTConfig
 from performer_string.utils.registry import lookup
@@ -50,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=positive_int, default=16, help="at most; a recipe's own if that is less")
     parser.add_argument("--rounds", type=int, default=5, help="measurements, after one not counted")
     parser.add_argument("--longest", type=float, default=10.0, help="leave out recipes whose step takes more seconds")
+    add_dtype(parser)
 
 
 def read_recipe(name: str) -> tuple[ViTConfig, int]:
@@ -98,14 +99,14 @@ def performer_vit(config: ViTConfig) -> nn.Module | None:
     return ViT(replace(config, **swapped, **without))
 
 
-def training_step(model: nn.Module, vit: ViT, batch: int, device: torch.device) -> Callable[[], None]:
+def training_step(model: nn.Module, vit: ViT, batch: int, device: torch.device, dtype: str) -> Callable[[], None]:
     """Return a training step of a model on random images, of the training size and classes of a recipe's ViT."""
     config, size = vit.config, vit.train_image_size
     images = torch.randn(batch, config.in_channels, *size, device=device)
     of_pixels = size if config.head == "dense" else ()
     targets = torch.randint(config.num_classes, (batch, *of_pixels), device=device)
     model = model.to(device).train()
-    return partial(step, model, torch.optim.AdamW(model.parameters()), images, targets)
+    return partial(step, model, torch.optim.AdamW(model.parameters()), images, targets, dtype)
 
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
@@ -117,7 +118,8 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         torch.manual_seed(0)
         batch, vit = min(own_batch, options.batch_size), ViT(config)
         models = {OWN: vit, PLAIN: plain_vit(vit), PERFORMER: performer_vit(config)}
-        calls = {kind: training_step(model, vit, batch, device) for kind, model in models.items() if model is not None}
+        built = {kind: model for kind, model in models.items() if model is not None}
+        calls = {kind: training_step(model, vit, batch, device, options.dtype) for kind, model in built.items()}
         if (once := seconds(calls[OWN], device)) > options.longest:
             tqdm.write(
                 f"{name} is left out: a step of {batch} takes {once:.0f} s, and --longest is {options.longest:g}."

@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--features", type=positive_int, default=48, help="random features a head")
     parser.add_argument("--batch-size", type=positive_int, default=128)
     parser.add_argument("--rounds", type=int, default=7, help="measurements, after one not counted")
+    add_dtype(parser)
 
 
 def build(name: str, options: argparse.Namespace) -> nn.Module:
@@ -92,10 +93,21 @@ def build(name: str, options: argparse.Namespace) -> nn.Module:
     )
 
 
-def step(model: nn.Module, optimiser: torch.optim.Optimizer, images: Tensor, targets: Tensor) -> None:
-    """Take one training step."""
+def add_dtype(parser: argparse.ArgumentParser) -> None:
+    """Add the type that models compute in."""
+    parser.add_argument(
+        "--dtype", choices=("float32", "bfloat16"), default="float32", help="bfloat16: mixed precision, by autocast"
+    )
+
+
+def step(
+    model: nn.Module, optimiser: torch.optim.Optimizer, images: Tensor, targets: Tensor, dtype: str = "float32"
+) -> None:
+    """Take one training step, for `bfloat16` in mixed precision."""
     optimiser.zero_grad()
-    F.cross_entropy(model(images), targets).backward()
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
+        loss = F.cross_entropy(model(images), targets)
+    loss.backward()
     optimiser.step()
 
 
@@ -113,7 +125,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     for name in [PLAIN, *options.models]:
         model = build(name, options).to(device).train()
         parameters[name] = million_parameters(model)
-        calls[name] = partial(step, model, torch.optim.AdamW(model.parameters()), images, targets)
+        calls[name] = partial(step, model, torch.optim.AdamW(model.parameters()), images, targets, options.dtype)
     times = time_in_turn(calls, options.rounds, device)
     for name, seconds in times.items():
         median = statistics.median(seconds)

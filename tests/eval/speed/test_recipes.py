@@ -31,6 +31,8 @@ def test_recipes_beside_both_models(tmp_path, monkeypatch, capsys):
             *names,
             "--batch-size",
             "1",
+            "--dtype",
+            "bfloat16",
             "--rounds",
             "5",
             "--device",

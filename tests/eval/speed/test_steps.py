@@ -48,6 +48,16 @@ def test_a_step_changes_every_weight():
     assert (model.weight != before).all()
 
 
+def test_steps_in_mixed_precision():
+    model, types = torch.nn.Linear(3, 4), []
+    model.register_forward_hook(lambda module, given, out: types.append(out.dtype))
+    batch = torch.randn(5, 3), torch.tensor([0, 1, 2, 3, 0])
+    for dtype in ("float32", "bfloat16"):
+        steps.step(model, torch.optim.AdamW(model.parameters()), *batch, dtype)
+    assert types == [torch.float32, torch.bfloat16]
+    assert model.weight.dtype == torch.float32
+
+
 def test_unknown_names(capsys):
     with pytest.raises(SystemExit):
         main(["steps", *SMALL, "--models", "polinomial"])
