@@ -16,7 +16,7 @@ from performer_string.ops.exponential_sums import ExponentialSums
 from performer_string.ops.flash import FlashSums, can_flash
 from performer_string.ops.forms import FeatureForm
 from performer_string.ops.power_sums import PowerSums
-from performer_string.ops.rotary import apply_rotary, circle_gradients
+from performer_string.ops.rotary import apply_rotary
 from performer_string.utils._compat import has_bf16_tiles
 from performer_string.utils.numerics import chunk_slices
 
@@ -116,8 +116,7 @@ class ChunkWalk:
             gradient: gradient of the rotated chunk, [H, B, C, d].
             x: all queries or keys, [H, B, N, d].
             samples, tokens: slices of the chunk.
-            angle_sums: gradients of the cosines and sines along the circle, which are added to; None where they are not
-                wanted.
+            angle_sums: gradients of the cosines and sines, which are added to; None where they are not wanted.
 
         Returns:
             R^-1 times the gradient, [H, B, C, d].
@@ -125,12 +124,13 @@ class ChunkWalk:
         if self.angles is None:
             return gradient
         cos, sin = chunk_of(self.angles[0], samples, tokens), chunk_of(self.angles[1], samples, tokens)
-        result = apply_rotary(gradient, cos, -sin)
         if angle_sums is not None:
-            x = x[:, samples, tokens].to(self.dtype)
-            for total, part in zip(angle_sums, circle_gradients(result, x, cos, sin), strict=True):
-                chunk_of(total, samples, tokens).add_(part)
-        return result
+            n, x = cos.shape[-1], x[:, samples, tokens].to(self.dtype)
+            a, b, first, second = gradient[..., :n], gradient[..., n : 2 * n], x[..., :n], x[..., n : 2 * n]
+            for_cos, for_sin = (a * first).addcmul_(b, second), (b * first).addcmul_(a, second, value=-1)
+            chunk_of(angle_sums[0], samples, tokens).add_(for_cos.sum_to_size(cos.shape))
+            chunk_of(angle_sums[1], samples, tokens).add_(for_sin.sum_to_size(cos.shape))
+        return apply_rotary(gradient, cos, -sin)
 
     def keys(self, samples: slice, tokens: slice, v: Tensor) -> KeyChunk:
         """Return a chunk of keys with its values `v`, [H, B, C, d_v]."""

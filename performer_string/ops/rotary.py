@@ -26,7 +26,6 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     Args:
         x: queries or keys, [..., N, d], of the type of the cosines.
         cos, sin: cosines and sines of the angles, [..., N, P] with 2 P <= d. Dimensions from 2 P up stay as they are.
-            Their gradients are along the circle, which is all that reaches the angles: `circle_gradients`.
 
     Returns:
         [..., N, d].
@@ -61,24 +60,6 @@ def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return out
 
 
-def circle_gradients(for_x: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
-    """Return gradients of cos and sin from which those of the angles follow, by one product of each number.
-
-    With g the gradient of x and J x = (-x_(p+P), x_p), that of an angle is t = sum g^T J x, because a rotation commutes
-    with J. Gradients -t sin and t cos give it: t sin^2 + t cos^2 = t. The part that would change cos^2 + sin^2 is left
-    out.
-
-    Args:
-        for_x: the gradient of x, [..., N, d].
-        x: what was rotated.
-        cos, sin: [..., N, P].
-    """
-    planes = cos.shape[-1]
-    products = for_x[..., planes : 2 * planes] * x[..., :planes]
-    for_angles = products.addcmul_(for_x[..., :planes], x[..., planes : 2 * planes], value=-1).sum_to_size(cos.shape)
-    return for_angles * -sin, for_angles * cos
-
-
 class _Rotary(torch.autograd.Function):
     """`apply_rotary` with its gradients, which autograd would compute in twice as many passes."""
 
@@ -93,16 +74,14 @@ class _Rotary(torch.autograd.Function):
         x, cos, sin = ctx.saved_tensors
         planes = cos.shape[-1]
         plain = torch.is_grad_enabled() or is_batched_gradient(gradient)
-        for_x = (rotated_plainly if plain else rotated)(gradient, cos, -sin)
+        for_x = (rotated_plainly if plain else rotated)(gradient, cos, -sin).sum_to_size(ctx.shape)
         if x is None:
-            return for_x.sum_to_size(ctx.shape), None, None
-        if not plain:
-            return for_x.sum_to_size(ctx.shape), *circle_gradients(for_x, x, cos, sin)
+            return for_x, None, None
         upper, lower = gradient[..., :planes], gradient[..., planes : 2 * planes]
         first, second = x[..., :planes], x[..., planes : 2 * planes]
         for_cos = torch.addcmul(upper * first, lower, second).sum_to_size(cos.shape)
         for_sin = torch.addcmul(lower * first, upper, second, value=-1).sum_to_size(sin.shape)
-        return for_x.sum_to_size(ctx.shape), for_cos, for_sin
+        return for_x, for_cos, for_sin
 
 
 def rotate_pair(q: Tensor, k: Tensor, rotation: Rotation | None) -> tuple[Tensor, Tensor]:
