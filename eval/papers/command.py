@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", nargs="+", choices=FORMATS, default=["png"], help="of the figure")
     parser.add_argument("--width", type=width_in_inches, help="of the figure: inches, one-column or two-column")
     parser.add_argument("--title", help="of the figure")
-    parser.add_argument("--intervals", choices=("brackets", "pm"), default="brackets", help="in LaTeX and Markdown")
+    parser.add_argument("--intervals", choices=("brackets", "pm"), help="in LaTeX and Markdown (default: brackets)")
 
 
 def command_of(table: TableFile, options: argparse.Namespace) -> str:

@@ -33,7 +33,7 @@ class ComputedBuffers(nn.Module):
 
     def check_registered(self) -> None:
         """Raise a TypeError where `computed_buffers` gives tensors that were not registered."""
-        missing = [] if self.computed_names else [*self.computed_buffers()]
+        missing = [name for name in self.computed_buffers() if name not in self.computed_names]
         if missing:
             raise TypeError(
                 f"{type(self).__name__}: computed_buffers() gives {', '.join(missing)}, not registered: call "

@@ -180,6 +180,19 @@ def test_second_derivatives_and_batched_gradients_are_those_of_plain_operations(
         assert_batched_gradients(triton_square_attention(q, k, v, kernel_of(q, True), mask, bias), leaves)
 
 
+@pytest.mark.parametrize("keys", [lambda q: q, lambda q: 2 * q], ids=["the queries", "twice the queries"])
+def test_gradients_of_keys_that_come_from_queries(keys):
+    """With a graph of the gradients, too, which is made by other operations."""
+    (x, _, v), _ = draw((1, 1, 6, 6, 4, 3))
+    results = []
+    for attention in (triton_square_attention, summed_attention):
+        for graph in (False, True):
+            loss = attention(x, keys(x), v, kernel_of(x, True)).square().sum()
+            results += torch.autograd.grad(loss, [x], create_graph=graph)
+    for ours in results[1:]:
+        torch.testing.assert_close(ours, results[0], rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("biased", [False, True])
 def test_compiled_as_one_graph_equals_eager(biased):
     shape = (2, 1, 9, 33, 16, 16)
@@ -201,6 +214,18 @@ def test_compiled_as_one_graph_equals_eager(biased):
 def test_operator_keeps_to_what_torch_asks_of_one():
     (q, k, v), mask = draw((1, 1, 5, 6, 4, 3))
     torch.library.opcheck(square._square_attention, (q, k, v, draw_bias((1, 1, 5, 6, 4, 3)), mask, 0.5, True))
+
+
+def test_backward_operator_says_how_its_results_lie_in_memory():
+    """Of a bias as a layer's gate gives it, and of queries whose last axis is not dense."""
+    shape = (2, 3, 5, 5, 4, 4)
+    (q, k, v), mask = draw(shape)
+    q, bias = (x.detach().transpose(1, 2).contiguous().transpose(1, 2) for x in (q, draw_bias(shape)))
+    q = q.mT.contiguous().mT
+    inputs = (q, k.detach(), v.detach(), bias, mask, 0.5, True)
+    out, *saved = square.run_forward(*inputs)
+    arguments = (torch.randn_like(out), *inputs, [out, *saved])
+    torch.library.opcheck(square._square_attention_backward, arguments, test_utils=("test_schema", "test_faketensor"))
 
 
 def test_reasons_against_arguments():

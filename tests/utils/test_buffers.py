@@ -100,6 +100,24 @@ class Shifted(FeatureMap):
         return (q + self.shift).relu()
 
 
+class Late(Shifted):
+    """One that computes another constant, of which its parent's constructor knows nothing."""
+
+    def __init__(self, head_dim, num_heads):
+        super().__init__(head_dim, num_heads)
+        self.count = 3
+
+    def computed_buffers(self):
+        late = {"more": torch.arange(self.count) / 3} if hasattr(self, "count") else {}
+        return {**super().computed_buffers(), **late}
+
+
+def test_constants_that_a_parent_did_not_register():
+    Shifted(6, 2).check_registered()
+    with pytest.raises(TypeError, match="gives more, not registered"):
+        Late(6, 2).check_registered()
+
+
 def test_features_of_the_meta_device():
     phi = Shifted(6, 2)
     with torch.device("meta"):

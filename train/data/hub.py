@@ -117,8 +117,12 @@ def without_network(datasets: Any) -> Iterator[None]:
 
 
 def changed(root: Path) -> int:
-    """Return when a folder, or a file or folder in it, was changed last, in nanoseconds; 0 for a name on the Hub."""
-    return max(path.stat().st_mtime_ns for path in (root, *root.iterdir())) if root.is_dir() else 0
+    """Return when a folder, or what lies directly in it, was changed last, in nanoseconds; 0 for a name on the Hub."""
+    times = [0]
+    for path in (root, *root.iterdir()) if root.is_dir() else ():
+        with contextlib.suppress(FileNotFoundError):  # deleted meanwhile
+            times.append(path.lstat().st_mtime_ns)
+    return max(times)
 
 
 def hub_splits(root: Path, download: bool = False) -> Any:

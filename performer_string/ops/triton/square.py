@@ -135,7 +135,11 @@ def plain_gradients(dout: Tensor, inputs: tuple[Any, ...]) -> list[Tensor | None
     q, k, v, bias, mask, scale, lower = inputs
     create_graph = torch.is_grad_enabled()
     with torch.enable_grad():
-        leaves = [x if x is None or x.requires_grad else x.detach().requires_grad_() for x in (q, k, v, bias)]
+        # Views, because q and k may be one tensor, or one may depend on the other.
+        leaves: list[Any] = [
+            x if x is None else x.view_as(x) if x.requires_grad else x.detach().requires_grad_()
+            for x in (q, k, v, bias)
+        ]
         q, k, v, bias = leaves
         out = summed_attention(q, k, v, PolynomialKernel(scale, lower), mask, bias)
         wanted = [x for x in leaves if x is not None]
@@ -189,7 +193,8 @@ def _square_attention_backward(dout: Tensor, *arguments: Any) -> list[Tensor]:
 
 @_square_attention_backward.register_fake
 def _(dout: Tensor, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, *rest: Any) -> list[Tensor]:
-    return [torch.empty_like(x) for x in (q, k, v, bias) if x is not None]
+    like = [torch.empty_like(dense_rows(x)) for x in (q, k, v)]
+    return [*like, *([] if bias is None else [bias.new_empty(bias.shape)])]
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:

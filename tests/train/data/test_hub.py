@@ -113,6 +113,13 @@ def test_a_folder_that_was_written_again_is_opened_again(tmp_path):
         assert open_source("hub", folder, train=True).targets == labels
 
 
+def test_a_folder_with_a_broken_link(tmp_path):
+    """As an editor leaves beside a file."""
+    folder = saved(tmp_path, datasets.ClassLabel(names=list(NAMES)), [0, 1, 2, 0, 1, 2])
+    (folder / ".#README.md").symlink_to("nowhere")
+    assert len(open_source("hub", folder, train=True)) == 6
+
+
 @pytest.mark.slow
 def test_a_name_on_the_hub_by_the_command_line(tmp_path, monkeypatch):
     """The classes are those of the data set, and the folder of the run knows its name."""
