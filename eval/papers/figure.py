@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
@@ -20,7 +20,7 @@ from eval.papers.records import MEASURED
 from eval.papers.table_spec import TableFile
 from eval.plotting.axes import legend_above, note_below
 from eval.plotting.overlaps import reveal
-from eval.plotting.style import COLOURS, GREY, LINE_STYLES, MARKERS, line_styles, panels
+from eval.plotting.style import GREY, LINE_STYLES, colour_and_marker, line_styles, panels
 from eval.report import Row, select, unique
 
 if TYPE_CHECKING:
@@ -150,13 +150,12 @@ def draw_lines(
                 chosen = [
                     r for r in shown if r[split[0]] == panel and r[split[1]] == line and r["attention"] == attention
                 ]
-                style = {"color": COLOURS[i % len(COLOURS)], "linestyle": LINE_STYLES[j % 4], "marker": MARKERS[i % 7]}
-                draw_line(axis, chosen, places, style)
+                draw_line(axis, chosen, places, {**colour_and_marker(i), "linestyle": LINE_STYLES[j % 4]})
         axis.set(xlabel=xlabel, ylabel=ylabel if axis is axes[0] else "")
     for axis in axes:  # which share the limits of all
         reveal(axis)
     handles = [
-        Line2D([], [], color=COLOURS[i % len(COLOURS)], marker=MARKERS[i % 7], label=label_of(table, split[1], line))
+        Line2D([], [], **cast(Any, colour_and_marker(i)), label=label_of(table, split[1], line))
         for i, line in enumerate(lines)
     ]
     styles: list[Any] = [LINE_STYLES[j % 4] for j in range(len(attentions))]

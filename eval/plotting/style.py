@@ -147,6 +147,12 @@ def panels(
     return figure, axes[:count]
 
 
+def colour_and_marker(number: int) -> dict[str, str]:
+    """Return a pair that no other of the first 49 numbers has; neighbours differ in both."""
+    count = len(COLOURS)
+    return {"color": COLOURS[number % count], "marker": MARKERS[(number + number // count) % len(MARKERS)]}
+
+
 def line_styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
     """Return colour, marker and line style of each name, so that neighbours differ in all three."""
     return {

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from matplotlib.figure import Figure
 
 from eval.plotting.axes import beside, count_axis, mark_training, plain_number, size_axis
+from eval.plotting.style import colour_and_marker
 from train.data.sizes import Size
 
 
@@ -39,3 +42,9 @@ def test_points_beside_each_other_stay_near_their_size():
 
 def test_plain_numbers():
     assert [plain_number(value) for value in (0.01, 2, 1000, 1e6)] == ["0.01", "2", "1000", "$10^{6}$"]
+
+
+def test_lines_of_a_table_are_told_apart():
+    pairs = [tuple(colour_and_marker(number).values()) for number in range(49)]
+    assert len(set(pairs)) == 49
+    assert all(a != c and b != d for (a, b), (c, d) in pairwise(pairs))
