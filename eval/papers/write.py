@@ -104,8 +104,9 @@ def show_table(
     if curves:
         written.append(csv.with_suffix(".curves.csv"))
         write_csv(written[-1], curves, head[:3])
-    markdown = "\n\n".join(as_text(part, options.intervals or "brackets") for part in parts)
-    latex = "\n".join(latex_table(part, options.intervals or "brackets") for part in parts)
+    intervals = options.intervals or "brackets"
+    markdown = "\n\n".join(as_text(part, intervals) for part in parts)
+    latex = "\n".join(latex_table(part, intervals) for part in parts)
     comment = "".join(f"% {line}\n" for line in [title, *below])
     for ending, content in ((".md", f"**{title}**\n\n{markdown}\n\n{lines}\n"), (".tex", comment + latex)):
         written.append(csv.with_suffix(ending))

@@ -28,7 +28,6 @@ from performer_string.ops.validation import (
 )
 from performer_string.utils._compat import needs_plain_operations
 from performer_string.utils.dtype import full_precision, in_one_type, without_autocast
-from performer_string.utils.log import warn_once
 from performer_string.utils.numerics import safe_divide
 
 if TYPE_CHECKING:
@@ -189,14 +188,14 @@ def _fused(
     with without_autocast(q):
         if q.device.type == "cuda":
             from performer_string.ops.triton.api import triton_linear_attention, why_unsupported
+            from performer_string.ops.triton.device import warn_of_plain_operations
 
             # The kernels take one type. Under autocast a norm of queries and keys leaves these in float32.
             inputs = (q.to(v.dtype), k.to(v.dtype), v, form, planes, key_mask, bias)
             reason = why_unsupported(*inputs)
             if reason is None:
                 return triton_linear_attention(*inputs)
-            kind, _, _ = reason.partition(", not ")  # without the shapes, which may differ at every call
-            warn_once(log, kind, f"linear attention runs in chunks of plain torch operations; Triton kernel: {reason}.")
+            warn_of_plain_operations(log, "linear attention runs in chunks of plain torch operations", reason)
         return chunked_attention(q, k, v, form, planes, key_mask, bias)
 
 

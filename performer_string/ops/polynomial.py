@@ -15,7 +15,6 @@ from performer_string.ops.forms import PolynomialKernel
 from performer_string.ops.key_bias import key_logits, key_weights
 from performer_string.ops.squares import is_linear_cheaper_on_gpu, squared_sums
 from performer_string.utils.dtype import full_precision
-from performer_string.utils.log import warn_once
 from performer_string.utils.numerics import least_norm, safe_divide
 
 log = logging.getLogger(__name__)
@@ -44,7 +43,7 @@ def polynomial_attention(
         [B, H, N, e] in the type of v.
     """
     if q.device.type == "cuda":
-        from performer_string.ops.triton.device import product_precision
+        from performer_string.ops.triton.device import product_precision, warn_of_plain_operations
         from performer_string.ops.triton.square import triton_square_attention, why_unsupported
 
         # The kernels take one type. Under autocast a norm of queries and keys leaves these in float32.
@@ -52,8 +51,7 @@ def polynomial_attention(
         inputs = (q.to(v.dtype), k.to(v.dtype), v)
         reason = why_unsupported(*inputs, key_mask, bias)
         if reason is not None:
-            kind, _, _ = reason.partition(", not ")  # without the shapes, which may differ at every call
-            warn_once(log, kind, f"polynomial attention runs in plain torch operations; Triton kernel: {reason}.")
+            warn_of_plain_operations(log, "polynomial attention runs in plain torch operations", reason)
         elif not is_linear_cheaper_on_gpu(*inputs, product_precision(v) == "ieee"):
             return triton_square_attention(*inputs, kernel, key_mask, bias)
     return summed_attention(q, k, v, kernel, key_mask, key_bias)

@@ -14,14 +14,20 @@ import functools
 import importlib
 import importlib.util
 import math
-import os
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from performer_string.ops.forms import FeatureForm
-from performer_string.ops.triton.device import DTYPES, WIDEST, dense_rows, product_precision, why_no_device
+from performer_string.ops.triton.device import (
+    DTYPES,
+    WIDEST,
+    dense_rows,
+    is_interpreted,
+    product_precision,
+    why_no_device,
+)
 from performer_string.utils.autograd import first_order
 
 HIGHEST_ORDER = 16  # of powers
@@ -142,8 +148,7 @@ def triton_linear_attention(
     Source: arXiv:2009.14794 (FAVOR+); arXiv:2502.02562, section 3.2 (rotations before the features);
     arXiv:2307.08691 (FlashAttention-2: blocks with an online maximum).
     """
-    interpreted = q.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
-    reason = why_unsupported(q, k, v, form, planes, key_mask, key_bias, interpreted=interpreted)
+    reason = why_unsupported(q, k, v, form, planes, key_mask, key_bias, interpreted=is_interpreted(q))
     if reason is not None:
         raise ValueError(f"triton_linear_attention takes other arguments: {reason}.")
     weight = form.weight

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import os
+
 import torch
 from torch import Tensor
+
+from performer_string.utils.log import warn_once
 
 WIDEST = 128  # width of heads and values; beyond it the sums of a program leave the registers
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
@@ -18,6 +23,23 @@ def why_no_device(x: Tensor) -> str | None:
     if torch.cuda.get_device_capability(x.device) < (8, 0):
         return "the Triton kernels need compute capability 8.0 (Ampere) or newer"
     return None
+
+
+def is_interpreted(x: Tensor) -> bool:
+    """Return whether Triton's interpreter runs the kernels on a tensor, which is for tests on a CPU."""
+    return x.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+
+
+def warn_of_plain_operations(log: logging.Logger, what: str, reason: str) -> None:
+    """Warn once for each reason why a GPU does without the kernels.
+
+    Args:
+        log: the module's logger.
+        what: what runs, and how.
+        reason: why the kernels do not apply. What comes after ", not " are shapes, which may differ at every call.
+    """
+    kind, _, _ = reason.partition(", not ")
+    warn_once(log, kind, f"{what}; Triton kernel: {reason}.")
 
 
 def dense_rows(x: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ first use, the interpreter, and the choice of block sizes. The module defines th
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import torch
@@ -17,7 +16,14 @@ from torch.library import custom_op
 from performer_string.ops.forms import PolynomialKernel
 from performer_string.ops.polynomial import summed_attention
 from performer_string.ops.triton.api import why_not_importable
-from performer_string.ops.triton.device import DTYPES, WIDEST, dense_rows, product_precision, why_no_device
+from performer_string.ops.triton.device import (
+    DTYPES,
+    WIDEST,
+    dense_rows,
+    is_interpreted,
+    product_precision,
+    why_no_device,
+)
 from performer_string.utils._compat import is_batched_gradient
 from performer_string.utils.dtype import without_autocast
 
@@ -91,8 +97,7 @@ def triton_square_attention(
 
     Source: arXiv:2307.08691 (FlashAttention-2: blocks of queries and keys).
     """
-    interpreted = q.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
-    reason = why_unsupported(q, k, v, key_mask, key_bias, interpreted=interpreted)
+    reason = why_unsupported(q, k, v, key_mask, key_bias, interpreted=is_interpreted(q))
     if reason is not None:
         raise ValueError(f"triton_square_attention takes other arguments: {reason}.")
     inputs = (q, k, v, key_bias, key_mask, kernel.scale, kernel.lower)
