@@ -7,14 +7,25 @@ from itertools import product
 import pytest
 import torch
 
-from performer_string import build_encoding, build_locality, grid_positions, linear_attention, softmax_attention
+from performer_string import (
+    build_encoding,
+    build_locality,
+    grid_positions,
+    linear_attention,
+    rotated_feature_attention,
+    softmax_attention,
+)
 from tests.helpers.maps import make_map
 
 B, H, N, D = 2, 3, 9, 6
-ATTENTIONS = {
-    "softmax": softmax_attention,
-    "linear": lambda *tensors, **options: linear_attention(*tensors, make_map("favor+", H, D), **options),
-}
+
+
+def with_features(attention):
+    return lambda *tensors, **options: attention(*tensors, make_map("favor+", H, D), **options)
+
+
+ATTENTIONS = {"softmax": softmax_attention, "linear": with_features(linear_attention)}
+ALL = {**ATTENTIONS, "rotated features": with_features(rotated_feature_attention)}
 
 
 @pytest.fixture(params=ATTENTIONS)
@@ -23,6 +34,7 @@ def attend(request):
     return ATTENTIONS[request.param]
 
 
+@pytest.mark.parametrize("attend", ALL.values(), ids=list(ALL))
 def test_masks_and_biases(attend):
     q, k, v = torch.randn(3, B, H, N, D)
     for mask in (torch.ones(B, N), torch.ones(B, 2, N, dtype=torch.bool), torch.ones(1, N, dtype=torch.bool)):
@@ -32,12 +44,17 @@ def test_masks_and_biases(attend):
         attend(q, k, v, key_bias=torch.zeros(B, N))
 
 
+@pytest.mark.parametrize("attend", ALL.values(), ids=list(ALL))
 def test_shapes_and_types(attend):
+    """Chunks took the number of samples of one and wrote as many as of another. Integers were cut off."""
     q, k, v = torch.randn(3, B, H, N, D)
-    for tensors in ((q, k[:1], v), (q, k, v[:, :, 1:]), (q, k[..., 1:], v), (q[0], k[0], v[0])):
-        with pytest.raises(ValueError, match=r"have to be \[B, H, N, d\], \[B, H, M, d\] and \[B, H, M, e\]"):
+    one, fewer = (slice(1),), (slice(None), slice(None), slice(1, None))
+    keys = [(q, k[one], v[one]), (q, k[:, :1], v[:, :1]), (q, k[..., 1:], v)]
+    values = [(q, k, v[one]), (q, k, v[:, :1]), (q, k, v[fewer]), (q, k[fewer], v)]
+    for tensors in (*keys, *values, (q[0], k[0], v[0])):
+        with pytest.raises(ValueError, match=r"have to be \[B, H, N, d\], \[B, H, M, d\] and \[B, H, M, e\], not \["):
             attend(*tensors)
-    with pytest.raises(TypeError, match="have to be floating-point"):
+    with pytest.raises(TypeError, match=r"have to be floating-point, not torch.int64"):
         attend(q.long(), k, v)
     with pytest.raises(ValueError, match="on several devices: meta, cpu and cpu"):
         attend(q.to("meta"), k, v)
@@ -50,8 +67,35 @@ def test_rotations(attend):
         rotation = build_encoding(encoding, head_dim=D, num_heads=H)(torch.rand(count, 2))
         with pytest.raises(ValueError, match=f"the rotation is of {count} positions and not of 5"):
             attend(q, q, q, rotation=rotation)
-    with pytest.raises(TypeError, match="not a float"):
-        attend(q, q, q, rotation=1.0)
+    for head_dim, shape, message in (
+        (D, (2, 5, 2), r"of \(samples, heads\) \(2, 1\), and not of \(1, 3\)"),
+        (4, (5, 2), f"of heads of width 4, and not of {D}"),
+    ):
+        rotation = build_encoding("rope", head_dim=head_dim, num_heads=H)(torch.rand(shape))
+        with pytest.raises(ValueError, match=message):
+            attend(q, q, q, rotation=rotation)
+    for other, kind in ((1.0, "float"), (build_encoding("rope", head_dim=D, num_heads=H), "RoPE")):
+        with pytest.raises(TypeError, match=rf"encoding\(positions\), not a {kind}"):
+            attend(q, q, q, rotation=other)
+
+
+def test_positions_alike_for_all_samples(attend):
+    """What broadcasts by right, and heads that share their angles."""
+    encoding, positions = build_encoding("rope", head_dim=D, num_heads=H), torch.randn(N, 2)
+    q, k, v = torch.randn(3, B, H, N, D)
+    one = attend(q, k, v, rotation=encoding(positions))
+    torch.testing.assert_close(one, attend(q, k, v, rotation=encoding(positions.expand(B, -1, -1))))
+
+
+@pytest.mark.parametrize("places", [{"positions": grid_positions((3, 3))}, {"num_prefix": 3}], ids=list)
+def test_positions_without_a_use(attend, places):
+    """They were ignored, as if attention had seen where tokens lie. Beside a rotation they may stay."""
+    q, k, v = torch.randn(3, B, H, N, D)
+    with pytest.raises(ValueError, match=r"without a locality: .* rotation=encoding\(positions\)"):
+        attend(q, k, v, **places)
+    rotation = build_encoding("rope", head_dim=D, num_heads=H)(grid_positions((3, 3)))
+    plain = attend(q, k, v, rotation=rotation)
+    torch.testing.assert_close(attend(q, k, v, rotation=rotation, **places), plain)
 
 
 def test_an_encoding_that_is_added_is_no_rotation(attend):
@@ -76,8 +120,9 @@ def test_localities_and_their_positions(attend):
         for wrong, shape in ((positions.expand(2, -1, -1), r"\[2, 9, 2\]"), (positions[:4], r"\[4, 2\]")):
             with pytest.raises(ValueError, match=rf"of all 9 tokens, \[N, C\], alike for all samples, not {shape}"):
                 attend(q, k, v, locality=decay, positions=wrong)
-        with pytest.raises(ValueError, match="num_prefix has to lie between 0 and the number of tokens, 9, not 10"):
-            attend(q, k, v, locality=decay, positions=positions, num_prefix=10)
+        for wrong in (-1, 10):
+            with pytest.raises(ValueError, match=f"num_prefix .* between 0 and the number of tokens, 9, not {wrong}"):
+                attend(q, k, v, locality=decay, positions=positions, num_prefix=wrong)
     with pytest.raises(ValueError, match="the locality has 2 heads, the queries have 3"):
         attend(q, k, v, locality=build_locality("gaussian", num_heads=2), positions=positions)
     with pytest.raises(ValueError, match="needs queries and keys of the same tokens, not 4 queries of 9 keys"):
