@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import Callback
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -82,11 +85,20 @@ def stop_in(monkeypatch, batch: int) -> None:
     monkeypatch.setattr(CleanStop, "on_train_batch_start", ask)
 
 
-def kill_in_validation(monkeypatch, step: int) -> None:
-    """Kill a run in the validation after a step."""
+@contextmanager
+def killed(hook: str, when: int | Callable[[Trainer], bool]) -> Iterator[None]:
+    """Kill the run within, which has to get so far.
 
-    def die(self, trainer, module):
-        if trainer.global_step == step:
+    Args:
+        hook: of a callback, like "on_validation_start".
+        when: the optimiser's step, or whether it is time.
+    """
+
+    def die(self, trainer, *others):
+        if when(trainer) if callable(when) else trainer.global_step == when:
             raise KilledError
 
-    monkeypatch.setattr(Callback, "on_validation_start", die)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Callback, hook, die)
+        with pytest.raises(KilledError):
+            yield

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from lightning.pytorch.callbacks import Callback
 
 from eval.cli import main as evaluate
 from performer_string import ViT
 from performer_string.models.published import CARD
-from tests.helpers.runs import KilledError, fails, fit, metrics
+from tests.helpers.runs import assert_same_weights, fails, fit, killed, metrics
 from tests.helpers.training import TINY, last
 from train import cli
 from train.checkpoint import load_trained, read_checkpoint
@@ -70,19 +69,12 @@ def test_validation_reports_the_mean_iou(run):
 
 
 @pytest.mark.slow
-def test_a_resumed_run_is_the_same_run(recipe, run, tmp_path, monkeypatch):
-    def die(self, trainer, module, batch, batch_idx):
-        if trainer.global_step == 5:
-            raise KilledError
-
-    monkeypatch.setattr(Callback, "on_train_batch_start", die)
+def test_a_resumed_run_is_the_same_run(recipe, run, tmp_path):
     resumed = tmp_path / "resumed"
-    with pytest.raises(KilledError):
+    with killed("on_train_batch_start", 5):
         fit(recipe, resumed)
-    monkeypatch.undo()
     cli.run(["resume", str(resumed)])
-    one, two = (read_checkpoint(last(folder))["state_dict"] for folder in (run, resumed))
-    assert all(torch.equal(value, two[name]) for name, value in one.items())
+    assert_same_weights(run, resumed)
     assert metrics(resumed) == metrics(run)
 
 

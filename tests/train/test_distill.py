@@ -14,10 +14,9 @@ from torch.nn import functional as F
 from performer_string import ViT, ViTConfig
 from performer_string.models.patches import patchify
 from tests.helpers.checkpoints import save
-from tests.helpers.runs import KilledError, assert_same_weights, fails, fit
+from tests.helpers.runs import assert_same_weights, fails, fit, killed
 from tests.helpers.training import last
 from train import cli
-from train.callbacks.checkpoints import StepSeed
 from train.checkpoint import load_trained, read_checkpoint
 from train.data.module import ImageData
 from train.distill import DistillationConfig, Teacher
@@ -130,23 +129,16 @@ def test_images_are_renormalised_for_teacher(tmp_path):
 
 
 @pytest.mark.slow
-def test_resume_with_teacher_continues_bit_for_bit(run, config, tmp_path, monkeypatch):
+def test_resume_with_teacher_continues_bit_for_bit(run, config, tmp_path):
     vit = ["--model.vit.attention", "softmax", "--model.vit.registers", "1", "--model.optim.redraw_every", "0"]
     vit += ["--model.vit.feature_options", "{}"]
     arguments = [*vit, "--model.distillation.teacher", str(run), "--model.distillation.attention", "2.0", "--ema", "0"]
-    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     fit(config, whole, *arguments)
-
-    def die(self, trainer, module, *others):
-        if trainer.global_step == 17:
-            raise KilledError
-
-    monkeypatch.setattr(StepSeed, "on_train_batch_end", die)
-    with pytest.raises(KilledError):
-        fit(config, killed, *arguments)
-    monkeypatch.undo()
-    cli.run(["resume", str(killed)])
-    assert_same_weights(whole, killed)
+    with killed("on_train_batch_end", 17):
+        fit(config, resumed, *arguments)
+    cli.run(["resume", str(resumed)])
+    assert_same_weights(whole, resumed)
     one = read_checkpoint(last(whole))
     assert one["state_dict"].keys() == ImageClassifier(load_trained(whole).classifier.vit.config).state_dict().keys()
     assert one["hyper_parameters"]["distillation"]["attention"] == 2

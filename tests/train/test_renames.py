@@ -8,9 +8,8 @@ import re
 import pytest
 import torch
 import yaml
-from lightning.pytorch.callbacks import Callback
 
-from tests.helpers.runs import KilledError, assert_same_weights, fit, metrics
+from tests.helpers.runs import assert_same_weights, fit, killed, metrics
 from tests.helpers.training import TINY, last, write_sweep
 from train import cli
 from train.checkpoint import load_trained
@@ -89,18 +88,11 @@ def test_recipe_with_former_names_trains_the_same_model(tmp_path):
 
 
 @pytest.mark.slow
-def test_run_of_before_the_renames_resumes_bit_for_bit(config, whole, tmp_path, monkeypatch):
+def test_run_of_before_the_renames_resumes_bit_for_bit(config, whole, tmp_path):
     """Its checkpoint has former names of settings, and of weights in the model and in its average."""
     run = tmp_path / "run"
-
-    def die(self, trainer, module):
-        if trainer.current_epoch == 1:
-            raise KilledError
-
-    monkeypatch.setattr(Callback, "on_train_epoch_start", die)
-    with pytest.raises(KilledError):
+    with killed("on_train_epoch_start", 10):
         fit(config, run)
-    monkeypatch.undo()
     torch.save(make_former(torch.load(last(run), weights_only=True)), last(run))
     text = (run / "config.yaml").read_text()
     for current, former in (("mimetic_init", "tied_start"), ("log_n_scaling", "log_scale"), ("arc-cosine", "relu")):

@@ -11,27 +11,14 @@ import time
 import psutil
 import pytest
 
-from tests.helpers.runs import KilledError, assert_same_weights, fit
+from tests.helpers.runs import assert_same_weights, fit, killed
 from tests.helpers.training import REPOSITORY, last
 from train import cli
-from train.callbacks.checkpoints import StepSeed
 from train.checkpoint import read_checkpoint
 from train.command.messages import machine_message
 from train.module import ImageClassifier
 
 pytestmark = pytest.mark.slow
-
-
-def kill_at(monkeypatch, step: int) -> None:
-    """Kill a run before this step."""
-    begin = StepSeed.on_train_batch_start
-
-    def die(self, trainer, *others):
-        if trainer.global_step == step:
-            raise KilledError
-        begin(self, trainer, *others)
-
-    monkeypatch.setattr(StepSeed, "on_train_batch_start", die)
 
 
 @pytest.mark.parametrize(
@@ -44,15 +31,13 @@ def kill_at(monkeypatch, step: int) -> None:
     ],
     ids=lambda options: " ".join(options).replace("--", ""),
 )
-def test_a_killed_run_is_the_same_run(config, tmp_path, monkeypatch, options, resumed):
+def test_a_killed_run_is_the_same_run(config, tmp_path, options, resumed):
     """lightning 21492: a loader that is made anew each epoch was not where the run was. Parts of epochs too."""
     common = ["--trainer.max_epochs", "2", "--trainer.logger", "false", *options]
     fit(config, tmp_path / "whole", *common)
     run = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        kill_at(patch, 8)
-        with pytest.raises(KilledError):
-            fit(config, run, *common)
+    with killed("on_train_batch_start", 8):
+        fit(config, run, *common)
     cli.run(["resume", str(run), *resumed])
     assert_same_weights(tmp_path / "whole", run)
 
@@ -69,10 +54,8 @@ def test_early_stopping_below_min_epochs(config, tmp_path, monkeypatch):
     common = ["--trainer.min_epochs", "4", "--trainer.max_epochs", "6", "--trainer.logger", "false", *stopping]
     fit(config, tmp_path / "whole", *common)
     run = tmp_path / "run"
-    with monkeypatch.context() as patch:
-        kill_at(patch, 35)
-        with pytest.raises(KilledError):
-            fit(config, run, *common)
+    with killed("on_train_batch_start", 35):
+        fit(config, run, *common)
     cli.run(["resume", str(run)])
     assert read_checkpoint(last(run))["global_step"] == 60
     assert_same_weights(tmp_path / "whole", run)

@@ -5,25 +5,22 @@ from __future__ import annotations
 import shutil
 
 import pytest
-from lightning.pytorch.callbacks import Callback
 
-from tests.helpers.runs import KilledError, assert_same_weights, fit, kill_in_validation, metrics, validations
+from tests.helpers.runs import assert_same_weights, fit, killed, metrics, validations
 from tests.helpers.training import last
 from train import cli
-from train.callbacks.checkpoints import AtomicCheckpoints, StepSeed
+from train.callbacks.checkpoints import AtomicCheckpoints
 from train.checkpoint import read_checkpoint
 
 pytestmark = pytest.mark.slow  # trainings
 
 
 @pytest.mark.parametrize("step", [20, 30])
-def test_resume_repeats_killed_validation(config, whole, tmp_path, monkeypatch, step):
+def test_resume_repeats_killed_validation(config, whole, tmp_path, step):
     """Also where a checkpoint is due at that step: from there the resumed run would go on without it."""
     run = tmp_path / "run"
-    kill_in_validation(monkeypatch, step)
-    with pytest.raises(KilledError):
+    with killed("on_validation_start", step):
         fit(config, run, "--checkpoint_every", "10")
-    monkeypatch.undo()
     assert not (run / "metrics.json").exists()
     assert read_checkpoint(last(run))["global_step"] == step - 10  # the end of the epoch before
     cli.run(["resume", str(run)])
@@ -33,28 +30,19 @@ def test_resume_repeats_killed_validation(config, whole, tmp_path, monkeypatch, 
     assert steps[0] == steps[1]
 
 
-def test_checkpoint_waits_for_validation(config, tmp_path, monkeypatch):
+def test_checkpoint_waits_for_validation(config, tmp_path):
     run = tmp_path / "run"
-
-    def die(self, trainer, module, batch, batch_idx):
-        if trainer.global_step == 9:
-            raise KilledError
-
-    monkeypatch.setattr(Callback, "on_train_batch_start", die)
-    with pytest.raises(KilledError):
+    with killed("on_train_batch_start", 9):
         fit(config, run, "--checkpoint_every", "5", "--trainer.val_check_interval", "0.5")
-    monkeypatch.undo()
     assert read_checkpoint(last(run))["global_step"] == 6
     cli.run(["resume", str(run)])
     assert validations(run) == [4, 9, 14, 19, 24, 29]
 
 
-def test_resume_repeats_last_validation(config, tmp_path, monkeypatch):
+def test_resume_repeats_last_validation(config, tmp_path):
     run, arguments = tmp_path / "run", ("--trainer.max_epochs", "-1", "--trainer.max_steps", "15")
-    kill_in_validation(monkeypatch, 15)
-    with pytest.raises(KilledError):
+    with killed("on_validation_start", 15):
         fit(config, run, *arguments)
-    monkeypatch.undo()
     cli.run(["resume", str(run)])
     fit(config, tmp_path / "whole", *arguments)
     assert metrics(run) == metrics(tmp_path / "whole")
@@ -63,19 +51,12 @@ def test_resume_repeats_last_validation(config, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("epochs", ["3", "-1"])
-def test_resume_counts_epochs_under_max_steps(config, tmp_path, monkeypatch, epochs):
+def test_resume_counts_epochs_under_max_steps(config, tmp_path, epochs):
     """The epochs that are done count as such, with a limit of epochs too, and the batches come in their order."""
     arguments = ("--trainer.max_steps", "25", "--trainer.max_epochs", epochs)
     run, whole = tmp_path / "run", tmp_path / "whole"
-
-    def die(self, trainer, module):
-        if trainer.current_epoch == 1:
-            raise KilledError
-
-    monkeypatch.setattr(Callback, "on_train_epoch_start", die)
-    with pytest.raises(KilledError):
+    with killed("on_train_epoch_start", 10):
         fit(config, run, *arguments)
-    monkeypatch.undo()
     assert read_checkpoint(last(run))["global_step"] == 10
     cli.run(["resume", str(run)])
     fit(config, whole, *arguments)
@@ -101,21 +82,14 @@ def test_partial_files_are_removed(whole, tmp_path):
     assert all(path.exists() for path in custom)
 
 
-def test_checkpoints_wait_for_accumulated_gradients(config, tmp_path, monkeypatch):
+def test_checkpoints_wait_for_accumulated_gradients(config, tmp_path):
     """Killed twice, the second time soon after the first resume."""
     arguments = ("--trainer.accumulate_grad_batches", "4", "--checkpoint_every", "2", "--trainer.max_epochs", "2")
     fit(config, tmp_path / "whole", *arguments)
     run, start = tmp_path / "run", ["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *arguments]
     for batch in (9, 2):  # of the epoch, and then of the one resumed
-
-        def die(self, trainer, module, outputs, images, batch_idx, batch=batch):
-            if batch_idx == batch:
-                raise KilledError
-
-        monkeypatch.setattr(StepSeed, "on_train_batch_end", die)
-        with pytest.raises(KilledError):
+        with killed("on_train_batch_end", lambda trainer, batch=batch: trainer.fit_loop.batch_idx == batch):
             cli.run(start)
-        monkeypatch.undo()
         start = ["resume", str(run)]
     cli.run(start)
     assert_same_weights(run, tmp_path / "whole")

@@ -9,11 +9,8 @@ import torch
 import yaml
 from lightning.pytorch.callbacks import Callback
 
-from tests.helpers.runs import KilledError, fit
-from tests.helpers.training import last
+from tests.helpers.runs import assert_same_weights, fit, killed
 from train import cli
-from train.callbacks.checkpoints import StepSeed
-from train.checkpoint import read_checkpoint
 from train.command.recipe import without_unreadable
 
 pytestmark = pytest.mark.slow
@@ -46,24 +43,15 @@ CALLBACKS = {
 
 
 @pytest.mark.parametrize("name", CALLBACKS)
-def test_a_killed_run_with_a_callback_is_resumed(config, tmp_path, monkeypatch, name):
+def test_a_killed_run_with_a_callback_is_resumed(config, tmp_path, name):
     arguments = ["--trainer.callbacks+", *CALLBACKS[name], "--ema", "0", "--trainer.logger", "false"]
     arguments += ["--data.workers", "0", "--data.train_size", "32", "--data.resolutions", "[]"]
     fit(config, tmp_path / "whole", *arguments)
-
-    def die(self, trainer, module, *others):
-        if trainer.global_step == 4:
-            raise KilledError
-
-    monkeypatch.setattr(StepSeed, "on_train_batch_end", die)
-    with pytest.raises(KilledError):
+    with killed("on_train_batch_end", 4):
         fit(config, tmp_path / "killed", *arguments)
-    monkeypatch.undo()
     assert "Unable to serialize" not in (tmp_path / "killed" / "config.yaml").read_text()
     cli.run(["resume", str(tmp_path / "killed")])
-    one, other = (read_checkpoint(last(tmp_path / run)) for run in ("whole", "killed"))
-    assert one["global_step"] == other["global_step"] == 12
-    assert all(torch.equal(value, other["state_dict"][key]) for key, value in one["state_dict"].items())
+    assert assert_same_weights(tmp_path / "whole", tmp_path / "killed") == 12
 
 
 def test_values_that_are_no_text_are_left_out():

@@ -12,7 +12,7 @@ from tensorboard.plugins.hparams import metadata
 
 from performer_string import ViTConfig
 from tests.helpers.checkpoints import save
-from tests.helpers.runs import KilledError, fit, kill_in_validation, stop_in
+from tests.helpers.runs import fit, killed, stop_in
 from tests.helpers.small_vit import SMALL
 from tests.helpers.training import TINY
 from train import cli
@@ -194,11 +194,10 @@ def test_table_of_a_resumed_run_is_that_of_one_left_alone(config, whole, tmp_pat
         stop_in(monkeypatch, 12)
         with pytest.raises(SystemExit):
             fit(config, run)
+        monkeypatch.undo()
     else:
-        kill_in_validation(monkeypatch, 20)
-        with pytest.raises(KilledError):
+        with killed("on_validation_start", 20):
             fit(config, run)
-    monkeypatch.undo()
     cli.run(["resume", str(run)])
     expected = training(whole / "metrics.csv")
     assert [int(row["step"]) for row in expected] == list(range(30))
