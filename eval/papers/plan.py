@@ -11,14 +11,13 @@ from typing import Any
 from eval.papers.image_places import missing_images, place_images
 from eval.papers.table_spec import Budget, TableFile
 from performer_string import ViTConfig
-from performer_string.utils.registry import lookup
 from train.command.messages import import_modules
 from train.command.recipe import check_fields, current_recipe
 from train.command.yaml_file import read_yaml
 from train.data.tasks import TASKS
 from train.runs.environment import ROOT
 from train.runs.folder import CHECKPOINTS, LAST, METRICS
-from train.sweeps.file import Run, check_overrides
+from train.sweeps.file import Run, check_overrides, select
 
 AXES = ("data", "row", "attention")
 CHECKED: set[str] = set()  # models that can be built
@@ -210,16 +209,7 @@ def select_groups(groups: Sequence[Group], conditions: Sequence[str]) -> list[Gr
     Raises:
         ValueError: a condition of another form, an unknown axis or name, or conditions that nothing meets.
     """
-    chosen = list(groups)
-    for condition in conditions:
-        axis, equals, text = condition.partition("=")
-        if not equals:
-            raise ValueError(f"--only takes AXIS=NAME,NAME, like row=dense,banded, not {condition!r}.")
-        lookup("axis", axis, dict.fromkeys(AXES))
-        names, known = text.split(","), {getattr(group, axis): None for group in groups}
-        for name in names:
-            lookup(axis, name, known)
-        chosen = [group for group in chosen if getattr(group, axis) in names]
+    chosen = select(groups, conditions, AXES, getattr, "row=dense,banded")
     if groups and not chosen:
         raise ValueError(f"nothing meets all conditions of --only {' '.join(conditions)}.")
     wanted = {id(group) for group in chosen} | {id(group.start_from) for group in chosen}

@@ -6,10 +6,10 @@ import contextlib
 import itertools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -21,6 +21,7 @@ from train.command.recipe import check_fields, current_recipe, unknown_field
 from train.command.yaml_file import read_yaml
 from train.optim import OptimConfig
 
+Item = TypeVar("Item")
 Overrides = Mapping[str, Any]  # {"model.vit.encoding": "rope"}
 
 
@@ -189,20 +190,27 @@ def read_sweep(path: Path) -> Sweep:
     return Sweep(Path(sweep.recipe), tuple(sweep.axes), tuple(runs))
 
 
-def select_runs(sweep: Sweep, conditions: Sequence[str]) -> list[Run]:
-    """Return the runs that meet every condition `AXIS=NAME,NAME`, where AXIS may also be `model` or `seed`.
+def select(
+    items: Sequence[Item], conditions: Sequence[str], axes: Sequence[str], label: Callable[[Item, str], str], like: str
+) -> list[Item]:
+    """Return the items that meet every condition `AXIS=NAME,NAME`; a label is the name on an axis, empty for none.
 
     Raises:
         ValueError: a condition of another form, or an unknown axis or name, with the nearest known one.
     """
-    chosen = list(sweep.runs)
+    chosen = list(items)
     for condition in conditions:
         axis, equals, text = condition.partition("=")
         if not equals:
-            raise ValueError(f"--only takes AXIS=NAME,NAME, like seed=0,1, not {condition!r}.")
-        lookup("axis", axis, dict.fromkeys([*sweep.axes, "model", "seed"]))
-        names, known = text.split(","), {run.label(axis): None for run in sweep.runs if run.label(axis)}
+            raise ValueError(f"--only takes AXIS=NAME,NAME, like {like}, not {condition!r}.")
+        lookup("axis", axis, dict.fromkeys(axes))
+        names, known = text.split(","), {label(item, axis): None for item in items if label(item, axis)}
         for name in names:
             lookup(axis, name, known)
-        chosen = [run for run in chosen if run.label(axis) in names]
+        chosen = [item for item in chosen if label(item, axis) in names]
     return chosen
+
+
+def select_runs(sweep: Sweep, conditions: Sequence[str]) -> list[Run]:
+    """Return the runs that `select` chooses, where AXIS may also be `model` or `seed`."""
+    return select(sweep.runs, conditions, [*sweep.axes, "model", "seed"], Run.label, "seed=0,1")
