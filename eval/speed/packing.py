@@ -24,9 +24,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from eval.argument_types import positive_int
+from eval.argument_types import feature_map_name, positive_int
 from eval.report import Row
 from eval.speed.measure import check_rounds, relative_error, time_in_turn
+from eval.speed.methods import feature_options
 from eval.speed.packing_report import plot as plot
 from eval.speed.packing_report import summary as summary
 from eval.statistics import median_ratio
@@ -50,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--attention", nargs="+", choices=known, default=known)
     parser.add_argument("--variant", choices=VARIANTS, default="tiny")
     parser.add_argument("--patch-size", type=positive_int, default=16)
-    parser.add_argument("--feature-map", default="favor+")
+    parser.add_argument("--feature-map", type=feature_map_name, default="favor+")
     parser.add_argument("--features", type=positive_int, default=256, help="random features a head")
     parser.add_argument("--backward", action="store_true", help="time forward and backward pass")
     parser.add_argument("--rounds", type=int, default=5, help="measurements, after one not counted")
@@ -95,7 +96,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             variant=options.variant,
             attention=attention,
             feature_map=options.feature_map,
-            feature_options={} if options.feature_map == "polynomial" else {"num_features": options.features},
+            feature_options=feature_options(options.feature_map, options.features),
         )
         model = ViT(config).to(device).train(options.backward)
         images = draw_images(sides, options.patch_size, options.images, options.seed, device)

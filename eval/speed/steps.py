@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from eval.argument_types import WithoutRepetitions, positive_int
 from eval.report import Row
 from eval.speed.measure import check_rounds, million_parameters, time_in_turn
+from eval.speed.methods import feature_options
 from eval.speed.steps_report import NAMES as NAMES
 from eval.speed.steps_report import plot as plot
 from eval.speed.steps_report import summary as summary
@@ -78,16 +79,16 @@ def build(name: str, options: argparse.Namespace) -> nn.Module:
         }
         return VisionTransformer(**timm_sizes, **shape, class_token=False, global_pool="avg", fc_norm=False)
     fields = dict(MODELS[name])
-    feature_options: dict[str, Any] = {name: fields.pop(name) for name in list(fields) if name in ("order", "lower")}
-    if fields.get("feature_map", "polynomial") != "polynomial":
-        feature_options["num_features"] = options.features
+    own: dict[str, Any] = {name: fields.pop(name) for name in list(fields) if name in ("order", "lower")}
+    if "feature_map" in fields:
+        own |= feature_options(fields["feature_map"], options.features)
     return ViT(
         ViTConfig(
             image_size=options.image_size,
             patch_size=options.patch_size,
             variant=options.variant,
             num_classes=CLASSES,
-            feature_options=feature_options,
+            feature_options=own,
             **fields,
         )
     )

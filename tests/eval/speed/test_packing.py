@@ -14,10 +14,11 @@ from tests.helpers.checkpoints import read
 SMALL = ["--variant", "micro", "--patch-size", "4", "--features", "8", "--images", "4", "--device", "cpu"]
 
 
-def test_ratio_is_of_times_in_one_round(monkeypatch):
+@pytest.mark.parametrize("feature_map", ["favor+", "elu"])  # elu takes no number of features
+def test_ratio_is_of_times_in_one_round(feature_map, monkeypatch):
     monkeypatch.setattr(packing, "time_in_turn", lambda calls, rounds, device: {False: [2.0, 8.0], True: [1.0, 2.0]})
     sizes = {"sides": [(8, 24)], "images": 5, "variant": "micro", "patch_size": 4, "features": 8}
-    options = Namespace(attention=["linear"], feature_map="favor+", backward=False, rounds=5, seed=0, **sizes)
+    options = Namespace(attention=["linear"], feature_map=feature_map, backward=False, rounds=5, seed=0, **sizes)
     (row,) = packing.evaluate(options, torch.device("cpu"))
     images = packing.draw_images((8, 24), 4, 5, 0, torch.device("cpu"))
     assert row["tokens"] == sum(image[0].numel() for image in images) // 16
