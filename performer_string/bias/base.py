@@ -77,8 +77,13 @@ class RelativeBias(nn.Module):
         self.num_heads, self.normalised = num_heads, normalised
 
     def of_offsets(self, offsets: Tensor) -> Tensor:
-        """Return lambda(r) of offsets r [..., C] in patches: [H or 1, ...], at least 0 if normalised."""
-        raise NotImplementedError
+        """Return lambda(r) of offsets r [..., C] in patches: [H or 1, ...], at least 0 if normalised.
+
+        By default it is the exponential of a subclass's `log_of_offsets`.
+        """
+        if type(self).log_of_offsets is RelativeBias.log_of_offsets:
+            raise NotImplementedError
+        return self.log_of_offsets(offsets).exp()
 
     def log_of_offsets(self, offsets: Tensor) -> Tensor:
         """Return log lambda(r) of offsets [..., C], which softmax adds to its logits: [H or 1, ...]."""

@@ -104,10 +104,6 @@ class DistanceDecay(RelativeBias):
         squares = offsets.square().sum(-1) / self.sigma().square().view(view)
         return self.log_amplitude().view(view) + self.log_profile(squares)
 
-    def of_offsets(self, offsets: Tensor) -> Tensor:
-        """Return lambda(r): offsets [..., C] -> [H, ...]."""
-        return self.log_of_offsets(offsets).exp()
-
     def numerator_splits(self, widths: Sequence[float], dim: int) -> list[Split]:
         """Return the `splits` of a decay that is in the numerator only."""
         raise NotImplementedError

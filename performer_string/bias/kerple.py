@@ -69,7 +69,3 @@ class Kerple(ToeplitzBias):
         r1, r2 = (r.view(-1, *[1] * squares.ndim) for r in (self.r1(), self.r2()))
         logs = -r1 * ((r2 * distance).log1p() if self.form == "log" else distance**r2)
         return torch.where(apart, logs, 0.0)
-
-    def of_offsets(self, offsets: Tensor) -> Tensor:
-        """Return c(r) of offsets [..., C], [H, ...]."""
-        return self.log_of_offsets(offsets).exp()

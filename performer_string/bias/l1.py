@@ -93,10 +93,6 @@ class L1Decay(RelativeBias):
         logs = -(distances / self.sigma().view(view)).sum((-2, -1))  # not times the rates: infinity times 0 is NaN
         return logs.masked_fill((self.hidden().view(view) & (distances > 0)).any(-1).any(-1), -torch.inf)
 
-    def of_offsets(self, offsets: Tensor) -> Tensor:
-        """Return lambda(r) of offsets [..., C], [H, ...]."""
-        return self.log_of_offsets(offsets).exp()
-
 
 def signs_of(sides: str | Sequence[Sequence[int]], heads: int, axes: int) -> list[list[int]]:
     """Return which side of each axis a head sees, [H, C]: -1, 1, or 0 for both.

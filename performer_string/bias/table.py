@@ -149,7 +149,3 @@ class RelativeBiasTable(ToeplitzBias):
                 weight = weight * (part if up else 1 - part)
             total = total + weight * self.bias[tuple(index)]
         return total
-
-    def of_offsets(self, offsets: Tensor) -> Tensor:
-        """Return c(r) of offsets [..., C], [H, ...]."""
-        return self.log_of_offsets(offsets).exp()
