@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from train.data.generated import GeneratedTask
 from train.data.memory import BATCHED
-from train.data.sizes import Size
 from train.data.sources import SOURCES
 
-
-class DataOptions(Protocol):
-    """The options that are checked, as `ImageData` documents them."""
-
-    source: str
-    task: GeneratedTask | None
-    size: list[int]
-    augment: list[str]
-    crop_scale: float
-    rand_augment: list[int]
-    in_memory: bool
-    train_fraction: float
-    val_fraction: float
-    test_fraction: float
-    mean: list[float] | None
-    std: list[float] | None
-    measure_mean: bool
-
-    def sizes(self) -> list[Size]:
-        """Return the sizes to train, validate and test at."""
+if TYPE_CHECKING:
+    from train.data.module import ImageData
 
 
-def check_augmentations(data: DataOptions) -> None:
+def check_augmentations(data: ImageData) -> None:
     """Raise a ValueError for augmentations that have no meaning for the images, and for their options."""
     if data.task is not None:
         check_symmetries(data, data.task)
@@ -50,7 +31,7 @@ def check_augmentations(data: DataOptions) -> None:
         raise ValueError(f"rand_augment has to be [operations, strength up to 30], not {data.rand_augment}.")
 
 
-def check_symmetries(data: DataOptions, task: GeneratedTask) -> None:
+def check_symmetries(data: ImageData, task: GeneratedTask) -> None:
     """Raise a ValueError for augmentations that change answers of a generated task, or of images drawn anew."""
     changing = [name for name in data.augment if name not in task.symmetries]
     if changing:
@@ -66,7 +47,7 @@ def check_symmetries(data: DataOptions, task: GeneratedTask) -> None:
         )
 
 
-def check_shares(data: DataOptions) -> None:
+def check_shares(data: ImageData) -> None:
     """Raise a ValueError for shares of the images out of range, or of images that are not stored."""
     if not 0 < data.train_fraction <= 1 or (data.train_fraction < 1 and data.task is not None):
         raise ValueError(
@@ -82,7 +63,7 @@ def check_shares(data: DataOptions) -> None:
         )
 
 
-def check_sizes(data: DataOptions) -> None:
+def check_sizes(data: ImageData) -> None:
     """Raise a ValueError for a size of images where the source has videos, or the reverse."""
     axes = data.task.axes if data.task is not None else SOURCES[data.source].axes
     wanted = "height and width, like 96x128" if axes == 2 else "frames, height and width, like 8x72x72"
@@ -91,7 +72,7 @@ def check_sizes(data: DataOptions) -> None:
             raise ValueError(f"sizes of {data.source} are {wanted}, not {size}.")
 
 
-def check_measured(data: DataOptions) -> None:
+def check_measured(data: ImageData) -> None:
     """Raise a ValueError where mean or standard deviation is both given and to be measured."""
     if data.measure_mean and (data.mean or data.std):
         raise ValueError(

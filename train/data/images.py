@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -15,26 +15,13 @@ from performer_string.images.reading import why_unreadable
 from train.command.messages import printable
 from train.data.videos import Frames, time_behind_channels
 
+if TYPE_CHECKING:
+    from train.data.module import ImageData
+
 
 def padding_of(size: Sequence[int]) -> int:
     """Return the pixels around images of a size (height and width come last) that `pad-crop` cuts from."""
     return max(1, size[-2] // 8)
-
-
-class AugmentationOptions(Protocol):
-    """What augmentations are built from: the training size, height and width last, and their options."""
-
-    size: list[int]
-    crop_scale: float
-    rand_augment: list[int]
-
-
-class ImageOptions(AugmentationOptions, Protocol):
-    """What transforms of images are built from."""
-
-    augment: list[str]
-    in_memory: bool
-    grey: bool
 
 
 class QuarterTurn(v2.Transform):
@@ -47,7 +34,7 @@ class QuarterTurn(v2.Transform):
         return torch.rot90(inpt, params["turns"], (-2, -1))
 
 
-AUGMENTATIONS: dict[str, Callable[[AugmentationOptions], v2.Transform]] = {
+AUGMENTATIONS: dict[str, Callable[[ImageData], v2.Transform]] = {
     "pad-crop": lambda data: v2.RandomCrop(data.size[-2:], padding=padding_of(data.size)),
     "resized-crop": lambda data: v2.RandomResizedCrop(data.size[-2:], scale=(data.crop_scale, 1.0), antialias=True),
     "flip": lambda data: v2.RandomHorizontalFlip(),
@@ -57,7 +44,7 @@ AUGMENTATIONS: dict[str, Callable[[AugmentationOptions], v2.Transform]] = {
 }
 
 
-def image_transform(options: ImageOptions, size: Sequence[int], training: bool) -> v2.Compose:
+def image_transform(options: ImageData, size: Sequence[int], training: bool) -> v2.Compose:
     """Return the transform of an image, or of a video to some of its frames, to uint8 tensors of a size.
 
     Args:
