@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
-from torchmetrics import MeanMetric
-from torchmetrics.classification import MulticlassAccuracy, MulticlassJaccardIndex
+from torchmetrics import MeanMetric, Metric
+from torchmetrics.classification import MulticlassAccuracy
 
 from performer_string import ViT, ViTConfig
 from performer_string.models.saved_options import without_unused
@@ -95,12 +95,12 @@ class ImageClassifier(L.LightningModule):
         def accuracy() -> MulticlassAccuracy:  # the data check the classes, which here would wait for the GPU
             return MulticlassAccuracy(classes, average="micro", validate_args=False)
 
-        self.accuracy, self.test_accuracy = (nn.ModuleList(accuracy() for _ in self.resolutions) for _ in range(2))
+        self.accuracy = nn.ModuleList(accuracy() for _ in self.resolutions)
         self.train_accuracy = accuracy()
         self.val_loss = nn.ModuleList(MeanMetric() for _ in self.resolutions)
         self.mixes = build_mixes(self.optim, classes)
         dense = self.resolutions if vit.head == "dense" else []
-        self.iou, self.test_iou = (nn.ModuleList(mean_iou(classes) for _ in dense) for _ in range(2))
+        self.iou = nn.ModuleList(mean_iou(classes) for _ in dense)
 
     def check_settings(self) -> None:
         """Raise a ValueError for settings of the model and of its training that exclude each other."""
@@ -195,34 +195,25 @@ class ImageClassifier(L.LightningModule):
         return loss
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
-        images, targets = batch
-        logits = self(images).float()
-        size = self.resolutions[dataloader_idx]
-        accuracy = cast(MulticlassAccuracy, self.accuracy[dataloader_idx])
+        logits = self.score("val", batch, dataloader_idx)
         loss = cast(MeanMetric, self.val_loss[dataloader_idx])
-        accuracy(logits, targets)
-        loss(F.cross_entropy(logits, targets, reduction="none"))
-        self.log(f"val/accuracy_{size}", accuracy, add_dataloader_idx=False)
-        self.log(f"val/loss_{size}", loss, add_dataloader_idx=False)
-        if dataloader_idx == 0:
-            self.log("val/accuracy", accuracy, prog_bar=True, add_dataloader_idx=False)
-        if self.iou:
-            iou = cast(MulticlassJaccardIndex, self.iou[dataloader_idx])
-            iou(logits, targets)
-            self.log(f"val/miou_{size}", iou, add_dataloader_idx=False)
-            if dataloader_idx == 0:
-                self.log("val/miou", iou, prog_bar=True, add_dataloader_idx=False)
+        loss(F.cross_entropy(logits, batch[1], reduction="none"))
+        self.log(f"val/loss_{self.resolutions[dataloader_idx]}", loss, add_dataloader_idx=False)
 
     def test_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
-        images, targets = batch
-        accuracy = cast(MulticlassAccuracy, self.test_accuracy[dataloader_idx])
-        logits, size = self(images).float(), self.resolutions[dataloader_idx]
-        accuracy(logits, targets)
-        self.log(f"test/accuracy_{size}", accuracy, add_dataloader_idx=False)
-        if self.test_iou:
-            iou = cast(MulticlassJaccardIndex, self.test_iou[dataloader_idx])
-            iou(logits, targets)
-            self.log(f"test/miou_{size}", iou, add_dataloader_idx=False)
+        self.score("test", batch, dataloader_idx)
+
+    def score(self, split: str, batch: tuple[Tensor, Tensor], index: int) -> Tensor:
+        """Return the logits of a batch of `val` or `test` at a resolution, and log how right they are."""
+        logits = self(batch[0]).float()
+        for name, metrics in (("accuracy", self.accuracy), ("miou", self.iou)):
+            if metrics:
+                metric = cast(Metric, metrics[index])
+                metric(logits, batch[1])
+                self.log(f"{split}/{name}_{self.resolutions[index]}", metric, add_dataloader_idx=False)
+                if split == "val" and index == 0:
+                    self.log(f"val/{name}", metric, prog_bar=True, add_dataloader_idx=False)
+        return logits
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["classifier"] = type(self).__qualname__
