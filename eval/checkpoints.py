@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from eval.argument_types import WithoutRepetitions, number_of_images
 from eval.models import check_head
 from eval.report import MAJORITY, Row
 from eval.statistics import check_seeds, differing_keys, without_seed
 from performer_string.models.checkpoint import find_checkpoint, is_published
-from train import testing
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import Size, ascending, image_size
 from train.intervals import accuracy_percent
+from train.testing import count_right
 
 MODEL = "run's folder (for its last checkpoint), a checkpoint, or a published folder (models/arrow-linear)"
 NO_CHECKPOINTS = {".csv", ".json", ".jsonl", ".log", ".md", ".png", ".pdf", ".svg", ".tex", ".txt", ".yaml", ".yml"}
@@ -186,41 +185,6 @@ def check_same_images(models: Sequence[Trained], options: argparse.Namespace) ->
         sys.stderr.write(f"There are {first['images']} images, not {options.images}: all of them are taken.\n")
 
 
-def batches(
-    trained: Trained, size: Size, options: argparse.Namespace, device: torch.device, title: str = ""
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the test images of a model in batches of about as many tokens as in training.
-
-    Args:
-        trained: the model, and where its images are.
-        size: of the images.
-        options: `split` and `images` of the command line.
-        device: where the images are wanted.
-        title: a part of the progress bar's text.
-
-    Yields:
-        Normalised images [B, C, H, W] on the device, and their classes [B].
-    """
-    title = f"{trained.name} at {size}{title}"
-    yield from testing.batches(trained, size, options.split, options.images, device, title)
-
-
-def measure_images(
-    trained: Trained, size: Size, options: argparse.Namespace, device: torch.device, title: str = ""
-) -> testing.ImageResults:
-    """Return what a model makes of each image of a size; arguments as of `batches`."""
-    title = f"{trained.name} at {size}{title}"
-    return testing.measure_images(trained, size, options.split, options.images, device, title)
-
-
-def count_right(
-    trained: Trained, size: Size, options: argparse.Namespace, device: torch.device, title: str = ""
-) -> tuple[int, int]:
-    """Return how many images of a size a model classifies correctly, and of how many; arguments as of `batches`."""
-    title = f"{trained.name} at {size}{title}"
-    return testing.count_right(trained, size, options.split, options.images, device, title)
-
-
 def accuracy_columns(trained: Trained, right: int, total: int, split: str) -> dict[str, Any]:
     """Return an accuracy in % with its interval, the split, the majority baseline and the training resolution.
 
@@ -244,4 +208,5 @@ def accuracies(models: Sequence[Trained], options: argparse.Namespace, device: t
     """Yield a row with the accuracy of each model at each resolution."""
     for trained in models:
         for size in options.resolutions:
-            yield accuracy_row(trained, size, *count_right(trained, size, options, device), options.split)
+            right, total = count_right(trained, size, options.split, options.images, device)
+            yield accuracy_row(trained, size, right, total, options.split)

@@ -23,12 +23,11 @@ import torch
 
 import performer_string
 from eval.attention.model_changes import Intervention, changed
-from eval.checkpoints import measure_images
 from eval.report import results_of
 from performer_string.utils.files import read_json, write_aside
 from train.checkpoint import Trained
 from train.data.sizes import Size
-from train.testing import ImageResults
+from train.testing import ImageResults, measure_images
 
 FOLDER = "cache"  # in the folder of a run's results
 DAMAGED = (ValueError, EOFError, KeyError, zipfile.BadZipFile)  # of a file that is then measured and written again
@@ -110,7 +109,7 @@ def image_results(
         with suppress(*DAMAGED), np.load(path) as stored:
             return ImageResults(torch.from_numpy(stored["right"]), torch.from_numpy(stored["loss"]))
     with changed(trained.classifier.vit, change[1]) if change else nullcontext():
-        results = measure_images(trained, size, options, device)
+        results = measure_images(trained, size, options.split, options.images, device)
     keep(path, lambda partial: np.savez(partial, right=results.right.numpy(), loss=results.loss.numpy()))
     return results
 

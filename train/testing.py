@@ -27,7 +27,7 @@ def batches(
         split: `test` or `val`.
         number: of images; 0 for all.
         device: where the images are wanted.
-        title: of the progress bar.
+        title: of the progress bar; by default the model's name and the size.
 
     Yields:
         Normalised images [B, C, *size] on the device, and their classes [B].
@@ -36,6 +36,7 @@ def batches(
     images = data.held_out(split, size, number)
     tokens, trained_tokens = [math.prod(grid) for grid in (vit.grid(*size), vit.train_grid)]
     batch_size = max(1, data.batch_size * trained_tokens // max(tokens, trained_tokens))
+    title = title or f"{trained.name} at {size}"
     for batch, targets in tqdm(data.loader(images, batch_size), desc=title, leave=False, disable=None):
         yield data.normalise(batch.to(device)), targets
 

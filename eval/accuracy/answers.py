@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from eval.checkpoints import batches
 from eval.models import class_names
 from eval.report import ALL_CLASSES, Row
 from train.checkpoint import Trained
 from train.data.sizes import Size
 from train.intervals import accuracy_percent
 from train.pixels import confusion
+from train.testing import batches
 
 
 @dataclass
@@ -74,7 +74,7 @@ def answer_images(trained: Trained, size: Size, options: argparse.Namespace, dev
     vit = trained.classifier.vit.to(device)
     probabilities, targets = list[Tensor](), list[Tensor]()
     with vit.cached():
-        for images, labels in batches(trained, size, options, device):
+        for images, labels in batches(trained, size, options.split, options.images, device):
             probabilities.append(vit(images).float().softmax(-1).cpu())
             targets.append(labels)
     held_out = trained.data.held_out(options.split, size, options.images)

@@ -30,6 +30,7 @@ from performer_string.ops import reference
 from train.checkpoint import Trained
 from train.data.sizes import Size
 from train.inspection import AttentionInputs, inspect_attention
+from train.testing import batches
 
 QUANTILES = (0.01, 0.1, 0.5, 0.9)
 
@@ -112,7 +113,7 @@ def study(trained: Trained, size: Size, options: argparse.Namespace, device: tor
     queries = torch.randperm(len(positions), generator=generator)[: options.queries].to(device)
     by_batch: list[list[dict[str, Tensor]]] = []
     blanks, total = 0.0, 0
-    for images, _ in checkpoints.batches(trained, size, options, device):
+    for images, _ in batches(trained, size, options.split, options.images, device):
         blank = blank_patches(vit, images)
         probes = inspect_attention(vit, images)
         by_batch.append([attention_statistics(probe, queries, positions, blank) for probe in probes])

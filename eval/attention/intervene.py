@@ -21,6 +21,7 @@ from eval.attention.intervene_report import summary as summary
 from eval.attention.interventions import GROUPS, interventions
 from eval.attention.model_changes import Intervention, changed
 from eval.report import Row
+from train.testing import count_right
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -38,7 +39,8 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         for title, intervention in by_title.items():
             for size in options.resolutions:
                 with changed(vit, intervention):
-                    right, total = checkpoints.count_right(trained, size, options, device, f", {title}")
+                    shown = f"{trained.name} at {size}, {title}"
+                    right, total = count_right(trained, size, options.split, options.images, device, shown)
                 yield {
                     "model": trained.name,
                     "intervention": title,

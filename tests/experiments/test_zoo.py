@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import shutil
@@ -10,7 +9,6 @@ import shutil
 import pytest
 import torch
 
-from eval.checkpoints import count_right
 from experiments.zoo import ZOO, build, main, models
 from performer_string import ViT
 from tests.helpers.checkpoints import save
@@ -19,6 +17,7 @@ from train.data.sizes import Size
 from train.intervals import wilson_interval
 from train.pixels import confusions, mean_iou_with_interval
 from train.publish import main as publish
+from train.testing import count_right
 
 IMAGES = 48  # to compare with a card: enough to tell a model from chance
 MODELS = models()
@@ -39,8 +38,7 @@ def assert_as_on_card(trained: Trained, metrics: list[dict], images: int = IMAGE
             assert low <= metric["high"], (metric, low)
             assert high >= metric["low"], (metric, high)
             continue
-        options = argparse.Namespace(split="test", images=images)
-        right, total = count_right(trained, size, options, torch.device("cpu"))
+        right, total = count_right(trained, size, "test", images, torch.device("cpu"))
         low, high = wilson_interval(right, total)
         assert 100 * low <= metric["high"], (metric, right, total)
         assert 100 * high >= metric["low"], (metric, right, total)
