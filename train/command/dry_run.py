@@ -19,6 +19,7 @@ from lightning.pytorch.callbacks import Callback
 from train.callbacks.checks import CheckData
 from train.callbacks.progress import clock_time
 from train.callbacks.summary import describe
+from train.data.classes import class_names, labels_of
 from train.data.image_checks import check_test_classes, sets_of
 from train.data.module import ImageData
 from train.runs.environment import machine
@@ -107,10 +108,10 @@ def quiet() -> Iterator[None]:
 
 def classes_of(dataset: Any, indices: Sequence[int] | None = None) -> str:
     """Return the number of images of each class, of the first twelve classes; of all images or of some."""
-    labels, names = getattr(dataset, "targets", None), [str(name) for name in getattr(dataset, "classes", ())]
+    labels, names = labels_of(dataset), class_names(dataset)
     if labels is None:
         return ""
-    counts = Counter(int(labels[index]) for index in (range(len(labels)) if indices is None else indices))
+    counts = Counter((labels if indices is None else labels[indices]).tolist())
     shown = [f"{names[n] if n < len(names) else n} {counts[n]}" for n in sorted({*counts, *range(len(names))})]
     return ", ".join(shown[:12]) + (f" and {len(shown) - 12} more" if len(shown) > 12 else "")
 

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 from torchvision import datasets
 from torchvision.datasets import VisionDataset
@@ -16,6 +15,7 @@ from torchvision.datasets import VisionDataset
 from performer_string.images.normalisation import NORMALISATION, grey_level
 from train.data.class_folders import ClassFolders as ClassFolders
 from train.data.class_folders import UnsplitFolderError, image_folder, validation_folder
+from train.data.classes import labels_of
 from train.data.hub import hub_images, hub_validation, webdataset_images, webdataset_validation
 from train.data.videos import VideoFolders, video_folder
 
@@ -160,7 +160,5 @@ def open_source(name: str, root: Path, train: bool, download: bool = False) -> V
 
 def majority_accuracy(dataset: Any, indices: Tensor, classes: int) -> float:
     """Return the share of the most frequent class among some images; 1 / classes where labels are not listed."""
-    targets = getattr(dataset, "targets", None)
-    if targets is None:
-        return 1 / classes
-    return float(torch.as_tensor(targets)[indices].bincount().max()) / len(indices)
+    labels = labels_of(dataset)
+    return 1 / classes if labels is None else float(labels[indices].bincount().max()) / len(indices)
