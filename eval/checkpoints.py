@@ -19,6 +19,7 @@ from performer_string.models.checkpoint import find_checkpoint, is_published
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import Size, ascending, image_size
 from train.intervals import accuracy_percent
+from train.runs.folder import run_of
 from train.testing import count_right
 
 MODEL = "run's folder (for its last checkpoint), a checkpoint, or a published folder (models/arrow-linear)"
@@ -81,7 +82,8 @@ def name_of(path: Path) -> str:
     path = path.absolute()  # for the name of a run that is "." too
     if is_published(path):
         return path.parent.name
-    return path.parents[1].name if path.parent.name == "checkpoints" else path.stem
+    run = run_of(path)
+    return path.stem if run is None else run.name
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:

@@ -17,6 +17,7 @@ from tabulate import tabulate
 
 from eval.tables import cell_text, csv_table, latex_table, markdown_cell
 from performer_string.utils.files import check_writable, read_text, write_aside
+from train.runs.folder import run_of
 
 if TYPE_CHECKING:
     import torch
@@ -142,10 +143,9 @@ def results_of(paths: Sequence[Path]) -> Path:
     beside it.
     """
     first = paths[0]
-    in_run = first.parent.name == "checkpoints"
-    if not in_run and not first.is_dir():
+    run = run_of(first) or first
+    if run == first and not first.is_dir():
         return first.parent / "results"
-    run = first.parents[1] if in_run else first
     return (run.parent if len(paths) > 1 else run) / "results"
 
 

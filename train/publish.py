@@ -32,7 +32,7 @@ from train.data.sizes import Size, image_size
 from train.data.tasks import TASKS
 from train.pixels import confusions, mean_iou_with_interval
 from train.runs.environment import code, machine, versions
-from train.runs.folder import BEST, CHECKPOINTS
+from train.runs.folder import BEST, CHECKPOINTS, run_of
 from train.runs.recorded import accuracy, dense_cells, trained_by, training_of, unfinished, validation_metrics
 from train.testing import count_right
 
@@ -76,8 +76,7 @@ def choose(run: Path, best: bool) -> tuple[Path, Path]:
     path = run.expanduser() / CHECKPOINTS / BEST if best else find_checkpoint(run)
     if is_published(path):
         raise CheckpointError(f"{run} is published already: copy it.")
-    folder = path.absolute().parents[1] if path.parent.name == CHECKPOINTS else path.absolute().parent
-    return path, folder
+    return path, run_of(path.absolute()) or path.absolute().parent
 
 
 def check_free(folder: Path, overwrite: bool) -> None:

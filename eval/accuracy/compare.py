@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import statistics
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,6 +36,7 @@ from eval.training_log import has_log, read_log, seconds_to
 from performer_string import fold
 from train.checkpoint import Trained
 from train.data.sizes import Size
+from train.runs.folder import run_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -110,7 +110,7 @@ def of_inference(trained: Trained, size: Size, device: torch.device, fresh: bool
 
 def of_training(trained: Trained, target: float | None) -> dict[str, Any]:
     """Return what a run has logged: throughput, memory, validations, and how long it took to a target in %."""
-    run = run_of(trained.path)
+    run = run_of(trained.path.absolute())
     logged = read_log(run) if run is not None and has_log(run) else {}
     speed, memory, accuracy = (
         logged.get(tag) for tag in ("train/images_per_second", "train/peak_memory_mib", "val/accuracy")
@@ -124,8 +124,3 @@ def of_training(trained: Trained, target: float | None) -> dict[str, Any]:
         "seconds to target": "" if seconds is None else round(seconds, 1),
         "validations": " ".join(f"{step}:{100 * value:.5g}" for step, value in points),
     }
-
-
-def run_of(path: Path) -> Path | None:
-    """Return the folder of the run that a checkpoint belongs to; None for a file by itself."""
-    return path.absolute().parents[1] if path.absolute().parent.name == "checkpoints" else None

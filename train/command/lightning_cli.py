@@ -35,13 +35,7 @@ from train.data.image_checks import check_images
 from train.data.sizes import Size
 from train.data.tasks import TASKS
 from train.runs import slurm
-from train.runs.folder import (
-    CHECKPOINTS,
-    clean_up_at_exit,
-    latest_checkpoint,
-    make_run_folder,
-    name_run_folder,
-)
+from train.runs.folder import clean_up_at_exit, latest_checkpoint, make_run_folder, name_run_folder, run_of
 from train.runs.loggers import keep_tensorboard
 from train.trainer.matmul_precision import choose_matmul_precision
 from train.trainer.parts import clock_callbacks, data_callbacks, saving_callbacks, training_callbacks, training_loggers
@@ -147,8 +141,7 @@ class TrainingCLI(AskedSettingsCLI):
         Raises:
             ValueError: a folder with another run, or one that cannot be written to.
         """
-        fits, resumed = self.subcommand == "fit", Path(self.resumed) if self.resumed else None
-        resumed_run = resumed.parents[1] if resumed and resumed.parent.name == CHECKPOINTS else None
+        fits, resumed_run = self.subcommand == "fit", run_of(Path(self.resumed)) if self.resumed else None
         folder = Path(config.run_dir) if config.run_dir else resumed_run
         goes_on = folder and resumed_run and resumed_run.resolve() == folder.resolve()
         writes = not (config.dry_run or config.find_lr)

@@ -29,6 +29,11 @@ def latest_checkpoint(run: Path) -> Path | None:
     return next((path for path in paths if path.is_file()), None)
 
 
+def run_of(checkpoint: Path) -> Path | None:
+    """Return the folder of the run that a checkpoint belongs to; None for a file by itself."""
+    return checkpoint.parents[1] if checkpoint.parent.name == CHECKPOINTS else None
+
+
 def remove_partial(folder: Path) -> None:
     """Remove what processes that were killed in `write_aside` have left in a folder, where none writes now."""
     for path in folder.glob("*.part*"):
