@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval.evaluations import EVALUATIONS, Evaluation
+from eval.evaluations import EVALUATIONS, Evaluation, summary_of
 from performer_string.utils.registry import nearest
 from performer_string.utils.renames import current_name
 from train.command.messages import import_modules, one_message
@@ -105,7 +105,7 @@ def run(options: argparse.Namespace, arguments: Sequence[str], name: str = "", h
     """
     from eval.plotting.options import draw, for_display, named_columns
     from eval.plotting.style import paper_style
-    from eval.report import Report, environment, table, write_tables
+    from eval.report import Report, environment, save_plot, table, write_tables
 
     import_modules(options.imports)
     device = choose_device(getattr(options, "device", "cpu"))
@@ -118,12 +118,12 @@ def run(options: argparse.Namespace, arguments: Sequence[str], name: str = "", h
     rows = report.collect(evaluation.evaluate(options, device))
     report.write(rows)
     shown = for_display(rows, named_columns(evaluation), options)
-    lines = evaluation.summary(shown)
+    lines = summary_of(evaluation, shown)
     print(table(lines))
     for note in optional(evaluation, "notes", [])(shown):
         print(f"\n{note}")
     tables = write_tables(lines, report.csv, options.table, options.intervals)
-    figures = report.save_plot(draw(evaluation, shown, options), options.format)
+    figures = save_plot(draw(evaluation, shown, options), report.csv, options.format)
     with paper_style(options.width):
         more = optional(evaluation, "files", [])(rows, options, report.csv)
     print("", report.csv, *figures, *tables, *more, sep="\n")

@@ -1,14 +1,14 @@
 """The list of evaluations, and the functions that each module has. Modules are imported when they are called.
 
-An evaluation is a module with a line in `EVALUATIONS` and four functions:
+An evaluation is a module with a line in `EVALUATIONS` and three functions:
 
 - `add_arguments(parser)` adds its options;
 - `evaluate(options, device)` yields rows, each a mapping from the columns of the CSV file to values;
-- `summary(rows)` returns the rows of the table on the terminal;
 - `plot(rows)` returns a matplotlib figure, or None where there is nothing to show.
 
-It may have four more:
+It may have five more:
 
+- `summary(rows)` returns the rows of the table on the terminal, where these are others;
 - `notes(rows)` returns lines of text beneath the table;
 - `files(rows, options, csv)` writes further files beside the CSV file, NAME.json or in the folder NAME, and returns
   their paths;
@@ -38,9 +38,8 @@ if TYPE_CHECKING:
 
 
 class Shown(Protocol):
-    """The functions that make the table and the figure of an evaluation's rows."""
+    """What makes the figure of an evaluation's rows, and may have a `summary` for the table."""
 
-    def summary(self, rows: Sequence[Row]) -> list[Row]: ...
     def plot(self, rows: Sequence[Row]) -> Figure | None: ...
 
 
@@ -49,6 +48,11 @@ class Evaluation(Shown, Protocol):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
     def evaluate(self, options: argparse.Namespace, device: torch.device) -> Iterator[Row]: ...
+
+
+def summary_of(evaluation: Shown, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of the table on the terminal: of the evaluation's `summary`, else the rows as they are."""
+    return getattr(evaluation, "summary", list)(rows)
 
 
 class Entry(NamedTuple):

@@ -116,10 +116,6 @@ class Report:
         if is_of_command(self.partial, self.header):
             self.partial.unlink()
 
-    def save_plot(self, figure: Figure | None, formats: Sequence[str] = ("png",)) -> list[Path]:
-        """Write the figure beside the CSV file in each format, and return the files."""
-        return save_plot(figure, self.csv, formats)
-
 
 def save_plot(figure: Figure | None, beside: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
     """Write a figure beside a CSV file in each format, and return the files; without one remove those of before."""

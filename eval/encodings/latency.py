@@ -22,7 +22,6 @@ from tqdm import tqdm
 from eval.argument_types import positive_int
 from eval.encodings.latency_report import NAMES as NAMES
 from eval.encodings.latency_report import plot as plot
-from eval.encodings.latency_report import summary as summary
 from eval.report import Row
 from eval.speed.measure import CachedCall, Call, check_rounds, million_parameters, time_in_turn
 from eval.speed.steps import step as take_step

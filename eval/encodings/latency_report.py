@@ -16,11 +16,6 @@ NAMES = "encoding"  # the column that has labels
 COLUMNS = {"step to rope": "training step", "inference to rope": "folded inference"}
 
 
-def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows as they are."""
-    return list(rows)
-
-
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw both ratios for each encoding as dots, one above the other; the few far ones as numbers at the edge."""
     figure = new_figure(width=5.0, height=1.0 + 0.2 * len(rows))

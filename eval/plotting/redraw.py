@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eval.evaluations import Entry, summary_of
 from eval.plotting.options import add_figure_arguments, add_title, draw, for_display, named_columns
 from eval.plotting.style import paper_style
 from eval.report import MAJORITY, Row, read_csv, save_plot, table, write_tables
@@ -21,7 +22,6 @@ from train.data.sizes import Size
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from eval.evaluations import Entry
     from eval.papers.table_file import TableFile
 
 SIZES = ("resolution", "trained at")
@@ -154,7 +154,7 @@ def redraw(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> tup
         read_files(rows, path)
     try:
         shown = for_display(rows, named_columns(evaluation), options)
-        return draw(evaluation, shown, options), evaluation.summary(shown)
+        return draw(evaluation, shown, options), summary_of(evaluation, shown)
     except KeyError as error:
         raise ValueError(f"{path} lacks the column {error} of `eval {name}`.") from error
 

@@ -29,7 +29,6 @@ from eval.report import Row
 from eval.speed.measure import check_rounds, relative_error, time_in_turn
 from eval.speed.methods import feature_options
 from eval.speed.packing_report import plot as plot
-from eval.speed.packing_report import summary as summary
 from eval.statistics import median_ratio
 from performer_string import VARIANTS, ViT, ViTConfig, batch_images
 

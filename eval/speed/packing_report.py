@@ -11,11 +11,6 @@ from eval.plotting.style import BLACK, GREY, line_styles, new_figure
 from eval.report import Row
 
 
-def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows as they are."""
-    return list(rows)
-
-
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw the ratio of times for each range of sides, beside that of the tokens."""
     figure = new_figure(width=5.0, height=2.8)

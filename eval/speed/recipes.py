@@ -32,7 +32,6 @@ from eval.speed.measure import check_rounds, million_parameters, seconds, time_i
 from eval.speed.recipes_report import NAMES as NAMES
 from eval.speed.recipes_report import OWN, PERFORMER, PLAIN
 from eval.speed.recipes_report import plot as plot
-from eval.speed.recipes_report import summary as summary
 from eval.speed.steps import add_dtype, step
 from eval.statistics import median_ratio
 from performer_string import ViT, ViTConfig

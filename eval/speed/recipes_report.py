@@ -16,11 +16,6 @@ HOLLOW = {"linestyle": "none", "markerfacecolor": "none"}  # equal values of two
 OWN, PLAIN, PERFORMER = "recipe", "plain ViT", "performer-pytorch"  # the models that are timed for each recipe
 
 
-def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows as they are."""
-    return list(rows)
-
-
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw the times relative to the plain ViT as dots; a recipe without a plain ViT to compare with is left out."""
     rows = [row for row in rows if row["to plain"] != ""]

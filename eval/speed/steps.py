@@ -24,7 +24,6 @@ from eval.speed.measure import check_rounds, million_parameters, time_in_turn
 from eval.speed.methods import feature_options
 from eval.speed.steps_report import NAMES as NAMES
 from eval.speed.steps_report import plot as plot
-from eval.speed.steps_report import summary as summary
 from eval.statistics import median_ratio
 from performer_string import VARIANTS, ViT, ViTConfig
 from performer_string.utils.registry import lookup

@@ -13,11 +13,6 @@ from eval.report import Row
 NAMES = "model"  # the column that has labels
 
 
-def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return the rows as they are."""
-    return list(rows)
-
-
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw the ratio of each model as a dot."""
     figure = new_figure(width=5.0, height=0.8 + 0.18 * len(rows))

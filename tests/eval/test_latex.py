@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from eval.cli import main
-from eval.evaluations import EVALUATIONS
+from eval.evaluations import EVALUATIONS, summary_of
 from eval.plotting.options import for_display, named_columns
 from eval.plotting.redraw import read_results, table_of
 from eval.report import write_tables
@@ -23,7 +23,7 @@ def test_tables_of_evaluations(file, tmp_path):
     options = options_of(FIGURES[file], read_figures()[FIGURES[file]])
     name, rows = read_results(options.files[0])
     evaluation = EVALUATIONS[name].load_report()
-    lines = evaluation.summary(for_display(rows, named_columns(evaluation), options))
+    lines = summary_of(evaluation, for_display(rows, named_columns(evaluation), options))
     for intervals in ("brackets", "pm"):
         (path,) = write_tables(lines, tmp_path / "table.csv", ["latex"], intervals)
         assert check_latex(path.read_text()) == 1

@@ -18,7 +18,6 @@ from eval.accuracy.predict import notes, summary
 from eval.accuracy.predict_report import plot
 from eval.cli import main
 from eval.plotting.options import draw
-from eval.report import Report
 from performer_string import ViT
 from performer_string.models.packing import forward_packed
 from performer_string.models.patches import patchify
@@ -90,7 +89,7 @@ def test_title_above_the_images(images):
 def test_a_title_by_the_command_line(tmp_path, images, name, monkeypatch):
     """It stands above the pictures and what else is written, within the figure."""
     figures = []
-    monkeypatch.setattr(Report, "save_plot", lambda report, figure, formats: figures.append(figure) or [])
+    monkeypatch.setattr("eval.report.save_plot", lambda figure, beside, formats: figures.append(figure) or [])
     run = save(tmp_path / "run")
     for title in ([], ["--title", "A title"]):
         main([name, str(run), str(images / "one.png"), "--out", str(tmp_path), *title])
