@@ -32,7 +32,7 @@ from eval.speed.measure import check_rounds, million_parameters, seconds, time_i
 from eval.speed.recipes_report import NAMES as NAMES
 from eval.speed.recipes_report import OWN, PERFORMER, PLAIN
 from eval.speed.recipes_report import plot as plot
-from eval.speed.steps import add_dtype, step
+from eval.speed.steps import add_dtype, step, timm_vit
 from eval.statistics import median_ratio
 from performer_string import ViT, ViTConfig
 from performer_string.utils.registry import lookup
@@ -71,20 +71,8 @@ def read_recipe(name: str) -> tuple[ViTConfig, int]:
 
 def plain_vit(vit: ViT) -> nn.Module | None:
     """Return timm's ViT of a model's sizes; None for videos and pixels, and where timm is not installed."""
-    config = vit.config
-    if find_spec("timm") is None or config.head == "dense" or len(vit.patch) != 2:
-        return None
-    from timm.models.vision_transformer import VisionTransformer
-
-    shape: dict[str, Any] = {
-        "img_size": vit.train_image_size,
-        "patch_size": vit.patch,
-        "in_chans": config.in_channels,
-    }
-    sizes: dict[str, Any] = {"embed_dim": config.width, "depth": config.depth, "num_heads": config.num_heads}
-    has_token = config.pool == "cls"
-    pool: dict[str, Any] = {"class_token": has_token, "global_pool": "token" if has_token else "avg", "fc_norm": False}
-    return VisionTransformer(**shape, **sizes, **pool, mlp_ratio=config.mlp_ratio, num_classes=config.num_classes)
+    fits = find_spec("timm") is not None and vit.config.head != "dense" and len(vit.patch) == 2
+    return timm_vit(vit) if fits else None
 
 
 def performer_vit(config: ViTConfig) -> nn.Module | None:

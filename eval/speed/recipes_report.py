@@ -10,10 +10,11 @@ from eval.plotting.accuracy import label_rows
 from eval.plotting.axes import legend_above
 from eval.plotting.style import GREY, line_styles, new_figure
 from eval.report import Row
+from eval.speed.steps_report import PLAIN as PLAIN
 
 NAMES = "recipe"  # the column that has labels
 HOLLOW = {"linestyle": "none", "markerfacecolor": "none"}  # equal values of two models stay visible
-OWN, PLAIN, PERFORMER = "recipe", "plain ViT", "performer-pytorch"  # the models that are timed for each recipe
+OWN, PERFORMER = "recipe", "performer-pytorch"  # the models that are timed for each recipe
 
 
 def plot(rows: Sequence[Row]) -> Figure:

@@ -23,12 +23,12 @@ from eval.report import Row
 from eval.speed.measure import check_rounds, million_parameters, time_in_turn
 from eval.speed.methods import feature_options
 from eval.speed.steps_report import NAMES as NAMES
+from eval.speed.steps_report import PLAIN
 from eval.speed.steps_report import plot as plot
 from eval.statistics import median_ratio
 from performer_string import VARIANTS, ViT, ViTConfig
 from performer_string.utils.registry import lookup
 
-PLAIN = "plain ViT"
 CLASSES = 10
 MODELS: dict[str, dict[str, Any]] = {
     "softmax": {"attention": "softmax"},
@@ -54,34 +54,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dtype(parser)
 
 
+def timm_vit(vit: ViT) -> nn.Module:
+    """Return timm's ViT of a model's sizes, for images.
+
+    Raises:
+        ImportError: timm is not installed.
+    """
+    from timm.models.vision_transformer import VisionTransformer
+
+    c, has_token = vit.config, vit.config.pool == "cls"
+    shape: dict[str, Any] = {"img_size": vit.train_image_size, "patch_size": vit.patch, "in_chans": c.in_channels}
+    sizes: dict[str, Any] = {"embed_dim": c.width, "depth": c.depth, "num_heads": c.num_heads, "mlp_ratio": c.mlp_ratio}
+    pool: dict[str, Any] = {"class_token": has_token, "global_pool": "token" if has_token else "avg", "fc_norm": False}
+    return VisionTransformer(**shape, **sizes, **pool, num_classes=c.num_classes)
+
+
 def build(name: str, options: argparse.Namespace) -> nn.Module:
     """Build a model of the command line's sizes.
 
     Raises:
         ValueError: timm, whose ViT is the plain one, is not installed.
     """
-    sizes = VARIANTS[options.variant]
-    if name == PLAIN:
-        try:
-            from timm.models.vision_transformer import VisionTransformer
-        except ImportError as error:
-            raise ValueError(f"the plain ViT is timm's, which is not installed (pip install timm): {error}.") from error
-        timm_sizes: dict[str, Any] = {
-            "embed_dim": sizes["width"],
-            "depth": sizes["depth"],
-            "num_heads": sizes["num_heads"],
-        }
-        shape: dict[str, Any] = {
-            "img_size": options.image_size,
-            "patch_size": options.patch_size,
-            "num_classes": CLASSES,
-        }
-        return VisionTransformer(**timm_sizes, **shape, class_token=False, global_pool="avg", fc_norm=False)
-    fields = dict(MODELS[name])
+    fields = dict(MODELS.get(name, {}))
     own: dict[str, Any] = {name: fields.pop(name) for name in list(fields) if name in ("order", "lower")}
     if "feature_map" in fields:
         own |= feature_options(fields["feature_map"], options.features)
-    return ViT(
+    vit = ViT(
         ViTConfig(
             image_size=options.image_size,
             patch_size=options.patch_size,
@@ -91,6 +89,12 @@ def build(name: str, options: argparse.Namespace) -> nn.Module:
             **fields,
         )
     )
+    if name != PLAIN:
+        return vit
+    try:
+        return timm_vit(vit)
+    except ImportError as error:
+        raise ValueError(f"the plain ViT is timm's, which is not installed (pip install timm): {error}.") from error
 
 
 def add_dtype(parser: argparse.ArgumentParser) -> None:

@@ -11,6 +11,7 @@ from eval.plotting.style import GREY, line_styles, new_figure
 from eval.report import Row
 
 NAMES = "model"  # the column that has labels
+PLAIN = "plain ViT"  # the model that others are compared with
 
 
 def plot(rows: Sequence[Row]) -> Figure:
