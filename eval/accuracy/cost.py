@@ -24,7 +24,7 @@ from eval.accuracy.cost_report import plot as plot
 from eval.accuracy.cost_report import summary as summary
 from eval.argument_types import positive_int
 from eval.report import MAJORITY, Row
-from eval.speed.measure import CachedCall, check_rounds, gigamacs, million_parameters, peak_bytes, time_in_turn
+from eval.speed.measure import CachedCall, add_rounds, gigamacs, million_parameters, peak_bytes, time_in_turn
 from eval.statistics import median_ratio
 from performer_string import ViT, fold
 from train.data.sizes import Size
@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval cost`."""
     checkpoints.add_arguments(parser)
     parser.add_argument("--batch-size", type=positive_int, default=1, help="images at a time in what is timed")
-    parser.add_argument("--rounds", type=int, default=7, help="measurements of time, after one not counted")
+    add_rounds(parser, 7)
 
 
 def inference(vit: ViT, size: Size, count: int, device: torch.device) -> CachedCall[Tensor]:
@@ -45,7 +45,6 @@ def inference(vit: ViT, size: Size, count: int, device: torch.device) -> CachedC
 @torch.inference_mode()
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each resolution and model."""
-    check_rounds(options.rounds)
     models = checkpoints.load_models(options)
     accuracies = {(row["model"], row["resolution"]): row for row in checkpoints.accuracies(models, options, device)}
     batch = options.batch_size

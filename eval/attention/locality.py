@@ -27,7 +27,7 @@ from eval.argument_types import WithoutRepetitions, square_number
 from eval.attention.locality_report import plot as plot
 from eval.attention.locality_report import summary as summary
 from eval.report import MAJORITY, Row
-from eval.speed.measure import CachedCall, check_rounds, peak_bytes, time_in_turn
+from eval.speed.measure import CachedCall, add_rounds, peak_bytes, time_in_turn
 from performer_string import ViT, fold
 from train.checkpoint import Trained
 from train.data.sizes import Size
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[256, 1024, 4096],
         help="to measure time and memory at",
     )
-    parser.add_argument("--rounds", type=int, default=5, help="measurements of time, after one not counted")
+    add_rounds(parser, 5)
     parser.add_argument("--probes", type=int, default=8, help="images that the radius is measured on")
 
 
@@ -113,7 +113,6 @@ def random_image(vit: ViT, tokens: int, device: torch.device) -> Tensor:
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield the rows of the parts `accuracy`, `radius` and `cost`."""
-    check_rounds(options.rounds)
     if options.probes < 1:
         raise ValueError(f"a radius needs at least 1 image, not {options.probes}.")
     models = checkpoints.load_models(options)

@@ -23,7 +23,7 @@ from eval.argument_types import positive_int
 from eval.encodings.latency_report import NAMES as NAMES
 from eval.encodings.latency_report import plot as plot
 from eval.report import Row
-from eval.speed.measure import CachedCall, Call, check_rounds, million_parameters, time_in_turn
+from eval.speed.measure import CachedCall, Call, add_rounds, million_parameters, time_in_turn
 from eval.speed.steps import step as take_step
 from eval.statistics import median_ratio
 from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, fold
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--features", type=int, default=64, help="random features a head")
     parser.add_argument("--qk-dim", type=positive_int, help="width of queries and keys; default: that of the heads")
     parser.add_argument("--batch-size", type=positive_int, default=8)
-    parser.add_argument("--rounds", type=int, default=7, help="measurements, after one not counted")
+    add_rounds(parser, 7)
 
 
 def chosen_encodings(names: Sequence[str]) -> dict[str, tuple[str, dict[str, Any]]]:
@@ -124,7 +124,6 @@ def build_models(options: argparse.Namespace, device: torch.device) -> dict[str,
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each encoding."""
-    check_rounds(options.rounds)
     models = build_models(options, device)
     rope = models[REFERENCE]
     calls: dict[tuple[str, str, bool], Call] = {}  # (title, what, whether of the model itself or of RoPE beside it)

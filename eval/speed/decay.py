@@ -26,7 +26,7 @@ from eval.report import Row
 from eval.speed.decay_report import NAMES as NAMES
 from eval.speed.decay_report import plot as plot
 from eval.speed.decay_report import summary as summary
-from eval.speed.measure import check_rounds, peak_bytes, relative_error, time_in_turn
+from eval.speed.measure import add_rounds, peak_bytes, relative_error, time_in_turn
 from eval.speed.methods import feature_map
 from eval.statistics import median_ratio, power_law_exponent
 from performer_string import LOCALITIES, build_locality, grid_positions, linear_attention
@@ -68,7 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--feature-map", type=feature_map_name, default="favor+")
     parser.add_argument("--exact-up-to", type=int, default=4096, help="tokens up to which N x N weights are timed too")
     parser.add_argument("--backward", action="store_true", help="time the backward pass too")
-    parser.add_argument("--rounds", type=int, default=5, help="measurements, after one not counted")
+    add_rounds(parser, 5)
 
 
 class DenseBias(RelativeBias):
@@ -181,7 +181,6 @@ class AttentionsAtLength:
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each length and kind of attention."""
-    check_rounds(options.rounds)
     if min(options.sides) < 2:
         raise ValueError(f"a grid has 2 tokens or more along a side, not {min(options.sides)}.")
     if min(options.sigmas) <= 0:

@@ -26,7 +26,7 @@ from eval.report import Row, select
 from eval.speed.length_report import NAMES as NAMES
 from eval.speed.length_report import plot as plot
 from eval.speed.length_report import summary as summary
-from eval.speed.measure import CapturedCall, check_rounds, peak_bytes, relative_error, square_product, time_in_turn
+from eval.speed.measure import CapturedCall, add_rounds, peak_bytes, relative_error, square_product, time_in_turn
 from eval.speed.methods import METHODS, NARROW, AttentionMethods, near_square_grid, operations
 from eval.speed.vit_tiny import layer_call, model_call
 from eval.statistics import median_ratio, power_law_exponent
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--graphs", action="store_true", help="on a GPU: time CUDA graphs, without Python's time to launch kernels"
     )
-    parser.add_argument("--rounds", type=int, default=5, help="measurements, after one not counted")
+    add_rounds(parser, 5)
     parser.add_argument("--longest", type=float, default=10.0, help="leave out what would take more seconds a call")
 
 
@@ -188,7 +188,6 @@ def add_scaling(level: Level, rows: list[dict[str, Any]], method: str, device: t
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each level, length and method."""
-    check_rounds(options.rounds)
     methods = list(METHODS) if "all" in options.methods else list(options.methods)
     for name in methods:
         lookup("method", name, dict.fromkeys(METHODS))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import math
 import os
 import time
@@ -92,10 +93,15 @@ class CapturedCall:
         self.graph.replay()
 
 
-def check_rounds(rounds: int) -> None:
-    """Raise a ValueError for fewer rounds than a median needs."""
-    if rounds < 5:
-        raise ValueError(f"a median needs at least 5 rounds, not {rounds}.")
+def add_rounds(parser: argparse.ArgumentParser, default: int) -> None:
+    """Add the number of measurements of each call, of which a median needs some."""
+
+    def rounds(text: str) -> int:
+        if not text.isdecimal() or int(text) < 5:
+            raise argparse.ArgumentTypeError(f"a median needs at least 5 rounds, not {text}.")
+        return int(text)
+
+    parser.add_argument("--rounds", type=rounds, default=default, help="measurements of time, after one not counted")
 
 
 def time_in_turn(calls: Mapping[K, Call], rounds: int, device: torch.device) -> dict[K, list[float]]:

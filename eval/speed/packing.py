@@ -26,7 +26,7 @@ from tqdm import tqdm
 
 from eval.argument_types import feature_map_name, positive_int
 from eval.report import Row
-from eval.speed.measure import check_rounds, relative_error, time_in_turn
+from eval.speed.measure import add_rounds, relative_error, time_in_turn
 from eval.speed.methods import feature_options
 from eval.speed.packing_report import plot as plot
 from eval.statistics import median_ratio
@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--feature-map", type=feature_map_name, default="favor+")
     parser.add_argument("--features", type=positive_int, default=256, help="random features a head")
     parser.add_argument("--backward", action="store_true", help="time forward and backward pass")
-    parser.add_argument("--rounds", type=int, default=5, help="measurements, after one not counted")
+    add_rounds(parser, 5)
     parser.add_argument("--seed", type=int, default=0, help="of the sides")
 
 
@@ -85,7 +85,6 @@ def call(model: ViT, images: list[Tensor], packed: bool, backward: bool) -> Tens
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each range of sides and attention."""
-    check_rounds(options.rounds)
     todo = [(attention, sides) for attention in options.attention for sides in options.sides]
     for attention, sides in tqdm(todo, desc="ranges", leave=False, disable=None):
         torch.manual_seed(0)

@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, positive_int
 from eval.report import Row
-from eval.speed.measure import check_rounds, million_parameters, seconds, time_in_turn
+from eval.speed.measure import add_rounds, million_parameters, seconds, time_in_turn
 from eval.speed.recipes_report import NAMES as NAMES
 from eval.speed.recipes_report import OWN, PERFORMER, PLAIN
 from eval.speed.recipes_report import plot as plot
@@ -47,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     names = f"names or YAML files; known: {', '.join(RECIPES)}"
     parser.add_argument("--recipes", nargs="+", action=WithoutRepetitions, default=list(RECIPES), help=names)
     parser.add_argument("--batch-size", type=positive_int, default=16, help="at most; a recipe's own if that is less")
-    parser.add_argument("--rounds", type=int, default=5, help="measurements, after one not counted")
+    add_rounds(parser, 5)
     parser.add_argument("--longest", type=float, default=10.0, help="leave out recipes whose step takes more seconds")
     add_dtype(parser)
 
@@ -98,7 +98,6 @@ def training_step(model: nn.Module, vit: ViT, batch: int, device: torch.device, 
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each recipe."""
-    check_rounds(options.rounds)
     recipes = {Path(name).stem: read_recipe(name) for name in options.recipes}
     left = len(recipes)
     for name, (config, own_batch) in tqdm(recipes.items(), desc="recipes", leave=False, disable=None):

@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from eval.argument_types import WithoutRepetitions, positive_int
 from eval.report import Row
-from eval.speed.measure import check_rounds, million_parameters, time_in_turn
+from eval.speed.measure import add_rounds, million_parameters, time_in_turn
 from eval.speed.methods import feature_options
 from eval.speed.steps_report import NAMES as NAMES
 from eval.speed.steps_report import PLAIN
@@ -50,7 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--patch-size", type=positive_int, default=4)
     parser.add_argument("--features", type=positive_int, default=48, help="random features a head")
     parser.add_argument("--batch-size", type=positive_int, default=128)
-    parser.add_argument("--rounds", type=int, default=7, help="measurements, after one not counted")
+    add_rounds(parser, 7)
     add_dtype(parser)
 
 
@@ -117,7 +117,6 @@ def step(
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each model, the plain one first."""
-    check_rounds(options.rounds)
     for name in options.models:
         lookup("model", name, MODELS)
     torch.manual_seed(0)
