@@ -1,7 +1,7 @@
 """Definitions of features and attention, dense and in full, which every faster form is tested against.
 
 They share no code with the faster forms, take any floating type, and hold N x N or N x m x d numbers. Definitions of
-rotations and decays, which depend on positions, are in `reference_positions` and can be called from here.
+rotations and decays, which depend on positions, are in `reference_positions`.
 """
 
 from __future__ import annotations
@@ -9,46 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from performer_string.ops.reference_positions import (
-    circulant_rotate,
-    exponential_decay,
-    gaussian_decay,
-    l1_decay,
-    local_sum,
-    reflection_rotate,
-    rodrigues_rotate,
-    rotate,
-    rotation_matrices,
-    table_decay,
-)
-
-__all__ = [
-    "positive_features",
-    "hyperbolic_features",
-    "arc_cosine_features",
-    "polynomial_features",
-    "elu_features",
-    "linear_weights",
-    "rotated_feature_weights",
-    "softmax_weights",
-    "modulated_weights",
-    "attend",
-    "attend_gated",
-    "attend_metric_gated",
-    "attend_transported",
-    "attend_connected",
-    "attend_attenuated",
-    "circulant_rotate",
-    "exponential_decay",
-    "gaussian_decay",
-    "l1_decay",
-    "local_sum",
-    "reflection_rotate",
-    "rodrigues_rotate",
-    "rotate",
-    "rotation_matrices",
-    "table_decay",
-]
+from performer_string.ops.reference_positions import rotate as rotate
 
 
 def positive_features(x: Tensor, projection: Tensor, scale: float) -> Tensor:

@@ -9,7 +9,7 @@ from performer_string.bias.linear_time import decay_walk
 from performer_string.bias.linear_time.block_sum import block_sum
 from performer_string.bias.linear_time.decay_matrix import Blocks, make_blocks
 from performer_string.bias.linear_time.recompute import StoredFeatures
-from performer_string.ops import reference
+from performer_string.ops import reference, reference_positions
 from performer_string.ops.layout import make_grid
 from tests.helpers.cases import case
 from tests.helpers.decays import assert_equal, inputs
@@ -39,7 +39,7 @@ def fast_sum(fq, fk, v, rates, shape, side):
 
 def definition(fq, fk, v, rates, shape):
     """Return the sum with lambda, and as its last column that without."""
-    decayed = reference.attend_attenuated(fq, fk, v, reference.l1_decay(positions_of(shape), rates))
+    decayed = reference.attend_attenuated(fq, fk, v, reference_positions.l1_decay(positions_of(shape), rates))
     return torch.cat([decayed, fq @ fk.sum(-2)[..., None]], dim=-1)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from performer_string import build_locality, grid_positions, linear_attention, softmax_attention
 from performer_string.bias import base
-from performer_string.ops import reference
+from performer_string.ops import reference, reference_positions
 from tests.helpers.decays import definition as decay_definition
 from tests.helpers.maps import KINDS, make_map, reference_features
 from tests.helpers.properties import check, inputs, try_cases
@@ -34,11 +34,11 @@ def build(name, grid, normalised, spread, seed):
     exact = build_locality(name, num_heads=2, grid=grid, normalised=normalised).double()
     exact.load_state_dict(locality.state_dict())
     if name == "table":
-        return locality, reference.table_decay(exact.bias.detach(), grid), positions
+        return locality, reference_positions.table_decay(exact.bias.detach(), grid), positions
     if name == "kerple":
         return locality, exact.matrix(positions.double()).detach(), positions
     if name == "exponential-l1":
-        return locality, reference.l1_decay(positions.double(), exact.rates()).detach(), positions
+        return locality, reference_positions.l1_decay(positions.double(), exact.rates()).detach(), positions
     return locality, decay_definition(exact, positions.double()).detach(), positions
 
 

@@ -19,7 +19,7 @@ from performer_string import (
 from performer_string.bias import RelativeBias
 from performer_string.bias.linear_time import plan
 from performer_string.bias.linear_time.recompute import SLAB
-from performer_string.ops import reference
+from performer_string.ops import reference, reference_positions
 from performer_string.ops.layout import Grid
 from tests.helpers.cases import case
 from tests.helpers.decays import assert_equal, qkv, use_regime
@@ -74,7 +74,7 @@ def test_attention_in_linear_time_is_the_definition(sides, slab, monkeypatch):
                 options = {"positions": positions, "num_prefix": 2, "key_mask": mask}
                 fast = linear_attention(q, k, v, phi, locality=locality, **options)
                 weights = reference.linear_weights(phi.queries(q), phi.keys(k), mask)
-                decay = reference.l1_decay(positions, locality.rates())
+                decay = reference_positions.l1_decay(positions, locality.rates())
                 decay = decay.index_fill(1, torch.arange(2), 1.0).index_fill(2, torch.arange(2), 1.0)
                 slow = reference.attend(reference.modulated_weights(weights, decay, normalised), v)
                 assert_equal(fast, slow, [q, k, v, *locality.parameters()])
@@ -116,7 +116,7 @@ def test_softmax_has_the_same_bias():
     """A quadrant that holds no key that takes part but prefix tokens gives no NaN."""
     locality, positions = make("quadrants", heads=4), grid_positions((5, 4), dtype=torch.float64)
     q, k, v = qkv(20, heads=4)
-    decay = reference.l1_decay(positions, locality.rates())
+    decay = reference_positions.l1_decay(positions, locality.rates())
     logs = torch.where(decay > 0, torch.where(decay > 0, decay, 1.0).log(), -torch.inf)
     logits = q @ k.mT * 6**-0.5 + logs
     out = softmax_attention(q, k, v, locality=locality, positions=positions)

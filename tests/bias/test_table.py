@@ -9,7 +9,7 @@ from performer_string import build_feature_map, build_locality, grid_positions, 
 from performer_string.bias import table
 from performer_string.bias.linear_time.recompute import SLAB
 from performer_string.bias.table import toeplitz_sum
-from performer_string.ops import reference
+from performer_string.ops import reference, reference_positions
 from performer_string.ops.layout import TokenLayout
 from tests.helpers.cases import case
 from tests.helpers.decays import assert_equal
@@ -39,7 +39,9 @@ def test_sum_is_its_definition_inside_and_beyond_the_training_grid(method, entri
             positions = torch.cat([torch.zeros(2, len(grid)), grid_positions(grid) - 3.5]).double()
             shape = (2, 2, len(positions))
             fq, fk, v = (torch.randn(*shape, c, dtype=torch.float64, requires_grad=True) for c in (5, 5, 3))
-            matrix = torch.nn.functional.pad(reference.table_decay(table_bias.bias, grid), (2, 0, 2, 0), value=1.0)
+            matrix = torch.nn.functional.pad(
+                reference_positions.table_decay(table_bias.bias, grid), (2, 0, 2, 0), value=1.0
+            )
             torch.testing.assert_close(table_bias.matrix(positions, 2), matrix)
             fast = table_bias.numerator(fq, fk, v, TokenLayout(positions, num_prefix=2))
             assert_equal(fast, reference.attend_attenuated(fq, fk, v, matrix, 2), [fq, fk, v, table_bias.bias])

@@ -9,7 +9,7 @@ from performer_string.bias.linear_time.bilateral_grid import grid_sum
 from performer_string.bias.linear_time.recompute import StoredFeatures
 from performer_string.bias.linear_time.tiles import radius_in_tokens, slabs
 from performer_string.bias.linear_time.window import window_sum
-from performer_string.ops import reference
+from performer_string.ops import reference, reference_positions
 from performer_string.ops.layout import Grid, find_grid
 from tests.helpers.cases import case
 from tests.helpers.decays import GRADIENT, GRID, assert_equal, compare, decay, definition, inputs
@@ -70,7 +70,7 @@ def test_nodes_at_every_token_are_exact_and_coarser_ones_worse():
     amplitudes, widths = torch.ones(2, 1).double(), torch.full((2, 1), 4.0).double()
     fq, fk, v = (x.detach() for x in inputs(24 * 31))
     v = torch.randn_like(v)  # a signed sum, where errors do not average out
-    slow = reference.attend_attenuated(fq, fk, v, reference.gaussian_decay(positions, amplitudes, widths))
+    slow = reference.attend_attenuated(fq, fk, v, reference_positions.gaussian_decay(positions, amplitudes, widths))
     for cell in (1, 2, 4, 6):
         fast = grid_sum(StoredFeatures(6), fq, fk, v, amplitudes, widths, grid, (cell, cell, 1))[..., :-1]
         errors.append(float((fast - slow).norm() / slow.norm()))

@@ -7,7 +7,7 @@ import torch
 from performer_string import build_locality
 from performer_string.bias import RelativeBias
 from performer_string.bias.linear_time import plan
-from performer_string.ops import reference
+from performer_string.ops import reference_positions
 
 WINDOW, GRID, GRADIENT = 1e-3, 0.03, 0.05  # bounds on relative errors
 MAX_SIGMA = 400.0
@@ -32,9 +32,9 @@ def decay(name, sigma, heads=2):
 def definition(locality, positions, num_prefix=0):
     """Return lambda by `reference`, from the parameters alone, 1 from and to prefix tokens."""
     if "Exponential" in type(locality).__name__:
-        factors = reference.exponential_decay(positions, locality.amplitude(), locality.sigma())
+        factors = reference_positions.exponential_decay(positions, locality.amplitude(), locality.sigma())
     else:
-        factors = reference.gaussian_decay(positions, *locality.components())
+        factors = reference_positions.gaussian_decay(positions, *locality.components())
     factors = factors.clone()
     factors[:, :num_prefix] = 1
     factors[:, :, :num_prefix] = 1

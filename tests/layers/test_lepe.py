@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from performer_string import batch_images, build_value_map, grid_positions
 from performer_string.layers.values.lepe import interpolation_matrix
-from performer_string.ops import reference
+from performer_string.ops import reference, reference_positions
 from performer_string.ops.layout import TokenLayout
 from tests.helpers.cases import case
 from tests.helpers.decays import assert_equal
@@ -49,7 +49,7 @@ def test_convolution_is_the_definition_with_every_gradient(kernel_size):
                 out = run(values, v, positions, partial(torch.matmul, weights), num_prefix=prefix, mask=mask)
                 patches = (v * mask[:, None, :, None])[:, :, prefix:]
                 attended = reference.attend(weights, v)
-                local = reference.local_sum(patches, values.weight, positions[prefix:], steps)
+                local = reference_positions.local_sum(patches, values.weight, positions[prefix:], steps)
                 slow = torch.cat([attended[:, :, :prefix], attended[:, :, prefix:] + local], dim=2)
                 assert (out - attended).abs().max() > 1e-2
                 assert_equal(out, slow, [v, values.weight])

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from performer_string import build_value_map, grid_positions
-from performer_string.ops import reference
+from performer_string.ops import reference, reference_positions
 from performer_string.ops.layout import TokenLayout
 from tests.helpers.properties import inputs, refusing, try_cases
 
@@ -47,8 +47,8 @@ def definition(name, values, weights, v, case, tokens, grid):
         attend = reference.attend_gated if name == "gating" else reference.attend_metric_gated
         return attend(weights, v, 2 * torch.sigmoid(logits + bias[:, None]))
     if name == "lepe":
-        return weights @ v + reference.local_sum(v, values.weight.double(), positions, [1.0] * len(grid))
-    rotations = reference.rotation_matrices(values.encoding.generators().double(), positions)
+        return weights @ v + reference_positions.local_sum(v, values.weight.double(), positions, [1.0] * len(grid))
+    rotations = reference_positions.rotation_matrices(values.encoding.generators().double(), positions)
     attend = reference.attend_transported if name == "group-action" else reference.attend_connected
     return attend(weights, v, rotations)
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from performer_string import VALUE_MAPS, build_encoding, build_feature_map, build_value_map, grid_positions
-from performer_string.ops import reference
+from performer_string.ops import reference, reference_positions
 from performer_string.ops.layout import TokenLayout
 from performer_string.ops.linear import linear_attention
 from performer_string.ops.softmax import softmax_attention
@@ -60,7 +60,7 @@ def definition(name, options, values, weights, v, q, tokens, positions):
             logits = torch.stack([q[:, h] @ values.weight[h] for h in range(H)], dim=1)
         gated = reference.attend_gated if name == "gating" else reference.attend_metric_gated
         return gated(weights, v, 2 / (1 + torch.exp(-logits - values.bias[None, :, None])))
-    rotations = reference.rotation_matrices(values.encoding.generators(), positions)
+    rotations = reference_positions.rotation_matrices(values.encoding.generators(), positions)
     scaling = options["encoding_options"].get("conformal_scaling")
     if scaling:
         index = positions @ torch.tensor([5.0, 1.0], dtype=torch.float64)

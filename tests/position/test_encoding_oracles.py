@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from performer_string import ENCODINGS, build_encoding, grid_positions
-from performer_string.ops import reference
+from performer_string.ops import reference_positions
 from performer_string.position.cayley import GENERATORS
 from performer_string.position.circulant import fourier_basis
 from performer_string.position.frequencies import mixed_frequencies
@@ -34,7 +34,7 @@ def test_matrix_is_scipys_exponential(name):
 def test_circulant_is_its_fft_form(qk):
     for block_size in (3, 4, 6, 12):
         encoding, positions = make_encoding("circulant-string", block_size=block_size), random_positions(7, 2)
-        q, k = (reference.circulant_rotate(x, encoding.coefficients, block_size, positions) for x in qk)
+        q, k = (reference_positions.circulant_rotate(x, encoding.coefficients, block_size, positions) for x in qk)
         with naming(block_size):
             assert_close(scores(encoding, *qk, positions), q @ k.mT)
 
@@ -42,7 +42,7 @@ def test_circulant_is_its_fft_form(qk):
 def test_reflection_is_two_householder_matrices(qk):
     encoding, positions = make_encoding("reflection-string"), random_positions(7, 2)
     torch.nn.init.normal_(encoding.mirrors)
-    expected = reference.reflection_rotate(qk[0], encoding.mirrors, positions)
+    expected = reference_positions.reflection_rotate(qk[0], encoding.mirrors, positions)
     assert_close(encoding(positions).rotate(qk[0]), expected)
 
 
@@ -53,7 +53,7 @@ def test_so3_is_rodrigues_formula(qk):
         if along is not None:
             encoding.axis.data[:] = torch.eye(3)[along]
         axis = torch.nn.functional.normalize(encoding.axis, dim=-1)
-        q, k = (reference.rodrigues_rotate(x, axis, encoding.omega, positions) for x in qk)
+        q, k = (reference_positions.rodrigues_rotate(x, axis, encoding.omega, positions) for x in qk)
         with naming(along):
             assert_close(scores(encoding, *qk, positions), q @ k.mT)
 
