@@ -11,20 +11,15 @@ from timm.models import build_model_with_cfg, generate_default_cfgs, register_mo
 from torch import Tensor
 
 from performer_string.models.config import VARIANTS, ViTConfig
+from performer_string.models.field_names import FIELD_OF
 from performer_string.timm.model import TimmViT, pool_of
 from performer_string.utils.registry import nearest
 
 MODELS = {f"performer_string_{variant}_patch16_224": variant for variant in VARIANTS}
 
 # timm's names of arguments, and those of ViTConfig.
-NAMES = {
-    "img_size": "image_size",
-    "in_chans": "in_channels",
-    "embed_dim": "width",
-    "drop_path_rate": "drop_path",
-    "global_pool": "pool",
-    "reg_tokens": "registers",
-}
+TIMM = ("img_size", "in_chans", "embed_dim", "drop_path_rate", "global_pool", "reg_tokens")
+NAMES = {name: FIELD_OF[name] for name in TIMM}
 
 default_cfgs = generate_default_cfgs(
     {
