@@ -60,46 +60,32 @@ def random_positions(images: Tensor, vit: ViT, config: OptimConfig) -> Tensor | 
     """
     if (config.randomized_positions, config.position_scale, config.position_offset) == (1, 1, 0):
         return None
-    positions = vit.grid_positions(vit.grid(*images.shape[2:]))
-    return jitter_positions(
-        positions,
-        config.randomized_positions,
-        config.position_scale,
-        config.position_offset,
-        config.randomized_positions_min,
-    ).to(images.device)
+    return jitter_positions(vit.grid_positions(vit.grid(*images.shape[2:])), config).to(images.device)
 
 
-def jitter_positions(
-    positions: Tensor,
-    grid_factor: float = 1.0,
-    scale: float = 1.0,
-    offset: float = 0.0,
-    min_grid_factor: float | None = None,
-) -> Tensor:
+def jitter_positions(positions: Tensor, config: OptimConfig) -> Tensor:
     """Return positions of a grid, moved at random as a whole: the order along each axis stays.
 
     The numbers are from torch's global generator on the CPU, which training seeds for each step.
 
     Args:
         positions: of the cells of a grid [N, C], one unit a patch.
-        grid_factor: f. Along each axis of n cells, n of the round(f n) positions of a larger grid are drawn, in their
-            order. Source: randomized positions, arXiv:2305.16843, there for one axis.
-        scale: then one factor for all axes, log-uniform in [1 / scale, scale].
-        offset: then a move of each axis, uniform in [-offset, offset].
-        min_grid_factor: f itself is drawn first, uniform in [min_grid_factor, grid_factor]. With 1, grids as they are
-            and all between are among the positions. None for `grid_factor`.
+        config: with the ranges. For `randomized_positions` f, n of the round(f n) positions of a larger grid are drawn
+            along each axis of n cells. The scale comes then, and the offset last.
 
     Returns:
         [N, C].
+
+    Source: randomized positions, arXiv:2305.16843, there for one axis.
     """
-    if min_grid_factor is not None:
-        grid_factor = float(torch.empty(()).uniform_(min_grid_factor, grid_factor))
-    if grid_factor > 1:
+    factor, scale, offset = config.randomized_positions, config.position_scale, config.position_offset
+    if config.randomized_positions_min is not None:
+        factor = float(torch.empty(()).uniform_(config.randomized_positions_min, factor))
+    if factor > 1:
         drawn = torch.empty_like(positions)
         for c, axis in enumerate(positions.unbind(-1)):
             cells, index = axis.unique(return_inverse=True)  # of the sorted coordinates
-            chosen = torch.randperm(round(grid_factor * len(cells)))[: len(cells)].sort().values
+            chosen = torch.randperm(round(factor * len(cells)))[: len(cells)].sort().values
             drawn[:, c] = chosen.to(axis)[index]
         positions = drawn
     if scale > 1:

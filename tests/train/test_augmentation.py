@@ -19,7 +19,7 @@ GRID = grid_positions((5, 7))
 
 
 def test_no_random_positions_by_default():
-    assert torch.equal(jitter_positions(GRID), GRID)
+    assert torch.equal(jitter_positions(GRID, OptimConfig()), GRID)
     model = ImageClassifier(ViTConfig(**VIT), OptimConfig())
     assert random_positions(torch.zeros(2, 1, 60, 60), model.vit, model.optim) is None
 
@@ -28,7 +28,7 @@ def test_no_random_positions_by_default():
 def test_randomized_positions_are_increasing_subsets_of_a_larger_grid(factor):
     recorded = set()
     for _ in range(200):
-        drawn = jitter_positions(GRID, grid_factor=factor).reshape(5, 7, 2)  # [N, 2] -> [h, w, 2]
+        drawn = jitter_positions(GRID, OptimConfig(randomized_positions=factor)).reshape(5, 7, 2)  # [N, 2] -> [h, w, 2]
         for axis, cells in ((0, 5), (1, 7)):
             line = drawn.select(1 - axis, 0)[:, axis]
             assert (line.diff() >= 1).all()
@@ -40,22 +40,23 @@ def test_randomized_positions_are_increasing_subsets_of_a_larger_grid(factor):
 
 
 def test_drawn_grid_factor_covers_all_sizes_and_the_plain_grid():
-    drawn = [jitter_positions(GRID, grid_factor=2.0, min_grid_factor=1.0) for _ in range(2000)]
+    config = OptimConfig(randomized_positions=2.0, randomized_positions_min=1.0)
+    drawn = [jitter_positions(GRID, config) for _ in range(2000)]
     assert 0.05 < sum(torch.equal(x, GRID) for x in drawn) / 2000 < 0.2  # about where 7 f rounds to 7
     widths = torch.stack([x[:, 1].max() - x[:, 1].min() for x in drawn])
     assert set(widths.int().tolist()) == set(range(6, 14))
-    fixed = [jitter_positions(GRID, grid_factor=2.0, min_grid_factor=2.0) for _ in range(200)]
+    fixed = [jitter_positions(GRID, OptimConfig(randomized_positions=2.0)) for _ in range(200)]
     assert not any(torch.equal(x, GRID) for x in fixed)
 
 
 def test_scale_is_log_uniform_and_offset_is_a_common_move():
-    factors = torch.stack([jitter_positions(GRID, scale=2.0)[1:] / GRID[1:] for _ in range(400)])
+    factors = torch.stack([jitter_positions(GRID, OptimConfig(position_scale=2.0))[1:] / GRID[1:] for _ in range(400)])
     assert (factors.nan_to_num(-1).amax((1, 2)) - factors.nan_to_num(9).amin((1, 2))).max() < 1e-5
     logs = factors[:, -1, 0].log() / math.log(2)
     assert -1 <= logs.min() < -0.9
     assert 0.9 < logs.max() <= 1
     assert abs(logs.mean()) < 4.5 * (1 / 3 / 400) ** 0.5
-    moves = torch.stack([jitter_positions(GRID, offset=3.0) - GRID for _ in range(400)])
+    moves = torch.stack([jitter_positions(GRID, OptimConfig(position_offset=3.0)) - GRID for _ in range(400)])
     assert (moves - moves[:, :1]).abs().max() < 1e-5
     assert 2.8 < moves.abs().max() <= 3 + 1e-5
     assert (moves[:, 0, 0] - moves[:, 0, 1]).abs().max() > 1  # each axis its own
