@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from performer_string import ENCODINGS, FEATURE_MAPS, LOCALITIES, VALUE_MAPS
+from performer_string.utils.registry import RESERVED_OPTIONS
 
-GIVEN = {"sizes", "head_dim", "qk_dim", "num_heads", "seed", "grid"}  # by the model, not by options
 PARTS: dict[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
     "encoding": ("encoding_options", ENCODINGS),
     "feature_map": ("feature_options", FEATURE_MAPS),
@@ -20,7 +20,7 @@ PARTS: dict[str, tuple[str, Mapping[str, Callable[..., Any]]]] = {
 def options(build: Callable[..., Any]) -> str:
     """Return the options of a part with their defaults, as `order=1, learned=False`."""
     parameters = inspect.signature(build).parameters.values()
-    return ", ".join(f"{p.name}={p.default}" for p in parameters if p.name not in GIVEN)
+    return ", ".join(f"{p.name}={p.default}" for p in parameters if p.name not in RESERVED_OPTIONS)
 
 
 def listing() -> str:
