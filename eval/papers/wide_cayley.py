@@ -15,12 +15,12 @@ from torch import Tensor
 from performer_string import ENCODINGS, Encoding
 from performer_string.position.base import Sizes
 from performer_string.position.rope import RoPE
-from performer_string.position.rotation import Rotation, split_heads
+from performer_string.position.rotation import Rotation, WholeRotation, split_heads
 from performer_string.position.skew import DenseGenerator
 from performer_string.utils.dtype import without_autocast
 
 
-class WideRotation:
+class WideRotation(WholeRotation):
     """Rotation of the planes of each head, followed by U of the whole width D = H d, for queries and keys.
 
     Args:
@@ -52,26 +52,14 @@ class WideRotation:
         """Return Rot(-theta) U^T x of all heads together, [B, H, N, d]."""
         return self.planes.unrotate(self.multiply(x, self.mixing)).to(x.dtype)
 
-    def outer(self, x: Tensor) -> Tensor:
-        """Return x: `rotate` leaves no factor out."""
-        return x
-
     def matrix(self) -> Tensor:
         """Raise an error: there is no matrix for each head."""
         raise NotImplementedError("a Cayley matrix of the whole width mixes the heads, which have no matrix each.")
-
-    def factor(self) -> tuple[Tensor | None, Rotation]:
-        """Return (None, self)."""
-        return None, self
 
     def split(self, count: int) -> list[Rotation]:
         """Return the rotation of each layer."""
         parts = zip(self.planes.split(count), split_heads(self.mixing, count, 0), strict=True)
         return [WideRotation(planes, mixing, self.heads) for planes, mixing in parts]
-
-    def planar(self) -> tuple[Tensor, Tensor] | None:
-        """Return None: this is no plain rotation of planes."""
-        return None
 
 
 class WideCayley(Encoding):

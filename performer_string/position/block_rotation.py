@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from performer_string.position.rotation import Rotation, check_rotation_input, split_heads
+from performer_string.position.rotation import Rotation, WholeRotation, check_rotation_input, split_heads
 from performer_string.utils.dtype import without_autocast
 
 
@@ -15,7 +15,7 @@ def block_diagonal(blocks: Tensor) -> Tensor:
     return full.flatten(-2).flatten(-3, -2)  # [..., m, b, m, b] -> [..., m b, m b]
 
 
-class BlockRotation:
+class BlockRotation(WholeRotation):
     """Rotation R = diag(R_1, .., R_m) by its matrices, for encodings whose generators do not commute.
 
     Args:
@@ -44,22 +44,10 @@ class BlockRotation:
         """Return R^T x for x [B, H, N, d]."""
         return BlockRotation(self.blocks.mT).rotate(x)
 
-    def outer(self, x: Tensor) -> Tensor:
-        """Return x: `rotate` leaves no factor out."""
-        return x
-
     def matrix(self) -> Tensor:
         """Return R, [..., H, N, d, d]."""
         return block_diagonal(self.blocks)
 
-    def factor(self) -> tuple[Tensor | None, Rotation]:
-        """Return (None, self): there is no basis alike for all tokens."""
-        return None, self
-
     def split(self, count: int) -> list[Rotation]:
         """Return the rotations of `count` equal parts of the heads, in order."""
         return [BlockRotation(blocks) for blocks in split_heads(self.blocks, count, -5)]
-
-    def planar(self) -> tuple[Tensor, Tensor] | None:
-        """Return None: this is no plain rotation of planes."""
-        return None

@@ -63,6 +63,22 @@ class Rotation(Protocol):
         ...
 
 
+class WholeRotation:
+    """A rotation of which `rotate` leaves nothing out, and which is no plain rotation of planes."""
+
+    def outer(self, x: Tensor) -> Tensor:
+        """Return x."""
+        return x
+
+    def factor(self: Rotation) -> tuple[Tensor | None, Rotation]:
+        """Return (None, self): there is no basis alike for all tokens."""
+        return None, self
+
+    def planar(self) -> tuple[Tensor, Tensor] | None:
+        """Return None."""
+        return None
+
+
 def split_heads(x: Tensor, count: int, dim: int) -> list[Tensor]:
     """Return `count` equal parts along the axis of the heads, or `count` times x where all heads share one entry."""
     return [x] * count if x.shape[dim] == 1 else list(x.chunk(count, dim))
