@@ -63,6 +63,12 @@ def check_shares(data: ImageData) -> None:
         )
 
 
+def check_counts(data: ImageData) -> None:
+    """Raise a ValueError for a number of images, or of processes, below the least one."""
+    if data.batch_size < 1 or data.workers < 0 or data.val_size < 1 or data.train_size < 0:
+        raise ValueError("batch_size and val_size have to be positive, workers and train_size 0 or more.")
+
+
 def check_sizes(data: ImageData) -> None:
     """Raise a ValueError for a size of images where the source has videos, or the reverse."""
     axes = data.task.axes if data.task is not None else SOURCES[data.source].axes

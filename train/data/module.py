@@ -10,14 +10,14 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from performer_string.images.normalisation import BACKGROUND, NORMALISATION
+from performer_string.images.normalisation import BACKGROUND
 from performer_string.images.reading import check_background
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
 from train.data.arrow import ArrowTask
 from train.data.cells import CellsTask
-from train.data.checks import check_augmentations, check_measured, check_shares, check_sizes
+from train.data.checks import check_augmentations, check_counts, check_measured, check_shares, check_sizes
 from train.data.generated import GeneratedDataset, GeneratedTask, size_of
 from train.data.images import AUGMENTATIONS, Transformed, image_transform
 from train.data.loaders import Loaders
@@ -25,7 +25,7 @@ from train.data.moving_arrow import MovingArrowTask
 from train.data.normalisation import IMAGES, PixelNormalisation
 from train.data.pathfinder import PathfinderTask
 from train.data.sizes import Size
-from train.data.sources import SOURCES, majority_accuracy, open_source
+from train.data.sources import SOURCES, download_source, majority_accuracy, numbers_of
 from train.data.splits import ImageSplits
 from train.data.tasks import TASKS
 
@@ -113,9 +113,8 @@ class ImageData(Loaders):
         check_shares(self)
         check_sizes(self)
         check_background(self.background)
-        if self.batch_size < 1 or self.workers < 0 or self.val_size < 1 or self.train_size < 0:
-            raise ValueError("batch_size and val_size have to be positive, workers and train_size 0 or more.")
-        self.in_channels, self.num_classes, mean, std = self._numbers()
+        check_counts(self)
+        self.in_channels, self.num_classes, mean, std = numbers_of(self.source, self.task, self.grey)
         self.head = "class" if self.task is None else self.task.head
         check_measured(self)
         self.pixels = PixelNormalisation(
@@ -123,13 +122,6 @@ class ImageData(Loaders):
         )
         self._splits: ImageSplits | None = None
         self._trained: dict[str, Any] | None = None  # the state in the checkpoint that this comes from
-
-    def _numbers(self) -> tuple[int, int | None, tuple[float, ...], tuple[float, ...]]:
-        """Return channels, classes (None where a folder says), mean and standard deviation of the source's images."""
-        if self.task is not None:
-            return self.task.in_channels, len(self.task.classes), *NORMALISATION[self.source]
-        source = SOURCES[self.source].in_grey() if self.grey else SOURCES[self.source]
-        return source.channels, source.classes, source.mean, source.std
 
     def plain(self) -> dict[str, Any]:
         """Return the fields as plain values, which a checkpoint loads with `weights_only=True`."""
@@ -151,9 +143,7 @@ class ImageData(Loaders):
         """Return the data that a model was trained on, from the state in its checkpoint."""
         values = state["config"]
         tasks: dict[str, Any] = {name: task(**values[name]) for name, task in TASKS.items() if name in values}
-        val_split = state.get(
-            "val_split", values.get("val_split", False)
-        )  # what was done; old checkpoints have neither
+        val_split = state.get("val_split", values.get("val_split", False))  # what was done; old ones have neither
         data = cls(**{**values, **tasks, "val_split": val_split})
         data._trained = state
         data.pixels.load(state)
@@ -161,11 +151,7 @@ class ImageData(Loaders):
 
     def prepare_data(self) -> None:
         if self.download and self.task is None:
-            root = Path(self.root).expanduser()
-            if self.source != "hub":  # whose root may be a name, for which a folder would stand
-                root.mkdir(parents=True, exist_ok=True)
-            for train in (True, False):
-                open_source(self.source, root, train, download=True)
+            download_source(self.source, Path(self.root).expanduser())
 
     def setup(self, stage: str | None = None) -> None:
         """Open the training images; for the stage `test` the test images, and nothing else."""

@@ -16,6 +16,7 @@ from performer_string.images.normalisation import NORMALISATION, grey_level
 from train.data.class_folders import ClassFolders as ClassFolders
 from train.data.class_folders import UnsplitFolderError, image_folder, validation_folder
 from train.data.classes import labels_of
+from train.data.generated import GeneratedTask
 from train.data.hub import hub_images, hub_validation, webdataset_images, webdataset_validation
 from train.data.videos import VideoFolders, video_folder
 
@@ -156,6 +157,24 @@ def open_source(name: str, root: Path, train: bool, download: bool = False) -> V
             f"Put there: {source.where.format(root=root)}.{offer} Another place: --data.root DIR "
             f"in training, --root DIR in an evaluation."
         ) from error
+
+
+def download_source(name: str, root: Path) -> None:
+    """Get the files of a source that are missing at a root, with torchvision."""
+    if name != "hub":  # whose root may be a name, for which a folder would stand
+        root.mkdir(parents=True, exist_ok=True)
+    for train in (True, False):
+        open_source(name, root, train, download=True)
+
+
+def numbers_of(
+    name: str, task: GeneratedTask | None, grey: bool
+) -> tuple[int, int | None, tuple[float, ...], tuple[float, ...]]:
+    """Return channels, classes (None where a folder says), mean and standard deviation of a source's images."""
+    if task is not None:
+        return task.in_channels, len(task.classes), *NORMALISATION[name]
+    source = SOURCES[name].in_grey() if grey else SOURCES[name]
+    return source.channels, source.classes, source.mean, source.std
 
 
 def majority_accuracy(dataset: Any, indices: Tensor, classes: int) -> float:
