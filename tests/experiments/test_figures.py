@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
+import importlib
+import runpy
 import sys
 
 import pytest
+from matplotlib import pyplot as plt
 
 from experiments.figures import ROOT, main, options_of, read_figures
 
@@ -36,18 +38,23 @@ def test_a_figure_is_drawn_to_another_folder(tmp_path, capsys):
     assert "no.png: there is no such figure" in capsys.readouterr().err
 
 
+@pytest.fixture
+def style():
+    """The style of the docs' figures, for one test: the module sets it when it is imported."""
+    with plt.rc_context():
+        yield importlib.reload(importlib.import_module("docs.figures.style"))
+
+
 @pytest.mark.parametrize(("module", "name"), [("docs.figures.make", "decays"), ("docs.figures.accuracy", "accuracy")])
-def test_pictures_of_the_docs_in_each_format(module, name, tmp_path):
-    command = [sys.executable, "-m", module, name, "--out", str(tmp_path), "--format", "pdf", "svg"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT.parent)
-    assert done.stdout.split() == [f"{tmp_path}/{name}.pdf", f"{tmp_path}/{name}.svg"]
+def test_pictures_of_the_docs_in_each_format(style, module, name, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [module, name, "--out", str(tmp_path), "--format", "pdf", "svg"])
+    runpy.run_module(module, run_name="__main__")
+    assert capsys.readouterr().out.split() == [f"{tmp_path}/{name}.pdf", f"{tmp_path}/{name}.svg"]
     assert (tmp_path / f"{name}.pdf").read_bytes().startswith(b"%PDF")
     assert "<text" in (tmp_path / f"{name}.svg").read_text()
 
 
-def test_an_unknown_picture_of_the_docs(capsys):
-    from docs.figures.style import main as draw
-
+def test_an_unknown_picture_of_the_docs(style, capsys):
     with pytest.raises(SystemExit):
-        draw({"one": lambda: None}, "program", ["two"])
+        style.main({"one": lambda: None}, "program", ["two"])
     assert "there is no figure 'two'; there are one." in capsys.readouterr().err

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import io
 import os
-import subprocess
 import sys
 
 import pytest
 
-from tests.helpers.training import REPOSITORY, last
+from tests.helpers.training import last
+from train import cli
 from train.command.output import LastingStream, lasting_output
 
 
@@ -58,13 +58,13 @@ def test_streams_that_are_closed_or_of_another_kind(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_training_goes_on_without_a_reader(config, tmp_path):
-    run = tmp_path / "run"
-    command = [sys.executable, "-m", "train", "fit", "--config", str(config), "--run_dir", str(run)]
-    job = subprocess.Popen(
-        [*command, "--trainer.max_epochs", "1"], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    job.stdout.close()
-    assert job.wait(timeout=100) == 0
+def test_a_training_goes_on_without_a_reader(config, tmp_path, monkeypatch):
+    run, streams = tmp_path / "run", [pipe_without_reader(), pipe_without_reader()]
+    with monkeypatch.context() as patch:
+        for name, stream in zip(("stdout", "stderr"), streams, strict=True):
+            patch.setattr(sys, name, stream)
+        cli.main(["fit", "--config", str(config), "--run_dir", str(run), "--trainer.max_epochs", "1"])
+    for stream in streams:
+        LastingStream(stream).end()
     assert last(run).exists()
     assert (run / "metrics.json").exists()
