@@ -13,23 +13,30 @@ from performer_string.layers.values import VALUE_MAPS
 from tests.helpers.small_vit import vit
 
 BASES = ("circulant-string", "cayley-string", "pate-so3", "liere", "absolute")  # one of each kind of rotation
-MODELS = {
-    **{f"softmax, {name}": {"attention": "softmax", "encoding": name} for name in BASES},
-    **{f"linear, {name}": {"feature_map": name, "feature_options": {}} for name in FEATURE_MAPS},
-    **{f"linear, {name}": {"values": name} for name in VALUE_MAPS},
-    "both": {"attention": ["linear", "softmax", "linear"]},
-    "softmax, key gate": {"attention": "softmax", "key_gate": True},
+NARROW = {"qk_dim": 4, "key_gate": True}
+MODELS = {  # each part in one of them
+    **{
+        f"softmax, {name}, {values}": {"attention": "softmax", "encoding": name, "values": values}
+        for name, values in zip(BASES, VALUE_MAPS, strict=True)
+    },
+    **{
+        f"linear, {name}": {"feature_map": name, "feature_options": {}, **(NARROW if name == "polynomial" else {})}
+        for name in FEATURE_MAPS
+    },
+    "both": {"attention": ["linear", "softmax"], "depth": 2, "values": "lepe"},
     "linear, decay": {"locality": "gaussian"},
-    "softmax, narrow": {"attention": "softmax", "qk_dim": 8},
-    "linear, narrow": {"feature_map": "polynomial", "feature_options": {}, "qk_dim": 4, "key_gate": True},
-    "softmax, table": {"attention": "softmax", "locality": "table"},
+    "softmax, table": {"attention": "softmax", "locality": "table", **NARROW},
 }
+
+
+def small(options):
+    return vit(**{"depth": 1, **options})
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 def test_a_saved_export_is_loaded_with_equal_outputs_for_any_batch(options):
-    model, images = vit(**options).eval(), torch.randn(3, 2, 16, 24)
+    model, images = small(options).eval(), torch.randn(3, 2, 16, 24)
     batch = {"images": {0: torch.export.Dim("batch", min=1, max=64)}}
     program = torch.export.export(model, (images[:2],), dynamic_shapes=batch)
     file = io.BytesIO()
@@ -44,7 +51,7 @@ def test_a_saved_export_is_loaded_with_equal_outputs_for_any_batch(options):
 @pytest.mark.parametrize("options", MODELS.values(), ids=MODELS)
 def test_a_forward_pass_on_the_meta_device_is_counted(options, training):
     with torch.device("meta"), FlopCounterMode(display=False) as counter:
-        out = vit(**options).train(training)(torch.empty(2, 2, 16, 24))
+        out = small(options).train(training)(torch.empty(2, 2, 16, 24))
     assert out.shape[0] == 2
     assert counter.get_total_flops() > 0
 
