@@ -28,6 +28,7 @@ def printed(code: str) -> str:
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_the_library_needs_torch_and_einops_only():
     code = (
         "import sys, performer_string; before = 'torch' in sys.modules\n"
@@ -37,6 +38,7 @@ def test_the_library_needs_torch_and_einops_only():
     assert printed(code) == "False []"
 
 
+@pytest.mark.slow
 def test_names_are_imported_when_they_are_used():
     import performer_string
 

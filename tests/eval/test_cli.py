@@ -27,6 +27,7 @@ def test_every_evaluation_has_its_functions():
             assert callable(getattr(evaluation, function)), name
 
 
+@pytest.mark.slow
 def test_a_backend_of_figures_that_is_not_there():
     """Figures are written and not shown, so that no backend is needed."""
     command = [sys.executable, "-m", "eval", "resolution", "--help"]

@@ -103,6 +103,7 @@ def test_encodings(name, launches, monkeypatch):
     assert len(launches) == 2 * 3 * CONFIG.depth
 
 
+@pytest.mark.slow
 def test_sixteen_bits(launches):
     for dtype in (torch.bfloat16, torch.float16):
         launches.clear()
@@ -130,12 +131,12 @@ def test_values(name):
 @pytest.mark.parametrize(
     ("name", "sigma"),
     [
-        ("gaussian", 1.0),
+        pytest.param("gaussian", 1.0, marks=pytest.mark.slow),
         pytest.param("gaussian", 30.0, marks=pytest.mark.slow),
         pytest.param("exponential", 30.0, marks=pytest.mark.slow),
         ("radial", 1.0),
         pytest.param("exponential-l1", -0.5, marks=pytest.mark.slow),
-        ("table", 1.0),
+        pytest.param("table", 1.0, marks=pytest.mark.slow),
     ],
 )
 def test_localities(name, sigma, monkeypatch):

@@ -131,6 +131,7 @@ def test_dry_run_of_a_resume_leaves_the_run(config, tmp_path, capsys):
     assert "are of fit and resume" in fails(["validate", "--config", str(run / "config.yaml"), "--dry_run"], capsys)
 
 
+@pytest.mark.slow
 def test_find_lr_suggests_and_writes_nothing(recipe, capsys, tmp_path):
     with pytest.raises(SystemExit) as end:
         cli.main([*recipe, "--find_lr"])

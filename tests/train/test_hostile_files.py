@@ -49,6 +49,7 @@ def refuses(command, arguments, capsys) -> str:
     return capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_checkpoints(run, config, tmp_path, capsys):
     (run / "config.yaml").write_text(config.read_text())
     RIGHT["grey.jpg"](tmp_path / "grey.jpg")

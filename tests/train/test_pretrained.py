@@ -38,6 +38,7 @@ def test_the_command_writes_a_checkpoint_and_what_its_weights_decide(folder):
     assert "attention" not in text
 
 
+@pytest.mark.slow
 def test_a_model_without_a_head(tmp_path, capsys):
     """As DINO's and DINOv2's are: its weights start a model with one."""
     name = "vit_tiny_patch16_224"
@@ -68,6 +69,7 @@ def test_weights_of_a_file(tmp_path):
     torch.testing.assert_close(ours(images), model(images), rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_its_checkpoint_is_evaluated(tmp_path):
     """On ImageNet's validation images, without those to train on."""
     from PIL import Image

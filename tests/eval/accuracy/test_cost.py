@@ -50,6 +50,7 @@ def test_operations_of_favor_inside_flash_attention():
     assert least <= operations <= most
 
 
+@pytest.mark.slow
 def test_every_encoding_and_locality_counts_as_computed_with_its_caches():
     """Without what is cached over images, and by the plan that the values of a decay give: 1200 tokens have several."""
     sizes = {"patch_size": 4, "in_channels": 1, "num_classes": 3, "width": 12, "depth": 1, "num_heads": 1}

@@ -34,6 +34,7 @@ def runs(tmp_path) -> list[str]:
     return [str(path.parents[1]) for path in paths]
 
 
+@pytest.mark.slow
 def test_command(runs, tmp_path, capsys):
     options = ["--resolutions", "64", "96", "128", "--longest-softmax", "150", "--out", str(tmp_path / "out")]
     main(["dense", "--checkpoint", *runs, *options, "--table", "markdown"])

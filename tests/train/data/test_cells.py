@@ -96,6 +96,7 @@ def shares(pixels: int, images: int) -> Tensor:
     return counts / counts.sum()
 
 
+@pytest.mark.slow
 def test_classes_are_balanced_at_every_size():
     """Of cells a third has the marked kind at any size: slightly more in small images, which hold the marked cell."""
     for pixels, images in ((96, 150), (192, 40), (512, 6)):
@@ -104,6 +105,7 @@ def test_classes_are_balanced_at_every_size():
         assert marked / (other + marked) == pytest.approx(1 / 3, abs=0.04)
 
 
+@pytest.mark.slow
 def test_each_kind_is_marked_equally_often():
     counts = np.zeros(TASK.kinds)
     for seed in range(240):

@@ -12,6 +12,7 @@ from train.data.generated import GeneratedDataset
 from train.data.tasks import TASKS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TASKS)
 def test_contact_sheet(name, tmp_path, capsys):
     main([name, "--out", str(tmp_path / "sheet.png")])

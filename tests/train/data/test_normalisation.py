@@ -82,6 +82,7 @@ def test_a_mean_that_is_given_is_not_measured():
         ImageData("arrow", mean=[0.5], measure_mean=True)
 
 
+@pytest.mark.slow
 def test_a_training_on_drawn_images(config, tmp_path):
     grey = ("--data.arrow.paper", "110", "--data.arrow.ink", "220", "--data.measure_mean", "true")
     fit(config, tmp_path / "run", *grey, "--trainer.max_epochs", "1")
@@ -90,6 +91,7 @@ def test_a_training_on_drawn_images(config, tmp_path):
     assert 0.01 < model.preprocessing.std[0] < 0.2
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_said(config, tmp_path, capsys):
     """Before the training and in its output, with the numbers that `data.mean` would take."""
     with pytest.raises(SystemExit):

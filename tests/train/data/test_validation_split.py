@@ -97,6 +97,7 @@ def test_a_class_that_validation_lacks_is_reported(tmp_path, monkeypatch):
     assert warnings[0].endswith("Add images.")
 
 
+@pytest.mark.slow
 def test_a_training(config, tmp_path, capsys):
     """What it says before, what it validates on, and that it resumes; an evaluation takes the same images."""
     root = draw(tmp_path / "images", train=20, val=6, test=4)

@@ -44,6 +44,7 @@ def test_code_version_names_commit(tmp_path):
     assert code(installed) == "performer_string 0.1.0"  # the repository around it is another one
 
 
+@pytest.mark.slow
 def test_header_of_results():
     command, device, made_by = environment(["length", "--tokens", "4 5"], torch.device("cpu"))
     assert command == "command: python -m eval length --tokens '4 5'"
