@@ -105,14 +105,14 @@ def test_sixteen_bits(lower, dtype):
     ("dtype", "norm"),
     [
         *((torch.float32, norm) for norm in (0.0, 1e-15, 1e-3, 1e15)),
-        *((torch.bfloat16, norm) for norm in (0.0, 1e-15, 1e15)),
+        *((torch.bfloat16, norm) for norm in (1e-15, 1e15)),
         *((torch.float16, norm) for norm in (0.0, 1e-3, 1e3)),
     ],
     ids=str,
 )
 def test_any_norm(lower, dtype, norm):
     """Outputs are means of the values. Without the lower orders they depend on directions alone."""
-    (q, k, v), _ = draw((1, 2, 20, 33, 16, 16))
+    (q, k, v), _ = draw((1, 1, 20, 33, 16, 16))
     with torch.no_grad():
         v.clamp_(-1, 1)
     expected = triton_square_attention(q, k, v, kernel_of(q, lower))
@@ -152,6 +152,7 @@ def test_masked_keys_are_not_read():
     torch.testing.assert_close(out[:1], triton_square_attention(q[:1], *kept, kernel_of(q, True)))
 
 
+@pytest.mark.slow
 def test_views_and_repetitions_give_the_same_bits():
     qkv = torch.randn(2, 33, 3, 1, 16, device=DEVICE)  # as a layer projects them
     views = [x.detach().requires_grad_() for x in qkv.permute(2, 0, 3, 1, 4).unbind(0)]
@@ -211,11 +212,13 @@ def test_compiled_as_one_graph_equals_eager(biased):
         torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.slow
 def test_operator_keeps_to_what_torch_asks_of_one():
     (q, k, v), mask = draw((1, 1, 5, 6, 4, 3))
     torch.library.opcheck(square._square_attention, (q, k, v, draw_bias((1, 1, 5, 6, 4, 3)), mask, 0.5, True))
 
 
+@pytest.mark.slow
 def test_backward_operator_says_how_its_results_lie_in_memory():
     """Of a bias as a layer's gate gives it, and of queries whose last axis is not dense."""
     shape = (2, 3, 5, 5, 4, 4)

@@ -79,7 +79,7 @@ def assert_same_run(alone: Path, run: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "rank"),
     [
-        pytest.param(ON_TWO, "1", id="ddp, the second"),
+        pytest.param(ON_TWO, "1", id="ddp, the second", marks=THOROUGH),
         pytest.param(ON_TWO, "0", id="ddp, the first", marks=THOROUGH),
         pytest.param(SHARDED, "1", id="fsdp, the second", marks=THOROUGH),
         pytest.param(SHARDED, "0", id="fsdp, the first"),

@@ -15,7 +15,7 @@ from tests.helpers.thorough import sampled
 from train import cli
 from train.data.module import ImageData
 
-IMAGES = int(os.environ.get("MEMORY_IMAGES", "2560"))
+IMAGES = int(os.environ.get("MEMORY_IMAGES", "1280"))
 TESTED = int(os.environ.get("MEMORY_IMAGES", "640"))
 FILES, BATCH = 320, 16
 MIB, BLOCKS = 6.0, 2000.0  # what may come on top; a leak of images is 70 MiB or more, and thousands of blocks

@@ -23,10 +23,8 @@ pytestmark = pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "resumed"),
     [
-        (["--trainer.limit_train_batches", "5"], []),
         (["--trainer.limit_train_batches", "0.5"], []),
-        (["--trainer.reload_dataloaders_every_n_epochs", "1"], []),
-        (["--data.workers", "0"], ["--data.workers", "2"]),
+        (["--trainer.reload_dataloaders_every_n_epochs", "1", "--data.workers", "0"], ["--data.workers", "2"]),
     ],
     ids=lambda options: " ".join(options).replace("--", ""),
 )
@@ -51,12 +49,13 @@ def test_early_stopping_below_min_epochs(config, tmp_path, monkeypatch):
     stopping = ["--trainer.callbacks+=EarlyStopping", "--trainer.callbacks.monitor=val/accuracy"]
     stopping += ["--trainer.callbacks.mode=max", "--trainer.callbacks.patience=2", "--data.resolutions", "[]"]
     common = ["--trainer.min_epochs", "4", "--trainer.max_epochs", "6", "--trainer.logger", "false", *stopping]
+    common += ["--data.train_size", "32"]
     fit(config, tmp_path / "whole", *common)
     run = tmp_path / "run"
-    with killed("on_train_batch_start", 35):
+    with killed("on_train_batch_start", 14):
         fit(config, run, *common)
     cli.run(["resume", str(run)])
-    assert read_checkpoint(last(run))["global_step"] == 60
+    assert read_checkpoint(last(run))["global_step"] == 24
     assert_same_weights(tmp_path / "whole", run)
 
 

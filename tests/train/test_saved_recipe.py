@@ -32,19 +32,9 @@ class Odd(Callback):
         assert factor == 3
 
 
-CALLBACKS = {
-    "averaging": [
-        "StochasticWeightAveraging",
-        "--trainer.callbacks.swa_lrs=0.001",
-        "--trainer.callbacks.swa_epoch_start=2",
-    ],
-    "odd": ["tests.train.test_saved_recipe.Odd", "--trainer.callbacks.factor=3"],
-}
-
-
-@pytest.mark.parametrize("name", CALLBACKS)
-def test_a_killed_run_with_a_callback_is_resumed(config, tmp_path, name):
-    arguments = ["--trainer.callbacks+", *CALLBACKS[name], "--ema", "0", "--trainer.logger", "false"]
+def test_a_killed_run_with_a_callback_is_resumed(config, tmp_path):
+    arguments = ["--trainer.callbacks+", "tests.train.test_saved_recipe.Odd", "--trainer.callbacks.factor=3"]
+    arguments += ["--ema", "0", "--trainer.logger", "false"]
     arguments += ["--data.workers", "0", "--data.train_size", "32", "--data.resolutions", "[]"]
     fit(config, tmp_path / "whole", *arguments)
     with killed("on_train_batch_end", 4):

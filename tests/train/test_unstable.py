@@ -17,7 +17,7 @@ from train import cli
 from train.checkpoint import read_checkpoint
 from train.module import ImageClassifier, NonFiniteLossError
 
-STEPS = int(os.environ.get("UNSTABLE_STEPS", "50"))
+STEPS = int(os.environ.get("UNSTABLE_STEPS", "20"))
 
 
 def all_finite(path: Path) -> bool:

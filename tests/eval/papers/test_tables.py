@@ -22,6 +22,7 @@ from eval.papers.table_file import PAPERS, all_tables, find_table, table_content
 from eval.report import read_csv
 from tests.helpers.tiny_images import write_all
 from train import cli as train_cli
+from train import intervals
 from train.data.tasks import TASKS
 from train.runs.environment import ROOT
 from train.sweeps.file import Run
@@ -44,7 +45,8 @@ TINY = {
 }
 
 START_FROM = {"circulant-init"}  # whose rows are all trained
-FASTER = {"locality": ["--images", "16", "--tokens", "64", "256"]}  # options of evaluations
+# Options of evaluations.
+FASTER = {"locality": ["--images", "16", "--tokens", "64", "256"], "latency": ["--batch-size", "1", "--features", "8"]}
 
 
 @pytest.fixture(scope="session")
@@ -84,6 +86,7 @@ def in_process(monkeypatch):
 
     monkeypatch.setattr(SweepRunner, "train", train)
     monkeypatch.setattr(results, "ROUNDS", 2)
+    monkeypatch.setattr(intervals, "RESAMPLES", 20)
 
 
 def tiny_table(name: str, folder: Path) -> Path:
@@ -216,6 +219,7 @@ def test_the_list_tells_missing_images_from_nothing_to_train(tmp_path, monkeypat
     assert cells["liere-arrow"][1] == "0 of 12 done"
 
 
+@pytest.mark.slow
 def test_every_row_of_every_budget_makes_a_model_on_the_right_images(images, tmp_path):
     """Otherwise `--list` and whole tables end in an error, which tiny budgets do not show."""
     for table in all_tables():

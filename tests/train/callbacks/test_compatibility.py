@@ -18,7 +18,8 @@ from tests.helpers.runs import assert_same_weights, fails, fit, stop_in
 from train import cli
 from train.callbacks.compatibility import REFUSED, check_callbacks, check_strategy
 
-# Of those without a state that a training depends on, and those that are tested below or in test_resume.py.
+# Of those without a state that a training depends on, and those that are tested below (one of each average), in
+# test_stopping.py or in test_resume.py.
 EXACT = {"EarlyStopping", "EMAWeightAveraging", "GradientAccumulationScheduler", "ModelCheckpoint", "Timer"}
 EXACT |= {"StochasticWeightAveraging", "WeightAveraging"}
 HARMLESS = {"BasePredictionWriter", "Callback", "Checkpoint", "DeviceStatsMonitor", "LambdaCallback", "ModelSummary"}
@@ -70,14 +71,12 @@ def test_strategies_of_copied_processes_are_refused(config, capsys, tmp_path):
     [
         (["GradientAccumulationScheduler", "--trainer.callbacks.scheduling", "{0: 2, 1: 4}"], 13),
         (["EMAWeightAveraging", "--trainer.callbacks.decay", "0.8", "--ema", "0"], 12),
-        (["WeightAveraging", "--ema", "0"], 12),
-        (["Timer", "--trainer.callbacks.duration", "00:01:00:00"], 12),
         (["StochasticWeightAveraging", "--trainer.callbacks.swa_lrs", "0.01", "--ema", "0"], 22),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_resumed_run_is_that_of_one_left_alone(config, tmp_path, monkeypatch, options, batch):
-    arguments = ["--trainer.callbacks", *options]
+    arguments = ["--trainer.callbacks", *options, "--trainer.logger", "false", "--data.resolutions", "[]"]
     fit(config, tmp_path / "one", *arguments)
     stop_in(monkeypatch, batch)
     with pytest.raises(SystemExit):

@@ -102,12 +102,12 @@ def test_majority_baseline():
     assert ArrowTask().majority_accuracy() == pytest.approx(0.442, abs=5e-4)
     assert ArrowTask(arrows=1).majority_accuracy() == 1
     right = 0.0
-    for seed in range(2000):
+    for seed in range(800):
         image, label = ArrowTask().draw(9, seed)
         turns = Counter(turn for name, turn in read(image, ArrowTask()).values() if name == "arrow")
         best = [t for t, n in turns.items() if n == max(turns.values())]
         right += (label in best) / len(best)
-    assert abs(right / 2000 - 0.442) < 4.5 * (0.25 / 2000) ** 0.5
+    assert abs(right / 800 - 0.442) < 4.5 * (0.25 / 800) ** 0.5
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,8 @@ def test_a_model_trains_on_videos_and_is_tested_on_longer_and_larger_ones(tmp_pa
     monkeypatch.chdir(tmp_path)
     small = ["--data.train_size", "16", "--data.val_size", "8", "--data.batch_size", "8", "--data.workers", "0"]
     small += ["--trainer.max_epochs", "1", "--run_dir", "runs/video", "--trainer.enable_progress_bar", "false"]
+    small += ["--model.vit.width", "16", "--model.vit.depth", "1", "--model.vit.num_heads", "2", "--figures_every", "0"]
+    small += ["--model.vit.feature_options", "{order: 4, num_features: 16}"]
     train_cli.run(["fit", "--config", "moving-arrow", *small])
     cli.main(["resolution", "--checkpoint", "runs/video", "--resolutions", "8x72x72", "16x72x72", "8x96x96"])
     _, rows = read(tmp_path / "runs" / "video" / "results" / "resolution.csv")

@@ -118,6 +118,7 @@ def test_the_recipe_learns_from_videos_and_is_tested_on_longer_ones(videos, tmp_
     }
     changes = [f"--{part}.{name}={yaml.safe_dump(value, default_flow_style=True).splitlines()[0]}"
                for part, fields in small.items() for name, value in fields.items()]  # fmt: skip
+    changes += ["--figures_every", "0", "--trainer.check_val_every_n_epoch", "12"]
     train_cli.run(["fit", "--config", "videos", "--run_dir", "runs/clips", "--model.optim.lr", "0.003", *changes])
     cli.main(["resolution", "--checkpoint", "runs/clips", "--resolutions", "4x32x32", "8x32x32", "4x64x32"])
     _, rows = read(tmp_path / "runs" / "clips" / "results" / "resolution.csv")
