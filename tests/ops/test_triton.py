@@ -101,7 +101,7 @@ def compare(fast: Tensor, slow: Tensor, leaves: list[Tensor], doubles: list[Tens
         *(pytest.param("arc-cosine-3", shape, False, marks=SLOW if shape is SHAPES[0] else []) for shape in SHAPES[:3]),
         ("favor+hyperbolic", SHAPES[1], False),
         ("arc-cosine-1", SHAPES[3], False),
-        pytest.param("arc-cosine-8", SHAPES[0], False, marks=SLOW),
+        pytest.param("arc-cosine-8", SHAPES[1], False, marks=SLOW),
     ],
     ids=str,
 )
@@ -131,7 +131,7 @@ def test_a_large_bias_beside_padded_features():
 @pytest.mark.parametrize("name", ["favor+hyperbolic", "arc-cosine-3"])
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_sixteen_bits(name, dtype):
-    phi, form, leaves, _ = draw(name, (1, 2, 100, 32, 32, 32, (2, 100, 16)), dtype)
+    phi, form, leaves, _ = draw(name, (1, 1, 100, 32, 32, 32, (1, 100, 16)), dtype)
     doubles = doubled(leaves)
     q, k, v, c, s = leaves
     out = triton_linear_attention(q, k, v, form, (c, s))
@@ -143,7 +143,7 @@ def test_sixteen_bits(name, dtype):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["favor+", "arc-cosine-3"])
 def test_masked_keys_are_not_read(name):
-    _, form, (q, k, v, c, s), mask = draw(name, SHAPES[0])
+    _, form, (q, k, v, c, s), mask = draw(name, (2, 1, 65, 32, 32, 20, (1, 65, 16)))
     with torch.no_grad():
         for x in (k, v):
             x.masked_fill_(~mask[:, None, :, None], torch.nan)
@@ -161,7 +161,7 @@ def test_masked_keys_are_not_read(name):
 @pytest.mark.parametrize("name", ["favor+hyperbolic", "arc-cosine-8"])
 def test_any_norm(name):
     """Outputs are means of the values. Powers depend neither on a query's norm nor on one factor for all keys."""
-    _, form, (q, k, v, c, s), _ = draw(name, (1, 2, 40, 32, 32, 32, (2, 40, 16)))
+    _, form, (q, k, v, c, s), _ = draw(name, (1, 1, 40, 32, 32, 32, (1, 40, 16)))
     with torch.no_grad():
         v.clamp_(-1, 1)
     for size in (1e3, 1e-3):

@@ -9,10 +9,13 @@ import torch
 
 from performer_string import ViT, ViTConfig
 from tests.helpers.runs import fit, metrics
+from tests.helpers.training import last
+from train.checkpoint import read_checkpoint
 from train.inspection import inspect_attention
 
 pytestmark = pytest.mark.slow
 
+DEPTH = ["--model.vit.depth", "1"]
 SMALL = ViTConfig(image_size=16, patch_size=4, width=16, depth=2, num_heads=2, num_classes=4)
 
 
@@ -35,5 +38,6 @@ def test_attention_of_a_compiled_model(attention):
 def test_training_with_an_odd_last_batch(config, tmp_path):
     """20 validation images in batches of 8."""
     run = tmp_path / "run"
-    fit(config, run, "--compile", "eager", "--data.val_size", "20", "--trainer.max_epochs", "1", "--data.workers", "0")
+    fit(config, run, "--compile", "eager", "--data.val_size", "20", "--trainer.max_epochs", "1", *DEPTH)
     assert metrics(run)["step"] == 10
+    assert not [name for name in read_checkpoint(last(run))["state_dict"] if "_orig_mod" in name]

@@ -142,7 +142,15 @@ def test_init_from_keeps_training_grid(config, tmp_path, caplog):
         "--model.vit.log_n_scaling",
         "true",
     )
-    arguments = ("--model.optim.randomized_positions", "1.0", "--trainer.max_epochs", "1", *kind)
+    arguments = (
+        "--model.optim.randomized_positions",
+        "1.0",
+        "--trainer.max_epochs",
+        "1",
+        "--data.train_size",
+        "16",
+        *kind,
+    )
     fit(config, tmp_path / "first", *arguments)
     still = ("--model.optim.lr", "1e-12", "--model.optim.weight_decay", "0.0", "--ema", "0")
     larger = ("--model.vit.image_size", "84", "--data.resolutions", "[]", *still)
@@ -152,7 +160,7 @@ def test_init_from_keeps_training_grid(config, tmp_path, caplog):
     cli.run(["resume", str(tmp_path / "third"), "--trainer.max_epochs", "2"])
     begun = tmp_path / "third" / "config.yaml", last(tmp_path / "third")  # in another folder goes on where it stopped
     fit(begun[0], tmp_path / "fourth", "--ckpt_path", str(begun[1]), "--trainer.max_epochs", "3")
-    assert metrics(tmp_path / "fourth")["step"] == 30
+    assert metrics(tmp_path / "fourth")["step"] == 6
     models = [load_trained(last(tmp_path / name)).classifier.vit for name in ("first", "second", "third")]
     assert [model.config.image_size for model in models] == [60, 84, 84]
     for model in models[1:]:

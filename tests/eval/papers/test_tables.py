@@ -44,6 +44,7 @@ TINY = {
     "data.resolutions": [],
 }
 
+AGAIN = {"circulant-init", "liere-2d", "lra", "sparse-cayley"}  # tables that are made a second time
 START_FROM = {"circulant-init"}  # whose rows are all trained
 # Options of evaluations.
 FASTER = {"locality": ["--images", "16", "--tokens", "64", "256"], "latency": ["--batch-size", "1", "--features", "8"]}
@@ -156,6 +157,8 @@ def test_each_table_runs_from_end_to_end(name, images, in_process, tmp_path, cap
     sets = table.budgets["cpu"].sets(table)
     missing = {(c["data"], c["row"], c["why"]) for c in cells if c["state"] == "not run" and c["data"] in sets}
     assert not {each for each in missing if each[2] != "not in this budget"}, "runs that were planned are missing"
+    if name not in AGAIN and not os.environ.get("THOROUGH"):
+        return
     before = (out / name / "tiny.md").read_text()
     cli.main([*arguments, "--no-train"])  # from what exists
     if not any("time" in column["measure"] or "ms-" in column["measure"] for column in table.columns.values()):

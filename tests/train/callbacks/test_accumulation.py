@@ -12,7 +12,7 @@ from train.module import ImageClassifier
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.parametrize(("batches", "steps"), [(4, 3), (3, 4), (5, 2), (16, 1)])
+@pytest.mark.parametrize(("batches", "steps"), [(4, 3), (5, 2), (16, 1)])
 def test_gradients_of_a_last_window_are_not_smaller(config, tmp_path, monkeypatch, batches, steps):
     """transformers 38837, open_clip 1211: the last window was divided by the number of batches of a whole one.
 

@@ -44,9 +44,9 @@ def whole_job(config, tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize("step", [2, 4])  # 4 is the last step of an epoch
-@pytest.mark.parametrize("more", [["--checkpoint_every", "0"], ["--checkpoint_every", "1"]], ids=lambda more: more[1])
-def test_a_requeued_job_continues_its_run(config, whole_job, tmp_path, monkeypatch, queued, step, more):
+@pytest.mark.parametrize(("step", "every"), [(2, "0"), (4, "1")])  # 4 is the last step of an epoch
+def test_a_requeued_job_continues_its_run(config, whole_job, tmp_path, monkeypatch, queued, step, every):
+    more = ["--checkpoint_every", every]
     begin = StepSeed.on_train_batch_start
 
     def warn(self, trainer, module, *others):
