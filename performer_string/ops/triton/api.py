@@ -20,14 +20,7 @@ import torch
 from torch import Tensor
 
 from performer_string.ops.forms import FeatureForm
-from performer_string.ops.triton.device import (
-    DTYPES,
-    WIDEST,
-    dense_rows,
-    is_interpreted,
-    product_precision,
-    why_no_device,
-)
+from performer_string.ops.triton.device import WIDEST, dense_rows, is_interpreted, product_precision, why_other_inputs
 from performer_string.utils.autograd import first_order
 
 HIGHEST_ORDER = 16  # of powers
@@ -77,10 +70,8 @@ def why_unsupported(
     Returns:
         A reason for a log. What varies from call to call comes after ", not ".
     """
-    if not interpreted and (reason := why_no_device(q)) is not None:
+    if (reason := why_other_inputs(q, k, v, interpreted)) is not None:
         return reason
-    if q.dtype not in DTYPES or not q.dtype == k.dtype == v.dtype:
-        return f"q, k and v of one type, float32, bfloat16 or float16, not {q.dtype}, {k.dtype} and {v.dtype}"
     if q.dim() != 4 or q.shape != k.shape or q.shape[:3] != v.shape[:3] or not q.numel() or not v.numel():
         return f"q, k and v [B, H, N, d], not empty, not {list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
     d, dv = q.shape[-1], v.shape[-1]

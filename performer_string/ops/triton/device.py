@@ -14,14 +14,16 @@ WIDEST = 128  # width of heads and values; beyond it the sums of a program leave
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 
-def why_no_device(x: Tensor) -> str | None:
-    """Return why the kernels do not run on a tensor's device, or None where they do."""
-    if x.device.type != "cuda":
-        return f"the Triton kernels run on NVIDIA GPUs, not on {x.device.type}"
-    if torch.version.hip is not None:
+def why_other_inputs(q: Tensor, k: Tensor, v: Tensor, interpreted: bool) -> str | None:
+    """Return why the kernels do not run on the device, or for the types, of queries, keys and values; else None."""
+    if not interpreted and q.device.type != "cuda":
+        return f"the Triton kernels run on NVIDIA GPUs, not on {q.device.type}"
+    if not interpreted and torch.version.hip is not None:
         return "the Triton kernels are tested on NVIDIA GPUs only"
-    if torch.cuda.get_device_capability(x.device) < (8, 0):
+    if not interpreted and torch.cuda.get_device_capability(q.device) < (8, 0):
         return "the Triton kernels need compute capability 8.0 (Ampere) or newer"
+    if q.dtype not in DTYPES or not q.dtype == k.dtype == v.dtype:
+        return f"q, k and v of one type, float32, bfloat16 or float16, not {q.dtype}, {k.dtype} and {v.dtype}"
     return None
 
 

@@ -16,14 +16,7 @@ from torch.library import custom_op
 from performer_string.ops.forms import PolynomialKernel
 from performer_string.ops.polynomial import summed_attention
 from performer_string.ops.triton.api import why_not_importable
-from performer_string.ops.triton.device import (
-    DTYPES,
-    WIDEST,
-    dense_rows,
-    is_interpreted,
-    product_precision,
-    why_no_device,
-)
+from performer_string.ops.triton.device import WIDEST, dense_rows, is_interpreted, product_precision, why_other_inputs
 from performer_string.utils._compat import is_batched_gradient
 from performer_string.utils.dtype import without_autocast
 
@@ -48,10 +41,8 @@ def why_unsupported(
     Returns:
         A reason for a log. What varies from call to call comes after ", not ".
     """
-    if not interpreted and (reason := why_no_device(q)) is not None:
+    if (reason := why_other_inputs(q, k, v, interpreted)) is not None:
         return reason
-    if q.dtype not in DTYPES or not q.dtype == k.dtype == v.dtype:
-        return f"q, k and v of one type, float32, bfloat16 or float16, not {q.dtype}, {k.dtype} and {v.dtype}"
     fit = q.dim() == k.dim() == v.dim() == 4 and q.shape[:2] == k.shape[:2] and q.shape[3] == k.shape[3]
     if not fit or k.shape[:3] != v.shape[:3] or not q.numel() or not v.numel():
         return f"q, k and v [B, H, N, d], not empty, not {list(q.shape)}, {list(k.shape)} and {list(v.shape)}"
