@@ -142,7 +142,7 @@ def accuracy_of_cells(images: Tensor, labels: Tensor) -> float:
 @pytest.mark.slow
 def test_a_local_convolution_cannot_tell_the_marked_kind():
     """The control: from as many images it learns which of the three kinds a cell is, and so what can be seen nearby."""
-    scenes = [TASK.scene(128, np.random.default_rng(seed)) for seed in range(64)]
+    scenes = [TASK.scene(96, np.random.default_rng(seed)) for seed in range(48)]
     marks = [int(cells[seed % len(cells)]) for seed, (_, cells) in enumerate(scenes)]
     pairs = list(zip((scene for scene, _ in scenes), marks, strict=True))
     images = torch.stack([torch.from_numpy(scene.with_mark(mark, TASK.dot)) for scene, mark in pairs])

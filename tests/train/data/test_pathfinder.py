@@ -91,9 +91,12 @@ def test_an_image_stays_what_it_was():
     assert (int(image.sum()), int(image[0, 16].argmax()), label) == (15977, 2, 0)
 
 
+DRAWN = 2400
+
+
 @pytest.fixture(scope="module")
 def drawings() -> list[Drawing]:
-    return [PathfinderTask().draw(32, seed) for seed in range(4000)]
+    return [PathfinderTask().draw(32, seed) for seed in range(DRAWN)]
 
 
 def level(values: list[list[float]]) -> bool:
@@ -106,7 +109,7 @@ def level(values: list[list[float]]) -> bool:
 def test_classes_are_balanced_and_alike(drawings):
     """In number, ink, and the distance of the dots; with a control that is not alike."""
     sides = [[drawing for drawing in drawings if drawing.label == label] for label in (0, 1)]
-    assert abs(len(sides[0]) - 2000) < 4.5 * 1000**0.5
+    assert abs(len(sides[0]) - DRAWN / 2) < 4.5 * (DRAWN / 4) ** 0.5
     assert level([[float(d.image.mean()) for d in side] for side in sides])
     assert level([[math.dist(*d.dots) for d in side] for side in sides])
     unmatched = [[math.dist(*d.contours[0].ends) for d in drawings]]
@@ -152,7 +155,7 @@ def test_parts_of_an_image_do_not_tell(drawings, build, epochs):
             if drawing.label:
                 y, x = (int(value) for value in drawing.dots[0])
                 image[0, y - 1 : y + 2, x - 1 : x + 2] = 1
-    chance = 4.5 * (0.25 / 1000) ** 0.5
+    chance = 4.5 * (0.25 / (DRAWN // 4)) ** 0.5
     assert abs(accuracy(build(), images, labels, epochs) - 0.5) < chance
     assert accuracy(build(), control, answers, epochs) > 0.85
 
