@@ -132,7 +132,8 @@ def test_images_are_renormalised_for_teacher(tmp_path):
 def test_resume_with_teacher_continues_bit_for_bit(run, config, tmp_path):
     vit = ["--model.vit.attention", "softmax", "--model.vit.registers", "1", "--model.optim.redraw_every", "0"]
     vit += ["--model.vit.feature_options", "{}"]
-    arguments = [*vit, "--model.distillation.teacher", str(run), "--model.distillation.attention", "2.0", "--ema", "0"]
+    short = ["--ema", "0", "--trainer.max_epochs", "2"]
+    arguments = [*vit, "--model.distillation.teacher", str(run), "--model.distillation.attention", "2.0", *short]
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     fit(config, whole, *arguments)
     with killed("on_train_batch_end", 17):
@@ -142,7 +143,7 @@ def test_resume_with_teacher_continues_bit_for_bit(run, config, tmp_path):
     one = read_checkpoint(last(whole))
     assert one["state_dict"].keys() == ImageClassifier(load_trained(whole).classifier.vit.config).state_dict().keys()
     assert one["hyper_parameters"]["distillation"]["attention"] == 2
-    fit(config, tmp_path / "alone", *vit, "--ema", "0")
+    fit(config, tmp_path / "alone", *vit, *short)
     alone = read_checkpoint(last(tmp_path / "alone"))["state_dict"]
     assert not torch.equal(alone["vit.head.weight"], one["state_dict"]["vit.head.weight"])
 

@@ -65,15 +65,15 @@ def test_stop_waits_for_due_validation(config, whole, tmp_path, monkeypatch):
 
 def test_stop_at_end_of_epoch_keeps_counters(config, tmp_path, monkeypatch):
     """A run so stopped, resumed and killed went on behind the epoch that it was killed in."""
-    arguments = ("--trainer.check_val_every_n_epoch", "3")
+    arguments = ("--trainer.check_val_every_n_epoch", "3", "--data.train_size", "32")  # of four batches
     fit(config, tmp_path / "one", *arguments)
     run = tmp_path / "two"
-    stop_in(monkeypatch, 9)
+    stop_in(monkeypatch, 3)
     with pytest.raises(SystemExit):
         fit(config, run, *arguments)
     monkeypatch.undo()
-    assert read_checkpoint(last(run))["global_step"] == 10
-    with killed("on_train_batch_start", 20):
+    assert read_checkpoint(last(run))["global_step"] == 4
+    with killed("on_train_batch_start", 8):
         cli.run(["resume", str(run)])
     cli.run(["resume", str(run)])
     assert metrics(run) == metrics(tmp_path / "one")
