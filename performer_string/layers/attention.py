@@ -32,6 +32,20 @@ def gate_logits(x: Tensor, gate: Tensor) -> Tensor:
         return GATE_SCALE * F.linear(x.to(dtype), gate.to(dtype)).transpose(1, 2)
 
 
+def check_part(name: str, part: nn.Module | None, num_heads: int, width: int | None) -> None:
+    """Raise a ValueError for a part of a layer that was built for other heads, or for heads of another width.
+
+    Args:
+        name: of the part, for the message.
+        part: with the attributes `num_heads` and, where a width is given, `head_dim`; others and None pass.
+        num_heads, width: of the layer's heads; None for a part without a width.
+    """
+    found = getattr(part, "num_heads", num_heads), width and getattr(part, "head_dim", width)
+    if found != (num_heads, width):
+        sizes = [f"{heads} heads" + (f" of width {of}" if of else "") for heads, of in (found, (num_heads, width))]
+        raise ValueError(f"the {name} is of {sizes[0]}, and the layer has {sizes[1]}: build it for these.")
+
+
 class SelfAttention(nn.Module):
     """Multi-head self-attention of tokens [B, N, D] under a rotation of queries and keys.
 
@@ -59,8 +73,8 @@ class SelfAttention(nn.Module):
         values: a value map, which wraps the weighted sum over the keys.
 
     Raises:
-        ValueError: a width that the heads do not divide; a `log_n_scaling` of less than 2 tokens, or with a
-            homogeneous feature map.
+        ValueError: a width that the heads do not divide; parts that were built for other heads or widths; a
+            `log_n_scaling` of less than 2 tokens, or with a homogeneous feature map.
     """
 
     backend: AttentionBackend
@@ -85,6 +99,9 @@ class SelfAttention(nn.Module):
         self.num_heads, self.head_dim, self.max_temperature = num_heads, width // num_heads, max_temperature
         self.qk_dim = self.head_dim if qk_dim is None else qk_dim
         check_positive("qk_dim", self.qk_dim)
+        check_part("feature map", getattr(backend, "phi", None), num_heads, self.qk_dim)
+        check_part("locality", locality, num_heads, None)
+        check_part("value map", values, num_heads, self.head_dim)
         if log_n_scaling is not None and log_n_scaling < 2:
             raise ValueError(
                 f"log_n_scaling needs at least 2 tokens in training, for log N / log N_0, not {log_n_scaling}."
@@ -104,12 +121,12 @@ class SelfAttention(nn.Module):
         self.temperature = nn.Parameter(torch.full((num_heads,), 0.25).logit()) if has_temperature else None
         self.cache = TensorCache(1)
 
-    def forward(self, x: Tensor, rotation: Rotation, layout: TokenLayout = EVERY_TOKEN) -> Tensor:
+    def forward(self, x: Tensor, rotation: Rotation | None = None, layout: TokenLayout = EVERY_TOKEN) -> Tensor:
         """Project, normalise, rotate and attend.
 
         Args:
             x: tokens, [B, N, D].
-            rotation: of queries and keys, from an encoding.
+            rotation: of queries and keys, from an encoding; None for none.
             layout: which tokens take part, and their positions, which a locality and a value map need.
 
         Returns:
@@ -118,7 +135,8 @@ class SelfAttention(nn.Module):
         if layout.positions is None and not (self.locality is None and self.values is None):
             raise ValueError("a layer with a locality or a value map needs the positions of its tokens in `layout`.")
         # A basis B is folded into the projections, so that the rest rotates planes. A rotation of features stays whole.
-        basis, rest = (None, rotation) if self.backend.rotates_features else rotation.factor()
+        whole = rotation is None or self.backend.rotates_features
+        basis, rest = (None, rotation) if whole else cast(Rotation, rotation).factor()
         q, k, v = self.project(x, basis)  # [B, H, N, d'] twice, [B, H, N, d]
         q, k = self.scale(q, k, x, layout)
         key_bias = None if self.gate is None else gate_logits(x, self.gate)

@@ -218,13 +218,19 @@ def check_capable(attention: str, wanted: Mapping[str, bool]) -> None:
 
 
 def build_attention(
-    name: str, *, head_dim: int, num_heads: int, feature_map: str, seed: int, feature_options: Mapping[str, Any]
+    name: str,
+    *,
+    head_dim: int,
+    num_heads: int,
+    feature_map: str = "favor+",
+    seed: int = 0,
+    feature_options: Mapping[str, Any] | None = None,
 ) -> AttentionBackend:
     """Build an attention backend by its name in `ATTENTIONS`.
 
     Args:
-        name: `linear`, `softmax`, `linear-rotated-features` or `performer-pytorch`. Softmax has no features: the last
-            three are checked and have no effect.
+        name: `linear`, `softmax`, `linear-rotated-features` or `performer-pytorch`. Softmax has no features: the
+            last three have no effect, and their names are checked.
         head_dim, num_heads: width of a head's queries and keys, and H.
         feature_map: a name in `FEATURE_MAPS`.
         seed: of the random features.
@@ -233,7 +239,7 @@ def build_attention(
     Raises:
         ValueError: an unknown name or option, with the nearest known one.
     """
-    kind = lookup("attention", name, ATTENTIONS)
+    kind, feature_options = lookup("attention", name, ATTENTIONS), feature_options or {}
     check_reserved("feature_options", feature_options)
     if kind is SoftmaxBackend:
         build = lookup("feature map", feature_map, FEATURE_MAPS)

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from performer_string.feature_maps.random import check_draw, versions
 from performer_string.layers.attention import SelfAttention
@@ -65,7 +64,7 @@ def mlp_width(width: int, ratio: float) -> int:
 
 
 class MLP(nn.Sequential):
-    """A linear layer, GELU, and a linear layer, with dropout after each.
+    """A linear layer, GELU, and a linear layer, with dropout after GELU and at the end.
 
     Args:
         width: of the tokens.
@@ -74,14 +73,12 @@ class MLP(nn.Sequential):
     """
 
     def __init__(self, width: int, hidden: int, dropout: float = 0.0):
-        super().__init__(nn.Linear(width, hidden), nn.GELU(), nn.Linear(hidden, width))
-        self.dropout = dropout
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not (self.dropout and self.training):
-            return cast(Tensor, super().forward(x))
-        first, activation, second = self
-        return F.dropout(second(F.dropout(activation(first(x)), self.dropout)), self.dropout)
+        super().__init__()
+        parts = {"0": nn.Linear(width, hidden), "1": nn.GELU(), "dropout": nn.Dropout(dropout)}
+        parts |= {"2": nn.Linear(hidden, width), "out_dropout": nn.Dropout(dropout)}
+        for name, part in parts.items():  # the names of the weights are those of a model without dropout
+            if dropout or not isinstance(part, nn.Dropout):
+                self.add_module(name, part)
 
 
 class Block(nn.Module):
@@ -103,8 +100,8 @@ class Block(nn.Module):
         self,
         attention: SelfAttention,
         width: int,
-        mlp_ratio: float,
-        drop_path: float,
+        mlp_ratio: float = 4.0,
+        drop_path: float = 0.0,
         norm_eps: float = 1e-5,
         dropout: float = 0.0,
     ):
@@ -113,12 +110,11 @@ class Block(nn.Module):
         self.norm1, self.norm2 = nn.LayerNorm(width, norm_eps), nn.LayerNorm(width, norm_eps)
         self.attention = attention
         self.mlp = MLP(width, hidden, dropout)
-        self.drop_path, self.dropout = DropPath(drop_path), dropout
+        self.drop_path = DropPath(drop_path)
+        self.dropout = nn.Dropout(dropout) if dropout else nn.Identity()
 
-    def forward(self, x: Tensor, rotation: Rotation, layout: TokenLayout = EVERY_TOKEN) -> Tensor:
-        attended = self.attention(self.norm1(x), rotation, layout)
-        if self.dropout and self.training:
-            attended = F.dropout(attended, self.dropout)
+    def forward(self, x: Tensor, rotation: Rotation | None = None, layout: TokenLayout = EVERY_TOKEN) -> Tensor:
+        attended = self.dropout(self.attention(self.norm1(x), rotation, layout))
         x = x + self.drop_path(attended, layout.lengths)
         return x + self.drop_path(self.mlp(self.norm2(x)), layout.lengths)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
+import torch
 from einops import rearrange
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -56,6 +58,34 @@ class DenseHead(nn.Module):
             return logits
         scale = [float(factor) for factor in self.scale]
         return F.interpolate(logits, scale_factor=scale, mode="bilinear", align_corners=False)
+
+    def forward_padded(self, features: Tensor, mask: Tensor) -> Tensor:
+        """Return logits of images that are padded at the end of their axes; those of padding are zero.
+
+        The head joins neighbouring patches, so that each image goes through it without its padding.
+
+        Args:
+            features: [B, D, h, w].
+            mask: [B, h, w], True where a patch takes part.
+
+        Returns:
+            [B, K, h p, w q].
+
+        Raises:
+            ValueError: a mask that is not a rectangle in the upper left corner of each image.
+        """
+        padded = []
+        for image, inside in zip(features, mask, strict=True):
+            rows, columns = int(inside.any(1).sum()), int(inside.any(0).sum())
+            if not rows or not bool(inside[:rows, :columns].all()):
+                raise ValueError(
+                    "a dense head takes a patch_mask of padding at the end of the axes, as batch_images makes it: a "
+                    "mask with gaps would mix the patches beside them."
+                )
+            logits = self(image[None, :, :rows, :columns])
+            p, q = logits.shape[2] // rows, logits.shape[3] // columns  # pixels of a patch
+            padded.append(F.pad(logits, (0, q * (len(inside[0]) - columns), 0, p * (len(inside) - rows))))
+        return torch.cat(padded) if padded else cast(Tensor, self(features))
 
 
 def build_head(kind: str, width: int, num_classes: int, patch: Sequence[int]) -> nn.Module:

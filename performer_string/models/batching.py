@@ -17,7 +17,8 @@ def batch_images(vit: ViT, images: Sequence[Tensor]) -> dict[str, Tensor]:
     """Pad images of several sizes to one batch, with a mask and, where needed, positions of their patches.
 
     `vit(**batch_images(vit, images))` has a row for each image, equal to `vit(image[None])` but for rounding, gradients
-    included. Each image is padded at the end of its axes to the largest size of the batch. Padding takes as long as
+    included, and but for the approximation of a distance decay, which may differ with the size of the batch. Each image
+    is padded at the end of its axes to the largest size of the batch. Padding takes as long as
     patches do, so that images of similar sizes belong together. `vit(images)` with the list packs them without padding.
 
     Args:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from performer_string.models.patches import check_alike, check_images, embed_patches, patchify
+from performer_string.models.patches import check_alike, check_images, check_list, embed_patches, patchify
 from performer_string.ops.layout import TokenLayout
 from performer_string.position.rotation import Rotation
 
@@ -36,11 +36,18 @@ def packed_features(vit: ViT, images: Sequence[Tensor]) -> list[Tensor]:
     return list(vit.norm(x)[0].split(list(layout.lengths)))  # [1, sum of P + N_i, D]
 
 
-def forward_packed(vit: ViT, images: Sequence[Tensor]) -> Tensor:
-    """Return logits [B, classes] of images of several sizes; arguments as of `packed_features`.
+def forward_packed(vit: ViT, images: Sequence[Tensor], positions: object = None, patch_mask: object = None) -> Tensor:
+    """Return logits [B, classes] of images of several sizes; images as of `packed_features`.
 
     Only the pooling at the end sees a padded batch.
+
+    Raises:
+        TypeError: images that are no list of tensors.
+        ValueError: positions or a mask, which are for a batch.
     """
+    check_list(images)
+    if positions is not None or patch_mask is not None:
+        raise ValueError("a list of images has positions of its own and no padding: leave out the other arguments.")
     features = packed_features(vit, images)
     padded = pad_sequence(features, batch_first=True)  # [B, P + N, D]
     counts = torch.tensor([len(each) for each in features], device=padded.device)

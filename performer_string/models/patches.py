@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import torch
 from einops import rearrange
 from torch import Tensor
-from torch.nn import functional as F
 
 if TYPE_CHECKING:
     from performer_string.models.vit import ViT
@@ -106,4 +105,4 @@ def embed_patches(vit: ViT, pixels: Tensor, positions: Tensor, counts: Sequence[
         prefix = vit.prefix.expand(x.shape[0], -1, -1).to(x.dtype)
         images = [x] if counts is None else x.split(list(counts), dim=1)
         x = torch.cat([part for each in images for part in (prefix, each)], dim=1)
-    return F.dropout(x, vit.config.dropout) if vit.training and vit.config.dropout else x
+    return vit.embed_dropout(x)

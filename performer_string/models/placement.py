@@ -84,9 +84,9 @@ class Placement:
         return TokenLayout(with_prefix(positions, self.num_prefix), regular, self.num_prefix, mask, centre)
 
     def rotations(self, layout: TokenLayout) -> list[Rotation]:
-        """Return the rotation of each layer; prefix tokens are at the origin."""
+        """Return the rotation of each layer that there is; prefix tokens are at the origin."""
         rotations = self.encoding.by_layer(self.in_units(layout.centred_positions()))
-        return rotations * len(self.blocks) if len(rotations) == 1 else rotations
+        return (rotations * len(self.blocks) if len(rotations) == 1 else rotations)[: len(self.blocks)]
 
     def in_units(self, positions: Tensor) -> Tensor:
         """Return positions [..., N, C] in the unit of the encoding: patches, or the extent of a training image."""

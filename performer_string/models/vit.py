@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
@@ -16,7 +17,7 @@ from performer_string.bias import RelativeBias
 from performer_string.layers.attention import SelfAttention
 from performer_string.layers.backends import AttentionBackend
 from performer_string.layers.block import Block, mlp_width, recomputable
-from performer_string.layers.dense_head import build_head
+from performer_string.layers.dense_head import DenseHead, build_head
 from performer_string.layers.pooling import build_pool, mean_pool
 from performer_string.models.build import (
     build_block,
@@ -28,7 +29,7 @@ from performer_string.models.config import ViTConfig, patch_and_image
 from performer_string.models.initialise import initialise
 from performer_string.models.intermediate import intermediate_layers
 from performer_string.models.packing import forward_packed
-from performer_string.models.patches import check_images, check_list, check_positions, embed_patches, patchify
+from performer_string.models.patches import check_images, check_positions, embed_patches, patchify
 from performer_string.models.placement import Placement
 from performer_string.models.preprocessing import Preprocessed
 from performer_string.models.saving import Saved
@@ -69,10 +70,11 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         with seeded(stream):  # torch's generator moves on by the one number of `draw_seed`, whatever the model
             self.embed = build_patch_embedding(c, c.in_channels * math.prod(self.patch), width)
             self.prefix = nn.Parameter(torch.zeros(self.num_prefix, width)) if self.num_prefix else None
+            self.embed_dropout = nn.Dropout(c.dropout) if c.dropout else nn.Identity()
             self.encoding = build_position_encoding(c, self.train_grid, stream)
             check_position_unit(c, self.encoding)
-            blocks = (build_block(c, layer, self.train_grid, self.num_prefix, stream) for layer in range(depth))
-            self.blocks = nn.ModuleList(blocks)
+            grid, prefix = self.train_grid, self.num_prefix
+            self.blocks = nn.ModuleList(build_block(c, layer, grid, prefix, stream) for layer in range(depth))
             self.norm = nn.LayerNorm(width, c.norm_eps)
             self.pool = build_pool(c.pool, width, heads, mlp_width(width, c.mlp_ratio), c.norm_eps)
             self.head = build_head(c.head, width, c.num_classes, self.patch)
@@ -122,10 +124,7 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
             return self.forward_dense(images, positions, patch_mask)
         if isinstance(images, Tensor):
             return self.forward_head(self.forward_features(images, positions, patch_mask), patch_mask=patch_mask)
-        check_list(images)
-        if positions is not None or patch_mask is not None:
-            raise ValueError("a list of images has positions of its own and no padding: leave out the other arguments.")
-        return forward_packed(self, images)
+        return forward_packed(self, images, positions, patch_mask)
 
     def forward_features(
         self, images: Tensor, positions: Tensor | None = None, patch_mask: Tensor | None = None
@@ -173,8 +172,8 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         """
         if self.config.head == "dense" and not pre_logits:
             raise ValueError("forward_head is for one class of each image: call a model with a dense head itself.")
-        patches = x[:, self.num_prefix :]
-        pooled = x[:, 0] if self.config.pool == "cls" else (self.pool or mean_pool)(patches, patch_mask)
+        pool = self.pool or mean_pool
+        pooled = x[:, 0] if self.config.pool == "cls" else pool(x[:, self.num_prefix :], patch_mask)
         return cast(Tensor, pooled if pre_logits else self.head(pooled))
 
     @property
@@ -216,8 +215,11 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
     ) -> Tensor:
         """Return the logits of each pixel, [B, classes, height, width]. Arguments as of `forward`, without lists."""
         if not isinstance(images, Tensor):
-            raise ValueError("a model with a dense head takes batches of images of one size, not a list of images.")
-        return cast(Tensor, self.head(self.patch_features(images, positions, patch_mask)))
+            raise ValueError("a model with a dense head takes a batch, not a list of images: batch_images makes one.")
+        features = self.patch_features(images, positions, patch_mask)  # [B, D, h, w]
+        if patch_mask is None:
+            return cast(Tensor, self.head(features))
+        return cast(DenseHead, self.head).forward_padded(features, patch_mask.unflatten(1, features.shape[2:]))
 
     def set_grad_checkpointing(self, enable: bool = True) -> None:
         """Compute each block again in the backward pass instead of saving its tensors (arXiv:1604.06174)."""
@@ -233,13 +235,13 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
 
     def localities(self) -> list[RelativeBias]:
         """Return the locality of each layer; an empty list where there is none."""
-        localities = (attention.locality for attention in self.attentions())
-        return [locality for locality in localities if locality is not None]
+        return [each.locality for each in self.attentions() if each.locality is not None]
 
     def no_weight_decay(self) -> set[str]:
         """Return the names of the parameters without weight decay: all but the weights of linear layers."""
-        decayed = {f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.Linear)}
-        return {name for name, _ in self.named_parameters() if name not in decayed}
+        linear = {f"{name}.weight" for name, module in self.named_modules() if isinstance(module, nn.Linear)}
+        wrapped = re.compile(r"parametrizations\.(\w+)\.original\d*$")  # of spectral_norm and the like
+        return {name for name, _ in self.named_parameters() if wrapped.sub(r"\1", name) not in linear}
 
     def redraw(self, step: int) -> None:
         """Draw new random features in every layer, a function of (seed, step) alone."""

@@ -91,7 +91,7 @@ def find_grid(positions: Tensor) -> Grid | None:
     return make_grid(shape, steps)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TokenLayout:
     """Positions, grid, prefix and mask of the N tokens of a sequence.
 
@@ -106,6 +106,9 @@ class TokenLayout:
             prefix tokens; None for a sequence in each sample. They are numbers of the host, so that no layer waits for
             the device.
         grids_of: grid of each packed sequence, where they are known in advance.
+
+    Raises:
+        ValueError: a mask that is not boolean [B, N], or a mask beside packed sequences, which have no padding.
     """
 
     positions: Tensor | None = None
@@ -115,6 +118,17 @@ class TokenLayout:
     centre: Tensor | None = None
     lengths: tuple[int, ...] | None = None
     grids_of: tuple[Grid | None, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.mask is None:
+            return
+        if self.mask.dtype != torch.bool or self.mask.ndim != 2:  # softmax would add numbers to the logits
+            raise ValueError(
+                f"the mask of a layout has to be boolean [B, N], True where a token takes part, not {self.mask.dtype} "
+                f"of shape {list(self.mask.shape)}."
+            )
+        if self.lengths is not None:
+            raise ValueError("packed sequences have no padding: leave out the mask of a layout that has lengths.")
 
     def parts(self) -> list[TokenLayout]:
         """Return the layout of each packed sequence."""

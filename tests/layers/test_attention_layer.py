@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch.nn.utils import prune
 
-from performer_string import MultiheadAttention, build_encoding, grid_positions
+from performer_string import (
+    Block,
+    MultiheadAttention,
+    build_encoding,
+    build_locality,
+    build_value_map,
+    grid_positions,
+)
 from performer_string.layers.attention import SelfAttention
 from performer_string.layers.backends import ATTENTIONS, build_attention
 from performer_string.ops.layout import TokenLayout
@@ -183,3 +190,33 @@ def test_softmax_checks_the_feature_map_that_it_does_not_use(changes, message):
         build_attention("softmax", head_dim=6, num_heads=2, seed=0, **given)
     with pytest.raises(ValueError, match=message):
         MultiheadAttention(12, 2, attention="softmax", **given)
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"backend": (4, 3)}, "feature map is of 3 heads of width 4, and the layer has 2 heads of width 6"),
+        ({"locality": build_locality("gaussian", num_heads=1)}, "locality is of 1 heads, and the layer has 2 heads"),
+        ({"values": build_value_map("lepe", head_dim=3, num_heads=4)}, "value map is of 4 heads of width 3"),
+    ],
+    ids=["backend", "locality", "values"],
+)
+def test_parts_of_other_sizes_are_refused(part, message):
+    head_dim, num_heads = part.pop("backend", (6, 2))
+    backend = build_attention("linear", head_dim=head_dim, num_heads=num_heads)
+    with pytest.raises(ValueError, match=message):
+        SelfAttention(12, 2, backend, **part)
+
+
+def test_a_mask_of_a_layout_is_boolean_and_not_of_packed_sequences():
+    with pytest.raises(ValueError, match=r"boolean .* not torch\.float32"):
+        TokenLayout(mask=torch.ones(1, 4))
+    with pytest.raises(ValueError, match="packed sequences have no padding"):
+        TokenLayout(mask=torch.ones(1, 4, dtype=torch.bool), lengths=(2, 2))
+
+
+def test_a_block_without_a_rotation():
+    block = Block(SelfAttention(12, 2, build_attention("softmax", head_dim=6, num_heads=2)), 12)
+    x = torch.randn(2, 5, 12)
+    rotation = build_encoding("none", head_dim=6, num_heads=2)(grid_positions((1, 5)))
+    assert torch.equal(block(x), block(x, rotation))

@@ -87,3 +87,17 @@ def test_what_is_no_batch():
             batch_images(model, [small, other])
     with pytest.raises(ValueError, match="not divisible into patches of 4 x 8"):
         batch_images(model, [small, torch.randn(2, 9, 16).double()])
+
+
+def test_a_dense_head_does_not_see_the_padding():
+    model, images = large(vit(head="dense")), some(*SIZES)
+    logits = model(**batch_images(model, images))
+    for image, padded in zip(images, logits, strict=True):
+        height, width = image.shape[1:]
+        torch.testing.assert_close(padded[:, :height, :width], model(image[None])[0], atol=1e-12, rtol=1e-12)
+        assert not padded[:, height:].any()
+        assert not padded[:, :, width:].any()
+    gaps = torch.ones(1, 4, dtype=torch.bool)
+    gaps[0, 1] = False
+    with pytest.raises(ValueError, match="padding at the end of the axes"):
+        model(torch.randn(1, 2, 8, 16).double(), patch_mask=gaps)

@@ -248,3 +248,29 @@ def test_keys_that_start_as_the_queries_attend_to_what_is_alike_and_near():
     loss.backward()
     queries, keys, _ = tied.blocks[0].attention.qkv.weight.grad.chunk(3)
     assert not torch.equal(queries, keys)  # a start, and not a tie for good
+
+
+def test_dropout_consists_of_modules_and_leaves_the_names_of_weights():
+    plain, dropped = vit(), vit(dropout=0.5)
+    assert plain.state_dict().keys() == dropped.state_dict().keys()
+    images = torch.randn(2, 2, 8, 16)
+    dropped.train()
+    assert not torch.equal(dropped(images), dropped(images))
+    for module in dropped.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+    assert torch.equal(dropped(images), dropped.eval()(images))
+
+
+def test_a_parametrised_weight_keeps_its_decay():
+    model = vit()
+    torch.nn.utils.parametrizations.spectral_norm(model.blocks[0].attention.qkv)
+    names = {name for name, _ in model.named_parameters() if "parametrizations" in name}
+    assert len(names) == 1
+    assert not names & model.no_weight_decay()
+
+
+def test_a_model_that_lost_its_last_blocks_still_runs():
+    model = vit()
+    model.blocks = model.blocks[:2]
+    assert model(torch.randn(1, 2, 8, 16)).isfinite().all()
