@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from performer_string.bias import RelativeBias
 from performer_string.layers.attention import gate_logits
 from performer_string.layers.backends import AttentionBackend
+from performer_string.layers.multihead import keep_own_features
 from performer_string.layers.values import ValueMap
 from performer_string.models.low_rank import Narrowing
 from performer_string.models.patches import patch_grid
@@ -35,7 +36,11 @@ class HostGrid:
 
     def record(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         """Remember the grid of images [B, channels, height, width]; a forward pre-hook of the patch embedding."""
-        self.shape = patch_grid(tuple(inputs[0].shape[2:]), self.patch)
+        self.patch = tuple(cast(Any, module).patch_size)  # which `set_input_size` may change
+        sizes = tuple(inputs[0].shape[2:])
+        if getattr(module, "dynamic_img_pad", False):  # timm then pads images to whole patches
+            sizes = tuple(-(-size // side) * side for size, side in zip(sizes, self.patch, strict=True))
+        self.shape = patch_grid(sizes, self.patch)
 
     def layout(self, x: Tensor) -> TokenLayout:
         """Return the positions of tokens [B, P + N, D].
@@ -116,6 +121,11 @@ class HostAttention(nn.Module):
         self.narrow_q: Tensor | None = None
         self.narrow_k: Tensor | None = None
         self.kept: Tensor | None = None
+        self.register_load_state_dict_pre_hook(keep_own_features)
+
+    def redraw(self, step: int) -> None:
+        """Draw new random features, a function of (seed, step) alone."""
+        self.backend.redraw(step)
 
     def narrow(self, found: Narrowing, dimensions: Tensor | None) -> None:
         """Map queries and keys to fewer dimensions.

@@ -71,7 +71,7 @@ def check_host(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
                 f"block {place} of {kind} has dropout of attention weights, which linear attention does not have: "
                 f"build the model with attn_drop_rate=0."
             )
-    return places
+    return list(dict.fromkeys(places))
 
 
 def host_grid(model: Any, mode: PositionMode) -> HostGrid:
@@ -84,9 +84,10 @@ def host_grid(model: Any, mode: PositionMode) -> HostGrid:
         raise ValueError(
             "an encoding, a locality or a value map needs all patches: build the model with patch_drop_rate=0."
         )
-    patch = model.patch_embed
+    patch: Any = getattr(model, "patch_embed", None)
     if getattr(patch, "grid_size", None) is None:
         raise ValueError(
-            "an encoding, a locality or a value map needs the grid that the model was built for: give it an img_size."
+            f"an encoding, a locality or a value map needs the grid that the model was built for, in its patch_embed: "
+            f"give it an img_size, or take another model where {type(model).__name__} has none."
         )
     return HostGrid(tuple(patch.patch_size), tuple(patch.grid_size), mode, model.num_prefix_tokens)

@@ -14,6 +14,9 @@ from performer_string.models.vit import ViT
 from performer_string.position import SeparableEncoding
 from performer_string.utils.dtype import without_autocast
 
+# Fields of `ViTConfig` whose change needs no other weights.
+CHANGEABLE = ("attention", "feature_map", "feature_options", "key_gate", "log_n_scaling")
+
 
 @dataclass(frozen=True)
 class NarrowReport:
@@ -31,6 +34,7 @@ class NarrowReport:
         )
 
 
+@torch.inference_mode(False)  # which would make weights that cannot be trained
 @torch.no_grad()
 def narrow(model: ViT, qk_dim: int, **changes: Any) -> tuple[ViT, NarrowReport]:
     """Return a copy of a model with narrower queries and keys, in evaluation mode.
@@ -42,17 +46,22 @@ def narrow(model: ViT, qk_dim: int, **changes: Any) -> tuple[ViT, NarrowReport]:
     Args:
         model: with softmax attention or any other of inner products. It is left as it is.
         qk_dim: d', at most the width of the heads; even for encodings that rotate.
-        changes: fields of `ViTConfig`, to attend otherwise at the same time: attention="linear",
-            feature_map="polynomial".
+        changes: fields of `ViTConfig` of the attention, to attend otherwise at the same time: attention="linear",
+            feature_map="polynomial", key_gate=True.
 
     Returns:
         The new model, and the error of each layer.
 
     Raises:
         TypeError: a model of timm, or another that is no ViT of this library.
-        ValueError: a width out of range, or a part that has no narrow counterpart, by its name.
+        ValueError: a width out of range, a part that has no narrow counterpart, or another field, by its name.
     """
     check_narrow(model, qk_dim)
+    if other := sorted(changes.keys() - set(CHANGEABLE)):
+        raise ValueError(
+            f"narrow changes how a model attends, by {', '.join(CHANGEABLE)}, and all else follows from the model: "
+            f"leave out {', '.join(other)}."
+        )
     encoding, attentions = model.encoding, model.attentions()
     changes = {"qk_dim": qk_dim, **changes}
     omega = bases = None
@@ -62,7 +71,7 @@ def narrow(model: ViT, qk_dim: int, **changes: Any) -> tuple[ViT, NarrowReport]:
             omega, basis = encoding.frequencies(), None if encoding.is_folded else encoding.basis()
         layers = len(attentions) // encoding.layers  # that share one set of generators
         omega, bases = (None if x is None else by_layer(encoding, x).repeat(layers, 1, 1, 1) for x in (omega, basis))
-    result = ViT(replace(model.config, **changes)).to(model.norm.weight).eval()
+    result = type(model)(replace(model.config, **changes)).to(model.norm.weight).eval()
     rewritten = (".attention.backend.", ".attention.qkv.", *([] if omega is None else ["model.encoding."]))
     state = {
         name: x for name, x in model.state_dict().items() if not any(part in f"model.{name}" for part in rewritten)
@@ -94,6 +103,8 @@ def check_narrow(model: ViT, qk_dim: int) -> None:
             f"timm, and performerize(model, qk_dim=...) narrows it in place."
         )
     c, encoding = model.config, model.encoding
+    if len(model.blocks) != c.depth:
+        raise ValueError(f"narrow takes a whole model of {c.depth} blocks; this one has {len(model.blocks)} left.")
     widest = c.query_width
     rotates = not encoding.additive
     if not 0 < qk_dim <= widest or (rotates and qk_dim % 2):

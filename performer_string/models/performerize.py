@@ -40,10 +40,13 @@ class PerformerizeReport:
     Attributes:
         layers: one entry for each attention that was swapped.
         output: relative error of the model's outputs, which adds up those of the layers; None without images.
+        no_weight_decay: names of the new parameters that weight decay would harm, such as frequencies and widths of
+            decays, beside those of the model's own `no_weight_decay()`.
     """
 
     layers: tuple[LayerError, ...]
     output: float | None = None
+    no_weight_decay: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         rows = [("layer", "relative error", "of the scores")]
@@ -78,7 +81,11 @@ def performerize(
     seed: int = 0,
     images: Tensor | None = None,
 ) -> PerformerizeReport:
-    """Swap the attention of a ViT of timm in place. All weights and their names stay, so that checkpoints load.
+    """Swap the attention of a ViT of timm in place. All weights and their names stay.
+
+    Checkpoints of the host load. With an encoding, a locality, a value map, a gate or a `qk_dim`, which have weights
+    of their own, they load with `strict=False`. Where an encoding takes the place of a learned rotation in every block,
+    the host's, `rope`, is frozen: nothing uses it.
 
     It takes models whose blocks have timm's `Attention`, `AttentionRope` or `EvaAttention`: ViT, DeiT, DINOv2, DINOv3,
     EVA, SigLIP and RoPE-ViT among them. Position tables that are added to the tokens stay in any case.
@@ -156,7 +163,20 @@ def performerize(
         raise
     output = None if before is None or images is None else relative_error(outputs(model, images), before)
     layer_errors = (LayerError(f"blocks.{p}.attn", errors.get(p), scores.get(p)) for p in places)
-    return PerformerizeReport(tuple(layer_errors), output)
+    rope = getattr(model, "rope", None)
+    if encoding is not None and isinstance(rope, nn.Module) and len(places) == len(cast(Any, model).blocks):
+        rope.requires_grad_(False)
+    return PerformerizeReport(tuple(layer_errors), output, undecayed(model, places))
+
+
+def undecayed(model: nn.Module, places: Sequence[int]) -> frozenset[str]:
+    """Return the names of the parameters of new parts: encodings, localities, value maps, gates, learned features."""
+    new = ("encoding.", "locality.", "values.", "key_gate", "backend.")
+    names = set()
+    for place in places:
+        attention = f"blocks.{place}.attn."
+        names |= {name for name, _ in model.named_parameters() if name.startswith(tuple(attention + n for n in new))}
+    return frozenset(names)
 
 
 @torch.no_grad()

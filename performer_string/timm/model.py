@@ -13,8 +13,6 @@ from performer_string.layers.dense_head import build_head
 from performer_string.models.config import Pool, ViTConfig, patch_and_image
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.vit import ViT
-from performer_string.ops.layout import TokenLayout
-from performer_string.position.rotation import Rotation
 
 POOLS = {"avg": "mean", "token": "cls", "map": "map"}  # timm's names of poolings, and those of this library
 WITH_PREVIOUS = 99999  # timm's number for what joins the group before it
@@ -45,6 +43,8 @@ class TimmViT(ViT):
     def __init__(self, config: ViTConfig, *, drop_rate: float = 0.0, global_pool: str | None = None):
         super().__init__(config)
         c = self.config
+        if drop_rate and c.head == "dense":
+            raise ValueError(f"drop_rate={drop_rate} is of dropout before a head for whole images: leave it out.")
         self.num_classes, self.in_chans = c.num_classes, c.in_channels
         names = {ours: theirs for theirs, ours in POOLS.items()}
         self.global_pool = names.get(c.pool, c.pool) if global_pool is None else global_pool
@@ -80,13 +80,11 @@ class TimmViT(ViT):
 
     def forward_head(self, x: Tensor, pre_logits: bool = False, patch_mask: Tensor | None = None) -> Tensor:
         """Pool the tokens of `forward_features` where the model pools, apply dropout and classify."""
+        if self.config.head == "dense":
+            return super().forward_head(x, pre_logits, patch_mask)
         pooled = super().forward_head(x, True, patch_mask) if self.global_pool else x
         pooled = self.head_drop(pooled)
         return pooled if pre_logits else cast(Tensor, self.head(pooled))
-
-    def rotations(self, layout: TokenLayout) -> list[Rotation]:
-        """Return the rotation of each layer that pruning left."""
-        return super().rotations(layout)[: len(self.blocks)]
 
     def get_classifier(self) -> nn.Module:
         """Return the head."""
@@ -205,6 +203,26 @@ class TimmViT(ViT):
             return result if intermediates_only else {**result, "image_features": self.norm(tokens)}
         found: list[Any] = patches if firsts is None else list(zip(patches, firsts, strict=True))
         return found if intermediates_only else (self.norm(tokens), found)
+
+    def get_intermediate_layers(  # of timm's signature, where a ViT has DINOv2's
+        self,
+        x: Tensor,
+        n: int | Sequence[int] = 1,
+        reshape: bool = False,
+        return_prefix_tokens: bool = False,
+        norm: bool = False,
+        attn_mask: None = None,
+    ) -> Any:
+        """Return the outputs of several blocks, as timm's method of this name; else as `forward_intermediates`.
+
+        Args:
+            n: the last n blocks for a number, or their places.
+            reshape: return maps [B, D, h, w] in place of tokens [B, N, D].
+        """
+        output_fmt = "NCHW" if reshape else "NLC"
+        return self.forward_intermediates(
+            x, n, return_prefix_tokens, norm, False, output_fmt, intermediates_only=True, attn_mask=attn_mask
+        )
 
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True

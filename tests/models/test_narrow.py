@@ -133,6 +133,21 @@ def test_what_has_no_narrow_counterpart_is_named(options, width, message):
         narrow(vit(**options), width)
 
 
+def test_fields_that_follow_from_the_model_are_not_overridden():
+    with pytest.raises(ValueError, match="all else follows from the model: leave out depth, encoding"):
+        narrow(vit(), 4, encoding="rope", depth=1)
+    pruned = vit()
+    pruned.blocks = pruned.blocks[:1]
+    with pytest.raises(ValueError, match="a whole model of 3 blocks; this one has 1 left"):
+        narrow(pruned, 4)
+
+
+def test_a_narrow_model_of_inference_mode_can_be_trained():
+    with torch.inference_mode():
+        model, _ = narrow(vit(), 4)
+    model.train()(torch.randn(1, 2, 8, 16)).sum().backward()
+
+
 HOSTS = {
     "vit": ("vit_tiny_patch16_224", {}),
     "eva02-large": ("eva02_large_patch14_224", {"img_size": 56}),  # projections apart, axial RoPE

@@ -247,3 +247,42 @@ def test_masks_of_pairs_are_refused():
     performerize(model)
     with pytest.raises(ValueError, match="masks of pairs of tokens"):
         model.blocks[0].attn(torch.randn(1, 17, 24).double(), attn_mask=torch.ones(17, 17))
+
+
+def test_new_parameters_without_weight_decay_are_named():
+    model = build()
+    report = performerize(model, encoding="rope-mixed", locality="exponential-l1", values="lepe", key_gate=True)
+    new = {"encoding.omega", "locality.raw_sigma", "values.weight", "key_gate"}
+    assert report.no_weight_decay == {f"blocks.{i}.attn.{name}" for i in range(2) for name in new}
+
+
+def test_a_checkpoint_of_the_host_loads():
+    weights = {name: x.clone() for name, x in build().state_dict().items()}
+    model = build()
+    performerize(model)
+    drawn = model.blocks[0].attn.backend.phi.projection.clone()
+    model.load_state_dict(weights)
+    assert torch.equal(model.blocks[0].attn.backend.phi.projection, drawn)
+    model.blocks[0].attn.redraw(1)
+    assert not torch.equal(model.blocks[0].attn.backend.phi.projection, drawn)
+
+
+def test_every_parameter_that_learns_has_a_gradient():
+    model = build("rope-mixed")
+    performerize(model, encoding="rope-mixed")
+    model(images_for("rope-mixed")).sum().backward()
+    assert not [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+
+
+def test_patches_of_another_size_and_padded_images():
+    model = build(dynamic_img_size=True, dynamic_img_pad=True)
+    performerize(model, encoding="rope")
+    assert model(torch.randn(1, 3, 60, 50).double()).isfinite().all()
+    model = build()
+    performerize(model, encoding="rope")
+    model.set_input_size(64, 8)
+    assert model(torch.randn(1, 3, 64, 64).double()).isfinite().all()
+
+
+def test_a_place_that_is_named_twice_is_swapped_once():
+    assert len(performerize(build(), layers=[0, 0, -2]).layers) == 1

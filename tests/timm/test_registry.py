@@ -93,6 +93,30 @@ def test_intermediates_are_the_outputs_of_blocks():
     assert len(named["image_intermediates"]) == 2
 
 
+def test_intermediate_layers_are_those_of_timm():
+    """timm has its last norm off unless asked for, where DINOv2 has it on."""
+    model, x = create(reg_tokens=1).eval(), images(32, 48)
+    expected = model.forward_intermediates(x, 2, intermediates_only=True)
+    for mine, theirs in zip(model.get_intermediate_layers(x, 2, reshape=True), expected, strict=True):
+        assert torch.equal(mine, theirs)
+    patches, prefix = model.get_intermediate_layers(x, return_prefix_tokens=True, norm=True)[0]
+    assert torch.equal(torch.cat([prefix, patches], dim=1), model.forward_features(x))
+
+
+def test_dropout_before_a_dense_head_is_refused():
+    with pytest.raises(ValueError, match=r"drop_rate=0\.5 is of dropout before a head for whole images"):
+        create(head="dense", drop_rate=0.5)
+    model = create(head="dense")
+    features = model.forward_features(images(32, 32))
+    with pytest.raises(ValueError, match="call a model with a dense head itself"):
+        model.forward_head(features)
+
+
+def test_a_model_without_pooling_is_not_saved(tmp_path):
+    with pytest.raises(ValueError, match=r'without pooling \(global_pool=""\) is not saved'):
+        create(global_pool="").save_pretrained(tmp_path / "model")
+
+
 def test_intermediates_refuse_what_they_do_not_have():
     with pytest.raises(ValueError, match="output_fmt has to be NCHW or NLC, not 'NHWC'"):
         create().forward_intermediates(images(), output_fmt="NHWC")
