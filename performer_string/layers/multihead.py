@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from performer_string.layers.backends import build_attention, identity_values
 from performer_string.ops.layout import TokenLayout
+from performer_string.ops.rotary import rotate_pair
 from performer_string.ops.validation import check_rotation
 from performer_string.position.rotation import Rotation
 
@@ -22,7 +23,9 @@ def keep_own_features(module: nn.Module, state_dict: dict[str, Any], prefix: str
 
 
 class MultiheadAttention(nn.MultiheadAttention):
-    """torch.nn.MultiheadAttention with linear attention. Weights have the same names, and load in both directions.
+    """torch.nn.MultiheadAttention with linear attention. Weights have the same names, and torch's load.
+
+    torch's layer loads these with `strict=False`, since it has no random features.
 
     Masks of keys, cross attention, `kdim`, `vdim`, `add_bias_kv` and `add_zero_attn` are supported. Masks of pairs of
     tokens (`attn_mask`, `is_causal`) and dropout of weights are not: linear attention never holds the weights.
@@ -124,14 +127,13 @@ class MultiheadAttention(nn.MultiheadAttention):
         batched = query.ndim == 3
         q, k, v = self.project(query, key, value)  # [B, H, N, d], [B, H, M, d] twice
         mask, key_bias = self.key_mask(key_padding_mask if batched else add_batch(key_padding_mask), k)
-        k, v, mask, key_bias = self.with_extra_keys(k, v, mask, key_bias)
         check_rotation(rotation, q, k)
-
+        q, k = rotate_pair(q, k, rotation)  # extra keys have no position
+        k, v, mask, key_bias = self.with_extra_keys(k, v, mask, key_bias)
         layout = TokenLayout(mask=mask)
 
         def attend(values: Tensor) -> Tensor:
-            out: Tensor = self.backend(q, k, values, rotation=rotation, layout=layout, key_bias=key_bias)
-            return out
+            return cast(Tensor, self.backend(q, k, values, layout=layout, key_bias=key_bias))
 
         out = self.out_proj(attend(v).transpose(1, 2).flatten(2))  # [B, N, E]
         weights = None
@@ -142,6 +144,10 @@ class MultiheadAttention(nn.MultiheadAttention):
         if not batched:
             return out[0], weights
         return out if self.batch_first else out.transpose(0, 1), weights
+
+    def redraw(self, step: int) -> None:
+        """Draw new random features, a function of (seed, step) alone."""
+        self.backend.redraw(step)
 
     def project(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, [B, H, N, d] each."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from performer_string.images.normalisation import BACKGROUND, NORMALISATION
 from performer_string.models.config import ViTConfig, patch_and_image
 from performer_string.models.patches import patch_grid
+from performer_string.utils.validation import check_positive
 
 ARROWS = ("up", "left", "down", "right")  # classes of the arrow task, which checkpoints did not always hold
 
@@ -43,6 +44,8 @@ class Preprocessing:
             object.__setattr__(self, name, tuple(getattr(self, name)))
         if len(self.mean) != len(self.std):
             raise ValueError(f"mean and std need a number for each channel, not {self.mean} and {self.std}.")
+        for value in self.std:
+            check_positive("std", value)
 
     @classmethod
     def of_checkpoint(cls, content: Mapping[str, Any]) -> Preprocessing | None:

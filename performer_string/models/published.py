@@ -37,10 +37,21 @@ LARGEST_CONFIG = 10_000_000  # bytes
 
 def check_savable(model: ViT) -> None:
     """Raise a ValueError where the configuration does not describe the model, so that it could not be loaded again."""
+    if getattr(model, "global_pool", None) == "":
+        raise ValueError(
+            'a model of timm without pooling (global_pool="") is not saved, since its configuration has one: call '
+            "reset_classifier(0, POOLING) before."
+        )
+    classes = () if model.preprocessing is None else model.preprocessing.classes
+    if classes and model.config.head == "class" and len(classes) != model.config.num_classes:
+        raise ValueError(
+            f"model.preprocessing names {len(classes)} classes, and the model has {model.config.num_classes}: name "
+            f"these, or none."
+        )
     with torch.random.fork_rng(devices=[]):  # initial values are drawn
         fresh = type(model)(model.config)
-    expected = {name: tuple(value.shape) for name, value in fresh.state_dict().items()}
-    found = {name: tuple(value.shape) for name, value in model.state_dict().items() if name != "encoding.folded"}
+    expected, found = structure(fresh), structure(model)
+    found.pop("encoding.folded", None)
     wrong = sorted(name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name))
     if wrong:
         raise ValueError(
@@ -48,6 +59,13 @@ def check_savable(model: ViT) -> None:
             f"{', '.join(wrong[:5])}{', ...' if len(wrong) > 5 else ''}. Merge adapters and remove parametrizations, "
             f"and set model.config where you have changed the head."
         )
+
+
+def structure(model: ViT) -> dict[str, Any]:
+    """Return the types of a model's modules and the shapes of its tensors, by name."""
+    modules: dict[str, Any] = {name: type(module) for name, module in model.named_modules()}
+    # An entry that is no tensor is of a quantised module.
+    return modules | {name: getattr(value, "shape", value) for name, value in model.state_dict().items()}
 
 
 def write_config(model: ViT, folder: Path, **more: Any) -> None:

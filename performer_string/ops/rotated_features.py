@@ -55,7 +55,7 @@ def rotated_feature_attention(
     Raises:
         TypeError, ValueError: arguments that do not fit together.
 
-    Source: RoFormer, arXiv:2104.09864, section 3.4.3, for any map with positive features.
+    Source: RoFormer, arXiv:2104.09864, section 3.3, for any map with positive features.
     """
     check_attention(q, k, v, None, key_mask, key_bias)
     check_feature_map(phi, q)

@@ -94,4 +94,9 @@ def build_encoding(
         raise ValueError(f"grid has to hold one size for each axis, like (14, 14), not {grid}.")
     sizes = Sizes(head_dim, num_heads, coord_dim, None if grid is None else tuple(grid), layers, qk_dim)
     check_effects(name, options, coord_dim)
+    if qk_dim not in (None, head_dim) and not family.additive:
+        raise ValueError(
+            f"qk_dim={qk_dim} has no effect on {name!r}, which rotates queries and keys of width {head_dim}: give "
+            f"their width as head_dim."
+        )
     return construct("encoding", name, family, options, sizes=sizes)

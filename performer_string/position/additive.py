@@ -27,7 +27,8 @@ class Absolute(Encoding):
 
     Args:
         sizes: of the attention that the encoding serves, with the training grid.
-        interpolation: `linear`, or `bicubic` for cubic convolution (Keys 1981, a = -0.75) as torch and timm have it.
+        interpolation: `linear`, or `bicubic` for cubic convolution (Keys 1981, a = -0.75) as torch has it, and
+            timm with `antialias=False`.
 
     Raises:
         ValueError: sizes without the training grid, or an unknown interpolation.

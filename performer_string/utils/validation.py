@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from numbers import Integral, Real
+from numbers import Integral, Number, Real
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -60,10 +60,13 @@ def as_number(text: str, kind: Any) -> str | None:
 
 
 def check_types(instance: DataclassInstance) -> None:
-    """Raise a ValueError where a field of a dataclass is of another type than annotated."""
+    """Raise a ValueError where a field of a dataclass is of another type than annotated; convert numpy's numbers."""
     annotated = get_type_hints(type(instance))
     for each in fields(instance):
-        check_type(each.name, getattr(instance, each.name), annotated[each.name])
+        value = getattr(instance, each.name)
+        check_type(each.name, value, annotated[each.name])
+        if isinstance(value, Number) and hasattr(value, "item"):  # JSON and YAML do not take those of numpy
+            object.__setattr__(instance, each.name, value.item())
 
 
 def check_positive(name: str, value: float) -> None:

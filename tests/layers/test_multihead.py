@@ -155,3 +155,18 @@ def test_what_is_refused():
             layer(x, x, x, key_padding_mask=torch.ones(1, 4, dtype=dtype))
     with pytest.raises(ValueError, match="Did you mean 'favor\\+'"):
         MultiheadAttention(16, 2, feature_map="favor")
+
+
+def test_a_rotation_leaves_the_extra_key_where_it_is():
+    """The learned key of `add_bias_kv` has no position, as a prefix token at the origin has none."""
+    mine, _ = pair(add_bias_kv=True, batch_first=True)
+    x, positions = torch.randn(2, 5, 16).double(), grid_positions((1, 5)).double()
+    encoding = build_encoding("rope", head_dim=8, num_heads=2).double()
+    out = mine(x, x, x, rotation=encoding(positions))[0]
+    moved = mine(x, x, x, rotation=encoding(positions + 3.0))[0]
+    assert out.shape == x.shape
+    assert not torch.allclose(out, moved, atol=1e-4)  # a key at the origin tells where the others are
+    plain, _ = pair(batch_first=True)
+    torch.testing.assert_close(
+        plain(x, x, x, rotation=encoding(positions))[0], plain(x, x, x, rotation=encoding(positions + 3.0))[0]
+    )

@@ -94,3 +94,8 @@ def test_transform_can_be_pickled():
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype=np.uint8))
     transform = model.transform()
     assert torch.equal(pickle.loads(pickle.dumps(transform))(image), transform(image))
+
+
+def test_a_channel_without_deviation_is_refused():
+    with pytest.raises(ValueError, match="std has to be positive, not 0"):
+        Preprocessing((0.5, 0.5), (0.0, 0.5))

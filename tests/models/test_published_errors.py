@@ -6,10 +6,11 @@ import json
 import pickle
 import struct
 
+import numpy as np
 import pytest
 import torch
 
-from performer_string import ViT
+from performer_string import Preprocessing, ViT, ViTConfig
 from tests.helpers.small_vit import vit
 
 
@@ -102,3 +103,30 @@ def test_a_config_of_other_shapes(saved):
     content["vit"]["num_classes"] = 6
     (saved / "config.json").write_text(json.dumps(content))
     refused(saved, "do not fit the configuration beside them")
+
+
+class Quantised(torch.nn.Linear):
+    """A layer with an entry of its state that is no tensor, as those of quantised models have."""
+
+    def get_extra_state(self):
+        return torch.qint8
+
+
+def test_models_that_would_come_back_as_others_are_not_saved(tmp_path):
+    replaced, quantised, named = vit(), vit(), vit()
+    replaced.blocks[0].mlp[1] = torch.nn.ReLU()
+    quantised.head = Quantised(24, 5)
+    named.preprocessing = Preprocessing((0.5, 0.5), (0.5, 0.5), classes=("one",))
+    for model, message in (
+        (replaced, r"blocks\.0\.mlp\.1"),
+        (quantised, r"head, head\._extra_state"),
+        (named, "names 1 classes, and the model has 5"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.save_pretrained(tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+def test_numbers_of_numpy_are_saved(tmp_path):
+    model = ViT(ViTConfig(variant="micro", image_size=16, patch_size=8, num_classes=np.int64(3)))
+    assert ViT.from_pretrained(model.save_pretrained(tmp_path / "numpy")).config.num_classes == 3

@@ -204,3 +204,9 @@ def test_a_family_without_frequencies_names_the_guide():
     encoding = SeparableEncoding(Sizes(head_dim=4, num_heads=2))
     with pytest.raises(NotImplementedError, match=r"SeparableEncoding has no frequencies, .*own-encoding\.md"):
         encoding(torch.zeros(3, 2))
+
+
+def test_a_width_of_queries_that_an_encoding_does_not_take():
+    with pytest.raises(ValueError, match="qk_dim=8 has no effect on 'rope'"):
+        build_encoding("rope", head_dim=16, num_heads=1, qk_dim=8)
+    assert build_encoding("rope", head_dim=16, num_heads=1, qk_dim=16)(grid_positions((2, 2))).head_dim == 16
