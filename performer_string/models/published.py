@@ -63,7 +63,7 @@ def check_savable(model: ViT) -> None:
 
 def structure(model: ViT) -> dict[str, Any]:
     """Return the types of a model's modules and the shapes of its tensors, by name."""
-    modules: dict[str, Any] = {name: type(module) for name, module in model.named_modules()}
+    modules: dict[str, Any] = {name: type(module) for name, module in model.named_modules(remove_duplicate=False)}
     # An entry that is no tensor is of a quantised module.
     return modules | {name: getattr(value, "shape", value) for name, value in model.state_dict().items()}
 

@@ -33,7 +33,13 @@ def test_dropout_is_at_the_embedding_in_the_mlp_and_after_attention(monkeypatch,
     images = list(images) if packed else images
     plain = F.dropout
     seen = []
-    monkeypatch.setattr(F, "dropout", lambda x, p, *rest: seen.append((p, x.shape[-1])) or plain(x, p, *rest))
+
+    def dropout(x, p, training=True, inplace=False):
+        if training:
+            seen.append((p, x.shape[-1]))
+        return plain(x, p, training, inplace)
+
+    monkeypatch.setattr(F, "dropout", dropout)
     model(images)
     assert seen == [(0.25, 24)] + 2 * [(0.25, 24), (0.25, 96), (0.25, 24)]
     seen.clear()
