@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -10,47 +11,32 @@ import pytest
 import torch
 import yaml
 
+from performer_string import ViTConfig
 from tests.helpers.runs import fails
 from tests.helpers.training import REPOSITORY, TINY
+from train.data.module import ImageData
+from train.module import ImageClassifier
+from train.optim import OptimConfig
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--model.vit.dpeth", "3"], "Did you mean 'model.vit.depth'?"),
-        (["--data.mean", "[127.5]", "--data.std", "[70.0]"], "of images in [0, 1] and not in 0 to 255"),
         (["--data.batchsize", "3"], "Did you mean 'data.batch_size'?"),
         (["--seed", "3"], "Did you mean 'seed_everything'?"),
         (["--model.vit.encoding", "rop"], "unknown encoding 'rop'. Did you mean 'rope'?"),
-        (["--model.vit.feature_options", "{num_features: 0}"], "num_features has to be positive, not 0"),
         (["--model.vit.image_size", "61"], "61 x 61 pixels is not divisible into patches of 12 x 12"),
         (["--data.resolutions", "[90]"], "90 x 90 pixels is not divisible"),
         (["--model.vit.num_classes", "7"], "num_classes=4, the model 7: set --model.vit.num_classes 4"),
-        (
-            ["--model.vit.feature_options", "{num_features: 8, learned: true}", "--model.optim.redraw_every", "2"],
-            "redraw_every draws new random features, and learned ones are trained",
-        ),
         (["--model.optim.lr", "-1"], "error: lr has to be positive and weight_decay 0 or more, not -1.0"),
         (["--trainer.precision", "16-true"], "without a loss scale"),
         (["--seed_everything", "true"], "seed_everything has to be a number, 0 or more, not true"),
         (["--init_from", "a", "--ckpt_path", "b"], "give one of them"),
         (["--data.augment", "[flip]"], "augment has no meaning for the arrow task"),
-        (["--model.optim.position_scale", "0.5"], "randomized_positions and position_scale have to be 1 or more"),
         (["--model.optim.image_scale", "1.5"], "image_scale has no meaning for the arrow task"),
-        (
-            ["--model.optim.randomized_positions_min", "2.5"],
-            "randomized_positions_min has to be 1 or more and below randomized_positions, 1.5",
-        ),
-        (["--model.vit.encoding", "absolute"], "randomized_positions draws positions beyond the training grid"),
-        (["--model.vit.positions", "interpolate"], "randomized_positions draws positions beyond the training grid"),
-        (
-            ["--model.vit.values", "lepe"],
-            "randomized_positions draws positions that are no regular grid, which values='lepe'",
-        ),
-        (["--model.vit.num_classes", "0"], "a classifier needs num_classes of 2 or more, not 0"),
         (["--data.source", "folder", "--data.root", "nowhere"], "no usable training set under nowhere"),
         (["--data.source", "pathfinder"], "num_classes=2, the model 4: set --model.vit.num_classes 2"),
-        (["--data.source", "pathfinder", "--data.augment", "[flip]"], "augment has no meaning for the pathfinder task"),
         (["--data.pathfinder.dash", "0"], "pathfinder: dash has to be positive, not 0"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
         (["--ckpt_path", "nowhere.ckpt"], "there is no checkpoint nowhere.ckpt"),
@@ -67,6 +53,43 @@ from tests.helpers.training import REPOSITORY, TINY
 def test_bad_arguments(config, arguments, message, capsys, tmp_path):
     output = fails(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *arguments], capsys)
     assert message in output
+
+
+BEYOND = "randomized_positions draws positions beyond the training grid"
+
+
+@pytest.mark.parametrize(
+    ("vit", "optim", "data", "message"),
+    [
+        ({}, {}, {"mean": [127.5], "std": [70.0]}, "of images in [0, 1] and not in 0 to 255"),
+        ({}, {}, {"source": "pathfinder", "augment": ["flip"]}, "augment has no meaning for the pathfinder task"),
+        ({"num_classes": 0}, {}, {}, "a classifier needs num_classes of 2 or more, not 0"),
+        ({"feature_options": {"num_features": 0}}, {}, {}, "num_features has to be positive, not 0"),
+        (
+            {"feature_options": {"num_features": 8, "learned": True}},
+            {"redraw_every": 2},
+            {},
+            "redraw_every draws new random features, and learned ones are trained",
+        ),
+        ({}, {"position_scale": 0.5}, {}, "randomized_positions and position_scale have to be 1 or more"),
+        ({}, {"randomized_positions_min": 2.5}, {}, "has to be 1 or more and below randomized_positions, 1.5"),
+        ({"encoding": "absolute"}, {}, {}, BEYOND),
+        ({"positions": "interpolate"}, {}, {}, BEYOND),
+        ({"values": "lepe"}, {}, {}, "positions that are no regular grid, which values='lepe'"),
+    ],
+    ids=str,
+)
+def test_bad_values_of_the_parts(vit, optim, data, message):
+    """A command gives their errors as it gives those above."""
+
+    def make() -> None:
+        of_model = TINY["model"]
+        config = ViTConfig(**{**of_model["vit"], **vit})
+        ImageClassifier(config, optim=OptimConfig(**{**of_model["optim"], **optim}))
+        ImageData(**{**TINY["data"], **data}, size=[60, 60])
+
+    with pytest.raises(ValueError, match=re.escape(message)):
+        make()
 
 
 @pytest.mark.parametrize(
