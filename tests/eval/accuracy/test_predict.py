@@ -119,9 +119,9 @@ def test_a_title_by_the_command_line(tmp_path, images, name, monkeypatch):
 def test_native_sizes_in_one_batch(tmp_path, images, changes, monkeypatch):
     packed: list[list[int]] = []
 
-    def record(vit, batch):
+    def record(vit, batch, *others):
         packed.append([len(patchify(image[None], vit.patch)[0]) for image in batch])
-        return forward_packed(vit, batch)
+        return forward_packed(vit, batch, *others)
 
     monkeypatch.setattr("performer_string.models.vit.forward_packed", record)
     path = sharp(save(tmp_path / "run", replace(CONFIG, **changes)))
