@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from eval.attention.dense_attention import expected_backend
 from eval.attention.model_changes import Intervention, ModelChanges, each_and_all_layers, replace_backends
-from eval.attention.token_interventions import fewer_tokens, near_keys, shuffled_patches
+from eval.attention.token_interventions import fewer_tokens, moved_positions, near_keys, shuffled_patches
 from performer_string import ViT
 from performer_string.feature_maps import RandomFeatures
 from performer_string.feature_maps.arc_cosine import ArcCosineFeatures
@@ -124,6 +124,7 @@ GROUPS: dict[str, Callable[[ViT], dict[str, Intervention]]] = {
     "temperature": temperature,
     "thinned": fewer_tokens,
     "near": near_keys,
+    "moved": moved_positions,
     "shuffled": shuffled_patches,
 }
 # Groups that take the rotation of queries and keys to another backend: not for a rotation of features.

@@ -1,4 +1,4 @@
-"""Interventions on the tokens: how many take part, how far apart they are, and their order."""
+"""Interventions on the tokens: how many take part, where they are, how far apart, and their order."""
 
 from __future__ import annotations
 
@@ -85,6 +85,29 @@ def near_keys(vit: ViT) -> dict[str, Intervention]:
     """Test whether distances cost accuracy, that is, offsets that training never had."""
     by_title = each_and_all_layers(vit, "near keys")
     return {title: partial(attend_nearby, layers=layers) for title, layers in by_title.items()}
+
+
+def move_positions(vit: ViT, changes: ModelChanges, patches: float) -> None:
+    """Add one number of patches to all positions, along each axis."""
+
+    def move(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> Any:
+        positions = vit.grid_positions(vit.grid(*args[0].shape[2:]), args[0].device)
+        return args, {**kwargs, "positions": positions + patches}
+
+    changes.before(vit, move)
+
+
+def moved_positions(vit: ViT) -> dict[str, Intervention]:
+    """Test whether a move of all positions costs accuracy, of models with random features: others do not see it.
+
+    Their weights are invariant in the mean over draws, and not for the draw at hand. A larger image has such positions,
+    too, beside more tokens and larger distances.
+    """
+    if vit.config.centred or not any(backend.has_random_features for backend in vit.backends()):
+        return {}
+    if vit.encoding.additive or not vit.encoding.extrapolates:
+        return {}
+    return {f"positions moved by {n}": partial(move_positions, patches=n) for n in (4, 8, 16, 32)}
 
 
 def shuffle_patches(vit: ViT, changes: ModelChanges) -> None:

@@ -20,6 +20,14 @@ from tests.helpers.checkpoints import CONFIG, read, save
 from tests.helpers.large_weights import MODELS, model, sparse_images
 from train.inspection import inspect_attention
 
+MOVED = {f"positions moved by {n}" for n in (4, 8, 16, 32)}
+OF_ALL = {"near keys", "patches shuffled"}
+
+
+def titles_of(vit: ViT) -> set[str]:
+    """Return the interventions of a model without those on the places of tokens."""
+    return {name.split(",")[0] for name in interventions(vit)} - MOVED - OF_ALL
+
 
 def trace(vit: ViT) -> tuple:
     """Return what an intervention might leave behind."""
@@ -48,11 +56,9 @@ def test_interventions_change_a_model_and_leave_no_trace(kind, pool):
 
 
 def test_interventions_of_each_kind_of_model(monkeypatch):
-    groups = {kind: {name.split(",")[0] for name in interventions(model(kind))} for kind in MODELS}
+    groups = {kind: titles_of(model(kind)) for kind in MODELS}
     thin = {"keys thinned", "pooling thinned", "keys and pooling thinned"}
     drawn = {f"draw {i}" for i in range(5)}
-    for titles in groups.values():
-        titles -= {"near keys", "patches shuffled"}
     assert groups["softmax"] == {"log N temperature", *thin}
     assert groups["polynomial"] == {"softmax", "log N temperature", *thin}
     assert groups["performer-pytorch"] == {"softmax", "log N temperature", "pooling thinned", *drawn}
@@ -60,20 +66,20 @@ def test_interventions_of_each_kind_of_model(monkeypatch):
         "softmax", "expected kernel", "8 times the features", "log N temperature", *drawn, *thin
     }  # fmt: skip
     learned = model("arc-cosine", feature_options={**MODELS["arc-cosine"]["feature_options"], "learned": True})
-    groups["learned"] = {name.split(",")[0] for name in interventions(learned)} - {"near keys", "patches shuffled"}
+    groups["learned"] = titles_of(learned)
     assert groups["learned"] == {"softmax", "log N temperature", *thin}  # no draw has made it
     with monkeypatch.context() as patched:
         patched.setattr(
             FEATURE_MAPS["arc-cosine"], "log_kernel", FeatureMap.log_kernel
         )  # as of a map of one's own without
-        bare = {name.split(",")[0] for name in interventions(model("arc-cosine"))}
-    assert bare == groups["arc-cosine"] - {"expected kernel"} | {"near keys", "patches shuffled"}
+        bare = titles_of(model("arc-cosine"))
+    assert bare == groups["arc-cosine"] - {"expected kernel"}
     square = model("polynomial", feature_options={})
     assert not {name for name in interventions(square) if "temperature" in name or "draw" in name}
     assert "log N temperature" not in interventions(model("softmax", log_n_scaling=True))
-    assert {name.split(",")[0] for name in interventions(model("arc-cosine", pool="cls"))} == groups["arc-cosine"] - {
+    assert titles_of(model("arc-cosine", pool="cls")) == groups["arc-cosine"] - {
         "pooling thinned", "keys and pooling thinned"
-    } | {"near keys", "patches shuffled"}  # fmt: skip
+    }  # fmt: skip
 
 
 def same_weights(vit: ViT, config: ViTConfig) -> ViT:
@@ -99,6 +105,16 @@ def test_interventions_equal_models_with_that_configuration():
     assert order == 3
     with changed(arc_cosine, interventions(arc_cosine)["log N temperature"]):
         torch.testing.assert_close(arc_cosine(images), same_weights(arc_cosine, sharp)(images))
+
+
+@torch.no_grad()
+def test_moved_positions():
+    vit, images = model("arc-cosine"), sparse_images(5)
+    with changed(vit, interventions(vit)["positions moved by 8"]):
+        moved = vit(images)
+    assert torch.equal(moved, vit(images, positions=grid_positions((5, 5)) + 8))
+    assert not MOVED & interventions(model("softmax")).keys()
+    assert not MOVED & interventions(model("arc-cosine", encoding="absolute")).keys()
 
 
 @torch.no_grad()
