@@ -138,7 +138,7 @@ class SelfAttention(nn.Module):
         whole = rotation is None or self.backend.rotates_features
         basis, rest = (None, rotation) if whole else cast(Rotation, rotation).factor()
         q, k, v = self.project(x, basis)  # [B, H, N, d'] twice, [B, H, N, d]
-        q, k = self.scale(q, k, x, layout)
+        q, k = self.normalise_and_scale(q, k, x, layout)
         key_bias = None if self.gate is None else gate_logits(x, self.gate)
 
         def attend(values: Tensor) -> Tensor:
@@ -161,7 +161,8 @@ class SelfAttention(nn.Module):
         if basis is None or not foldable:  # hooks and what stands for the projection (adapters, pruning) are called
             qkv = self.qkv(x)
         else:
-            qkv = F.linear(x, *self.cache.get((x.device, self.qkv.weight.dtype), partial(self.fold, basis)))
+            key = (x.device, self.qkv.weight.dtype)
+            qkv = F.linear(x, *self.cache.get(key, partial(self.folded_projection, basis)))
         q, k, v = self.by_head(qkv)
         if basis is not None and not foldable:
             q, k = q @ basis.to(q.dtype), k @ basis.to(k.dtype)
@@ -178,7 +179,7 @@ class SelfAttention(nn.Module):
         q, k, v = (part.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for part in parts)
         return q, k, v
 
-    def scale(self, q: Tensor, k: Tensor, x: Tensor, layout: TokenLayout) -> tuple[Tensor, Tensor]:
+    def normalise_and_scale(self, q: Tensor, k: Tensor, x: Tensor, layout: TokenLayout) -> tuple[Tensor, Tensor]:
         """Return queries and keys, normalised if `qk_norm`, times the roots of tau and of log N / log N_0."""
         factor: Tensor | float | None = None
         if self.temperature is not None:
@@ -218,7 +219,7 @@ class SelfAttention(nn.Module):
             return False
         return not hasattr(qkv.weight, "__tensor_flatten__")  # a tensor made of others, as quantised ones are
 
-    def fold(self, basis: Tensor) -> tuple[Tensor, Tensor | None]:
+    def folded_projection(self, basis: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return weight and bias of the projections with B^T applied to the queries' and keys' rows.
 
         The bias is None where the projections have none.

@@ -52,7 +52,7 @@ def fold(model: ViT) -> ViT:
     layers = len(folded.blocks)  # fewer than the encoding serves in a model that was pruned for features
     bases = [basis] * layers if encoding.layers == 1 else split_heads(basis, encoding.layers, 0)[:layers]
     for attention, layer_basis in zip(folded.attentions(), bases, strict=True):
-        weight, bias = attention.fold(layer_basis)
+        weight, bias = attention.folded_projection(layer_basis)
         attention.qkv.weight.copy_(weight)
         if bias is not None:
             attention.qkv.bias.copy_(bias)

@@ -54,7 +54,7 @@ class TestLayer:
         basis = torch.linalg.qr(torch.randn(2, 6, 6)).Q
         rows = layer.qkv.weight.detach().float().view(3, 2, 6, 12)
         expected = torch.cat([basis.mT @ rows[:2], rows[2:]]).flatten(0, 2)
-        folded, _ = layer.fold(basis)
+        folded, _ = layer.folded_projection(basis)
         assert folded.dtype == torch.bfloat16
         assert torch.equal(folded, expected.bfloat16())
 

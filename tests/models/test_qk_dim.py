@@ -28,7 +28,7 @@ def test_temperature_and_scale_are_those_of_the_width():
         torch.nn.init.constant_(layer.temperature, 0.0)  # tau = 4
         queries, keys = torch.randn(2, 1, 2, 12, 4)
         cosines = torch.cosine_similarity(queries[..., None, :], keys[..., None, :, :], dim=-1)
-        q, k = layer.scale(queries, keys, torch.randn(1, 12, 24), TokenLayout())
+        q, k = layer.normalise_and_scale(queries, keys, torch.randn(1, 12, 24), TokenLayout())
         torch.testing.assert_close(q @ k.mT * 4**-0.5, 4 * cosines)
 
 
