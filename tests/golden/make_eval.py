@@ -16,13 +16,14 @@ TABLES = Path(__file__).with_name("eval")
 LARGE = ["studied-relu", "studied-softmax"]
 ALL = ["favor", "relu", "softmax", "lepe", "connection", "whole"]
 IMAGES = ["--images", "60", "--split", "val", "--device", "cpu"]
+GROUPS = ["softmax", "expected", "features", "draws", "temperature", "thinned", "near", "shuffled"]  # those of then
 EVALUATIONS: dict[str, list[str]] = {
     "resolution": ["--checkpoint", *LARGE, *IMAGES, "--resolutions", "60", "84", "108"],
     "invariance": ["--checkpoint", *LARGE, *ALL],
     "redundancy": ["--head-dim", "12"],
     "cost": ["--checkpoint", *LARGE, "favor", *IMAGES, "--rounds", "5"],
     "estimator": ["--checkpoint", *LARGE, "--images", "8", "--split", "val", "--device", "cpu", "--queries", "16"],
-    "intervene": ["--checkpoint", *LARGE, *IMAGES],
+    "intervene": ["--checkpoint", *LARGE, *IMAGES, "--groups", *GROUPS],
 }
 # Times and memory; numbers whose draws depend on how many others were drawn before.
 LEFT_OUT = {

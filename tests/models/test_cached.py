@@ -91,9 +91,11 @@ def test_outputs_are_of_the_weights_of_now(write):
 def test_cached_computes_each_grid_and_fold_once(encoding, mode, monkeypatch):
     model, wide, high = vit(encoding=encoding).eval(), images(16, 24), images(24, 16)
     rotations, folds = [], []
-    forward, fold = type(model.encoding).forward, type(model.blocks[0].attention).fold
+    forward, fold = type(model.encoding).forward, type(model.blocks[0].attention).folded_projection
     monkeypatch.setattr(type(model.encoding), "forward", lambda self, r: rotations.append(1) or forward(self, r))
-    monkeypatch.setattr(type(model.blocks[0].attention), "fold", lambda self, b: folds.append(1) or fold(self, b))
+    monkeypatch.setattr(
+        type(model.blocks[0].attention), "folded_projection", lambda self, b: folds.append(1) or fold(self, b)
+    )
     with mode():
         plain = [model(x) for x in (wide, high, wide)]
         rotations.clear(), folds.clear()
