@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+import pytest
 from matplotlib.figure import Figure
 
-from eval.plotting.axes import beside, count_axis, mark_training, plain_number, size_axis
+from eval.plotting.axes import beside, count_axis, mark_training, plain_logarithm, plain_number, size_axis
 from eval.plotting.style import colour_and_marker
 from train.data.sizes import Size
 
@@ -48,3 +49,11 @@ def test_lines_of_a_table_are_told_apart():
     pairs = [tuple(colour_and_marker(number).values()) for number in range(49)]
     assert len(set(pairs)) == 49
     assert all(a != c and b != d for (a, b), (c, d) in pairwise(pairs))
+
+
+@pytest.mark.parametrize(("low", "high"), [(6.31, 6.34), (0.98, 1.02), (0.5, 700.0)])
+def test_a_logarithmic_axis_has_ticks_however_short_it_is(low, high):
+    axis = Figure().subplots()
+    axis.set(yscale="log", ylim=(low, high))
+    plain_logarithm(axis.yaxis)
+    assert sum(low <= tick <= high for tick in axis.get_yticks()) >= 2
