@@ -135,8 +135,9 @@ class SelfAttention(nn.Module):
         if layout.positions is None and not (self.locality is None and self.values is None):
             raise ValueError("a layer with a locality or a value map needs the positions of its tokens in `layout`.")
         # A basis B is folded into the projections, so that the rest rotates planes. A rotation of features stays whole.
-        whole = rotation is None or self.backend.rotates_features
-        basis, rest = (None, rotation) if whole else cast(Rotation, rotation).factor()
+        basis, rest = None, rotation
+        if rotation is not None and not self.backend.rotates_features:
+            basis, rest = rotation.factor()
         q, k, v = self.project(x, basis)  # [B, H, N, d'] twice, [B, H, N, d]
         q, k = self.normalise_and_scale(q, k, x, layout)
         key_bias = None if self.gate is None else gate_logits(x, self.gate)

@@ -24,23 +24,22 @@ class HostGrid:
     """Where the patches of the latest images lie. A host passes tokens to its attention, and not their positions.
 
     Args:
-        patch: sizes of a patch in pixels.
         train_grid: patches along each axis of the images that the host was built for.
         mode: as of `grid_positions`.
         num_prefix: tokens before the patches.
     """
 
-    def __init__(self, patch: tuple[int, ...], train_grid: tuple[int, ...], mode: PositionMode, num_prefix: int):
-        self.patch, self.train_grid, self.mode, self.num_prefix = patch, train_grid, mode, num_prefix
+    def __init__(self, train_grid: tuple[int, ...], mode: PositionMode, num_prefix: int):
+        self.train_grid, self.mode, self.num_prefix = train_grid, mode, num_prefix
         self.shape = train_grid
 
     def record(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         """Remember the grid of images [B, channels, height, width]; a forward pre-hook of the patch embedding."""
-        self.patch = tuple(cast(Any, module).patch_size)  # which `set_input_size` may change
+        patch = tuple(cast(Any, module).patch_size)  # of now: `set_input_size` may change it
         sizes = tuple(inputs[0].shape[2:])
         if getattr(module, "dynamic_img_pad", False):  # timm then pads images to whole patches
-            sizes = tuple(-(-size // side) * side for size, side in zip(sizes, self.patch, strict=True))
-        self.shape = patch_grid(sizes, self.patch)
+            sizes = tuple(-(-size // side) * side for size, side in zip(sizes, patch, strict=True))
+        self.shape = patch_grid(sizes, patch)
 
     def layout(self, x: Tensor) -> TokenLayout:
         """Return the positions of tokens [B, P + N, D].

@@ -90,4 +90,4 @@ def host_grid(model: Any, mode: PositionMode) -> HostGrid:
             f"an encoding, a locality or a value map needs the grid that the model was built for, in its patch_embed: "
             f"give it an img_size, or take another model where {type(model).__name__} has none."
         )
-    return HostGrid(tuple(patch.patch_size), tuple(patch.grid_size), mode, model.num_prefix_tokens)
+    return HostGrid(tuple(patch.grid_size), mode, model.num_prefix_tokens)

@@ -37,11 +37,6 @@ LARGEST_CONFIG = 10_000_000  # bytes
 
 def check_savable(model: ViT) -> None:
     """Raise a ValueError where the configuration does not describe the model, so that it could not be loaded again."""
-    if getattr(model, "global_pool", None) == "":
-        raise ValueError(
-            'a model of timm without pooling (global_pool="") is not saved, since its configuration has one: call '
-            "reset_classifier(0, POOLING) before."
-        )
     classes = () if model.preprocessing is None else model.preprocessing.classes
     if classes and model.config.head == "class" and len(classes) != model.config.num_classes:
         raise ValueError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast, get_args
 
 from timm.models import PretrainedCfg
@@ -85,6 +86,15 @@ class TimmViT(ViT):
         pooled = super().forward_head(x, True, patch_mask) if self.global_pool else x
         pooled = self.head_drop(pooled)
         return pooled if pre_logits else cast(Tensor, self.head(pooled))
+
+    def save_pretrained(self, *arguments: Any, **options: Any) -> Path:
+        """Do as `ViT.save_pretrained`; raise a ValueError for a model that does not pool, which no `ViTConfig` says."""
+        if self.global_pool == "":
+            raise ValueError(
+                'a model of timm without pooling (global_pool="") is not saved, since its configuration has one: call '
+                "reset_classifier(0, POOLING) before."
+            )
+        return super().save_pretrained(*arguments, **options)
 
     def get_classifier(self) -> nn.Module:
         """Return the head."""
@@ -213,15 +223,13 @@ class TimmViT(ViT):
         norm: bool = False,
         attn_mask: None = None,
     ) -> Any:
-        """Return the outputs of several blocks, as timm's method of this name; else as `forward_intermediates`.
+        """Return the outputs of several blocks, as timm's method of this name.
 
-        Args:
-            n: the last n blocks for a number, or their places.
-            reshape: return maps [B, D, h, w] in place of tokens [B, N, D].
+        Arguments are those of `forward_intermediates`; `reshape` gives maps [B, D, h, w] in place of tokens [B, N, D].
         """
         output_fmt = "NCHW" if reshape else "NLC"
         return self.forward_intermediates(
-            x, n, return_prefix_tokens, norm, False, output_fmt, intermediates_only=True, attn_mask=attn_mask
+            x, n, return_prefix_tokens, norm, False, output_fmt, True, attn_mask=attn_mask
         )
 
     def prune_intermediate_layers(
