@@ -16,7 +16,7 @@ from performer_string.ops.exponential_sums import ExponentialSums
 from performer_string.ops.flash import FlashSums, can_flash
 from performer_string.ops.forms import FeatureForm
 from performer_string.ops.power_sums import PowerSums
-from performer_string.ops.rotary import apply_rotary
+from performer_string.ops.rotary import rotate_planes
 from performer_string.utils._compat import has_bf16_tiles
 from performer_string.utils.numerics import chunk_slices
 
@@ -105,7 +105,7 @@ class ChunkWalk:
         x = x[:, samples, tokens].to(self.dtype)
         if self.angles is None:
             return x
-        return apply_rotary(x, chunk_of(self.angles[0], samples, tokens), chunk_of(self.angles[1], samples, tokens))
+        return rotate_planes(x, chunk_of(self.angles[0], samples, tokens), chunk_of(self.angles[1], samples, tokens))
 
     def rotated_back(
         self, gradient: Tensor, x: Tensor, samples: slice, tokens: slice, angle_sums: tuple[Tensor, Tensor] | None
@@ -130,7 +130,7 @@ class ChunkWalk:
             for_cos, for_sin = (a * first).addcmul_(b, second), (b * first).addcmul_(a, second, value=-1)
             chunk_of(angle_sums[0], samples, tokens).add_(for_cos.sum_to_size(cos.shape))
             chunk_of(angle_sums[1], samples, tokens).add_(for_sin.sum_to_size(cos.shape))
-        return apply_rotary(gradient, cos, -sin)
+        return rotate_planes(gradient, cos, -sin)
 
     def keys(self, samples: slice, tokens: slice, v: Tensor) -> KeyChunk:
         """Return a chunk of keys with its values `v`, [H, B, C, d_v]."""

@@ -31,24 +31,27 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         [..., N, d].
     """
     if torch.compiler.is_compiling() or needs_plain_operations() or x.dtype != cos.dtype:
-        return rotated_plainly(x, cos, sin)
+        return rotate_planes_plainly(x, cos, sin)
     if torch.is_grad_enabled() and (x.requires_grad or cos.requires_grad or sin.requires_grad):
         return cast(Tensor, _Rotary.apply(x, cos, sin))
-    return rotated(x, cos, sin)
+    return rotate_planes(x, cos, sin)
 
 
-def rotated_plainly(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+def rotate_planes_plainly(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Return `apply_rotary` by operations that have derivatives of every order, and that compilers fuse."""
     planes = cos.shape[-1]
     first, second, rest = x.split((planes, planes, x.shape[-1] - 2 * planes), dim=-1)
     return torch.cat((first * cos - second * sin, first * sin + second * cos, rest), dim=-1)
 
 
-def rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Return `apply_rotary` without a gradient, in four passes over half of the numbers each."""
+def rotate_planes(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Return `apply_rotary` of tensors of one type that need no gradient, in four passes over half of the numbers."""
     planes = cos.shape[-1]
     shape, axes = x.shape[:-1], cos.shape[:-1]
-    if len(axes) > len(shape) or any(n not in (1, m) for n, m in zip(axes[::-1], shape[::-1], strict=False)):
+    fits = len(axes) <= len(shape)
+    for n, m in zip(axes[::-1], shape[::-1], strict=False):
+        fits = fits and n in (1, m)
+    if not fits:
         shape = torch.broadcast_shapes(shape, axes)  # takes as long as a product of few tokens
     out = x.new_empty(*shape, x.shape[-1])
     first, second, rest = x.split((planes, planes, x.shape[-1] - 2 * planes), dim=-1)
@@ -67,14 +70,14 @@ class _Rotary(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         ctx.save_for_backward(x if ctx.needs_input_grad[1] or ctx.needs_input_grad[2] else None, cos, sin)
         ctx.shape = x.shape
-        return rotated(x, cos, sin)
+        return rotate_planes(x, cos, sin)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, cos, sin = ctx.saved_tensors
         planes = cos.shape[-1]
         plain = torch.is_grad_enabled() or is_batched_gradient(gradient)
-        for_x = (rotated_plainly if plain else rotated)(gradient, cos, -sin).sum_to_size(ctx.shape)
+        for_x = (rotate_planes_plainly if plain else rotate_planes)(gradient, cos, -sin).sum_to_size(ctx.shape)
         if x is None:
             return for_x, None, None
         upper, lower = gradient[..., :planes], gradient[..., planes : 2 * planes]

@@ -107,8 +107,10 @@ def check_rotation_input(x: Tensor, leading: Sequence[int], num_positions: int, 
             f"rotation_q.rotate(q), rotation_k.rotate(k)."
         )
     samples_heads = x.shape[:-2]
-    pairs = zip(leading[::-1], samples_heads[::-1], strict=False)
-    if len(leading) > len(samples_heads) or any(n not in (1, m) for n, m in pairs):
+    fits = len(leading) <= len(samples_heads)
+    for n, m in zip(leading[::-1], samples_heads[::-1], strict=False):
+        fits = fits and n in (1, m)
+    if not fits:
         raise ValueError(
             f"the rotation is of (samples, heads) {tuple(leading)}, and not of {tuple(samples_heads)}: build the "
             f"encoding with num_heads={samples_heads[-1]}, and take by_layer(positions) of one that serves several "

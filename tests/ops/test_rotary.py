@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from performer_string.ops.rotary import apply_rotary, rotated_plainly
+from performer_string.ops.rotary import apply_rotary, rotate_planes_plainly
 from tests.helpers.maps import assert_batched_gradients, compare
 
 # Shapes of x, of the cosines, and the planes.
@@ -34,7 +34,7 @@ def draw(x_shape, cos_shape) -> list[torch.Tensor]:
 def test_values_and_gradients(x_shape, cos_shape):
     leaves = draw(x_shape, cos_shape)
     compare(apply_rotary(*leaves), definition(*leaves), leaves)
-    compare(rotated_plainly(*leaves), definition(*leaves), leaves)
+    compare(rotate_planes_plainly(*leaves), definition(*leaves), leaves)
     with torch.no_grad():
         torch.testing.assert_close(apply_rotary(*leaves), definition(*leaves))
 
