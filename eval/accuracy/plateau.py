@@ -2,7 +2,7 @@
 
 On the arrow task the loss stays near that of the majority baseline until a model knows where to look. It then falls
 below a tenth of that within some hundred steps. Seeds differ in when. The loss is the one logged in training
-(TensorBoard), as a mean over the last `--window` logged values. Photographs have no such plateau: their losses are
+(`metrics.csv`), as a mean over the last `--window` logged values. Photographs have no such plateau: their losses are
 drawn alone where no run falls below `--threshold`.
 
 Columns: `run`, `finished`, `steps`, `left the plateau at step` (empty for never), `lowest accuracy` (% of the last

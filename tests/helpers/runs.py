@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -53,6 +53,18 @@ def run_sweep(path: Path, *arguments: str) -> tuple[int, Path]:
 def metrics(run: Path) -> dict:
     """Return the final metrics of a run."""
     return json.loads((run / "metrics.json").read_text())
+
+
+def write_log(run: Path, logged: Mapping[str, Mapping[int, float]]) -> Path:
+    """Write `metrics.csv` of a training that takes a second a step, and return its folder."""
+    run.mkdir(exist_ok=True)
+    steps = sorted({step for values in logged.values() for step in values})
+    rows = [
+        ["step", "seconds", *logged],
+        *([step, step, *(each.get(step, "") for each in logged.values())] for step in steps),
+    ]
+    (run / "metrics.csv").write_text("".join(",".join(map(str, row)) + "\n" for row in rows))
+    return run
 
 
 def validations(run: Path) -> list[int]:

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch.utils.tensorboard import SummaryWriter
 
 from eval import result_cache
 from eval.accuracy.compare_report import difference_cell
 from eval.cli import main
 from eval.training_log import read_log, seconds_to
 from tests.helpers.checkpoints import CONFIG, read, save
+from tests.helpers.runs import write_log
 from train.runs.loggers import MetricsCSV
 
 FAST = ["--resolutions", "60", "--images", "16"]
@@ -77,13 +77,7 @@ def test_accuracy_is_that_of_eval_resolution(tmp_path):
 
 
 def log_training(run, speeds, accuracies) -> None:
-    """Write what a training logs, a second a step."""
-    writer = SummaryWriter(str(run))
-    for step, value in enumerate(speeds):
-        writer.add_scalar("train/images_per_second", value, step, walltime=1000.0 + step)
-    for step, value in accuracies.items():
-        writer.add_scalar("val/accuracy", value, step, walltime=1000.0 + step)
-    writer.close()
+    write_log(run, {"train/images_per_second": dict(enumerate(speeds)), "val/accuracy": accuracies})
 
 
 def test_equal_models_are_said_to_be_equal():
@@ -112,8 +106,8 @@ def test_what_training_recorded(tmp_path, capsys):
     assert (tmp_path / "compare.png").stat().st_size > 5000
 
 
-def test_the_table_of_metrics_serves_without_tensorboard(tmp_path):
-    """As of a run with another logger. Tables of before have no seconds."""
+def test_what_a_trainer_wrote_is_read(tmp_path):
+    """Tables of before have no seconds."""
     path = str(save(tmp_path / "one"))
     log = MetricsCSV(tmp_path / "one" / "metrics.csv")
     log.begin(0)
@@ -130,19 +124,6 @@ def test_the_table_of_metrics_serves_without_tensorboard(tmp_path):
     assert seconds_to(scalar, 0.8) is None
 
 
-def test_pause_before_resuming_is_no_training(tmp_path):
-    """Each process writes a file; the hours between them are not counted."""
-    for began, step in ((0.0, 0), (36_000.0, 10)):
-        writer = SummaryWriter(str(tmp_path), filename_suffix=str(step))
-        for offset in (0, 5):
-            writer.add_scalar("val/accuracy", step / 10, step + offset, walltime=1000 + began + offset)
-        writer.close()
-    scalar = read_log(tmp_path)["val/accuracy"]
-    assert scalar.steps == [0, 5, 10, 15]
-    assert scalar.seconds == pytest.approx([0, 5, 5, 10])
-    assert (seconds_to(scalar, 1), seconds_to(scalar, 2)) == (pytest.approx(5), None)
-
-
 def test_user_mistakes(tmp_path, capsys):
     path = str(save(tmp_path / "one"))
     for more, message in (
@@ -153,11 +134,3 @@ def test_user_mistakes(tmp_path, capsys):
             main(["compare", path, *FAST, *more])
         assert stop.value.code == 2
         assert message in capsys.readouterr().err
-
-
-def test_a_log_whose_first_file_is_elsewhere_is_that_of_the_table(tmp_path):
-    """As of a run that went on with another machine."""
-    with SummaryWriter(str(tmp_path)) as writer:
-        writer.add_scalar("val/accuracy", 0.7, 20)
-    (tmp_path / "metrics.csv").write_text("step,seconds,val/accuracy\n10,1.0,0.5\n20,2.0,0.7\n")
-    assert read_log(tmp_path)["val/accuracy"] == ([10, 20], [0.5, 0.7], [1.0, 2.0])

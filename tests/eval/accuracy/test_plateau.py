@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from torch.utils.tensorboard import SummaryWriter
 
 from eval.accuracy.plateau import evaluate, first_step_below, plot
 from eval.cli import choose_device, main, parse_arguments
 from tests.helpers.checkpoints import read
+from tests.helpers.runs import write_log
 
 
 def test_first_step_with_a_mean_below_the_threshold():
@@ -20,14 +20,10 @@ def test_first_step_with_a_mean_below_the_threshold():
 
 def log_run(run, losses, accuracy):
     """Write what a run logs, and return its folder."""
-    writer = SummaryWriter(str(run))
-    for index, loss in enumerate(losses):
-        writer.add_scalar("train/loss", loss, 10 * index + 9)
-    for size, value in accuracy.items():
-        writer.add_scalar(f"val/accuracy_{size}", 0.3, 9)
-        writer.add_scalar(f"val/accuracy_{size}", value, 10 * len(losses) + 3)
-    writer.close()
-    return str(run)
+    validations = {f"val/accuracy_{size}": {9: 0.3, 10 * len(losses) + 3: value} for size, value in accuracy.items()}
+    return str(
+        write_log(run, {"train/loss": {10 * index + 9: loss for index, loss in enumerate(losses)}, **validations})
+    )
 
 
 def test_plateau_of_runs(tmp_path, capsys):
