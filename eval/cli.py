@@ -14,6 +14,7 @@ from eval.evaluations import EVALUATIONS, Evaluation, summary_of
 from performer_string.utils.registry import nearest
 from performer_string.utils.renames import current_name
 from train.command.messages import import_modules, one_message
+from train.command.suggesting_parser import SuggestingParser
 
 if TYPE_CHECKING:
     import torch
@@ -41,7 +42,7 @@ def choose_device(name: str) -> torch.device:
 
 def build_parser(name: str | None = None) -> argparse.ArgumentParser:
     """Return the parser of the command line, with the options of the evaluation `name` alone."""
-    parser = argparse.ArgumentParser(prog="python -m eval", description="Run one evaluation: table, CSV file and plot.")
+    parser = SuggestingParser(prog="python -m eval", description="Run one evaluation: table, CSV file and plot.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="NAME")
     for command_name, entry in EVALUATIONS.items():
         command = commands.add_parser(

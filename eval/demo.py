@@ -30,7 +30,7 @@ def show_zoo(out: Path, images: int = 64) -> None:
     if not models:
         return
     print(
-        f"Models of the repository, trained at 108 px, on {images} images of each size, under a minute:\n", flush=True
+        f"Models of the repository, trained at 108 px, on {images} images of each size, about a minute:\n", flush=True
     )
     sizes = ["--resolutions", *ZOO_SIZES, "--images", str(images)]
     evaluate(["resolution", "--checkpoint", *models, *sizes, "--out", str(out)])

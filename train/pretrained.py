@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -16,6 +15,7 @@ from performer_string import ViT, from_timm
 from performer_string.utils.files import write_aside
 from performer_string.utils.registry import nearest
 from train.command.messages import one_message
+from train.command.suggesting_parser import SuggestingParser
 from train.data.sizes import Size
 from train.optim import OptimConfig
 
@@ -75,7 +75,7 @@ def larger(vit: ViT, factor: float) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Write a model of timm as a checkpoint and a recipe, by the command line."""
-    parser = argparse.ArgumentParser(prog="python -m train.pretrained", description=__doc__)
+    parser = SuggestingParser(prog="python -m train.pretrained", description=__doc__)
     parser.add_argument("name", help="of timm, such as vit_small_patch16_rope_mixed_224.naver_in1k")
     parser.add_argument("--out", type=Path, default=Path("pretrained"), help="a folder (default: %(default)s)")
     parser.add_argument("--weights", type=Path, help="a file of them in timm's format, instead of a download")

@@ -27,6 +27,7 @@ from performer_string.models.published import CARD, CONFIG
 from performer_string.models.weights_file import WEIGHTS, PublishedError, round_weights, safetensors
 from train.checkpoint import CheckpointError, Trained, load_trained, read_checkpoint
 from train.command.messages import import_modules, one_message
+from train.command.suggesting_parser import SuggestingParser
 from train.data.module import ImageData
 from train.data.sizes import Size, image_size
 from train.data.tasks import TASKS
@@ -41,7 +42,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of `python -m train.publish`."""
-    parser = argparse.ArgumentParser(prog="python -m train.publish", description=__doc__)
+    parser = SuggestingParser(prog="python -m train.publish", description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, or one of its checkpoints")
     parser.add_argument("folder", type=Path, metavar="DIR", help="where to write")
     parser.add_argument("--name", default="", help="of the model, the title of its card; default: the name of DIR")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from train.command.messages import one_message
+from train.command.suggesting_parser import SuggestingParser
 from train.command.yaml_file import read_yaml
 from train.data.sizes import Size
 from train.runs.folder import CHECKPOINTS, CONFIG, HISTORY, LAST, SUMMARY
@@ -104,10 +105,18 @@ def check_folder(out: Path, sweep: Path) -> None:
         )
 
 
+class SweepParser(SuggestingParser):
+    """The parser of a sweep, beside whose options stand those of `python -m train fit`."""
+
+    def hint(self, unknown: Sequence[str]) -> str:
+        fits = any("." in argument for argument in unknown)
+        return " Arguments of python -m train fit come after --." if fits else super().hint(unknown)
+
+
 def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Return the options of a sweep, and the arguments of `python -m train fit` after `--`."""
     split = arguments.index("--") if "--" in arguments else len(arguments)
-    parser = argparse.ArgumentParser(
+    parser = SweepParser(
         prog="python -m train.sweep",
         description=__doc__,
         usage="%(prog)s SWEEP.yaml [options] [-- arguments of python -m train fit for all]",
@@ -119,11 +128,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[
     parser.add_argument("--threads", type=int, help="of each; default: OMP_NUM_THREADS, or all cores shared out")
     parser.add_argument("--out", type=Path, help="folder of the runs; default: runs/NAME, of NAME/sweep.yaml")
     parser.add_argument("--list", action="store_true", help="say what there is to do, and do nothing")
-    options, unknown = parser.parse_known_args(arguments[:split])
-    if unknown:
-        hint = " Arguments of python -m train fit come after --." if any("." in x for x in unknown) else ""
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}.{hint}")
-    return options, list(arguments[split + 1 :])
+    return parser.parse_args(arguments[:split]), list(arguments[split + 1 :])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -136,8 +141,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     threads = default_threads(options.jobs) if options.threads is None else options.threads
     out = options.out or default_folder(options.sweep)
     with one_message():
-        if not options.list:
+        try:
             check_folder(out, options.sweep)
+        except ValueError as error:
+            if not options.list:
+                raise
+            sys.stderr.write(f"warning: {error}\n")  # what there is to do can be listed all the same
         read_yaml(options.sweep)  # known to be there before torch is imported
         from train.sweeps.file import read_sweep, select_runs
         from train.sweeps.runner import SweepRunner

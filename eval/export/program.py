@@ -138,7 +138,7 @@ def check_sizes(model: ViT, program: ExportedProgram, sizes: Sequence[Size]) -> 
             part = next((f"{kind} {name!r}" for kind, name in kinds.items() if name), ", ".join(parts(model).values()))
             raise ExportError(
                 f"{part} has a graph for one size of images alone: export a file for each size, with one value of "
-                f"--resolutions ({first_line(error)})."
+                "--resolutions."
             ) from error
 
 

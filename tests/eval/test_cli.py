@@ -99,6 +99,24 @@ def test_device_of_an_evaluation_on_the_cpu(capsys):
     assert "unrecognized arguments: --device cuda" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("length --bacth-size 2", "unrecognized arguments: --bacth-size 2. Did you mean '--batch-size'?"),
+        ("length --tokens 64 --xyz", "unrecognized arguments: --xyz."),
+        ("plot one.csv --titel=x", "unrecognized arguments: --titel=x. Did you mean '--title'?"),
+        ("plot one.csv --format png x.csv", "invalid choice: 'x.csv'"),
+    ],
+)
+def test_misspelt_options(typed, message, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(typed.split())
+    error = capsys.readouterr().err
+    assert stop.value.code == 2
+    assert message in error
+    assert f"usage: python -m eval {typed.split()[0]}" in error
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_device_without_a_gpu(tmp_path, capsys):
     arguments = ["resolution", "--checkpoint", str(save(tmp_path / "one")), "--resolutions", "60", "--device", "cuda"]

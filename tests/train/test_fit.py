@@ -43,6 +43,7 @@ def test_files_and_curves_of_a_run(config, tmp_path):
     fit(config, whole, *FIGURES)
     assert sorted(p.name for p in (whole / "checkpoints").iterdir()) == ["best.ckpt", "last.ckpt"]
     assert yaml.safe_load((whole / "config.yaml").read_text())["trainer"]["devices"] == 1  # whatever the machine has
+    assert not (whole / "hparams.yaml").exists()  # of Lightning's logger, and empty
     events = EventAccumulator(str(whole), size_guidance={"tensors": 0, "images": 0}).Reload()
     scalars = set(events.Tags()["scalars"])
     assert scalars >= {

@@ -27,6 +27,7 @@ from train.sweeps.settings import write_settings
             ["--data.root", "x"],
             "--data.root x. Arguments of python -m train fit come after --.",
         ),
+        (["--jbos", "2"], "unrecognized arguments: --jbos 2. Did you mean '--jobs'"),
         (["--", "--data.batch_sise=3"], "unknown field 'data.batch_sise'. Did you mean 'data.batch_size'"),
         (["--", "--seed_everything", "9"], "seed_everything is what a sweep gives to each of its runs itself"),
         (["--jobs", "0"], "--jobs and --threads have to be positive, not 0"),
@@ -167,4 +168,6 @@ def test_listing_never_refuses(tmp_path, monkeypatch, capsys):
     assert "other settings" not in capsys.readouterr().out
     (out / "config.yaml").write_text("{}")
     assert run_sweep(path, "--list")[0] == 0
-    assert capsys.readouterr().out.splitlines() == lines
+    said = capsys.readouterr()
+    assert said.out.splitlines() == lines
+    assert "out is the folder of a single run" in said.err

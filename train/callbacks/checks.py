@@ -23,9 +23,10 @@ class CheckData(Callback):
     def setup(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
         data: ImageData = trainer.datamodule  # type: ignore[attr-defined]
         data.setup(stage)
+        if stage == "fit":
+            check_test_classes(data)  # before the number of classes, which depends on the set that is counted
         self.check(data, module)
         if stage == "fit":
-            check_test_classes(data)
             warn_of_validation(data)
 
     def check(self, data: ImageData, module: L.LightningModule) -> None:

@@ -12,6 +12,11 @@ from pathlib import Path
 from train.command.recipe import options_of, packaged_recipes
 from train.runs.folder import CHECKPOINTS, CONFIG, LAST, latest_checkpoint
 
+RESUME_HELP = """usage: python -m train resume RUN [options of fit]
+
+Continue the run in the folder RUN from its last checkpoint, as it would have gone on. Options change what the run has,
+as --trainer.max_epochs 20 for a longer one. python -m train fit --help lists them."""
+
 
 def files_first(arguments: Sequence[str]) -> list[str]:
     """Return a subcommand's arguments with configuration files before options.
@@ -86,6 +91,9 @@ def expand(arguments: Sequence[str]) -> list[str]:
                 f"One batch of each is --trainer.fast_dev_run true."
             )
     if arguments[:1] == ["resume"]:
+        if {"-h", "--help"} & {*arguments}:
+            print(RESUME_HELP)
+            raise SystemExit(0)
         arguments = resume_arguments(arguments[1:])
     if arguments[:1] not in (["fit"], ["validate"], ["test"]):
         return arguments

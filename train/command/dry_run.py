@@ -149,7 +149,8 @@ def time_lines(trainer: L.Trainer, data: ImageData, watch: Stopwatch) -> list[tu
     count = max(1, math.ceil(batches / epoch / (trainer.check_val_every_n_epoch or 1))) if loaders else 0
     measured = f"{batch:.3g} s" if batch >= 1 else f"{1000 * batch:.3g} ms"
     measured += f" a batch of {data.batch_size}"
-    measured += f", {count} validations of {clock_time(validation)} each" if loaders else ", no validation"
+    validations = "1 validation of" if count == 1 else f"{count} validations, each of"
+    measured += f", {validations} {clock_time(validation)}" if loaders else ", no validation"
     return [
         ("training", epochs_line(batches / epoch, epoch, data, loader)),
         ("time", f"about {clock_time(batches * batch + count * validation)} ({measured})"),
@@ -173,7 +174,7 @@ def epochs_line(epochs: float, batches: int, data: ImageData, loader: Any) -> st
         return text
     others = ", others each time" if order.shuffle else ""
     others += ": a smaller data.batch_size leaves out fewer" if left > MANY_LEFT * order.size else ""
-    return f"{text}; {left} of {order.size} images are left out of each epoch{others}"
+    return f"{text}; {left} of {order.size} images {'is' if left == 1 else 'are'} left out of each epoch{others}"
 
 
 def report(trainer: L.Trainer, module: Any, data: ImageData, settings: Mapping[str, Any], folder: str) -> str:

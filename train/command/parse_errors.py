@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 
 from performer_string.utils.registry import nearest
@@ -29,7 +30,9 @@ def in_one_line(message: str) -> str:
     """Return an error of the parser in one line; any other text as it is."""
     problem = re.search(r"Problem with given class_path '([\w.]+)':\s*(.+?)\n", message)
     if problem:
-        return f"{problem[1].rpartition('.')[2]}: {' '.join(problem[2].split())}"
+        module, _, name = problem[1].rpartition(".")
+        known = dir(importlib.import_module(module)) if "has no attribute" in problem[2] else []
+        return f"{name}: {' '.join(problem[2].split())}{nearest(name, known)}"
     key = re.search(r'[Pp]arser key "([\w.]+)"', message)
     given = re.search(r"(?:Given|Got) value: (.*)", message)
     if not key or not given:
@@ -52,6 +55,4 @@ def in_one_line(message: str) -> str:
 
 def class_names(module: str) -> list[str]:
     """Return the names of the classes in a package of Lightning."""
-    import importlib
-
     return list(importlib.import_module(f"lightning.pytorch.{module}").__all__)

@@ -63,7 +63,7 @@ def broken_images(data: ImageData) -> list[tuple[str, str]]:
         loader = DataLoader(
             Opened(dataset), 64, num_workers=workers, collate_fn=list, worker_init_fn=ignore_stop_signals
         )
-        with tqdm(total=len(dataset), desc=f"{name} images", unit="image", mininterval=0.5) as bar:
+        with tqdm(total=len(dataset), desc=f"{name} images", unit="image", mininterval=0.5, disable=None) as bar:
             for results in loader:
                 broken += [(name_of(dataset, index), reason) for index, reason in results if reason]
                 bar.update(len(results))

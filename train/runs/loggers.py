@@ -51,6 +51,11 @@ class RunTensorBoard(TensorBoardLogger):
             super().log_metrics(kept, step)
 
     @rank_zero_only
+    def save(self) -> None:
+        """Write what is logged to disk, without Lightning's `hparams.yaml`: a run has its `config.yaml`."""
+        self.experiment.flush()
+
+    @rank_zero_only
     def log_hyperparams(self, params: Any, metrics: Mapping[str, float] | None = None, step: int | None = None) -> None:
         """Write hyper-parameters once their metrics are there, which are the last values of curves."""
         if metrics:

@@ -19,6 +19,7 @@ from train.command.yaml_file import read_yaml
         (["--trainer.max_epochs", "ten"], "trainer.max_epochs has to be a whole number or null, not 'ten'."),
         (["--data.batch_size", "1e3"], "data.batch_size has to be a whole number, not '1000.0'."),
         (["--trainer.callbacks", "EarlyStoping"], "no class 'EarlyStoping'. Did you mean 'EarlyStopping'?"),
+        (["--trainer.callbacks", "lightning.pytorch.callbacks.EarlyStoping"], "Did you mean 'EarlyStopping'?"),
         (["--trainer.logger", "WandbLoger"], "no class 'WandbLoger'. Did you mean 'WandbLogger'?"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",

@@ -1,0 +1,30 @@
+"""A parser of a command line that suggests the nearest option for an unknown one."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from performer_string.utils.registry import nearest
+
+
+class SuggestingParser(argparse.ArgumentParser):
+    """`argparse.ArgumentParser` that ends the program for unknown arguments with the usage of its own command.
+
+    The parser of a program would show the usage of the program, and no suggestion.
+    """
+
+    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Return the options and no unknown arguments, which end the program."""
+        options, unknown = super().parse_known_args(args, namespace)
+        if unknown:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}.{self.hint(unknown)}")
+        return options, unknown
+
+    def hint(self, unknown: Sequence[str]) -> str:
+        """Return the option that the first unknown one may have been meant as, or an empty string."""
+        first = next((argument.partition("=")[0] for argument in unknown if argument.startswith("-")), "")
+        known = re.findall(r"^ +(?:-\w, )?(--[\w-]+)", self.format_help(), re.MULTILINE)
+        return nearest(first, known) if first else ""
