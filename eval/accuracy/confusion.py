@@ -26,6 +26,7 @@ from eval.accuracy.confusion_report import notes as notes
 from eval.accuracy.confusion_report import plot as plot
 from eval.accuracy.confusion_report import summary as summary
 from eval.argument_types import positive_int
+from eval.plotting.options import labels_of
 from eval.report import Row
 
 COLUMNS = (
@@ -67,8 +68,9 @@ def files(rows: Sequence[Row], options: argparse.Namespace, csv: Path) -> list[P
     """Write matrices, errors, answers and differences to the folder `confusion`."""
     folder, written = csv.with_suffix(""), list[Path]()
     header = [line.removeprefix("# ") for line in csv.read_text(encoding="utf-8").splitlines() if line.startswith("# ")]
+    labels = labels_of(list(dict.fromkeys(answers.model for answers in options.answers)), options)
     for answers in options.answers:
-        written += write_answers(answers, folder, header, options.errors)
+        written += write_answers(answers, folder, header, options, labels.get(answers.model))
     for one, other in pairs(options.answers):
-        written += write_differences(one, other, folder, options.errors)
+        written += write_differences(one, other, folder, options, labels)
     return written

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import argparse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,48 +15,17 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from eval.accuracy.answers import Answers
+from eval.accuracy.confusion_matrix import Matrix, draw_matrix
 from eval.accuracy.contact_sheet import Tile, contact_sheet, fit, names_apart, shorten
-from eval.plotting.style import new_figure, save_figure
-from eval.report import Row, write_csv
-from performer_string.utils.files import write_aside
+from eval.plotting.options import add_title
+from eval.report import Row, save_plot, write_csv
 
 FULL_ROWS, TOP = 100, 5  # up to so many classes every probability is written, and else those of the first TOP
-NAMED, COUNTED = 60, 20  # up to so many classes the matrix has their names, and its cells their numbers
 
 
-def matrix_rows(answers: Answers) -> list[Row]:
-    """Return the confusion matrix as rows: a class, and the number of its images with each answer."""
-    counts = answers.confusion().tolist()
-    return [
-        {"truth \\ answer": name, **dict(zip(answers.classes, line, strict=True))}
-        for name, line in zip(answers.classes, counts, strict=True)
-    ]
-
-
-def draw_matrix(answers: Answers) -> Figure:
-    """Draw the confusion matrix in % of each class, with counts where they fit."""
-    counts = answers.confusion()
-    share = 100 * counts / counts.sum(1, keepdim=True).clamp(min=1)
-    total = len(answers.classes)
-    side = min(9.0, 1.6 + 0.3 * total)
-    figure = new_figure(side + 0.8, side)
-    axis = figure.subplots()
-    image = axis.imshow(share.numpy(), cmap="Blues", vmin=0, vmax=100)
-    axis.grid(visible=False)
-    if total <= NAMED:
-        names = [shorten(name, 22) for name in answers.classes]
-        axis.set_xticks(range(total), names, rotation=90 if max(map(len, names)) > 3 else 0)
-        axis.set_yticks(range(total), names)
-    if total <= COUNTED:
-        for i, j in np.ndindex(total, total):
-            if counts[i, j]:
-                dark = float(share[i, j]) > 60
-                style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 6}
-                axis.text(j, i, str(int(counts[i, j])), color="white" if dark else "black", **style)
-    axis.set(xlabel="answer", ylabel="truth", title=f"{answers.model} at {answers.size} px")
-    colours = figure.colorbar(image, ax=axis, shrink=0.8)
-    colours.set_label("% of the images of a class")
-    return figure
+def matrix_of(answers: Answers) -> Matrix:
+    """Return the confusion matrix of a model's answers."""
+    return Matrix(answers.model, answers.size, answers.classes, answers.confusion().numpy())
 
 
 def picture(answers: Answers, index: int) -> np.ndarray[Any, Any]:
@@ -110,30 +81,29 @@ def answer_rows(answers: Answers) -> Iterator[Row]:
         yield cells
 
 
-def write_answers(answers: Answers, folder: Path, header: Sequence[str], errors: int) -> list[Path]:
+def write_answers(
+    answers: Answers, folder: Path, header: Sequence[str], options: argparse.Namespace, label: str | None
+) -> list[Path]:
     """Write the matrix, the answers and, where there are any, the errors of one model at one size.
 
     Args:
         answers: of the model.
         folder: where to.
         header: lines of comment of the CSV files.
-        errors: how many images the picture of the errors shows at most.
+        options: `format` and `title` of the pictures, and `errors`, how many images a sheet shows at most.
+        label: of the model in the pictures; None for no pictures.
     """
-    end = file_name(answers.model, answers.size)
-    tables = {
-        folder / f"matrix-{end}.csv": matrix_rows(answers),
-        folder / f"predictions-{end}.csv": list(answer_rows(answers)),
-    }
-    for path, rows in tables.items():
-        write_csv(path, rows, header)
-    matrix, sheet = folder / f"matrix-{end}.png", folder / f"errors-{end}.png"
-    write_figure(draw_matrix(answers), matrix)
-    written = [*tables, matrix]
-    sheet.unlink(missing_ok=True)  # of the same command before
-    if not answers.right.all():
-        write_figure(error_sheet(answers, errors), sheet)
-        written.append(sheet)
-    return sorted(written)
+    end, matrix = file_name(answers.model, answers.size), matrix_of(answers)
+    tables = [folder / f"matrix-{end}.csv", folder / f"predictions-{end}.csv"]
+    write_csv(tables[0], matrix.rows(), [*header, *matrix.header()])
+    write_csv(tables[1], list(answer_rows(answers)), header)
+    figures: list[Figure | None] = [None, None]
+    if label is not None:
+        figures[0] = draw_matrix(replace(matrix, model=label))
+        if not answers.right.all():
+            figures[1] = error_sheet(replace(answers, model=label), options.errors)
+    matrices = write_picture(figures[0], tables[0], options)
+    return sorted([*tables, *matrices, *write_picture(figures[1], folder / f"errors-{end}.csv", options)])
 
 
 def difference_sheet(one: Answers, other: Answers, count: int) -> Figure:
@@ -154,14 +124,22 @@ def difference_sheet(one: Answers, other: Answers, count: int) -> Figure:
     return contact_sheet(tiles, heading=heading)
 
 
-def write_differences(one: Answers, other: Answers, folder: Path, errors: int) -> list[Path]:
-    """Write the picture of images on which one of two models is right alone, where there are any."""
-    path = folder / f"differ-{file_name(one.model, other.model, one.size)}.png"
-    path.unlink(missing_ok=True)  # of the same command before
-    if one.right.equal(other.right):
-        return []
-    write_figure(difference_sheet(one, other, errors), path)
-    return [path]
+def write_differences(
+    one: Answers, other: Answers, folder: Path, options: argparse.Namespace, labels: Mapping[str, str]
+) -> list[Path]:
+    """Write the picture of images on which one of two models is right alone, where there are any.
+
+    Args:
+        one, other: answers of the models.
+        folder: where to.
+        options: as of `write_answers`.
+        labels: of the models that have pictures, by name.
+    """
+    figure = None
+    if {one.model, other.model} <= labels.keys() and not one.right.equal(other.right):
+        first, second = (replace(answers, model=labels[answers.model]) for answers in (one, other))
+        figure = difference_sheet(first, second, options.errors)
+    return write_picture(figure, folder / f"differ-{file_name(one.model, other.model, one.size)}.csv", options)
 
 
 def file_name(*parts: object) -> str:
@@ -169,7 +147,8 @@ def file_name(*parts: object) -> str:
     return "-".join(str(part).replace(":", "-") for part in parts)
 
 
-def write_figure(figure: Figure, path: Path) -> None:
-    """Write a figure as PNG."""
-    with write_aside(path) as partial:
-        save_figure(figure, partial)
+def write_picture(figure: Figure | None, beside: Path, options: argparse.Namespace) -> list[Path]:
+    """Write a picture in each format with its title and return the files; without one remove those of before."""
+    if figure is not None:
+        add_title(figure, options.title)
+    return save_plot(figure, beside, options.format)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,10 +124,12 @@ def contact_sheet(tiles: Sequence[Tile], columns: int = 6, heading: str = "") ->
         heading: a line above all.
     """
     columns = max(1, min(int(width_or(columns * (TILE + GAP) + GAP) / (TILE + GAP)), len(tiles)))
+    width = max(width_or(max(columns * (TILE + GAP) + GAP, LETTER * len(heading), 2.5)), TILE + GAP)
+    headings = textwrap.wrap(heading, int(width / LETTER))
     rows, lines = math.ceil(len(tiles) / columns), max(1 + tile.title.count("\n") for tile in tiles)
     row = TILE + LINE * (lines + 1)  # inches
-    above = 0.35 if heading else 0.1
-    width, height = max(columns * (TILE + GAP) + GAP, LETTER * len(heading), 2.5), above + rows * row
+    above = 0.2 + 0.15 * len(headings) if headings else 0.1
+    height = above + rows * row
     figure = placed_figure(width, height)
     left = (width - columns * (TILE + GAP) + GAP) / 2
     for number, tile in enumerate(tiles):
@@ -143,6 +146,6 @@ def contact_sheet(tiles: Sequence[Tile], columns: int = 6, heading: str = "") ->
         for line, text in enumerate(tile.title.split("\n"), 1):  # a text of several moves with the letters of each
             place = (x + TILE / 2) / width, (y - 0.01 - line * LINE) / height
             figure.text(*place, text, ha="center", va="baseline", fontsize=TEXT, parse_math=False)
-    if heading:
-        figure.text(0.5, 1 - 0.08 / height, heading, ha="center", va="top", fontsize=9)
+    if headings:
+        figure.text(0.5, 1 - 0.08 / height, "\n".join(headings), ha="center", va="top", fontsize=9)
     return figure

@@ -81,6 +81,17 @@ def for_display(rows: Sequence[Row], columns: Sequence[str], options: argparse.N
     return [{**row, **{column: relabel(row[column], labels, several) for column in columns}} for row in shown]
 
 
+def labels_of(models: Sequence[str], options: argparse.Namespace) -> dict[str, str]:
+    """Return the label of each model that is drawn, by its name; without labels, the name with its seed.
+
+    Args:
+        models: their names.
+        options: as of `for_display`.
+    """
+    shown = for_display([{"model": model, "name": model} for model in models], ["model"], options)
+    return {row["name"]: row["model" if options.labels else "name"] for row in shown}
+
+
 def with_several_seeds(rows: Sequence[Row], column: str) -> set[str]:
     """Return the names without their seeds that several names of a column have."""
     bare = [without_seed(name) for name in dict.fromkeys(str(row[column]) for row in rows)]

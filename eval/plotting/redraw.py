@@ -9,11 +9,13 @@ import argparse
 import re
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eval.accuracy.confusion_matrix import draw_matrix, is_matrix, read_matrix
 from eval.evaluations import Entry, summary_of
-from eval.plotting.options import add_figure_arguments, add_title, draw, for_display, named_columns
+from eval.plotting.options import add_figure_arguments, add_title, draw, for_display, labels_of, named_columns
 from eval.plotting.style import paper_style
 from eval.report import MAJORITY, Row, read_csv, save_plot, table, write_tables
 from performer_string.utils.renames import current_name
@@ -129,6 +131,16 @@ def redraw_table(table: TableFile, options: argparse.Namespace) -> Figure | None
     return figure
 
 
+def redraw_matrix(options: argparse.Namespace) -> tuple[Figure | None, list[Row]]:
+    """Return the picture of a confusion matrix and its table; options as of `redraw`."""
+    matrix = read_matrix(options.files[0])
+    (label,) = labels_of([matrix.model], options).values()
+    with paper_style(options.width):
+        figure = draw_matrix(replace(matrix, model=label))
+        add_title(figure, options.title)
+    return figure, matrix.rows()
+
+
 def redraw(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> tuple[Figure | None, list[Row]]:
     """Return the figure, where there is anything to show, and the table of the first of `options.files`.
 
@@ -140,6 +152,8 @@ def redraw(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> tup
         ValueError: a file that no evaluation has written, or names that it does not hold.
     """
     path = options.files[0]
+    if is_matrix(path):
+        return redraw_matrix(options)
     written, rows = read_results(path)
     if written == "table" and (table := table_of(path)):
         written = table.evaluation

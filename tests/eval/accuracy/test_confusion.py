@@ -14,37 +14,15 @@ from PIL import Image
 
 from eval.accuracy.answers import Answers, class_statistics, compare, mcnemar
 from eval.accuracy.confusion import COLUMNS, NAMES, notes, plot, summary
-from eval.accuracy.confusion_files import (
-    answer_rows,
-    difference_sheet,
-    draw_matrix,
-    error_sheet,
-    write_answers,
-    write_differences,
-)
+from eval.accuracy.confusion_files import answer_rows
 from eval.accuracy.confusion_report import shown_classes
 from eval.cli import main
 from eval.report import ALL_CLASSES
+from tests.helpers.answers import answers
 from tests.helpers.checkpoints import CONFIG, read, save
 from train.data.module import ImageData
 from train.data.sizes import Size
 from train.intervals import wilson_interval
-
-CLASSES = ["ant", "bee", "cat", "never"]
-
-
-def answers(predicted, targets=(0, 0, 0, 0, 1, 1, 2, 2), confidence=None, model="one"):
-    confidence = confidence or [0.7] * len(targets)
-    probabilities = torch.zeros(len(targets), len(CLASSES))
-    for row, label, p in zip(probabilities, predicted, confidence, strict=True):
-        row[:] = (1 - p) / 3
-        row[label] = p
-    images = [(torch.zeros(1, 6, 6, dtype=torch.uint8), target) for target in targets]
-    return Answers(model, Size.of(6), CLASSES, images, torch.tensor(targets), probabilities)
-
-
-def texts(figure):
-    return [text.get_text() for text in figure.texts]
 
 
 def test_statistics_of_classes():
@@ -74,31 +52,6 @@ def test_where_two_models_differ():
     counts = [[row[name] for name in ("both right", "only model", "only other", "neither")] for row in rows]
     assert counts == [[1, 2, 0, 1], [1, 0, 1, 0], [0, 1, 0, 1], [0, 0, 0, 0], [2, 3, 1, 2]]
     assert [row["p"] for row in rows] == ["", "", "", "", pytest.approx(mcnemar(3, 1))]
-    lines = texts(difference_sheet(one, other, 3))
-    assert lines[-1] == "one and other at 6 px: only one is right on 4 images; these 3 differ most"
-    assert ["truth: ant", "one: ant", "other: bee", "image 1"] in [lines[4 * i : 4 * i + 4] for i in range(3)]
-
-
-def test_most_confident_errors():
-    given = answers((1, 0, 1, 1, 1, 1, 0, 0), confidence=[0.5, 1.0, 0.9, 0.4, 1.0, 1.0, 0.95, 0.6])
-    assert given.most_confident_errors(3) == [6, 2, 7]
-    assert texts(error_sheet(given, 3))[:3] == ["truth: cat", "answer: ant 95 %", "image 6"]
-    assert texts(error_sheet(given, 3))[-1] == "one at 6 px: the 3 most confident of 5 errors"
-    assert texts(error_sheet(given, 24))[-1] == "one at 6 px: all 5 errors"
-    perfect = answers((0, 0, 0, 0, 1, 1, 2, 2))
-    assert perfect.confusion().tolist() == [[4, 0, 0, 0], [0, 2, 0, 0], [0, 0, 2, 0], [0, 0, 0, 0]]
-
-
-def test_pictures_of_nothing_are_not_written(tmp_path):
-    """Nor do those of an earlier run of the same command stay."""
-    right, wrong = answers((0, 0, 0, 0, 1, 1, 2, 2)), answers((1, 0, 0, 0, 1, 1, 2, 2))
-    both = replace(wrong, model="two")
-    for one, other, written in ((wrong, replace(right, model="two"), True), (right, both, True), (wrong, both, False)):
-        assert write_differences(one, other, tmp_path, 3) == ([tmp_path / "differ-one-two-6.png"] if written else [])
-        assert (tmp_path / "differ-one-two-6.png").exists() == written
-    for one, there in ((wrong, True), (right, False)):
-        assert (tmp_path / "errors-one-6.png" in write_answers(one, tmp_path, [], 3)) == there
-        assert (tmp_path / "errors-one-6.png").exists() == there
 
 
 def test_figures_of_two_papers_have_one_axis_and_a_caption():
@@ -113,14 +66,6 @@ def test_figures_of_two_papers_have_one_axis_and_a_caption():
     assert 100 < high < 102
     bars = "bars: 95 % intervals over the images"
     assert figure.get_supxlabel() == f"val split, 8 images; {bars}; majority baseline: 50.0 %"
-
-
-def test_the_matrix_shows_shares_of_each_class():
-    figure = draw_matrix(answers((0, 0, 0, 1, 1, 1, 2, 0)))
-    (image,) = figure.axes[0].images
-    assert image.get_array()[0].tolist() == [75.0, 25.0, 0.0, 0.0]
-    assert sorted(text.get_text() for text in figure.axes[0].texts) == ["1", "1", "1", "2", "3"]
-    assert (figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()) == ("answer", "truth")
 
 
 def test_answers_to_every_image_of_many_classes():

@@ -1,0 +1,95 @@
+"""The confusion matrix of one model at one size: its CSV file, and its picture from that file alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from eval.accuracy.contact_sheet import shorten
+from eval.plotting.style import new_figure, width_or
+from eval.report import Row, read_csv
+from train.data.sizes import Size
+
+CORNER = "truth \\ answer"  # the first column
+NAMED, COUNTED = 60, 20  # up to so many classes the matrix has their names, and its cells their numbers
+CELL, DIGIT, LETTER = 0.1, 0.052, 0.055  # inches: a cell with a name or a number at least, a digit, a letter of a name
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """A confusion matrix.
+
+    Attributes:
+        model: its name, or its label in the picture.
+        size: of the images.
+        classes: their names.
+        counts: images of each class (rows) with each answer (columns), [classes, classes].
+    """
+
+    model: str
+    size: Size
+    classes: Sequence[str]
+    counts: np.ndarray[Any, Any]
+
+    def rows(self) -> list[Row]:
+        """Return the matrix as rows: a class, and the number of its images with each answer."""
+        lines = zip(self.classes, self.counts.tolist(), strict=True)
+        return [{CORNER: name, **dict(zip(self.classes, line, strict=True))} for name, line in lines]
+
+    def header(self) -> list[str]:
+        """Return the lines of comment of the CSV file that say what it is of."""
+        return [f"model: {self.model}", f"resolution: {self.size}"]
+
+
+def is_matrix(path: Path) -> bool:
+    """Return whether a file is there and holds a confusion matrix."""
+    return path.is_file() and any(CORNER in row for row in read_csv(path)[1][:1])
+
+
+def read_matrix(path: Path) -> Matrix:
+    """Read a matrix from its CSV file; where the first lines do not say what it is of, the file's name does.
+
+    Raises:
+        ValueError: neither says it.
+    """
+    header, rows = read_csv(path)
+    named = re.fullmatch(r"matrix-(?P<model>.+)-(?P<resolution>\d+(x\d+)*)", path.stem)
+    fields = named.groupdict() if named else {}
+    fields |= dict(line.removeprefix("# ").split(": ", 1) for line in header if ": " in line)
+    if not {"model", "resolution"} <= fields.keys():
+        raise ValueError(f"neither the first lines of {path} nor its name say of which model and size it is.")
+    counts = np.array([[int(cell) for cell in list(row.values())[1:]] for row in rows])
+    return Matrix(fields["model"], Size.of(fields["resolution"]), [row[CORNER] for row in rows], counts)
+
+
+def draw_matrix(matrix: Matrix) -> Figure:
+    """Draw a confusion matrix in % of each class, with names and counts where they fit."""
+    counts, total = matrix.counts, len(matrix.classes)
+    share = 100 * counts / counts.sum(1, keepdims=True).clip(min=1)
+    names = [shorten(name, 22) for name in matrix.classes]
+    longest = max(map(len, names))
+    side = min(9.0, 1.6 + 0.3 * total)
+    width = width_or(side + 0.8)
+    height = max(1.0, min(side, width - 0.3))
+    cell = (min(width - 0.8, height - 0.3) - 0.2 - LETTER * longest) / total  # about, in inches
+    figure = new_figure(width, height)
+    axis = figure.subplots()
+    image = axis.imshow(share, cmap="Blues", vmin=0, vmax=100)
+    axis.grid(visible=False)
+    if total <= NAMED and cell > CELL:
+        axis.set_xticks(range(total), names, rotation=90 if longest > 3 else 0)
+        axis.set_yticks(range(total), names)
+    if total <= COUNTED and cell > max(CELL, DIGIT * len(str(counts.max()))):
+        for i, j in zip(*counts.nonzero(), strict=True):
+            style: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 6}
+            axis.text(j, i, str(counts[i, j]), color="white" if share[i, j] > 60 else "black", **style)
+    axis.set(xlabel="answer", ylabel="truth", title=f"{matrix.model} at {matrix.size} px")
+    colours = figure.colorbar(image, ax=axis, shrink=0.8)
+    colours.set_label("% of the images of a class")
+    return figure
