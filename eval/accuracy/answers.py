@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from eval.accuracy.confusion_matrix import images_note
 from eval.models import class_names
 from eval.report import ALL_CLASSES, Row
 from train.checkpoint import Trained
@@ -26,6 +27,7 @@ class Answers:
     Attributes:
         model: its name.
         size: of the images.
+        split: of the images, `test` or `val`.
         classes: their names.
         images: the test images by index, uint8 with their classes.
         targets: the class of each image, [N].
@@ -34,10 +36,16 @@ class Answers:
 
     model: str
     size: Size
+    split: str
     classes: list[str]
     images: Any = field(repr=False)
     targets: Tensor
     probabilities: Tensor
+
+    @property
+    def note(self) -> str:
+        """What a caption has to say of the images."""
+        return images_note(self.split, len(self.targets))
 
     @property
     def predicted(self) -> Tensor:
@@ -78,7 +86,8 @@ def answer_images(trained: Trained, size: Size, options: argparse.Namespace, dev
             probabilities.append(vit(images).float().softmax(-1).cpu())
             targets.append(labels)
     held_out = trained.data.held_out(options.split, size, options.images)
-    return Answers(trained.name, size, class_names(vit), held_out, torch.cat(targets), torch.cat(probabilities))
+    classes = class_names(vit)
+    return Answers(trained.name, size, options.split, classes, held_out, torch.cat(targets), torch.cat(probabilities))
 
 
 def class_statistics(answers: Answers) -> Iterator[Row]:

@@ -25,7 +25,7 @@ FULL_ROWS, TOP = 100, 5  # up to so many classes every probability is written, a
 
 def matrix_of(answers: Answers) -> Matrix:
     """Return the confusion matrix of a model's answers."""
-    return Matrix(answers.model, answers.size, answers.classes, answers.confusion().numpy())
+    return Matrix(answers.model, answers.size, answers.split, answers.classes, answers.confusion().numpy())
 
 
 def picture(answers: Answers, index: int) -> np.ndarray[Any, Any]:
@@ -58,15 +58,16 @@ def error_sheet(answers: Answers, count: int) -> Figure:
     errors = int((~answers.right).sum())
     some = f"the {len(tiles)} most confident of {errors} errors"
     shown = some if len(tiles) < errors else "the only error" if errors == 1 else f"all {errors} errors"
-    return contact_sheet(tiles, heading=f"{answers.model} at {answers.size} px: {shown}")
+    return contact_sheet(tiles, heading=f"{answers.model} at {answers.size} px: {shown}", note=answers.note)
 
 
 def answer_rows(answers: Answers) -> Iterator[Row]:
-    """Yield a row for each image: its path or number, truth, answer, whether that is right, and probabilities."""
+    """Yield a row for each image: path or number, split, truth, answer, whether that is right, and probabilities."""
     for index, (truth, row) in enumerate(zip(answers.targets.tolist(), answers.probabilities, strict=True)):
         values, order = row.topk(min(TOP, len(row)))
         cells: dict[str, Any] = {
             "image": answers.image_name(index),
+            "split": answers.split,
             "truth": answers.classes[truth],
             "answer": answers.classes[int(order[0])],
             "right": int(order[0]) == truth,
@@ -121,7 +122,7 @@ def difference_sheet(one: Answers, other: Answers, count: int) -> Figure:
     on = "1 image" if len(differing) == 1 else f"{len(differing)} images"
     heading = f"{one.model} and {other.model} at {one.size} px: only one is right on {on}"
     heading += f"; these {len(tiles)} differ most" if len(tiles) < len(differing) else ""
-    return contact_sheet(tiles, heading=heading)
+    return contact_sheet(tiles, heading=heading, note=one.note)
 
 
 def write_differences(

@@ -12,6 +12,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from eval.accuracy.contact_sheet import shorten
+from eval.plotting.axes import note_below
 from eval.plotting.style import new_figure, width_or
 from eval.report import Row, read_csv
 from train.data.sizes import Size
@@ -28,12 +29,14 @@ class Matrix:
     Attributes:
         model: its name, or its label in the picture.
         size: of the images.
+        split: of the images, `test` or `val`.
         classes: their names.
         counts: images of each class (rows) with each answer (columns), [classes, classes].
     """
 
     model: str
     size: Size
+    split: str
     classes: Sequence[str]
     counts: np.ndarray[Any, Any]
 
@@ -44,7 +47,12 @@ class Matrix:
 
     def header(self) -> list[str]:
         """Return the lines of comment of the CSV file that say what it is of."""
-        return [f"model: {self.model}", f"resolution: {self.size}"]
+        return [f"model: {self.model}", f"resolution: {self.size}", f"split: {self.split}"]
+
+
+def images_note(split: str, images: int) -> str:
+    """Return what a caption has to say of the images, as `test split, 500 images`."""
+    return f"{split} split, {images:,} image{'' if images == 1 else 's'}"
 
 
 def is_matrix(path: Path) -> bool:
@@ -64,8 +72,11 @@ def read_matrix(path: Path) -> Matrix:
     fields |= dict(line.removeprefix("# ").split(": ", 1) for line in header if ": " in line)
     if not {"model", "resolution"} <= fields.keys():
         raise ValueError(f"neither the first lines of {path} nor its name say of which model and size it is.")
+    split = re.search(r"--split (\w+)", "\n".join(header))  # of an old file, which does not name it
+    fields = {"split": split[1] if split else "test", **fields}
     counts = np.array([[int(cell) for cell in list(row.values())[1:]] for row in rows])
-    return Matrix(fields["model"], Size.of(fields["resolution"]), [row[CORNER] for row in rows], counts)
+    classes = [row[CORNER] for row in rows]
+    return Matrix(fields["model"], Size.of(fields["resolution"]), fields["split"], classes, counts)
 
 
 def draw_matrix(matrix: Matrix) -> Figure:
@@ -92,4 +103,5 @@ def draw_matrix(matrix: Matrix) -> Figure:
     axis.set(xlabel="answer", ylabel="truth", title=f"{matrix.model} at {matrix.size} px")
     colours = figure.colorbar(image, ax=axis, shrink=0.8)
     colours.set_label("% of the images of a class")
+    note_below(figure, images_note(matrix.split, int(counts.sum())))
     return figure

@@ -13,7 +13,7 @@ import numpy as np
 from matplotlib.patches import Rectangle
 from PIL import Image
 
-from eval.plotting.style import VERMILLION, placed_figure, width_or
+from eval.plotting.style import GREY, VERMILLION, placed_figure, width_or
 from performer_string.images.reading import open_image
 from train.command.messages import printable
 
@@ -115,13 +115,14 @@ def draw_frame(axis: Axes, shape: Sequence[int], frame: tuple[float, float]) -> 
     axis.add_patch(Rectangle((left, top), width, height, fill=False, edgecolor=VERMILLION, linewidth=1))
 
 
-def contact_sheet(tiles: Sequence[Tile], columns: int = 6, heading: str = "") -> Figure:
+def contact_sheet(tiles: Sequence[Tile], columns: int = 6, heading: str = "", note: str = "") -> Figure:
     """Draw images in rows.
 
     Args:
         tiles: the images, one or more.
         columns: how many stand beside each other, unless the user has chosen a width.
         heading: a line above all.
+        note: a line below all, for the caption.
     """
     columns = max(1, min(int(width_or(columns * (TILE + GAP) + GAP) / (TILE + GAP)), len(tiles)))
     width = max(width_or(max(columns * (TILE + GAP) + GAP, LETTER * len(heading), 2.5)), TILE + GAP)
@@ -129,7 +130,7 @@ def contact_sheet(tiles: Sequence[Tile], columns: int = 6, heading: str = "") ->
     rows, lines = math.ceil(len(tiles) / columns), max(1 + tile.title.count("\n") for tile in tiles)
     row = TILE + LINE * (lines + 1)  # inches
     above = 0.2 + 0.15 * len(headings) if headings else 0.1
-    height = above + rows * row
+    height = above + rows * row + (LINE if note else 0)
     figure = placed_figure(width, height)
     left = (width - columns * (TILE + GAP) + GAP) / 2
     for number, tile in enumerate(tiles):
@@ -146,6 +147,8 @@ def contact_sheet(tiles: Sequence[Tile], columns: int = 6, heading: str = "") ->
         for line, text in enumerate(tile.title.split("\n"), 1):  # a text of several moves with the letters of each
             place = (x + TILE / 2) / width, (y - 0.01 - line * LINE) / height
             figure.text(*place, text, ha="center", va="baseline", fontsize=TEXT, parse_math=False)
+    if note:
+        figure.text(0.5, 0.08 / height, note, ha="center", va="bottom", fontsize=6, color=GREY)
     if headings:
         figure.text(0.5, 1 - 0.08 / height, "\n".join(headings), ha="center", va="top", fontsize=9)
     return figure

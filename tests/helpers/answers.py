@@ -18,4 +18,4 @@ def answers(predicted, targets=(0, 0, 0, 0, 1, 1, 2, 2), confidence=None, model=
         row[:] = (1 - p) / 3
         row[label] = p
     images = [(torch.zeros(1, 6, 6, dtype=torch.uint8), target) for target in targets]
-    return Answers(model, Size.of(6), CLASSES, images, torch.tensor(targets), probabilities)
+    return Answers(model, Size.of(6), "val", CLASSES, images, torch.tensor(targets), probabilities)

@@ -71,14 +71,14 @@ def test_figures_of_two_papers_have_one_axis_and_a_caption():
 def test_answers_to_every_image_of_many_classes():
     few = list(answer_rows(answers((0, 0, 1, 1, 1, 1, 2, 0))))
     assert few[2] == {
-        **{"image": "2", "truth": "ant", "answer": "bee", "right": False, "probability": 0.7},
+        **{"image": "2", "split": "val", "truth": "ant", "answer": "bee", "right": False, "probability": 0.7},
         **{"probability of truth": 0.1, "p(ant)": 0.1, "p(bee)": 0.7, "p(cat)": 0.1, "p(never)": 0.1},
     }
     many = [str(number) for number in range(101)]
     probabilities = torch.arange(101.0)[None] / 5050
-    row = next(answer_rows(Answers("m", Size.of(6), many, [], torch.tensor([3]), probabilities)))
+    row = next(answer_rows(Answers("m", Size.of(6), "test", many, [], torch.tensor([3]), probabilities)))
     assert [row[f"class {rank}"] for rank in range(1, 6)] == ["100", "99", "98", "97", "96"]
-    assert len(row) == 6 + 2 * 5
+    assert len(row) == 7 + 2 * 5
 
 
 def test_of_many_classes_the_worst_are_shown():

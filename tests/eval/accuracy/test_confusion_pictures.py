@@ -55,6 +55,16 @@ def test_pictures_of_nothing_are_not_written(tmp_path):
         assert (tmp_path / "errors-one-6.png").exists() == there
 
 
+def test_pictures_say_split_and_images():
+    """As the note below other figures does; a matrix is drawn again with it."""
+    given = answers((0, 0, 0, 1, 1, 1, 2, 0))
+    other = replace(given, model="other", probabilities=given.probabilities.flip(0))
+    for sheet in (error_sheet(given, 3), difference_sheet(given, other, 3)):
+        assert texts(sheet).count("val split, 8 images") == 1
+    assert draw_matrix(matrix_of(given)).get_supxlabel() == "val split, 8 images"
+    assert "split: val" in matrix_of(given).header()
+
+
 def test_the_matrix_shows_shares_of_each_class():
     figure = draw_matrix(matrix_of(answers((0, 0, 0, 1, 1, 1, 2, 0))))
     (image,) = figure.axes[0].images
@@ -101,9 +111,10 @@ def test_pictures_take_the_options_of_figures(tmp_path, capsys):
 
 def test_a_matrix_of_before_is_told_by_the_name_of_its_file(tmp_path, capsys):
     path = tmp_path / "matrix-a-b-60x84.csv"
-    path.write_text("# command: python -m eval confusion\ntruth \\ answer,null,part\nnull,3,1\npart,0,2\n")
+    path.write_text("# command: python -m eval confusion --split val\ntruth \\ answer,null,part\nnull,3,1\npart,0,2\n")
     matrix = read_matrix(path)
-    assert (matrix.model, matrix.size, matrix.classes) == ("a-b", Size.of("60x84"), ["null", "part"])
+    assert (matrix.model, matrix.size, matrix.split) == ("a-b", Size.of("60x84"), "val")
+    assert matrix.classes == ["null", "part"]
     assert matrix.counts.tolist() == [[3, 1], [0, 2]]
     other = path.rename(tmp_path / "other.csv")
     with pytest.raises(SystemExit, match="2"):
