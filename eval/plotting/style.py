@@ -1,6 +1,7 @@
 """The one style of all figures: sizes, colours, markers and line styles, which read in grey as well.
 
-Colours and fonts are in `paper.mplstyle`. Sizes are those at which a figure is printed, so that fonts keep theirs.
+Colours and fonts are those of `train.figure_style`. A figure has the size at which it is printed, so that fonts keep
+theirs.
 """
 
 from __future__ import annotations
@@ -18,21 +19,23 @@ from matplotlib import font_manager
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import PlaceHolderLayoutEngine
 
+from train.figure_style import BLACK as BLACK
+from train.figure_style import BLUE as BLUE
+from train.figure_style import COLOURS as COLOURS
+from train.figure_style import GREEN as GREEN
+from train.figure_style import GREY as GREY
+from train.figure_style import MARKERS as MARKERS
+from train.figure_style import ORANGE as ORANGE
+from train.figure_style import PURPLE as PURPLE
+from train.figure_style import SKY as SKY
+from train.figure_style import STYLE as STYLE
+from train.figure_style import VERMILLION as VERMILLION
+from train.figure_style import colour_and_marker as colour_and_marker
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-STYLE = Path(__file__).with_name("paper.mplstyle")
-BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK = COLOURS = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#000000",
-)
-GREY = "#666666"
-MARKERS, LINE_STYLES = "os^DvPX", ("-", "--", "-.", ":")
+LINE_STYLES = ("-", "--", "-.", ":")
 DATELESS: dict[str, dict[str, Any]] = {  # metadata of files without a date, by format
     "png": {"Software": None},
     "pdf": {"CreationDate": None},
@@ -145,12 +148,6 @@ def panels(
     for axis in axes[count:]:
         axis.remove()
     return figure, axes[:count]
-
-
-def colour_and_marker(number: int) -> dict[str, str]:
-    """Return a pair that no other of the first 49 numbers has; neighbours differ in both."""
-    count = len(COLOURS)
-    return {"color": COLOURS[number % count], "marker": MARKERS[(number + number // count) % len(MARKERS)]}
 
 
 def line_styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import lightning as L
@@ -15,6 +17,7 @@ from torch import Tensor
 from performer_string import ViT
 from performer_string.position import SeparableEncoding
 from train.callbacks.metrics import tensorboard
+from train.figure_style import STYLE, VERMILLION, colour_and_marker
 from train.inspection import AttentionInputs, inspect_attention
 
 IMAGES = 4  # of the first validation batch
@@ -71,7 +74,8 @@ class ModelFigures(Callback):
         if not due or not trainer.loggers or not trainer.is_global_zero or self.batch is None:
             return
         # The step that was taken last, counted from 0, as of all that validation logs.
-        step, numbers, figures = max(0, trainer.global_step - 1), dict(locality_scalars(vit)), {}
+        step, numbers = max(0, trainer.global_step - 1), dict(locality_scalars(vit))
+        figures: dict[str, Callable[[ViT], Any]] = {}
         grid = vit.grid(*self.batch.shape[2:])
         if math.prod(grid) <= LARGEST:
             layers = inspect_attention(vit, self.batch)
@@ -80,14 +84,15 @@ class ModelFigures(Callback):
                 numbers["vit_estimator/total_variation_to_softmax"] = sum(errors) / len(errors)
             numbers |= {f"vit_estimator/layer_{layer}": error for layer, error in enumerate(errors)}
             if writer is not None and len(grid) == 2:
-                figures["attention"] = attention_figure(vit, self.batch[0], layers, grid)
+                figures["attention"] = partial(attention_figure, image=self.batch[0], layers=layers, grid=grid)
         for logger in trainer.loggers:
             logger.log_metrics(numbers, step)
         if writer is not None:
-            figures["frequencies"], figures["locality"] = frequency_figure(vit), locality_figure(vit)
-            for name, figure in figures.items():
-                if figure is not None:
-                    writer.add_figure(f"vit_figures/{name}", figure, step)  # behind train and val
+            figures["frequencies"], figures["locality"] = frequency_figure, locality_figure
+            with in_style():
+                for name, draw in figures.items():
+                    if (figure := draw(vit)) is not None:
+                        writer.add_figure(f"vit_figures/{name}", figure, step)  # behind train and val
 
 
 def locality_scalars(vit: ViT) -> Iterator[tuple[str, float]]:
@@ -98,29 +103,42 @@ def locality_scalars(vit: ViT) -> Iterator[tuple[str, float]]:
                 yield f"vit_locality_{name}/layer_{layer}_head_{head}", value
 
 
+def in_style() -> AbstractContextManager[None]:
+    """Draw and write figures in the project's style."""
+    import matplotlib
+
+    return matplotlib.rc_context(fname=STYLE)
+
+
 def attention_figure(vit: ViT, image: Tensor, layers: list[AttentionInputs], grid: tuple[int, ...]) -> Any:
-    """Return maps of the attention of the token that the last layer attends to most, by layer (rows) and head."""
+    """Return maps of the attention of the token that the last layer attends to most, by layer (rows) and head.
+
+    The maps of a layer share a scale, from 0 to the largest weight. The image stands to the left of the first.
+    """
     from matplotlib.figure import Figure
 
     maps = [layer.of_image(0).effective_weights()[0].float() for layer in layers]  # of [H, N, N]
     skip = vit.num_prefix
     token = int(maps[-1][:, :, skip:].sum((0, 1)).argmax())
     rows, columns = len(maps), maps[0].shape[0]
-    figure = Figure(figsize=(1.6 * (columns + 1), 1.7 * rows))
-    axes = figure.subplots(rows, columns + 1, squeeze=False)
-    shown = image.float().mean(0).cpu()
+    figure = Figure(figsize=(1.6 * (columns + 1) + 0.8, 1.7 * rows), layout="constrained")
+    cells = figure.add_gridspec(rows, columns + 1)
+    shown = figure.add_subplot(cells[0, 0])
+    shown.imshow(image.float().mean(0).cpu().numpy(), cmap="gray")
+    y, x = token // grid[1] + 0.5, token % grid[1] + 0.5
+    shown.plot(x * vit.patch[1], y * vit.patch[0], "+", color=VERMILLION, markersize=10)
+    shown.set_title("attention of the token at +", fontsize=7)
     for layer, weights in enumerate(maps):
-        axes[layer][0].imshow(shown, cmap="gray")
-        y, x = token // grid[1] + 0.5, token % grid[1] + 0.5
-        axes[layer][0].plot(x * vit.patch[1], y * vit.patch[0], "r+", markersize=10)
-        axes[layer][0].set_ylabel(f"layer {layer}")
-        for head in range(columns):
-            attended = weights[head, skip + token, skip:].reshape(grid)  # [N] -> [h, w]
-            axes[layer][head + 1].imshow(attended.cpu(), cmap="viridis")
-            axes[layer][head + 1].set_title(f"head {head}, max {attended.max():.2g}", fontsize=7)
-    for axis in axes.flat:
-        axis.set(xticks=[], yticks=[])
-    figure.tight_layout()
+        attended = weights[:, skip + token, skip:].unflatten(1, grid).cpu()  # [H, N] -> [H, h, w]
+        highest = float(attended.nan_to_num().max())  # also of a model that has diverged
+        axes = [figure.add_subplot(cells[layer, head + 1]) for head in range(columns)]
+        for head, axis in enumerate(axes):
+            drawn = axis.imshow(attended[head].numpy(), vmin=0, vmax=highest or 1)
+            axis.set_title(f"head {head}, max {attended[head].max():.2g}", fontsize=7)
+        axes[0].set_ylabel(f"layer {layer}")
+        figure.colorbar(drawn, ax=axes, label="weight", fraction=0.05, aspect=12)
+        for axis in (shown, *axes):
+            axis.set(xticks=[], yticks=[])
     return figure
 
 
@@ -137,21 +155,20 @@ def locality_figure(vit: ViT) -> Any:
     (h, w), rows, columns = vit.train_grid, len(biases), biases[0].num_heads
     axes = (torch.arange(1 - n, n, dtype=torch.float32) for n in (h, w))
     offsets = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).to(vit.norm.weight.device)
-    figure = Figure(figsize=(1.6 * columns, 1.7 * rows))
+    figure = Figure(figsize=(1.6 * columns, 1.7 * rows), layout="constrained")
     panels = figure.subplots(rows, columns, squeeze=False)
     for layer, bias in enumerate(biases):
         logs = bias.log_of_offsets(offsets).detach().float().cpu()  # [H or 1, 2 h - 1, 2 w - 1]
         for head, values in enumerate(logs.expand(columns, -1, -1)):
-            panels[layer][head].imshow(values, cmap="viridis", extent=(-w + 0.5, w - 0.5, h - 0.5, -h + 0.5))
+            panels[layer][head].imshow(values, extent=(-w + 0.5, w - 0.5, h - 0.5, -h + 0.5))
             panels[layer][head].set_title(f"{values.min():.1f} to {values.max():.1f}", fontsize=7)
             panels[layer][head].set(xticks=[], yticks=[])
         panels[layer][0].set_ylabel(f"layer {layer}")
-    figure.tight_layout()
     return figure
 
 
 def frequency_figure(vit: ViT) -> Any:
-    """Return plane frequencies of each layer as points: two axes, one colour a head. None without planes."""
+    """Return plane frequencies of each layer as points over two axes, a colour and a marker a head; None without."""
     from matplotlib.figure import Figure
 
     if not isinstance(vit.encoding, SeparableEncoding):
@@ -161,9 +178,11 @@ def frequency_figure(vit: ViT) -> Any:
     axes = figure.subplots(1, len(spectra), squeeze=False, sharex=True, sharey=True)[0]
     for layer, (axis, omega) in enumerate(zip(axes, spectra, strict=True)):
         for number, head in enumerate(omega):  # [C, P]
-            axis.scatter(head[-1], head[0], s=8, alpha=0.7, label=f"head {number}" if len(omega) > 1 else "all heads")
+            label = f"head {number}" if len(omega) > 1 else "all heads"
+            style = {**colour_and_marker(number), "linestyle": "none", "markersize": 3, "alpha": 0.7}
+            axis.plot(head[-1], head[0], label=label, **style)
         axis.set(title=f"layer {layer}" if len(spectra) > 1 else "all layers", xlabel="radians / patch, across")
     axes[0].set_ylabel("radians / patch, down")
     handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside right center", fontsize=7, frameon=False, ncols=1 + len(labels) // 9)
+    figure.legend(handles, labels, loc="outside right center", ncols=1 + len(labels) // 9)
     return figure

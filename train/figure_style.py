@@ -1,0 +1,27 @@
+"""The style of all figures, of trainings and evaluations: fonts and lines in `paper.mplstyle`, colours and markers.
+
+It is free of matplotlib, which a training imports only where it draws.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+STYLE = Path(__file__).with_name("paper.mplstyle")
+BLUE, VERMILLION, GREEN, PURPLE, ORANGE, SKY, BLACK = COLOURS = (
+    "#0072B2",
+    "#D55E00",
+    "#009E73",
+    "#CC79A7",
+    "#E69F00",
+    "#56B4E9",
+    "#000000",
+)
+GREY = "#666666"
+MARKERS = "os^DvPX"
+
+
+def colour_and_marker(number: int) -> dict[str, str]:
+    """Return a pair that no other of the first 49 numbers has; neighbours differ in both."""
+    count = len(COLOURS)
+    return {"color": COLOURS[number % count], "marker": MARKERS[(number + number // count) % len(MARKERS)]}
