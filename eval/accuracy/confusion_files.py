@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from eval.plotting.options import add_title
 from eval.report import Row, save_plot, write_csv
 
 FULL_ROWS, TOP = 100, 5  # up to so many classes every probability is written, and else those of the first TOP
+NAME = 13  # letters of a model's name beside its answer at most
 
 
 def matrix_of(answers: Answers) -> Matrix:
@@ -107,6 +109,15 @@ def write_answers(
     return sorted([*tables, *matrices, *write_picture(figures[1], folder / f"errors-{end}.csv", options)])
 
 
+def names_beside(models: Sequence[str]) -> list[str]:
+    """Return short names of models that are told apart: what they begin with alike is left out where that is needed."""
+    if max(map(len, models)) > NAME:
+        same = itertools.takewhile(lambda letters: len({*letters}) == 1, zip(*models, strict=False))
+        alike = "".join(letters[0] for letters in same)
+        models = [model[1 + max(map(alike.rfind, "-_: ")) :] for model in models]
+    return [shorten(model, NAME) for model in models]
+
+
 def difference_sheet(one: Answers, other: Answers, count: int) -> Figure:
     """Draw images on which one of two models is right alone, those of the greatest difference first."""
     truth = one.targets[:, None]
@@ -115,9 +126,8 @@ def difference_sheet(one: Answers, other: Answers, count: int) -> Figure:
     tiles, indices = [], differing[gaps[differing].argsort(descending=True, stable=True)][:count].tolist()
     for index, name in zip(indices, image_labels(one, indices), strict=True):
         lines = [fit(one.classes[int(one.targets[index])], "truth: ")]
-        for answers in (one, other):
-            answer = one.classes[int(answers.predicted[index])]
-            lines.append(fit(answer, f"{shorten(answers.model, 13)}: "))
+        for answers, model in zip((one, other), names_beside([one.model, other.model]), strict=True):
+            lines.append(fit(one.classes[int(answers.predicted[index])], f"{model}: "))
         tiles.append(Tile(picture(one, index), "\n".join([*lines, name])))
     on = "1 image" if len(differing) == 1 else f"{len(differing)} images"
     heading = f"{one.model} and {other.model} at {one.size} px: only one is right on {on}"

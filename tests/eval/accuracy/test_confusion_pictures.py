@@ -30,6 +30,23 @@ def test_images_on_which_two_models_differ():
     assert ["truth: ant", "one: ant", "other: bee", "image 1"] in [lines[4 * i : 4 * i + 4] for i in range(3)]
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "shown"),
+    [
+        ("cifar10-cayley-linear", "cifar10-cayley-softmax", ["linear", "softmax"]),
+        ("a long name-seed0", "a long name-seed1", ["seed0", "seed1"]),
+        ("run-a", "run-b", ["run-a", "run-b"]),
+        ("no_common_beginning", "other", ["no_com…inning", "other"]),
+        ("one:best-of-many-runs", "one:best-of-many-runs-2", ["runs", "runs-2"]),
+    ],
+)
+def test_models_beside_an_answer_are_told_apart(one, other, shown):
+    """A name cut in its middle left out what tells two of one beginning apart."""
+    first = answers((0, 0, 0, 0, 1, 1, 2, 2), model=one)
+    lines = texts(difference_sheet(first, answers((1, 0, 0, 0, 1, 1, 2, 2), model=other), 1))
+    assert lines[1:3] == [f"{shown[0]}: ant", f"{shown[1]}: bee"]
+
+
 def test_most_confident_errors():
     given = answers((1, 0, 1, 1, 1, 1, 0, 0), confidence=[0.5, 1.0, 0.9, 0.4, 1.0, 1.0, 0.95, 0.6])
     assert given.most_confident_errors(3) == [6, 2, 7]
