@@ -50,14 +50,15 @@ class AccuracyScale:
             ends = [row["low"] for row in (mean_over_seeds(rows) if "resolution" in rows[0] else rows)]
             highest = max(1.0, *(100 - row["accuracy"] for row in rows), *(100 - end for end in ends))
             axis.set_ylim(self.least * 0.8, max(self.least * 4, min(100, highest * 1.6)))  # with a tick above none
-            ticks = error_ticks(self.least, axis.get_ylim()[1])
-            axis.set_yticks([self.least, *ticks], ["none", *(f"{tick:g}" for tick in ticks)])
-            axis.set_yticks([], minor=True)
         else:
             low, high = widened(*axis.get_ylim())
             axis.set_ylim(low, min(high, 100 + 0.02 * (high - low)))
         if majority is not None:
             mark_majority(axis, 100 - majority if self.errors else majority)
+        if self.errors:
+            ticks = error_ticks(self.least, axis.get_ylim()[1])  # the baseline may have made the axis longer
+            axis.set_yticks([self.least, *ticks], ["none", *(f"{tick:g}" for tick in ticks)])
+            axis.set_yticks([], minor=True)
 
 
 def widened(low: float, high: float) -> tuple[float, float]:
@@ -71,14 +72,16 @@ def widened(low: float, high: float) -> tuple[float, float]:
 
 
 def error_ticks(least: float, top: float) -> list[float]:
-    """Return the ticks of an axis of errors above that of none: powers of ten, or finer ones where those are too few.
+    """Return the ticks of an axis of errors above that of none: powers of ten, or finer ones.
+
+    Powers alone are too few where there is one of them, or none in the upper third of the axis.
 
     Args:
         least: where an error of none stands, in %.
         top: the upper end of the axis, in %.
     """
     powers = [tick for tick in (0.01, 0.1, 1, 10, 100) if 2 * least < tick <= top]
-    if len(powers) >= 2:
+    if len(powers) >= 2 and top / powers[-1] < (top / least) ** (1 / 3):
         return powers
     finer = (factor * power for power in (0.01, 0.1, 1, 10) for factor in (1, 2, 5))
     return [tick for tick in finer if 1.5 * least < tick <= top]

@@ -167,6 +167,15 @@ def test_errors_of_none_have_ticks_up_to_their_bars():
     axis = accuracy_figure(rows).axes[0]
     assert [label.get_text() for label in axis.get_yticklabels()] == ["none", "2", "5"]
     assert error_ticks(0.01, 6) == [0.1, 1]
+    assert error_ticks(0.4, 60) == [1, 2, 5, 10, 20, 50]
+
+
+def test_errors_have_ticks_up_to_the_majority_baseline():
+    """It makes the axis longer, so that the upper third had none."""
+    row = {**RESULT, "model": "m", "accuracy": 100.0, "low": 91.2, "high": 100.0, "images": 40, "null": 0.0}
+    axis = accuracy_figure([{**row, "resolution": Size.of(60), "trained at": "", "majority baseline": 44.2}]).axes[0]
+    assert axis.get_ylim()[1] > 56
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["none", "2", "5", "10", "20", "50"]
 
 
 def test_errors_near_all_right_and_accuracies_else():
