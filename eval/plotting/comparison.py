@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FixedLocator, Locator, MaxNLocator
 
 from eval.plotting.accuracy import MOST_LINES, accuracy_dots, draw_lines, group_by_model, note_of
 from eval.plotting.accuracy_scale import AccuracyScale
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MARKED = 12  # points of a curve that have markers at most
+MOST_TICKS, APART = 5, 0.15  # validations with a tick each at most, and how near these are, as a share of all
 
 
 def comparison_figure(rows: Sequence[Row]) -> Figure:
@@ -71,10 +73,23 @@ def draw_curves(
         every = max(1, len(steps) // MARKED)
         axis.plot(steps, [fmean(values) for values in at], markevery=every, **styles[model])
     axis.set_xlabel("training step")
-    axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))  # or steps would be broken numbers
+    axis.xaxis.set_major_locator(step_locator({step for runs in curves.values() for curve in runs for step in curve}))
     scale.finish(axis, points)
     axis.set_ylabel(f"validation {axis.get_ylabel()}")  # beside a panel of another split, and maybe of accuracies
     reveal(axis)
+
+
+def step_locator(steps: Collection[int]) -> Locator:
+    """Return where an axis of steps has ticks: at the validations where they are few and apart, else at whole numbers.
+
+    Args:
+        steps: of the validations.
+    """
+    places = sorted(steps)
+    nearest = min((later - earlier for earlier, later in itertools.pairwise(places)), default=0)
+    if len(places) <= MOST_TICKS and nearest >= APART * (places[-1] - places[0]):
+        return FixedLocator(places)
+    return MaxNLocator(nbins=6, integer=True, min_n_ticks=1)
 
 
 def all_values(curves: Mapping[str, Sequence[Mapping[int, float]]]) -> list[float]:

@@ -108,6 +108,21 @@ def test_training_curves_beside_accuracies():
     assert hidden.get_linewidth() > 2 * shown.get_linewidth()
 
 
+@pytest.mark.parametrize(
+    ("curve", "ticks"),
+    [
+        ("7:40 15:50 23:60", [7, 15, 23]),
+        ("7:40 15:50 16:60", None),  # their numbers would meet
+        ("1:1 2:2 3:3 4:4 5:5 6:6", None),
+    ],
+)
+def test_few_validations_have_a_tick_each(curve, ticks):
+    _, axis = comparison_figure(compared({"a": curve, "b": curve})).axes
+    steps = [int(point.partition(":")[0]) for point in curve.split()]
+    assert ticks is None or axis.get_xticks().tolist() == ticks
+    assert ticks or len(set(axis.get_xticks()) - set(steps)) > 0
+
+
 @pytest.mark.parametrize("value", [0.5, 40.0, 96.0])
 def test_an_axis_is_not_of_nothing(value):
     """Where all models are as good, an axis from 39.98 to 40.02 % would make a difference of rounding."""
