@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,10 +55,7 @@ class Group:
 
     def settings(self) -> dict[str, Any]:
         """Return the recipe with the overrides, by full names of fields."""
-        flat = {
-            k: v for name, value in current_recipe(read_yaml(self.recipe)).items() for k, v in flat_fields(name, value)
-        }
-        return {**flat, **self.overrides}
+        return {**fields_of_recipe(self.recipe, self.recipe.stat().st_mtime_ns), **self.overrides}
 
     def config(self) -> ViTConfig:
         """Return the configuration of its models."""
@@ -87,6 +85,13 @@ def flat_fields(name: str, value: Any, depth: int = 3) -> Iterator[tuple[str, An
             yield from flat_fields(f"{name}.{key}", part, depth)
     else:
         yield name, value
+
+
+@cache
+def fields_of_recipe(path: Path, changed: int) -> Mapping[str, Any]:
+    """Return the fields of a recipe by full names, which all groups of a table ask for; read once for each change."""
+    recipe = current_recipe(read_yaml(path))
+    return {k: v for name, value in recipe.items() for k, v in flat_fields(name, value)}
 
 
 def make_plan(table: TableFile, budget_name: str, root: Path | None, runs: Path) -> list[Group]:
@@ -159,10 +164,9 @@ def make_group(
     if data not in budget.sets(table) or (budget.rows is not None and row not in budget.rows):
         group.state = "not in this budget"
         return group
-    content = current_recipe(read_yaml(recipe))
     import_modules(group.settings().get("imports") or [])  # which add an encoding, or another part
     try:
-        check_group(group, content)
+        check_group(group)
     except ValueError as error:
         pending = row_spec.pending or data_spec.pending
         if not pending:
@@ -186,7 +190,7 @@ def make_group(
     return group
 
 
-def check_group(group: Group, recipe: Mapping[str, Any]) -> None:
+def check_group(group: Group) -> None:
     """Check the overrides of a group, once for all groups with the same model, and with one of its layers.
 
     Raises:
@@ -195,11 +199,11 @@ def check_group(group: Group, recipe: Mapping[str, Any]) -> None:
     overrides = group.overrides
     check_fields(overrides)
     model = {name: value for name, value in overrides.items() if name.startswith("model.")}
+    if not isinstance(group.settings().get("model.vit.attention", ""), list):
+        model["model.vit.depth"] = 1  # layers are alike, and large models take seconds to build
     key = json.dumps([str(group.recipe), model], sort_keys=True)
     if key not in CHECKED:
-        layered = isinstance(group.settings().get("model.vit.attention", ""), list)
-        # Layers are alike, and large models take seconds to build.
-        check_overrides(model if layered else {**model, "model.vit.depth": 1}, recipe)
+        check_overrides(model, current_recipe(read_yaml(group.recipe)))
         CHECKED.add(key)
 
 
