@@ -11,6 +11,7 @@ import onnx
 import pytest
 import torch
 from PIL import Image
+from torch.export import ExportedProgram
 
 from eval.cli import main
 from eval.export import command, formats
@@ -24,7 +25,7 @@ from tests.helpers.thorough import sampled
 from train.data.sizes import Size
 
 SIZES = [Size(16, 24), Size(32, 24)]
-ALWAYS = {"absolute", "pate-so4"}  # of the encodings; others are in the tests below
+ALWAYS = {"pate-so4"}  # of the encodings; others are in the tests below
 NO_ONNX = {"liere": "linalg_matrix_exp", "cayley-string": "linalg_inv"}
 
 
@@ -38,7 +39,8 @@ def model(**options):
     return built
 
 
-def assert_exported(built, sizes, path, names=("onnx", "torch")) -> None:
+def assert_exported(built, sizes, path, names=("onnx", "torch")) -> ExportedProgram:
+    """Compare each format, read again, with the model, and return the graph that they were made of."""
     program = trace(built, sizes)
     for name in names:
         write, read, suffix = command.FORMATS[name]
@@ -46,6 +48,7 @@ def assert_exported(built, sizes, path, names=("onnx", "torch")) -> None:
         write(built, program, file, command.details_of(built))
         rows = command.compare(built, read(file), sizes)
         assert all(row["largest logit"] > 0.01 for row in rows)
+    return program
 
 
 def fails(arguments, capsys) -> str:
@@ -70,16 +73,17 @@ def test_every_encoding_map_and_value_map_of_any_size(name, tmp_path):
 
 @pytest.mark.slow
 def test_narrow_queries_and_two_kinds_of_attention(tmp_path):
-    options = {"feature_map": "polynomial", "attention": ["linear", "softmax"], "depth": 2}
-    assert_exported(model(encoding="circulant-string", qk_dim=4, **options), SIZES, tmp_path)
+    """With positions that are interpolated, a class token, and gates of keys and values."""
+    options = {"feature_map": "polynomial", "attention": ["linear", "softmax"], "depth": 2, "qk_dim": 4}
+    options |= {"encoding": "absolute", "values": "gating", "pool": "cls", "key_gate": True}
+    assert_exported(model(**options), SIZES, tmp_path, ["onnx"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sampled(NO_ONNX, {"liere"}))  # the command line has the other
 def test_encodings_that_onnx_lacks_an_operation_for(name, tmp_path):
     built = model(encoding=name, attention="softmax")
-    assert_exported(built, SIZES, tmp_path, ["torch"])
-    program = trace(built, SIZES[:1])
+    program = assert_exported(built, SIZES, tmp_path, ["torch"])
     with pytest.raises(ExportError, match=f"^encoding '{name}' cannot be exported to ONNX: .* {NO_ONNX[name]}"):
         formats.write_onnx(built, program, tmp_path / "model.onnx", {})
     if name == "cayley-string":
@@ -94,20 +98,24 @@ def test_distance_decays_have_a_graph_for_each_size(name, tmp_path):
     built = model(attention=attention, locality=name)
     with pytest.raises(ExportError, match=f"distance decay '{name}' has a graph for one size of images alone"):
         trace(built, SIZES)
-    assert_exported(built, SIZES[:1], tmp_path)
+    assert_exported(built, SIZES[:1], tmp_path, ["onnx"])
 
 
 @pytest.mark.slow
 def test_the_guide_uses_a_file_without_torch(tmp_path, monkeypatch, capsys):
-    """The block of docs/guides/share.md gives the answer of the model."""
+    """The block of docs/guides/share.md gives the answer of the model, also of one that has to be folded before."""
     torch.manual_seed(0)
-    model = ViT(ViTConfig(image_size=96, patch_size=24, num_classes=4, width=24, depth=1, num_heads=2))
+    sizes = {"image_size": 96, "patch_size": 24, "num_classes": 4, "width": 24, "depth": 1, "num_heads": 2}
+    model = ViT(ViTConfig(**sizes, encoding="cayley-string"))
     torch.nn.init.normal_(model.head.weight)
     model.preprocessing = Preprocessing((0.4, 0.5, 0.6), (0.2, 0.3, 0.4), ("ant", "bee", "cat", "dog"))
     model.save_pretrained(tmp_path / "mine")
     file = tmp_path / "runs" / "mine" / "results" / "mine.onnx"
     file.parent.mkdir(parents=True)
-    main(["export", str(tmp_path / "mine"), "--format", "onnx", "--out", str(file)])
+    main(["export", str(tmp_path / "mine"), "--format", "onnx", "--fold", "--out", str(file)])
+    assert capsys.readouterr().out.count("192 |") == 2  # by default also of twice the size, for one image and three
+    metadata = {each.key: json.loads(each.value) for each in onnx.load(file).metadata_props}
+    assert (metadata["patch"], metadata["mean"]) == ([24, 24], [0.4, 0.5, 0.6])
     pixels = np.random.default_rng(0).integers(0, 256, (4, 5, 3), np.uint8)
     picture = Image.fromarray(pixels).resize((120, 100))  # smooth
     picture.save(tmp_path / "photograph.jpg")
@@ -127,14 +135,9 @@ def test_command_line(tmp_path, capsys):
     run = save(tmp_path / "ants", replace(CONFIG, encoding="cayley-string")).parents[1]
     assert "encoding 'cayley-string' cannot be exported to ONNX" in fails([run, "--format", "onnx"], capsys)
     assert not (run / "results").exists() or not list((run / "results").iterdir())
-    main(["export", str(run), "--format", "onnx", "--fold"])
-    out = capsys.readouterr().out
-    assert out.count("120 |") == 2
-    stored = onnx.load(run / "results" / "ants.onnx")
-    metadata = {each.key: json.loads(each.value) for each in stored.metadata_props}
-    assert (metadata["patch"], metadata["mean"]) == ([12, 12], [0.0])
-    main(["export", str(run), "--format", "torch", "--resolutions", "60", "--out", str(tmp_path / "a.pt2")])
+    main(["export", str(run), "--format", "torch", "--resolutions", "60"])
     assert "for any batch of images of 60 pixels" in capsys.readouterr().out
+    assert (run / "results" / "ants.pt2").is_file()
 
 
 def test_what_is_no_export_is_refused_before_the_tracing(tmp_path, monkeypatch, capsys):
