@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -17,6 +18,7 @@ from eval.report import Row
 from eval.statistics import without_seed
 
 NAMES = "run"  # the column that has labels
+LINE = 26  # letters of a line in a panel's title
 MOST_RUNS = 6  # of several models whose losses are in one panel
 
 
@@ -50,6 +52,12 @@ def loss_limits(values: Sequence[float], from_zero: bool) -> tuple[float, float]
     return (0.0, 1.05 * high) if from_zero else (low - 0.05 * (high - low or 1), high + 0.05 * (high - low or 1))
 
 
+def wrapped(title: str) -> str:
+    """Return a title in lines of a panel's width, broken at hyphens where a word alone is longer."""
+    long = max(map(len, title.split(" "))) > LINE
+    return "\n".join(textwrap.wrap(title, LINE, break_on_hyphens=long))
+
+
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw the loss of each finished run, and its accuracy over when it left the plateau; one colour a model.
 
@@ -74,19 +82,21 @@ def plot(rows: Sequence[Row]) -> Figure:
         axis.set(xlabel="% of the training", ylabel="training loss", xlim=(0, 100), ylim=limits)
         if not apart:
             break
-        title = names[model].replace(" seeds)", "\xa0seeds)")
-        axis.set_title("\n".join(textwrap.wrap(title, 26, break_on_hyphens=False)), fontsize=7)
+        axis.set_title(wrapped(names[model].replace(" seeds)", "\xa0seeds)")), fontsize=7)
     for row in left:
         style = {**styles[without_seed(row["run"])], "linestyle": "none"}
         share = 100 * row["left the plateau at step"] / row["steps"]
         axes[-1].plot(share, 100 - row["lowest accuracy"], alpha=0.8, **style)
+        if apart:  # a marker in its panel is the model's name in the last one
+            loss = np.interp(row["left the plateau at step"], *smoothed(row))
+            axes[list(styles).index(without_seed(row["run"]))].plot(share, loss, **style)
     if left:
         short = {"xlabel": "plateau left after %", "ylabel": "error in %", "title": "at the worst image size"}
         long = {"xlabel": "plateau left after % of the training", "ylabel": "error at the worst image size, %"}
         axes[-1].set(**(short if apart else long))
         axes[-1].title.set_fontsize(7)
-    if left or not apart:
-        line = {"linestyle": "none"} if apart else {}  # then only the panel of accuracies needs it
-        legend_above(figure, handles=[Line2D([], [], label=names[m], **{**styles[m], **line}) for m in styles])
-    note_below(figure, "val split at the end of the training; losses are means of the last few that were logged")
+    if not apart:  # else each has its panel
+        legend_above(figure, handles=[Line2D([], [], label=names[model], **styles[model]) for model in styles])
+    note = "val split at the end of the training; losses are means of the last few that were logged"
+    note_below(figure, note + ("; markers: where the plateau was left" if left and apart else ""))
     return figure

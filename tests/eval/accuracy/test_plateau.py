@@ -63,6 +63,20 @@ def test_losses_fill_their_panel(tmp_path):
     assert limits(photographs, arrows)[0] == 0
 
 
+def test_panels_of_many_models_need_no_legend():
+    """Their titles are broken at hyphens, and markers where a plateau was left are those of the accuracies."""
+    row = {"steps": 40, "left the plateau at step": 20, "lowest accuracy": 99.0, "losses": "9:1.3 19:1.2 29:0.2"}
+    models = ("linear-circulant-string-plain", "2,000 steps: circulant-string", "a")
+    figure = plot([{**row, "run": f"{model}-seed{seed}"} for model in models for seed in range(3)])
+    *panels, accuracies = figure.axes
+    titles = ["linear-circulant-string-\nplain (3\xa0seeds)", "2,000 steps:\ncirculant-string (3\xa0seeds)"]
+    assert [panel.get_title() for panel in panels] == [*titles, "a (3\xa0seeds)"]
+    assert figure.legends == []
+    markers = [line.get_marker() for panel in panels for line in panel.lines[3:]]
+    assert markers == [line.get_marker() for line in accuracies.lines]
+    assert panels[0].lines[-1].get_xydata().tolist() == [[50.0, pytest.approx((1.3 + 1.2) / 2 - 0.1 * 0.35)]]
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [(["--run", "nowhere"], "nowhere is not the folder of a run"), (["--run", "x", "--window", "0"], "1 or more")],
