@@ -105,7 +105,8 @@ def accuracy_dots(models: dict[str, list[Row]], reference: str | None = None) ->
     columns = dot_columns(list(models), width_or(6.75))
     figure, axes = panels(len(sizes), columns, height=0.9 + 0.16 * len(models), narrowest=0.8, sharey=True)
     size_panels(axes, models, sizes, reference)
-    note_below(figure, note_of(rows, dots=True))
+    line = "" if reference is None else f"; grey line: mean of {reference}"
+    note_below(figure, note_of(rows, dots=True) + line)
     return figure
 
 

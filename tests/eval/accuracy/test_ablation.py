@@ -11,7 +11,7 @@ import torch
 
 from eval import checkpoints
 from eval.accuracy import ablation, resolution
-from eval.accuracy.ablation import summary
+from eval.accuracy.ablation import plot, summary
 from eval.cli import main
 from eval.report import MAJORITY
 from tests.helpers.checkpoints import CONFIG, read, save
@@ -62,6 +62,15 @@ def test_seeds_that_are_all_alike():
     first, second = (line["60 px"] for line in summary(rows))
     assert first == "96.0 (91.0 to 99.0)"
     assert second == "-1.5 (all seeds alike)"
+
+
+def test_the_line_of_the_reference_is_explained():
+    shared = {"resolution": Size.of(60), "reference": "recipe", "images": 50, "split": "test", MAJORITY: 25.0}
+    rows = [{**shared, "model": f"recipe-seed{seed}", "accuracy": 70.0 + seed} for seed in (0, 1)]
+    rows += [{**row, "model": row["model"].replace("recipe", "other")} for row in rows]
+    figure = plot(rows)
+    assert 70.5 in [line.get_xdata()[0] for line in figure.axes[0].lines if len({*line.get_xdata()}) == 1]
+    assert figure.get_supxlabel().endswith("; grey line: mean of recipe")
 
 
 def test_ablation_of_checkpoints(tmp_path, capsys):
