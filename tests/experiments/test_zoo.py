@@ -76,6 +76,10 @@ def test_the_card_is_complete(folder):
         assert metric["low"] <= value <= metric["high"]
         shown = f"mIoU {value:.1f}" if "mIoU" in metric else f"{value:.1f}"
         assert f"| test | {metric['resolution']} | {metric['tokens']} | {shown} (" in card
+    tokens = {metric["resolution"]: metric["tokens"] for metric in figures(folder)}
+    for metric in (metric for metric in config["metrics"] if metric["split"] == "val"):
+        assert metric["tokens"] == tokens[metric["resolution"]]
+        assert f"| val | {metric['resolution']} | {metric['tokens']} | " in card
 
 
 @each_model
