@@ -71,7 +71,13 @@ class ValidateAtEnd(Callback):
 
 
 class JobTimer(Timer):
-    """End a training after `max_time`, the time of one process: a resumed run has all of it again."""
+    """Tell when `max_time` is over, the time of one process: a resumed run has all of it again.
+
+    `CleanStop` ends the training then. Lightning would validate first, amid an epoch or a window of gradients.
+    """
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any, **kwargs: Any) -> None:
+        pass
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         pass
@@ -84,7 +90,7 @@ class CleanStop(Callback):
     SIGTERM and 1 for the end of `max_time`. A second one stops at once. The signal by which SLURM warns of the end of a
     job does likewise, and the job is queued again once the state is saved.
 
-    A signal waits in these cases for the next step, or for the end of the epoch where it is near:
+    The stop waits in these cases for the next step, or for the end of the epoch where it is near:
 
     - In a validation, or before one that is due. An average of the weights may be in use until then, and a resumed run
       would not make up for the validation.
@@ -127,9 +133,9 @@ class CleanStop(Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        late, asked = out_of_time(trainer), self.signal is not None and not validation_due(trainer, batch_idx)
-        whole = whole_window(trainer, batch_idx) and not trainer.is_last_batch
-        self.save(trainer, whole and (asked or late), "Out of time" if late else "Stopped")
+        late, whole = out_of_time(trainer), whole_window(trainer, batch_idx) and not trainer.is_last_batch
+        wanted = (late or self.signal is not None) and whole and not validation_due(trainer, batch_idx)
+        self.save(trainer, wanted, "Out of time" if late else "Stopped")
 
     def on_train_batch_start(self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int) -> None:
         self.leave(trainer)  # now that the metrics of the last step are logged
@@ -141,7 +147,7 @@ class CleanStop(Callback):
     def save(self, trainer: L.Trainer, wanted: bool, why: str) -> None:
         """Save the state before the end, where one process at least asks for it."""
         if trainer.strategy.reduce_boolean_decision(wanted, all=False):
-            self.saved = True
+            self.saved, trainer.should_stop = True, False  # a `Timer` among the callbacks has set it
             trainer.save_checkpoint(self.path, weights_only=False)
             if isinstance(bar := trainer.progress_bar_callback, TerminalProgress):
                 bar.close()  # or the message would stand behind it

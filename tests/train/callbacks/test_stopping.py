@@ -92,14 +92,41 @@ def test_stop_waits_for_accumulated_gradients(config, tmp_path, monkeypatch):
     assert_same_weights(tmp_path / "one", tmp_path / "two")
 
 
-def test_resume_after_max_time_continues_bit_for_bit(config, whole, tmp_path, monkeypatch):
-    run, steps = tmp_path / "run", []
+def out_of_time_after(monkeypatch, batches):
+    """Let the hour of `--trainer.max_time` be over from that batch of this process on."""
+    steps = []
     monkeypatch.setattr(ImageClassifier, "on_train_batch_end", lambda self, *batch: steps.append(1))
-    monkeypatch.setattr(Timer, "time_elapsed", lambda self, stage="train": 7200.0 if len(steps) > 12 else 0.0)
-    with pytest.raises(SystemExit):
-        fit(config, run, "--trainer.max_time", "{hours: 1}")
+    monkeypatch.setattr(Timer, "time_elapsed", lambda self, stage="train": 7200.0 if len(steps) >= batches else 0.0)
+    return "--trainer.max_time", "{hours: 1}"
+
+
+def test_resume_after_max_time_continues_bit_for_bit(config, whole, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    with pytest.raises(SystemExit) as stop:
+        fit(config, run, *out_of_time_after(monkeypatch, 13))
+    assert stop.value.code == 1
     monkeypatch.undo()
     assert read_checkpoint(last(run))["global_step"] == 14
+    assert validations(run) == [9]  # none that was not asked for
     assert not (run / "metrics.json").exists()
     cli.run(["resume", str(run)])  # with as much time again
     assert metrics(run) == metrics(whole)
+    assert validations(run) == [9, 19, 29]
+
+
+def test_end_of_time_waits_as_a_signal_does(config, tmp_path, monkeypatch):
+    """For a validation that is due, and for gradients that are being accumulated."""
+    due, window = tmp_path / "due", tmp_path / "window"
+    with pytest.raises(SystemExit):
+        fit(config, due, "--trainer.val_check_interval", "0.5", *out_of_time_after(monkeypatch, 4))
+    assert read_checkpoint(last(due))["global_step"] == 6
+    assert validations(due) == [4]
+    monkeypatch.undo()
+    arguments = ("--trainer.accumulate_grad_batches", "4", "--trainer.max_epochs", "1")
+    with pytest.raises(SystemExit):
+        fit(config, window, *arguments, *out_of_time_after(monkeypatch, 5))
+    assert read_checkpoint(last(window))["global_step"] == 2
+    monkeypatch.undo()
+    cli.run(["resume", str(window)])
+    fit(config, tmp_path / "whole", *arguments)
+    assert assert_same_weights(tmp_path / "whole", window) == 3
