@@ -18,17 +18,22 @@ def main() -> None:
     step, number, rank, whom = sys.argv[1:5]
     del sys.argv[1:5]
     sys.path[0] = str(Path(__file__).parents[2])  # in place of this file's folder
+    end_at(int(step), int(number), rank, whom)
+    runpy.run_module("train", run_name="__main__", alter_sys=True)
+
+
+def end_at(step: int, number: int, rank: str, whom: str) -> None:
+    """Send a signal before a step of the training of this process; arguments as above."""
     from train.callbacks.checkpoints import StepSeed
 
     begin = StepSeed.on_train_batch_start
 
     def end(self, trainer, *others) -> None:
-        if trainer.global_step == int(step) and os.environ.get("LOCAL_RANK", "0") == rank:
-            (os.killpg if whom == "all" else os.kill)(os.getpgrp() if whom == "all" else os.getpid(), int(number))
+        if trainer.global_step == step and os.environ.get("LOCAL_RANK", "0") == rank:
+            (os.killpg if whom == "all" else os.kill)(os.getpgrp() if whom == "all" else os.getpid(), number)
         begin(self, trainer, *others)
 
     StepSeed.on_train_batch_start = end  # type: ignore[method-assign, assignment]
-    runpy.run_module("train", run_name="__main__", alter_sys=True)
 
 
 def command(step: int, number: signal.Signals, *arguments: str, rank: str = "0", whom: str = "all") -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,14 +15,13 @@ import pytest
 import torch
 import yaml
 
-from tests.helpers import ending_itself
 from tests.helpers.thorough import THOROUGH
 from tests.helpers.training import REPOSITORY, TINY, last
+from tests.helpers.two_processes import torchrun
 from train import cli
 from train.checkpoint import read_checkpoint
 from train.module import ImageClassifier
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
 ON_ONE = ["--trainer.devices", "1", "--trainer.strategy", "auto", "--data.batch_size", "8"]
 ON_TWO = ["--trainer.devices", "2", "--trainer.strategy", "ddp", "--data.batch_size", "4"]
 PLAIN = ["--ema", "0"]  # an average needs whole weights
@@ -56,13 +54,12 @@ def alone(recipe, tmp_path_factory) -> Callable[[list[str]], Path]:
     return lambda options: trained("--ema" not in options)
 
 
-def outcome(*command: str) -> tuple[int, str]:
-    """Run a command to its end, and return its status and its output."""
+def launch_by_lightning(arguments: list[str]) -> str:
+    """Run the command line, which starts a second process itself, and return its output where it fails."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "check": False, "timeout": 240}
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment}
-    job = subprocess.Popen(command, cwd=REPOSITORY, start_new_session=True, **pipes)
-    output, _ = job.communicate(timeout=240)
-    return job.returncode, output
+    job = subprocess.run([sys.executable, "-m", "train", *arguments], cwd=REPOSITORY, env=environment, **pipes)
+    return job.stdout if job.returncode else ""
 
 
 def assert_same_run(alone: Path, run: Path) -> None:
@@ -88,9 +85,7 @@ def assert_same_run(alone: Path, run: Path) -> None:
 def test_a_killed_process_ends_the_job_and_the_run_goes_on_alone(recipe, alone, tmp_path, options, rank):
     run = tmp_path / "run"
     arguments = ["fit", "--config", str(recipe), *options, "--run_dir", str(run)]
-    status, output = outcome(*TORCHRUN, *ending_itself.command(8, signal.SIGKILL, *arguments, rank=rank, whom="self"))
-    assert status != 0
-    assert "Signal 9 (SIGKILL)" in output
+    assert "Signal 9 (SIGKILL)" in torchrun(arguments, killed_at=(8, rank))
     assert read_checkpoint(last(run))["global_step"] == 6  # by checkpoint_every
     cli.run(["resume", str(run), *ON_ONE])
     assert_same_run(alone(options), run)
@@ -98,11 +93,11 @@ def test_a_killed_process_ends_the_job_and_the_run_goes_on_alone(recipe, alone, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("launcher", "options"),
-    [([sys.executable, "-m"], ON_TWO), ([*TORCHRUN, "-m"], SHARDED)],
+    ("launch", "options"),
+    [(launch_by_lightning, ON_TWO), (torchrun, SHARDED)],
     ids=["ddp by Lightning's launcher", "fsdp by torchrun"],
 )
-def test_a_run_of_one_process_goes_on_with_two(recipe, alone, tmp_path, monkeypatch, launcher, options):
+def test_a_run_of_one_process_goes_on_with_two(recipe, alone, tmp_path, monkeypatch, launch, options):
     run = tmp_path / "run"
 
     def stop(self, *_):
@@ -116,8 +111,7 @@ def test_a_run_of_one_process_goes_on_with_two(recipe, alone, tmp_path, monkeypa
             cli.run(["fit", "--config", str(recipe), *ON_ONE, *own, "--run_dir", str(run)])
     assert read_checkpoint(last(run))["global_step"] == 6
     before = {path.name for path in run.iterdir()}
-    status, output = outcome(*launcher, "train", "resume", str(run), *options)
-    assert status == 0, output
+    assert not launch(["resume", str(run), *options])
     assert_same_run(alone(options), run)
     curves = [path.name for path in run.iterdir() if path.name not in before and "tfevents" in path.name]
     assert len(curves) == 1  # one writer
