@@ -106,8 +106,7 @@ def class_folders(root: Path, train: bool, download: bool, kind: type[ClassFolde
     names = ("train",) if train else ("test", "val")
     folders = [root / name for name in names if (root / name).is_dir()]
     if not folders:
-        split = any((root / name).is_dir() for name in ("train", "test", "val"))
-        if not split and root.is_dir() and (classes := classes_in(root)):
+        if not is_split(root) and root.is_dir() and (classes := classes_in(root)):
             raise UnsplitFolderError(
                 f"{root} has {len(classes)} folders of classes, and neither train nor test: a training splits it by "
                 f"--data.test_fraction 0.2. A model that was trained elsewhere is tested on {root / 'test'}/CLASS/FILE."
@@ -131,6 +130,11 @@ def read_folder(folder: Path, kind: type[ClassFolders]) -> ClassFolders:
         return kind(folder)
     except FileNotFoundError as error:
         raise FileNotFoundError(f"{folder} has to hold a folder of {kind.kind} for each class: {error}") from error
+
+
+def is_split(root: Path) -> bool:
+    """Return whether a folder has one for training, for test or for validation."""
+    return any((root / name).is_dir() for name in ("train", "test", "val"))
 
 
 def split_folder(root: Path, train: bool, test_fraction: float) -> ClassFolders:

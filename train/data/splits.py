@@ -15,7 +15,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from performer_string.images.normalisation import BACKGROUND
-from train.data.class_folders import split_folder
+from train.data.class_folders import is_split, split_folder
 from train.data.classes import class_names, classes_without, fingerprint, first_of, labels_of
 from train.data.images import share_of_each_class, shuffled
 from train.data.sources import SOURCES, open_source
@@ -69,7 +69,8 @@ class ImageSplits:
         """Return the fingerprint of the training images, once they are open."""
         if not self._train_is_open():
             return {}
-        return {**self.fingerprint, "val_split": self.validation is not None}
+        own = {} if self.validation is None else {"val_files": len(self.validation)}
+        return {**self.fingerprint, "val_split": self.validation is not None, **own}
 
     def open(self, name: Literal["train", "test"]) -> int:
         """Open one of the sets, if it is not open yet, and return the number of classes; validation with training."""
@@ -155,6 +156,7 @@ class ImageSplits:
             if self.validation is not None:
                 return self.validation, shuffled(len(self.validation))
             return self.train, self.parts[1]
+        self._check_test()
         return self.test, shuffled(len(self.test))
 
     def check_classes(self, name: str, classes: list[str]) -> None:
@@ -179,7 +181,8 @@ class ImageSplits:
 
     def _open(self, train: bool) -> Any:
         root = Path(self.root).expanduser()
-        if self.test_fraction:
+        elsewhere = self._trained is not None and not train and is_split(root)  # images that were not trained on
+        if self.test_fraction and not elsewhere:
             dataset: Any = split_folder(root, train, self.test_fraction)
         else:
             dataset = open_source(self.source, root, train)
@@ -201,6 +204,17 @@ class ImageSplits:
         self.num_classes = self.num_classes or len(names)
         return dataset
 
+    def _check_test(self) -> None:
+        """Raise a ValueError where a model would be tested on images that it was trained or validated on."""
+        folder = Path(getattr(self.test, "root", ""))
+        if self.test_fraction and folder == Path(self.root).expanduser():  # whose files both parts are drawn from
+            self._check_held_out()
+        if self._trained is not None and self._trained.get("val_split") and folder.name == "val":
+            raise ValueError(
+                f"{folder} holds the images that the model was validated on, by which its best checkpoint is chosen, "
+                f"and there is no {folder.parent / 'test'}: put the test images there, or take --split val."
+            )
+
     def _check_held_out(self) -> None:
         """Raise a ValueError unless the training images are those of the checkpoint and split alike."""
         trained = self._trained
@@ -220,9 +234,11 @@ class ImageSplits:
             change = f"{self.root} has other training images than when the model was trained, or under other names"
         elif (share := trained["config"]["val_fraction"]) != self.val_fraction:
             change = f"val_fraction was {share} when the model was trained, and is {self.val_fraction}"
+        elif (share := trained["config"].get("test_fraction", 0.0)) != self.test_fraction:
+            change = f"test_fraction was {share} when the model was trained, and is {self.test_fraction}"
         else:
             return
         raise ValueError(
-            f"{change}: the images held out for validation would be others, which it was trained on. Take what was "
-            f"taken then."
+            f"{change}: the images held out for validation or test would be others, which it was trained on. Take what "
+            f"was taken then. Other images to test on lie in a folder of their own, as FOLDER/test/CLASS/FILE."
         )

@@ -1,4 +1,4 @@
-"""Datasets of the library `datasets` and WebDataset shards, made in the test; and folders that are not split."""
+"""Datasets of the library `datasets` and WebDataset shards, made in the test."""
 
 import io
 import tarfile
@@ -190,42 +190,3 @@ def test_validation_shards_beside_test_shards(tmp_path):
     data = ImageData(source="webdataset", root=str(tmp_path), size=[8, 8], workers=0)
     assert len(data.train_dataset()) == 6
     assert (len(data.held_out("val", (8, 8))), len(data.held_out("test", (8, 8)))) == (4, 2)
-
-
-def unsplit(tmp_path, count: int = 10):
-    for name in NAMES:
-        (tmp_path / name).mkdir()
-        for i in range(count):
-            picture(i).save(tmp_path / name / f"{i}.png")
-    return ImageData(source="folder", root=str(tmp_path), test_fraction=0.3, size=[8, 8])
-
-
-def test_folder_that_is_not_split(tmp_path):
-    splits = unsplit(tmp_path).splits()
-    parts = {name: {path for path, _ in getattr(splits, name).samples} for name in ("train", "test")}
-    assert not parts["train"] & parts["test"]
-    assert len(parts["train"] | parts["test"]) == 30
-    for name in NAMES:
-        assert sum(f"/{name}/" in path for path in parts["test"]) == 3
-    again = ImageData(source="folder", root=str(tmp_path), test_fraction=0.3, size=[8, 8], seed=7).splits()
-    assert again.test.samples == splits.test.samples
-
-
-def test_errors_of_unsplit_folders(tmp_path):
-    unsplit(tmp_path, count=1)
-    with pytest.raises(ValueError, match="a class needs two"):
-        _ = ImageData(source="folder", root=str(tmp_path), test_fraction=0.3).splits().train
-    with pytest.raises(FileNotFoundError, match=r"--data\.test_fraction"):
-        _ = ImageData(source="folder", root=str(tmp_path)).splits().train
-    (tmp_path / "train").mkdir()
-    with pytest.raises(ValueError, match="has train"):
-        _ = ImageData(source="folder", root=str(tmp_path), test_fraction=0.3).splits().train
-    with pytest.raises(ValueError, match="source `folder`"):
-        ImageData(source="mnist", test_fraction=0.3)
-
-
-def test_more_images_than_there_are(tmp_path):
-    unsplit(tmp_path)
-    data = ImageData(source="folder", root=str(tmp_path), test_fraction=0.3, size=[8, 8], train_size=20)
-    with pytest.raises(ValueError, match="asks for 20 images, and there are 19"):
-        data.train_dataset()

@@ -81,6 +81,24 @@ def test_a_part_of_imagenet_is_not_imagenet(images, tmp_path):
         ImageData("imagenet", root=str(tmp_path / "here")).setup()
 
 
+def test_validation_images_are_not_tested_on(images, tmp_path):
+    """As where they alone were copied to another machine: the best checkpoint was chosen by them."""
+    two = {"a": 2, "b": 2}
+    data = images(train=two, val=two, test=two)
+    data.setup()
+    state = data.state_dict()
+    assert (state["val_split"], state["val_files"]) == (True, 4)
+    images("there", train=two, val=two)
+    again = ImageData.from_checkpoint(state)
+    again.root = str(tmp_path / "there")
+    with pytest.raises(ValueError, match=r"holds the images that the model was validated on"):
+        again.held_out("test", (8, 8))
+    alone = images("alone", train=two, val=two)  # tested on `val`, as ImageNet is
+    alone.setup()
+    assert len(alone.held_out("test", (8, 8))) == 4
+    assert not alone.state_dict()["val_split"]
+
+
 @pytest.mark.parametrize("share", [0.1, 0.3])
 def test_held_out_images_stay_held_out(images, share, tmp_path):
     """One image more is another split: to resume, or to validate, on it would be on images of the training."""
