@@ -117,6 +117,8 @@ def run(options: argparse.Namespace, arguments: Sequence[str], name: str = "", h
     header = [*environment(arguments, device), *head]
     report = Report(output_folder(options), name or options.command, header, not name)
     rows = report.collect(evaluation.evaluate(options, device))
+    if not rows:
+        raise ValueError(f"eval {options.command} has measured nothing: these options leave no model, size or method.")
     report.write(rows)
     shown = for_display(rows, named_columns(evaluation), options)
     lines = summary_of(evaluation, shown)

@@ -12,7 +12,7 @@ import json
 import os
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +24,7 @@ import torch
 import performer_string
 from eval.attention.model_changes import Intervention, changed
 from eval.report import results_of
+from performer_string.models.checkpoint import is_published
 from performer_string.utils.files import read_json, write_aside
 from train.checkpoint import Trained
 from train.data.sizes import Size
@@ -47,10 +48,11 @@ def weights_digest(trained: Trained) -> str:
     return total.hexdigest()
 
 
-def images_digest(dataset: Any) -> str:
+def images_digest(dataset: Any) -> str | None:
     """Return the digest of held-out images: of files their names, sizes and times of change, else their values.
 
-    Images that are drawn, as arrows, have none: how they are drawn is among the settings.
+    It is empty for images that are drawn, as arrows: how they are drawn is among the settings. It is None where other
+    images could not be told from these, as of the Hub and of many sources of one's own.
     """
     images, indices = getattr(dataset, "dataset", None), getattr(dataset, "indices", None)
     if images is None or indices is None:
@@ -65,7 +67,20 @@ def images_digest(dataset: Any) -> str:
     elif hasattr(images, "data") and hasattr(images, "targets"):
         total.update(np.ascontiguousarray(np.asarray(images.data)).tobytes())
         total.update(np.asarray(images.targets).tobytes() + indices.numpy().tobytes())
+    else:
+        return None
     return total.hexdigest()
+
+
+def modules_digest(names: Sequence[str]) -> list[str]:
+    """Return the digests of the files of imported modules, which a model or its images may be of."""
+    files = (getattr(sys.modules.get(name), "__file__", None) for name in names)
+    return [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files if file]
+
+
+def cache_of(path: Path) -> Path:
+    """Return the folder of what was measured of a model: in its run, or for a published one in `runs/results`."""
+    return (Path("runs/results") if is_published(path) else results_of([path])) / FOLDER
 
 
 def versions() -> dict[str, str]:
@@ -93,24 +108,27 @@ def image_results(
     """
     data = trained.data
     images = data.held_out(options.split, size, options.images)
+    known = images_digest(images)
     key = digest(
         {
             "weights": weights,
             "config": asdict(trained.classifier.vit.config),
-            "images": [data.drawn_from(options.split), len(images), options.split, list(size), images_digest(images)],  # type: ignore[arg-type]
+            "images": [data.drawn_from(options.split), len(images), options.split, list(size), known],  # type: ignore[arg-type]
             "normalised": [data.pixels.shift.tolist(), data.pixels.scale.tolist(), data.background],
             "device": device.type,
             **({"change": change[0]} if change else {}),
+            **({"imports": modules} if (modules := modules_digest(getattr(options, "imports", []))) else {}),
             **versions(),
         }
     )
-    path = results_of([trained.path]) / FOLDER / f"images-{key}.npz"
-    if path.is_file() and not options.fresh:
+    path = cache_of(trained.path) / f"images-{key}.npz"
+    if known is not None and path.is_file() and not options.fresh:
         with suppress(*DAMAGED), np.load(path) as stored:
             return ImageResults(torch.from_numpy(stored["right"]), torch.from_numpy(stored["loss"]))
     with changed(trained.classifier.vit, change[1]) if change else nullcontext():
         results = measure_images(trained, size, options.split, options.images, device)
-    keep(path, lambda partial: np.savez(partial, right=results.right.numpy(), loss=results.loss.numpy()))
+    if known is not None:
+        keep(path, lambda partial: np.savez(partial, right=results.right.numpy(), loss=results.loss.numpy()))
     return results
 
 
@@ -119,7 +137,7 @@ def kept_values(
 ) -> dict[str, float]:
     """Return numbers that depend on a model's configuration and on settings, measured now or before."""
     key = digest({"config": asdict(trained.classifier.vit.config), "settings": settings, **versions()})
-    path = results_of([trained.path]) / FOLDER / f"cost-{key}.json"
+    path = cache_of(trained.path) / f"cost-{key}.json"
     if path.is_file() and not fresh:
         with suppress(ValueError):
             stored: dict[str, float] = read_json(path)

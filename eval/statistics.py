@@ -21,7 +21,8 @@ def student_interval(values: Sequence[float]) -> tuple[float, float, float]:
     from scipy.stats import sem, t  # slow to import
 
     mean, count = statistics.mean(values), len(values)
-    half = float(t.ppf(0.975, count - 1) * sem(values)) if count > 1 else 0.0
+    differ = count > 1 and max(values) > min(values)  # `sem` of equal values may be 1e-14
+    half = float(t.ppf(0.975, count - 1) * sem(values)) if differ else 0.0
     return mean, mean - half, mean + half
 
 

@@ -37,6 +37,7 @@ def test_wilson_interval_of_no_images():
 def test_student_interval():
     assert student_interval([3.0]) == (3.0, 3.0, 3.0)
     # 12.706 is the 97.5 % point of Student's t with 1 degree of freedom
+    assert student_interval([98.6] * 3)[1:] == (98.6, 98.6)  # where the standard error is rounded to 1e-14
     assert student_interval([1.0, 3.0]) == pytest.approx((2.0, 2 - 12.7062, 2 + 12.7062), abs=1e-4)
 
 

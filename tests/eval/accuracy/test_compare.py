@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from eval.cli import main
 from eval.training_log import read_log, seconds_to
 from tests.helpers.checkpoints import CONFIG, read, save
 from tests.helpers.runs import write_log
+from train.data.images import Transformed
 from train.runs.loggers import MetricsCSV
 
 FAST = ["--resolutions", "60", "--images", "16"]
@@ -66,6 +68,18 @@ def test_damaged_results_are_measured_again(tmp_path, measured):
     assert measured == ["one"] * 4
     main(["compare", str(one), *FAST])
     assert len(measured) == 4  # they are whole again
+
+
+def test_results_of_images_that_may_be_others_are_not_kept(tmp_path):
+    class Unknown(torch.utils.data.Dataset):
+        pass
+
+    unknown = Transformed(Unknown(), torch.arange(3), None, 1, 2)
+    assert result_cache.images_digest(unknown) is None
+    assert result_cache.images_digest(object()) == ""  # drawn, by what stands in the settings
+    published, run = tmp_path / "a" / "model.safetensors", tmp_path / "a" / "checkpoints" / "last.ckpt"
+    assert result_cache.cache_of(published) == Path("runs/results/cache")  # nothing is written beside a published model
+    assert result_cache.cache_of(run) == tmp_path / "a" / "results" / "cache"
 
 
 def test_accuracy_is_that_of_eval_resolution(tmp_path):

@@ -150,6 +150,7 @@ def test_mean_iou_and_its_interval():
         (["--overlap", "1"], "--overlap is the share of a tile, 0 or more and below 1, not 1"),
         (["--resolutions", "60"], "60 x 60 pixels is not divisible into patches of 8 x 8"),
         (["--resolutions", "64x96"], "cells images are square"),
+        (["--resolutions", "64", "--methods", "tiles"], "eval dense has measured nothing"),
     ],
 )
 def test_bad_options(runs, arguments, message, tmp_path, capsys):
