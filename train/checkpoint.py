@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # Lightning and torchvision, which take seconds to import, ar
     from train.module import ImageClassifier
 
 KEYS = {"state_dict", "hyper_parameters", "ImageData"}
+GROUP_SETTINGS = ("lr", "weight_decay", "encoding_lr", "encoding_weight_decay")  # which a resumed optimiser has already
 
 
 def read_checkpoint(path: str | Path, data: bool = True) -> dict[str, Any]:
@@ -126,7 +127,7 @@ def check_same_model(path: str | Path, content: dict[str, Any], asked: dict[str,
         path: of the checkpoint.
         content: of the checkpoint.
         asked: hyper-parameters of an `ImageClassifier`.
-        resumed: its optimiser goes on as well, with its learning rate, decay and betas.
+        resumed: its optimiser goes on as well, with its learning rates, decays and betas.
 
     Raises:
         CheckpointError: with all differences.
@@ -139,7 +140,8 @@ def check_same_model(path: str | Path, content: dict[str, Any], asked: dict[str,
     wrong = differences(asdict(vit_config(content)), asked["vit"])  # what is newer has its default
     if resumed and "optim" in content["hyper_parameters"]:
         optimisers = [content["hyper_parameters"]["optim"], asked["optim"]]
-        saved, new = ({**{k: o[k] for k in ("lr", "weight_decay")}, "betas": tuple(o["betas"])} for o in optimisers)
+        kept = [k for k in GROUP_SETTINGS if k in optimisers[0]]  # old ones have no rate of the encoding
+        saved, new = ({**{k: o[k] for k in kept}, "betas": tuple(o["betas"])} for o in optimisers)
         wrong += differences(saved, new)
     if wrong:
         raise CheckpointError(

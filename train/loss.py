@@ -66,8 +66,12 @@ def soft_labels(targets: Tensor, classes: int, smoothing: float) -> Tensor:
 def cross_entropy(
     logits: Tensor, targets: Tensor, weights: Tensor | None, smoothing: float, config: LossConfig
 ) -> Tensor:
-    """Return torch's cross-entropy. Arguments as of `classification_loss`."""
-    return F.cross_entropy(logits, targets, weights, label_smoothing=smoothing)
+    """Return torch's cross-entropy, and zero for a batch whose classes have a weight of 0."""
+    if weights is None or targets.is_floating_point():
+        return F.cross_entropy(logits, targets, weights, label_smoothing=smoothing)
+    total = F.cross_entropy(logits, targets, weights, label_smoothing=smoothing, reduction="sum")
+    weight = weights[targets].sum()
+    return total / torch.where(weight > 0, weight, 1.0)
 
 
 def binary(logits: Tensor, targets: Tensor, weights: Tensor | None, smoothing: float, config: LossConfig) -> Tensor:

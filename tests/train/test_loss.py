@@ -45,6 +45,15 @@ def test_losses_are_their_equations(name, weighted, mixed):
     torch.testing.assert_close(a, b)
 
 
+def test_a_batch_whose_classes_have_no_weight():
+    logits = torch.randn(3, CLASSES, requires_grad=True)
+    weights = torch.tensor([0.0, 1.0, 1.0, 1.0, 1.0])
+    loss = LOSSES["cross-entropy"](logits, torch.zeros(3, dtype=torch.long), weights, 0.0, LossConfig())
+    loss.backward()
+    assert loss.item() == 0
+    assert torch.equal(logits.grad, torch.zeros(3, CLASSES))
+
+
 def test_smoothing_spreads_over_all_classes():
     torch.testing.assert_close(soft_labels(torch.tensor([1]), 4, 0.2), torch.tensor([[0.05, 0.85, 0.05, 0.05]]))
 

@@ -97,7 +97,9 @@ def test_commands_are_without_places(typed, recorded):
 def test_the_best_checkpoint(run, tmp_path, capsys):
     assert "there is no checkpoint" in refused_publishing([run, tmp_path / "best", "--best"], capsys)
     content = torch.load(run / "checkpoints" / "last.ckpt", weights_only=True)
-    content["callbacks"] = {"MovableCheckpoint": {"best_model_score": torch.tensor(0.75)}}
+    own = {"monitor": "val/loss_60", "best_model_score": torch.tensor(0.412)}  # of the user's, which comes first
+    best = {"monitor": "val/accuracy", "best_model_score": torch.tensor(0.75)}
+    content["callbacks"] = {"ModelCheckpoint": own, "MovableCheckpoint": best}
     torch.save(content, run / "checkpoints" / "best.ckpt")
     main([str(run), str(tmp_path / "best"), "--best", "--skip_test"])
     (metric,) = json.loads((tmp_path / "best" / "config.json").read_text())["metrics"]

@@ -20,6 +20,7 @@ from train.runs.folder import BEST, CHECKPOINTS, CONFIG, HISTORY, METRICS
 LOCAL = {"run_dir", "data.workers", "trainer.enable_progress_bar"}  # options that change no result
 PLACE = "data.root"  # of the images, which are elsewhere on each machine
 OF_PLACES = ("root", "workers", "download")  # fields of `ImageData`
+OF_IMAGES = ("classes", "files", "names", "val_split", "val_files")  # of the state of `ImageData`
 
 
 def history(run: Path) -> list[dict[str, Any]]:
@@ -127,7 +128,7 @@ def training_of(content: Mapping[str, Any]) -> dict[str, Any]:
     """
     data, saved = content["ImageData"], content["hyper_parameters"]
     config = {name: value for name, value in data["config"].items() if name not in OF_PLACES}
-    images = {name: data[name] for name in ("classes", "files", "names") if data.get(name) is not None}
+    images = {name: data[name] for name in OF_IMAGES if data.get(name) is not None}
     distillation = dict(saved.get("distillation") or {})
     if distillation.get("teacher"):
         distillation["teacher"] = without_place(str(Path(distillation["teacher"]).expanduser().absolute()))
@@ -144,6 +145,8 @@ def held_out_images(content: Mapping[str, Any]) -> int | None:
     data = content["ImageData"]
     if data["config"]["source"] in TASKS:
         return int(data["config"]["val_size"])
+    if data.get("val_split"):  # validated on the source's own images, which checkpoints of before did not count
+        return data.get("val_files")
     files = data.get("files")
     if not data["config"]["val_fraction"]:
         return None
@@ -156,8 +159,10 @@ def validation_metrics(run: Path, checkpoint: Path, content: Mapping[str, Any]) 
     if content["hyper_parameters"]["vit"].get("head") == "dense":
         return [] if checkpoint.name == BEST else dense_metrics(run, sizes)
     if checkpoint.name == BEST:
+        # A user's own ModelCheckpoint, of a loss perhaps, may stand before ours.
         states = (content.get("callbacks") or {}).values()
-        scores = [state["best_model_score"] for state in states if state.get("best_model_score") is not None]
+        ours = [state for state in states if state.get("monitor", "val/accuracy") == "val/accuracy"]
+        scores = [state["best_model_score"] for state in ours if state.get("best_model_score") is not None]
         shares = {sizes[0]: float(scores[0])} if scores else {}
     else:
         path = run / METRICS

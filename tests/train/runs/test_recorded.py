@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import json
 
-from train.runs.recorded import trained_by
+from train.runs.recorded import held_out_images, trained_by
+
+
+def test_images_that_a_run_was_validated_on():
+    config = {"source": "folder", "val_fraction": 0.1}
+    data = {"config": config, "files": 80, "val_split": False}
+    assert held_out_images({"ImageData": data}) == 8
+    own = {**data, "val_split": True}
+    assert held_out_images({"ImageData": {**own, "val_files": 60}}) == 60
+    assert held_out_images({"ImageData": own}) is None  # of a checkpoint that did not count them
 
 
 def test_a_run_that_went_on_elsewhere_names_each_device(tmp_path):
