@@ -10,7 +10,7 @@ from types import FrameType
 from typing import Any, cast
 
 import lightning as L
-from lightning.pytorch.callbacks import Callback, Timer
+from lightning.pytorch.callbacks import Callback, Checkpoint, Timer
 from lightning.pytorch.utilities import rank_zero_info
 
 from train.callbacks.progress import TerminalProgress
@@ -36,6 +36,12 @@ def last_of_all(trainer: L.Trainer) -> bool:
     if 0 < steps <= trainer.global_step:
         return True
     return trainer.is_last_batch and epochs is not None and 0 < epochs <= trainer.current_epoch + 1
+
+
+def ends_after_epoch(trainer: L.Trainer) -> bool:
+    """Return at the end of an epoch whether it is the last one, by plan or since a callback has decided so."""
+    least = trainer.current_epoch + 1 >= (trainer.min_epochs or 0) and trainer.global_step >= (trainer.min_steps or 0)
+    return last_of_all(trainer) or (trainer.should_stop and least)
 
 
 def validation_due(trainer: L.Trainer, batch_idx: int) -> bool:
@@ -97,6 +103,8 @@ class CleanStop(Callback):
     - In the last step of an epoch. Until the epoch's end Lightning's counters are not whole.
     - While gradients are accumulated, since they are not saved.
 
+    Where the training ends with that epoch, the process ends after it with the same status.
+
     Args:
         directory: of the checkpoint.
         program: that continues a run, for the message.
@@ -141,8 +149,12 @@ class CleanStop(Callback):
         self.leave(trainer)  # now that the metrics of the last step are logged
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self.save(trainer, self.signal is not None and not at_the_end(trainer), "Stopped")
+        self.save(trainer, self.signal is not None and not ends_after_epoch(trainer), "Stopped")
         self.leave(trainer)
+
+    def on_fit_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
+        if self.signal is not None and self.signal != self.warning:
+            raise SystemExit(128 + self.signal)
 
     def save(self, trainer: L.Trainer, wanted: bool, why: str) -> None:
         """Save the state before the end, where one process at least asks for it."""
@@ -167,3 +179,10 @@ class CleanStop(Callback):
 
     def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
         self._restore()
+
+
+class StopAfterCheckpoints(CleanStop, Checkpoint):
+    """Stop as `CleanStop` does, at the end of an epoch after `EarlyStopping` and all checkpoints before it in the list.
+
+    Lightning calls these two kinds after all other callbacks. What they make of a validation is saved so.
+    """

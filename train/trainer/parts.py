@@ -16,7 +16,7 @@ from train.callbacks.figures import ModelFigures
 from train.callbacks.metrics import GradientNorm, LearningRate, Throughput
 from train.callbacks.progress import progress_bar
 from train.callbacks.records import FinalMetrics, History
-from train.callbacks.stopping import CleanStop, JobTimer, ValidateAtEnd
+from train.callbacks.stopping import CleanStop, JobTimer, StopAfterCheckpoints, ValidateAtEnd
 from train.callbacks.summary import SummaryLine
 from train.data.sizes import Size
 from train.runs import slurm
@@ -78,12 +78,12 @@ def saving_callbacks(config: Any, asked: Mapping[str, Any], plugins: list[Any], 
         config, asked, program: as of `training_callbacks`.
         plugins: the configuration's.
     """
-    folder = Path(config.run_dir) / CHECKPOINTS
-    callbacks: list[Callback] = [KeepAccumulation(), CleanStop(folder, program, slurm.requeue_signal(plugins))]
-    if asked["enable_checkpointing"] is not False:
-        best = "val/miou" if config.model.vit.head == "dense" else "val/accuracy"
-        callbacks += [MovableCheckpoint(folder, best), LastCheckpoint(folder, config.checkpoint_every)]
-    return callbacks
+    folder, warning = Path(config.run_dir) / CHECKPOINTS, slurm.requeue_signal(plugins)
+    if asked["enable_checkpointing"] is False:
+        return [KeepAccumulation(), CleanStop(folder, program, warning)]
+    best = MovableCheckpoint(folder, "val/miou" if config.model.vit.head == "dense" else "val/accuracy")
+    last = LastCheckpoint(folder, config.checkpoint_every)
+    return [KeepAccumulation(), best, last, StopAfterCheckpoints(folder, program, warning)]
 
 
 def training_loggers(asked: Any, config: Any) -> Any:

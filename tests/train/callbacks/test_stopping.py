@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 
@@ -12,6 +13,7 @@ from tests.helpers.runs import assert_same_weights, fit, killed, metrics, stop_i
 from tests.helpers.training import last
 from train import cli
 from train.callbacks.metrics import GradientNorm
+from train.callbacks.stopping import CleanStop
 from train.checkpoint import read_checkpoint
 from train.module import ImageClassifier
 
@@ -61,6 +63,43 @@ def test_stop_waits_for_due_validation(config, whole, tmp_path, monkeypatch):
         fit(config, run, "--trainer.val_check_interval", "0.5")
     assert read_checkpoint(last(run))["global_step"] == 6
     assert validations(run) == [4]
+
+
+def stop_in_validation(monkeypatch):
+    """Send a signal as each validation begins."""
+    ask = lambda self, trainer, module: os.kill(os.getpid(), signal.SIGINT)  # noqa: E731
+    monkeypatch.setattr(CleanStop, "on_validation_start", ask)
+
+
+def stop_early(**options: float) -> tuple[str, str]:
+    """Return arguments for `EarlyStopping` by the validation loss."""
+    monitor = {"monitor": "val/loss_60", "patience": 9, **options}
+    return "--trainer.callbacks", json.dumps({"class_path": "EarlyStopping", "init_args": monitor})
+
+
+def test_epoch_of_a_stop_in_its_validation_counts(config, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    stop_in_validation(monkeypatch)
+    with pytest.raises(SystemExit) as stop:
+        fit(config, run, *stop_early())
+    assert stop.value.code == 130
+    assert read_checkpoint(run / "checkpoints" / "best.ckpt")["global_step"] == 10
+    states = read_checkpoint(last(run))["callbacks"]
+    (stopping,) = (state for state in states.values() if "stopped_epoch" in state)
+    (best,) = (state for state in states.values() if "best_model_score" in state)
+    assert stopping["best_score"].isfinite()
+    assert best["best_model_score"] is not None
+
+
+@pytest.mark.parametrize("end", [["--trainer.max_epochs", "1"], stop_early(stopping_threshold=100.0)])
+def test_stop_in_the_last_validation_comes_after_the_end(config, tmp_path, monkeypatch, end):
+    run = tmp_path / "run"
+    stop_in_validation(monkeypatch)
+    with pytest.raises(SystemExit) as stop:
+        fit(config, run, *end)
+    assert stop.value.code == 130
+    assert metrics(run)["step"] == 10
+    assert read_checkpoint(run / "checkpoints" / "best.ckpt")["global_step"] == 10
 
 
 def test_stop_at_end_of_epoch_keeps_counters(config, tmp_path, monkeypatch):
