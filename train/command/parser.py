@@ -37,10 +37,6 @@ class Parser(LightningArgumentParser):
         text: str = super().format_help(*arguments)
         return f"{text}\n{listing()}\n" if "model.vit.encoding" in option_names(self) else text
 
-    def dump(self, *args: Any, **options: Any) -> str:
-        """Return settings as text, without checking them again: they were checked as they were read."""
-        return str(super().dump(*args, **{"skip_validation": True, **options}))
-
     def error(self, message: str, ex: Exception | None = None) -> Any:
         """Write the message with the nearest name to stderr and exit with status 2."""
         message = in_one_line(message)
