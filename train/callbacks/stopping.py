@@ -7,7 +7,7 @@ import shlex
 import signal
 from pathlib import Path
 from types import FrameType
-from typing import Any, cast
+from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback, Checkpoint, Timer
@@ -149,12 +149,14 @@ class CleanStop(Callback):
         self.leave(trainer)  # now that the metrics of the last step are logged
 
     def on_train_epoch_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        self.save(trainer, self.signal is not None and not ends_after_epoch(trainer), "Stopped")
+        late = out_of_time(trainer) and not last_of_all(trainer)
+        wanted = late or (self.signal is not None and not ends_after_epoch(trainer))
+        self.save(trainer, wanted, "Out of time" if late else "Stopped")
         self.leave(trainer)
 
     def on_fit_end(self, trainer: L.Trainer, module: L.LightningModule) -> None:
-        if self.signal is not None and self.signal != self.warning:
-            raise SystemExit(128 + self.signal)
+        if self.signal in (signal.SIGINT, signal.SIGTERM) or out_of_time(trainer):
+            raise SystemExit(self.status())
 
     def save(self, trainer: L.Trainer, wanted: bool, why: str) -> None:
         """Save the state before the end, where one process at least asks for it."""
@@ -174,8 +176,11 @@ class CleanStop(Callback):
             warned = self.signal is not None and self.signal == self.warning
             if trainer.strategy.reduce_boolean_decision(warned, all=False) and trainer.is_global_zero:
                 requeue()
-            asked = self.signal in (signal.SIGINT, signal.SIGTERM)
-            raise SystemExit(128 + cast(int, self.signal) if asked else 1)
+            raise SystemExit(self.status())
+
+    def status(self) -> int:
+        """Return the exit status of a training that a signal or the end of its time has stopped."""
+        return 128 + self.signal if self.signal in (signal.SIGINT, signal.SIGTERM) else 1
 
     def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
         self._restore()

@@ -169,3 +169,21 @@ def test_end_of_time_waits_as_a_signal_does(config, tmp_path, monkeypatch):
     cli.run(["resume", str(window)])
     fit(config, tmp_path / "whole", *arguments)
     assert assert_same_weights(tmp_path / "whole", window) == 3
+
+
+@pytest.mark.parametrize("batches", [0, 10])
+def test_status_of_time_that_ends_between_epochs(config, whole, tmp_path, monkeypatch, batches, caplog):
+    """Of time that ends before the first batch, and with the last one of an epoch."""
+    caplog.set_level("INFO")
+    run = tmp_path / "run"
+    with pytest.raises(SystemExit) as stop:
+        fit(config, run, *out_of_time_after(monkeypatch, batches))
+    assert stop.value.code == 1
+    assert f"Out of time at step {batches}" in caplog.text
+    assert not (run / "metrics.json").exists()
+    monkeypatch.undo()
+    if batches:
+        assert read_checkpoint(run / "checkpoints" / "best.ckpt")["global_step"] == 10
+        cli.run(["resume", str(run)])
+        assert metrics(run) == metrics(whole)
+        assert validations(run) == [9, 19, 29]
