@@ -13,7 +13,7 @@ from tests.helpers.training import write_sweep
 from train import sweep
 from train.sweeps.file import read_sweep
 from train.sweeps.runner import SweepRunner
-from train.sweeps.settings import write_settings
+from train.sweeps.settings import current_settings, write_settings
 
 
 @pytest.mark.parametrize(
@@ -81,6 +81,29 @@ def test_conflicting_arguments(tmp_path, arguments, undone):
         return
     with pytest.raises(ValueError, match=f"--{undone} after -- would undo what the model shallow is named for"):
         SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, arguments)
+
+
+@pytest.mark.parametrize("form", ["sweep file", "--data.root X", "--data.root=X"])
+def test_begun_run_goes_on_with_images_that_were_moved(tmp_path, form):
+    def runner_of(place: str) -> SweepRunner:
+        models = {"shallow": {"data.root": place} if form == "sweep file" else {}}
+        plan = read_sweep(write_sweep(tmp_path, seeds=[0], axes=None, models=models))
+        extra = [] if form == "sweep file" else form.replace("X", place).split()
+        return SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, ["--data.batch_size", "4", *extra])
+
+    before = runner_of("before")
+    (run,) = before.runs
+    last = before.folder(run) / "checkpoints" / "last.ckpt"
+    last.parent.mkdir(parents=True)
+    write_settings(before.folder(run), before.settings(run))
+    last.touch()
+    after = runner_of("after")  # with the same settings
+    assert after.command(after.runs[0])[2:] == ["resume", str(after.folder(run)), "--data.root", "after"]
+
+
+def test_another_data_set_of_the_hub_is_another_setting():
+    settings = [{"arguments": ["--data.source", "hub", "--data.root", name]} for name in ("owner/a", "owner/b")]
+    assert current_settings(settings[0]) != current_settings(settings[1])
 
 
 def test_tasks_are_evaluated_apart(tmp_path):

@@ -23,8 +23,9 @@ from performer_string.utils.files import read_json
 from train.command.recipe import check_fields, current_arguments, find_conflict, options_of
 from train.command.yaml_file import read_yaml
 from train.runs.folder import LOCK, LOCK_VARIABLE, METRICS, latest_checkpoint
+from train.runs.recorded import PLACE
 from train.sweeps.file import Run, Sweep
-from train.sweeps.settings import SETTINGS, check_settings, current_settings, write_settings
+from train.sweeps.settings import SETTINGS, check_settings, current_settings, image_place, write_settings
 from train.sweeps.summary import write_summary
 
 LOG = "log.txt"
@@ -112,7 +113,8 @@ class SweepRunner:
         """Return the arguments of Python that start or resume a run."""
         folder = str(self.folder(run))
         if self.state(run) == "begun":
-            return ["-m", "train", "resume", folder]
+            place = image_place({"overrides": run.overrides, "arguments": self.extra})  # it may have been moved
+            return ["-m", "train", "resume", folder, *([] if place is None else [f"--{PLACE}", place])]
         start = ["-m", "train", "fit", "--config", str(self.sweep.recipe), "--run_dir", folder]
         return [*start, *run.arguments(), *self.extra]
 

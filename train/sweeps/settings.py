@@ -3,21 +3,55 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from performer_string.utils.files import read_json, write_aside
-from train.command.recipe import current_arguments, current_recipe
+from train.command.recipe import current_arguments, current_recipe, options_of
 from train.runs.recorded import PLACE
 
 SETTINGS = "sweep.json"
+SOURCE = "data.source"
+
+
+def chosen(settings: Mapping[str, Any], name: str) -> Any:
+    """Return the value of a field of the recipe that arguments or else overrides set; None where neither does."""
+    values = [value for option, value in options_of(settings.get("arguments") or []) if option == name]
+    return values[-1] if values else (settings.get("overrides") or {}).get(name)
+
+
+def image_place(settings: Mapping[str, Any]) -> str | None:
+    """Return where the images of a run are, as far as its arguments or overrides say so."""
+    place = chosen(settings, PLACE)
+    return None if place is None else str(place)
+
+
+def has_place(settings: Mapping[str, Any]) -> bool:
+    """Return whether `data.root` is a place on this machine. That of the source `hub` is the name of a data set."""
+    data = (settings.get("recipe") or {}).get("data") or {}
+    return (chosen(settings, SOURCE) or data.get("source")) != "hub"
+
+
+def without_option(arguments: Sequence[str], name: str) -> list[str]:
+    """Return arguments of a command line without an option and its values."""
+    kept, is_value = [], False
+    for argument in arguments:
+        if not is_value and not argument.startswith(f"--{name}="):
+            kept.append(argument)
+        is_value = not is_value and argument == f"--{name}"
+        if is_value:
+            kept.pop()
+    return kept
 
 
 def current_settings(settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a run under the names of today, as JSON keeps them, without the place of the images."""
     current = {name: current_recipe(settings.get(name)) for name in ("recipe", "overrides")}
     current["overrides"] = {name: value for name, value in (current["overrides"] or {}).items() if name != PLACE}
-    current |= {"arguments": current_arguments(settings.get("arguments") or []), "seed": settings.get("seed")}
+    arguments = current_arguments(settings.get("arguments") or [])
+    arguments = without_option(arguments, PLACE) if has_place(settings) else arguments
+    current |= {"arguments": arguments, "seed": settings.get("seed")}
     return dict(json.loads(json.dumps(current)))
 
 
