@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import textwrap
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ MEANINGS = {
 CELL, GAP, LEFT, RIGHT = 1.3, 0.08, 0.25, 0.75  # inches: height of a picture, and room around pictures
 LINE, NOTE, EDGE = 0.12, 0.1, 0.08  # inches: a line of a title and of the note, and room at the edge
 LETTER = 0.045  # inches, of the note
+HEADING, ACROSS = 0.24, 8  # inches above all, and the columns of a block at most
 LEAST = 0.1  # the lowest weight, relative to equal weights, that has a colour of its own
 NEARLY_EQUAL = 10.0  # %, of the largest weight above the smallest one, as in models that have learned nothing
 DARKEST, OPACITY = 0.55, 0.7  # black of the image beneath a map, and the map's opacity: colours are as in the bar
@@ -84,9 +86,9 @@ def overlay_figure(rows: Sequence[Row]) -> Figure:
     shown = [*([] if all(picture is None for picture in pictures) else [None]), *layers]  # None: the image
     titles = [title_of(first, kind) for (kind, _, _), first in zip(groups, firsts, strict=True)]
     lines, aspects = max(map(len, titles)), [width / height for height, width in grids]
-    width = figure_width(aspects)
-    note = textwrap.wrap(note_of(rows), int((width - 2 * EDGE) / LETTER))
-    figure, axes = picture_grid(aspects, len(shown), LINE * lines + 0.32, NOTE * len(note) + 2 * EDGE)
+    blocks = in_blocks(aspects)
+    note = textwrap.wrap(note_of(rows), int((figure_width(blocks) - 2 * EDGE) / LETTER))
+    figure, axes = picture_grid(blocks, len(shown), LINE * lines + 0.08, NOTE * len(note) + 2 * EDGE)
     drawn: Any = None
     columns = zip(axes.T, groups.items(), firsts, titles, pictures, strict=True)
     for column, ((kind, model, size), of_layers), first, title, picture in columns:
@@ -104,8 +106,9 @@ def overlay_figure(rows: Sequence[Row]) -> Figure:
             place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "ha": "center"}
             place |= {"fontsize": TEXT, "parse_math": False}
             column[0].annotate(fit(*parts, room), (0.5, 1), (0, 72 * (0.04 + number * LINE)), **place)
-    for axis, layer in zip(axes[-len(layers) :, 0], layers, strict=True):
-        axis.text(-0.04, 0.5, f"layer {layer}", rotation=90, ha="right", va="center", transform=axis.transAxes)
+    for first_of_block in range(0, len(aspects), len(blocks[0])):
+        for axis, layer in zip(axes[-len(layers) :, first_of_block], layers, strict=True):
+            axis.text(-0.04, 0.5, f"layer {layer}", rotation=90, ha="right", va="center", transform=axis.transAxes)
     add_colour_bar(figure, axes, drawn)
     heads = rows[0]["head"]
     kinds = "rollout" if unique(rows, "kind") == ["rollout"] else "attention"
@@ -142,41 +145,55 @@ def colour_scale(maps: Sequence[Picture]) -> LogNorm:
     return LogNorm(min(0.5, max(LEAST, low)), max(2.0, high), clip=True)
 
 
-def figure_width(aspects: Sequence[float]) -> float:
-    """Return the width of the figure in inches, by width over height of each column, or as the user chose it."""
-    return width_or(CELL * sum(aspects) + GAP * (len(aspects) - 1) + LEFT + RIGHT)
+def in_blocks(aspects: Sequence[float]) -> list[Sequence[float]]:
+    """Return columns in blocks that are drawn one below the other, of equally many where there are more than fit."""
+    across = math.ceil(len(aspects) / math.ceil(len(aspects) / ACROSS))
+    return [aspects[start : start + across] for start in range(0, len(aspects), across)]
 
 
-def picture_grid(aspects: Sequence[float], rows: int, above: float, below: float) -> tuple[Figure, Any]:
-    """Return a figure with a grid of pictures of one height, and room for titles, names of rows and a colour bar.
+def figure_width(blocks: Sequence[Sequence[float]]) -> float:
+    """Return the width of the figure in inches, by width over height of each block's columns, or as the user chose."""
+    return width_or(max(CELL * sum(block) + GAP * (len(block) - 1) for block in blocks) + LEFT + RIGHT)
+
+
+def picture_grid(blocks: Sequence[Sequence[float]], rows: int, above: float, below: float) -> tuple[Figure, Any]:
+    """Return a figure with blocks of pictures of one height, and room for titles, names of rows and a colour bar.
 
     Args:
-        aspects: width over height of each column.
-        rows: of the grid.
-        above, below: room above and below the grid in inches.
+        blocks: width over height of each column, of one block below the other.
+        rows: of a block.
+        above: room above each block in inches.
+        below: room below the last one in inches.
 
     Returns:
         The figure, and its axes, [rows, columns].
     """
-    gaps, width = GAP * (len(aspects) - 1), figure_width(aspects)
-    tall = max(0.2, (width - LEFT - RIGHT - gaps) / sum(aspects))  # inches
-    height = above + rows * (tall + GAP) - GAP + below
-    figure, axes, x = placed_figure(width, height), np.empty((rows, len(aspects)), dtype=object), LEFT
-    for column, aspect in enumerate(aspects):
-        for row in range(rows):
-            y = height - above - row * (tall + GAP) - tall
-            box = (x / width, y / height, tall * aspect / width, tall / height)
-            axes[row, column] = figure.add_axes(box)
-            axes[row, column].set_axis_off()
-        x += tall * aspect + GAP
+    width = figure_width(blocks)
+    room = min((width - LEFT - RIGHT - GAP * (len(block) - 1)) / sum(block) for block in blocks)
+    tall = max(0.2, room)  # inches
+    step = above + rows * (tall + GAP)  # from block to block
+    height = HEADING + len(blocks) * step - GAP + below
+    figure, axes = placed_figure(width, height), np.empty((rows, sum(map(len, blocks))), dtype=object)
+    column = 0
+    for number, block in enumerate(blocks):
+        x = LEFT
+        for aspect in block:
+            for row in range(rows):
+                y = height - HEADING - number * step - above - row * (tall + GAP) - tall
+                box = (x / width, y / height, tall * aspect / width, tall / height)
+                axes[row, column] = figure.add_axes(box)
+                axes[row, column].set_axis_off()
+            x += tall * aspect + GAP
+            column += 1
     return figure, axes
 
 
 def add_colour_bar(figure: Figure, axes: Any, drawn: Any) -> None:
     """Add the colour bar of all maps beside them, with plain numbers, on the grey that lies beneath them."""
-    last, width = axes[-1, -1].get_position(), figure.get_figwidth()
-    height = axes[0, -1].get_position().y1 - last.y0
-    box = (last.x1 + 0.15 / width, last.y0 + 0.15 * height, 0.1 / width, 0.7 * height)
+    width, right = figure.get_figwidth(), max(axis.get_position().x1 for axis in axes[-1])
+    low_end = axes[-1, -1].get_position().y0
+    height = axes[0, 0].get_position().y1 - low_end
+    box = (right + 0.15 / width, low_end + 0.15 * height, 0.1 / width, 0.7 * height)
     low, high = drawn.norm.vmin, drawn.norm.vmax
     bar = figure.colorbar(drawn, cax=figure.add_axes(box), extend="min" if low <= LEAST else "neither")
     bar.ax.set_facecolor((DARKEST,) * 3)

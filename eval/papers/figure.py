@@ -8,8 +8,10 @@ figure: {kind: curves}                           # validation accuracy over epoc
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from matplotlib.lines import Line2D
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
 DEFAULT = "dots"
 PUBLISHED = "published"
+CLOSEST_TICKS = 0.05  # share of an axis between two ticks, for their labels to be apart
 OVER = {"column": ("data", "row"), "row": ("data", "data"), "data": ("attention", "row")}  # panels and lines over each
 
 
@@ -152,7 +155,9 @@ def draw_lines(
                 ]
                 draw_line(axis, chosen, places, {**colour_and_marker(i), "linestyle": LINE_STYLES[j % 4]})
         axis.set(xlabel=xlabel, ylabel=ylabel if axis is axes[0] else "")
+    measured_at = sorted({float(x) for r in shown if (x := places(r)) is not None})
     for axis in axes:  # which share the limits of all
+        place_ticks(axis, measured_at)
         reveal(axis)
     handles = [
         Line2D([], [], **cast(Any, colour_and_marker(i)), label=label_of(table, split[1], line))
@@ -165,6 +170,20 @@ def draw_lines(
     legend_above(figure, handles=handles)
     note_below(figure, "bars: 95 % intervals; one seed has those over images alone")
     return figure
+
+
+def place_ticks(axis: Axes, values: Sequence[float]) -> None:
+    """Give the x axis a tick at each value where they are apart; logarithmic where they span a factor of 8 and more."""
+    if len(values) < 2:
+        return
+    scale: Callable[[float], float] = float
+    if values[0] > 0 and values[-1] >= 8 * values[0]:
+        scale = math.log
+        axis.set_xscale("log", base=2)
+    gaps = [scale(high) - scale(low) for low, high in pairwise(values)]
+    if min(gaps) >= CLOSEST_TICKS * sum(gaps):
+        axis.set_xticks(values, [f"{value:g}" for value in values])
+        axis.set_xticks([], minor=True)
 
 
 def draw_line(axis: Axes, chosen: Sequence[Row], places: Any, style: dict[str, Any]) -> None:

@@ -97,6 +97,22 @@ def above_and_below(**changes) -> tuple[list[str], str]:
     return [text.get_text() for text in figure.axes[0].texts][::-1], figure.texts[-1].get_text().replace("\n", " ")
 
 
+def test_many_columns_are_drawn_in_blocks():
+    """A figure of 24 columns would be 36 inches wide."""
+    row = {"kind": "class", "resolution": "8", "layer": 0, "head": "mean", "image": "a.png", "query": "0,0"}
+    row |= {"answer": "cat 90 %", "picture": "", "weight": 0.25}
+    models = [f"model {number:02}" for number in range(9)]
+    rows = [{**row, "model": name, "row": y, "column": x} for name in models for y in range(2) for x in range(2)]
+    figure = overlay_figure(rows)
+    boxes = [axis.get_position() for axis in figure.axes[:-1]]  # without the colour bar
+    tops, lefts = [round(box.y0, 6) for box in boxes], [round(box.x0, 6) for box in boxes]
+    assert tops == [tops[0]] * 5 + [tops[5]] * 4
+    assert tops[5] < tops[0]
+    assert lefts[5:] == lefts[:4]
+    assert figure.axes[-1].get_position().x0 > boxes[4].x1
+    assert [text.get_text() for axis in figure.axes for text in axis.texts].count("layer 0") == 2
+
+
 def test_the_figure_says_what_it_shows():
     lines, note = above_and_below()
     assert lines == ["layer 0", "m", "24 px", "answer: french horn 50 %", "query: orange square"]

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from matplotlib.figure import Figure
 
 from eval.cli import main
-from eval.papers.figure import draw_table
+from eval.papers.figure import draw_table, place_ticks
 from eval.papers.records import MEASURED
 from eval.papers.table_file import find_table, read_table
 from eval.papers.table_head import lines_of
@@ -138,3 +139,24 @@ def test_sets_without_a_figure_of_ours_have_no_panel(figure):
     ours = [{**record, "state": MEASURED, "value": 50.0, "stands for": "large"} for record in theirs[:2]]
     (axis,) = draw_table(table, ours + theirs[2:], []).axes
     assert axis.get_title() == "Small, published: Large"
+
+
+@pytest.mark.parametrize(
+    ("values", "ticks", "scale"),
+    [
+        ((72, 108, 168, 276), [72, 108, 168, 276], "linear"),
+        ((2, 4, 8, 64), [2, 4, 8, 64], "log"),
+        ((20, 21, 90), None, "linear"),  # two labels would lie on each other
+        ((5,), None, "linear"),
+    ],
+)
+def test_lines_have_ticks_where_was_measured(values, ticks, scale):
+    axis = Figure().subplots()
+    axis.plot(values, values)
+    place_ticks(axis, [float(value) for value in values])
+    assert axis.get_xscale() == scale
+    if ticks is not None:
+        assert axis.get_xticks().tolist() == ticks
+        assert [label.get_text() for label in axis.get_xticklabels()] == [str(tick) for tick in ticks]
+    else:
+        assert len(axis.get_xticks()) != len(values)
