@@ -19,6 +19,7 @@ from train.callbacks.metrics import tensorboard
 from train.callbacks.stopping import out_of_time
 from train.data.module import ImageData
 from train.runs.environment import code, machine, versions
+from train.runs.history import append_history
 from train.runs.loggers import MetricsCSV, RunTensorBoard
 
 MAIN = {"vit.attention", "vit.encoding", "vit.width", "vit.depth", "vit.num_heads", "vit.image_size", "optim.lr"}
@@ -149,5 +150,4 @@ class History(Callback):
             "processes": trainer.world_size,
             "versions": f"{versions()}, lightning {L.__version__}",
         }
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        append_history(self.path, line)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from train.data.tasks import TASKS
 from train.intervals import accuracy_percent
 from train.runs.environment import ROOT
 from train.runs.folder import BEST, CHECKPOINTS, CONFIG, HISTORY, METRICS
+from train.runs.history import read_history
 
 LOCAL = {"run_dir", "data.workers", "trainer.enable_progress_bar"}  # options that change no result
 PLACE = "data.root"  # of the images, which are elsewhere on each machine
@@ -25,10 +25,7 @@ OF_IMAGES = ("classes", "files", "names", "val_split", "val_files")  # of the st
 
 def history(run: Path) -> list[dict[str, Any]]:
     """Return the processes that trained a run, the first one first; none of runs that have no record."""
-    path = run / HISTORY
-    return (
-        [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line] if path.is_file() else []
-    )
+    return read_history(run / HISTORY)
 
 
 def without_place(value: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from lightning.pytorch.plugins.environments import SLURMEnvironment
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 
 from train.runs.folder import HISTORY
+from train.runs.history import read_history
 
 
 def job() -> str | None:
@@ -36,7 +36,7 @@ def is_requeued(run: Path, command: str) -> bool:
     path = run / HISTORY
     if job() is None or not path.is_file():
         return False
-    lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    lines = read_history(path)
     return any(line.get("expanded", line["command"]) == command for line in lines)  # old files have one of them
 
 

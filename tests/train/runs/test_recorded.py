@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 
-from train.runs.recorded import held_out_images, trained_by
+import pytest
+
+from train.runs import slurm
+from train.runs.history import append_history
+from train.runs.recorded import held_out_images, history, trained_by
 
 
 def test_images_that_a_run_was_validated_on():
@@ -32,3 +36,33 @@ def test_a_run_that_went_on_elsewhere_names_each_device(tmp_path):
         command, environment = trained_by(tmp_path)
         assert command == common["command"]
         assert environment == ["code: x", "device: H200", "versions: torch 2.11.0", *expected]
+
+
+LINE = {"command": "fit a", "expanded": "fit a", "code": "x", "device": "CPU", "versions": "torch 2"}
+
+
+@pytest.mark.parametrize("cut", ['{"began": "2026', "\0\0\0\0\n", '{"command": "\udcff"'])
+def test_history_whose_last_line_was_cut_off(tmp_path, monkeypatch, cut):
+    whole = json.dumps(LINE) + "\n"
+    path = tmp_path / "history.jsonl"
+    path.write_text(whole + cut, errors="surrogateescape")
+    assert history(tmp_path) == [LINE]
+    monkeypatch.setattr(slurm, "job", lambda: "7")
+    assert slurm.is_requeued(tmp_path, "fit a")
+    append_history(path, {"command": "resume"})  # a further line does not continue that one
+    assert path.read_text() == whole + '{"command": "resume"}\n'
+
+
+def test_history_that_is_damaged_is_named(tmp_path):
+    path = tmp_path / "history.jsonl"
+    path.write_text(f'{{"began"\n{json.dumps(LINE)}\n')
+    with pytest.raises(ValueError, match=rf"line 1 of {path} is no JSON"):
+        history(tmp_path)
+
+
+def test_history_without_a_last_line_break_is_continued(tmp_path):
+    path = tmp_path / "history.jsonl"
+    append_history(path, LINE)
+    path.write_text(path.read_text().rstrip())
+    append_history(path, LINE)
+    assert history(tmp_path) == [LINE, LINE]
