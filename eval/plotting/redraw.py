@@ -32,6 +32,7 @@ TEXTS = {
     *("losses", "validations"),
     *("class", "taken for", "other", "image", "kind", "query", "answer", "picture"),
 }
+ANSWER = "class "  # how the columns begin that hold the answers of a model, the most probable one first
 COMMAND = re.compile(r"^# command: python -m eval (\S+).*", re.MULTILINE)
 TABLE = re.compile(r"^# command: python -m eval table (.+)", re.MULTILINE)  # of a paper, by `eval table`
 
@@ -70,7 +71,7 @@ def former_split(command: str, evaluation: str) -> str:
 
 def read_cell(column: str, cell: str) -> Any:
     """Return a cell as a size, a truth value, a number or a text."""
-    if column in TEXTS or cell == "":
+    if column in TEXTS or column.startswith(ANSWER) or cell == "":
         return current_text(column, cell)
     if column in SIZES:
         return Size.of(cell)

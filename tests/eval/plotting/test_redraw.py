@@ -8,6 +8,7 @@ import itertools
 import pytest
 from matplotlib.figure import Figure
 
+from eval.accuracy.predict_report import answers_in
 from eval.cli import main
 from eval.plotting import style
 from eval.plotting.accuracy import accuracy_figure
@@ -39,6 +40,16 @@ def test_old_results_are_read_with_types_and_split(results):
     assert rows[0]["accuracy"] == 50.0
     assert rows[0]["split"] == "val"
     assert rows[0]["majority baseline"] == 10.0
+
+
+def test_names_of_classes_that_look_like_numbers_stay(tmp_path):
+    path = tmp_path / "predict.csv"
+    path.write_text(
+        "# command: python -m eval predict\n"
+        "image,resolution,class 1,probability 1,class 2,probability 2,resized,error\n"
+        "a.png,60,007,0.75,1e5,0.25,True,\n"
+    )
+    assert answers_in(read_results(path)[1][0]) == [("007", 0.75), ("1e5", 0.25)]
 
 
 @pytest.mark.slow
