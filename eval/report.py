@@ -28,6 +28,7 @@ Row = Mapping[str, Any]
 ALL_CLASSES = "all classes"  # the row of all of them in `eval confusion`
 MAJORITY = "majority baseline"  # the accuracy of always answering the most frequent class
 ENDINGS = (".csv", ".png", ".pdf", ".svg", ".md", ".tex", ".table.csv", ".json", "")  # of an evaluation; "": a folder
+BREAKS = {ord(x): x.encode("unicode_escape").decode() for x in "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"}  # of lines
 FORMER_COLUMNS = {"null": MAJORITY}  # columns of CSV files that were written before they were renamed
 
 
@@ -42,13 +43,18 @@ def environment(arguments: Sequence[str], device: torch.device) -> list[str]:
     ]
 
 
+def comment(line: str) -> str:
+    """Return a line of comment of a CSV file, with line breaks and what UTF-8 lacks as `\\n` and so on."""
+    return f"# {line.translate(BREAKS)}".encode(errors="backslashreplace").decode()
+
+
 def write_csv(path: Path, rows: Sequence[Row], header: Sequence[str]) -> None:
     """Write rows as CSV under lines of comment; a file is whole or not there."""
     with (
         write_aside(path) as partial,
         partial.open("w", encoding="utf-8", newline="", errors="backslashreplace") as file,
     ):
-        file.writelines(f"# {line}\n" for line in header)
+        file.writelines(f"{comment(line)}\n" for line in header)
         writer = csv.DictWriter(file, fieldnames=list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
@@ -147,7 +153,7 @@ def results_of(paths: Sequence[Path]) -> Path:
 
 def is_of_command(path: Path, header: Sequence[str]) -> bool:
     """Return whether a CSV file exists and was written by the command of this header."""
-    return path.is_file() and path.read_text(encoding="utf-8").partition("\n")[0] == f"# {header[0]}"
+    return path.is_file() and path.read_text(encoding="utf-8").partition("\n")[0] == comment(header[0])
 
 
 def keep_other(path: Path, header: Sequence[str], endings: Sequence[str]) -> None:

@@ -12,7 +12,7 @@ import pytest
 from eval import checkpoints
 from eval.accuracy.resolution import summary
 from eval.cli import main
-from eval.report import MAJORITY, read_csv, results_of, table, write_csv
+from eval.report import MAJORITY, Report, read_csv, results_of, table, write_csv
 from tests.helpers.checkpoints import save
 from tests.helpers.training import REPOSITORY
 from train.data.sizes import Size
@@ -75,6 +75,19 @@ def test_csv_replaces_its_file_only_when_it_is_whole(tmp_path):
     with pytest.raises(ValueError, match="dict contains fields"):
         write_csv(path, [{"a": 2}, {"a": 3, "b": 4}], ["second"])
     assert read_csv(path) == (["# first"], [{"a": "1"}])
+
+
+@pytest.mark.parametrize("title", ["two\nlines", "two\r\nlines", "two\u2028lines", "no UTF-8: \udcff"])
+def test_a_command_of_several_lines_is_one_line_of_comment(tmp_path, title):
+    header = [f"command: python -m eval cost --title '{title}'", "device: CPU"]
+    for value in (1, 2):
+        report = Report(tmp_path, "cost", header)
+        report.write([{"a": value}])
+    assert [path.name for path in tmp_path.iterdir()] == ["cost.csv"]  # of the same command
+    assert len((tmp_path / "cost.csv").read_text(encoding="utf-8").splitlines()) == 4
+    lines, rows = read_csv(tmp_path / "cost.csv")
+    assert lines[0].startswith("# command: python -m eval cost --title 'two\\" if "two" in title else "# command: ")
+    assert (lines[1], rows) == ("# device: CPU", [{"a": "2"}])
 
 
 def test_csv_with_a_former_column(tmp_path):
