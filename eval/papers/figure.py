@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from matplotlib.lines import Line2D
@@ -20,7 +19,7 @@ from matplotlib.ticker import MaxNLocator
 from eval.papers.blocks import data_label
 from eval.papers.records import MEASURED
 from eval.papers.table_spec import TableFile
-from eval.plotting.axes import legend_above, note_below
+from eval.plotting.axes import are_apart, legend_above, note_below
 from eval.plotting.overlaps import reveal
 from eval.plotting.style import GREY, LINE_STYLES, colour_and_marker, line_styles, panels
 from eval.report import Row, select, unique
@@ -180,8 +179,7 @@ def place_ticks(axis: Axes, values: Sequence[float]) -> None:
     if values[0] > 0 and values[-1] >= 8 * values[0]:
         scale = math.log
         axis.set_xscale("log", base=2)
-    gaps = [scale(high) - scale(low) for low, high in pairwise(values)]
-    if min(gaps) >= CLOSEST_TICKS * sum(gaps):
+    if are_apart([scale(value) for value in values], CLOSEST_TICKS):
         axis.set_xticks(values, [f"{value:g}" for value in values])
         axis.set_xticks([], minor=True)
 

@@ -63,6 +63,12 @@ def size_axis(axis: Axes, sizes: Sequence[Size]) -> None:
     number_axis(axis, labels, "image size in pixels")
 
 
+def are_apart(places: Sequence[float], share: float) -> bool:
+    """Return whether neighbours of ascending places are at least this share of their range apart."""
+    gaps = [later - earlier for earlier, later in itertools.pairwise(places)]
+    return min(gaps, default=0.0) >= share * sum(gaps)
+
+
 def count_axis(axis: Axes, counts: Iterable[int], name: str = "tokens") -> None:
     """Make the x axis one of counts, logarithmic, with a tick at each count that was measured and at no other."""
     number_axis(axis, {count: short_count(count) for count in sorted(set(counts))}, name)

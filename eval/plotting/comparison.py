@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Collection, Mapping, Sequence
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ from matplotlib.ticker import FixedLocator, Locator, MaxNLocator
 
 from eval.plotting.accuracy import MOST_LINES, accuracy_dots, draw_lines, group_by_model, note_of
 from eval.plotting.accuracy_scale import AccuracyScale
-from eval.plotting.axes import legend_above, note_below
+from eval.plotting.axes import are_apart, legend_above, note_below
 from eval.plotting.overlaps import reveal
 from eval.plotting.style import line_styles, panels
 from eval.report import Row
@@ -86,8 +85,7 @@ def step_locator(steps: Collection[int]) -> Locator:
         steps: of the validations.
     """
     places = sorted(steps)
-    nearest = min((later - earlier for earlier, later in itertools.pairwise(places)), default=0)
-    if len(places) <= MOST_TICKS and nearest >= APART * (places[-1] - places[0]):
+    if len(places) <= MOST_TICKS and are_apart(places, APART):
         return FixedLocator(places)
     return MaxNLocator(nbins=6, integer=True, min_n_ticks=1)
 

@@ -106,7 +106,7 @@ def class_folders(root: Path, train: bool, download: bool, kind: type[ClassFolde
     names = ("train",) if train else ("test", "val")
     folders = [root / name for name in names if (root / name).is_dir()]
     if not folders:
-        if not is_split(root) and root.is_dir() and (classes := classes_in(root)):
+        if not sets_in(root) and root.is_dir() and (classes := classes_in(root)):
             raise UnsplitFolderError(
                 f"{root} has {len(classes)} folders of classes, and neither train nor test: a training splits it by "
                 f"--data.test_fraction 0.2. A model that was trained elsewhere is tested on {root / 'test'}/CLASS/FILE."
@@ -132,9 +132,9 @@ def read_folder(folder: Path, kind: type[ClassFolders]) -> ClassFolders:
         raise FileNotFoundError(f"{folder} has to hold a folder of {kind.kind} for each class: {error}") from error
 
 
-def is_split(root: Path) -> bool:
-    """Return whether a folder has one for training, for test or for validation."""
-    return any((root / name).is_dir() for name in ("train", "test", "val"))
+def sets_in(root: Path) -> list[str]:
+    """Return which of the folders train, test and val a folder has; none of one that is not split."""
+    return [name for name in ("train", "test", "val") if (root / name).is_dir()]
 
 
 def split_folder(root: Path, train: bool, test_fraction: float) -> ClassFolders:
@@ -151,8 +151,8 @@ def split_folder(root: Path, train: bool, test_fraction: float) -> ClassFolders:
         FileNotFoundError: no folder, or a class without an image.
         ValueError: a folder that is split already, or a class of one image.
     """
-    if split := [name for name in ("train", "test", "val") if (root / name).is_dir()]:
-        raise ValueError(f"data.test_fraction is for a folder that is not split, and {root} has {', '.join(split)}.")
+    if sets := sets_in(root):
+        raise ValueError(f"data.test_fraction is for a folder that is not split, and {root} has {', '.join(sets)}.")
     if not root.is_dir():
         raise FileNotFoundError(f"there is no folder {root}.")
     dataset = ClassFolders(root)

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from performer_string.images.normalisation import BACKGROUND
-from train.data.class_folders import is_split, split_folder
+from train.data.class_folders import sets_in, split_folder
 from train.data.classes import class_names, classes_without, fingerprint, first_of, labels_of
 from train.data.images import share_of_each_class, shuffled
 from train.data.sources import SOURCES, open_source
@@ -181,7 +181,7 @@ class ImageSplits:
 
     def _open(self, train: bool) -> Any:
         root = Path(self.root).expanduser()
-        elsewhere = self._trained is not None and not train and is_split(root)  # images that were not trained on
+        elsewhere = self._trained is not None and not train and sets_in(root)  # images that were not trained on
         if self.test_fraction and not elsewhere:
             dataset: Any = split_folder(root, train, self.test_fraction)
         else:

@@ -33,10 +33,7 @@ def run_folder(command: str) -> Path | None:
 
 def is_requeued(run: Path, command: str) -> bool:
     """Return whether this process is of a job that gives a command of a run again, as one that is requeued does."""
-    path = run / HISTORY
-    if job() is None or not path.is_file():
-        return False
-    lines = read_history(path)
+    lines = [] if job() is None else read_history(run / HISTORY)
     return any(line.get("expanded", line["command"]) == command for line in lines)  # old files have one of them
 
 
