@@ -22,7 +22,7 @@ import torch
 
 from performer_string import ModelDetails, ViT
 from performer_string.models.checkpoint import find_checkpoint, is_published
-from performer_string.models.hub import check_repository, upload
+from performer_string.models.hub import check_repository
 from performer_string.models.published import CARD, CONFIG
 from performer_string.models.weights_file import WEIGHTS, PublishedError, round_weights, safetensors
 from train.checkpoint import CheckpointError, Trained, load_trained, read_checkpoint
@@ -119,8 +119,8 @@ def measure(trained: Trained, options: argparse.Namespace, device: torch.device)
     return metrics
 
 
-def publish(options: argparse.Namespace) -> Path:
-    """Test a model and write its folder; return it."""
+def publish(options: argparse.Namespace) -> tuple[ViT, ModelDetails]:
+    """Test a model and write its folder; return the model and what its card says."""
     path, run = choose(options.run, options.best)
     check_free(options.folder, options.overwrite)
     content = read_checkpoint(path)
@@ -155,7 +155,8 @@ def publish(options: argparse.Namespace) -> Path:
             tested = measure(trained, options, device)
         measured = f"tested with {code()}, on {machine(device)}, {versions()}"
         details = replace(details, metrics=[*tested, *details.metrics], environment=[*environment, measured])
-    return vit.save_pretrained(options.folder, details, replace_card=options.overwrite)
+    vit.save_pretrained(options.folder, details, replace_card=options.overwrite)
+    return vit, details
 
 
 def check_packages(push: str | None) -> None:
@@ -174,12 +175,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     with one_message():
         import_modules(options.imports)
         check_packages(options.push)
-        folder = publish(options)
+        vit, details = publish(options)
+        folder = options.folder.expanduser()
         kilobytes = (folder / WEIGHTS).stat().st_size / 1000
         print(f"{folder}: {WEIGHTS} ({kilobytes:,.0f} kB), {CONFIG}, {CARD}")
         if options.push:
             try:
-                print(upload(folder, options.push, private=options.private))
+                print(vit.push_to_hub(options.push, details, private=options.private))
             except PublishedError as error:
                 private = ["--private"] if options.private else []
                 later = shlex.join(["hf", "upload", options.push, str(folder), *private])

@@ -1,24 +1,21 @@
-"""Models on the Hugging Face Hub: download by name, with errors that say what to do, and upload."""
+"""The Hugging Face Hub: files of a model by its name, and errors that say what to do."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from os import PathLike
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from performer_string.models.published import CARD, CONFIG, read_config
+from performer_string.models.published import CONFIG, read_config
 from performer_string.models.weights_file import INSTALL, WEIGHTS, PublishedError
 from performer_string.utils.files import nearest_path
 from performer_string.utils.registry import nearest
 
 REPOSITORY_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # on the Hub
 COMMIT = re.compile(r"[0-9a-f]{40}")
-OPTIONS = (  # of hf_hub_download, which need not be installed for a folder
-    *("revision", "token", "local_files_only", "cache_dir", "force_download", "local_dir", "endpoint", "headers"),
-    *("etag_timeout", "proxies", "tqdm_class", "user_agent", "library_name", "library_version", "subfolder"),
-)
+OPTIONS = ("revision", "token", "local_files_only", "cache_dir", "force_download")  # of the mixin's from_pretrained
 OTHER_WAYS = {
     "num_classes": "change it afterwards by model.head = torch.nn.Linear(model.config.width, N) and "
     "model.config.num_classes = N",
@@ -38,7 +35,7 @@ def hub() -> Any:
 
 
 def check_options(options: Iterable[str]) -> None:
-    """Raise a TypeError for an option that is none of `hf_hub_download`, which says what to do in its place."""
+    """Raise a TypeError for an option that is none of a download, which says what to do in its place."""
     for name in options:
         if name in OTHER_WAYS:
             raise TypeError(f"from_pretrained loads a model as it was saved, without {name!r}: {OTHER_WAYS[name]}.")
@@ -60,26 +57,35 @@ def download(name: str, **options: Any) -> Path:
         options: of `huggingface_hub.hf_hub_download`, such as `revision`, `token` and `local_files_only`.
 
     Raises:
-        PublishedError: no such model, no network, or a model of another program.
-        ImportError: huggingface_hub is not installed.
+        PublishedError: a model of another program.
     """
     get = hub().hf_hub_download
+    folder = Path(get(name, CONFIG, **options)).parent
+    read_config(folder)
+    commit = {"revision": folder.name} if COMMIT.fullmatch(folder.name) else {}
+    get(name, WEIGHTS, **{**options, **commit})
+    return folder
+
+
+@contextmanager
+def explain_download(name: str, options: dict[str, Any]) -> Iterator[None]:
+    """Turn the errors of a download into a PublishedError that says what to do.
+
+    Raises:
+        PublishedError: no such model, no network, or a model of another program.
+    """
     if "/" not in name:
         raise PublishedError(
             f"there is no folder {name}, and a model on the Hub is named OWNER/NAME.{nearest_path(Path(name))}"
         )
     try:
-        folder = Path(get(name, CONFIG, **options)).parent
-        read_config(folder)
-        commit = {"revision": folder.name} if COMMIT.fullmatch(folder.name) else {}
-        get(name, WEIGHTS, **{**options, **commit})
+        yield
     except PublishedError as error:
         raise PublishedError(f"the model {name} of the Hub cannot be used: {error}") from error
     except Exception as error:  # of the Hub, of the network, of the file system
         raise PublishedError(
             f"there is no folder {name}, and {reason(name, error, options)}{nearest_path(Path(name))}"
         ) from error
-    return folder
 
 
 def reason(name: str, error: Exception, options: dict[str, Any]) -> str:
@@ -106,29 +112,18 @@ def in_short(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
-def upload(
-    folder: str | PathLike[str],
-    name: str,
-    *,
-    private: bool | None = None,
-    token: str | bool | None = None,
-    message: str = "Upload model",
-) -> str:
-    """Upload the files of a published model to the Hub, and return their address; arguments as of `push_to_hub`.
+@contextmanager
+def explain_upload(name: str) -> Iterator[None]:
+    """Turn the errors of an upload into a PublishedError that says what to do.
 
     Raises:
         PublishedError: a name that is not `owner/name`, no network, or no right to write there.
-        ImportError: huggingface_hub is not installed.
     """
     check_repository(name)
-    api = hub().HfApi(token=token)
-    files = [WEIGHTS, CONFIG, CARD]
     try:
-        address = api.create_repo(name, private=private, exist_ok=True)
-        api.upload_folder(repo_id=name, folder_path=str(folder), allow_patterns=files, commit_message=message)
+        yield
     except Exception as error:  # of the Hub, of the network, of the file system
         raise PublishedError(f"the model was not uploaded to {name}: {refusal(error)}") from error
-    return str(address)
 
 
 def check_repository(name: str) -> None:

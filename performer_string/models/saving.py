@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from performer_string.models.card import ModelDetails, card
+from performer_string.models.card import ModelDetails
 from performer_string.models.checkpoint import CheckpointError, find_checkpoint, read_checkpoint
 from performer_string.models.config import ViTConfig
-from performer_string.models.hub import REPOSITORY_NAME, check_options, download, hub, upload
+from performer_string.models.hub import REPOSITORY_NAME, check_options, explain_download, explain_upload, hub
 from performer_string.models.preprocessing import Preprocessing
-from performer_string.models.published import CARD, check_savable, write_config
-from performer_string.models.weights_file import safetensors, share, take_types, write_weights
+from performer_string.models.published import check_savable
+from performer_string.models.weights_file import safetensors, share, take_types
 from performer_string.position import SeparableEncoding
-from performer_string.utils.files import write_aside
 
 if TYPE_CHECKING:
     from performer_string.models.vit import ViT
@@ -74,7 +72,8 @@ class Saved:
 
         Args:
             name: a folder, or `owner/name` of a model on the Hub. A folder of that name comes first.
-            options: of `huggingface_hub.hf_hub_download`, such as `revision`, `token` and `local_files_only`.
+            options: of `from_pretrained` of `huggingface_hub.ModelHubMixin`: `revision`, `token`, `local_files_only`,
+                `cache_dir` and `force_download`.
 
         Raises:
             TypeError: another option, even for a folder. Sizes and parts are those of the saved model.
@@ -84,7 +83,11 @@ class Saved:
         check_options(options)
         folder = Path(name).expanduser()
         if not folder.exists() and REPOSITORY_NAME.fullmatch(str(name)):
-            folder = download(str(name), **options)
+            hub()
+            from performer_string.models.hub_model import HubModel
+
+            with explain_download(str(name), options):
+                return cast(Model, HubModel.from_pretrained(str(name), model_class=cls, **options).model)
         return cls.from_checkpoint(folder)
 
     def save_pretrained(
@@ -111,16 +114,9 @@ class Saved:
             raise ValueError(f"save_pretrained writes a folder, and {folder} is a file: give another name.")
         safetensors(), hub()  # before anything is written
         name = re.sub(r"[^\w.-]", "-", folder.resolve().name).lstrip(".-") or "model"
-        details = details or ModelDetails(name=name)
-        check_savable(model)
-        text = card(model, details)
-        write_weights(model, folder)
-        write_config(
-            model, folder, metrics=list(details.metrics), command=details.command or None, training=details.training
-        )
-        if replace_card or not (folder / CARD).exists():
-            with write_aside(folder / CARD) as partial:
-                partial.write_text(text, encoding="utf-8")
+        from performer_string.models.hub_model import HubModel
+
+        HubModel(model, details or ModelDetails(name=name)).write(folder, replace_card)
         return folder
 
     def push_to_hub(
@@ -128,23 +124,39 @@ class Saved:
         name: str,
         details: ModelDetails | None = None,
         *,
+        commit_message: str = "Upload model",
         private: bool | None = None,
-        token: str | bool | None = None,
-        message: str = "Upload model",
+        token: str | None = None,
+        branch: str | None = None,
+        create_pr: bool | None = None,
     ) -> str:
-        """Upload the model, its configuration and its card to the Hugging Face Hub.
+        """Upload the model, its configuration and its card to the Hugging Face Hub, by `huggingface_hub.ModelHubMixin`.
 
         Args:
             name: `owner/name`; the repository is made where it is missing.
             details: as of `save_pretrained`.
+            commit_message: first line of the commit.
             private: whether a new repository is private; the owner's default unless given.
             token: of the Hub; that of `hf auth login` unless given.
-            message: of the commit.
+            branch: of the repository; `main` unless given.
+            create_pr: open a pull request with the commit.
 
         Returns:
-            The address of the model.
+            The address of the commit.
+
+        Raises:
+            ValueError: a name that is not `owner/name`, no network, no right to write there, or a model that could not
+                be loaded again.
+            ImportError: safetensors or huggingface_hub is not installed.
         """
-        details = details or ModelDetails(name=name.rpartition("/")[2])
-        with tempfile.TemporaryDirectory() as folder:
-            self.save_pretrained(folder, details)
-            return upload(folder, name, private=private, token=token, message=message)
+        safetensors(), hub()
+        from performer_string.models.hub_model import HubModel
+
+        model = cast("ViT", self)
+        check_savable(model)
+        content = HubModel(model, details or ModelDetails(name=name.rpartition("/")[2]))
+        with explain_upload(name):
+            commit = content.push_to_hub(
+                name, commit_message=commit_message, private=private, token=token, branch=branch, create_pr=create_pr
+            )
+        return str(commit)

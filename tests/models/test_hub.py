@@ -52,9 +52,15 @@ class Hub(BaseHTTPRequestHandler):
         pass
 
 
+def at(monkeypatch, port):
+    """Let huggingface_hub ask a port of this machine."""
+    address = f"http://127.0.0.1:{port}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
+    monkeypatch.setattr("huggingface_hub.constants.HUGGINGFACE_CO_URL_TEMPLATE", address)
+
+
 @pytest.fixture
 def hub(tmp_path, monkeypatch):
-    """The options of a download from the server, whose cache and working folder are of the test alone."""
+    """A server of models, and the options of a download into a cache and a working folder of the test alone."""
     model = vit()
     model.save_pretrained(tmp_path / "server" / "ants")
     (tmp_path / "server" / "other").mkdir()
@@ -72,7 +78,8 @@ def hub(tmp_path, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     huggingface_hub.close_session()  # which keeps what it has read of the surroundings
-    yield {"endpoint": f"http://127.0.0.1:{server.server_port}", "cache_dir": tmp_path / "cache"}
+    at(monkeypatch, server.server_port)
+    yield {"cache_dir": tmp_path / "cache"}
     server.shutdown()
     server.server_close()
     huggingface_hub.close_session()
@@ -82,7 +89,7 @@ def weights(model) -> torch.Tensor:
     return model.head.weight.detach().clone()
 
 
-def test_a_model_by_its_name_and_again_without_the_hub(hub):
+def test_a_model_by_its_name_and_again_without_the_hub(hub, monkeypatch):
     first = ViT.from_pretrained("me/ants", **hub)
     assert torch.equal(weights(first), weights(ViT.from_pretrained(Hub.repositories["me/ants"])))
     assert torch.equal(weights(first), weights(ViT.from_pretrained("me/ants", revision="v1", **hub)))
@@ -90,7 +97,8 @@ def test_a_model_by_its_name_and_again_without_the_hub(hub):
     again = ViT.from_pretrained("me/ants", local_files_only=True, **hub)
     assert torch.equal(weights(first), weights(again))
     assert Hub.asked == []
-    again = ViT.from_pretrained("me/ants", **{**hub, "endpoint": "http://127.0.0.1:9"})  # where nothing listens
+    at(monkeypatch, 9)  # where nothing listens
+    again = ViT.from_pretrained("me/ants", **hub)
     assert torch.equal(weights(first), weights(again))
 
 

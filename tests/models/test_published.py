@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import huggingface_hub
@@ -138,45 +139,61 @@ def test_the_card_has_data_figures_command_and_licence(tmp_path):
 
 
 def test_the_hub(tmp_path, monkeypatch):
-    """Against functions that stand for the Hub: what is uploaded is what is downloaded."""
+    """Against a stand-in of the Hub: what is uploaded is loaded again, and the mixin's options arrive."""
     calls = []
 
     class Api:
         def __init__(self, token=None):
-            self.token = token
+            calls.append(("token", token))
 
-        def create_repo(self, name, **options):
-            calls.append((name, self.token, options))
-            return f"https://hub/{name}"
+        def create_repo(self, repo_id, **options):
+            calls.append((repo_id, options))
+            return SimpleNamespace(repo_id=repo_id)
 
-        def upload_folder(self, repo_id, folder_path, allow_patterns, commit_message):
-            for name in allow_patterns:
-                data = (tmp_path.__class__(folder_path) / name).read_bytes()
-                (tmp_path / name).write_bytes(data)
+        def upload_folder(self, repo_id, folder_path, commit_message, revision, create_pr, **options):
+            calls.append((repo_id, commit_message, revision, create_pr))
+            shutil.copytree(folder_path, tmp_path / "hub")
+            return f"https://hub/{repo_id}/commit/1"
 
-    def hf_hub_download(name, file, **options):
-        calls.append((name, file, options))
-        if name == "me/none":
-            raise huggingface_hub.errors.HfHubHTTPError("404", response=SimpleNamespace(headers={}, request=None))
-        return str(tmp_path / file)
-
-    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", hf_hub_download)
+    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi", Api)
     model = vit()
-    assert model.push_to_hub("me/ants", private=True, token="t") == "https://hub/me/ants"
-    assert_same(model, ViT.from_pretrained("me/ants", revision="v1"))
+    address = model.push_to_hub("me/ants", private=True, token="t", branch="v1", create_pr=True)
+    assert address == "https://hub/me/ants/commit/1"
     assert calls == [
-        ("me/ants", "t", {"private": True, "exist_ok": True}),
-        ("me/ants", "config.json", {"revision": "v1"}),
-        ("me/ants", "model.safetensors", {"revision": "v1"}),
+        ("token", "t"),
+        ("me/ants", {"private": True, "exist_ok": True}),
+        ("me/ants", "Upload model", "v1", True),
     ]
-    assert "model_name: ants" in (tmp_path / "README.md").read_text()
-    with pytest.raises(
-        ValueError, match="no folder me/none, and the model me/none could not be had from the Hub: HfHubHTTPError"
-    ):
-        ViT.from_pretrained("me/none")
+    assert sorted(path.name for path in (tmp_path / "hub").iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    ]
+    assert_same(model, ViT.from_pretrained(tmp_path / "hub"))
+    assert "model_name: ants" in (tmp_path / "hub" / "README.md").read_text()
     with pytest.raises(ValueError, match="there is no checkpoint me/none"):
         ViT.from_pretrained("./me/none")  # a path
+
+
+def test_nothing_is_uploaded_that_could_not_be_loaded(monkeypatch):
+    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi", None)
+    model = vit()
+    model.head = torch.nn.Linear(model.config.width, 7)
+    with pytest.raises(ValueError, match="not what its configuration describes"):
+        model.push_to_hub("me/ants")
+    with pytest.raises(ValueError, match="is named OWNER/NAME"):
+        vit().push_to_hub("ants")
+
+
+def test_saving_that_fails_leaves_the_old_model(tmp_path, monkeypatch):
+    """The mixin removes `config.json` before it writes."""
+    model = vit()
+    model.save_pretrained(tmp_path)
+    old = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    monkeypatch.setattr("performer_string.models.hub_model.write_config", lambda *_, **__: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        vit().save_pretrained(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == old
 
 
 def test_missing_packages_are_named(tmp_path, monkeypatch):

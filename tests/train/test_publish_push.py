@@ -6,7 +6,6 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-import huggingface_hub
 import pytest
 from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
@@ -34,23 +33,26 @@ class Api:
     """Stands for the Hub: keeps what is uploaded, or fails with an error."""
 
     error: Exception | None = None
-    uploads: dict[str, list[str]]
+    uploads: dict[str, dict[str, bytes]]
+    private: bool | None = None
 
     def __init__(self, token=None):
         pass
 
-    def create_repo(self, name, private, exist_ok):
+    def create_repo(self, repo_id, private, exist_ok):
         if Api.error:
             raise Api.error
-        return f"https://hub/{name}, {private}"
+        Api.private = private
+        return SimpleNamespace(repo_id=repo_id)
 
-    def upload_folder(self, repo_id, folder_path, allow_patterns, commit_message):
-        Api.uploads[repo_id] = [name for name in allow_patterns if (Path(folder_path) / name).is_file()]
+    def upload_folder(self, repo_id, folder_path, **options):
+        Api.uploads[repo_id] = {path.name: path.read_bytes() for path in Path(folder_path).iterdir()}
+        return f"https://hub/{repo_id}/commit/1"
 
 
 @pytest.fixture
 def the_hub(monkeypatch):
-    monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi", Api)
     monkeypatch.setattr(Api, "error", None)
     monkeypatch.setattr(Api, "uploads", {}, raising=False)
     return Api
@@ -59,8 +61,9 @@ def the_hub(monkeypatch):
 def test_push(run, tmp_path, the_hub, capsys):
     options = ["--push", "me/ants", "--private"]
     main([str(run), str(tmp_path / "ants"), "--skip_test", *options])
-    assert "https://hub/me/ants, True" in capsys.readouterr().out
-    assert the_hub.uploads == {"me/ants": ["model.safetensors", "config.json", "README.md"]}
+    assert "https://hub/me/ants/commit/1" in capsys.readouterr().out
+    assert the_hub.private
+    assert the_hub.uploads == {"me/ants": {path.name: path.read_bytes() for path in (tmp_path / "ants").iterdir()}}
     assert "OWNER/NAME" in refused_publishing([run, tmp_path / "two", "--push", "me/my/ants"], capsys)
     assert not (tmp_path / "two").exists()  # nothing was measured for it
 
