@@ -150,9 +150,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if options.command == PLOT:
                 from eval.plotting import redraw
 
-                redraw.run(options, EVALUATIONS)
-                return
-            status = run(options, arguments)
+                status = redraw.run(options, EVALUATIONS)
+            else:
+                status = run(options, arguments)
     except KeyboardInterrupt:
         raise SystemExit(130) from None
     if status:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,9 @@ from eval.plotting.options import add_figure_arguments, add_title, draw, for_dis
 from eval.plotting.style import paper_style
 from eval.report import MAJORITY, Row, read_csv, save_plot, table, write_tables
 from performer_string.utils.renames import current_name
+from train.command.messages import user_message
 from train.data.sizes import Size
+from train.runs.folder import CURVES, SUMMARY
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,6 +36,7 @@ TEXTS = {
     *("class", "taken for", "other", "image", "kind", "query", "answer", "picture"),
 }
 ANSWER = "class "  # how the columns begin that hold the answers of a model, the most probable one first
+NO_FIGURE = {CURVES: "what a run has logged; TensorBoard shows it", SUMMARY: "the runs of a sweep"}
 COMMAND = re.compile(r"^# command: python -m eval (\S+).*", re.MULTILINE)
 TABLE = re.compile(r"^# command: python -m eval table (.+)", re.MULTILINE)  # of a paper, by `eval table`
 
@@ -174,27 +178,63 @@ def redraw(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> tup
         raise ValueError(f"{path} lacks the column {error} of `eval {name}`.") from error
 
 
-def run(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> None:
+def why_skipped(path: Path) -> str | None:
+    """Return what a CSV file of the project is that has no figure of its own; None of any other file."""
+    if path.name.endswith(".table.csv"):
+        return "a table; its figure is drawn by the file without `.table`"
+    if path.name.endswith(".curves.csv"):
+        return "the training curves of a table, which its figure shows"
+    if not path.is_file():
+        return None
+    header, rows = read_csv(path)
+    if path.name in NO_FIGURE and not header:
+        return NO_FIGURE[path.name]
+    if rows and rows[0].keys() >= {"truth", "answer", "right"}:
+        return "the answer to each image; `eval confusion` draws its other files"
+    return None
+
+
+def draw_again(path: Path, options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> None:
+    """Draw the figure of a file, print its table, and write both; arguments as of `run`."""
+    target = (options.out or path.parent) / path.name
+    options = argparse.Namespace(**{**vars(options), "files": [path]})
+    if path.is_file() and (paper := table_of(path)) and not paper.evaluation:
+        drawn = redraw_table(paper, options)
+        nothing = f"{path}: nothing that its figure would show is measured."
+        print(*(save_plot(drawn, target, options.format) if drawn else [nothing]), sep="\n")
+        return
+    figure, lines = redraw(options, evaluations)
+    print(table(lines))
+    tables = write_tables(lines, target, options.table, options.intervals)
+    print("", *save_plot(figure, target, options.format), *tables, "", sep="\n")
+
+
+def run(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> int:
     """Draw each file's figure, print its table, and write both.
+
+    Files of the project that have no figure are skipped, with a line each. A bad file is named, and the rest is drawn.
 
     Args:
         options: of the command line.
         evaluations: by name.
+
+    Returns:
+        The exit status: 2 where a file was bad, or none has a figure.
     """
+    bad = drawn = 0
     for path in options.files:
-        target = (options.out or path.parent) / path.name
-        if path.is_file() and (paper := table_of(path)) and not paper.evaluation:
-            drawn = redraw_table(paper, argparse.Namespace(**{**vars(options), "files": [path]}))
-            print(
-                *(
-                    save_plot(drawn, target, options.format)
-                    if drawn
-                    else [f"{path}: nothing that its figure would show is measured."]
-                ),
-                sep="\n",
-            )
-            continue
-        figure, lines = redraw(argparse.Namespace(**{**vars(options), "files": [path]}), evaluations)
-        print(table(lines))
-        tables = write_tables(lines, target, options.table, options.intervals)
-        print("", *save_plot(figure, target, options.format), *tables, "", sep="\n")
+        try:
+            if reason := why_skipped(path):
+                sys.stderr.write(f"skipped {path}: {reason}.\n")
+                continue
+            draw_again(path, options, evaluations)
+            drawn += 1
+        except (ValueError, OSError) as error:
+            message = user_message(error)
+            if message is None:
+                raise
+            bad += 1
+            sys.stderr.write(f"error: {message if str(path) in message else f'{path}: {message}'}\n")
+    if len(options.files) > 1 and (bad or not drawn):
+        sys.stderr.write(f"{drawn} of {len(options.files)} files drawn, {bad} of them bad.\n")
+    return 2 if bad or not drawn else 0

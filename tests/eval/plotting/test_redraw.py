@@ -118,6 +118,34 @@ def test_files_that_a_spreadsheet_has_saved(results, change, message, tmp_path, 
     assert str(path) in error
 
 
+def test_files_without_a_figure_are_skipped_and_bad_ones_named(results, tmp_path, capsys):
+    """`results/*.csv` holds the tables, curves and answers that the project wrote itself, and the rest is drawn."""
+    main(["plot", str(results), "--table", "csv"])
+    (tmp_path / "resolution.png").unlink()
+    (tmp_path / "confusion").mkdir()
+    others = {
+        "cpu.curves.csv": "# command: python -m eval table locality\nrun,step\na,1\n",
+        "metrics.csv": "step,seconds,train/loss\n1,0.5,2.0\n",
+        "summary.csv": "run,val/accuracy_60\nlinear-seed0,0.5\n",
+        "confusion/predictions-a-60.csv": "# command: python -m eval confusion\ntruth,answer,right\na,b,False\n",
+    }
+    bad = {"a.csv": "x,y\n1,2\n", "empty.csv": "x,y\n"}
+    for name, text in {**others, **bad}.items():
+        (tmp_path / name).write_text(text)
+    paths = sorted(str(path) for path in tmp_path.rglob("*.csv"))
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        main(["plot", *paths])
+    assert stop.value.code == 2
+    said = capsys.readouterr().err.splitlines()
+    skipped = {line.removeprefix("skipped ").partition(": ")[0] for line in said if line.startswith("skipped ")}
+    assert skipped == {str(tmp_path / name) for name in (*others, "resolution.table.csv")}
+    assert sum(line.startswith("error: ") for line in said) == 2
+    assert said[-1] == "1 of 8 files drawn, 2 of them bad."
+    assert (tmp_path / "resolution.png").is_file()  # after the bad files
+    main(["plot", str(results), str(tmp_path / "resolution.table.csv")])  # without one
+
+
 def test_a_mark_of_the_byte_order_and_ends_of_lines_as_on_windows(results, tmp_path, capsys):
     path = tmp_path / "windows.csv"
     path.write_bytes(b"\xef\xbb\xbf" + results.read_bytes().replace(b"\n", b"\r\n"))
