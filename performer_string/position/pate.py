@@ -1,8 +1,11 @@
 """Parallel transport encodings of RiemannFormer: rotations of blocks with conformal scaling.
 
-Source: Ji, RiemannFormer, arXiv:2506.07405. Transport from token j to token i is T_i T_j^-1 with T_i = s_i R_i. The
-rotations R are in SO(2), SO(3) or SO(4) for each block of the head width. s is the conformal exponential scaling, the
-root of the metric. The score of i and j is s_i s_j (R_i q_i) . (R_j k_j).
+Source: Ji, RiemannFormer, arXiv:2506.07405. T_i = s_i R_i maps the tangent space of token i to one for all tokens, so
+that the transport from token j to token i is T_i^-1 T_j. The rotations R are in SO(2), SO(3) or SO(4) for each block of
+the head width. s is the conformal exponential scaling, the root of the metric s_i^2 I = T_i^T T_i. The score of i and j
+is the inner product of q_i and the transported k_j under the metric at i:
+
+    q_i^T (T_i^T T_i) T_i^-1 T_j k_j = (T_i q_i) . (T_j k_j) = s_i s_j (R_i q_i) . (R_j k_j)
 """
 
 from __future__ import annotations
