@@ -24,12 +24,13 @@ def build_generator(name: str, heads: int, head_dim: int, init_std: float, optio
         heads: number of matrices.
         head_dim: width d of a head.
         init_std: standard deviation of the initial entries.
-        options: of the generator.
+        options: of the generator; None or False for its default.
 
     Raises:
         ValueError: an unknown name or option, or a value out of range.
     """
     kind = lookup("generator", name, GENERATORS)
+    options = {option: value for option, value in options.items() if value is not None and value is not False}
     return construct("generator", name, kind, options, heads=heads, head_dim=head_dim, init_std=init_std)
 
 
@@ -55,6 +56,7 @@ class CayleySTRING(SeparableEncoding):
         bandwidth: of `banded`, 1 to d - 1; 2 by default.
         k: pairs of `top-k`, 1 to d (d - 1) / 2, or single entries of `top-k-of-matrix`, 1 to d (d - 1); 24 by default.
         fraction: of `random`, in (0, 1]; 0.3 by default.
+        both_triangles: of `dense` and `banded`: S = A - A^T with every entry of A a parameter, as the sources have it.
         frequencies: `mixed` as RoPE-Mixed, `axial` as axial RoPE.
         learn_frequencies: whether Omega is learned.
         base: of the initial frequencies; 10 for mixed and 100 for axial by default.
@@ -73,6 +75,7 @@ class CayleySTRING(SeparableEncoding):
         bandwidth: int | None = None,
         k: int | None = None,
         fraction: float | None = None,
+        both_triangles: bool = False,
         frequencies: Frequencies = "mixed",
         learn_frequencies: bool = True,
         base: float | None = None,
@@ -89,8 +92,7 @@ class CayleySTRING(SeparableEncoding):
             omega = axial_frequencies(planes, sizes.coord_dim, 100.0 if base is None else base)
             omega = omega.repeat(self.parameter_heads, 1, 1)
         self.omega = nn.Parameter(omega, requires_grad=learn_frequencies)
-        options = {"bandwidth": bandwidth, "k": k, "fraction": fraction}
-        options = {name: value for name, value in options.items() if value is not None}
+        options = {"bandwidth": bandwidth, "k": k, "fraction": fraction, "both_triangles": both_triangles}
         self.generator = build_generator(generator, self.parameter_heads, sizes.head_dim, init_std, options)
 
     def frequencies(self) -> Tensor:

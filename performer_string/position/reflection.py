@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -9,6 +11,7 @@ from performer_string.position.base import Sizes
 from performer_string.position.cayley import build_generator
 from performer_string.position.frequencies import mixed_frequencies, num_planes, plane_generators
 from performer_string.position.separable import SeparableEncoding
+from performer_string.position.skew import SkewGenerator
 from performer_string.utils.dtype import full_precision
 
 
@@ -20,19 +23,30 @@ class ReflectionSTRING(SeparableEncoding):
 
     Args:
         sizes: of the attention that the encoding serves.
-        cayley: rotate the planes in a learned basis, the Cayley transform of a dense skew-symmetric matrix.
+        cayley: rotate the planes in a learned basis, the Cayley transform of a skew-symmetric matrix: the name of its
+            generator, as of `cayley-string`, or true for `dense`.
+        bandwidth: of `banded`, as the next three of `cayley-string`.
+        k: of `top-k` and `top-k-of-matrix`.
+        fraction: of `random`.
+        both_triangles: of `dense` and `banded`.
         base: the initial 2 (w_2 - w_1) are the frequencies of RoPE-Mixed with this base.
         share_heads: one set of parameters per layer instead of one per head.
 
     Raises:
-        ValueError: an odd head width, or a base that is not positive.
+        ValueError: an odd head width, a base that is not positive, or an option that is unknown or out of range.
     """
+
+    without_effect: ClassVar = dict.fromkeys(("bandwidth", "k", "fraction", "both_triangles"), ("cayley", (False,)))
 
     def __init__(
         self,
         sizes: Sizes,
         *,
-        cayley: bool = False,
+        cayley: bool | str = False,
+        bandwidth: int | None = None,
+        k: int | None = None,
+        fraction: float | None = None,
+        both_triangles: bool = False,
         base: float = 10.0,
         share_heads: bool = False,
     ):
@@ -40,7 +54,11 @@ class ReflectionSTRING(SeparableEncoding):
         planes = num_planes(sizes.head_dim, "reflection-string")
         omega = mixed_frequencies(self.parameter_heads, planes, sizes.coord_dim, base)
         self.mirrors = nn.Parameter(torch.stack([-omega / 4, omega / 4]))  # w_1 and w_2, [2, H, C, P]
-        self.generator = build_generator("dense", self.parameter_heads, sizes.head_dim, 0.02, {}) if cayley else None
+        self.generator: SkewGenerator | None = None
+        if cayley is not False:
+            name = "dense" if cayley is True else cayley
+            options = {"bandwidth": bandwidth, "k": k, "fraction": fraction, "both_triangles": both_triangles}
+            self.generator = build_generator(name, self.parameter_heads, sizes.head_dim, 0.02, options)
 
     def frequencies(self) -> Tensor:
         """Return 2 (w_2 - w_1), [parameter_heads, C, P], in radians per patch."""

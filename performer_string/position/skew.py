@@ -53,6 +53,8 @@ class SkewGenerator(ComputedBuffers):
         head_dim: width d of a head.
         support: rows and columns (i < j) of the learned entries of each head, [heads, 2, n], saved with checkpoints.
         init_std: standard deviation of the initial entries.
+        both_triangles: the parameters are the entries of an unconstrained A, above the diagonal and then those opposite
+            to them, and S = A - A^T. Each step of Adam then moves S twice as far. S starts sqrt(2) times as large.
 
     Raises:
         ValueError: an init_std below 0.
@@ -61,12 +63,12 @@ class SkewGenerator(ComputedBuffers):
     support: Tensor
     order: Tensor
 
-    def __init__(self, heads: int, head_dim: int, support: Tensor, init_std: float):
+    def __init__(self, heads: int, head_dim: int, support: Tensor, init_std: float, both_triangles: bool = False):
         super().__init__()
         check_not_negative("init_std", init_std)
-        self.head_dim = head_dim
+        self.head_dim, self.both_triangles = head_dim, both_triangles
         self.register_buffer("support", support)
-        self.entries = nn.Parameter(torch.randn(heads, support.shape[-1]) * init_std)
+        self.entries = nn.Parameter(torch.randn(heads, support.shape[-1] * (1 + both_triangles)) * init_std)
         self.register_computed_buffers()
 
     def computed_buffers(self) -> dict[str, Tensor]:
@@ -75,7 +77,10 @@ class SkewGenerator(ComputedBuffers):
 
     def active_entries(self) -> Tensor:
         """Return the entries that enter S, [heads, n]; the others are zero."""
-        return self.entries
+        if not self.both_triangles:
+            return self.entries
+        above, below = full_precision(self.entries).chunk(2, dim=-1)
+        return above - below
 
     def skew(self) -> Tensor:
         """Return S, [heads, d, d]."""
@@ -111,10 +116,12 @@ class DenseGenerator(SkewGenerator):
         heads: number of matrices.
         head_dim: width d of a head.
         init_std: standard deviation of the initial entries.
+        both_triangles: learn the entries of both triangles of A, with S = A - A^T, as the sources do.
     """
 
-    def __init__(self, heads: int, head_dim: int, init_std: float):
-        super().__init__(heads, head_dim, upper_triangle(head_dim).expand(heads, -1, -1).clone(), init_std)
+    def __init__(self, heads: int, head_dim: int, init_std: float, *, both_triangles: bool = False):
+        support = upper_triangle(head_dim).expand(heads, -1, -1).clone()
+        super().__init__(heads, head_dim, support, init_std, both_triangles)
 
 
 class BlockDiagonalGenerator(SkewGenerator):

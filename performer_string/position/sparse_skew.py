@@ -17,18 +17,27 @@ class BandedGenerator(SkewGenerator):
         head_dim: width d of a head.
         init_std: standard deviation of the initial entries.
         bandwidth: from 1 to d - 1; by default 2, or 1 where d = 2.
+        both_triangles: learn the entries of both triangles of A, with S = A - A^T, as the sources do.
 
     Raises:
         ValueError: a bandwidth out of range.
     """
 
-    def __init__(self, heads: int, head_dim: int, init_std: float, *, bandwidth: int | None = None):
+    def __init__(
+        self,
+        heads: int,
+        head_dim: int,
+        init_std: float,
+        *,
+        bandwidth: int | None = None,
+        both_triangles: bool = False,
+    ):
         bandwidth = min(2, head_dim - 1) if bandwidth is None else bandwidth
         if not 1 <= bandwidth < head_dim:
             raise ValueError(f"bandwidth has to lie between 1 and {head_dim - 1} (d - 1), not {bandwidth}.")
         pairs = [(i, j) for i in range(head_dim) for j in range(i + 1, min(i + bandwidth + 1, head_dim))]
         band = torch.tensor(pairs).T  # [2, n]; not by a boolean mask, which the meta device does not support
-        super().__init__(heads, head_dim, band.expand(heads, -1, -1).clone(), init_std)
+        super().__init__(heads, head_dim, band.expand(heads, -1, -1).clone(), init_std, both_triangles)
 
 
 class RandomGenerator(SkewGenerator):

@@ -19,6 +19,8 @@ CASES = [
     ("circulant-string", {"block_size": 24}, "between 3 and it, not 24"),
     ("cayley-string", {"generator": "dens"}, "unknown generator 'dens'. Did you mean 'dense'"),
     ("cayley-string", {"k": 3}, "generator 'dense' has no option 'k'"),
+    ("cayley-string", {"generator": "random", "both_triangles": True}, "generator 'random' has no option"),
+    ("reflection-string", {"cayley": "dens"}, "unknown generator 'dens'. Did you mean 'dense'"),
     ("cayley-string", {"generator": "banded", "bandwidth": 0}, "between 1 and 11.*not 0"),
     ("cayley-string", {"generator": "banded", "bandwidth": 12}, "between 1 and 11.*not 12"),
     ("cayley-string", {"generator": "top-k", "k": 67}, "between 1 and 66.*not 67"),
@@ -73,6 +75,8 @@ UNUSED = [
     ("pate-so3", {"scaling": "axes"}, {"conformal_scaling": 0.5}),
     ("pate-so4", {"share_lambda": True, "conformal_scaling": 0.0}, {"conformal_scaling": 0.5}),
     ("pate-so4", {"factors": "both"}, {"layout": "raster"}),
+    ("reflection-string", {"k": 3}, {"cayley": "top-k"}),
+    ("reflection-string", {"both_triangles": True}, {"cayley": True}),
     ("pate-so4", {"factors": "both"}, {"grid": (4,), "coord_dim": 1}),
 ]
 

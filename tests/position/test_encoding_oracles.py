@@ -67,6 +67,12 @@ def test_so4_basis_where_its_axes_coincide():
             assert_close(encoding(positions).matrix(), exponentials(encoding, positions), rtol=0, atol=1e-9)
 
 
+def skew_pairs(reach: int) -> Tensor:
+    """Return which pairs (i < j) of 12 dimensions have j - i at most the reach."""
+    rows, columns = torch.triu_indices(12, 12, offset=1)
+    return columns - rows <= reach
+
+
 class TestCayley:
     def make(self, head_dim: int = 12, **options):
         return make_encoding("cayley-string", head_dim=head_dim, **{"init_std": 1.0, **options})
@@ -137,6 +143,29 @@ class TestCayley:
             s = skew.skew()[head][skew.order][:, skew.order]  # numbered as in the papers
             assert_close(s, masked - masked.T)
             assert 12 <= (s.triu(1) != 0).sum() <= 24
+
+    @pytest.mark.parametrize(("generator", "reach"), [("dense", 11), ("banded", 2)])
+    def test_both_triangles_are_an_unconstrained_matrix(self, generator, reach):
+        """S = A - A^T, whose gradient reaches A_ij and A_ji alike: S moves twice as far with each step of Adam."""
+        skew = self.make(generator=generator, both_triangles=True).generator
+        rows, columns = torch.triu_indices(12, 12, offset=1)[:, skew_pairs(reach)]
+        a = torch.zeros(2, 12, 12, dtype=torch.float64)
+        a[:, rows, columns], a[:, columns, rows] = skew.entries.detach().chunk(2, dim=-1)
+        assert_close(skew.skew()[:, skew.order][:, :, skew.order], a - a.mT)
+        weights = torch.randn(2, 12, 12, dtype=torch.float64)
+        (skew.skew() * weights).sum().backward()
+        above, below = skew.entries.grad.chunk(2, dim=-1)
+        assert_close(above, (weights - weights.mT)[:, skew.order][:, :, skew.order][:, rows, columns])
+        assert_close(below, -above)
+
+    @pytest.mark.parametrize("generator", GENERATORS)
+    def test_reflections_take_every_generator(self, generator):
+        encoding, positions = make_encoding("reflection-string", cayley=generator), random_positions(5, 2)
+        torch.nn.init.normal_(encoding.generator.entries)
+        cayley = self.make(generator=generator)
+        cayley.omega.data = encoding.frequencies().detach()
+        cayley.generator.load_state_dict(encoding.generator.state_dict())
+        assert_close(encoding(positions).matrix(), cayley(positions).matrix())
 
     def test_random_support_is_saved(self):
         first, second = self.make(generator="random"), self.make(generator="random")
