@@ -96,7 +96,7 @@ class ImageClassifier(L.LightningModule):
             return MulticlassAccuracy(classes, average="micro", validate_args=False)
 
         self.accuracy = nn.ModuleList(accuracy() for _ in self.resolutions)
-        self.train_accuracy = accuracy()
+        self.train_accuracy, self.test_accuracy = accuracy(), accuracy()
         self.val_loss = nn.ModuleList(MeanMetric() for _ in self.resolutions)
         self.mixes = build_mixes(self.optim, classes)
         dense = self.resolutions if vit.head == "dense" else []
@@ -195,6 +195,10 @@ class ImageClassifier(L.LightningModule):
         return loss
 
     def validation_step(self, batch: tuple[Tensor, Tensor], batch_idx: int, dataloader_idx: int = 0) -> None:
+        if dataloader_idx == len(self.resolutions):  # the test images, where `data.watch_test` asks for them
+            self.test_accuracy(self(batch[0]).float(), batch[1])
+            self.log("test/accuracy", self.test_accuracy, add_dataloader_idx=False)
+            return
         logits = self.score("val", batch, dataloader_idx)
         loss = cast(MeanMetric, self.val_loss[dataloader_idx])
         loss(F.cross_entropy(logits, batch[1], reduction="none"))

@@ -147,6 +147,12 @@ def best_validation(results: Results, group: Group) -> Measured:
     return over_seeds([None if (c := results.curve(run)) is None else 100 * max(c.values) for run in runs_of(group)])
 
 
+def best_by_test(results: Results, group: Group) -> Measured:
+    """The accuracy in % at the best epoch by test images, the mean over seeds; logged with `data.watch_test` alone."""
+    curves = [results.curve(run, "test/accuracy") for run in runs_of(group)]
+    return over_seeds([None if curve is None else 100 * max(curve.values) for curve in curves])
+
+
 def seconds_per_epoch(results: Results, group: Group) -> Measured:
     """Seconds of the training steps of an epoch, by the median of the images a second that were logged."""
     return over_seeds([epoch_seconds(results, run)[0] for run in runs_of(group)])
@@ -230,6 +236,7 @@ MEASURES: dict[str, Measure] = {
     "difference": difference,
     "p-value": p_value,
     "best-validation": best_validation,
+    "best-by-test": best_by_test,
     "seconds-per-epoch": seconds_per_epoch,
     "seconds-in-total": seconds_in_total,
     "epochs-to": epochs_to,
@@ -239,4 +246,5 @@ DIGITS = {
     "parameters": 3, "gigaflops": 3, "ms-per-batch": 2, "ms-per-image": 3, "loss": 2, "seconds-per-epoch": 1,
     "seconds-in-total": 0,
 }  # fmt: skip
-SPREADS = {"ms-per-batch", "ms-per-image", "best-validation", "seconds-per-epoch", "seconds-in-total", "epochs-to"}
+SPREADS = {"ms-per-batch", "ms-per-image", "best-validation", "best-by-test", "epochs-to"}
+SPREADS |= {"seconds-per-epoch", "seconds-in-total"}

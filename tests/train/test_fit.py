@@ -12,10 +12,12 @@ import torch
 import yaml
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from eval.training_log import read_log
 from tests.helpers.runs import fit
 from tests.helpers.training import last
 from train import cli
 from train.checkpoint import load_trained, read_checkpoint
+from train.testing import measure_images
 
 FIGURES = ["--figures_every", "1"]
 pytestmark = pytest.mark.slow  # trainings
@@ -182,6 +184,28 @@ def test_fit_in_other_precisions(config, tmp_path, precision):
     arguments = ["--trainer.precision", precision, "--trainer.max_epochs", "1", "--run_dir", str(tmp_path / "run")]
     cli.run(["fit", "--config", str(config), *arguments])
     assert read_checkpoint(last(tmp_path / "run"))["global_step"] == 10
+
+
+def test_test_images_are_watched_and_choose_nothing(config, tmp_path, monkeypatch, capsys):
+    """Weights and the best epoch are those of a run without; each validation logs the accuracy on the test images."""
+    monkeypatch.setattr("train.callbacks.progress.BETWEEN", 0.0)
+    runs = [tmp_path / name for name in ("plain", "watched")]
+    for run, more in zip(
+        runs, ([], ["--data.watch_test", "true", "--trainer.enable_progress_bar", "true"]), strict=True
+    ):
+        cli.run(["fit", "--config", str(config), "--run_dir", str(run), *more])
+    plain, watched = (read_log(run) for run in runs)
+    assert "test/accuracy" not in plain
+    assert watched["test/accuracy"].steps == watched["val/accuracy"].steps == plain["val/accuracy"].steps
+    assert watched["val/accuracy"].values == plain["val/accuracy"].values
+    trained = load_trained(last(runs[1]))
+    right = measure_images(trained, trained.data.sizes()[0], "test", 0, torch.device("cpu")).right
+    assert watched["test/accuracy"].values[-1] == pytest.approx(float(right.float().mean()))
+    for name in ("best.ckpt", "last.ckpt"):
+        weights = [read_checkpoint(run / "checkpoints" / name)["state_dict"] for run in runs]
+        assert all(torch.equal(weights[0][key], weights[1][key]) for key in weights[0])
+    assert not any(name.startswith("test/") for name in json.loads((runs[1] / "metrics.json").read_text()))
+    assert "Validation, test images: 100%" in capsys.readouterr().out
 
 
 def test_repeated_resolution_validates_once(config, tmp_path):

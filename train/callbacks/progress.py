@@ -75,9 +75,10 @@ def step_of(trainer: L.Trainer) -> str:
     return f"{trainer.global_step}/{steps:.0f}" if math.isfinite(steps) else str(trainer.global_step)
 
 
-def size_of(trainer: L.Trainer, dataloader_idx: int) -> str:
-    """Return the size of the images of one of the loaders of a validation or test, as `96 px`."""
-    return f"{trainer.datamodule.sizes()[dataloader_idx]} px"  # type: ignore[attr-defined]
+def images_of(trainer: L.Trainer, dataloader_idx: int) -> str:
+    """Return what the images of one of the loaders of a validation or test are, as `at 96 px`."""
+    sizes = trainer.datamodule.sizes()  # type: ignore[attr-defined]
+    return f"at {sizes[dataloader_idx]} px" if dataloader_idx < len(sizes) else "on the test images"
 
 
 class TerminalProgress(TQDMProgressBar):
@@ -131,14 +132,14 @@ class TerminalProgress(TQDMProgressBar):
     ) -> None:
         super().on_validation_batch_start(trainer, module, batch, batch_idx, dataloader_idx)
         if batch_idx == 0:
-            self.val_progress_bar.set_description(f"Validation at {size_of(trainer, dataloader_idx)}")
+            self.val_progress_bar.set_description(f"Validation {images_of(trainer, dataloader_idx)}")
 
     def on_test_batch_start(
         self, trainer: L.Trainer, module: L.LightningModule, batch: Any, batch_idx: int, dataloader_idx: int = 0
     ) -> None:
         super().on_test_batch_start(trainer, module, batch, batch_idx, dataloader_idx)
         if batch_idx == 0:
-            self.test_progress_bar.set_description(f"Test at {size_of(trainer, dataloader_idx)}")
+            self.test_progress_bar.set_description(f"Test {images_of(trainer, dataloader_idx)}")
 
 
 class LineProgress(ProgressBar):
@@ -206,7 +207,7 @@ class LineProgress(ProgressBar):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        self.say_evaluated("Validation", trainer.num_val_batches, batch_idx, dataloader_idx)
+        self.say_evaluated("Validation", trainer, trainer.num_val_batches, batch_idx, dataloader_idx)
 
     def on_test_batch_end(
         self,
@@ -217,20 +218,23 @@ class LineProgress(ProgressBar):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        self.say_evaluated("Test", trainer.num_test_batches, batch_idx, dataloader_idx)
+        self.say_evaluated("Test", trainer, trainer.num_test_batches, batch_idx, dataloader_idx)
 
-    def say_evaluated(self, title: str, batches: Any, batch_idx: int, dataloader_idx: int) -> None:
+    def say_evaluated(self, title: str, trainer: L.Trainer, batches: Any, batch_idx: int, dataloader_idx: int) -> None:
         """Write how far a validation or test is, at one of its sizes, when it is time.
 
         Args:
             title: of the line.
+            trainer: which knows the sizes.
             batches: how many there are at each size.
             batch_idx: of the batch that has ended.
-            dataloader_idx: number of the size.
+            dataloader_idx: number of the size, or after the last one that of the test images.
         """
         if self.due():
             share = math.floor(100 * (batch_idx + 1) / batches[dataloader_idx])
-            self.write(f"{title}, size {dataloader_idx + 1} of {len(batches)}: {share}%")
+            sizes = len(trainer.datamodule.sizes())  # type: ignore[attr-defined]
+            part = f"size {dataloader_idx + 1} of {sizes}" if dataloader_idx < sizes else "test images"
+            self.write(f"{title}, {part}: {share}%")
 
 
 def progress_bar() -> ProgressBar:

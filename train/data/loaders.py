@@ -27,6 +27,7 @@ class Loaders(L.LightningDataModule):
         batch_size: images a step and process.
         workers: processes that prepare data.
         in_memory: keep images in memory, and augment whole batches.
+        watch_test: validate on the test images as well.
         augment: names of augmentations.
         seed: of the order and the augmentations.
         pixels: normalises the images, on the device.
@@ -36,13 +37,14 @@ class Loaders(L.LightningDataModule):
     batch_size: int
     workers: int
     in_memory: bool
+    watch_test: bool
     augment: list[str]
     seed: int
     pixels: PixelNormalisation
     # jsonargparse reads annotations by the names of a subclass's module, where there is no ResumableLoader.
     _loader: Any = None
     _resume: dict[str, int] | None = None
-    _held: Any = None  # the validation set at each size, in memory
+    _held: Any = None  # the sets of a validation, in memory
 
     def train_dataset(self) -> Dataset[tuple[Tensor, int]]:
         """Return the images of an epoch of training, augmented."""
@@ -88,14 +90,20 @@ class Loaders(L.LightningDataModule):
         return DataLoader(dataset, batch_size or self.batch_size, sampler=indices, **options)
 
     def val_dataloader(self) -> list[DataLoader[Any]]:
-        """Return a loader for each size; images that are kept in memory are read once."""
+        """Return a loader for each size, and one of the test images where these are watched.
+
+        Images that are kept in memory are read once.
+        """
         if not self.validates():
             return []
+        sets = [("val", "validation", size) for size in self.sizes()]
+        sets += [("test", "test", self.sizes()[0])] if self.watch_test else []
         if not self.in_memory:
-            return [self.loader(self.held_out("val", size)) for size in self.sizes()]
+            return [self.loader(self.held_out(split, size)) for split, _, size in sets]
         if self._held is None:
-            sizes = self.sizes()
-            self._held = [self._read(self.held_out("val", size), f"validation images at {size}") for size in sizes]
+            self._held = [
+                self._read(self.held_out(split, size), f"{name} images at {size}") for split, name, size in sets
+            ]
         return [self.loader(images) for images in self._held]
 
     def test_dataloader(self) -> list[DataLoader[Any]]:

@@ -17,7 +17,7 @@ from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
 from train.data.arrow import ArrowTask
 from train.data.cells import CellsTask
-from train.data.checks import check_augmentations, check_counts, check_measured, check_shares, check_sizes
+from train.data.checks import check_measured, check_options
 from train.data.generated import GeneratedDataset, GeneratedTask, size_of
 from train.data.images import AUGMENTATIONS, Transformed, image_transform
 from train.data.loaders import Loaders
@@ -51,6 +51,8 @@ class ImageData(Loaders):
         test_fraction: share of each class that is tested on, the same in all runs, of a `folder` that is not split into
             train and test (root/CLASS/IMAGE); 0 for one that is.
         resolutions: further sizes that each validation is repeated at, like 168 or 96x128 (height x width).
+        watch_test: log the accuracy on the test images at each validation as well, as test/accuracy in metrics.csv. It
+            is never used to choose a checkpoint.
         augment: any of pad-crop, resized-crop, flip, rotate-90, rand-augment, erase; in this order. Pathfinder alone
             of the generated tasks has some: flip and rotate-90, in memory.
         crop_scale: least area of a resized-crop, as a share of the image; the largest is the image.
@@ -84,6 +86,7 @@ class ImageData(Loaders):
     val_split: bool = True
     test_fraction: float = 0.0
     resolutions: list[int | str] = field(default_factory=list)
+    watch_test: bool = False
     augment: list[str] = field(default_factory=list)
     crop_scale: float = 0.35
     rand_augment: list[int] = field(default_factory=lambda: [2, 9])
@@ -109,11 +112,8 @@ class ImageData(Loaders):
         for name in self.augment:
             lookup("augmentation", name, AUGMENTATIONS)
         self.task: GeneratedTask | None = getattr(self, self.source) if self.source in TASKS else None
-        check_augmentations(self)
-        check_shares(self)
-        check_sizes(self)
         check_background(self.background)
-        check_counts(self)
+        check_options(self)
         self.in_channels, self.num_classes, mean, std = numbers_of(self.source, self.task, self.grey)
         self.head = "class" if self.task is None else self.task.head
         check_measured(self)

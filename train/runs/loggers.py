@@ -21,7 +21,7 @@ from train.runs.folder import SECONDS
 
 # Columns of the table by the beginnings of their names, in order; others come last.
 COLUMNS = (
-    *("epoch", "step", SECONDS, "train/loss", "train/accuracy", "val/loss", "val/accuracy", "val/"),
+    *("epoch", "step", SECONDS, "train/loss", "train/accuracy", "val/loss", "val/accuracy", "val/", "test/"),
     *("train/learning_rate", "train/"),
 )
 

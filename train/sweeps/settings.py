@@ -13,6 +13,7 @@ from train.runs.recorded import PLACE
 
 SETTINGS = "sweep.json"
 SOURCE = "data.source"
+WATCHED = "data.watch_test"  # which changes no weight
 
 
 def chosen(settings: Mapping[str, Any], name: str) -> Any:
@@ -46,10 +47,16 @@ def without_option(arguments: Sequence[str], name: str) -> list[str]:
 
 
 def current_settings(settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a run under the names of today, as JSON keeps them, without the place of the images."""
+    """Return the settings of a run under the names of today, as JSON keeps them, without the place of the images.
+
+    Whether the test images are watched is left out too.
+    """
     current = {name: current_recipe(settings.get(name)) for name in ("recipe", "overrides")}
-    current["overrides"] = {name: value for name, value in (current["overrides"] or {}).items() if name != PLACE}
-    arguments = current_arguments(settings.get("arguments") or [])
+    if isinstance(data := (current["recipe"] or {}).get("data"), dict):
+        current["recipe"]["data"] = {name: value for name, value in data.items() if f"data.{name}" != WATCHED}
+    overrides = current["overrides"] or {}
+    current["overrides"] = {name: value for name, value in overrides.items() if name not in (PLACE, WATCHED)}
+    arguments = without_option(current_arguments(settings.get("arguments") or []), WATCHED)
     arguments = without_option(arguments, PLACE) if has_place(settings) else arguments
     current |= {"arguments": arguments, "seed": settings.get("seed")}
     return dict(json.loads(json.dumps(current)))

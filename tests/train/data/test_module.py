@@ -121,6 +121,7 @@ def test_missing_files_name_source_and_place(source, tmp_path):
         ({"augment": ["flipp"]}, "unknown augmentation 'flipp'. Did you mean 'flip'"),
         ({"val_fraction": 1.0}, "val_fraction is a share in"),
         ({"batch_size": 0}, "have to be positive"),
+        ({"source": "folder", "val_fraction": 0.0, "watch_test": True}, "val_fraction 0 has none"),
         ({"source": "folder", "augment": ["pad-crop", "resized-crop"]}, "augment takes one of them"),
     ],
 )
@@ -137,6 +138,21 @@ def test_arrow_stream_needs_train_size():
 def test_plain_values_round_trip():
     data = ImageData("arrow", train_size=64, resolutions=[84])
     assert ImageData.from_checkpoint({"config": data.plain()}).plain() == data.plain()
+
+
+@pytest.mark.parametrize("in_memory", [False, True])
+def test_watched_test_images_are_validated_on_after_all_sizes(folder, in_memory):
+    options = {"size": [16, 16], "resolutions": [24], "workers": 0, "in_memory": in_memory}
+    data = ImageData("folder", root=str(folder), watch_test=True, **options)
+    data.setup("fit")
+    loaders = data.val_dataloader()
+    assert [len(loader.dataset) for loader in loaders] == [4, 4, 10]
+    images, labels = (torch.cat(parts) for parts in zip(*loaders[2], strict=True))
+    held_out = data.held_out("test", (16, 16))
+    assert torch.equal(images, torch.stack([image for image, _ in held_out]))
+    assert labels.tolist() == [label for _, label in held_out]
+    plain = ImageData("folder", root=str(folder), **options)
+    assert len(plain.val_dataloader()) == 2
 
 
 def test_splits_of_arrows_differ():
