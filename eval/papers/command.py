@@ -86,13 +86,15 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
 
 def train(table: TableFile, groups: Sequence[Group], runs: Path, options: argparse.Namespace) -> None:
     """Train what is missing, unless that is not wanted."""
-    from eval.papers.training import missing_runs, train_missing
+    from eval.papers.training import missing_runs, outdated_runs, train_missing
     from train.sweep import default_threads
 
-    missing = missing_runs(groups)
-    if not missing or options.no_train:
+    if options.no_train:
+        if outdated := outdated_runs(groups, runs):
+            sys.stderr.write(f"Trained with other settings than the table has now: {', '.join(outdated)}\n")
         return
-    print(f"{table.title}: {count(missing)} to do, in {runs}", flush=True)
+    if missing := missing_runs(groups):
+        print(f"{table.title}: {count(missing)} to do, in {runs}", flush=True)
     threads = options.threads or default_threads(options.jobs)
     if not train_missing(groups, runs, options.jobs, threads):
         left = missing_runs(groups)

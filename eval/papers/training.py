@@ -8,6 +8,7 @@ from pathlib import Path
 from eval.papers.plan import AXES, Group
 from train.sweeps.file import Sweep
 from train.sweeps.runner import SweepRunner
+from train.sweeps.settings import other_settings
 
 
 def missing_runs(groups: Sequence[Group]) -> int:
@@ -25,6 +26,21 @@ def stages(groups: Sequence[Group]) -> list[list[Group]]:
     return result
 
 
+def runner_of(stage: Sequence[Group], out: Path, jobs: int, threads: int, listing: bool = False) -> SweepRunner:
+    """Return the runs of groups of one recipe as a sweep."""
+    runs = [run for group in stage for run in group.runs()]
+    return SweepRunner(Sweep(stage[0].recipe, AXES, tuple(runs)), runs, out, jobs, threads, [], listing)
+
+
+def outdated_runs(groups: Sequence[Group], out: Path) -> list[str]:
+    """Return the names of finished runs with other settings than the table has now."""
+    names = []
+    for stage in stages(groups):
+        runner = runner_of(stage, out, 1, 1, listing=True)
+        names += [run.name for run in runner.finished() if other_settings(runner.folder(run), runner.settings(run))]
+    return names
+
+
 def train_missing(groups: Sequence[Group], out: Path, jobs: int, threads: int) -> bool:
     """Train what is not finished; return whether all of it is now.
 
@@ -33,15 +49,16 @@ def train_missing(groups: Sequence[Group], out: Path, jobs: int, threads: int) -
         out: the folder of the runs.
         jobs: trainings at a time.
         threads: of each.
+
+    Raises:
+        ValueError: a run, finished or not, with other settings than the table has now.
     """
     for stage in stages(groups):
         for group in stage:
             if group.start_from is not None and missing_runs([group.start_from]):
                 return False
-        runs = [run for group in stage for run in group.runs()]
-        sweep = Sweep(stage[0].recipe, AXES, tuple(runs))
-        runner = SweepRunner(sweep, runs, out, jobs, threads, [])
-        if len(runner.finished()) < len(runs):
+        runner = runner_of(stage, out, jobs, threads)
+        if len(runner.finished()) < len(runner.runs):
             runner.train()
         if runner.signals:
             return False

@@ -189,6 +189,13 @@ def test_the_runs_of_a_table_stay_where_they_are(in_process, tmp_path, monkeypat
     assert "to do" not in capsys.readouterr().out
     assert sorted((out / "mine" / "tiny").iterdir()) == runs
     assert (out / "mine" / "tiny.1.csv").is_file()
+    content["budgets"]["tiny"]["fields"]["model.optim.lr"] = 0.5  # the runs that are there are of another table
+    path.write_text(yaml.safe_dump(content))
+    cli.main(["table", "table.yaml", *arguments, "--no-train"])
+    assert "Trained with other settings than the table has now: arrow.one-seed0" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["table", "table.yaml", *arguments])
+    assert "arrow.one-seed0 was begun with other settings (overrides; see" in capsys.readouterr().err
 
 
 @pytest.mark.slow
