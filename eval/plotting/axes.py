@@ -157,8 +157,8 @@ def plain_logarithm(axis: Axis) -> None:
         ticks = [step * 10.0**decade for decade in decades for step in steps if low <= step * 10.0**decade <= high]
         if len(ticks) >= 3:
             break
-    if len(ticks) < 2:  # values that are nearly equal lie between two of these
-        ticks = [tick for tick in MaxNLocator(nbins=4).tick_values(low, high) if low <= tick <= high]
+    if len(ticks) < 2:  # values that are equal or nearly so lie between two of these
+        ticks = [tick for tick in MaxNLocator(nbins=4).tick_values(low, high) if low <= tick <= high] or [low]
     axis.set_major_locator(FixedLocator(ticks[:: math.ceil(len(ticks) / 8)]))
     axis.set_major_formatter(FuncFormatter(lambda value, _: plain_number(value)))
     axis.set_minor_formatter(NullFormatter())

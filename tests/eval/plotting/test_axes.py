@@ -57,3 +57,11 @@ def test_a_logarithmic_axis_has_ticks_however_short_it_is(low, high):
     axis.set(yscale="log", ylim=(low, high))
     plain_logarithm(axis.yaxis)
     assert sum(low <= tick <= high for tick in axis.get_yticks()) >= 2
+
+
+def test_a_logarithmic_axis_of_one_value_has_its_tick(monkeypatch):
+    """As one small model has at one size: matplotlib leaves limits that it cannot tell apart."""
+    axis = Figure().subplots().xaxis
+    monkeypatch.setattr(axis, "get_view_interval", lambda: (0.0004369, 0.0004369))
+    plain_logarithm(axis)
+    assert list(axis.get_major_locator()()) == [0.0004369]
