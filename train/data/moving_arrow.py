@@ -1,15 +1,16 @@
 """The moving-arrow task: in the frames that a mark names, which way does the arrow at the base of the Y point?
 
 The arrow task in time. Arrows, letters and the Y keep their cells, and in every step of a video each arrow turns to a
-random side. One step also shows a mark, a full square in some free cell. The class is the direction, in that step, of
-the arrow that lies where the base of the Y points. A model has to compare places and times. A longer video has more
-steps, and a larger one more cells. `python -m train.data.draw moving_arrow` draws the frames of some videos.
+random side. One step is marked: by a full square in some free cell, or because the Y is shown in that step alone. The
+class is the direction, in the marked step, of the arrow that lies where the base of the Y points. A model has to
+compare places and times. A longer video has more steps, and a larger one more cells. `python -m train.data.draw
+moving_arrow` draws the frames of some videos.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import torch
@@ -17,6 +18,8 @@ from torch import Tensor
 
 from train.data.arrow import ArrowTask, Distance
 from train.data.sizes import Size
+
+Mark = Literal["square", "y"]
 
 
 @dataclass
@@ -28,6 +31,9 @@ class MovingArrowTask(ArrowTask):
         letters: the letters beside the Y.
         cell: pixels of a cell, at least 8.
         hold: frames that a step lasts; as many as a patch has in time.
+        mark: of the step that counts. `square`: a full square in a free cell, so that a model needs two relations, from
+            the square to its step and from the Y to the arrow. `y`: the Y, which no other step shows; the second
+            relation is enough.
     """
 
     name: ClassVar[str] = "moving_arrow"
@@ -35,9 +41,12 @@ class MovingArrowTask(ArrowTask):
     distance: ClassVar[Distance] = "adjacent"  # type: ignore[misc]  # no option here
 
     hold: int = 2
+    mark: Mark = "square"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.mark not in get_args(Mark):
+            raise ValueError(f"mark has to be one of {', '.join(get_args(Mark))}, not {self.mark!r}.")
         if self.hold < 1:
             raise ValueError(f"hold is the number of frames of a step, 1 or more, not {self.hold}.")
 
@@ -66,8 +75,9 @@ class MovingArrowTask(ArrowTask):
         for step in range(steps):
             for index, turn in zip(arrows, turns[step], strict=True):
                 placed[index] = (placed[index][0], "arrow", int(turn))
-            frame = self.paint(placed, cells)
-            if step == marked:
+            hides_y = self.mark == "y" and step != marked
+            frame = self.paint([each for each in placed if not (hides_y and each[1] == "Y")], cells)
+            if self.mark == "square" and step == marked:
                 top, left = mark[0] * self.cell, mark[1] * self.cell
                 frame[top + 2 : top + self.cell - 2, left + 2 : left + self.cell - 2] = 255
             frames += [frame] * self.hold

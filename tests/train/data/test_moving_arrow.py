@@ -24,10 +24,11 @@ def cells_of(frame: np.ndarray) -> dict[tuple[int, int], np.ndarray]:
     return {place: pixels for place, pixels in cells.items() if pixels.any()}
 
 
-def test_the_class_is_the_arrow_at_the_base_of_the_y_in_the_marked_step():
+@pytest.mark.parametrize("mark", ["square", "y"])
+def test_the_class_is_the_arrow_at_the_base_of_the_y_in_the_marked_step(mark):
     """Read from pixels, by the glyphs of the still task alone."""
     glyphs = ArrowTask()._glyphs
-    data, seen = GeneratedDataset(MovingArrowTask(), SIZE, 40, "val"), set()
+    data, seen = GeneratedDataset(MovingArrowTask(mark=mark), SIZE, 40, "val"), set()
     for video, label in data:
         assert video.shape == (1, *SIZE)
         assert video.dtype == torch.uint8
@@ -39,10 +40,11 @@ def test_the_class_is_the_arrow_at_the_base_of_the_y_in_the_marked_step():
         assert len(marked) == 1
         ((y, side),) = [
             (place, turn)
-            for place, pixels in steps[0].items()
+            for place, pixels in steps[marked[0]].items()
             for turn in range(4)
             if (pixels == np.rot90(glyphs["Y"], turn)).all()
         ]
+        assert sum(y in step for step in steps) == (4 if mark == "square" else 1)
         target = tuple(np.array(y) + STEPS[(side + 2) % 4])
         read_there = [
             next(turn for turn in range(4) if (step[target] == np.rot90(glyphs["arrow"], turn)).all()) for step in steps
@@ -68,6 +70,7 @@ def test_classes_are_balanced_and_a_video_is_a_function_of_its_number():
     ("call", "message"),
     [
         (lambda: MovingArrowTask(hold=0), "number of frames of a step, 1 or more, not 0"),
+        (lambda: MovingArrowTask(mark="dot"), "mark has to be one of square, y, not 'dot'"),
         (
             lambda: GeneratedDataset(MovingArrowTask(), (7, 72, 72), 1, "val"),
             "a multiple of hold=2 frames.*not 7x72x72",
@@ -95,10 +98,10 @@ def test_a_model_trains_on_videos_and_is_tested_on_longer_and_larger_ones(tmp_pa
     small += ["--model.vit.width", "16", "--model.vit.depth", "1", "--model.vit.num_heads", "2", "--figures_every", "0"]
     small += ["--model.vit.feature_options", "{order: 4, num_features: 16}"]
     train_cli.run(["fit", "--config", "moving-arrow", *small])
-    cli.main(["resolution", "--checkpoint", "runs/video", "--resolutions", "8x72x72", "16x72x72", "8x96x96"])
+    cli.main(["resolution", "--checkpoint", "runs/video", "--resolutions", "4x60x60", "8x60x60", "4x84x84"])
     _, rows = read(tmp_path / "runs" / "video" / "results" / "resolution.csv")
     assert [(row["resolution"], row["tokens"]) for row in rows] == [
-        ("8x72x72", "144"), ("16x72x72", "288"), ("8x96x96", "256")
+        ("4x60x60", "50"), ("8x60x60", "100"), ("4x84x84", "98")
     ]  # fmt: skip
     capsys.readouterr()
     for arguments, message in (
