@@ -13,7 +13,7 @@ from performer_string.models.checkpoint import find_checkpoint
 from performer_string.models.config import patch_and_image
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.saving import form_as, vit_weights
-from performer_string.utils.renames import current_fields
+from performer_string.utils.renames import current_fields, rename_table
 from train.command.messages import naming_imports
 from train.optim import OptimConfig
 from train.runs.folder import BEST, HISTORY
@@ -209,6 +209,7 @@ def start_from(path: str | Path, classifier: ImageClassifier) -> None:
         raise CheckpointError(
             f"{path} is of a folded model, which is for inference: start from the one it was made of."
         )
+    rename_table(saved, "vit.", beside=classifier.vit.absolute is not None)
     fitting = {k: v for k, v in saved.items() if k in weights and weights[k].shape == v.shape}
     if not fitting:
         raise CheckpointError(f"{path} has no weight that fits this model.")

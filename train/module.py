@@ -105,12 +105,12 @@ class ImageClassifier(L.LightningModule):
     def check_settings(self) -> None:
         """Raise a ValueError for settings of the model and of its training that exclude each other."""
         vit = self.vit.config
-        extrapolates = vit.positions == "extrapolate" and self.vit.encoding.extrapolates
+        extrapolates = vit.positions == "extrapolate" and self.vit.encoding.extrapolates and self.vit.absolute is None
         if self.optim.randomized_positions > 1 and not extrapolates:
             raise ValueError(
                 f"randomized_positions draws positions beyond the training grid, which positions={vit.positions!r} "
-                f'with the encoding {vit.encoding!r} never are: use positions "extrapolate" and an encoding that '
-                f"extrapolates."
+                f'with the encoding {vit.encoding!r} never are: use positions "extrapolate", an encoding that '
+                f"extrapolates, and no absolute_table."
             )
         values = (attention.values for attention in self.vit.attentions())
         if self.optim.randomized_positions > 1 and any(value is not None and value.needs_grid for value in values):

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 # What the weights decide. How to attend and what else is new is up to the recipe that they are trained on with.
 FIXED: tuple[str, ...] = ("image_size", "patch_size", "in_channels", "width", "depth", "num_heads", "mlp_ratio")
-FIXED += ("encoding", "pool", "registers", "norm_eps")
+FIXED += ("encoding", "absolute_table", "pool", "registers", "norm_eps")
 RECIPE = "train/configs/imagenet.yaml"
 
 

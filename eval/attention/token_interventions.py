@@ -105,7 +105,7 @@ def moved_positions(vit: ViT) -> dict[str, Intervention]:
     """
     if vit.config.centred or not any(backend.has_random_features for backend in vit.backends()):
         return {}
-    if vit.encoding.additive or not vit.encoding.extrapolates:
+    if vit.encoding.additive or not vit.encoding.extrapolates or vit.absolute is not None:
         return {}
     return {f"positions moved by {n}": partial(move_positions, patches=n) for n in (4, 8, 16, 32)}
 

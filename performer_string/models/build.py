@@ -15,7 +15,8 @@ from performer_string.layers.block import Block
 from performer_string.layers.patch_embedding import NormalisedEmbedding
 from performer_string.layers.values import build_value_map
 from performer_string.models.config import ViTConfig
-from performer_string.position import ENCODINGS, Encoding, build_encoding
+from performer_string.position import ENCODINGS, Encoding, Sizes, build_encoding
+from performer_string.position.additive import Absolute
 from performer_string.utils.seeds import derive_seed, seeded
 
 
@@ -52,20 +53,35 @@ def build_position_encoding(config: ViTConfig, grid: tuple[int, ...], stream: in
             )
 
     if config.share_layers or additive:
-        return build(1)
+        return check_position_unit(config, build(1))
     encoding = build(cast(int, config.depth))
     learned = any(p.requires_grad for p in encoding.parameters())
-    return encoding if learned else build(1)  # what has nothing to learn is quick to build
+    return check_position_unit(config, encoding if learned else build(1))  # without what is learned it is quick
 
 
-def check_position_unit(config: ViTConfig, encoding: Encoding) -> None:
-    """Raise a ValueError for positions in images where an encoding or a value map needs them in patches."""
+def build_absolute(config: ViTConfig, grid: tuple[int, ...], stream: int) -> Absolute | None:
+    """Build the learned table beside the encoding, or None; arguments as of `build_position_encoding`."""
+    if config.absolute_table is None:
+        return None
+    heads = cast(int, config.num_heads)
+    sizes = Sizes(cast(int, config.width) // heads, heads, len(grid), grid)
+    with seeded(stream, "absolute"):
+        return Absolute(sizes, interpolation=config.absolute_table)
+
+
+def check_position_unit(config: ViTConfig, encoding: Encoding) -> Encoding:
+    """Return the encoding.
+
+    Raises:
+        ValueError: positions in images where the encoding or a value map needs them in patches.
+    """
     if config.position_unit == "patch":
-        return
+        return encoding
     if encoding.counts_patches:
         raise ValueError(f"{config.encoding} with these options counts patches: position_unit has to be patch.")
     if config.values in ("group-action", "connection"):
         raise ValueError(f"the value map {config.values} takes positions in patches: position_unit has to be patch.")
+    return encoding
 
 
 def build_block(config: ViTConfig, layer: int, grid: tuple[int, ...], num_prefix: int, stream: int) -> Block:

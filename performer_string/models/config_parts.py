@@ -96,6 +96,9 @@ class PositionConfig:
     Attributes:
         encoding: a name in `ENCODINGS`.
         encoding_options: of the encoding.
+        absolute_table: `linear` or `bicubic`, for a learned table that is added to the tokens beside an encoding that
+            rotates, as in pretrained models that get rotations. The name is how it is interpolated at other sizes. It
+            is that of the encoding `absolute`, whose weights it takes.
         share_layers: one set of generators for all layers instead of one for each.
         positions: `extrapolate` (spacing preserved) or `interpolate` (squeezed into the training grid).
         position_unit: `patch`, or `image`, in which a training image reaches from 0 to 1 and a larger one beyond, as in
@@ -108,6 +111,7 @@ class PositionConfig:
 
     encoding: str = "circulant-string"
     encoding_options: dict[str, Any] = field(default_factory=dict)
+    absolute_table: str | None = None
     share_layers: bool = False
     positions: PositionMode = "extrapolate"
     position_unit: PositionUnit = "patch"
@@ -122,6 +126,13 @@ class PositionConfig:
         """
         check_part("encoding", "encoding_options", self.encoding, ENCODINGS, self.encoding_options)
         check_effects(self.encoding, self.encoding_options, axes)
+        if self.absolute_table is not None:
+            check_part("encoding", "absolute_table", "absolute", ENCODINGS, {"interpolation": self.absolute_table})
+            if ENCODINGS[self.encoding].additive:
+                raise ValueError(
+                    f"absolute_table={self.absolute_table!r} is for a table beside an encoding that rotates, and "
+                    f"{self.encoding!r} does not: leave it out, and take the encoding 'absolute' for a table alone."
+                )
         check_position_mode(self.positions)
         choose("unit of positions", self.position_unit, PositionUnit)
         grid = self.position_grid

@@ -86,13 +86,16 @@ def patchify(images: Tensor, patch: Sequence[int]) -> Tensor:
     return rearrange(images, f"b c {image} -> b ({cells}) (c {pixels})", **{f"p{i}": patch[i] for i in axes})
 
 
-def embed_patches(vit: ViT, pixels: Tensor, positions: Tensor, counts: Sequence[int] | None = None) -> Tensor:
+def embed_patches(
+    vit: ViT, pixels: Tensor, positions: Tensor, places: Tensor | None, counts: Sequence[int] | None = None
+) -> Tensor:
     """Return tokens with what their positions add, prefix tokens before those of each image, and dropout.
 
     Args:
         vit: the model.
         pixels: of the patches, [B, N, channels p q], in the type of the weights.
         positions: of the patches, [N, C] or [B, N, C].
+        places: positions of the patches in the table beside the encoding, where the model has one.
         counts: patches of each image that is packed in a batch of one; None for an image in each sample.
 
     Returns:
@@ -101,6 +104,9 @@ def embed_patches(vit: ViT, pixels: Tensor, positions: Tensor, counts: Sequence[
     x = vit.embed(pixels)  # [B, N, D]
     embedding = vit.encoding.embedding(vit.in_units(positions))
     x = x if embedding is None else x + embedding.to(x.dtype)
+    if vit.absolute is not None:
+        assert places is not None
+        x = x + vit.absolute.embedding(places).to(x.dtype)
     if vit.prefix is not None:
         prefix = vit.prefix.expand(x.shape[0], -1, -1).to(x.dtype)
         images = [x] if counts is None else x.split(list(counts), dim=1)

@@ -12,6 +12,7 @@ from performer_string.models.config import ViTConfig
 from performer_string.models.patches import patch_grid
 from performer_string.ops.layout import TokenLayout, make_grid
 from performer_string.position import Encoding
+from performer_string.position.additive import Absolute
 from performer_string.position.grid import (
     PositionMode,
     as_floating,
@@ -30,6 +31,7 @@ class Placement:
         patch: sizes of a patch in pixels.
         train_grid: patches along each axis of a training image.
         num_prefix: class token and registers.
+        absolute: the learned table beside the encoding, or None.
     """
 
     config: ViTConfig
@@ -37,6 +39,7 @@ class Placement:
     train_grid: tuple[int, ...]
     num_prefix: int
     encoding: Encoding
+    absolute: Absolute | None
     blocks: nn.ModuleList
     norm: nn.LayerNorm
 
@@ -60,6 +63,13 @@ class Placement:
         dtype = torch.promote_types(self.norm.weight.dtype, torch.float32)
         centred = self.is_centred()
         return grid_positions(grid, mode=mode, train_grid=train_grid, centred=centred, device=device, dtype=dtype)
+
+    def table_positions(self, grid: Sequence[int]) -> Tensor | None:
+        """Return the positions of the patches of a grid in the table beside the encoding, [N, C]; None without one."""
+        if self.absolute is None:
+            return None
+        dtype, device = torch.promote_types(self.norm.weight.dtype, torch.float32), self.norm.weight.device
+        return grid_positions(grid, mode="interpolate", train_grid=self.train_grid, device=device, dtype=dtype)
 
     def layout(
         self, grid: tuple[int, ...], positions: Tensor | None = None, patch_mask: Tensor | None = None

@@ -20,9 +20,10 @@ def from_timm(model: nn.Module) -> ViT:
 
     `VisionTransformer` (ViT, DeiT, DeiT-III, DINOv2, with registers, SigLIP) becomes exact attention with `absolute`
     positions.
-    RoPE-ViT (arXiv:2403.13298; timm's `*_rope_mixed_*`) becomes exact attention with `rope-mixed`. A ViT of the same
-    configuration but for its attention, its encoding or its gate takes these weights by
-    `load_state_dict(..., strict=False)`.
+    RoPE-ViT (arXiv:2403.13298; timm's `*_rope_mixed_*`) becomes exact attention with `rope-mixed`, and with an
+    `absolute_table` where it has absolute positions too. A ViT of the same configuration but for its attention, its
+    encoding or its gate takes these weights by `load_state_dict(..., strict=False)`. Under another encoding it keeps
+    the table of `absolute` if it has an `absolute_table`.
 
     Scales of residual branches (LayerScale) are multiplied into the projections before them. At other sizes than that
     of the model, `absolute` interpolates its table linearly by default, where timm resamples it by bicubic splines.
@@ -36,8 +37,8 @@ def from_timm(model: nn.Module) -> ViT:
     Raises:
         TypeError: no model, such as its name.
         ValueError: it has parts that this library's ViT has not, or other outputs on a random image than the ViT made
-            of it. Such parts are norms of queries and keys or of the pooled tokens, gated MLPs, distillation tokens,
-            and rotations beside absolute positions.
+            of it. Such parts are norms of queries and keys or of the pooled tokens, gated MLPs, and distillation
+            tokens.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"from_timm takes a model, timm.create_model(NAME), not a {type(model).__name__}.")
@@ -82,10 +83,8 @@ def config_of(model: Any) -> ViTConfig:
         raise ValueError("its pooling attends to prefix tokens too, where a ViT of this library pools the patches.")
     if pool == "map" and model.attn_pool.mlp.fc1.out_features != hidden:
         raise ValueError("the MLP of its pooling has another width than those of its blocks.")
-    tables = [name for name in ("pos_embed", "rope") if getattr(model, name, None) is not None]
-    if len(tables) > 1:
-        raise ValueError("rotations beside absolute positions are not one encoding: take a model with either.")
-    if tables == ["rope"] and getattr(model.rope, "freqs", None) is None:
+    has_table, rotates = (getattr(model, name, None) is not None for name in ("pos_embed", "rope"))
+    if rotates and getattr(model.rope, "freqs", None) is None:
         raise ValueError(f"of timm's rotations the mixed ones are known, not {type(model.rope).__name__}.")
     # `num_classes` stays as it was where a head was replaced by hand, as in most fine-tuning.
     if not isinstance(model.head, nn.Linear | nn.Identity):
@@ -100,7 +99,8 @@ def config_of(model: Any) -> ViTConfig:
         num_heads=block.attn.num_heads,
         mlp_ratio=hidden / width,
         attention="softmax",
-        encoding={"pos_embed": "absolute", "rope": "rope-mixed"}[tables[0]] if tables else "none",
+        encoding="rope-mixed" if rotates else "absolute" if has_table else "none",
+        absolute_table="linear" if rotates and has_table else None,
         pool=cast(Any, pool),
         registers=model.num_prefix_tokens - (pool == "cls"),  # a class token that is not read is one more register
         norm_eps=model.norm.eps,
@@ -145,13 +145,14 @@ class Translation:
         count = sum(map(len, prefix))
         if prefix:
             state["prefix"] = torch.cat(prefix)
-        if self.config.encoding == "absolute":
+        if self.config.encoding == "absolute" or self.config.absolute_table is not None:
             table = weights.pop("pos_embed")[0]
             if len(table) == count + grid[0] * grid[1] and count:  # in some models prefix tokens have rows of their own
                 state["prefix"], table = state["prefix"] + table[:count], table[count:]
             if len(table) != grid[0] * grid[1]:
                 raise ValueError(f"pos_embed has {len(table)} places for {grid[0]} x {grid[1]} patches.")
-            state["encoding.table"] = table.unflatten(0, grid)  # [N, D] -> [h, w, D]
+            owner = "encoding" if self.config.absolute_table is None else "absolute"
+            state[f"{owner}.table"] = table.unflatten(0, grid)  # [N, D] -> [h, w, D]
         if self.config.encoding == "rope-mixed":
             omega = weights.pop("rope.freqs")  # [2, layers, H, planes]
             omega = omega.flatten(1, 2).transpose(0, 1)  # [layers H, 2, planes]

@@ -19,12 +19,7 @@ from performer_string.layers.backends import AttentionBackend
 from performer_string.layers.block import Block, mlp_width, recomputable
 from performer_string.layers.dense_head import DenseHead, build_head
 from performer_string.layers.pooling import build_pool, mean_pool
-from performer_string.models.build import (
-    build_block,
-    build_patch_embedding,
-    build_position_encoding,
-    check_position_unit,
-)
+from performer_string.models.build import build_absolute, build_block, build_patch_embedding, build_position_encoding
 from performer_string.models.config import ViTConfig, patch_and_image
 from performer_string.models.initialise import initialise
 from performer_string.models.intermediate import intermediate_layers
@@ -38,7 +33,7 @@ from performer_string.ops.validation import check_mask
 from performer_string.position.rotation import Rotation
 from performer_string.utils.buffers import place_computed_buffers
 from performer_string.utils.cache import TensorCache
-from performer_string.utils.renames import rename_weights, unwrap_weights
+from performer_string.utils.renames import rename_table, rename_weights, unwrap_weights
 from performer_string.utils.seeds import draw_seed, seeded
 
 
@@ -46,6 +41,7 @@ def _rename_weights(model: nn.Module, state_dict: dict[str, Any], prefix: str, *
     """Load weights under former names, or of a wrapped model; at the top level, so that a model can be pickled."""
     rename_weights(state_dict)
     unwrap_weights(state_dict, prefix, lambda: model.state_dict().keys())
+    rename_table(state_dict, prefix, beside=cast(ViT, model).absolute is not None)
 
 
 class ViT(Saved, Preprocessed, Placement, nn.Module):
@@ -72,7 +68,7 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
             self.prefix = nn.Parameter(torch.zeros(self.num_prefix, width)) if self.num_prefix else None
             self.embed_dropout = nn.Dropout(c.dropout) if c.dropout else nn.Identity()
             self.encoding = build_position_encoding(c, self.train_grid, stream)
-            check_position_unit(c, self.encoding)
+            self.absolute = build_absolute(c, self.train_grid, stream)
             grid, prefix = self.train_grid, self.num_prefix
             self.blocks = nn.ModuleList(build_block(c, layer, grid, prefix, stream) for layer in range(depth))
             self.norm = nn.LayerNorm(width, c.norm_eps)
@@ -147,10 +143,10 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         pixels = patchify(images, self.patch).to(self.norm.weight.dtype)  # [B, N, pixels]; a host may have bf16
         if patch_mask is not None:  # padding may hold anything, NaN too, which no weight of zero would remove
             pixels = pixels.masked_fill(~patch_mask[..., None], 0.0)
-        x = embed_patches(self, pixels, layout.centred_positions()[..., self.num_prefix :, :])  # [B, P + N, D]
+        places = self.table_positions(grid) if positions is None else positions
+        x = embed_patches(self, pixels, layout.centred_positions()[..., self.num_prefix :, :], places)
         if positions is None and layout.centre is None:
-            key = (grid, x.device, x.dtype)
-            return x, self.rotation_cache.get(key, lambda: self.rotations(layout)), layout
+            return x, self.rotation_cache.get((grid, x.device, x.dtype), lambda: self.rotations(layout)), layout
         return x, self.rotations(layout), layout
 
     def apply_block(self, block: nn.Module, x: Tensor, rotation: Rotation, layout: TokenLayout) -> Tensor:

@@ -43,6 +43,19 @@ def rename_weights(state_dict: dict[str, Any]) -> None:
             state_dict[name.replace(former, current)] = state_dict.pop(name)
 
 
+def rename_table(state_dict: dict[str, Any], prefix: str, beside: bool) -> None:
+    """Take the table of the encoding `absolute` for the table beside another encoding, in place.
+
+    Args:
+        state_dict: weights by name.
+        prefix: of those of the model.
+        beside: whether the model has such a table; without one nothing is changed.
+    """
+    former, current = prefix + "encoding.table", prefix + "absolute.table"
+    if beside and former in state_dict and current not in state_dict:
+        state_dict[current] = state_dict.pop(former)
+
+
 def unwrap_weights(
     state_dict: dict[str, Any], prefix: str = "", own: Callable[[], Collection[str]] | None = None
 ) -> None:

@@ -25,7 +25,7 @@ MODELS = {  # each part in one of them
     },
     "both": {"attention": ["linear", "softmax"], "depth": 2, "values": "lepe"},
     "linear, decay": {"locality": "gaussian"},
-    "softmax, table": {"attention": "softmax", "locality": "table", **NARROW},
+    "softmax, tables": {"attention": "softmax", "locality": "table", "absolute_table": "linear", **NARROW},
 }
 
 

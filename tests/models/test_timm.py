@@ -60,6 +60,8 @@ def eva(**changes) -> nn.Module:
         (eva, {"init_values": 0.1}),
         (eva, {"rope_grid_indexing": "xy"}),
         (eva, {"num_reg_tokens": 2}),
+        (eva, {"use_abs_pos_emb": True, "num_reg_tokens": 2}),
+        (eva, {"use_abs_pos_emb": True, "no_embed_class": False}),
     ],
 )
 def test_the_outputs_are_those_of_timm(make, changes):
@@ -116,7 +118,6 @@ def test_the_example_of_the_docs_runs(monkeypatch):
         (vit, {"act_layer": nn.ReLU}, "computes something else .* differ by"),
         (vit, {"act_layer": "gelu_tanh"}, "computes something else .* differ by"),
         (vit, {"patch_size": 8, "block_fn": timm.models.vision_transformer.ParallelScalingBlock}, "is not one of"),
-        (eva, {"use_abs_pos_emb": True}, "rotations beside absolute positions"),
         (eva, {"rope_type": "cat"}, "the mixed ones are known, not RotaryEmbeddingCat"),
         (eva, {"swiglu_mlp": True, "swiglu_align_to": 0, "qkv_fused": True}, "MLPs are gated"),
     ],

@@ -75,6 +75,7 @@ BEYOND = "randomized_positions draws positions beyond the training grid"
         ({}, {"randomized_positions_min": 2.5}, {}, "has to be 1 or more and below randomized_positions, 1.5"),
         ({"encoding": "absolute"}, {}, {}, BEYOND),
         ({"positions": "interpolate"}, {}, {}, BEYOND),
+        ({"absolute_table": "linear"}, {}, {}, BEYOND),
         ({"values": "lepe"}, {}, {}, "positions that are no regular grid, which values='lepe'"),
     ],
     ids=str,

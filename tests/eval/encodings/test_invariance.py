@@ -60,6 +60,7 @@ def test_invariance_of_a_broken_encoding(tmp_path, monkeypatch, capsys):
         ({"encoding": "liere", "encoding_options": {"block_size": 2}}, "exact"),
         ({"encoding": "liere", "centred": True, "registers": 1, "attention": "linear"}, "exact"),
         ({"encoding": "absolute", "centred": True}, "fails by design"),  # which is never centred
+        ({"absolute_table": "linear", "centred": True}, "fails by design"),
         ({"encoding": "rope", "values": "connection"}, "exact"),
         ({"encoding": "rope", "values": "connection", "value_options": {"encoding": "liere"}}, "fails by design"),
         ({"encoding": "none", "attention": "linear"}, "exact"),
