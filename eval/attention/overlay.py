@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 import textwrap
 from collections.abc import Sequence
@@ -12,9 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.colors import LogNorm
 
-from eval.accuracy.contact_sheet import TEXT, fit
 from eval.attention.picture_files import Picture, picture_of
-from eval.plotting.style import GREY, VERMILLION, placed_figure, width_or
+from eval.attention.picture_grid import (
+    LINE,
+    Title,
+    column_widths,
+    figure_width,
+    in_blocks,
+    picture_grid,
+    wrapped_alike,
+    write_title,
+)
+from eval.plotting.style import GREY, VERMILLION
 from eval.report import Row, unique
 from train.command.messages import printable
 
@@ -28,10 +36,8 @@ MEANINGS = {
     "class": "class token: what is classified",
     "rollout": "rollout: from what is classified through all layers up to this one",
 }
-CELL, GAP, LEFT, RIGHT = 1.3, 0.08, 0.25, 0.75  # inches: height of a picture, and room around pictures
-LINE, NOTE, EDGE = 0.12, 0.1, 0.08  # inches: a line of a title and of the note, and room at the edge
+NOTE, EDGE = 0.1, 0.08  # inches: a line of the note, and room at the edge
 LETTER = 0.045  # inches, of the note
-HEADING, ACROSS = 0.24, 8  # inches above all, and the columns of a block at most
 LEAST = 0.1  # the lowest weight, relative to equal weights, that has a colour of its own
 NEARLY_EQUAL = 10.0  # %, of the largest weight above the smallest one, as in models that have learned nothing
 DARKEST, OPACITY = 0.55, 0.7  # black of the image beneath a map, and the map's opacity: colours are as in the bar
@@ -84,11 +90,12 @@ def overlay_figure(rows: Sequence[Row]) -> Figure:
     firsts = [next(iter(of_layers.values()))[0] for of_layers in groups.values()]
     pictures = [picture_of(first) for first in firsts]
     shown = [*([] if all(picture is None for picture in pictures) else [None]), *layers]  # None: the image
-    titles = [title_of(first, kind) for (kind, _, _), first in zip(groups, firsts, strict=True)]
-    lines, aspects = max(map(len, titles)), [width / height for height, width in grids]
+    aspects = [width / height for height, width in grids]
     blocks = in_blocks(aspects)
+    parts = [title_of(first, kind) for (kind, _, _), first in zip(groups, firsts, strict=True)]
+    titles = wrapped_alike(parts, column_widths(blocks))
     note = textwrap.wrap(note_of(rows), int((figure_width(blocks) - 2 * EDGE) / LETTER))
-    figure, axes = picture_grid(blocks, len(shown), LINE * lines + 0.08, NOTE * len(note) + 2 * EDGE)
+    figure, axes = picture_grid(blocks, aspects, len(shown), LINE * len(titles[0]) + 0.08, NOTE * len(note) + 2 * EDGE)
     drawn: Any = None
     columns = zip(axes.T, groups.items(), firsts, titles, pictures, strict=True)
     for column, ((kind, model, size), of_layers), first, title, picture in columns:
@@ -101,11 +108,7 @@ def overlay_figure(rows: Sequence[Row]) -> Figure:
                 drawn = axis.imshow(weights, norm=norm, cmap="viridis", alpha=OPACITY)
             if kind == "query":
                 mark(axis, str(first["query"]))
-        room = column[0].get_position().width * figure.get_figwidth() + GAP / 2
-        for number, parts in enumerate(reversed(title)):
-            place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "ha": "center"}
-            place |= {"fontsize": TEXT, "parse_math": False}
-            column[0].annotate(fit(*parts, room), (0.5, 1), (0, 72 * (0.04 + number * LINE)), **place)
+        write_title(column[0], title)
     for first_of_block in range(0, len(aspects), len(blocks[0])):
         for axis, layer in zip(axes[-len(layers) :, first_of_block], layers, strict=True):
             axis.text(-0.04, 0.5, f"layer {layer}", rotation=90, ha="right", va="center", transform=axis.transAxes)
@@ -119,8 +122,8 @@ def overlay_figure(rows: Sequence[Row]) -> Figure:
     return figure
 
 
-def title_of(row: Row, kind: str) -> list[tuple[str, str, str]]:
-    """Return the lines above a column, each as what may be shortened, what stands before it and what after it."""
+def title_of(row: Row, kind: str) -> Title:
+    """Return the lines above a column, as of `wrapped`."""
     name, _, percent = str(row["answer"]).removesuffix(" %").rpartition(" ")
     lines = [(str(row["model"]), "", ""), (f"{row['resolution']} px", "", ""), (name, "answer: ", f" {percent} %")]
     if known := EXAMPLE.fullmatch(str(row["image"])):
@@ -143,49 +146,6 @@ def colour_scale(maps: Sequence[Picture]) -> LogNorm:
     """
     low, high = min(float(m.min()) for m in maps), max(float(m.max()) for m in maps)
     return LogNorm(min(0.5, max(LEAST, low)), max(2.0, high), clip=True)
-
-
-def in_blocks(aspects: Sequence[float]) -> list[Sequence[float]]:
-    """Return columns in blocks that are drawn one below the other, of equally many where there are more than fit."""
-    across = math.ceil(len(aspects) / math.ceil(len(aspects) / ACROSS))
-    return [aspects[start : start + across] for start in range(0, len(aspects), across)]
-
-
-def figure_width(blocks: Sequence[Sequence[float]]) -> float:
-    """Return the width of the figure in inches, by width over height of each block's columns, or as the user chose."""
-    return width_or(max(CELL * sum(block) + GAP * (len(block) - 1) for block in blocks) + LEFT + RIGHT)
-
-
-def picture_grid(blocks: Sequence[Sequence[float]], rows: int, above: float, below: float) -> tuple[Figure, Any]:
-    """Return a figure with blocks of pictures of one height, and room for titles, names of rows and a colour bar.
-
-    Args:
-        blocks: width over height of each column, of one block below the other.
-        rows: of a block.
-        above: room above each block in inches.
-        below: room below the last one in inches.
-
-    Returns:
-        The figure, and its axes, [rows, columns].
-    """
-    width = figure_width(blocks)
-    room = min((width - LEFT - RIGHT - GAP * (len(block) - 1)) / sum(block) for block in blocks)
-    tall = max(0.2, room)  # inches
-    step = above + rows * (tall + GAP)  # from block to block
-    height = HEADING + len(blocks) * step - GAP + below
-    figure, axes = placed_figure(width, height), np.empty((rows, sum(map(len, blocks))), dtype=object)
-    column = 0
-    for number, block in enumerate(blocks):
-        x = LEFT
-        for aspect in block:
-            for row in range(rows):
-                y = height - HEADING - number * step - above - row * (tall + GAP) - tall
-                box = (x / width, y / height, tall * aspect / width, tall / height)
-                axes[row, column] = figure.add_axes(box)
-                axes[row, column].set_axis_off()
-            x += tall * aspect + GAP
-            column += 1
-    return figure, axes
 
 
 def add_colour_bar(figure: Figure, axes: Any, drawn: Any) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from eval.attention import picture_files
@@ -15,6 +16,7 @@ from eval.attention.overlay import as_map, grouped, overlay_figure
 from eval.attention.pictures_report import notes, summary
 from eval.cli import main
 from eval.plotting.redraw import read_results
+from eval.plotting.style import paper_style
 from performer_string import ViT
 from tests.helpers.checkpoints import CONFIG, read, save
 from train.data.arrow import ArrowTask
@@ -111,6 +113,30 @@ def test_many_columns_are_drawn_in_blocks():
     assert lefts[5:] == lefts[:4]
     assert figure.axes[-1].get_position().x0 > boxes[4].x1
     assert [text.get_text() for axis in figure.axes for text in axis.texts].count("layer 0") == 2
+
+
+@pytest.mark.parametrize(
+    ("width", "size", "models"), [(3.25, "24", 4), (3.25, "24", 9), (3.25, "48x12", 4), (None, "48x12", 4)], ids=str
+)
+def test_titles_wrap_and_keep_apart(width, size, models):
+    """Four columns of a narrow figure had "answer: t...h 38 %" over each other, and the line of the query was cut."""
+    row = {"kind": "query", "resolution": Size.of(size), "layer": 0, "head": "mean", "image": "a.png", "query": "0,0"}
+    row |= {"answer": "english springer spaniel 38 %", "picture": "", "weight": 0.125}
+    names = [f"a-long-name-with-encoding{number:02}" for number in range(models)]
+    places = [(y, x) for y in range(4 if size == "48x12" else 2) for x in range(2)]
+    rows = [{**row, "model": name, "row": y, "column": x} for name in names for y, x in places]
+    with paper_style(width):
+        figure = overlay_figure(rows)
+        canvas = FigureCanvasAgg(figure)
+        columns = [[text for text in axis.texts if "layer" not in text.get_text()] for axis in figure.axes[:-1]]
+        boxes = [[text.get_window_extent(canvas.get_renderer()) for text in texts] for texts in columns]
+    for texts, own in zip(columns, boxes, strict=True):
+        others = [box for other in boxes if other is not own for box in other]
+        assert not any(box.overlaps(other) for box in own for other in others)
+        title = " ".join(text.get_text() for text in reversed(texts))
+        assert "query: orange square" in title
+        assert " 38 %" in title
+        assert min(box.x0 for box in own) >= 0
 
 
 def test_the_figure_says_what_it_shows():
