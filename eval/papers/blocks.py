@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ from eval.papers.table_spec import Budget, TableFile
 from eval.report import Row, unique
 
 OUTSIDE = "not in this budget"
+NO_BUDGET = "no budget of this table has them"
+TIMES = ("ms-per-batch", "ms-per-image")
 WIDEST = 9  # columns of figures beside each other; a wider table goes on below
 
 
@@ -24,11 +27,16 @@ def data_label(table: TableFile, record: Row) -> str:
     return names[0] if names[0] == names[1] else f"{names[0]}, published: {names[1]}"
 
 
+def shown_lines(records: Sequence[Row]) -> list[tuple[str, str]]:
+    """Return the set and row of each printed line: those of the budget, and others with a published figure."""
+    shown = [r for r in records if r["state"] != NOT_RUN or r["why"] != OUTSIDE or r["published"]]
+    return list(dict.fromkeys((r["data"], r["row"]) for r in shown))
+
+
 def blocks(table: TableFile, records: Sequence[Row]) -> list[list[dict[str, Any]]]:
     """Return the rows of the table, in blocks that are not too wide."""
     cells = {(r["data"], r["row"], r["attention"], r["column"]): r for r in records}
-    shown = [r for r in records if r["state"] != NOT_RUN or r["why"] != OUTSIDE or r["published"]]
-    lines = list(dict.fromkeys((r["data"], r["row"]) for r in shown))
+    lines = shown_lines(records)
     attentions = unique(records, "attention")
     several = len({data for data, _ in lines}) > 1
     parts: list[dict[str, list[str]]] = []  # columns by their heads, with a cell for each line
@@ -70,8 +78,16 @@ def blocks(table: TableFile, records: Sequence[Row]) -> list[list[dict[str, Any]
     return result
 
 
-def notes(table: TableFile, budget_name: str, records: Sequence[Row], command: str) -> list[str]:
-    """Return the lines below a table: what differs, what intervals are, and what is missing with its command."""
+def notes(table: TableFile, budget_name: str, records: Sequence[Row], command: str, device: str) -> list[str]:
+    """Return the lines below a table: what differs, what intervals are, and what is missing with its command.
+
+    Args:
+        table: as read.
+        budget_name: in the table.
+        records: of all cells.
+        command: that makes the table, without its budget.
+        device: on which the table was measured.
+    """
     lines = [f"Source: {table.source}."] if table.source else []
     if any(record["published"] for record in records):
         lines.append(f"Published figures: {table.places()}.")
@@ -94,23 +110,42 @@ def notes(table: TableFile, budget_name: str, records: Sequence[Row], command: s
         lines.append(
             f"Tests are to {row} on the same images: p, and after the semicolon p by Holm's correction in this table."
         )
-    missing: dict[str, int] = {}
-    for record in records:
-        if record["state"] == NOT_RUN and (record["why"] != OUTSIDE or record["published"]):
-            missing[record["why"]] = missing.get(record["why"], 0) + 1
-    for why, count in missing.items():
-        lines.append(
-            f"{count} cells not run{f' ({why})' if why else ''}: {command_for(table, budget_name, why, command)}"
-        )
+    of_time = {name for name, spec in table.columns.items() if spec["measure"] in TIMES}
+    if timed := unique((r for r in records if r["column"] in of_time and r["value"] != ""), "column"):
+        lines.append(f"{', '.join(timed)}: inference, measured on {device}. Trainings may have had another device.")
+    lines += missing_cells(table, budget_name, records, command)
     for why in unique((record for record in records if record["state"] == NOT_BUILT), "why"):
         models = unique((r for r in records if r["state"] == NOT_BUILT and r["why"] == why), "row")
         lines.append(f"{', '.join(table.rows[row].label or row for row in models)}: {why}.")
     return lines
 
 
-def command_for(table: TableFile, budget_name: str, why: str, command: str) -> str:
-    """Return the one command that fills in what is missing."""
-    if why != OUTSIDE:
+def missing_cells(table: TableFile, budget_name: str, records: Sequence[Row], command: str) -> list[str]:
+    """Return lines with the numbers of cells that are not run, printed or not, and the commands that fill them in."""
+    lines = set(shown_lines(records))
+    counts: Counter[tuple[str, str, bool]] = Counter()
+    for record in records:
+        if record["state"] == NOT_RUN:
+            how, shown = command_for(table, budget_name, record, command), (record["data"], record["row"]) in lines
+            if shown or how != NO_BUDGET:
+                counts[record["why"], how, shown] += 1
+    texts = []
+    for (why, how, shown), count in counts.items():
+        cells = f"{count} {'cell' if count == 1 else 'cells'}"
+        if shown:
+            texts.append(f"{cells} not run{f' ({why})' if why else ''}: {how}")
+        else:
+            texts.append(f"{cells} of models outside this budget, which have no published figure, are not shown: {how}")
+    return texts
+
+
+def command_for(table: TableFile, budget_name: str, record: Row, command: str) -> str:
+    """Return the one command that fills in a cell: of this budget, or of the first one that has its set and row."""
+    if record["why"] != OUTSIDE:
         return f"{command} --budget {budget_name}"
-    larger = [name for name, budget in table.budgets.items() if name != budget_name and budget.data is None]
-    return f"{command} --budget {larger[-1] if larger else list(table.budgets)[-1]}"
+    names = [name for name, budget in table.budgets.items() if budget.rows is None or record["row"] in budget.rows]
+    for data in (record["data"], record["stands for"]):
+        for name in names:
+            if data in table.budgets[name].sets(table):
+                return f"{command} --budget {name}"
+    return NO_BUDGET

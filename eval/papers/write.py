@@ -86,15 +86,16 @@ def show_table(
     check_writable("--out", folder)
     budget = table.budget(options.budget)
     title = heading(table, options.budget, budget)
-    below = [*notes(table, options.budget, records, command), *(f"Trained on: {line}." for line in trained)]
+    environment_lines = environment(["table", options.name, "--budget", options.budget], device)
+    below = notes(table, options.budget, records, command, environment_lines[1].removeprefix("device: "))
+    below += [f"Trained on: {line}." for line in trained]
     parts = blocks(table, records)
     text = "\n\n".join(as_text(part) for part in parts)
     lines = "\n".join(f"- {line}" for line in below)
     print(f"{title}\n\n{text}\n\n" + "\n".join(below))
     csv = folder / f"{options.budget}.csv"
-    arguments = ["table", options.name, "--budget", options.budget]
     head = [
-        *environment(arguments, device),
+        *environment_lines,
         *lines_of(table, options.name),
         f"title: {title}",
         *(f"note: {line}" for line in below),

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
-from eval.papers.records import MEASURED, cell_of
-from eval.papers.table_spec import DataSpec, RowSpec, TableFile
+from eval.papers.blocks import OUTSIDE, missing_cells, notes
+from eval.papers.records import MEASURED, NOT_RUN, cell_of
+from eval.papers.table_spec import Budget, DataSpec, RowSpec, TableFile
 from eval.papers.write import devices_of
 
 
@@ -38,3 +39,54 @@ def test_numbers_of_parameters():
     cell = {"state": MEASURED, "low": "", "high": "", "holm": "", "text": ""}
     assert cell_of(table, {**cell, "column": "all", "value": 0.1184}) == "0.118"
     assert cell_of(table, {**cell, "column": "encoding", "value": 384.0}) == "384"
+
+
+COMMAND = "python -m eval table mine"
+CELL = {"stands for": "", "attention": "", "column": "accuracy", "published": "", "holm": "", "seeds": 0, "images": ""}
+
+
+def table_of_budgets(**columns) -> TableFile:
+    """Return a table whose last budget has a set of its own, and whose rows are not in all budgets."""
+    budgets = {
+        "cpu": Budget(data=["here"], rows=["a"]),
+        "gpu": Budget(data=["here"], rows=["a", "b"]),
+        "full": Budget(data=["theirs"]),
+        "folder": Budget(data=["mine"]),
+    }
+    sets = {name: DataSpec() for name in ("here", "theirs", "mine", "never")}
+    columns = columns or {"accuracy": {"measure": "accuracy"}}
+    rows = {"a": RowSpec(), "b": RowSpec()}
+    return TableFile(Path("mine.yaml"), "mine", "Mine", columns=columns, data=sets, rows=rows, budgets=budgets)
+
+
+def outside(data: str, row: str, **changes) -> dict:
+    return {**CELL, "data": data, "row": row, "value": "", "state": NOT_RUN, "why": OUTSIDE, **changes}
+
+
+def test_missing_cells_have_the_command_of_a_budget_that_contains_them():
+    def said(*records):
+        return missing_cells(table_of_budgets(), "cpu", [ran, *records], COMMAND)
+
+    ran = outside("here", "a", value=50.0, state=MEASURED, why="")
+    theirs = [outside("theirs", row, published="1") for row in ("a", "b")]
+    assert said(*theirs) == [f"2 cells not run (not in this budget): {COMMAND} --budget full"]
+    assert said(outside("here", "b", published="2")) == [f"1 cell not run (not in this budget): {COMMAND} --budget gpu"]
+    assert said(outside("never", "b", published="2"))[0].endswith("no budget of this table has them")
+    assert said(outside("here", "a", why="")) == [f"1 cell not run: {COMMAND} --budget cpu"]
+
+
+def test_cells_that_are_not_printed_are_counted():
+    """Those of a printed line count as not run, since they are printed so; those of no budget are no cells."""
+    records = [outside("theirs", "a", published="1"), outside("theirs", "a", column="loss"), outside("here", "b")]
+    printed, hidden = missing_cells(table_of_budgets(), "cpu", [*records, outside("never", "a")], COMMAND)
+    assert printed == f"2 cells not run (not in this budget): {COMMAND} --budget full"
+    assert hidden.startswith("1 cell of models outside this budget")
+    assert hidden.endswith(f"not shown: {COMMAND} --budget gpu")
+
+
+def test_times_name_the_device_on_which_they_were_measured():
+    table = table_of_budgets(**{"ms": {"measure": "ms-per-batch"}, "s": {"measure": "seconds-per-epoch"}})
+    cells = [outside("here", "a", column=name, value=1.0, state=MEASURED, why="") for name in ("ms", "s")]
+    (said,) = notes(table, "cpu", cells, COMMAND, "a CPU, 1 threads")
+    assert said.startswith("ms: inference, measured on a CPU, 1 threads.")
+    assert not notes(table, "cpu", cells[1:], COMMAND, "a CPU, 1 threads")
