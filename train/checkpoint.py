@@ -13,6 +13,7 @@ from performer_string.models.checkpoint import find_checkpoint
 from performer_string.models.config import patch_and_image
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.saving import form_as, vit_weights
+from performer_string.models.turn import keep_draws
 from performer_string.utils.renames import current_fields, rename_table
 from train.command.messages import naming_imports
 from train.optim import OptimConfig
@@ -196,7 +197,8 @@ def start_from(path: str | Path, classifier: ImageClassifier) -> None:
 
     Other weights keep their initial values: for example a head for other classes, or a table for another grid. A log
     message lists them, and the weights of the checkpoint that the model does not have. It also lists fields of the
-    configuration that differ, since another number of heads changes no shape.
+    configuration that differ, since another number of heads changes no shape. Random features are turned into the basis
+    of another encoding, so that rotations that start at zero change no outputs.
 
     Raises:
         CheckpointError: no weight fits.
@@ -214,8 +216,11 @@ def start_from(path: str | Path, classifier: ImageClassifier) -> None:
     if not fitting:
         raise CheckpointError(f"{path} has no weight that fits this model.")
     classifier.load_state_dict(fitting, strict=False)
+    config = vit_config(content)
+    taken = {name.removeprefix("vit.") for name in fitting}
+    keep_draws(classifier.vit, config, training_grid(config), vit_weights(content), taken)
     fresh, unused = weights.keys() - fitting.keys(), saved.keys() - fitting.keys()
-    before, asked = asdict(vit_config(content)), asdict(classifier.vit.config)
+    before, asked = asdict(config), asdict(classifier.vit.config)
     if before["position_grid"] is None:  # `keep_grid` may have set it, with the weights
         asked["position_grid"] = None
     changed = differences(before, asked)
