@@ -54,6 +54,17 @@ def test_resume_of_finished_run_says_so(config, whole, tmp_path, caplog, monkeyp
     assert metrics(run) == metrics(whole)
 
 
+def test_a_run_that_steps_have_ended_says_how_to_give_it_more(config, tmp_path, caplog):
+    """More epochs would train nothing, and say the same again."""
+    caplog.set_level("INFO")
+    run = tmp_path / "run"
+    fit(config, run, "--trainer.max_steps", "4")
+    cli.run(["resume", str(run), "--trainer.max_epochs", "8"])
+    assert f"python -m train resume {run} --trainer.max_steps 8" in caplog.text
+    cli.run(["resume", str(run), "--trainer.max_steps", "8"])
+    assert metrics(run)["step"] == 8
+
+
 @pytest.mark.parametrize("content", ["", '{"step"'])
 def test_metrics_that_a_machine_left_damaged_are_written_again(whole, tmp_path, content):
     shutil.copytree(whole, run := tmp_path / "run")

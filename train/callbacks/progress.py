@@ -32,10 +32,22 @@ def batches_left(trainer: L.Trainer, batch_idx: float) -> tuple[float, float]:
     return min(of_epoch, of_run), of_run
 
 
+def steps_per_epoch(trainer: L.Trainer) -> float:
+    """Return the steps of an epoch; infinity where its batches are not counted."""
+    steps = trainer.num_training_batches / trainer.accumulate_grad_batches
+    return math.ceil(steps) if math.isfinite(steps) else steps
+
+
 def epoch_title(trainer: L.Trainer) -> str:
-    """Return `Epoch 3/20`, counted from 1; without the end where steps decide it."""
-    epochs = trainer.max_epochs
-    return f"Epoch {trainer.current_epoch + 1}" + (f"/{epochs}" if epochs is not None and epochs > 0 else "")
+    """Return `Epoch 3/20`, counted from 1, where steps or epochs end the training; without that where neither is known.
+
+    The number of epochs is of those that are reached: `max_steps` may end a training before `max_epochs`.
+    """
+    epochs, steps, per_epoch = trainer.max_epochs, trainer.max_steps, steps_per_epoch(trainer)
+    ends = [float(epochs)] if epochs is not None and epochs > 0 else []
+    ends += [math.ceil(steps / per_epoch)] if steps > 0 and 0 < per_epoch < math.inf else []
+    number = trainer.current_epoch + 1
+    return f"Epoch {number}" + (f"/{max(number, min(ends)):.0f}" if ends else "")
 
 
 def clock_time(seconds: float) -> str:

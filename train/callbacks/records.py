@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import shlex
 from contextlib import suppress
 from dataclasses import MISSING, fields
@@ -16,6 +17,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from performer_string.utils.files import read_json, write_aside
 from train.callbacks.metrics import tensorboard
+from train.callbacks.progress import steps_per_epoch
 from train.callbacks.stopping import out_of_time
 from train.data.module import ImageData
 from train.runs.environment import code, machine, versions
@@ -66,7 +68,7 @@ class FinalMetrics(Callback):
         run = self.path.parent
         rank_zero_info(
             f"{run} is finished, at step {trainer.global_step}: {self.path} has its metrics. To train it for longer: "
-            f"{self.program} resume {shlex.quote(str(run))} --trainer.max_epochs {2 * max(1, trainer.current_epoch)}"
+            f"{self.program} resume {shlex.quote(str(run))} {longer(trainer)}"
         )
 
     def on_fit_start(self, trainer: L.Trainer, module: L.LightningModule) -> None:
@@ -98,6 +100,22 @@ class FinalMetrics(Callback):
             result = f"{at} on {validation_count(trainer)}validation images" if at else "done"
             curves = [f" Metrics: {each.path}" for each in trainer.loggers if isinstance(each, MetricsCSV)]
             rank_zero_info(f"{self.path.parent}: {result}, step {trainer.global_step}.{''.join(curves)}")
+
+
+def longer(trainer: L.Trainer) -> str:
+    """Return the options of a training twice as long as the one that has ended: each limit that would end it before."""
+    per_epoch, epochs = steps_per_epoch(trainer), trainer.max_epochs or -1
+    if 0 < trainer.max_steps <= trainer.global_step:
+        steps = 2 * trainer.global_step
+        options = [f"--trainer.max_steps {steps}"]
+        if 0 < epochs * per_epoch < steps:
+            options.append(f"--trainer.max_epochs {math.ceil(steps / per_epoch)}")
+        return " ".join(options)
+    more = 2 * max(1, trainer.current_epoch)
+    options = [f"--trainer.max_epochs {more}"]
+    if 0 < trainer.max_steps < more * per_epoch < math.inf:
+        options.append(f"--trainer.max_steps {more * per_epoch:.0f}")
+    return " ".join(options)
 
 
 def validation_count(trainer: L.Trainer) -> str:

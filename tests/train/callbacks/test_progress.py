@@ -13,7 +13,8 @@ from performer_string import ViT, ViTConfig
 from tests.helpers.runs import fit, stop_in
 from tests.helpers.training import TINY
 from train import cli
-from train.callbacks.progress import LineProgress, Pace, TerminalProgress, batches_left, progress_bar
+from train.callbacks.progress import LineProgress, Pace, TerminalProgress, batches_left, epoch_title, progress_bar
+from train.callbacks.records import longer
 from train.callbacks.summary import describe
 from train.inspection import multiplications
 
@@ -37,6 +38,43 @@ def trainer(**changes):
 )
 def test_batches_left(changes, left):
     assert batches_left(trainer(**changes), 2) == left
+
+
+@pytest.mark.parametrize(
+    ("changes", "title"),
+    [
+        ({}, "Epoch 2/4"),
+        ({"max_steps": 16}, "Epoch 2/2"),  # not of epochs that are never reached
+        ({"max_steps": 21}, "Epoch 2/3"),
+        ({"max_steps": 400}, "Epoch 2/4"),
+        ({"max_steps": 11, "accumulate_grad_batches": 4}, "Epoch 2/4"),
+        ({"max_epochs": -1, "max_steps": 100}, "Epoch 2/10"),
+        ({"max_epochs": -1}, "Epoch 2"),
+        ({"num_training_batches": math.inf, "max_steps": 100}, "Epoch 2/4"),
+    ],
+    ids=str,
+)
+def test_epochs_that_are_reached(changes, title):
+    assert epoch_title(trainer(**changes)) == title
+
+
+@pytest.mark.parametrize(
+    ("changes", "options"),
+    [
+        ({"max_epochs": 2, "current_epoch": 2, "global_step": 20}, "--trainer.max_epochs 4"),
+        ({"max_epochs": 8, "max_steps": 20, "global_step": 20}, "--trainer.max_steps 40"),
+        ({"max_epochs": -1, "max_steps": 15, "global_step": 15}, "--trainer.max_steps 30"),
+        ({"max_epochs": 2, "max_steps": 20, "global_step": 20}, "--trainer.max_steps 40 --trainer.max_epochs 4"),
+        (
+            {"max_epochs": 2, "max_steps": 25, "current_epoch": 2, "global_step": 20},
+            "--trainer.max_epochs 4 --trainer.max_steps 40",
+        ),
+    ],
+    ids=str,
+)
+def test_how_to_train_for_longer(changes, options):
+    """More epochs train nothing where steps have ended the training, and the reverse."""
+    assert longer(trainer(**changes)) == options
 
 
 def test_pace_is_of_this_process_without_its_first_batch():
