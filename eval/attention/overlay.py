@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,6 +53,12 @@ def grouped(rows: Sequence[Row]) -> dict[tuple[Any, Any, Any], dict[Any, list[Ro
     return groups
 
 
+def together(groups: Iterable[tuple[Any, Any, Any]]) -> int:
+    """Return how many columns each model has, one for each resolution; 1 where models differ in it."""
+    counts = set(Counter((kind, model) for kind, model, _ in groups).values())
+    return counts.pop() if len(counts) == 1 else 1
+
+
 def as_map(rows: Sequence[Row]) -> Picture:
     """Return the weights of one layer, [height, width]."""
     result = np.zeros((1 + max(row["row"] for row in rows), 1 + max(row["column"] for row in rows)))
@@ -91,7 +98,7 @@ def overlay_figure(rows: Sequence[Row]) -> Figure:
     pictures = [picture_of(first) for first in firsts]
     shown = [*([] if all(picture is None for picture in pictures) else [None]), *layers]  # None: the image
     aspects = [width / height for height, width in grids]
-    blocks = in_blocks(aspects)
+    blocks = in_blocks(aspects, together(groups))
     parts = [title_of(first, kind) for (kind, _, _), first in zip(groups, firsts, strict=True)]
     titles = wrapped_alike(parts, column_widths(blocks))
     note = textwrap.wrap(note_of(rows), int((figure_width(blocks) - 2 * EDGE) / LETTER))

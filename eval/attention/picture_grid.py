@@ -25,18 +25,21 @@ MOST_LINES = 3  # of a part of a title
 Title = list[tuple[str, str, str]]  # parts, each as what may be shortened, what stands before it and what after it
 
 
-def in_blocks(aspects: Sequence[float]) -> list[Sequence[float]]:
+def in_blocks(aspects: Sequence[float], together: int = 1) -> list[Sequence[float]]:
     """Return columns in blocks that are drawn one below the other, of equally many where there are more than fit.
 
     Args:
         aspects: width over height of each column's pictures.
+        together: columns of each model, which one block holds as long as so many fit.
 
     Returns:
         Width over height of each column; those of tall pictures are wider than these, for the titles.
     """
     aspects = [max(aspect, NARROWEST / CELL) for aspect in aspects]
     for most in range(ACROSS, 0, -1):
-        across = math.ceil(len(aspects) / math.ceil(len(aspects) / most))
+        unit = together if together <= most else 1
+        units = math.ceil(len(aspects) / unit)
+        across = unit * math.ceil(units / math.ceil(units / (most // unit)))
         blocks: list[Sequence[float]] = [aspects[start : start + across] for start in range(0, len(aspects), across)]
         if min(column_widths(blocks)) > NARROWEST - 1e-6:
             break

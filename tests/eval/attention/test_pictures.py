@@ -12,7 +12,8 @@ from PIL import Image
 
 from eval.attention import picture_files
 from eval.attention.maps import attention_map, layers_of
-from eval.attention.overlay import as_map, grouped, overlay_figure
+from eval.attention.overlay import as_map, grouped, overlay_figure, together
+from eval.attention.picture_grid import in_blocks
 from eval.attention.pictures_report import notes, summary
 from eval.cli import main
 from eval.plotting.redraw import read_results
@@ -113,6 +114,17 @@ def test_many_columns_are_drawn_in_blocks():
     assert lefts[5:] == lefts[:4]
     assert figure.axes[-1].get_position().x0 > boxes[4].x1
     assert [text.get_text() for axis in figure.axes for text in axis.texts].count("layer 0") == 2
+
+
+def test_a_model_stays_in_one_block():
+    """The resolutions of a model are beside each other: 18 columns would be 6 each, 20 would be 7 each."""
+    assert [len(block) for block in in_blocks([1.0] * 18, 2)] == [6, 6, 6]
+    assert [len(block) for block in in_blocks([1.0] * 20, 2)] == [8, 8, 4]
+    assert [len(block) for block in in_blocks([1.0] * 20)] == [7, 7, 6]
+    assert [len(block) for block in in_blocks([1.0] * 20, 10)] == [7, 7, 6]  # of which no block holds one
+    groups = [("class", name, size) for name in ("a", "b") for size in (8, 16)]
+    assert together(groups) == 2
+    assert together([*groups, ("class", "c", 8)]) == 1
 
 
 @pytest.mark.parametrize(
