@@ -17,7 +17,7 @@ from performer_string.utils.renames import current_name
 from performer_string.utils.validation import check_positive
 
 MAX_TEMPERATURE = 16.0
-PositionUnit = Literal["patch", "image"]
+PositionUnit = Literal["patch", "image", "half-image"]
 
 
 def check_part(kind: str, option: str, name: str, table: Mapping[str, Any], options: Mapping[str, Any]) -> None:
@@ -102,7 +102,8 @@ class PositionConfig:
         share_layers: one set of generators for all layers instead of one for each.
         positions: `extrapolate` (spacing preserved) or `interpolate` (squeezed into the training grid).
         position_unit: `patch`, or `image`, in which a training image reaches from 0 to 1 and a larger one beyond, as in
-            the code of LieRE. Frequencies are then in radians per image. Distance decays stay in patches.
+            the code of LieRE. Frequencies are then in radians per image. Distance decays stay in patches. With
+            `half-image` it reaches from 0 to 2, or from -1 to 1 if positions are `centred`.
         position_grid: the training grid, in patches along each axis: that of `image_size` unless given. A model that
             is trained on at another size with the positions and log N of its weights needs it.
         centred: positions relative to their mean. `absolute` has a vector for each patch of the training grid; it is

@@ -99,7 +99,8 @@ class Placement:
         return (rotations * len(self.blocks) if len(rotations) == 1 else rotations)[: len(self.blocks)]
 
     def in_units(self, positions: Tensor) -> Tensor:
-        """Return positions [..., N, C] in the unit of the encoding: patches, or the extent of a training image."""
+        """Return positions [..., N, C] in the unit of the encoding: patches, training images, or halves of one."""
         if self.config.position_unit == "patch":
             return positions
-        return as_floating(positions) / positions.new_tensor([max(1, cells - 1) for cells in self.train_grid])
+        units = 2 if self.config.position_unit == "half-image" else 1  # along a training image
+        return as_floating(positions) / positions.new_tensor([max(1, cells - 1) / units for cells in self.train_grid])

@@ -72,6 +72,23 @@ def test_unit_of_an_image_divides_positions(size):
     torch.testing.assert_close(packed, model(images).expand(2, -1), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("size", "reach"), [(16, 1.0), (32, 7 / 3)])
+def test_half_images_reach_from_minus_one_to_one(size, reach):
+    """Over a training image, and further over a larger one, at the same distances."""
+    model = small(position_unit="half-image", centred=True, pool="cls", attention="softmax").eval()
+    seen, images = [], torch.randn(1, 3, size, size)
+    model.encoding.register_forward_pre_hook(lambda module, args: seen.append(args[0]))
+    whole = small(position_unit="image", pool="cls", attention="softmax").eval()
+    whole.load_state_dict(model.state_dict())
+    with torch.no_grad():
+        whole.encoding.coefficients.mul_(2)  # the same angles
+        torch.testing.assert_close(model(images), whole(images, grid_positions((size // 4,) * 2, centred=True)))
+    assert seen[0][0].tolist() == [0.0, 0.0]  # the class token, in the centre
+    torch.testing.assert_close(seen[0][1], torch.tensor([-reach, -reach]))
+    torch.testing.assert_close(seen[0][-1], torch.tensor([reach, reach]))
+
+
+@pytest.mark.parametrize("unit", ["image", "half-image"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -82,9 +99,9 @@ def test_unit_of_an_image_divides_positions(size):
         {"values": "group-action"},
     ],
 )
-def test_unit_of_an_image_has_no_meaning_where_patches_count(options):
+def test_unit_of_an_image_has_no_meaning_where_patches_count(options, unit):
     with pytest.raises(ValueError, match="position_unit has to be patch"):
-        small(position_unit="image", **options)
+        small(position_unit=unit, **options)
 
 
 def test_unit_of_an_image_along_the_axes():
