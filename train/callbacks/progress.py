@@ -17,6 +17,8 @@ from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 
 BETWEEN = 60.0  # seconds from one line to the next
+ENDS, ENDS_SHORT = "run ends in", "run left"  # names of the time left of the run
+LEAST_BAR = 2  # columns of the bar on a narrow terminal, of which one is for a longer time or number
 
 
 def batches_left(trainer: L.Trainer, batch_idx: float) -> tuple[float, float]:
@@ -93,6 +95,22 @@ def images_of(trainer: L.Trainer, dataloader_idx: int) -> str:
     return f"at {sizes[dataloader_idx]} px" if dataloader_idx < len(sizes) else "on the test images"
 
 
+def that_fit(values: dict[str, Any], bar: Tqdm) -> dict[str, Any]:
+    """Return the values that a bar has room for, each whole; the first one is kept, under a shorter name if need be."""
+    if bar.disable or not (columns := bar.format_dict["ncols"]):
+        return values
+    fixed = {"bar_format": str(bar.bar_format).replace("{bar}", ""), "postfix": None, "ncols": None}
+    room = columns - LEAST_BAR - len(bar.format_meter(**{**bar.format_dict, **fixed}))
+    shown: dict[str, Any] = {}
+    for name, value in values.items():
+        text = str(value) if isinstance(value, str) else str(Tqdm.format_num(value))
+        room -= len(f", {name}={text}")
+        if room < 0:
+            return shown or {ENDS_SHORT if name == ENDS else name: value}
+        shown[name] = value
+    return shown
+
+
 class TerminalProgress(TQDMProgressBar):
     """Lightning's bar of the epoch, which stays right in an epoch that is resumed, with the time left of the run."""
 
@@ -104,7 +122,8 @@ class TerminalProgress(TQDMProgressBar):
 
     def get_metrics(self, trainer: L.Trainer, model: L.LightningModule) -> dict[str, Any]:
         metrics = super().get_metrics(trainer, model)
-        return {**self.run_left, **{k.removeprefix("train/"): v for k, v in metrics.items() if k != "v_num"}}
+        shown = {**self.run_left, **{k.removeprefix("train/"): v for k, v in metrics.items() if k != "v_num"}}
+        return that_fit(shown, self.train_progress_bar)
 
     def on_train_start(self, *_: Any) -> None:
         self.train_progress_bar = Tqdm(disable=True)
@@ -132,7 +151,7 @@ class TerminalProgress(TQDMProgressBar):
     ) -> None:
         self.pace.count()
         left = self.pace.seconds(batches_left(trainer, batch_idx)[1])
-        self.run_left = {"step": step_of(trainer), "run ends in": clock_time(left)}
+        self.run_left = {ENDS: clock_time(left), "step": step_of(trainer)}
         super().on_train_batch_end(trainer, module, outputs, batch, batch_idx)
 
     def close(self) -> None:
