@@ -11,18 +11,16 @@ is the inner product of q_i and the transported k_j under the metric at i:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from performer_string.position.base import HeadWidthError, Sizes
-from performer_string.position.rotation import Rotation, split_heads
+from performer_string.position.conformal import Layout, ScaledRotation, Scaling
+from performer_string.position.rotation import Rotation
 from performer_string.position.separable import SeparableEncoding
 from performer_string.utils.registry import choose
-from performer_string.utils.validation import check_not_negative, check_positive
-
-Layout = Literal["raster", "axes"]
 
 
 def check_layout(layout: str) -> bool:
@@ -34,67 +32,23 @@ def check_layout(layout: str) -> bool:
     return bool(choose("layout of pate", layout, Layout) == "raster")
 
 
-class ScaledRotation:
-    """Rotation with a scale for each token, T = s R. Scores depend on absolute positions by design.
-
-    Args:
-        rotation: R.
-        scale: s, [..., 1 or H, N].
-    """
-
-    def __init__(self, rotation: Rotation, scale: Tensor):
-        self.rotation, self.scale = rotation, scale
-
-    def check(self, x: Tensor) -> None:
-        """Raise a ValueError unless x [B, H, N, d] has the tokens and heads of this rotation."""
-        self.rotation.check(x)
-
-    def rotate(self, x: Tensor) -> Tensor:
-        """Return s R x for x [B, H, N, d], up to an orthogonal factor on the left."""
-        return (self.rotation.rotate(x) * self.scale[..., None]).to(x.dtype)
-
-    def unrotate(self, x: Tensor) -> Tensor:
-        """Return s^-1 R^-1 x for x [B, H, N, d], the inverse of `rotate`."""
-        return self.rotation.unrotate((x / self.scale[..., None]).to(x.dtype))
-
-    def outer(self, x: Tensor) -> Tensor:
-        """Return x multiplied by the factor that `rotate` leaves out."""
-        return self.rotation.outer(x)
-
-    def matrix(self) -> Tensor:
-        """Return s R, [..., H, N, d, d]."""
-        return self.rotation.matrix() * self.scale[..., None, None]
-
-    def factor(self) -> tuple[Tensor | None, Rotation]:
-        """Return (B, rest) with rotate(x) = rest.rotate(B^T x)."""
-        basis, rest = self.rotation.factor()
-        return basis, ScaledRotation(rest, self.scale)
-
-    def split(self, count: int) -> list[Rotation]:
-        """Return the rotations of `count` equal parts of the heads, in order."""
-        parts = zip(self.rotation.split(count), split_heads(self.scale, count, -2), strict=True)
-        return [ScaledRotation(rotation, scale) for rotation, scale in parts]
-
-    def planar(self) -> tuple[Tensor, Tensor] | None:
-        """Return None: this is no plain rotation of planes, and dimensions outside the planes are scaled as well."""
-        return None
-
-
 class PaTE(SeparableEncoding):
     """Parallel transport T_i = s_i R_i with s_i = lambda^(i / tau) and i the raster index of the token.
 
-    log lambda is learned for each head and bounded, |log lambda| < conformal_scaling. Scores contain s_i s_j, so that
-    they are not translation invariant with conformal scaling. With `scaling: axes`, s = prod_k lambda_k^(r_k / tau).
+    lambda is learned for each head. With the form `bounded` it is exp(kappa tanh(w)), on both sides of 1, and with
+    `decay` sigmoid(w)^kappa, in (0, 1). Scores contain s_i s_j, so that they are not translation invariant with
+    conformal scaling. With `scaling: axes`, s = prod_k lambda_k^(r_k / tau).
 
     Args:
         sizes: of the attention that the encoding serves.
         share_heads: one set of parameters per layer instead of one per head.
-        conformal_scaling: bound of |log lambda|; 0 for no scaling, without the next three.
-        slow_down: tau, in tokens.
-        scaling: `raster`, or `axes` for a lambda of each axis and positions in place of the raster index.
-        share_lambda: one lambda for all heads of all layers, as in the source (section 2.2), instead of one per head.
+        scaling: kappa (`conformal_scaling`, 0 for no scaling), tau (`slow_down`, in tokens), `scaling` (`raster`, or
+            `axes` for a lambda of each axis and positions in place of the raster index), `share_lambda` (one lambda for
+            all heads of all layers, as in the source, section 2.2, instead of one per head), `lambda_form`, and
+            `lambda_start`, the initial lambda, or None for w = -0.5.
         block: size of the rotated blocks.
         raster: whether frequencies are per step of the raster index.
+        eigenvalues: of the metric, each with a lambda of its own; None for one lambda.
 
     Raises:
         ValueError: a head width that is no multiple of the block, or a value out of range. Also a raster index in two
@@ -102,7 +56,7 @@ class PaTE(SeparableEncoding):
     """
 
     without_effect: ClassVar[dict[str, tuple[str, tuple[Any, ...]]]] = dict.fromkeys(
-        ("slow_down", "scaling", "share_lambda"), ("conformal_scaling", (0,))
+        ("slow_down", "scaling", "share_lambda", "lambda_form", "lambda_start"), ("conformal_scaling", (0,))
     )
     strides: Tensor
 
@@ -110,29 +64,25 @@ class PaTE(SeparableEncoding):
         self,
         sizes: Sizes,
         share_heads: bool,
-        conformal_scaling: float,
-        slow_down: float,
-        scaling: Layout,
-        share_lambda: bool,
+        scaling: Scaling,
         block: int,
         raster: bool = False,
+        eigenvalues: int | None = None,
     ):
         super().__init__(sizes, share_heads=share_heads)
-        choose("scaling of pate", scaling, Layout)
         self.name = f"pate-so{block}"
         if sizes.head_dim % block:
             raise HeadWidthError(
                 f"{self.name} rotates blocks of {block}, so the head width has to be divisible by {block}, not "
                 f"{sizes.head_dim}."
             )
-        check_not_negative(f"{self.name}: conformal_scaling", conformal_scaling)
-        check_positive(f"{self.name}: slow_down", slow_down)
-        self.bound, self.slow_down = conformal_scaling, slow_down
-        self.scaling = scaling
-        shape = (1 if share_lambda else self.parameter_heads, *((sizes.coord_dim,) if scaling == "axes" else ()))
-        self.log_lambda = nn.Parameter(torch.full(shape, -0.5)) if conformal_scaling else None  # [H] or [H, C]
-        self.raster = raster
-        self.counts_patches = raster or (conformal_scaling > 0 and scaling == "raster")
+        scaling.check(self.name)
+        self.scaling, self.raster = scaling, raster
+        shape = [1 if scaling.shared else self.parameter_heads]  # [H], [H, C], or with eigenvalues [H, d] or [H, d, C]
+        shape += [] if eigenvalues is None else [eigenvalues]
+        shape += [sizes.coord_dim] if scaling.layout == "axes" else []
+        self.log_lambda = nn.Parameter(torch.full(shape, scaling.first_weight())) if scaling.bound else None  # w
+        self.counts_patches = raster or (scaling.bound > 0 and scaling.layout == "raster")
         self.register_computed_buffers()
 
     def computed_buffers(self) -> dict[str, Tensor]:
@@ -149,15 +99,23 @@ class PaTE(SeparableEncoding):
         rotation = super().forward(positions)
         if self.log_lambda is None:
             return rotation
-        dtype = torch.promote_types(torch.promote_types(positions.dtype, self.log_lambda.dtype), torch.float32)
-        log_lambda = self.bound * self.log_lambda.to(dtype).tanh()
-        if self.scaling == "axes":
+        return self.scaled(rotation, self.exponents(positions, self.log_lambda))
+
+    def scaled(self, rotation: Rotation, exponents: Tensor) -> Rotation:
+        """Return a rotation with the scales exp(exponents), [..., H, N]."""
+        return ScaledRotation(rotation, exponents.exp())
+
+    def exponents(self, positions: Tensor, w: Tensor) -> Tensor:
+        """Return log lambda i / tau, or its sum over the axes, for w [H] or [H, C]: [..., H, N]."""
+        dtype = torch.promote_types(torch.promote_types(positions.dtype, w.dtype), torch.float32)
+        log_lambda = self.scaling.log_lambda(w.to(dtype))
+        if self.scaling.layout == "axes":
             r = positions.to(dtype)[..., None, :, :]  # [..., 1, N, C]
-            exponent = (r * log_lambda[:, None]).sum(-1)  # [..., H, N]
+            exponents = (r * log_lambda[:, None]).sum(-1)  # [..., H, N]
         else:
             index = (positions.to(dtype) * self.strides.to(dtype)).sum(-1)  # [..., N]
-            exponent = log_lambda[:, None] * index[..., None, :]
-        return ScaledRotation(rotation, (exponent / self.slow_down).exp())
+            exponents = log_lambda[:, None] * index[..., None, :]
+        return exponents / self.scaling.slow_down
 
     def along_raster(self, omega: Tensor) -> Tensor:
         """Return frequencies per step of the raster index as those per patch: [heads, 1, P] to [heads, C, P]."""

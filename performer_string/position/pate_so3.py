@@ -8,8 +8,9 @@ from torch.nn import functional as F
 
 from performer_string.position.base import Sizes
 from performer_string.position.block_rotation import block_diagonal
+from performer_string.position.conformal import Form, Layout, Scaling
 from performer_string.position.frequencies import mixed_frequencies
-from performer_string.position.pate import Layout, PaTE, block_basis, check_layout
+from performer_string.position.pate import PaTE, block_basis, check_layout
 from performer_string.utils.dtype import full_precision
 
 
@@ -31,10 +32,12 @@ class PaTESO3(PaTE):
         layout: `axes`, or `raster` for the raster index of the training grid.
         learn_angles: whether the frequency of each block and axis is learned.
         base: the initial frequencies are those of RoPE-Mixed with this base.
-        conformal_scaling: bound of |log lambda|; 0 for no scaling, without the next three.
+        conformal_scaling: kappa, which bounds |log lambda|; 0 for no scaling, without the next five.
         slow_down: tau, in tokens; in patches with `scaling: axes`.
         scaling: `raster`, or `axes` for a lambda of each axis, of the position along it.
         share_lambda: one lambda for all heads of all layers, as in the source.
+        lambda_form: `bounded`, exp(kappa tanh(w)), or `decay`, sigmoid(w)^kappa in (0, 1).
+        lambda_start: the initial lambda; that of w = -0.5 by default.
         share_heads: one set of parameters per layer instead of one per head.
 
     Raises:
@@ -52,10 +55,13 @@ class PaTESO3(PaTE):
         slow_down: float = 64.0,
         scaling: Layout = "raster",
         share_lambda: bool = False,
+        lambda_form: Form = "bounded",
+        lambda_start: float | None = None,
         share_heads: bool = False,
     ):
         raster = check_layout(layout)
-        super().__init__(sizes, share_heads, conformal_scaling, slow_down, scaling, share_lambda, 3, raster)
+        conformal = Scaling(conformal_scaling, slow_down, scaling, share_lambda, lambda_form, lambda_start)
+        super().__init__(sizes, share_heads, conformal, 3, raster)
         omega = mixed_frequencies(self.parameter_heads, sizes.head_dim // 3, 1 if raster else sizes.coord_dim, base)
         self.omega = nn.Parameter(omega, requires_grad=learn_angles)
         self.axis = nn.Parameter(torch.randn(self.parameter_heads, sizes.head_dim // 3, 3))

@@ -11,8 +11,9 @@ from torch.nn import functional as F
 
 from performer_string.position.base import Sizes
 from performer_string.position.block_rotation import block_diagonal
+from performer_string.position.conformal import Form, Layout, Scaling
 from performer_string.position.frequencies import axial_frequencies
-from performer_string.position.pate import Layout, PaTE, block_basis, check_layout
+from performer_string.position.pate import PaTE, block_basis, check_layout
 from performer_string.utils.dtype import full_precision
 from performer_string.utils.registry import choose
 
@@ -49,10 +50,12 @@ class PaTESO4(PaTE):
         factors: along one index, `left` or `both`; along two axes there are both.
         learn_angles: whether alpha and beta of each block are learned.
         base: they start at base^(-m / M) for block m of M.
-        conformal_scaling: bound of |log lambda|; 0 for no scaling, without the next three.
+        conformal_scaling: kappa, which bounds |log lambda|; 0 for no scaling, without the next five.
         slow_down: tau, in tokens; in patches with `scaling: axes`.
         scaling: `raster`, or `axes` for a lambda of each axis, of the position along it.
         share_lambda: one lambda for all heads of all layers, as in the source.
+        lambda_form: `bounded`, exp(kappa tanh(w)), or `decay`, sigmoid(w)^kappa in (0, 1).
+        lambda_start: the initial lambda; that of w = -0.5 by default.
         share_heads: one set of parameters per layer instead of one per head.
 
     Raises:
@@ -73,10 +76,13 @@ class PaTESO4(PaTE):
         slow_down: float = 64.0,
         scaling: Layout = "raster",
         share_lambda: bool = False,
+        lambda_form: Form = "bounded",
+        lambda_start: float | None = None,
         share_heads: bool = False,
     ):
         raster = check_layout(layout)
-        super().__init__(sizes, share_heads, conformal_scaling, slow_down, scaling, share_lambda, 4, raster)
+        conformal = Scaling(conformal_scaling, slow_down, scaling, share_lambda, lambda_form, lambda_start)
+        super().__init__(sizes, share_heads, conformal, 4, raster)
         choose("factors of pate-so4", factors, Factors)
         self.one_index = raster or sizes.coord_dim == 1
         count = (2 if factors == "both" else 1) if self.one_index else sizes.coord_dim

@@ -54,6 +54,26 @@ class TestConformalScaling:
             with naming(name):
                 assert_close(encoding(positions).matrix(), scale[..., None, None] * unscaled(positions).matrix())
 
+    def test_forms_of_lambda_and_their_start(self):
+        for name in NAMES:
+            for form, start in (("bounded", 1.2), ("bounded", 0.7), ("decay", 0.7)):
+                options = {"conformal_scaling": 0.5, "slow_down": 8.0, "lambda_form": form, "lambda_start": start}
+                encoding, plain = make_encoding(name, **options), make_encoding(name)
+                plain.load_state_dict(encoding.state_dict(), strict=False)
+                positions = random_positions(5, 2)
+                scale = start ** ((positions[:, 0] * 5 + positions[:, 1]) / 8)
+                with naming((name, form, start)):
+                    assert_close(
+                        encoding(positions).matrix(),
+                        scale[:, None, None] * plain(positions).matrix(),
+                        rtol=1e-5,
+                        atol=1e-5,
+                    )
+            encoding = make_encoding(name, conformal_scaling=1.0, slow_down=1.0, lambda_form="decay")
+            w = torch.nn.init.normal_(encoding.log_lambda).detach()
+            one_on = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
+            assert_close(encoding(one_on).scale[:, 0], w.sigmoid())  # the source's other form, in (0, 1)
+
     def test_one_lambda_serves_all_heads_of_all_layers(self):
         for name in NAMES:
             sizes = {"head_dim": 12, "num_heads": 2, "grid": (4, 5), "layers": 3}
@@ -134,6 +154,84 @@ class TestMetric:
         encoding, q = self.make(), torch.randn(1, 2, 7, 6, dtype=torch.float64)
         scores(encoding, q, q.flip(-1), random_positions(7, 2)).square().sum().backward()
         assert (encoding.root.grad != 0).all()
+
+
+class TestMetricByPosition:
+    """pate-so2 under M_i = U diag(lambda^(2 i / tau)) U^T of each plane."""
+
+    OPTIONS = ({}, {"scaling": "axes", "layout": "axes"}, {"lambda_form": "decay", "share_lambda": True})
+
+    def make(self, **options):
+        encoding = make_encoding(
+            "pate-so2", head_dim=6, metric="by-position", conformal_scaling=0.5, slow_down=8.0, **options
+        )
+        torch.nn.init.normal_(encoding.log_lambda)
+        torch.nn.init.normal_(encoding.angle)
+        return encoding
+
+    def definition(self, encoding, positions):
+        """Return M_i of each head and token and the transport T_i^-1 T_j, plane by plane from the formulas."""
+        form, w = encoding.scaling.form, encoding.log_lambda
+        lambdas = (0.5 * w.tanh()).exp() if form == "bounded" else w.sigmoid() ** 0.5  # [1 or H, 6] or [H, 6, 2]
+        lambdas = lambdas.expand(2, *lambdas.shape[1:])
+        tokens, planes = len(positions), 3
+        index = positions[:, 0] * 5 + positions[:, 1]
+        metric, maps = (torch.zeros(2, tokens, 6, 6, dtype=torch.float64) for _ in range(2))
+        omega = encoding.frequencies()  # [H, 2, 3]
+        for head in range(2):
+            for p in range(planes):
+                at = torch.tensor([p, p + planes])
+                u = plane_turn(encoding.angle[head, p])
+                for i in range(tokens):
+                    each = lambdas[head, at]  # [2], or [2, 2] with an axis each
+                    power = (each ** (positions[i] / 8)).prod(-1) if each.ndim == 2 else each ** (index[i] / 8)
+                    rot = plane_turn(omega[head, :, p] @ positions[i])
+                    metric[head, i, at[:, None], at] = u @ torch.diag(power**2) @ u.T
+                    maps[head, i, at[:, None], at] = rot @ u @ torch.diag(power) @ u.T
+        return metric, torch.einsum("hixy,hjyz->hijxz", torch.linalg.inv(maps), maps)
+
+    def test_scores_are_those_of_the_transport_under_the_metric(self):
+        for options in self.OPTIONS:
+            encoding, positions = self.make(**options), random_positions(5, 2)
+            parameters = [p for p in encoding.parameters() if p.requires_grad]
+            metric, transport = self.definition(encoding, positions)
+            q, k = torch.randn(2, 3, 2, 5, 6, dtype=torch.float64)
+            expected = torch.einsum("bhix,hixy,hijyz,bhjz->bhij", q, metric, transport, k)
+            rotation = encoding(positions)
+            found = rotation.rotate(q) @ rotation.rotate(k).mT
+            with naming(options):
+                assert_close(found, expected)
+                full = rotation.matrix()
+                assert_close(full.mT @ full, metric)
+                assert_close(rotation.unrotate(rotation.rotate(q)), q)
+                assert_close(rotation.outer(rotation.rotate(q)), torch.einsum("hixy,bhiy->bhix", full, q))
+                basis, rest = rotation.factor()
+                assert_close(rest.rotate(q @ basis), rotation.rotate(q))
+                weights = torch.randn_like(expected)
+                mine, theirs = (torch.autograd.grad((x * weights).sum(), parameters) for x in (found, expected))
+                assert all(gradient.abs().max() > 0 for gradient in mine)
+                assert_close(mine, theirs)
+
+    def test_equal_eigenvalues_are_conformal_scaling_as_at_the_start(self):
+        options = {"conformal_scaling": 0.5, "slow_down": 8.0}
+        plain = make_encoding("pate-so2", **options)
+        positions = random_positions(5, 2)
+        start = make_encoding("pate-so2", metric="by-position", **options)
+        torch.nn.init.normal_(start.angle)
+        assert_close(start(positions).matrix(), plain(positions).matrix())
+
+    def test_layers_have_their_own(self):
+        sizes = {"head_dim": 6, "num_heads": 2, "grid": (4, 5), "layers": 3}
+        encoding = build_encoding("pate-so2", metric="by-position", conformal_scaling=0.5, **sizes)
+        torch.nn.init.normal_(encoding.log_lambda)
+        positions = grid_positions((4, 5))
+        layers = torch.cat([layer.matrix() for layer in encoding.by_layer(positions)])
+        assert_close(layers, encoding(positions).matrix())
+
+
+def plane_turn(angle: torch.Tensor) -> torch.Tensor:
+    """Return the rotation of a plane by an angle, [2, 2]."""
+    return torch.stack([torch.stack([angle.cos(), -angle.sin()]), torch.stack([angle.sin(), angle.cos()])])
 
 
 class TestLayout:
