@@ -52,6 +52,7 @@ def unpaired_test(model: NDArray[np.float64], reference: NDArray[np.float64]) ->
 def holm(p_values: Sequence[float]) -> list[float]:
     """Return p-values by Holm's step-down correction (1979): each below alpha holds at a family-wise error of alpha.
 
+    It is written here, since scipy has no Holm correction (`false_discovery_control` is another one).
     The i-th smallest of m, from 0, is multiplied by m - i; none is below a smaller one, and none above 1.
     """
     order = np.argsort(p_values, kind="stable")

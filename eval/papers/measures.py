@@ -6,25 +6,22 @@ true` for figures like 3.1e-07, and `x`, its place on the axis of a figure.
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.flop_counter import FlopCounterMode
 
 from eval.bootstrap import mean_with_interval, paired_difference, statistic_with_interval
 from eval.papers.estimate import training_images
 from eval.papers.measured import Measured
+from eval.papers.operations import gigaflops
 from eval.papers.start import change_at_start
 from eval.significance import paired_test, unpaired_test
-from performer_string import ViT, ViTConfig, fold
-from train.inspection import multiplications
+from performer_string import ViT
 
 if TYPE_CHECKING:
     from eval.papers.plan import Group
@@ -39,39 +36,11 @@ def measured(value: float | None, *interval: float, text: str = "", of: Any = No
 
 
 def parameters(results: Results, group: Group, part: str = "") -> Measured:
-    """Parameters in millions; with `part: encoding` those of the encoding alone, as a number."""
+    """Parameters in millions; with `part: encoding` those of the encoding alone, as a number; with `share` their %."""
     with torch.device("meta"):
         vit = ViT(group.config())
-    if part == "encoding":
-        return measured(float(sum(p.numel() for p in vit.encoding.parameters())))
-    return measured(sum(p.numel() for p in vit.parameters()) / 1e6)
-
-
-def gigaflops(results: Results, group: Group, exponential: bool = False) -> Measured:
-    """Multiplications with an addition, in 1e9, of one image; layer norms count 5 for each element, as in LieRE.
-
-    With `exponential`, the matrix exponential of LieRE is counted as well: without caches, in the model's own forward.
-    """
-    config = group.config()
-    key = f"operations of {config}"
-    if key not in results.kept:  # all layers are alike, so that any depth follows from one layer and two
-        results.kept[key] = [operations(replace(config, depth=depth)) for depth in (1, 2)]
-    one, two = (sum(counts[: 1 + exponential]) for counts in results.kept[key])
-    return measured((one + (two - one) * ((config.depth or 1) - 1)) / 1e9)
-
-
-def operations(config: ViTConfig) -> tuple[int, int]:
-    """Return the operations of one image without the matrix exponential, and those of the exponential."""
-    vit = ViT(config)
-    count = multiplications(vit, vit.train_image_size)
-    assert count is not None
-    encoding = fold(vit).encoding
-    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
-        encoding.by_layer(vit.grid_positions(vit.train_grid))
-    of_exponential = counter.get_total_flops() // 2
-    norms = sum(isinstance(module, torch.nn.LayerNorm) for module in vit.modules())
-    tokens = math.prod(vit.train_grid) + vit.num_prefix
-    return count + 5 * norms * tokens * (config.width or 0), of_exponential
+    count, of_encoding = (sum(p.numel() for p in each.parameters()) for each in (vit, vit.encoding))
+    return measured({"encoding": float(of_encoding), "share": 100 * of_encoding / count}.get(part, count / 1e6))
 
 
 def ms_per_batch(results: Results, group: Group, batch: int = 128, folded: bool = True) -> Measured:

@@ -1,0 +1,88 @@
+"""The operations of inference of one image, as tables of them count."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from eval.papers.measured import Measured
+from performer_string import ViT, ViTConfig, fold
+from train.inspection import multiplications
+
+if TYPE_CHECKING:
+    from eval.papers.plan import Group
+    from eval.papers.results import Results
+
+OF_NORM = 5  # operations of a layer norm for each element, as in LieRE
+OF_PLANE = 4  # multiplications of the rotation of a plane
+ALONE = "alone"
+
+
+class Operations(NamedTuple):
+    """Multiplications with an addition of one image.
+
+    Attributes:
+        model: of the model, with layer norms, and without what follows.
+        exponential: of the matrix exponential, in a forward without caches, and of the sum that it is taken of.
+        planes: of the rotations of queries and keys by planes, whose products with a matrix are in `model`.
+    """
+
+    model: float
+    exponential: float
+    planes: float
+
+
+def gigaflops(
+    results: Results, group: Group, exponential: bool | str = False, planes: bool = False, increase: bool = False
+) -> Measured:
+    """Multiplications with an addition, in 1e9, of one image; layer norms count 5 for each element, as in LieRE.
+
+    Args:
+        results: of the table.
+        group: the models.
+        exponential: count the matrix exponential of LieRE too; `alone` counts nothing else.
+        planes: count rotations by planes too, 4 for each plane.
+        increase: in % of the reference row instead.
+    """
+    own = chosen(results, group, exponential, planes)
+    if not increase:
+        return Measured(own / 1e9)
+    reference = results.groups.get((group.data, results.references.get(group.row, ""), group.attention))
+    if reference is None or reference is group:
+        return Measured(None, text="reference" if reference is group else "reference not run")
+    return Measured(100 * (own / chosen(results, reference, exponential, planes) - 1))
+
+
+def chosen(results: Results, group: Group, exponential: bool | str, planes: bool) -> float:
+    """Return the operations that a column counts, by those of one layer and of two: all layers are alike."""
+    if exponential not in (True, False, ALONE):
+        raise ValueError(f"exponential of gigaflops has to be true, false or {ALONE}, not {exponential!r}.")
+    config = group.config()
+    key = f"operations of {config}"
+    if key not in results.kept:
+        results.kept[key] = [operations(replace(config, depth=depth)) for depth in (1, 2)]
+    one, two = (
+        each.exponential * bool(exponential) + (0 if exponential == ALONE else each.model + each.planes * planes)
+        for each in results.kept[key]
+    )
+    return one + (two - one) * ((config.depth or 1) - 1)
+
+
+def operations(config: ViTConfig) -> Operations:
+    """Return the operations of one image."""
+    vit = ViT(config)
+    count = multiplications(vit, vit.train_image_size)
+    assert count is not None
+    encoding = fold(vit).encoding
+    with torch.inference_mode(), FlopCounterMode(display=False) as counter:
+        rotations = encoding.by_layer(vit.grid_positions(vit.train_grid))
+    of_exponential = counter.get_total_flops() // 2
+    norms = sum(isinstance(module, torch.nn.LayerNorm) for module in vit.modules())
+    tokens, heads = math.prod(vit.train_grid) + vit.num_prefix, config.num_heads or 1
+    planes = [planar[0].shape[-1] for each in rotations if (planar := each.factor()[1].planar()) is not None]
+    rotated = 2 * OF_PLANE * heads * tokens * sum(planes) * (config.depth or 1) // len(rotations)  # queries and keys
+    return Operations(count + OF_NORM * norms * tokens * (config.width or 0), of_exponential, rotated)
