@@ -9,6 +9,7 @@ import numpy as np
 
 from eval.plotting.accuracy_scale import AccuracyScale, widened
 from eval.plotting.axes import beside, legend_above, mark_training, note_below, size_axis
+from eval.plotting.overlaps import reveal
 from eval.plotting.style import BLACK, BLUE, GREY, line_styles, new_figure, panels, width_or
 from eval.report import MAJORITY, Row, select, unique
 from eval.statistics import mean_over_seeds, without_seed
@@ -62,6 +63,7 @@ def draw_lines(axis: Axes, models: Mapping[str, Sequence[Row]], styles: Mapping[
     size_axis(axis, sizes)
     mark_training(axis, rows)
     scale.finish(axis, rows)
+    reveal(axis)
 
 
 def draw_model(axis: Axes, rows: Sequence[Row], label: str, scale: AccuracyScale, shift: Any, style: Any) -> None:
@@ -82,7 +84,7 @@ def draw_model(axis: Axes, rows: Sequence[Row], label: str, scale: AccuracyScale
     if len(seeds) > 1:
         by_size = [[row for row in rows if row["resolution"] == each["resolution"]] for each in mean]
         low, high = ([f(scale.values(same, "accuracy")) for same in by_size] for f in (min, max))
-        axis.fill_between(sides, low, high, color=style["color"], alpha=0.12, linewidth=0)
+        draw_band(axis, sides, low, high, style)
         moved = {"transform": shift} if scale.errors else {}  # lines without an error would coincide
         axis.errorbar(sides, values, label=label, **moved, **style)  # legends list lines before those with bars
         return
@@ -91,6 +93,14 @@ def draw_model(axis: Axes, rows: Sequence[Row], label: str, scale: AccuracyScale
     axis.errorbar(sides, values, bars, label=label, transform=shift, elinewidth=0.8, **style)
     axis.update_datalim([point for end in ends for point in zip(sides, end, strict=True)])
     axis.autoscale_view()
+
+
+def draw_band(axis: Axes, places: Sequence[float], low: Sequence[float], high: Sequence[float], style: Any) -> None:
+    """Draw the band of one model over its seeds, with edges in the model's line style: equal bands are told apart."""
+    axis.fill_between(places, low, high, color=style["color"], alpha=0.12, linewidth=0)
+    edge: dict[str, Any] = {"color": style["color"], "linestyle": style["linestyle"], "linewidth": 0.6}
+    for ends in (low, high):
+        axis.plot(places, ends, marker="None", **edge)
 
 
 def accuracy_dots(models: dict[str, list[Row]], reference: str | None = None) -> Figure:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.ticker import FixedLocator, Locator, MaxNLocator
 
-from eval.plotting.accuracy import MOST_LINES, accuracy_dots, draw_lines, group_by_model, note_of
+from eval.plotting.accuracy import MOST_LINES, accuracy_dots, draw_band, draw_lines, group_by_model, note_of
 from eval.plotting.accuracy_scale import AccuracyScale
 from eval.plotting.axes import are_apart, legend_above, note_below
 from eval.plotting.overlaps import reveal
@@ -68,7 +68,7 @@ def draw_curves(
         at = [scale.values([{"accuracy": curve[step]} for curve in runs], "accuracy") for step in steps]
         if len(runs) > 1:
             ends = [min(values) for values in at], [max(values) for values in at]
-            axis.fill_between(steps, *ends, color=styles[model]["color"], alpha=0.12, linewidth=0)
+            draw_band(axis, steps, *ends, styles[model])
         every = max(1, len(steps) // MARKED)
         axis.plot(steps, [fmean(values) for values in at], markevery=every, **styles[model])
     axis.set_xlabel("training step")

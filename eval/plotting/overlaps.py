@@ -18,9 +18,10 @@ def reveal(axis: Axes) -> None:
     """Widen each line of a panel that later ones hide. Its limits and scales have to be set.
 
     Args:
-        axis: whose lines with markers and at least two points are looked at.
+        axis: whose lines with markers and at least two points are looked at, but for those that are moved aside.
     """
-    lines = [line for line in axis.lines if len(points_of(line)) > 1 and line.get_marker() not in ("None", "")]
+    marked = [line for line in axis.lines if line.get_marker() not in ("None", "")]
+    lines = [line for line in marked if len(points_of(line)) > 1 and line.get_transform() == axis.transData]
     for number, line in enumerate(lines):
         above = sum(overlap(axis, line, other) for other in lines[number + 1 :])
         if above:

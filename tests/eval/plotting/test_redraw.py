@@ -261,3 +261,23 @@ def test_fonts_for_letters_that_the_default_one_lacks(monkeypatch):
     monkeypatch.setattr(style.font_manager, "get_font_names", lambda: ["DejaVu Sans", "Yu Gothic", "PingFang SC"])
     with style.paper_style():
         assert style.matplotlib.rcParams["font.family"] == ["sans-serif", "PingFang SC", "Yu Gothic"]
+
+
+def test_seeds_of_equal_means_are_told_apart():
+    """Their lines lay on each other, and both bands were one grey area."""
+    rows = [
+        {**RESULT, "model": f"{name}-seed{seed}", "resolution": Size.of(size), "trained at": Size.of(60), "accuracy": a}
+        for name in ("one", "two")
+        for seed, a in enumerate((50.0, 60.0))
+        for size in (60, 84)
+    ]
+    axis = accuracy_figure(rows).axes[0]
+    below, above = [line for line in axis.lines if line.get_marker() not in ("None", "")]
+    assert below.get_linewidth() > above.get_linewidth() + 1
+    assert below.get_alpha() < 1
+    edges = [line for line in axis.lines if list(line.get_ydata()) in ([50.0, 50.0], [60.0, 60.0])]
+    assert {(line.get_color(), line.get_linestyle()) for line in edges} == {
+        (line.get_color(), line.get_linestyle()) for line in (below, above)
+    }
+    single = accuracy_figure([row for row in rows if row["model"].endswith("0")]).axes[0]
+    assert all(line.get_alpha() is None for line in single.lines)  # which stand beside each other
