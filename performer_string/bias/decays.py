@@ -44,6 +44,7 @@ class DistanceDecay(RelativeBias):
         sigma_bounds: sigma stays between them: sigma = low (high / low)^s with s in (0, 1).
         max_amplitude: the bound of the amplitude.
         normalised: whether the denominator has the decay too. Then there is no amplitude, which would cancel.
+        fixed: nothing of the decay is learned.
 
     Raises:
         ValueError: an initial value out of its bounds, infinite bounds, or options of an amplitude if normalised.
@@ -60,6 +61,7 @@ class DistanceDecay(RelativeBias):
         sigma_bounds: tuple[float, float] = (0.25, 64.0),
         max_amplitude: float = 2.0,
         normalised: bool = False,
+        fixed: bool = False,
     ):
         super().__init__(num_heads, normalised)
         self.sigma_bounds = sigma_bounds
@@ -71,9 +73,9 @@ class DistanceDecay(RelativeBias):
         if normalised and (amplitude, max_amplitude) != (1.0, 2.0):
             raise ValueError("a normalised decay has no amplitude, which would cancel: leave out its options.")
         self.max_amplitude = max_amplitude
-        self.raw_sigma = nn.Parameter(raw_sigma.repeat(num_heads))
+        self.raw_sigma = nn.Parameter(raw_sigma.repeat(num_heads), requires_grad=not fixed)
         raw_amplitude = torch.tensor(amplitude / max_amplitude).logit().repeat(num_heads)
-        self.raw_amplitude = None if normalised else nn.Parameter(raw_amplitude)
+        self.raw_amplitude = None if normalised else nn.Parameter(raw_amplitude, requires_grad=not fixed)
 
     def sigma(self) -> Tensor:
         """Return sigma in patches, [H]."""
@@ -201,6 +203,7 @@ class RadialDecay(DistanceDecay):
         sigma_bounds: tuple[float, float] = (0.25, 64.0),
         max_amplitude: float = 2.0,
         normalised: bool = False,
+        fixed: bool = False,
     ):
         super().__init__(
             num_heads,
@@ -209,11 +212,12 @@ class RadialDecay(DistanceDecay):
             sigma_bounds=sigma_bounds,
             max_amplitude=max_amplitude,
             normalised=normalised,
+            fixed=fixed,
         )
         if num_scales < 1:
             raise ValueError(f"num_scales has to be positive, not {num_scales}.")
         self.num_scales = num_scales
-        self.raw_shares = nn.Parameter(torch.zeros(num_heads, num_scales))
+        self.raw_shares = nn.Parameter(torch.zeros(num_heads, num_scales), requires_grad=not fixed)
 
     def scales(self) -> Tensor:
         """Return s_g / sigma, [G]."""

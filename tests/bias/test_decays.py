@@ -52,6 +52,20 @@ def test_matrix_is_the_formula(name):
                     assert float(matrix[h, i, j]) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("name", DECAYS)
+@pytest.mark.parametrize("normalised", [False, True])
+def test_a_fixed_decay_is_the_learned_one_without_its_gradients(name, normalised):
+    grid, options = (3, 4), {"sigma": 1.5, "normalised": normalised}
+    learned, fixed = (build_locality(name, num_heads=2, grid=grid, fixed=each, **options) for each in (False, True))
+    assert all(p.requires_grad for p in learned.parameters())
+    assert not any(p.requires_grad for p in fixed.parameters())
+    phi, positions = build_feature_map("arc-cosine", head_dim=4, num_heads=2, num_features=8), grid_positions(grid)
+    q, k, v = (torch.randn(1, 2, 12, 4, requires_grad=True) for _ in range(3))
+    both = [linear_attention(q, k, v, phi, locality=each, positions=positions) for each in (learned, fixed)]
+    torch.testing.assert_close(*both)
+    torch.testing.assert_close(*(torch.autograd.grad(x.square().sum(), (q, k, v)) for x in both))
+
+
 def test_matrix_is_one_from_and_to_prefix_tokens():
     for name in LOCALITIES:
         locality, positions = make(name), torch.randn(6, 2, dtype=torch.float64)
