@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from scipy.stats import ttest_rel
 
-from eval.papers.measures import best_by_test, epoch_seconds
+from eval.papers.measured import Measured
+from eval.papers.measures import best_by_test, best_validation, difference, epoch_seconds, epochs_to, p_value
+from eval.papers.measures import relative_drop as drop_of
 from eval.papers.results import Results
 from tests.helpers.runs import write_log
 
@@ -19,6 +23,8 @@ class Runs:
 
     folders: list[Path]
     row: str = "row"
+    data: str = "set"
+    attention: str = ""
 
     def finished(self) -> dict[int, Path]:
         return dict(enumerate(self.folders))
@@ -35,6 +41,55 @@ def test_best_by_test_is_the_best_epoch_of_each_seed_and_not_the_one_that_valida
     assert (cell.value, cell.low, cell.high, cell.seeds) == (pytest.approx(65), pytest.approx(60), pytest.approx(70), 2)
     old = write_log(tmp_path / "old", {"val/accuracy": {0: 0.5}})
     assert best_by_test(results, Runs([runs[0], old])).text == "not recorded"
+
+
+def test_best_validation_is_the_mean_of_the_best_of_each_seed(tmp_path):
+    curves = ([0.9, 0.2], [0.1, 0.5])
+    runs = [write_log(tmp_path / str(n), {"val/accuracy": dict(enumerate(curve))}) for n, curve in enumerate(curves)]
+    assert best_validation(Results({}, torch.device("cpu")), Runs(runs)).value == pytest.approx(70)
+
+
+@pytest.mark.parametrize(("unit", "expected"), [("epochs", 2), ("times", 2), ("exaflops", 6 * 3.0 * 100 * 0.5 / 1e9)])
+def test_epochs_to_the_last_accuracy_of_the_reference(tmp_path, monkeypatch, unit, expected):
+    """The second of four validations reaches 0.5: half of 100 images, of 3 G multiplications each."""
+    monkeypatch.setattr("eval.papers.measures.training_images", lambda group: 100)
+    monkeypatch.setattr("eval.papers.measures.gigaflops", lambda results, group: Measured(3.0))
+    curves = {"base": [0.2, 0.6, 0.4, 0.5], "fast": [0.4, 0.5, 0.45, 0.7], "slow": [0.1, 0.2, 0.3, 0.4]}
+    logs = {name: write_log(tmp_path / name, {"val/accuracy": dict(enumerate(c))}) for name, c in curves.items()}
+    groups = {name: Runs([log], name) for name, log in logs.items()}
+    results = Results(
+        {("set", n, ""): g for n, g in groups.items()}, torch.device("cpu"), references={"fast": "base", "slow": "base"}
+    )
+    assert epochs_to(results, groups["fast"], unit).value == pytest.approx(expected)
+    assert epochs_to(results, groups["slow"], unit).text == "not reached"
+
+
+class Answers(Results):
+    """Results whose images are right or wrong as they are told to be."""
+
+    def of_images(self, group, what, change="", **of):
+        return self.kept[group.row, change]
+
+
+def test_a_relative_drop_is_in_percent_of_the_accuracy_before():
+    kept = {("row", ""): np.array([[1.0, 1, 1, 0]]), ("row", "shuffled"): np.array([[1.0, 0, 0, 0]])}
+    cell = drop_of(Answers({}, torch.device("cpu"), kept=kept), Runs([]))
+    assert cell.value == pytest.approx(100 * (1 - 0.25 / 0.75))
+
+
+def test_differences_and_tests_are_to_the_reference_of_the_row(tmp_path):
+    """Each row may have one of its own, in place of the table's."""
+    right = {"a": [1, 0, 0, 0, 1, 0], "b": [1, 1, 0, 0, 1, 0], "c": [1, 1, 1, 0, 1, 1]}
+    groups = {("set", name, ""): Runs([tmp_path], name) for name in right}
+    kept = {(name, ""): np.array([values], dtype=float) for name, values in right.items()}
+    for reference in ("a", "b"):
+        results = Answers(groups, torch.device("cpu"), references={"c": reference}, kept=kept)
+        model = groups["set", "c", ""]
+        gain = (sum(right["c"]) - sum(right[reference])) / 6
+        assert difference(results, model).value == pytest.approx(100 * gain)
+        expected = ttest_rel(right["c"], right[reference])
+        assert p_value(results, model).value == pytest.approx(expected.pvalue)
+        assert p_value(results, model, what="t").value == pytest.approx(expected.statistic)
 
 
 def test_seconds_of_an_epoch_count_all_processes_and_accumulated_batches(tmp_path):

@@ -54,6 +54,14 @@ def test_else_images_are_held_out(tmp_path, case):
     assert len(data.held_out("test", (8, 8))) == (6 if case == "no test" else 4)
 
 
+def test_all_images_can_be_trained_on(tmp_path):
+    """Without validation `train_size` may be their number, and not one more."""
+    draw(tmp_path, train=20, test=4)
+    assert sorted(levels(folder(tmp_path, val_fraction=0.0, train_size=20).train_dataset())) == list(range(20))
+    with pytest.raises(ValueError, match="asks for 21 images, and there are 20"):
+        folder(tmp_path, val_fraction=0.0, train_size=21).train_dataset()
+
+
 def test_checkpoints_say_what_was_validated_on(tmp_path):
     """Old ones do not, and were validated on images held out of the training set."""
     data = folder(draw(tmp_path, train=20, val=6, test=4))
