@@ -39,6 +39,8 @@ def build_position_encoding(config: ViTConfig, grid: tuple[int, ...], stream: in
         phi = build_feature_map(config.feature_map, head_dim=rotated_width, num_heads=heads, **config.feature_options)
         rotated_width = phi.num_features
 
+    raster = config.position_unit == "raster"
+
     def build(layers: int) -> Encoding:
         with seeded(stream, "encoding"):
             return build_encoding(
@@ -46,8 +48,8 @@ def build_position_encoding(config: ViTConfig, grid: tuple[int, ...], stream: in
                 head_dim=cast(int, config.width) // heads if additive else rotated_width,
                 qk_dim=rotated_width,
                 num_heads=heads,
-                coord_dim=len(grid),
-                grid=grid,
+                coord_dim=1 if raster else len(grid),
+                grid=(math.prod(grid),) if raster else grid,
                 layers=layers,
                 **config.encoding_options,
             )
@@ -77,7 +79,7 @@ def check_position_unit(config: ViTConfig, encoding: Encoding) -> Encoding:
     """
     if config.position_unit == "patch":
         return encoding
-    if encoding.counts_patches:
+    if encoding.counts_patches and not (config.position_unit == "raster" and encoding.extrapolates):
         raise ValueError(f"{config.encoding} with these options counts patches: position_unit has to be patch.")
     if config.values in ("group-action", "connection"):
         raise ValueError(f"the value map {config.values} takes positions in patches: position_unit has to be patch.")

@@ -17,7 +17,7 @@ from performer_string.utils.renames import current_name
 from performer_string.utils.validation import check_positive
 
 MAX_TEMPERATURE = 16.0
-PositionUnit = Literal["patch", "image", "half-image"]
+PositionUnit = Literal["patch", "image", "half-image", "raster"]
 
 
 def check_part(kind: str, option: str, name: str, table: Mapping[str, Any], options: Mapping[str, Any]) -> None:
@@ -103,7 +103,10 @@ class PositionConfig:
         positions: `extrapolate` (spacing preserved) or `interpolate` (squeezed into the training grid).
         position_unit: `patch`, or `image`, in which a training image reaches from 0 to 1 and a larger one beyond, as in
             the code of LieRE. Frequencies are then in radians per image. Distance decays stay in patches. With
-            `half-image` it reaches from 0 to 2, or from -1 to 1 if positions are `centred`.
+            `half-image` it reaches from 0 to 2, or from -1 to 1 if positions are `centred`. With `raster` the encoding
+            has one coordinate, the index of a patch in the raster of the training grid: from 0 on, or from 1 behind a
+            class token or registers, which are at 0. On a wider image the end of a row has the index of the beginning
+            of the next.
         position_grid: the training grid, in patches along each axis: that of `image_size` unless given. A model that
             is trained on at another size with the positions and log N of its weights needs it.
         centred: positions relative to their mean. `absolute` has a vector for each patch of the training grid; it is
@@ -126,7 +129,8 @@ class PositionConfig:
             axes: of the images.
         """
         check_part("encoding", "encoding_options", self.encoding, ENCODINGS, self.encoding_options)
-        check_effects(self.encoding, self.encoding_options, axes)
+        raster = choose("unit of positions", self.position_unit, PositionUnit) == "raster"
+        check_effects(self.encoding, self.encoding_options, 1 if raster else axes)
         if self.absolute_table is not None:
             check_part("encoding", "absolute_table", "absolute", ENCODINGS, {"interpolation": self.absolute_table})
             if ENCODINGS[self.encoding].additive:
@@ -135,7 +139,8 @@ class PositionConfig:
                     f"{self.encoding!r} does not: leave it out, and take the encoding 'absolute' for a table alone."
                 )
         check_position_mode(self.positions)
-        choose("unit of positions", self.position_unit, PositionUnit)
+        if raster and (self.positions == "interpolate" or self.centred):
+            raise ValueError("position_unit='raster' counts patches: leave out positions='interpolate' and centred.")
         grid = self.position_grid
         if grid is not None and (len(grid) != axes or min(grid) < 1):
             raise ValueError(f"position_grid has to hold {axes} positive numbers of patches, not {grid}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -95,12 +96,21 @@ class Placement:
 
     def rotations(self, layout: TokenLayout) -> list[Rotation]:
         """Return the rotation of each layer that there is; prefix tokens are at the origin."""
-        rotations = self.encoding.by_layer(self.in_units(layout.centred_positions()))
+        positions = self.in_units(layout.centred_positions())
+        if self.config.position_unit == "raster" and self.num_prefix:  # patches are from 1 on
+            lengths = layout.lengths or (positions.shape[-2],)
+            places = torch.cat([torch.arange(length, device=positions.device) for length in lengths])
+            positions = positions.masked_fill((places < self.num_prefix)[:, None], 0)
+        rotations = self.encoding.by_layer(positions)
         return (rotations * len(self.blocks) if len(rotations) == 1 else rotations)[: len(self.blocks)]
 
     def in_units(self, positions: Tensor) -> Tensor:
-        """Return positions [..., N, C] in the unit of the encoding: patches, training images, or halves of one."""
+        """Return positions [..., N, C] of patches in the unit of the encoding, [..., N, 1] for `raster`."""
         if self.config.position_unit == "patch":
             return positions
+        if self.config.position_unit == "raster":
+            strides = [math.prod(self.train_grid[c + 1 :]) for c in range(len(self.train_grid))]
+            index = (positions * positions.new_tensor(strides)).sum(-1, keepdim=True)
+            return index + (self.num_prefix > 0)
         units = 2 if self.config.position_unit == "half-image" else 1  # along a training image
         return as_floating(positions) / positions.new_tensor([max(1, cells - 1) / units for cells in self.train_grid])

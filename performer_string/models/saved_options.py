@@ -16,7 +16,8 @@ def without_unused(fields: Mapping[str, Any]) -> dict[str, Any]:
     """
     sizes = [fields.get(name) for name in ("patch_size", "image_size")]
     axes = max((len(size) for size in sizes if isinstance(size, list | tuple)), default=2)
-    used = {**fields, **used_encoding_options(fields, "circulant-string", axes)}
+    of_encoding = 1 if fields.get("position_unit") == "raster" else axes
+    used = {**fields, **used_encoding_options(fields, "circulant-string", of_encoding)}
     values = fields.get("value_options")
     if isinstance(values, Mapping):
         used["value_options"] = {**values, **used_encoding_options(values, "rope-mixed", axes)}

@@ -88,6 +88,39 @@ def test_half_images_reach_from_minus_one_to_one(size, reach):
     torch.testing.assert_close(seen[0][-1], torch.tensor([reach, reach]))
 
 
+@pytest.mark.parametrize("prefix", [{"pool": "cls", "registers": 1}, {}], ids=str)
+@pytest.mark.parametrize("size", [(16, 16), (24, 16)])
+@pytest.mark.parametrize("encoding", ["circulant-string", "liere", "pate-so2", "sinusoidal"])
+def test_raster_is_one_coordinate_for_any_encoding(encoding, size, prefix, monkeypatch):
+    """As of a sequence: prefix tokens at 0 and patches from 1 on, or patches from 0 on without them."""
+    options = {"encoding": encoding, "attention": "softmax", **prefix}
+    model = small(position_unit="raster", **options).eval()
+    seen, images, additive = [], torch.randn(2, 3, *size), encoding == "sinusoidal"
+    method = "embedding" if additive else "forward"
+    plain = getattr(model.encoding, method)
+    monkeypatch.setattr(model.encoding, method, lambda r: seen.append(r) or plain(r))
+    with torch.no_grad():
+        alone, packed = model(images), model([*images])
+    first = 1.0 if prefix else 0.0
+    expected = [first + n for n in range(size[0] * size[1] // 16)]
+    expected = [0.0, 0.0, *expected] if prefix and not additive else expected
+    assert seen[0].tolist() == [[x] for x in expected]
+    assert seen[1].tolist() == 2 * [[x] for x in expected]
+    torch.testing.assert_close(packed, alone, rtol=1e-4, atol=1e-5)
+    sequence = small(image_size=[64], patch_size=[4], **options).encoding
+    assert {k: v.shape for k, v in sequence.named_parameters()} == {
+        k: v.shape for k, v in model.encoding.named_parameters()
+    }
+
+
+@pytest.mark.parametrize(
+    "options", [{"positions": "interpolate"}, {"centred": True}, {"encoding": "absolute"}, {"values": "connection"}]
+)
+def test_what_has_no_raster(options):
+    with pytest.raises(ValueError, match=r"counts patches: leave out|position_unit has to be patch"):
+        small(position_unit="raster", **options)
+
+
 @pytest.mark.parametrize("unit", ["image", "half-image"])
 @pytest.mark.parametrize(
     "options",
