@@ -67,6 +67,10 @@ def test_resume_refuses_another_model(config, whole, capsys):
 
 def test_resume_needs_a_run(tmp_path, capsys):
     assert "is not a run that can be resumed" in fails(["resume", str(tmp_path)], capsys)
+    (tmp_path / "history.jsonl").write_text('{"command": "python -m train fit --config demo --run_dir runs/a"}\n')
+    assert "start it again: python -m train fit --config demo --run_dir runs/a\n" in fails(
+        ["resume", str(tmp_path)], capsys
+    )
     assert "takes the directory of a run" in fails(["resume"], capsys)
 
 

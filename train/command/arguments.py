@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from train.command.recipe import options_of, packaged_recipes
-from train.runs.folder import CHECKPOINTS, CONFIG, LAST, latest_checkpoint
+from train.runs.folder import CHECKPOINTS, CONFIG, HISTORY, LAST, latest_checkpoint
+from train.runs.history import read_history
 
+START = "python -m train fit --config RECIPE"
 RESUME_HELP = """usage: python -m train resume RUN [options of fit]
 
 Continue the run in the folder RUN from its last checkpoint, as it would have gone on. Options change what the run has,
@@ -72,10 +74,16 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
         missing = run / CONFIG if latest is not None else run / CHECKPOINTS / LAST
         raise FileNotFoundError(
             f"{run} is not a run that can be resumed: there is no {missing}. If it ended before its first checkpoint, "
-            f"start it again with python -m train fit."
+            f"start it again: {first_command(run)}"
         )
     resumed = ["--config", str(run / CONFIG), "--ckpt_path", str(latest), "--run_dir", str(run)]
     return ["fit", *resumed, *arguments[1:]]
+
+
+def first_command(run: Path) -> str:
+    """Return the command that began a run, or where it is not recorded what such a command begins with."""
+    history = read_history(run / HISTORY)
+    return str(history[0].get("command") or START) if history else START
 
 
 def expand(arguments: Sequence[str]) -> list[str]:
