@@ -133,7 +133,8 @@ def legend_above(figure: Figure | SubFigure, axis: Axes | None = None, handles: 
     order = sorted(range(len(names)), key=lambda number: names[number] == MAJORITY)  # models come first
     lines, names = [lines[number] for number in order], [names[number] for number in order]
     width = figure.bbox.width / figure.dpi
-    columns = next(n for n in range(len(names), 0, -1) if n == 1 or legend_width(names, n) < width)
+    most = next(n for n in range(len(names), 0, -1) if n == 1 or legend_width(names, n) < width)
+    columns = math.ceil(len(names) / math.ceil(len(names) / most))  # lines of equally many names
     figure.legend(lines, names, loc="outside upper center", ncols=columns, columnspacing=1.2)
 
 

@@ -82,14 +82,15 @@ def for_display(rows: Sequence[Row], columns: Sequence[str], options: argparse.N
 
 
 def labels_of(models: Sequence[str], options: argparse.Namespace) -> dict[str, str]:
-    """Return the label of each model that is drawn, by its name; without labels, the name with its seed.
+    """Return the label of each model that is drawn, by its name: without its seed where it has one seed alone.
 
     Args:
         models: their names.
         options: as of `for_display`.
     """
     shown = for_display([{"model": model, "name": model} for model in models], ["model"], options)
-    return {row["name"]: row["model" if options.labels else "name"] for row in shown}
+    names = [row["model"] for row in shown]
+    return {row["name"]: row["model"] if names.count(row["model"]) == 1 else row["name"] for row in shown}
 
 
 def with_several_seeds(rows: Sequence[Row], column: str) -> set[str]:

@@ -7,7 +7,7 @@ from itertools import pairwise
 import pytest
 from matplotlib.figure import Figure
 
-from eval.plotting.axes import beside, count_axis, mark_training, plain_logarithm, plain_number, size_axis
+from eval.plotting.axes import beside, count_axis, legend_above, mark_training, plain_logarithm, plain_number, size_axis
 from eval.plotting.style import colour_and_marker
 from train.data.sizes import Size
 
@@ -65,3 +65,12 @@ def test_a_logarithmic_axis_of_one_value_has_its_tick(monkeypatch):
     monkeypatch.setattr(axis, "get_view_interval", lambda: (0.0004369, 0.0004369))
     plain_logarithm(axis)
     assert list(axis.get_major_locator()()) == [0.0004369]
+
+
+def test_lines_of_a_legend_have_equally_many_names():
+    figure = Figure(figsize=(5.0, 3))
+    axis = figure.subplots()
+    for name in ("a name of some length", "another one of that length", "a third that is as long", "and a fourth"):
+        axis.plot([0, 1], label=name)
+    legend_above(figure)
+    assert figure.legends[0]._ncols == 2  # three would fit, and leave one alone
