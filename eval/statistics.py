@@ -75,6 +75,27 @@ def check_seeds(settings: Mapping[str, Mapping[str, Any]]) -> None:
             )
 
 
+def few_seeds(rows: Sequence[Row]) -> list[str]:
+    """Return the line beneath a table that says why an interval over few seeds is wide; none where no model has few.
+
+    Args:
+        rows: as of `mean_over_seeds`.
+    """
+    from scipy.stats import t  # slow to import
+
+    runs = {without_seed(row["model"]): set[str]() for row in rows}
+    for row in rows:
+        runs[without_seed(row["model"])].add(row["model"])
+    few = sorted({len(names) for names in runs.values()} & {2, 3})
+    if not few:
+        return []
+    factors = " and ".join(f"{t.ppf(0.975, n - 1):.1f} with {n} seeds" for n in few)
+    return [
+        f"Intervals over seeds are Student's, of as many standard errors of the mean: {factors}. They are of "
+        f"trainings, not of images."
+    ]
+
+
 def mean_over_seeds(rows: Sequence[Row]) -> list[Row]:
     """Return one row for the seeds of a model at each resolution, with their mean accuracy and its 95 % interval.
 

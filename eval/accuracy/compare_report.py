@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from eval.plotting.comparison import comparison_figure
 from eval.report import Row, accuracy_title, select, unique
-from eval.statistics import mean_over_seeds, without_seed
+from eval.statistics import few_seeds, mean_over_seeds, without_seed
 from train.data.sizes import Size, ascending
 
 NAMES = ("model", "reference")  # the columns that have labels
@@ -78,6 +78,11 @@ def mean_cell(rows: Sequence[Row], column: str, form: str) -> str:
     """Return the mean of a column as text, of the runs that have recorded it."""
     values = [row[column] for row in rows if row[column] != ""]
     return form.format(statistics.mean(values)) if values else NOT_RECORDED
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """Return what the intervals of few seeds are."""
+    return few_seeds(rows)
 
 
 def plot(rows: Sequence[Row]) -> Figure:

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from eval.plotting.accuracy import accuracy_figure
 from eval.report import MAJORITY, Row, accuracy_title, unique
-from eval.statistics import mean_over_seeds
+from eval.statistics import few_seeds, mean_over_seeds
 from train.data.sizes import ascending
 
 
@@ -24,6 +24,11 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     ]
     baseline = max(row[MAJORITY] for row in rows)
     return [*lines, {title: MAJORITY, **{f"{size} px": f"{baseline:.1f}" for size in sizes}}]
+
+
+def notes(rows: Sequence[Row]) -> list[str]:
+    """Return what the intervals of few seeds are."""
+    return few_seeds(rows)
 
 
 def plot(rows: Sequence[Row]) -> Figure:

@@ -8,6 +8,7 @@ from eval.accuracy.resolution import summary
 from eval.report import MAJORITY
 from eval.statistics import (
     check_seeds,
+    few_seeds,
     mean_over_seeds,
     median_ratio,
     power_law_exponent,
@@ -84,3 +85,12 @@ def test_seeds_with_other_settings():
     settings["m-seed1"]["lr"] = 2e-3
     with pytest.raises(ValueError, match="m-seed1 and m-seed0 would pass for seeds of one model, but differ in lr:"):
         check_seeds(settings)
+
+
+def test_intervals_of_few_seeds_are_explained():
+    row = {"resolution": 8, "accuracy": 50.0, "low": 40.0, "high": 60.0}
+    seeds = [{**row, "model": f"a-seed{seed}"} for seed in range(2)]
+    (line,) = few_seeds(seeds)
+    assert "12.7 with 2 seeds" in line  # t of one degree of freedom
+    assert few_seeds(seeds[:1]) == []
+    assert few_seeds([{**row, "model": f"a-seed{seed}"} for seed in range(5)]) == []
