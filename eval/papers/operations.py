@@ -79,7 +79,7 @@ def operations(config: ViTConfig) -> Operations:
     assert count is not None
     encoding = fold(vit).encoding
     with torch.inference_mode(), FlopCounterMode(display=False) as counter:
-        rotations = encoding.by_layer(vit.grid_positions(vit.train_grid))
+        rotations = encoding.by_layer(vit.in_units(vit.grid_positions(vit.train_grid)))
     of_exponential = counter.get_total_flops() // 2
     norms = sum(isinstance(module, torch.nn.LayerNorm) for module in vit.modules())
     tokens, heads = math.prod(vit.train_grid) + vit.num_prefix, config.num_heads or 1
