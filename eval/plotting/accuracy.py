@@ -1,4 +1,4 @@
-"""Accuracy over image size: lines with bands over seeds for a few models, dots by model for many."""
+"""Accuracy over image size: lines with bands over seeds for a few models, dots by model for many, and for videos."""
 
 from __future__ import annotations
 
@@ -33,7 +33,14 @@ def accuracy_figure(rows: Sequence[Row]) -> Figure:
     """
     models = group_by_model(rows)
     most = MOST_ERROR_LINES if AccuracyScale(rows).errors else MOST_LINES
-    return accuracy_lines(models) if len(models) <= most else accuracy_dots(models)
+    as_lines = len(models) <= most and not differ_in_time_and_space(unique(rows, "resolution"))
+    return accuracy_lines(models) if as_lines else accuracy_dots(models)
+
+
+def differ_in_time_and_space(sizes: Sequence[Size]) -> bool:
+    """Return whether videos have several lengths and several sizes of frames, so that no line goes from one to all."""
+    videos = [size for size in sizes if len(size) == 3]
+    return len({video[0] for video in videos}) > 1 and len({video[1:] for video in videos}) > 1
 
 
 def group_by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:

@@ -148,6 +148,15 @@ def test_an_axis_of_few_images_without_errors_has_a_tick_above_none():
     assert len(axis.get_yticks()) > 1
 
 
+def test_videos_of_several_lengths_and_sizes_have_a_panel_each():
+    """A line over the number of pixels would join longer ones with larger ones."""
+    sizes = [Size.of(size) for size in ("4x60x60", "8x60x60", "4x84x84")]
+    rows = [{**rows_of({"a": (90.0, 80.0)})[0], "resolution": size} for size in sizes]
+    titles = [axis.get_title() for axis in accuracy_figure(rows).axes]
+    assert titles == ["4x60x60 px", "4x84x84 px", "8x60x60 px"]
+    assert len(accuracy_figure(rows[:2]).axes) == 1
+
+
 def test_the_majority_baseline_is_named_where_no_bar_crosses_it():
     """In the legend, behind the models."""
     figure = accuracy_figure([{**row, "low": 5.0} for row in rows_of({"a": (20.0, 12.0), "b": (20.0, 12.0)})])
