@@ -43,7 +43,7 @@ def test_recipes_beside_both_models(tmp_path, monkeypatch, capsys):
     )
     rows = read(tmp_path / "recipes.csv")[1]
     assert [row["recipe"] for row in rows] == names
-    assert [row["tokens"] for row in rows] == ["49", "144", "144"]
+    assert [row["tokens"] for row in rows] == ["49", "144", "50"]
     assert [row["to plain"] for row in rows] == ["0.5", "", ""]
     assert rows[0]["performer-pytorch to plain"] == "1.5"
     assert all(row["performer-pytorch"] for row in rows)
