@@ -17,7 +17,7 @@ from lightning.pytorch.utilities import rank_zero_info
 
 from performer_string.utils.files import read_json, write_aside
 from train.callbacks.metrics import tensorboard
-from train.callbacks.progress import steps_per_epoch
+from train.callbacks.remaining import steps_per_epoch
 from train.callbacks.stopping import out_of_time
 from train.data.module import ImageData
 from train.runs.environment import code, machine, versions

@@ -17,7 +17,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 
 from train.callbacks.checks import CheckData
-from train.callbacks.progress import clock_time
+from train.callbacks.remaining import clock_time
 from train.callbacks.summary import describe
 from train.data.classes import class_names, labels_of
 from train.data.image_checks import check_test_classes, sets_of

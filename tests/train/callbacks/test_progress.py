@@ -13,8 +13,9 @@ from performer_string import ViT, ViTConfig
 from tests.helpers.runs import fit, stop_in
 from tests.helpers.training import TINY
 from train import cli
-from train.callbacks.progress import LineProgress, Pace, TerminalProgress, batches_left, epoch_title, progress_bar
+from train.callbacks.progress import LineProgress, TerminalProgress, progress_bar
 from train.callbacks.records import longer
+from train.callbacks.remaining import Pace, batches_left, epoch_title
 from train.callbacks.summary import describe
 from train.inspection import multiplications
 
