@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -81,14 +82,12 @@ def few_seeds(rows: Sequence[Row]) -> list[str]:
     Args:
         rows: as of `mean_over_seeds`.
     """
-    from scipy.stats import t  # slow to import
-
-    runs = {without_seed(row["model"]): set[str]() for row in rows}
-    for row in rows:
-        runs[without_seed(row["model"])].add(row["model"])
-    few = sorted({len(names) for names in runs.values()} & {2, 3})
+    seeds = Counter(without_seed(name) for name in {row["model"] for row in rows})
+    few = sorted({2, 3}.intersection(seeds.values()))
     if not few:
         return []
+    from scipy.stats import t  # slow to import
+
     factors = " and ".join(f"{t.ppf(0.975, n - 1):.1f} with {n} seeds" for n in few)
     return [
         f"Intervals over seeds are Student's, of as many standard errors of the mean: {factors}. They are of "
