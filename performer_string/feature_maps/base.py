@@ -21,7 +21,7 @@ class FeatureMap(ComputedBuffers):
     """Feature map phi, for which phi(q)^T phi(k) is a kernel of q and k or an estimate of it.
 
     A subclass overrides `queries`. All other methods have defaults; `key_scale`, `scaled_queries` and `scaled_keys`
-    keep features in range at any norm.
+    keep features in range at any norm whose square is in range: 1e-19 to 1e19 in float32.
 
     Args:
         head_dim: width d of a head.
@@ -81,7 +81,8 @@ class FeatureMap(ComputedBuffers):
         """Return (phi(q), phi(k)) up to factors that cancel in attention: one for each query, head and feature.
 
         The factor of a query and that of a head cancel in sum_j phi(q)^T phi(k_j) v_j / sum_j phi(q)^T phi(k_j). That
-        of a feature cancels in phi(q)^T phi(k_j). They are chosen so that features stay in range at any norm.
+        of a feature cancels in phi(q)^T phi(k_j). They are chosen so that features stay in range at any norm
+        whose square does.
 
         Args:
             q: queries, [B, H, Nq, d].

@@ -34,6 +34,15 @@ def check_part(kind: str, option: str, name: str, table: Mapping[str, Any], opti
     check_options(kind, name, build, options, RESERVED_OPTIONS)
 
 
+def check_attention_name(name: str) -> None:
+    """Raise a ValueError for a name that is not in `ATTENTIONS`; where it is a feature map, the message says how."""
+    if name in FEATURE_MAPS:
+        raise ValueError(
+            f"unknown attention {name!r}. It is a feature map: did you mean attention='linear', feature_map={name!r}?"
+        )
+    lookup("attention", name, ATTENTIONS)
+
+
 @dataclass(kw_only=True)
 class AttentionConfig:
     """How tokens attend.
@@ -73,7 +82,7 @@ class AttentionConfig:
     def check_attention(self) -> None:
         """Raise a ValueError for names, options and values out of range."""
         for name in self.kinds_of_attention():
-            lookup("attention", name, ATTENTIONS)
+            check_attention_name(name)
         self.feature_map = current_name("feature map", self.feature_map)
         check_part("feature map", "feature_options", self.feature_map, FEATURE_MAPS, self.feature_options)
         check_positive("max_temperature", self.max_temperature)

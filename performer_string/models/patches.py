@@ -70,7 +70,7 @@ def patch_grid(sizes: Sequence[int], patch: Sequence[int]) -> tuple[int, ...]:
     if len(sizes) != len(patch):
         raise ValueError(f"this model takes images of {len(patch)} axes, not {len(sizes)}: {tuple(sizes)}.")
     if any(size % p for size, p in zip(sizes, patch, strict=True)):
-        near = [max(size // p, 1) * p for size, p in zip(sizes, patch, strict=True)]
+        near = [max((size + p // 2) // p, 1) * p for size, p in zip(sizes, patch, strict=True)]
         image, patches, better = (" x ".join(map(str, each)) for each in (sizes, patch, near))
         raise ValueError(
             f"an image of {image} pixels is not divisible into patches of {patches}. Resize it, for example to "

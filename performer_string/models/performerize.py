@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from performer_string.feature_maps import FEATURE_MAPS
+from performer_string.models.config_parts import check_attention_name
 from performer_string.models.host_attention import HostAttention
 from performer_string.models.host_checks import check_host, host_grid, import_timm
 from performer_string.models.host_parts import HostParts
@@ -114,11 +114,7 @@ def performerize(
         ImportError: timm is not installed.
         ValueError: a part that has no counterpart, by its name. The model is then as it was.
     """
-    if attention in FEATURE_MAPS:
-        raise ValueError(
-            f"unknown attention {attention!r}. It is a feature map: did you mean attention='linear', "
-            f"feature_map={attention!r}?"
-        )
+    check_attention_name(attention)
     places = check_host(model, layers)
     parts = HostParts(
         attention,

@@ -192,7 +192,7 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         return_class_token: bool = False,
         norm: bool = True,
     ) -> tuple[Any, ...]:
-        """Return the outputs of several blocks, as DINOv2's method of this name does.
+        """Return the outputs of several blocks, as DINOv2's method of this name does. A `TimmViT` has timm's.
 
         Args:
             images: [B, channels, height, width].

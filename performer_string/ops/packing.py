@@ -77,8 +77,16 @@ def attend_packed(
 
     Returns:
         [1, H, N, d_v] in the type of v. An empty sequence has no outputs.
+
+    Raises:
+        ValueError: a batch of more than one, or lengths that are not those of all tokens.
     """
     assert layout.lengths is not None
+    if q.shape[0] != 1 or sum(layout.lengths) != q.shape[2]:
+        raise ValueError(
+            f"packed sequences are one batch with the tokens of all, here {sum(layout.lengths)} by their lengths "
+            f"{layout.lengths}, not a batch of {q.shape[0]} with {q.shape[2]} tokens each."
+        )
     lengths, parts = list(layout.lengths), layout.parts()
     groups: dict[tuple[int, Grid | int | None], list[int]] = {}
     for i, (length, part) in enumerate(zip(lengths, parts, strict=True)):

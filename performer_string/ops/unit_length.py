@@ -9,11 +9,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from performer_string.utils._compat import is_batched_gradient, needs_plain_operations
-from performer_string.utils.dtype import without_autocast
+from performer_string.utils.dtype import full_precision, without_autocast
 
 
 def least_length(dtype: torch.dtype) -> float:
-    """Return the length that shorter vectors are divided by, in place of their own; in fp16 1e-12 is zero."""
+    """Return the length that shorter vectors are divided by, in place of their own."""
     return max(1e-12, torch.finfo(dtype).tiny)
 
 
@@ -36,9 +36,15 @@ def with_length(x: Tensor, factor: Tensor | None = None) -> Tensor:
 
 
 def with_length_plainly(x: Tensor, factor: Tensor | None = None) -> Tensor:
-    """Return `with_length` by operations that have derivatives of every order, and that compilers fuse."""
-    unit = F.normalize(x, dim=-1, eps=least_length(x.dtype))
-    return unit if factor is None else unit * factor
+    """Return `with_length` by operations that have derivatives of every order, and that compilers fuse.
+
+    Vectors of 16 bits are normalised in float32, whose squares neither round nor overflow, and rounded once.
+    """
+    exact = full_precision(x)
+    unit = F.normalize(exact, dim=-1, eps=least_length(exact.dtype))
+    if factor is None:
+        return unit.to(x.dtype)
+    return (unit * full_precision(factor)).to(torch.promote_types(x.dtype, factor.dtype))
 
 
 def lengths(x: Tensor) -> Tensor:

@@ -185,7 +185,7 @@ class Encoding(ComputedBuffers):
     def generators(self) -> Tensor:
         """Return the generators L_k of R(r) = exp(sum_k r_k L_k), computed from their definition.
 
-        Tests compare them with the frequencies and the basis, with which they share no code.
+        Tests compare them with the frequencies and the basis, with which they share parameters alone.
 
         Returns:
             Skew-symmetric matrices, [layers H, C, d, d].

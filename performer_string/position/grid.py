@@ -80,8 +80,7 @@ def grid_positions(
         [N, C] with N the product of `grid`, in patches of the training grid.
 
     Raises:
-        ValueError: sizes that are no positive integers, an unknown mode, a type of 16 bits, or no training grid that
-            fits.
+        ValueError: sizes that are no positive integers, an unknown mode, another type, or no training grid that fits.
     """
     check_sizes("grid", grid)
     check_position_mode(mode)
@@ -91,7 +90,7 @@ def grid_positions(
         check_sizes("train_grid", train_grid)
         if len(train_grid) != len(grid):
             raise ValueError(f"train_grid {tuple(train_grid)} and grid {grid} differ in dimension.")
-    if dtype in (torch.bfloat16, torch.float16):
+    if dtype not in (torch.float32, torch.float64):
         raise ValueError(f"{dtype} rounds positions, to whole patches or worse: use float32 or float64.")
     axes = []
     for c, n in enumerate(grid):

@@ -23,7 +23,7 @@ class LieRE(Encoding):
 
     Generators with b > 2 along two or more axes do not commute, so that scores are not translation invariant. With
     b = 2 the encoding is RoPE-Mixed. The exponential is in float32 or better, once a forward pass and not once an
-    image; a model caches it in evaluation.
+    image. `ViT.cached()` keeps it for all forward passes within.
 
     Source: Ostmeier et al., arXiv:2406.10322, section 4. The initial scale is a choice of this project; table 7 there
     compares 2 pi and 1.

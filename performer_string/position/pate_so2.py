@@ -115,9 +115,17 @@ class PaTESO2(PaTE):
 
     def generators(self) -> Tensor:
         """Return the plane generators G_k, or L^-T G_k L^T under a constant metric, [layers H, C, d, d]."""
-        generators, root = self.all_heads(plane_generators(self.frequencies(), self.head_dim)), self.basis()
-        if root is None or self.root is None:  # U commutes with the rotations of its planes
+        generators = plane_generators(self.omega, self.head_dim)  # [H, C or 1, d, d]
+        if self.raster:
+            generators = generators * self.strides.to(generators)[:, None, None]
+        generators = self.all_heads(generators)
+        if self.root is None:  # U commutes with the rotations of its planes
             return generators
-        root = self.all_heads(root)[:, None].to(generators.dtype)
+        first, below, second = self.root.unbind(-1)  # [H, P]
+        p, planes = torch.arange(first.shape[-1], device=first.device), first.shape[-1]
+        root = generators.new_zeros(len(first), self.head_dim, self.head_dim)
+        root[:, p, p], root[:, p + planes, p + planes] = first.exp().to(root), second.exp().to(root)
+        root[:, p + planes, p] = below.to(root)
+        root = self.all_heads(root)[:, None]
         with without_autocast(generators):
             return torch.linalg.solve_triangular(root.mT, generators @ root.mT, upper=True).contiguous()

@@ -81,5 +81,7 @@ class PaTESO3(PaTE):
     def generators(self) -> Tensor:
         """Return omega_k [u]_x block by block, [layers H, C, d, d]."""
         matrices = cross_product_matrix(F.normalize(self.axis, dim=-1))  # [H, m, 3, 3]
-        blocks = self.frequencies()[..., None, None] * matrices[:, None]  # [H, C, m, 3, 3]
+        blocks = self.omega[..., None, None] * matrices[:, None]  # [H, C or 1, m, 3, 3]
+        if self.raster:
+            blocks = blocks * self.strides.to(blocks)[:, None, None, None]
         return self.all_heads(block_diagonal(blocks))

@@ -71,5 +71,6 @@ class ReflectionSTRING(SeparableEncoding):
 
     def generators(self) -> Tensor:
         """Return the plane generators, in the learned basis if there is one, [layers H, C, d, d]."""
-        planes = plane_generators(self.frequencies(), self.head_dim)
+        first, second = self.mirrors  # two mirrors at an angle turn by twice that angle
+        planes = plane_generators(2 * second - 2 * first, self.head_dim)
         return self.all_heads(planes if self.generator is None else self.generator.conjugate(planes))

@@ -223,9 +223,10 @@ class TimmViT(ViT):
         norm: bool = False,
         attn_mask: None = None,
     ) -> Any:
-        """Return the outputs of several blocks, as timm's method of this name.
+        """Return the outputs of several blocks, as timm's method of this name; without the last norm unless asked for.
 
-        Arguments are those of `forward_intermediates`; `reshape` gives maps [B, D, h, w] in place of tokens [B, N, D].
+        A `ViT` has DINOv2's method, which applies it by default. Arguments are those of `forward_intermediates`;
+        `reshape` gives maps [B, D, h, w] in place of tokens [B, N, D].
         """
         output_fmt = "NCHW" if reshape else "NLC"
         return self.forward_intermediates(

@@ -15,8 +15,8 @@ from performer_string.utils.dtype import without_autocast
 F = TypeVar("F", bound=Callable[..., Any])
 
 SECOND_DERIVATIVE = (
-    "fused linear attention has first derivatives only. For second ones write it out with phi.pair(q, k), or use the "
-    "feature map polynomial."
+    "fused linear attention has first derivatives only, and sums with a locality as well. For second ones write it out "
+    "with phi.pair(q, k), or use the feature map polynomial without a locality."
 )
 
 BATCHED_GRADIENT = (

@@ -46,6 +46,13 @@ def test_bias_is_its_equation(kernel):
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
+def test_initial_values(kernel):
+    bias = build_locality("kerple", num_heads=2, kernel=kernel, r1=0.7, r2=1.3)
+    for name, value in (("r1", 0.7), ("r2", 1.3)):
+        torch.testing.assert_close(bias.learned()[name], torch.full((2,), value))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("cost", [1e9, 0.0], ids=["window", "fft"])
 def test_sum_on_a_large_grid_is_that_of_the_matrix_with_every_gradient(kernel, cost, monkeypatch):
     monkeypatch.setattr(table, "FFT_COST", cost)

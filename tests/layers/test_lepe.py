@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -142,3 +143,12 @@ def test_another_default_device():
     weights = interpolation_matrix(3, 1.0)
     with torch.device("meta"):
         assert torch.equal(interpolation_matrix(3, 1.0), weights)
+
+
+def test_an_empty_sequence_among_packed_ones():
+    convolve, v = convolution(), torch.randn(1, H, 12, D, dtype=torch.float64)
+    layout = TokenLayout(spaced((4, 3), (1.0, 1.0)))
+    arguments = {"tokens": v[:, 0], "queries": v}
+    alone = convolve(lambda x: x, v, layout=layout, **arguments)
+    packed = convolve(lambda x: x, v, layout=replace(layout, lengths=(12, 0)), **arguments)
+    torch.testing.assert_close(packed, alone)

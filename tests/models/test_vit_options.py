@@ -190,6 +190,7 @@ def test_drop_path_keeps_the_mean_and_is_off_in_evaluation():
     out = drop(x)
     assert out.unique().tolist() == [0.0, pytest.approx(1 / 0.6)]
     assert abs(out.mean() - 1) < 5 * (0.4 / 0.6 / 20000) ** 0.5
+    assert torch.equal(drop.train()(x.bfloat16()).unique(), torch.tensor([0.0, 1 / 0.6]).bfloat16())
     assert torch.equal(drop.eval()(x), x)
 
 
@@ -198,13 +199,14 @@ def test_drop_path_keeps_the_mean_and_is_off_in_evaluation():
     [
         (
             {"image_size": 30},
-            "30 x 30 pixels is not divisible into patches of 4 x 8. Resize it, for example to 28 x 24",
+            "30 x 30 pixels is not divisible into patches of 4 x 8. Resize it, for example to 32 x 32",
         ),
         ({"num_heads": 5}, "width 24 is not divisible by 5 heads"),
         ({"encoding": "ropee"}, "unknown encoding 'ropee'. Did you mean 'rope'"),
         ({"encoding_options": {"blok_size": 3}}, "no option 'blok_size'. Did you mean 'block_size'"),
         ({"feature_options": {"orders": 3}, "feature_map": "arc-cosine"}, "no option 'orders'. Did you mean 'order'"),
         ({"attention": "linera"}, "unknown attention 'linera'. Did you mean 'linear'"),
+        ({"attention": "favor+"}, r"did you mean attention='linear', feature_map='favor\+'\?"),
         ({"variant": "tny"}, "unknown ViT variant 'tny'. Did you mean 'tiny'"),
         ({"variant": "base"}, "the variant 'base' has no effect, since width, depth and num_heads are all given"),
         ({"pool": "max"}, r"unknown pooling 'max'. Did you mean 'map'\? Known: mean, cls, attention, map"),

@@ -177,3 +177,11 @@ def test_what_does_not_go_with_packing():
     )
     with pytest.raises(ValueError, match="has no packed sequences"):
         theirs(q, k, v, layout=TokenLayout(lengths=LENGTHS))
+
+
+@pytest.mark.parametrize(("batch", "lengths"), [(2, (3, 3)), (1, (4, 3)), (1, (2, 3))])
+def test_a_layer_with_lengths_of_other_tokens(batch, lengths):
+    layer = SelfAttention(8, 2, build_attention("softmax", head_dim=4, num_heads=2))
+    message = rf"here {sum(lengths)} by their lengths .* not a batch of {batch} with 6 tokens each"
+    with pytest.raises(ValueError, match=message):
+        layer(torch.randn(batch, 6, 8), None, TokenLayout(lengths=lengths))

@@ -108,3 +108,17 @@ def test_types_are_those_of_plain_operations(factor_type):
         out = with_length(*leaves)
         assert out.dtype == torch.float32
         compare(out, definition(*leaves), leaves, 1e-5, 1e-5)
+
+
+@pytest.mark.parametrize("plainly", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_vectors_of_16_bits_are_normalised_in_float32(dtype, plainly):
+    """Their squares would overflow in fp16, and their norm would be off by half a percent in bf16."""
+    x = torch.cat([torch.randn(40, 64), torch.full((1, 64), 1.2e4)]).to(dtype)
+    call = with_length_plainly if plainly else with_length
+    for factor in (torch.tensor(3.0), None):
+        exact = definition(x.double(), factor)
+        out = call(x, factor)
+        assert out.dtype == (dtype if factor is None else torch.float32)
+        tolerance = torch.finfo(dtype).eps / 2 if factor is None else 1e-6
+        torch.testing.assert_close(out.double(), exact, rtol=tolerance, atol=1e-7)

@@ -63,6 +63,7 @@ def test_prefix_tokens_are_at_the_origin():
         ((), {}, "positive sizes"),
         ((3, 0), {}, r"not \(3, 0\)"),
         ((3, 3), {"mode": "stretch"}, "unknown position mode 'stretch'. Known: extrapolate, interpolate"),
+        ((3, 3), {"dtype": torch.int64, "centred": True}, "torch.int64 rounds positions"),
         ((3, 3), {"mode": "interpolate"}, "needs train_grid"),
         ((3, 3), {"train_grid": (2, 2)}, "needs train_grid, and no other does"),
         ((3, 3), {"mode": "interpolate", "train_grid": (2,)}, "differ in dimension"),

@@ -80,7 +80,10 @@ class LocalEnhancement(ValueMap):
     def enhancement(self, v: Tensor, layout: TokenLayout) -> Tensor:
         """Return sum_j w(p_j - p_i) v_j, and zero for prefix tokens: [B, H, N, d] to the same."""
         patches = v if layout.mask is None else v.masked_fill(~layout.mask[:, None, :, None], 0.0)
-        patches, grids = patches[:, :, layout.num_prefix :], regular_grids(layout)
+        patches = patches[:, :, layout.num_prefix :]
+        if not patches.shape[2]:
+            return torch.zeros_like(v)
+        grids = regular_grids(layout)
         if len(grids) == 1 or len(set(grids)) == 1:  # sizes of an export have no hash
             local = self.convolve(patches, grids[0])
         else:
