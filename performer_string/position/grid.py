@@ -131,12 +131,12 @@ def mean_position(positions: Tensor, mask: Tensor | None = None) -> Tensor:
         mask: [B, N], True where a token takes part; None for all.
 
     Returns:
-        [..., 1, C], or [B, 1, C] with a mask.
+        [..., 1, C], or [B, 1, C] with a mask, zero where no token takes part.
     """
     if mask is None:
         return positions.mean(dim=-2, keepdim=True)
     weights = mask[..., None].to(positions.dtype)  # [B, N, 1]
-    return (positions * weights).sum(dim=-2, keepdim=True) / weights.sum(dim=-2, keepdim=True)
+    return (positions * weights).sum(dim=-2, keepdim=True) / weights.sum(dim=-2, keepdim=True).clamp(min=1)
 
 
 def with_prefix(positions: Tensor, count: int) -> Tensor:

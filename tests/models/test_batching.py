@@ -78,6 +78,18 @@ def test_images_of_one_size_need_no_mask_and_no_places(options):
     assert torch.equal(model(**batch), model(images))
 
 
+@pytest.mark.parametrize("options", [{}, {"values": "group-action"}], ids=str)
+def test_an_image_without_patches_leaves_the_others_their_gradients(options):
+    """The mean of no positions was 0 / 0, and every gradient NaN."""
+    model, images = large(vit(centred=True, **options)), torch.randn(2, 2, 16, 24).double()
+    mask = torch.ones(2, 12, dtype=torch.bool)
+    mask[0] = False
+    alone = torch.autograd.grad(model(images[1:]).sum(), model.embed.weight)[0]
+    torch.testing.assert_close(
+        torch.autograd.grad(model(images, patch_mask=mask)[1].sum(), model.embed.weight)[0], alone
+    )
+
+
 def test_what_is_no_batch():
     model, (small, large_one) = vit(), some((8, 16), (16, 24))
     with pytest.raises(ValueError, match="has to hold one image or more"):
