@@ -15,11 +15,12 @@ from performer_string.layers.backends import AttentionBackend
 from performer_string.layers.values import ValueMap
 from performer_string.ops.layout import EVERY_TOKEN, TokenLayout
 from performer_string.ops.unit_length import with_length
+from performer_string.ops.validation import check_mask
 from performer_string.position.rotation import Rotation
 from performer_string.utils._compat import has_hooks
 from performer_string.utils.cache import TensorCache
 from performer_string.utils.dtype import without_autocast
-from performer_string.utils.validation import check_heads, check_positive
+from performer_string.utils.validation import check_heads, check_part, check_positive
 
 # Factor of the key gate's logits. A learning rate that suits weights is too small for logits of this size.
 GATE_SCALE = 4.0
@@ -30,20 +31,6 @@ def gate_logits(x: Tensor, gate: Tensor) -> Tensor:
     dtype = torch.promote_types(x.dtype, torch.float32)
     with without_autocast(x):
         return GATE_SCALE * F.linear(x.to(dtype), gate.to(dtype)).transpose(1, 2)
-
-
-def check_part(name: str, part: nn.Module | None, num_heads: int, width: int | None) -> None:
-    """Raise a ValueError for a part of a layer that was built for other heads, or for heads of another width.
-
-    Args:
-        name: of the part, for the message.
-        part: with the attributes `num_heads` and, where a width is given, `head_dim`; others and None pass.
-        num_heads, width: of the layer's heads; None for a part without a width.
-    """
-    found = getattr(part, "num_heads", num_heads), width and getattr(part, "head_dim", width)
-    if found != (num_heads, width):
-        sizes = [f"{heads} heads" + (f" of width {of}" if of else "") for heads, of in (found, (num_heads, width))]
-        raise ValueError(f"the {name} is of {sizes[0]}, and the layer has {sizes[1]}: build it for these.")
 
 
 class SelfAttention(nn.Module):
@@ -131,7 +118,12 @@ class SelfAttention(nn.Module):
 
         Returns:
             [B, N, D].
+
+        Raises:
+            ValueError: no positions where a part needs them, or a mask of other samples or tokens.
         """
+        if layout.mask is not None:
+            check_mask("token", layout.mask, x.shape[0], x.shape[1], "the mask of the layout")
         if layout.positions is None and not (self.locality is None and self.values is None):
             raise ValueError("a layer with a locality or a value map needs the positions of its tokens in `layout`.")
         # A basis B is folded into the projections, so that the rest rotates planes. A rotation of features stays whole.

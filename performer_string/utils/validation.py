@@ -85,3 +85,17 @@ def check_heads(width: int, num_heads: int) -> None:
     """Raise a ValueError for a width that the heads do not divide."""
     if num_heads < 1 or width % num_heads:
         raise ValueError(f"the width {width} is not divisible by {num_heads} heads.")
+
+
+def check_part(name: str, part: object, num_heads: int, width: int | None) -> None:
+    """Raise a ValueError for a part of a layer that was built for other heads, or for heads of another width.
+
+    Args:
+        name: of the part, for the message.
+        part: with the attributes `num_heads` and, where a width is given, `head_dim`; others and None pass.
+        num_heads, width: of the layer's heads; None for a part without a width.
+    """
+    found = getattr(part, "num_heads", num_heads), width and getattr(part, "head_dim", width)
+    if found != (num_heads, width):
+        sizes = [f"{heads} heads" + (f" of width {of}" if of else "") for heads, of in (found, (num_heads, width))]
+        raise ValueError(f"the {name} is of {sizes[0]}, and the layer has {sizes[1]}: build it for these.")

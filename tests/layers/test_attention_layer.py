@@ -215,6 +215,15 @@ def test_a_mask_of_a_layout_is_boolean_and_not_of_packed_sequences():
         TokenLayout(mask=torch.ones(1, 4, dtype=torch.bool), lengths=(2, 2))
 
 
+@pytest.mark.parametrize("attention", ["linear", "softmax"])
+@pytest.mark.parametrize("shape", [(3, 6), (1, 6), (2, 9), (2, 1)], ids=str)
+def test_a_mask_of_other_samples_or_tokens_is_refused(attention, shape):
+    """Linear attention took it, and gave other numbers."""
+    layer = SelfAttention(8, 2, build_attention(attention, head_dim=4, num_heads=2))
+    with pytest.raises(ValueError, match=r"mask of the layout .* \[2, 6\], .* not torch.bool"):
+        layer(torch.randn(2, 6, 8), None, TokenLayout(mask=torch.ones(shape, dtype=torch.bool)))
+
+
 def test_a_block_without_a_rotation():
     block = Block(SelfAttention(12, 2, build_attention("softmax", head_dim=6, num_heads=2)), 12)
     x = torch.randn(2, 5, 12)
