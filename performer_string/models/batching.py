@@ -34,11 +34,11 @@ def batch_images(vit: ViT, images: Sequence[Tensor]) -> dict[str, Tensor]:
 
     Raises:
         ValueError: no images, images of several channels, types or devices, or ones that the patches do not divide.
-            Also several sizes for a model with an absolute table beside an encoding that extrapolates.
+            Also several sizes for a model with an absolute table beside an encoding with other positions.
     """
     check_alike(images)
     grids = [vit.grid(*image.shape[1:]) for image in images]
-    if vit.absolute is not None and vit.placing()[0] == "extrapolate" and len(set(grids)) > 1:
+    if vit.absolute is not None and not vit.places_are_positions() and len(set(grids)) > 1:
         raise ValueError(
             "a patch of this model has one position in its absolute table, by the size of the image, and another one "
             "for its rotation, and a batch has one for both: pass the images as a list, which packs them."

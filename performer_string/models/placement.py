@@ -65,10 +65,21 @@ class Placement:
         centred = self.is_centred()
         return grid_positions(grid, mode=mode, train_grid=train_grid, centred=centred, device=device, dtype=dtype)
 
-    def table_positions(self, grid: Sequence[int]) -> Tensor | None:
-        """Return the positions of the patches of a grid in the table beside the encoding, [N, C]; None without one."""
+    def places_are_positions(self) -> bool:
+        """Return whether a patch has the same position in the encoding and in the table beside it, at every size."""
+        return self.placing()[0] == "interpolate" and not self.is_centred()
+
+    def table_positions(self, grid: Sequence[int], positions: Tensor | None = None) -> Tensor | None:
+        """Return the positions of patches in the table beside the encoding, [N, C] or [B, N, C]; None without one.
+
+        Args:
+            grid: patches along each axis.
+            positions: of the patches in the encoding; None for those of the grid.
+        """
         if self.absolute is None:
             return None
+        if positions is not None and self.places_are_positions():
+            return positions
         dtype, device = torch.promote_types(self.norm.weight.dtype, torch.float32), self.norm.weight.device
         return grid_positions(grid, mode="interpolate", train_grid=self.train_grid, device=device, dtype=dtype)
 

@@ -111,7 +111,8 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
             images: floats [B, channels, height, width], normalised as in training. A list of images [channels, height,
                 width] of any sizes is packed without padding (`forward_packed`).
             positions: [N, C], or [B, N, C] for each image, in place of those of the grid. They are centred as those
-                are where the configuration says so, by the mean of the patches that take part.
+                are where the configuration says so, by the mean of the patches that take part. A table beside the
+                encoding takes them where its positions are the same, and those of the grid elsewhere.
             patch_mask: [B, N], True where a patch takes part, one of each image at least. The others, as the padding
                 of smaller images in a batch, are no keys and are not pooled. None for all. `batch_images` makes such
                 batches, with the positions of each image.
@@ -143,8 +144,8 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         pixels = patchify(images, self.patch).to(self.norm.weight.dtype)  # [B, N, pixels]; a host may have bf16
         if patch_mask is not None:  # padding may hold anything, NaN too, which no weight of zero would remove
             pixels = pixels.masked_fill(~patch_mask[..., None], 0.0)
-        places = self.table_positions(grid) if positions is None else positions
-        x = embed_patches(self, pixels, layout.centred_positions()[..., self.num_prefix :, :], places)
+        centred = layout.centred_positions()[..., self.num_prefix :, :]
+        x = embed_patches(self, pixels, centred, self.table_positions(grid, positions))
         if positions is None and layout.centre is None:
             return x, self.rotation_cache.get((grid, x.device, x.dtype), lambda: self.rotations(layout)), layout
         return x, self.rotations(layout), layout

@@ -40,6 +40,16 @@ def test_the_table_is_added_to_the_patches_as_torch_resizes_it(interpolation, si
     torch.testing.assert_close(gradient, torch.autograd.grad(expected.square().sum(), parameter)[0])
 
 
+@pytest.mark.parametrize("options", [{}, {"centred": True}, {"positions": "interpolate", "centred": True}], ids=str)
+def test_positions_of_the_rotations_are_not_those_of_the_table(options):
+    """They were looked up in the table, where a larger image lay beyond its border."""
+    model, images = large(vit(absolute_table="linear", **options)), torch.randn(2, 2, 32, 48).double()
+    positions = model.grid_positions((8, 6))
+    torch.testing.assert_close(model(images, positions), model(images))
+    with pytest.raises(ValueError, match="one position in its absolute table"):
+        batch_images(model, [images[0], images[1, :, :16]])
+
+
 def test_packed_folded_and_padded_images():
     model = large(vit(attention="softmax", registers=1, absolute_table="linear", encoding="cayley-string"))
     images = [torch.randn(2, *size).double() for size in ((8, 16), (16, 24), (24, 40))]
