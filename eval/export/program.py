@@ -134,7 +134,7 @@ def check_sizes(model: ViT, program: ExportedProgram, sizes: Sequence[Size]) -> 
             outputs(function, torch.zeros(1, model.config.in_channels, *size))
         except (AssertionError, RuntimeError) as error:  # a guard
             c = model.config
-            kinds = {"distance decay": c.locality, "value map": c.values}
+            kinds = {"value map": c.values, "distance decay": c.locality}
             part = next((f"{kind} {name!r}" for kind, name in kinds.items() if name), ", ".join(parts(model).values()))
             raise ExportError(
                 f"{part} has a graph for one size of images alone: export a file for each size, with one value of "

@@ -239,7 +239,7 @@ class RelativeBias(nn.Module):
         assert positions is not None
         needs_gradient = positions.requires_grad and torch.is_grad_enabled()
         plain = needs_plain_operations() or positions.is_meta  # the plan looks at the learned widths
-        if needs_gradient or len(positions) <= MAX_DENSE_TOKENS or plain:
+        if plain or needs_gradient or positions.shape[0] <= MAX_DENSE_TOKENS:  # not len(): an export is for any size
             return None
         grid = layout.grid or find_grid(positions[num_prefix:])
         if grid is None:

@@ -19,5 +19,5 @@ def pairwise_offsets(positions: Tensor) -> Tensor:
 
 def both_have_positions(positions: Tensor, num_prefix: int) -> Tensor:
     """Return which pairs are of two tokens with a position, [N, N]; the first `num_prefix` have none."""
-    is_patch = torch.arange(len(positions), device=positions.device) >= num_prefix
+    is_patch = torch.arange(positions.shape[0], device=positions.device) >= num_prefix
     return is_patch & is_patch[:, None]

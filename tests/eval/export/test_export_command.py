@@ -92,13 +92,18 @@ def test_encodings_that_onnx_lacks_an_operation_for(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sampled(LOCALITIES, {"gaussian"}))
-def test_distance_decays_have_a_graph_for_each_size(name, tmp_path):
-    """Two of them with linear attention, which needs other graphs, and two with softmax."""
-    attention = ("linear", "softmax")[list(LOCALITIES).index(name) % 2]
-    built = model(attention=attention, locality=name)
-    with pytest.raises(ExportError, match=f"distance decay '{name}' has a graph for one size of images alone"):
+def test_distance_decays_of_any_size(name, tmp_path):
+    """By turns with linear attention, which needs other graphs, and with softmax."""
+    options = {"attention": ("linear", "softmax")[list(LOCALITIES).index(name) % 2], "pool": "cls"}
+    assert_exported(model(locality=name, **options), SIZES, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_part_with_a_graph_for_each_size():
+    built = model(values="lepe", positions="interpolate", locality="gaussian")
+    with pytest.raises(ExportError, match="value map 'lepe' has a graph for one size of images alone"):
         trace(built, SIZES)
-    assert_exported(built, SIZES[:1], tmp_path, ["onnx"])
+    trace(built, SIZES[:1])
 
 
 @pytest.mark.slow
