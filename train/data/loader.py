@@ -108,6 +108,7 @@ def ignore_stop_signals(worker: int) -> None:
 @atexit.register
 def end_workers() -> None:
     """End workers that a crash has left. Else `multiprocessing` would ask them by SIGTERM, and wait forever."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise for each of them
     for process in multiprocessing.active_children():
         if process.daemon:
             process.kill()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import random
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -14,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from tests.helpers.training import REPOSITORY
 from train.callbacks.checkpoints import StepSeed
-from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader
+from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, end_workers
 from train.data.module import ImageData
 
 
@@ -128,6 +131,22 @@ class Draws(Dataset):
 
     def __getitem__(self, index: int):
         return torch.tensor([draw() for draw in GENERATORS.values()], dtype=torch.float64), 0
+
+
+def test_workers_that_an_error_has_left_end_in_silence():
+    """torch's handler raises for a worker that is killed, on stderr in the midst of Python's exit."""
+    left = iter(loader(workers=1))
+    next(left)
+    workers = multiprocessing.active_children()
+    handler = signal.getsignal(signal.SIGCHLD)
+    try:
+        end_workers()
+        for worker in workers:
+            os.waitid(os.P_PID, worker.pid, os.WEXITED | os.WNOWAIT)  # so that torch's handler still finds it
+    finally:
+        signal.signal(signal.SIGCHLD, handler)
+    assert workers
+    assert all(worker.exitcode == -signal.SIGKILL for worker in workers)
 
 
 @pytest.mark.parametrize("number", range(3), ids=GENERATORS)
