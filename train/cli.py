@@ -187,6 +187,10 @@ def explain_lightning(error: Exception) -> str | None:
             f"another process of this training was lost: it was killed, or its own error is above. The run goes on "
             f"from its last checkpoint by `resume`. ({message.splitlines()[0]})"
         )
+    if ends := re.search(r"with current_epoch=(\d+), but you have set Trainer\(max_epochs=(\d+)", message):
+        return (
+            f"the run has trained {ends[1]} epochs at least: --trainer.max_epochs {ends[2]} has to be more than that."
+        )
     if "No supported gpu backend" in message:
         return "a GPU was asked for (--trainer.accelerator), but torch sees none here. Use cpu, or auto."
     package = message.startswith(

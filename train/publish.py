@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
 from performer_string import ModelDetails, ViT
 from performer_string.models.checkpoint import find_checkpoint, is_published
@@ -26,7 +27,7 @@ from performer_string.models.hub import check_repository
 from performer_string.models.published import CARD, CONFIG
 from performer_string.models.weights_file import WEIGHTS, PublishedError, round_weights, safetensors
 from train.checkpoint import CheckpointError, Trained, load_trained, read_checkpoint
-from train.command.messages import import_modules, one_message
+from train.command.messages import import_modules, naming_imports, one_message
 from train.command.suggesting_parser import SuggestingParser
 from train.data.module import ImageData
 from train.data.sizes import Size, image_size
@@ -34,7 +35,15 @@ from train.data.tasks import TASKS
 from train.pixels import confusions, mean_iou_with_interval
 from train.runs.environment import code, machine, versions
 from train.runs.folder import BEST, CHECKPOINTS, run_of
-from train.runs.recorded import accuracy, dense_cells, trained_by, training_of, unfinished, validation_metrics
+from train.runs.recorded import (
+    accuracy,
+    dense_cells,
+    recorded_imports,
+    trained_by,
+    training_of,
+    unfinished,
+    validation_metrics,
+)
 from train.testing import count_right
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -140,6 +149,7 @@ def publish(options: argparse.Namespace) -> tuple[ViT, ModelDetails]:
         environment=environment,
         metrics=[{**row, "tokens": math.prod(vit.grid(*Size.of(row["resolution"])))} for row in validated],
         limits=[not_finished, *options.limits] if not_finished else options.limits,
+        imports=list(dict.fromkeys([*recorded_imports(run), *options.imports])),
         training=training_of(content),
     )
     if options.round:
@@ -159,6 +169,15 @@ def publish(options: argparse.Namespace) -> tuple[ViT, ModelDetails]:
     return vit, details
 
 
+def is_licence(name: str) -> bool:
+    """Return whether a licence is named as SPDX has it, in any case of its letters, or is the Hub's `other`."""
+    try:
+        canonicalize_license_expression(name)
+    except InvalidLicenseExpression:
+        return name == "other"
+    return True
+
+
 def check_packages(push: str | None) -> None:
     """Raise a ValueError where a package is missing, or for a name that the Hub does not take, before measuring."""
     try:
@@ -172,9 +191,11 @@ def check_packages(push: str | None) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Publish a model; what a user can mend is one message and exit status 2."""
     options = build_parser().parse_args(arguments)
-    with one_message():
+    with one_message(), naming_imports():
         import_modules(options.imports)
         check_packages(options.push)
+        if options.licence and not is_licence(options.licence):
+            sys.stderr.write(f"{options.licence} is no SPDX name of a licence: see https://spdx.org/licenses\n")
         vit, details = publish(options)
         folder = options.folder.expanduser()
         kilobytes = (folder / WEIGHTS).stat().st_size / 1000

@@ -33,6 +33,7 @@ class ModelDetails:
         metrics: accuracies, each with `split`, `resolution` (as 108 or 96x128), `tokens` and `accuracy`. `low` and
             `high` (of the 95 % interval) and `images` are there where they are known. Percentages.
         limits: sentences on what the model is not for, beside those of every model.
+        imports: modules of one's own that add parts of the model, to be imported before it is loaded.
         training: what an evaluation has to know of the data and the training: see `train.publish`.
     """
 
@@ -43,6 +44,7 @@ class ModelDetails:
     environment: Sequence[str] = ()
     metrics: Sequence[Mapping[str, Any]] = ()
     limits: Sequence[str] = ()
+    imports: Sequence[str] = ()
     training: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -141,9 +143,10 @@ def front_matter(details: ModelDetails, task: str) -> str:
     return str(data.to_yaml())
 
 
-def example(model: ViT) -> list[str]:
-    """Return the lines of code that load a model and ask it about an image."""
+def example(model: ViT, imports: Sequence[str]) -> list[str]:
+    """Return the lines of code that load a model and ask it about an image, after imports of modules."""
     load = [
+        *(f"import {name}  # adds a part of the model; its file is not in this folder" for name in imports),
         "from performer_string import ViT",
         "",
         'model = ViT.from_pretrained("DIR")  # this folder, or its name on the Hub',
@@ -174,7 +177,7 @@ def card(model: ViT, details: ModelDetails) -> str:
     packages = "" if model.preprocessing is None else " torchvision"
     lines += ["## Use", "", "Install the library in a clone of its repository:", ""]
     lines += ["```sh", f'pip install -e ".[hub]"{packages}', "```", ""]
-    lines += [*example(model), ""]
+    lines += [*example(model, details.imports), ""]
     lines += ["## Accuracy", ""]
     if details.metrics:
         lines += [*accuracy_table(details.metrics), "", "Intervals are over the images, for this one model.", ""]

@@ -26,7 +26,7 @@ PASSED = {
 
 def nearest(name: str, names: Iterable[str]) -> str:
     """Return `" Did you mean 'x'?"` for the closest of `names`, or an empty string."""
-    close = difflib.get_close_matches(str(name), list(names), n=1, cutoff=0.5)
+    close = difflib.get_close_matches(str(name), list(names), n=1, cutoff=0.6)
     return f" Did you mean {close[0]!r}?" if close else ""
 
 

@@ -40,3 +40,9 @@ def test_the_hub_gets_the_number_of_images(tmp_path):
     (result,) = yaml.safe_load(text.split("---")[1])["model-index"][0]["results"]
     (metric,) = result["metrics"]
     assert (metric["value"], metric["args"]) == (0.75, {"images": 20})
+
+
+def test_a_card_names_modules_to_import_first(tmp_path):
+    text = (vit().save_pretrained(tmp_path, ModelDetails(name="ants", imports=["mine"])) / "README.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert code.index("import mine") < code.index("from_pretrained")

@@ -178,3 +178,9 @@ def test_folder_that_cannot_be_written_to(config, tmp_path, capsys, monkeypatch)
     output = fails(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run")], capsys)
     assert output.startswith(f"error: --run_dir {tmp_path / 'run'}: {tmp_path} is not a folder that can be written to")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_resume_with_fewer_epochs_than_were_trained(whole, capsys):
+    said = fails(["resume", str(whole), "--trainer.max_epochs", "0"], capsys)
+    assert re.search(r"the run has trained [23] epochs at least: --trainer.max_epochs 0 has to be more than that", said)

@@ -19,8 +19,8 @@ from tests.helpers.small_vit import vit
 from train.checkpoint import load_trained
 from train.data.module import ImageData
 from train.distill import DistillationConfig, Teacher
-from train.publish import main
-from train.runs.recorded import portable, unfinished, without_place
+from train.publish import is_licence, main
+from train.runs.recorded import portable, recorded_imports, unfinished, without_place
 
 
 @pytest.fixture
@@ -226,3 +226,17 @@ def test_a_training_begins_with_a_published_model_and_learns_from_it(config, tmp
     weights = str(folder / "model.safetensors")
     said = fails(["fit", "--config", str(config), "--ckpt_path", weights, "--run_dir", str(tmp_path / "no")], capsys)
     assert "without the state of an optimiser: start a training from it with --init_from" in said
+
+
+@pytest.mark.parametrize(
+    ("licence", "known"), [("mit", True), ("CC-BY-4.0", True), ("other", True), ("mitt", False), ("mine 2", False)]
+)
+def test_names_of_licences(licence, known):
+    assert is_licence(licence) == known
+
+
+def test_modules_that_a_run_imported(tmp_path):
+    assert recorded_imports(tmp_path) == []
+    for text, names in (("imports: mine\n", ["mine"]), ("imports: [a, b]\n", ["a", "b"]), ("imports: null\n", [])):
+        (tmp_path / "config.yaml").write_text(text)
+        assert recorded_imports(tmp_path) == names

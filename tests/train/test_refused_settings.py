@@ -24,6 +24,9 @@ from train.optim import OptimConfig
     [
         (["--model.vit.dpeth", "3"], "Did you mean 'model.vit.depth'?"),
         (["--data.batchsize", "3"], "Did you mean 'data.batch_size'?"),
+        (["--lr", "0.1"], "Did you mean 'model.optim.lr'?"),
+        (["--model.lr", "0.1"], "Did you mean 'model.optim.lr'?"),
+        (["--data.root", "RUN"], "is the folder of the images, --data.root"),
         (["--seed", "3"], "Did you mean 'seed_everything'?"),
         (["--model.vit.encoding", "rop"], "unknown encoding 'rop'. Did you mean 'rope'?"),
         (["--model.vit.image_size", "61"], "61 x 61 pixels is not divisible into patches of 12 x 12"),
@@ -51,6 +54,7 @@ from train.optim import OptimConfig
     ],
 )
 def test_bad_arguments(config, arguments, message, capsys, tmp_path):
+    arguments = [str(tmp_path / "run") if value == "RUN" else value for value in arguments]
     output = fails(["fit", "--config", str(config), "--run_dir", str(tmp_path / "run"), *arguments], capsys)
     assert message in output
 

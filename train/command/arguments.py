@@ -69,6 +69,8 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
     run = run if run.name else run.resolve()  # "." would be another folder elsewhere
     if run.is_file() and run.parent.name == CHECKPOINTS:
         raise ValueError(f"resume takes the folder of a run: python -m train resume {run.parents[1]}.")
+    if run.is_file() and run.name == CONFIG:
+        raise ValueError(f"resume takes the folder of a run: python -m train resume {run.parent}.")
     latest = latest_checkpoint(run)
     if latest is None or not (run / CONFIG).is_file():
         missing = run / CONFIG if latest is not None else run / CHECKPOINTS / LAST

@@ -17,9 +17,11 @@ from train.command.recipe import (
     unknown_field,
 )
 from train.command.yaml_file import read_yaml
+from train.runs.folder import CONFIG
 
 FILES = ("ckpt_path", "init_from", "model.distillation.teacher")
 PARTS = {"feature map": "feature_options", "encoding": "encoding_options", "locality": "locality_options"}
+CHOICES = {"config", "model", "data", "print_config"}  # any of them says what to train
 WORDS = {"", "null", "best", "last", "hpc", "registry"}  # none, and Lightning's own words for a checkpoint
 
 
@@ -33,14 +35,19 @@ def check_files(arguments: Sequence[str]) -> None:
     """Check that the recipes and checkpoints of a command are there.
 
     Raises:
-        FileNotFoundError, ValueError: a file is missing, a recipe is not YAML, or two options exclude each other.
+        FileNotFoundError, ValueError: a file is missing, a recipe is not YAML or not given at all, or two options
+            exclude each other.
     """
     for path in config_files(arguments):
+        if (path / CONFIG).is_file():
+            raise ValueError(f"{path} is the folder of a run, and its recipe is --config {path / CONFIG}.")
         if not path.is_file():
             known = list(packaged_recipes())
             hint = nearest(path.stem, known)
             raise FileNotFoundError(f"there is no recipe {path}.{hint} By name: {', '.join(known)}.")
         read_yaml(path)
+    if arguments[0] == "fit" and not {name.partition(".")[0] for name, _ in options_of(arguments)} & CHOICES:
+        raise ValueError(f"fit takes a recipe: --config NAME. By name: {', '.join(packaged_recipes())}.")
     if {"init_from", "ckpt_path"} <= dict(options_of(arguments)).keys():
         raise ValueError("--init_from starts a training and --ckpt_path continues one: give one of them.")
     for name, text in options_of(arguments):

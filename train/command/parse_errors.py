@@ -48,7 +48,8 @@ def in_one_line(message: str) -> str:
         return f"{name} has to be one of {', '.join(choices)}, not {value!r}.{hint}"
     kinds = [KINDS[kind] for kind in dict.fromkeys(re.findall(r"Expected a <class '(\w+)'>", message)) if kind in KINDS]
     if "a list" in kinds:
-        example = ", ".join(part.strip() for part in value.strip("()").split(","))
+        sizes = re.fullmatch(r"\d+(x\d+)+", value)  # 96x64, as evaluations take a size
+        example = ", ".join(part.strip() for part in value.strip("()").split("x" if sizes else ","))
         return f"{name} has to be a list, not {value}: --{name} '[{example}]'."
     return f"{name} has to be {' or '.join(kinds)}, not {value!r}." if kinds else message
 

@@ -12,10 +12,10 @@ import yaml
 from jsonargparse.typing import register_type
 from lightning.pytorch.cli import LightningArgumentParser
 
-from performer_string.utils.registry import nearest
 from train._compat import option_names, subcommands_of
 from train.command.parse_errors import in_one_line
 from train.command.part_help import listing
+from train.command.recipe import nearest_field
 
 LINKED = {"data.seed", "model.vit.seed"}  # which follow from another field
 
@@ -51,6 +51,6 @@ class Parser(LightningArgumentParser):
             message = f"{empty[1]} is missing: what it belongs to is there, with nothing in it."
         elif unknown:
             longer = sorted(name for name in names if name.startswith(f"{unknown[1]}_"))  # seed, of seed_everything
-            hint = nearest(unknown[1], names) or (f" Did you mean {longer[0]!r}?" if longer else "")
+            hint = nearest_field(unknown[1], names) or (f" Did you mean {longer[0]!r}?" if longer else "")
         sys.stderr.write(f"error: {message.strip()}{hint}\n")
         raise SystemExit(2)

@@ -75,6 +75,13 @@ def check_fields(names: Iterable[str]) -> None:
             raise unknown_field(name, known)
 
 
+def nearest_field(name: str, known: Iterable[str]) -> str:
+    """Return `" Did you mean 'model.optim.lr'?"` for `lr`: the field with this last part, or else the nearest one."""
+    known = list(known)
+    alike = [each for each in known if each.rpartition(".")[2] == name.rpartition(".")[2]]
+    return f" Did you mean {alike[0]!r}?" if len(alike) == 1 else nearest(name, alike or known)
+
+
 def unknown_field(name: str, known: Iterable[str]) -> ValueError:
     """Return the error for a field that no recipe has, with the nearest one, or what it is called here.
 
@@ -88,7 +95,7 @@ def unknown_field(name: str, known: Iterable[str]) -> ValueError:
     if part == "model.vit":
         hint = field_hint(last, [each.removeprefix("model.vit.") for each in known], "model.vit.")
     else:
-        hint = nearest(name, known)
+        hint = nearest_field(name, known)
     return ValueError(f"unknown field {name!r}.{hint} All: python -m train fit --help.")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from torch.compiler import list_backends
@@ -43,6 +44,8 @@ def check_command(command: str | None, config: Any) -> None:
     fits = command == "fit"
     if not fits and (config.dry_run or config.check_data or config.find_lr):
         raise ValueError(f"--dry_run, --check_data and --find_lr are of fit and resume, not of {command}.")
+    if fits and config.run_dir and Path(config.run_dir).resolve() == Path(config.data.root).expanduser().resolve():
+        raise ValueError(f"--run_dir {config.run_dir} is the folder of the images, --data.root: choose another.")
     if config.compile:
         lookup("backend of torch.compile", config.compile, dict.fromkeys([*list_backends(), "aot_eager", "eager"]))
     if config.figures_every < 0:

@@ -27,4 +27,5 @@ class SuggestingParser(argparse.ArgumentParser):
         """Return the option that the first unknown one may have been meant as, or an empty string."""
         first = next((argument.partition("=")[0] for argument in unknown if argument.startswith("-")), "")
         known = re.findall(r"^ +(?:-\w, )?(--[\w-]+)", self.format_help(), re.MULTILINE)
-        return nearest(first, known) if first else ""
+        hint = nearest(first.strip("-"), [name.strip("-") for name in known])  # all names are alike in their dashes
+        return hint.replace("'", "'--", 1) if first else ""

@@ -107,6 +107,12 @@ def class_folders(root: Path, train: bool, download: bool, kind: type[ClassFolde
     folders = [root / name for name in names if (root / name).is_dir()]
     if not folders:
         if not sets_in(root) and root.is_dir() and (classes := classes_in(root)):
+            above = [root / name for name in classes if sets_in(root / name)]  # one level too high, or too low
+            if meant := above or ([root.parent] if root.name in sets_in(root.parent) else []):
+                raise FileNotFoundError(
+                    f"there is no folder {' or '.join(str(root / name) for name in names)}. Did you mean --data.root "
+                    f"{meant[0]}, which has {' and '.join(sets_in(meant[0]))}?"
+                )
             raise UnsplitFolderError(
                 f"{root} has {len(classes)} folders of classes, and neither train nor test: a training splits it by "
                 f"--data.test_fraction 0.2. A model that was trained elsewhere is tested on {root / 'test'}/CLASS/FILE."

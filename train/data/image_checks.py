@@ -122,6 +122,6 @@ def check_test_classes(data: ImageData) -> None:
     ]
     if lacks:
         raise ValueError(
-            f"the training and the test images have other classes, so that labels would not agree: "
+            f"the training and the test images have different classes, so that labels would not agree: "
             f"{'; '.join(lacks)}. Give both the same folders, or take the test images out of {root}."
         )

@@ -170,7 +170,7 @@ class ImageSplits:
             if expected != classes:
                 only = sorted(set(expected) ^ set(classes))
                 raise ValueError(
-                    f"{other} and {name} have other classes, so that their labels would not agree: "
+                    f"{other} and {name} have different classes, so that their labels would not agree: "
                     f"{', '.join(only[:8])} {'is' if len(only) == 1 else 'are'} in one of the two only. Give both the "
                     f"same folders; an empty one cannot stand for a class."
                 )

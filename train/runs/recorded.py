@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from performer_string.utils.files import read_json
+from train.command.yaml_file import read_yaml
 from train.data.tasks import TASKS
 from train.intervals import accuracy_percent
 from train.runs.environment import ROOT
@@ -81,7 +82,16 @@ def trained_by(run: Path) -> tuple[str, list[str]]:
     if len(lines) > 1:
         times = "once" if len(lines) == 2 else f"{len(lines) - 1} times"
         environment.append(f"resumed {times}, the first command is above")
+        later = dict.fromkeys(portable(line["command"]) for line in lines[1:])
+        environment += [f"resumed by: {command}" for command in later if " resume " in command and " --" in command]
     return portable(first["command"]), environment
+
+
+def recorded_imports(run: Path) -> list[str]:
+    """Return the modules of the user that a run was trained with, by its configuration; none where there is none."""
+    path = run / CONFIG
+    imports = read_yaml(path).get("imports") if path.is_file() else None
+    return [imports] if isinstance(imports, str) else list(imports or [])
 
 
 def steps_planned(run: Path, content: Mapping[str, Any]) -> int | None:

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from performer_string import ViTConfig
+from tests.helpers.runs import fails
 from tests.helpers.training import TINY
 from train.command.early_checks import check_names, recipe_hint, vit_fields
 
@@ -112,3 +113,12 @@ def test_names_of_a_recipe_with_options_after_it(tmp_path):
     with pytest.raises(ValueError, match=r"unknown locality 'gausian'\. Did you mean 'gaussian'"):
         check_names([*arguments, "--model.vit.locality", "gausian"])
     check_names([*arguments, "--model.vit.locality", "mine", "--imports", "my_module"])
+
+
+def test_a_recipe_that_is_not_one(tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text("seed_everything: 0\n")
+    said = fails(["fit", "--config", str(tmp_path)], capsys)
+    assert f"is the folder of a run, and its recipe is --config {tmp_path / 'config.yaml'}" in said
+    said = fails(["resume", str(tmp_path / "config.yaml")], capsys)
+    assert f"resume takes the folder of a run: python -m train resume {tmp_path}." in said
+    assert "fit takes a recipe: --config NAME. By name: " in fails(["fit", "--run_dir", str(tmp_path / "new")], capsys)

@@ -15,6 +15,7 @@ from train.command.yaml_file import read_yaml
         (["--trainer.precision", "fp16"], "not 'fp16'. Did you mean '16-mixed'?"),
         (["--trainer.precision", "bf17"], "not 'bf17'. Did you mean 'bf16'?"),
         (["--data.resolutions", "128,160"], "has to be a list, not 128,160: --data.resolutions '[128, 160]'."),
+        (["--model.vit.image_size", "96x64"], "not 96x64: --model.vit.image_size '[96, 64]'."),
         (["--data.augment", "flip"], "has to be a list, not flip: --data.augment '[flip]'."),
         (["--trainer.max_epochs", "ten"], "trainer.max_epochs has to be a whole number or null, not 'ten'."),
         (["--data.batch_size", "1e3"], "data.batch_size has to be a whole number, not '1000.0'."),

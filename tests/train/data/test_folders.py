@@ -166,3 +166,10 @@ def test_sizes_that_are_no_squares(images, tmp_path, capsys):
         main([more[0], *arguments, *more[1:]])
         _, rows = read(tmp_path / "run" / "results" / f"{more[0]}.csv")
         assert {row["resolution"] for row in rows} >= {"8", "8x12", "20x8"}
+
+
+@pytest.mark.parametrize("level", ["", "here/train"])
+def test_a_root_one_level_too_high_or_too_low(images, tmp_path, level):
+    images(train={"a": 2, "b": 2}, test={"a": 2, "b": 2})
+    with pytest.raises(FileNotFoundError, match=f"Did you mean --data.root {tmp_path / 'here'}, which has train and"):
+        ImageData("folder", root=str(tmp_path / level)).setup()

@@ -56,7 +56,7 @@ def test_testing_needs_no_training_images(images, tmp_path, capsys):
         with pytest.raises(SystemExit):
             main([*arguments, str(tmp_path / root)])
         assert (
-            f"the checkpoint and the test images have other classes, so that their labels would not agree: {only} "
+            f"the checkpoint and the test images have different classes, so that their labels would not agree: {only} "
             in (capsys.readouterr().err)
         )
     with pytest.raises(SystemExit):

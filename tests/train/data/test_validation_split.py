@@ -87,7 +87,7 @@ def test_checkpoints_say_what_was_validated_on(tmp_path):
 def test_other_classes_are_refused(tmp_path):
     draw(tmp_path, train=20, val=6, test=4)
     (tmp_path / "val" / "b").rename(tmp_path / "val" / "c")
-    with pytest.raises(ValueError, match="training images and the validation images have other classes"):
+    with pytest.raises(ValueError, match="training images and the validation images have different classes"):
         folder(tmp_path).setup("fit")
 
 

@@ -38,6 +38,19 @@ def test_a_run_that_went_on_elsewhere_names_each_device(tmp_path):
         assert environment == ["code: x", "device: H200", "versions: torch 2.11.0", *expected]
 
 
+def test_options_of_later_commands_are_recorded(tmp_path):
+    begun = "python -m train fit --config train/configs/demo.yaml"
+    resumed = "python -m train resume runs/a"
+    commands = (begun, resumed, f"{resumed} --trainer.max_epochs 5", resumed, f"{resumed} --trainer.max_epochs 5")
+    with (tmp_path / "history.jsonl").open("w") as file:
+        file.writelines(json.dumps({**LINE, "command": command}) + "\n" for command in commands)
+    command, environment = trained_by(tmp_path)
+    assert command == begun
+    times, *later = environment[-2:]
+    assert times == "resumed 4 times, the first command is above"
+    assert later == [f"resumed by: {resumed} --trainer.max_epochs 5"]
+
+
 LINE = {"command": "fit a", "expanded": "fit a", "code": "x", "device": "CPU", "versions": "torch 2"}
 
 
