@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from functools import cache
@@ -15,6 +15,7 @@ import pytest
 import torch
 import yaml
 
+from tests.helpers import copied_process
 from tests.helpers.thorough import THOROUGH
 from tests.helpers.training import REPOSITORY, TINY, last
 from tests.helpers.two_processes import torchrun
@@ -56,10 +57,17 @@ def alone(recipe, tmp_path_factory) -> Callable[[list[str]], Path]:
 
 def launch_by_lightning(arguments: list[str]) -> str:
     """Run the command line, which starts a second process itself, and return its output where it fails."""
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "check": False, "timeout": 240}
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    job = subprocess.run([sys.executable, "-m", "train", *arguments], cwd=REPOSITORY, env=environment, **pipes)
-    return job.stdout if job.returncode else ""
+
+    def train() -> None:
+        os.chdir(REPOSITORY)
+        os.environ["OMP_NUM_THREADS"] = "1"
+        # From these Lightning makes the command of the second process, as this one would have begun by it.
+        sys.modules["__main__"].__spec__ = importlib.util.find_spec("train.__main__")
+        sys.argv = ["train", *arguments]
+        cli.main()
+
+    status, output = copied_process.call(train)
+    return output or "failed" if status else ""
 
 
 def assert_same_run(alone: Path, run: Path) -> None:

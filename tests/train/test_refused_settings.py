@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import os
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
 import yaml
 
 from performer_string import ViTConfig
+from tests.helpers import copied_process
 from tests.helpers.runs import fails
-from tests.helpers.training import REPOSITORY, TINY
+from tests.helpers.training import TINY
+from train import cli
 from train.data.module import ImageData
 from train.module import ImageClassifier
 from train.optim import OptimConfig
@@ -128,14 +128,17 @@ def test_gpu_without_gpu(config, capsys, tmp_path):
     assert "GPU" in fails(["fit", "--config", str(config), *arguments], capsys)
 
 
-@pytest.mark.slow
 def test_refused_command_leaves_no_folder(config, tmp_path):
     """Of a setting that is known to be wrong only when the folder was made, which goes at the end of the process."""
-    command = [sys.executable, "-m", "train", "fit", "--config", str(config), "--model.vit.num_classes", "7"]
-    path = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    result = subprocess.run(command, cwd=tmp_path, env=path, capture_output=True, text=True, check=False)
-    assert result.returncode == 2
-    assert "the model 7" in result.stderr
+
+    def train() -> None:
+        os.chdir(tmp_path)
+        cli.main(["fit", "--config", str(config), "--model.vit.num_classes", "7"])
+
+    status, output = copied_process.call(train)
+    assert status == 2
+    assert "the model 7" in output
+    assert (tmp_path / "runs").is_dir()
     assert not list(tmp_path.glob("runs/*"))
 
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import errno
-import subprocess
-import sys
+import itertools
+import os
+import resource
 
 import psutil
 import pytest
 
+from tests.helpers import copied_process
 from tests.helpers.runs import assert_same_weights, fails, fit, killed
-from tests.helpers.training import REPOSITORY, last
+from tests.helpers.training import last
 from train import cli
 from train.callbacks.checkpoints import StepSeed
 from train.checkpoint import read_checkpoint
@@ -72,12 +74,6 @@ def test_half_precision_on_a_cpu_is_said_to_be_bfloat16(config, tmp_path):
         fit(config, tmp_path / "run", "--trainer.precision", "16-mixed", "--trainer.max_epochs", "1")
 
 
-def start(config, run, *more, limit: str = "true") -> subprocess.Popen:
-    command = f"{limit}; exec '{sys.executable}' -m train fit --config '{config}' --run_dir '{run}' {' '.join(more)}"
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-    return subprocess.Popen(["bash", "-c", command], cwd=REPOSITORY, start_new_session=True, **pipes)
-
-
 def test_a_killed_worker_is_one_message(config, tmp_path, monkeypatch, capsys):
     """pytorch 5040: the kernel ends a process that loads images, where memory or shared memory is short."""
     run, others = tmp_path / "run", psutil.Process().children()
@@ -95,9 +91,17 @@ def test_a_killed_worker_is_one_message(config, tmp_path, monkeypatch, capsys):
 
 def test_too_few_open_files(config, tmp_path):
     """pytorch 11201 and 34768: a limit of open files ended in errors of other names."""
-    job = start(config, tmp_path / "run", "--data.workers", "2", "--trainer.max_epochs", "1", limit="ulimit -n 24")
-    output, _ = job.communicate(timeout=100)
-    assert job.returncode == 2
+
+    def train() -> None:
+        opened = {int(name) for name in os.listdir("/dev/fd")}
+        free = (number for number in itertools.count() if number not in opened)
+        limit = next(itertools.islice(free, 20, None))  # 20 more can be opened
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+        arguments = ["--run_dir", str(tmp_path / "run"), "--data.workers", "2", "--trainer.max_epochs", "1"]
+        cli.main(["fit", "--config", str(config), *arguments])
+
+    status, output = copied_process.call(train)
+    assert status == 2
     assert "error: too many open files" in output
     assert "ulimit -n 4096" in output
     assert "Traceback" not in output.partition("error: ")[0]  # torch writes one as its half-made loader is deleted

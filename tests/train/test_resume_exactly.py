@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.helpers import ending_itself
+from tests.helpers import copied_process
+from tests.helpers.ending_itself import end_at
 from tests.helpers.runs import assert_same_weights
-from tests.helpers.training import REPOSITORY, last
+from tests.helpers.training import last
 from train import cli
 from train.checkpoint import read_checkpoint
 
@@ -23,12 +22,12 @@ def train_until(number: signal.Signals, config: Path, run: Path) -> tuple[int, s
 
     Another process prepares its images, which the whole run does without.
     """
-    arguments = ["fit", "--config", str(config), "--run_dir", str(run), "--data.workers", "1"]
-    command = ending_itself.command(14, number, *arguments)
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "start_new_session": True}
-    process = subprocess.Popen([sys.executable, *command], cwd=REPOSITORY, **pipes)
-    output, _ = process.communicate(timeout=200)
-    return process.returncode, output
+
+    def train() -> None:
+        end_at(14, number, whom="all")
+        cli.main(["fit", "--config", str(config), "--run_dir", str(run), "--data.workers", "1"])
+
+    return copied_process.call(train)
 
 
 def test_resume_after_sigkill_continues_bit_for_bit(config, whole, tmp_path):
