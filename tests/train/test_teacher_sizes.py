@@ -31,9 +31,10 @@ def test_patches_of_the_teacher_divide_every_image(tmp_path, patch, size, scale,
     path = save(tmp_path / "teacher", replace(CONFIG, patch_size=patch, image_size=60))
     config, data = DistillationConfig(str(path)), ImageData("arrow", size=size)
     if wrong is None:
-        teacher = Teacher(config, ViT(CONFIG), data, scale)
+        student = ViT(CONFIG)
+        teacher = Teacher(config, student, data, scale)
         for _ in range(20):
-            teacher.losses(ViT(CONFIG), random_size(torch.rand(1, 1, *size), ViT(CONFIG), scale), None)
+            teacher.losses(student, random_size(torch.rand(1, 1, *size), student, scale), None)
         return
     with pytest.raises(ValueError, match=f"the teacher .* has patches of {wrong}"):
         Teacher(config, ViT(CONFIG), data, scale)

@@ -110,12 +110,16 @@ def test_too_large_a_batch_is_an_error():
 def test_a_crash_with_workers_ends():
     """They ignore SIGTERM, by which Python would ask them to end before it waits for them."""
     program = """
-from train.data.module import ImageData
-batches = iter(ImageData(train_size=64, batch_size=8, size=[60, 60], workers=1).train_dataloader())
+import torch
+from torch.utils.data import TensorDataset
+from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignore_stop_signals
+numbers = KeyedDataset(TensorDataset(torch.arange(64), torch.arange(64)), 5)
+order = EpochSampler(64, 8, 5, shuffle=True)
+batches = iter(ResumableLoader(numbers, order, num_workers=1, worker_init_fn=ignore_stop_signals))
 next(batches)
 raise RuntimeError("a crash")
 """
-    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=100)
+    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "a crash" in done.stderr
 
