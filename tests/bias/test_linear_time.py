@@ -28,7 +28,7 @@ from tests.helpers.decays import (
 )
 
 # Grids with sigmas of the exponential decay, in patches.
-EXPONENTIAL = [((200,), (0.7, 30, 390)), ((13, 18), (1,)), ((26, 33), (8, 13, 66)), ((5, 6, 7), (4, 14))]
+EXPONENTIAL = [((200,), (0.7, 30, 390)), ((13, 18), (1,)), ((17, 22), (5, 9, 44)), ((5, 6, 7), (4, 14))]
 
 
 @pytest.mark.parametrize("grid", [(80,), (13, 18), (5, 6, 7)], ids=str)
