@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any, cast
 
 import torch
@@ -21,7 +22,9 @@ from performer_string.position.grid import PositionMode, grid_positions, grid_st
 
 
 class HostGrid:
-    """Where the patches of the latest images lie. A host passes tokens to its attention, and not their positions.
+    """Where the patches of a thread's latest images lie. A host passes tokens to its attention without positions.
+
+    A thread without images of its own has those of the latest thread: autograd's, which compute blocks again on a GPU.
 
     Args:
         train_grid: patches along each axis of the images that the host was built for.
@@ -32,6 +35,7 @@ class HostGrid:
     def __init__(self, train_grid: tuple[int, ...], mode: PositionMode, num_prefix: int):
         self.train_grid, self.mode, self.num_prefix = train_grid, mode, num_prefix
         self.shape = train_grid
+        self.shape_by_thread: dict[int, tuple[int, ...]] = {}
 
     def record(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         """Remember the grid of images [B, channels, height, width]; a forward pre-hook of the patch embedding."""
@@ -39,7 +43,11 @@ class HostGrid:
         sizes = tuple(inputs[0].shape[2:])
         if getattr(module, "dynamic_img_pad", False):  # timm then pads images to whole patches
             sizes = tuple(-(-size // side) * side for size, side in zip(sizes, patch, strict=True))
-        self.shape = patch_grid(sizes, patch)
+        shape = self.shape = patch_grid(sizes, patch)
+        if torch.compiler.is_compiling():  # one program has both ends of it
+            self.shape_by_thread = {}
+        else:
+            self.shape_by_thread[get_ident()] = shape
 
     def layout(self, x: Tensor) -> TokenLayout:
         """Return the positions of tokens [B, P + N, D].
@@ -49,15 +57,17 @@ class HostGrid:
         """
         train_grid = self.train_grid if self.mode == "interpolate" else None
         dtype = torch.promote_types(x.dtype, torch.float32)
-        positions = grid_positions(self.shape, mode=self.mode, train_grid=train_grid, device=x.device, dtype=dtype)
-        tokens = self.num_prefix + len(positions)
+        own = None if torch.compiler.is_compiling() else self.shape_by_thread.get(get_ident())
+        shape = self.shape if own is None else own
+        positions = grid_positions(shape, mode=self.mode, train_grid=train_grid, device=x.device, dtype=dtype)
+        tokens = self.num_prefix + positions.shape[0]  # not len(): an export is for any size
         if x.shape[1] != tokens:
             raise ValueError(
-                f"attention with positions got {x.shape[1]} tokens, and {' x '.join(map(str, self.shape))} patches "
+                f"attention with positions got {x.shape[1]} tokens, and {' x '.join(map(str, shape))} patches "
                 f"with {self.num_prefix} prefix tokens are {tokens}: call the whole model on images, without patch "
                 f"dropout."
             )
-        regular = make_grid(self.shape, grid_steps(self.shape, self.mode, train_grid))
+        regular = make_grid(shape, grid_steps(shape, self.mode, train_grid))
         return TokenLayout(with_prefix(positions, self.num_prefix), regular, self.num_prefix)
 
 
