@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -91,6 +92,14 @@ class RandomFeatures(FeatureMap):
         if self.learned:
             raise ValueError("learned projections are not redrawn: leave out redraw_every, or the option learned.")
         self.projection.copy_(self.draw(step))
+
+    def _apply(self, *arguments: Any, **options: Any) -> RandomFeatures:
+        had_values = not self.projection.is_meta
+        super()._apply(*arguments, **options)
+        if not had_values and not self.projection.is_meta:  # `to_empty`, and weights of a host have no features
+            with torch.no_grad():
+                self.projection.copy_(self.draw(0))
+        return self
 
     def exact_projection(self) -> Tensor:
         """Return W in float32 or better, also for a module of a smaller type, [H, rows, d]."""

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from performer_string.feature_maps import RandomFeatures
 from performer_string.layers.backends import build_attention, identity_values
 from performer_string.ops.layout import TokenLayout
 from performer_string.ops.rotary import rotate_pair
@@ -17,9 +18,15 @@ from performer_string.position.rotation import Rotation
 
 
 def keep_own_features(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Load weights of a layer without random features: the layer keeps its own draw."""
-    for name, value in cast(nn.Module, module.backend).state_dict(prefix=f"{prefix}backend.").items():
-        state_dict.setdefault(name, value)
+    """Load weights of a layer without random features: the layer keeps its own draw, on the meta device its seed's."""
+    backend = cast(nn.Module, module.backend)
+    phi = getattr(backend, "phi", None)
+    for name, value in backend.state_dict(prefix=f"{prefix}backend.").items():
+        if not value.is_meta:
+            state_dict.setdefault(name, value)
+        elif name not in state_dict and isinstance(phi, RandomFeatures):  # else a key is missing
+            device = next((x.device for key, x in state_dict.items() if key.startswith(prefix)), None)
+            state_dict[name] = phi.draw(0).to(device, value.dtype)
 
 
 class MultiheadAttention(nn.MultiheadAttention):

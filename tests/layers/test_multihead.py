@@ -140,6 +140,25 @@ def test_weights_go_both_ways():
     assert torch.equal(other.backend.phi.projection, before)
 
 
+@pytest.mark.parametrize("assign", [False, True], ids=["to_empty", "assign"])
+@pytest.mark.parametrize("learned", [False, True], ids=["drawn", "learned"])
+def test_weights_of_torch_in_a_layer_of_the_meta_device(assign, learned):
+    """Its features were uninitialised memory, or still without values, and loading said that all is well."""
+    options, theirs = {"seed": 5, "feature_options": {"learned": learned}}, nn.MultiheadAttention(16, 2).bfloat16()
+    mine = MultiheadAttention(16, 2, device="meta", dtype=torch.bfloat16, **options)
+    if not assign:
+        mine = mine.to_empty(device="cpu")
+    mine.load_state_dict(theirs.state_dict(), assign=assign)
+    expected = MultiheadAttention(16, 2, **options).backend.phi.projection
+    assert torch.equal(mine.backend.phi.projection, expected.bfloat16())
+
+
+def test_a_package_that_draws_by_itself_has_no_features_on_the_meta_device():
+    mine = MultiheadAttention(16, 2, attention="performer-pytorch").to("meta")
+    with pytest.raises(RuntimeError, match=r"Missing key\(s\) .* \"backend.fast.projection_matrix\""):
+        mine.load_state_dict(nn.MultiheadAttention(16, 2).state_dict(), assign=True)
+
+
 def test_what_is_refused():
     x, layer = torch.randn(4, 1, 16), MultiheadAttention(16, 2)
     with pytest.raises(ValueError, match=r"dropout=0\.1 drops attention weights"):

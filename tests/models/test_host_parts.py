@@ -18,6 +18,18 @@ def parts(seed: int, part: str, **options) -> list[torch.Tensor]:
     return [block.attn.state_dict()[part] for block in model.blocks]
 
 
+def test_a_host_of_the_meta_device_has_the_features_of_its_seed():
+    sizes = {"embed_dim": 24, "depth": 2, "num_heads": 2, "img_size": 64, "num_classes": 5}
+    host = timm.create_model("vit_tiny_patch16_224", **sizes).eval()
+    weights, images = host.state_dict(), torch.randn(1, 3, 64, 64)
+    with torch.device("meta"):
+        moved = timm.create_model("vit_tiny_patch16_224", **sizes).eval()
+        performerize(moved)
+    performerize(host)
+    moved.to_empty(device="cpu").load_state_dict(weights)
+    assert torch.equal(moved(images), host(images))
+
+
 @pytest.mark.parametrize(
     ("part", "options"),
     [
