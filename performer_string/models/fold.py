@@ -57,5 +57,5 @@ def fold(model: ViT) -> ViT:
         attention.qkv.weight.copy_(weight)
         if bias is not None:
             attention.qkv.bias.copy_(bias)
-    cast(SeparableEncoding, folded.encoding).is_folded = True
+    cast(SeparableEncoding, folded.encoding).mark_folded(folded.norm.weight)
     return folded

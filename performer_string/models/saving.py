@@ -26,7 +26,7 @@ Model = TypeVar("Model", bound="Saved")
 def form_as(model: ViT, weights: Mapping[str, Any]) -> None:
     """Fold a new model where the weights that it will load are those of a folded one."""
     if "encoding.folded" in weights and isinstance(model.encoding, SeparableEncoding):
-        model.encoding.is_folded = True
+        model.encoding.mark_folded(model.norm.weight)
 
 
 def vit_weights(content: Mapping[str, Any]) -> dict[str, Any]:

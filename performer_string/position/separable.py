@@ -37,13 +37,15 @@ class SeparableEncoding(Encoding):
         self.share_heads = share_heads
         self.parameter_heads = sizes.parameter_heads(share_heads)
 
-    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self.is_folded:
-            destination[prefix + "folded"] = torch.tensor(True)
+    def mark_folded(self, like: Tensor) -> None:
+        """Say here and in the weights that the projections, of which `like` is one, contain the basis."""
+        self.is_folded = True
+        self.register_buffer("folded", torch.ones((), dtype=torch.bool, device=like.device))
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        folded = bool(state_dict.pop(prefix + "folded", False))
+        folded = prefix + "folded" in state_dict
+        if not self.is_folded:
+            state_dict.pop(prefix + "folded", None)
         super()._load_from_state_dict(state_dict, prefix, *rest)
         ours = any(key.startswith(prefix) or key.endswith("qkv.weight") for key in state_dict)  # else of other parts
         if ours and folded != self.is_folded:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 
 from performer_string import ENCODINGS, fold
 from performer_string.position import SeparableEncoding
@@ -69,3 +72,18 @@ def test_other_parts_are_loaded_alone(encoding):
     for each in (model, fold(model)):
         each.load_state_dict(head, strict=False)
         assert torch.equal(each.head.weight, head["head.weight"])
+
+
+def test_a_folded_model_in_torchs_checkpoints():
+    """They look up each name of the weights in the model, where `folded` was nothing."""
+    folded = fold(vit(encoding="circulant-string"))
+    weights = get_model_state_dict(folded)
+    assert weights["encoding.folded"]
+    assert weights.keys() == folded.state_dict().keys() == folded.half().state_dict().keys()
+    again = copy.deepcopy(folded)
+    set_model_state_dict(again, weights)
+    with torch.device("meta"):
+        empty = fold(vit(encoding="circulant-string"))
+    assert empty.state_dict()["encoding.folded"].is_meta  # on the device of the others
+    empty.load_state_dict(folded.state_dict(), assign=True)
+    assert empty.encoding.folded
