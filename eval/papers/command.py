@@ -63,6 +63,8 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
     from eval.papers.write import devices_of, measure_table, show_table
 
     device = choose_device(options.device)
+    if options.data is not None and not options.data.expanduser().is_dir():
+        raise FileNotFoundError(f"--data {options.data}: there is no such folder.")
     out = (options.out or Path("runs/tables")).expanduser()
     if options.name is None:
         if not options.list:
@@ -75,6 +77,8 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
     if options.list:
         print(list_runs(table, options.budget, groups, device))
         return
+    if not options.no_train:
+        check_images(table, groups)
     train(table, groups, runs, options)
     if table.evaluation:
         run_evaluation(table, options.budget, groups, out / table.name, options)
@@ -82,6 +86,16 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
     records, curves = measure_table(table, groups, options, device)
     command, trained = command_of(table, options), devices_of(groups)
     show_table(table, records, curves, out / table.name, options, device, command, trained)
+
+
+def check_images(table: TableFile, groups: Sequence[Group]) -> None:
+    """Raise a ValueError where nothing can be trained for want of images, and no column is measured without a run."""
+    from eval.papers.measures import OF_CONFIG
+
+    lacking = dict.fromkeys(group.state for group in groups if group.state.startswith("no "))
+    without_run = any(spec["measure"] in OF_CONFIG for spec in table.columns.values())
+    if lacking and not without_run and not any(group.folders for group in groups):
+        raise ValueError(f"nothing can be trained: {'; '.join(lacking)}.")
 
 
 def train(table: TableFile, groups: Sequence[Group], runs: Path, options: argparse.Namespace) -> None:

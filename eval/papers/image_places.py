@@ -17,12 +17,17 @@ UNPACKED = {
 }
 
 
-def place_images(source: str, root: Path | None, grey: bool = False) -> dict[str, Any] | None:
+# Sources whose images are in root/train/CLASS. Where others have them is not known here: their training says it.
+FOLDERS = {"folder", "imagenet", "videos"}
+
+
+def place_images(source: str, root: Path | None, own: str = "data", grey: bool = False) -> dict[str, Any] | None:
     """Return the fields of the recipe that say where the images of a source are; None where they are not there.
 
     Args:
         source: `data.source` of the recipe.
-        root: of `--data`; None for the folder `data`.
+        root: of `--data`; None for `own`.
+        own: `data.root` of the table or its recipe.
         grey: the images are made grey.
 
     Returns:
@@ -30,7 +35,8 @@ def place_images(source: str, root: Path | None, grey: bool = False) -> dict[str
     """
     if source in TASKS:
         return {}
-    root = (root or Path("data")).expanduser()
+    direct = source == "folder" or (root is None and source in FOLDERS)
+    root = (root or Path(own)).expanduser()
     if source in UNPACKED and (root / UNPACKED[source]).is_dir():
         return {"data.root": str(root)}
     folder = root / source
@@ -41,15 +47,18 @@ def place_images(source: str, root: Path | None, grey: bool = False) -> dict[str
         if grey and len(mean) > 1:
             mean, std = (grey_level(mean),), (grey_level(std),)
         return {"data.source": "folder", "data.root": str(folder), "data.mean": [*mean], "data.std": [*std]}
-    if source == "folder" and (root / "train").is_dir():
+    if direct and (root / "train").is_dir():
         from train.data.folders import classes_in  # which imports torchvision
 
-        return {"data.root": str(root), "model.vit.num_classes": len(classes_in(root / "train"))}
-    return None
+        classes = {"model.vit.num_classes": len(classes_in(root / "train"))} if source == "folder" else {}
+        return {"data.root": str(root), **classes}
+    return None if source in {*UNPACKED, *FOLDERS} else {}
 
 
-def missing_images(source: str, root: Path | None) -> str:
-    """Return what to do about images that are not there."""
-    root = root or Path("data")
+def missing_images(source: str, root: Path | None, own: str = "data") -> str:
+    """Return what to do about images that are not there; arguments as of `place_images`."""
+    if source == "folder":
+        return f"no folder images in {root or own}: give --data DIR, or data.root, with DIR/train/CLASS and test/CLASS"
+    root = root or Path(own)
     unpacked = f"{root / UNPACKED[source]} or " if source in UNPACKED else ""
     return f"no {source} images: put them in {unpacked}{root / source}/train/CLASS and test/CLASS, or give --data DIR"

@@ -181,9 +181,10 @@ def make_group(
         return group
     if not budget.seeds:
         return group
-    images = place_images(source, root, bool(group.settings().get("data.grey")))
+    own = str(group.settings().get("data.root") or "data")
+    images = place_images(source, root, own, bool(group.settings().get("data.grey")))
     if images is None:
-        group.state = missing_images(source, root)
+        group.state = missing_images(source, root, own)
         return group
     group.overrides |= images
     group.folders = {seed: runs / f"{group.model}-seed{seed}" for seed in budget.seeds}

@@ -126,3 +126,12 @@ def test_a_circle_of_tables(refusal, tmp_path, monkeypatch):
 def test_conditions_that_nothing_meets(refusal):
     said = refusal(TABLE, "--only", "row=one", "row=two")
     assert "nothing meets all conditions of --only row=one row=two." in said
+
+
+def test_nothing_can_be_trained_for_want_of_images(refusal, tmp_path):
+    """The table would be empty, and the exit status that of success."""
+    own = tmp_path / "own"
+    photos = {"photos": {"fields": {"data.source": "folder", "data.root": str(own), "model.vit.in_channels": 3}}}
+    said = refusal({**TABLE, "data": photos})
+    assert f"nothing can be trained: no folder images in {own}: give --data DIR" in said
+    assert f"--data {own}: there is no such folder." in refusal(TABLE, "--data", str(own))
