@@ -27,6 +27,30 @@ def places_of(n: int | Sequence[int], depth: int) -> list[int]:
     return sorted({place % depth for place in n})
 
 
+def block_outputs(
+    vit: ViT, images: Tensor, wanted: Sequence[int], last: int, norm: bool
+) -> tuple[Tensor, list[Tensor]]:
+    """Return the tokens behind a block, and those behind some of the blocks before.
+
+    Args:
+        vit: the model.
+        images: [B, channels, height, width].
+        wanted: places of blocks.
+        last: place of the last block that is computed.
+        norm: apply the model's last norm to the outputs of the wanted blocks.
+
+    Returns:
+        [B, P + N, D], and a list of the same, in ascending order of the places.
+    """
+    x, rotations, layout = vit.stem(images)
+    outputs: list[Tensor] = []
+    for place, block in enumerate(list(vit.blocks)[: last + 1]):
+        x = vit.apply_block(block, x, rotations[place], layout)
+        if place in wanted:
+            outputs.append(vit.norm(x) if norm else x)
+    return x, outputs
+
+
 def intermediate_layers(
     vit: ViT, images: Tensor, n: int | Sequence[int], reshape: bool, return_class_token: bool, norm: bool
 ) -> tuple[Any, ...]:
@@ -34,12 +58,7 @@ def intermediate_layers(
     if return_class_token and vit.config.pool != "cls":
         raise ValueError(f"this model has no class token: it was built with pool={vit.config.pool!r}, not 'cls'.")
     wanted = places_of(n, len(vit.blocks))
-    x, rotations, layout = vit.stem(images)
-    outputs: list[Tensor] = []
-    for place, block in enumerate(list(vit.blocks)[: wanted[-1] + 1]):  # those behind the last one are not needed
-        x = vit.apply_block(block, x, rotations[place], layout)
-        if place in wanted:
-            outputs.append(vit.norm(x) if norm else x)
+    _, outputs = block_outputs(vit, images, wanted, wanted[-1], norm)  # blocks behind the last one are not needed
     patches = [each[:, vit.num_prefix :] for each in outputs]
     if reshape:
         grid = vit.grid(*images.shape[2:])

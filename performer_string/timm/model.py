@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from performer_string.layers.dense_head import build_head
 from performer_string.models.config import Pool, ViTConfig, patch_and_image
+from performer_string.models.intermediate import block_outputs
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.vit import ViT
 
@@ -195,13 +196,7 @@ class TimmViT(ViT):
             raise ValueError("attn_mask: linear attention has no weights to mask. Use forward(images, patch_mask=...).")
         wanted, last = feature_take_indices(len(self.blocks), cast(Any, indices))
         grid, prefix = self.grid(*x.shape[2:]), self.num_prefix
-        tokens, rotations, layout = self.stem(x)
-        taken: list[Tensor] = []
-        blocks = list(self.blocks)[: last + 1] if stop_early else list(self.blocks)
-        for i, block in enumerate(blocks):
-            tokens = self.apply_block(block, tokens, rotations[i], layout)
-            if i in wanted:
-                taken.append(self.norm(tokens) if norm else tokens)
+        tokens, taken = block_outputs(self, x, wanted, last if stop_early else len(self.blocks) - 1, norm)
         patches = [each[:, prefix:] for each in taken]
         if output_fmt == "NCHW":
             patches = [each.transpose(1, 2).unflatten(2, grid).contiguous() for each in patches]
