@@ -12,6 +12,7 @@ from typing import Any
 from eval.papers.image_places import missing_images, place_images
 from eval.papers.table_spec import Budget, TableFile
 from performer_string import ViTConfig
+from train.command.arguments import existing_recipe
 from train.command.messages import import_modules
 from train.command.recipe import check_fields, current_recipe
 from train.command.yaml_file import read_yaml
@@ -159,7 +160,7 @@ def make_group(
     data_spec, row_spec = table.data[data], table.rows[row]
     recipe = ROOT / (data_spec.recipe or table.recipe)
     if not recipe.is_file():
-        recipe = Path(data_spec.recipe or table.recipe)
+        recipe = existing_recipe(data_spec.recipe or table.recipe)
     group = Group(data, row, attention, stands_for, recipe, overrides_of(table, budget, data, row, attention))
     if data not in budget.sets(table) or (budget.rows is not None and row not in budget.rows):
         group.state = "not in this budget"

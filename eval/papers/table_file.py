@@ -5,7 +5,7 @@ A table is a YAML file, `experiments/papers/NAME/table.yaml` or one of your own:
     title: Sparse Cayley-STRING, table 1
     source: who published it, where
     shows: what it compares, in one line
-    recipe: train/configs/NAME.yaml
+    recipe: train/configs/NAME.yaml             # or NAME
     fields: {model.vit.pool: cls}               # of every training
     data:                                       # sets of images; every row is trained on each
       cifar10: {fields: {data.source: cifar10}}

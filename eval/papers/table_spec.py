@@ -123,7 +123,7 @@ class TableFile(Part):
         path: of the file.
         name: of the table.
         title, source, shows, differs: lines of text.
-        recipe: the path of a configuration.
+        recipe: the path of a configuration, or the name of one in `train/configs`.
         fields: of every training.
         data, attention, rows, columns, budgets: by name.
         published: of the source.

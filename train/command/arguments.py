@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from train.command.recipe import options_of, packaged_recipes
+from train.command.recipe import missing_recipe, options_of, packaged_recipes
 from train.runs.folder import CHECKPOINTS, CONFIG, HISTORY, LAST, latest_checkpoint
 from train.runs.history import read_history
 
@@ -46,6 +46,18 @@ def find_recipe(path: str) -> str:
         return path
     by_name = Path(path).parent in (Path(), Path("train/configs"))
     return str(packaged_recipes().get(Path(path).name.removesuffix(".yaml"), path)) if by_name else path
+
+
+def existing_recipe(text: str) -> Path:
+    """Return the path of the recipe that the file of a sweep or a table names, as of `find_recipe`.
+
+    Raises:
+        FileNotFoundError: there is none.
+    """
+    path = Path(find_recipe(text)).expanduser()
+    if not path.is_file():
+        raise missing_recipe(path)
+    return path
 
 
 def resume_arguments(arguments: Sequence[str]) -> list[str]:

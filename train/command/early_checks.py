@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from performer_string.utils.registry import nearest
 from train.command.recipe import (
     current_option,
     current_recipe,
+    missing_recipe,
     options_of,
     packaged_recipes,
     parse_value,
@@ -42,9 +42,7 @@ def check_files(arguments: Sequence[str]) -> None:
         if (path / CONFIG).is_file():
             raise ValueError(f"{path} is the folder of a run, and its recipe is --config {path / CONFIG}.")
         if not path.is_file():
-            known = list(packaged_recipes())
-            hint = nearest(path.stem, known)
-            raise FileNotFoundError(f"there is no recipe {path}.{hint} By name: {', '.join(known)}.")
+            raise missing_recipe(path)
         read_yaml(path)
     if arguments[0] == "fit" and not {name.partition(".")[0] for name, _ in options_of(arguments)} & CHOICES:
         raise ValueError(f"fit takes a recipe: --config NAME. By name: {', '.join(packaged_recipes())}.")

@@ -52,6 +52,12 @@ def packaged_recipes() -> dict[str, Path]:
     return {path.stem: path for path in sorted((Path(__file__).parents[1] / "configs").glob("*.yaml"))}
 
 
+def missing_recipe(path: Path) -> FileNotFoundError:
+    """Return the error for a recipe that is not there, with the nearest name."""
+    known = list(packaged_recipes())
+    return FileNotFoundError(f"there is no recipe {path}.{nearest(path.stem, known)} By name: {', '.join(known)}.")
+
+
 def check_fields(names: Iterable[str]) -> None:
     """Check names of fields, or of what is inside of one (`model.vit.feature_options.order`).
 

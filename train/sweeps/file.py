@@ -16,6 +16,7 @@ import torch
 from performer_string import ViT, ViTConfig
 from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
+from train.command.arguments import existing_recipe
 from train.command.messages import import_modules
 from train.command.recipe import check_fields, current_recipe, unknown_field
 from train.command.yaml_file import read_yaml
@@ -76,7 +77,7 @@ class SweepFile:
     """The fields of a file.
 
     Attributes:
-        recipe: the path of a configuration.
+        recipe: the path of a configuration, or the name of one in `train/configs`.
         seeds: of everything, one run for each.
         axes: by name, what each choice changes: every combination is trained.
         models: by name, what else is trained, outside the axes.
@@ -147,7 +148,7 @@ def check_overrides(overrides: Any, recipe: Mapping[str, Any]) -> None:
 def read_sweep(path: Path) -> Sweep:
     """Return the sweep in a YAML file.
 
-        recipe: train/configs/NAME.yaml
+        recipe: train/configs/NAME.yaml   # or NAME
         seeds: [0, 1, 2]
         axes:                        # every combination is trained
           attention:
@@ -167,8 +168,9 @@ def read_sweep(path: Path) -> Sweep:
     for key in content:
         lookup(f"field of the sweep {path}", key, known)
     if not isinstance(content.get("recipe"), str):
-        raise ValueError(f"{path}: recipe has to be the path of a YAML file, not {content.get('recipe')!r}.")
-    recipe = current_recipe(read_yaml(Path(content["recipe"])))
+        raise ValueError(f"{path}: recipe has to be a name or the path of a YAML file, not {content.get('recipe')!r}.")
+    recipe_path = existing_recipe(content["recipe"])
+    recipe = current_recipe(read_yaml(recipe_path))
     import_modules(recipe.get("imports") or [])
     where = str(path)
     try:
@@ -187,7 +189,7 @@ def read_sweep(path: Path) -> Sweep:
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
     runs = (Run(name, choices, seed, overrides) for seed in sweep.seeds for name, choices, overrides in models)
-    return Sweep(Path(sweep.recipe), tuple(sweep.axes), tuple(runs))
+    return Sweep(recipe_path, tuple(sweep.axes), tuple(runs))
 
 
 def select(

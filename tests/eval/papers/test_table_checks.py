@@ -7,6 +7,7 @@ import yaml
 
 from eval import cli
 from eval.papers import table_file
+from eval.papers.plan import make_plan
 from eval.papers.table_file import read_table
 from train.runs.environment import ROOT
 from train.sweeps.runner import SweepRunner
@@ -71,7 +72,8 @@ def test_columns_are_not_inherited(refusal):
         ({"reference": "tow"}, "Did you mean 'two'?"),
         ({"columns": {"p": {"measure": "p-value"}}}, "needs a reference"),
         ({"evaluation": "resolutions"}, "Did you mean 'resolution'?"),
-        ({"recipe": "nowhere.yaml"}, "nowhere.yaml"),
+        ({"recipe": "nowhere.yaml"}, "there is no recipe nowhere.yaml"),
+        ({"recipe": "dmeo"}, "there is no recipe dmeo. Did you mean 'demo'? By name: arrow, cifar10,"),
     ],
 )
 def test_unknown_names(refusal, changes, message):
@@ -112,6 +114,13 @@ def test_what_is_empty_is_as_if_it_were_not_there(tmp_path):
     path.write_text(yaml.safe_dump({**TABLE, "fields": None, "attention": {"linear": None}, "rows": {"1": None}}))
     table = read_table(path)
     assert (table.fields, table.attention, list(table.rows)) == ({}, {"linear": {}}, ["1"])
+
+
+def test_a_recipe_by_its_name(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(yaml.safe_dump({**TABLE, "recipe": "demo"}))
+    groups = make_plan(read_table(path), "cpu", None, tmp_path / "runs")
+    assert all(group.recipe.samefile(TABLE["recipe"]) for group in groups)
 
 
 def test_a_circle_of_tables(refusal, tmp_path, monkeypatch):

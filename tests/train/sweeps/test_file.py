@@ -41,6 +41,13 @@ def test_fields_of_every_run(tmp_path):
         read_sweep(path)
 
 
+def test_a_recipe_by_its_name(tmp_path, monkeypatch):
+    """As of `train fit --config`, from any folder."""
+    path = write_sweep(tmp_path, recipe="demo")
+    monkeypatch.chdir(tmp_path)
+    assert read_sweep(path).recipe.samefile(REPOSITORY / "train" / "configs" / "demo.yaml")
+
+
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "experiments").rglob("sweep.yaml")), ids=lambda p: p.parent.name)
 def test_sweeps_of_experiments(path, monkeypatch):
     monkeypatch.chdir(REPOSITORY)
@@ -76,9 +83,10 @@ def test_riemannformer_variants(monkeypatch):
     ("changes", "message"),
     [
         ({"recip": "x"}, "unknown field of the sweep .* 'recip'. Did you mean 'recipe'"),
-        ({"recipe": "nowhere.yaml"}, "there is no file nowhere.yaml"),
-        ({"recipe": None}, "recipe has to be the path of a YAML file, not None"),
-        ({"recipe": ["a.yaml"]}, r"recipe has to be the path of a YAML file, not \['a.yaml'\]"),
+        ({"recipe": "nowhere.yaml"}, "there is no recipe nowhere.yaml"),
+        ({"recipe": "imagenete-micro"}, "Did you mean 'imagenette-micro'.* By name: arrow, cifar10,"),
+        ({"recipe": None}, "recipe has to be a name or the path of a YAML file, not None"),
+        ({"recipe": ["a.yaml"]}, r"recipe has to be a name or the path of a YAML file, not \['a.yaml'\]"),
         ({"axes": None, "models": None}, "axes or models to train"),
         ({"models": {"a": {"model.vit.encodng": "rope"}}}, "'model.vit.encodng'. Did you mean 'model.vit.encoding'"),
         ({"models": {"a": {"model.vit.embed_dim": 64}}}, "'model.vit.embed_dim'. Here it is 'model.vit.width'"),
