@@ -86,9 +86,15 @@ def modules() -> dict[Path, ast.Module]:
     return {path: ast.parse(path.read_text()) for name in COMPAT for path in (REPOSITORY / name).rglob("*.py")}
 
 
+@functools.cache
+def own_names_of_all() -> set[str]:
+    """Return the private names that the modules of all packages give to their own."""
+    return set().union(*(own_names(tree) for path, tree in modules().items() if path.name != "_compat.py"))
+
+
 @pytest.mark.parametrize("package", COMPAT)
 def test_private_names_are_in_compat_only(package):
-    own = set().union(*(own_names(tree) for path, tree in modules().items() if path.name != "_compat.py"))
+    own = own_names_of_all()
     folder = REPOSITORY / package
     here = {path.relative_to(folder).as_posix(): path for path in modules() if path.is_relative_to(folder)}
     used = {name: private_names(modules()[path], own) for name, path in here.items()}
