@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -13,6 +14,15 @@ from train.callbacks.checkpoints import AtomicCheckpoints
 from train.checkpoint import read_checkpoint
 
 pytestmark = pytest.mark.slow  # trainings
+FIFTEEN = ("--trainer.max_steps", "15", "--trainer.max_epochs", "-1")
+
+
+@pytest.fixture(scope="module")
+def fifteen(config, tmp_path_factory) -> Path:
+    """A run left alone that 15 steps end."""
+    run = tmp_path_factory.mktemp("runs") / "fifteen"
+    fit(config, run, *FIFTEEN)
+    return run
 
 
 @pytest.mark.parametrize("step", [20, 30])
@@ -33,36 +43,33 @@ def test_resume_repeats_killed_validation(config, whole, tmp_path, step):
 def test_checkpoint_waits_for_validation(config, tmp_path):
     run = tmp_path / "run"
     with killed("on_train_batch_start", 9):
-        fit(config, run, "--checkpoint_every", "5", "--trainer.val_check_interval", "0.5")
+        fit(config, run, "--checkpoint_every", "5", "--trainer.val_check_interval", "0.5", "--trainer.max_epochs", "2")
     assert read_checkpoint(last(run))["global_step"] == 6
     cli.run(["resume", str(run)])
-    assert validations(run) == [4, 9, 14, 19, 24, 29]
+    assert validations(run) == [4, 9, 14, 19]
 
 
-def test_resume_repeats_last_validation(config, tmp_path):
-    run, arguments = tmp_path / "run", ("--trainer.max_epochs", "-1", "--trainer.max_steps", "15")
+def test_resume_repeats_last_validation(config, fifteen, tmp_path):
+    run = tmp_path / "run"
     with killed("on_validation_start", 15):
-        fit(config, run, *arguments)
+        fit(config, run, *FIFTEEN)
     cli.run(["resume", str(run)])
-    fit(config, tmp_path / "whole", *arguments)
-    assert metrics(run) == metrics(tmp_path / "whole")
-    names = [sorted(p.name for p in (r / "checkpoints").iterdir()) for r in (run, tmp_path / "whole")]
+    assert metrics(run) == metrics(fifteen)
+    names = [sorted(p.name for p in (r / "checkpoints").iterdir()) for r in (run, fifteen)]
     assert names[0] == names[1] == ["best.ckpt", "last.ckpt"]
 
 
 @pytest.mark.parametrize("epochs", ["2", "-1"])
-def test_resume_counts_epochs_under_max_steps(config, tmp_path, epochs):
+def test_resume_counts_epochs_under_max_steps(config, fifteen, tmp_path, epochs):
     """The epochs that are done count as such, with a limit of epochs too, and the batches come in their order."""
-    arguments = ("--trainer.max_steps", "15", "--trainer.max_epochs", epochs)
-    run, whole = tmp_path / "run", tmp_path / "whole"
+    run = tmp_path / "run"
     with killed("on_train_epoch_start", 10):
-        fit(config, run, *arguments)
+        fit(config, run, *FIFTEEN, "--trainer.max_epochs", epochs)
     assert read_checkpoint(last(run))["global_step"] == 10
     cli.run(["resume", str(run)])
-    fit(config, whole, *arguments)
-    assert metrics(run) == metrics(whole)
-    assert validations(run) == validations(whole)
-    assert assert_same_weights(run, whole) == 15
+    assert metrics(run) == metrics(fifteen)
+    assert validations(run) == validations(fifteen)
+    assert assert_same_weights(run, fifteen) == 15
 
 
 def test_resume_with_more_steps_and_epochs(config, tmp_path):

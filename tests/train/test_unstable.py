@@ -53,10 +53,11 @@ def test_rate_ten_times_too_high_in_bf16(config, tmp_path, model, precision):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [5, 9, 29], ids=["at a save", "at an epoch's end", "at the end"])
+@pytest.mark.parametrize("step", [5, 9, 19], ids=["at a save", "at an epoch's end", "at the end"])
 def test_gradient_that_is_not_finite_spoils_no_checkpoint(config, tmp_path, monkeypatch, step):
     """The loss of that step is finite, and the weights after it are not."""
     run, original = tmp_path / "run", ImageClassifier.training_step
+    epochs = ["--trainer.max_epochs", "2"]
 
     def spoiled(self, batch, batch_idx):
         loss = original(self, batch, batch_idx)
@@ -65,9 +66,9 @@ def test_gradient_that_is_not_finite_spoils_no_checkpoint(config, tmp_path, monk
 
     monkeypatch.setattr(ImageClassifier, "training_step", spoiled)
     with pytest.raises(NonFiniteLossError, match=r"not finite after step .*the checkpoints are those of before"):
-        cli.run(["fit", "--config", str(config), "--run_dir", str(run)])
+        cli.run(["fit", "--config", str(config), "--run_dir", str(run), *epochs])
     assert 0 < read_checkpoint(last(run))["global_step"] <= step
     assert all(map(all_finite, (run / "checkpoints").glob("*.ckpt")))
     monkeypatch.undo()
     cli.run(["resume", str(run)])
-    assert read_checkpoint(last(run))["global_step"] == 30
+    assert read_checkpoint(last(run))["global_step"] == 20
