@@ -26,7 +26,10 @@ def draw_seed() -> int:
 
 @contextmanager
 def seeded(*parts: int | str) -> Iterator[None]:
-    """Draw random numbers on the CPU from the stream of `derive_seed(*parts)`; the global generator stays as it is."""
+    """Draw random numbers on the CPU from the stream of `derive_seed(*parts)`; the global generator stays as it is.
+
+    Within the context it is seeded anew, so that other threads that draw from it meanwhile get numbers of this stream.
+    """
     with torch.random.fork_rng(devices=[]):
         # Not torch.manual_seed, which formats a stack trace for each kind of device that is not in use.
         torch.default_generator.manual_seed(derive_seed(*parts))
