@@ -8,6 +8,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import torch
+
 from performer_string.models.card import ModelDetails
 from performer_string.models.checkpoint import CheckpointError, find_checkpoint, read_checkpoint
 from performer_string.models.config import ViTConfig
@@ -51,7 +53,9 @@ class Saved:
         """
         path = find_checkpoint(path)
         content = read_checkpoint(path)
-        model = cast("ViT", cls(ViTConfig.of_checkpoint(content["hyper_parameters"]["vit"])))  # type: ignore[call-arg]
+        config = ViTConfig.of_checkpoint(content["hyper_parameters"]["vit"])
+        with torch.random.fork_rng(devices=[]):  # what is drawn after a teacher was loaded is what is drawn without it
+            model = cast("ViT", cls(config))  # type: ignore[call-arg]
         weights = vit_weights(content)
         form_as(model, weights)
         try:

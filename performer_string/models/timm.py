@@ -46,7 +46,8 @@ def from_timm(model: nn.Module) -> ViT:
     try:
         config = config_of(cast(Any, model))
         x_first = config.encoding == "rope-mixed" and cast(Any, model).rope.grid_indexing == "xy"
-        vit = ViT(config)
+        with torch.random.fork_rng(devices=[]):
+            vit = ViT(config)
         state = translate_weights(weights, config, vit.train_grid, x_first)
     except (AttributeError, KeyError) as error:
         raise ValueError(f"{kind} is not one of the Vision Transformers of timm known here: {error}.") from error

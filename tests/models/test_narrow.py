@@ -142,6 +142,12 @@ def test_fields_that_follow_from_the_model_are_not_overridden():
         narrow(pruned, 4)
 
 
+def test_the_generator_stays_as_it_is():
+    model, state = vit(attention="softmax"), torch.get_rng_state()
+    narrow(model, 6, attention="linear")
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_a_narrow_model_of_inference_mode_can_be_trained():
     with torch.inference_mode():
         model, _ = narrow(vit(), 4)

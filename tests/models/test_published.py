@@ -116,6 +116,14 @@ def test_a_model_beside_its_configuration_is_not_saved(tmp_path):
     assert not (tmp_path / "model").exists()
 
 
+def test_loading_leaves_the_generator(tmp_path):
+    """A teacher, or a model to compare with, changed what was drawn after it."""
+    folder = vit().save_pretrained(tmp_path / "model")
+    state = torch.get_rng_state()
+    ViT.from_pretrained(folder)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_saving_leaves_the_generator_and_a_card_of_the_user(tmp_path):
     model, state = vit(), torch.get_rng_state()
     (tmp_path / "README.md").write_text("mine")

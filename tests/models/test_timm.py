@@ -152,6 +152,12 @@ def test_a_model_keeps_its_type(make, changes, dtype):
         assert torch.equal(mine, theirs.to(dtype))
 
 
+def test_the_generator_stays_as_it_is():
+    model, state = vit(), torch.get_rng_state()
+    from_timm(model)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
 def test_other_models_are_an_error():
     with pytest.raises(ValueError, match="Linear is not one of"):
         from_timm(nn.Linear(2, 2))
