@@ -60,7 +60,8 @@ class ComputedBuffers(nn.Module):
     def _load_from_state_dict(self, *arguments: Any) -> None:
         # `load_state_dict(assign=True)` fills a module of the meta device without a call of `_apply`.
         super()._load_from_state_dict(*arguments)
-        if any(self.get_buffer(name).is_meta for name in self.computed_names):
+        is_empty = any(p.is_meta for p in self.parameters(recurse=False))  # still, so that it has its place there
+        if not is_empty and any(self.get_buffer(name).is_meta for name in self.computed_names):
             self.compute_buffers(next((p.device for p in self.parameters() if not p.is_meta), torch.device("cpu")))
 
     def _apply(self, *arguments: Any, **options: Any) -> ComputedBuffers:
@@ -73,13 +74,18 @@ class ComputedBuffers(nn.Module):
 
 
 def place_computed_buffers(module: nn.Module, keys: Any = None) -> None:
-    """Move computed buffers to the device of the weights, after these were loaded.
+    """Move computed buffers to the device of the nearest weights, after these were loaded.
 
     Args:
         module: the whole model.
         keys: unused; a hook for `register_load_state_dict_post_hook` gets them.
     """
-    device = next(module.parameters()).device
-    for part in module.modules():
+
+    def place(part: nn.Module, device: torch.device) -> None:
+        device = next((p.device for p in part.parameters()), device)
         if isinstance(part, ComputedBuffers) and device.type != "meta":
             part.move_buffers(device)
+        for child in part.children():
+            place(child, device)
+
+    place(module, torch.device("meta"))

@@ -31,6 +31,21 @@ def test_a_model_of_the_meta_device_is_the_same_model(name, assign):
         assert torch.equal(moved(images), model(images))
 
 
+def test_loading_leaves_a_model_on_its_devices():
+    """The buffers of a part went to the device of the model's first parameter. Meta stands for another device."""
+    model = ViT(ViTConfig(image_size=16, patch_size=4, width=24, depth=2, num_heads=2, values="group-action"))
+    state = model.state_dict()
+    model.encoding.to("meta")
+    model.blocks[1].to("meta")
+    devices = {name: buffer.device for name, buffer in model.named_buffers()}
+    with pytest.warns(UserWarning, match="which is a no-op"):
+        model.load_state_dict(state)
+    assert {name: buffer.device for name, buffer in model.named_buffers()} == devices
+    assert {device.type for device in devices.values()} == {"cpu", "meta"}
+    model.load_state_dict(state, assign=True)
+    assert not any(buffer.is_meta for buffer in model.buffers())
+
+
 @pytest.mark.parametrize("name", ["rope", "visionllama"])
 def test_fixed_frequencies_are_not_rounded(name):
     positions = grid_positions(GRID) + 300
