@@ -72,7 +72,7 @@ def narrow(model: ViT, qk_dim: int, **changes: Any) -> tuple[ViT, NarrowReport]:
         layers = len(attentions) // encoding.layers  # that share one set of generators
         omega, bases = (None if x is None else by_layer(encoding, x).repeat(layers, 1, 1, 1) for x in (omega, basis))
     with torch.random.fork_rng(devices=[]):
-        result = type(model)(replace(model.config, **changes)).to(model.norm.weight).eval()
+        result = model.rebuilt(replace(model.config, **changes)).to(model.norm.weight).eval()
     rewritten = (".attention.backend.", ".attention.qkv.", *([] if omega is None else ["model.encoding."]))
     state = {
         name: x for name, x in model.state_dict().items() if not any(part in f"model.{name}" for part in rewritten)

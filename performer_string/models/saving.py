@@ -40,6 +40,10 @@ def vit_weights(content: Mapping[str, Any]) -> dict[str, Any]:
 class Saved:
     """Mixin of a ViT: loading, saving and publishing."""
 
+    def rebuilt(self, config: ViTConfig) -> ViT:
+        """Return a new model of this kind, with another configuration."""
+        return cast("ViT", type(self)(config))  # type: ignore[call-arg]
+
     @classmethod
     def from_checkpoint(cls: type[Model], path: str | PathLike[str]) -> Model:
         """Load a trained model, on the CPU and in evaluation mode.

@@ -77,19 +77,21 @@ class TimmViT(ViT):
         known = {"mean": value.mean, "std": value.std, "num_classes": self.num_classes, "crop_pct": 1.0}
         known |= {"input_size": (self.in_chans, *size), "interpolation": "bilinear"}
         described = vars(self).get("pretrained_cfg") or PretrainedCfg().to_dict()
-        self.pretrained_cfg = {**described, **known, "label_names": value.classes or None}
-        self.default_cfg = self.pretrained_cfg
+        self.pretrained_cfg = self.default_cfg = {**described, **known, "label_names": value.classes or None}
 
     def forward_head(self, x: Tensor, pre_logits: bool = False, patch_mask: Tensor | None = None) -> Tensor:
         """Pool the tokens of `forward_features` where the model pools, apply dropout and classify."""
         if self.config.head == "dense":
             return super().forward_head(x, pre_logits, patch_mask)
-        pooled = super().forward_head(x, True, patch_mask) if self.global_pool else x
-        pooled = self.head_drop(pooled)
+        pooled = self.head_drop(super().forward_head(x, True, patch_mask) if self.global_pool else x)
         return pooled if pre_logits else cast(Tensor, self.head(pooled))
 
+    def rebuilt(self, config: ViTConfig) -> TimmViT:
+        """Return a new model with another configuration, and the dropout and pooling of this one."""
+        return type(self)(config, drop_rate=self.head_drop.p, global_pool=self.global_pool)
+
     def save_pretrained(self, *arguments: Any, **options: Any) -> Path:
-        """Do as `ViT.save_pretrained`; raise a ValueError for a model that does not pool, which no `ViTConfig` says."""
+        """Do as `ViT.save_pretrained`, without `drop_rate`; raise a ValueError for a model that does not pool."""
         if self.global_pool == "":
             raise ValueError(
                 'a model of timm without pooling (global_pool="") is not saved, since its configuration has one: call '
@@ -147,9 +149,8 @@ class TimmViT(ViT):
         _, size = patch_and_image(list(self.patch), img_size if isinstance(img_size, int) else list(img_size))
         self.grid(*size)
         self.config.image_size, self.config.position_grid = list(size), list(self.train_grid)
-        traits = cast(dict[str, Any] | None, getattr(self, "_traits", None))  # timm's note of the current size
-        if traits is not None:
-            traits["img_size"] = tuple(size)
+        traits: dict[str, Any] = getattr(self, "_traits", None) or {}  # timm's note of the current size
+        traits["img_size"] = tuple(size)
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Return timm's groups of parameters, for layer-wise decay of the learning rate.
@@ -157,7 +158,7 @@ class TimmViT(ViT):
         Learned frequencies of the encoding serve all layers. They are with the head, and have the full learning rate.
         """
         blocks = [(r"^blocks\.(\d+)", None), (r"^norm", (WITH_PREVIOUS,))]
-        return {"stem": r"^(?:embed|prefix|encoding\.table)", "blocks": r"^blocks\.(\d+)" if coarse else blocks}
+        return {"stem": r"^(?:embed|prefix|\w+\.table)", "blocks": r"^blocks\.(\d+)" if coarse else blocks}
 
     def forward_intermediates(
         self,
@@ -223,10 +224,8 @@ class TimmViT(ViT):
         A `ViT` has DINOv2's method, which applies it by default. Arguments are those of `forward_intermediates`;
         `reshape` gives maps [B, D, h, w] in place of tokens [B, N, D].
         """
-        output_fmt = "NCHW" if reshape else "NLC"
-        return self.forward_intermediates(
-            x, n, return_prefix_tokens, norm, False, output_fmt, True, attn_mask=attn_mask
-        )
+        form = "NCHW" if reshape else "NLC"
+        return self.forward_intermediates(x, n, return_prefix_tokens, norm, False, form, True, attn_mask=attn_mask)
 
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True

@@ -7,7 +7,7 @@ import torch
 
 timm = pytest.importorskip("timm")
 
-from performer_string import ViT, ViTConfig, fold  # noqa: E402
+from performer_string import ViT, ViTConfig, fold, narrow  # noqa: E402
 from performer_string.timm import MODELS, build_config  # noqa: E402
 from tests.helpers.micro_timm import create, images  # noqa: E402
 
@@ -115,6 +115,14 @@ def test_dropout_before_a_dense_head_is_refused():
 def test_a_model_without_pooling_is_not_saved(tmp_path):
     with pytest.raises(ValueError, match=r'without pooling \(global_pool=""\) is not saved'):
         create(global_pool="").save_pretrained(tmp_path / "model")
+
+
+@pytest.mark.parametrize("global_pool", ["", "avg"])
+def test_a_narrow_model_keeps_its_dropout_and_its_pooling(global_pool):
+    model = create(attention="softmax", encoding="absolute", drop_rate=0.3, num_classes=0, global_pool=global_pool)
+    narrower, _ = narrow(model.eval(), 12)
+    assert (narrower.head_drop.p, narrower.global_pool) == (0.3, global_pool)
+    torch.testing.assert_close(narrower(x := images()), model(x))
 
 
 def test_intermediates_refuse_what_they_do_not_have():

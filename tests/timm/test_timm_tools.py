@@ -58,6 +58,13 @@ def test_layer_decay(encoding):
     assert len(scales) == len(list(model.parameters()))
 
 
+def test_layer_decay_of_a_table_beside_rotations():
+    model = create(encoding="rope-mixed", absolute_table="linear")
+    groups = group_parameters(model, model.group_matcher(coarse=False), reverse=True)
+    assert groups["absolute.table"] == groups["embed.weight"] == 0
+    assert groups["encoding.omega"] == groups["head.weight"] == 4
+
+
 def test_a_step_of_timms_training(tmp_path):
     """Optimiser, average of the weights, gradient checkpoints, and a checkpoint that is read again."""
     model = create(drop_path_rate=0.1, drop_rate=0.1)
