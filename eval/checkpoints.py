@@ -27,10 +27,18 @@ NO_CHECKPOINTS = {".csv", ".json", ".jsonl", ".log", ".md", ".png", ".pdf", ".sv
 
 
 class Runs(argparse.Action):
-    """Store the checkpoints among several paths, and say which of them are skipped, as of `runs/compare/*`."""
+    """Store the checkpoints among several paths, and say which of them are skipped, as of `runs/compare/*`.
+
+    Attributes:
+        positional: the argument of the same models without a name, which is not needed beside this one.
+    """
+
+    positional: argparse.Action | None = None
 
     def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
-        paths = list(dict.fromkeys(values))
+        if self.positional is not None:
+            self.positional.required = False
+        paths = list(dict.fromkeys([*(getattr(namespace, self.dest) or []), *values]))
         skipped = [path for path in paths if is_no_run(path)]
         kept = [path for path in paths if path not in skipped]
         if kept and skipped:
@@ -43,11 +51,20 @@ def is_no_run(path: Path) -> bool:
     return path.is_dir() or (path.is_file() and path.suffix in NO_CHECKPOINTS)
 
 
-def add_models(parser: argparse.ArgumentParser, *names: str, **options: Any) -> None:
-    """Add the argument of the models, `--checkpoint` unless it has another name."""
-    models = f"one or more, each a {MODEL}; others are skipped"
-    options = {"nargs": "+", "help": models, **options}
-    parser.add_argument(*(names or ("--checkpoint",)), type=find_checkpoint, action=Runs, **options)
+def add_models(parser: argparse.ArgumentParser, optional: str = "") -> None:
+    """Add the argument of the models, RUN ... or --checkpoint RUN ...
+
+    Args:
+        parser: of the command.
+        optional: the help, where an evaluation has something to do without models; else they are required.
+    """
+    models = optional or f"one or more, each a {MODEL}; others are skipped"
+    options: dict[str, Any] = {"nargs": "+", "type": find_checkpoint, "action": Runs, "metavar": "RUN"}
+    positional = parser.add_argument("checkpoint", help=models, **options)
+    positional.required = not optional
+    named = parser.add_argument("--checkpoint", help="the same", **options)
+    assert isinstance(named, Runs)
+    named.positional = positional
 
 
 def add_arguments(parser: argparse.ArgumentParser, images: int = 0) -> None:
@@ -56,7 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser, images: int = 0) -> None:
     Args:
         images: the default of `--images`.
     """
-    add_models(parser, required=True)
+    add_models(parser)
     add_image_arguments(parser, images)
 
 

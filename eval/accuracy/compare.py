@@ -41,7 +41,7 @@ from train.runs.folder import run_of
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval compare`."""
-    checkpoints.add_models(parser, "checkpoint", metavar="RUN")
+    checkpoints.add_models(parser)
     checkpoints.add_image_arguments(parser)
     parser.add_argument("--reference", help="that differences are to, a run without -seedN (default: the first one)")
     parser.add_argument("--target", type=float, help="accuracy in %% of validation, to say how long it took")

@@ -28,7 +28,7 @@ ON_CPU = True
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval invariance`."""
     models = "trained models, and these alone; by default fresh ones, and encodings and feature maps by themselves"
-    add_models(parser, default=[], help=models)
+    add_models(parser, models)
     parser.add_argument("--head-dim", type=int, default=24, help="width of a head, divisible by 12")
     parser.add_argument("--seed", type=int, default=0)
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
-from eval.cli import main
+from eval.cli import main, parse_arguments
 from tests.helpers.checkpoints import CONFIG, read, save
 from train.checkpoint import load_trained
 from train.data.arrow import ArrowTask
@@ -92,6 +93,17 @@ def test_best_and_last_of_one_run(tmp_path, capsys):
     _, rows = read(tmp_path / "out" / "resolution.csv")
     assert [row["model"] for row in rows] == ["m:best-seed0", "m:last-seed0"]
     assert "mean of 2 seeds" not in capsys.readouterr().out
+
+
+def test_runs_with_and_without_the_name_of_the_option(tmp_path, capsys):
+    """In any place, where no option before them takes them for its own."""
+    one, two = (str(save(tmp_path / name)) for name in ("one", "two"))
+    for arguments in (["resolution", one, two, "--split", "val"], ["ablation", "--split", "val", one, two]):
+        assert parse_arguments(arguments).checkpoint == [Path(one), Path(two)]
+    for arguments in ([one, "--checkpoint", two, one], ["--checkpoint", one, "--split", "val", two]):
+        assert parse_arguments(["resolution", *arguments]).checkpoint == [Path(one), Path(two)]
+    assert not parse_arguments(["invariance"]).checkpoint  # which has something to do without a model
+    assert "the following arguments are required: RUN" in refusal(["--resolutions", "60"], capsys)
 
 
 def test_what_is_no_run_is_skipped(tmp_path, capsys):
