@@ -40,13 +40,18 @@ from train.data.sizes import Size
 KINDS = ("query", "class", "rollout")
 
 
+def is_image(path: Path) -> bool:
+    """Return whether a path has the ending of an image."""
+    from train.data.class_folders import ENDINGS  # which imports torchvision
+
+    return path.suffix.lower() in ENDINGS
+
+
 class ModelsAndImage(argparse.Action):
     """Tell the models of the positional arguments from the image, by the endings of images."""
 
     def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
-        from train.data.class_folders import ENDINGS  # which imports torchvision
-
-        images = [path for path in values if path.suffix.lower() in ENDINGS]
+        images = list(filter(is_image, values))
         namespace.image = images
         namespace.checkpoint = [find_checkpoint(path) for path in values if path not in images]
 
@@ -107,7 +112,17 @@ def check(options: argparse.Namespace, models: dict[str, ViT]) -> None:
 
 
 def load(options: argparse.Namespace) -> dict[str, tuple[ViT, Path]]:
-    """Return the models by name, each with its checkpoint."""
+    """Return the models by name, each with its checkpoint.
+
+    Raises:
+        ValueError: no model, an image that is not there, or a folder of images in its place.
+    """
+    for path in options.image:
+        if not path.is_file():
+            raise ValueError(f"there is no image {path}.")
+    for path in options.checkpoint:
+        if path.is_dir() and (inside := sorted(filter(is_image, path.iterdir()))):
+            raise ValueError(f"{path} is a folder of images, and one image is drawn over: give {inside[0]}.")
     if not options.checkpoint:
         raise ValueError("give the folder of a run, or a checkpoint.")
     names = names_of(options.checkpoint)
@@ -122,8 +137,6 @@ def read_image(vit: ViT, path: Path, options: argparse.Namespace, size: Size) ->
         try:
             picture = keep_picture(picture_of_file(file, size), size)
             return preprocessing.transform(size)(open_image(file, preprocessing.background)), file, picture
-        except FileNotFoundError:
-            raise
         except OSError as error:
             raise ValueError(f"{file} was not read: {why_unreadable(file, error)}.") from None
     from train.checkpoint import load_trained

@@ -245,14 +245,15 @@ def test_a_missing_picture_is_named(tmp_path, photograph, monkeypatch, capsys):
             "shares of the height and width, each from 0 to 1, like 0.25,0.5, not '3,4'",
         ),
         (["RUN", "IMAGE", "--resolutions", "65"], "not divisible into patches"),
-        (["RUN", "none.png"], "No such file or directory: 'none.png'"),
+        (["RUN", "none.png"], "error: there is no image none.png."),
+        (["RUN", "FOLDER"], "is a folder of images, and one image is drawn over: give IMAGE."),
         (["nowhere", "IMAGE"], "there is no checkpoint nowhere"),
     ],
 )
 def test_bad_arguments(tmp_path, photograph, arguments, message, capsys):
-    paths = {"RUN": str(save(tmp_path / "run")), "IMAGE": str(photograph)}
+    paths = {"RUN": str(save(tmp_path / "run")), "IMAGE": str(photograph), "FOLDER": str(tmp_path)}
     with pytest.raises(SystemExit) as stop:
         main(["attention", *(paths.get(argument, argument) for argument in arguments)])
     assert stop.value.code == 2
-    assert message in capsys.readouterr().err
+    assert message.replace("IMAGE", paths["IMAGE"]) in capsys.readouterr().err
     assert not (tmp_path / "run" / "results").exists()
