@@ -46,7 +46,7 @@ def accuracy_table(runner: SweepRunner) -> str:
 
 def evaluation_commands(runner: SweepRunner) -> list[str]:
     """Return the commands that evaluate the finished runs: those of one task in one."""
-    tasks: dict[str, list[str]] = {}  # options to checkpoints
+    tasks: dict[str, list[Run]] = {}  # by their options
     local: set[str] = set()  # of models with a distance decay or a table
     for run in runner.finished():
         config = read_yaml(runner.folder(run) / CONFIG)
@@ -55,16 +55,28 @@ def evaluation_commands(runner: SweepRunner) -> list[str]:
         imports = [shlex.quote(name) for name in config.get("imports") or []]
         options = " ".join(["--resolutions", *sizes, *(["--imports", *imports] if imports else [])])
         task = json.dumps([options, data["source"], data["root"], data.get(data["source"])])
-        tasks.setdefault(task, []).append(shlex.quote(str(runner.folder(run) / CHECKPOINTS / LAST)))
+        tasks.setdefault(task, []).append(run)
         local |= {task} if config["model"]["vit"].get("locality") else set()
     commands = []
-    for task, paths in tasks.items():
+    for task, runs in tasks.items():
+        paths = [shlex.quote(str(runner.folder(run) / CHECKPOINTS / LAST)) for run in runs]
         if len(paths) == len(runner.sweep.runs):
             paths = [f"{shlex.quote(str(runner.out))}/*/{CHECKPOINTS}/{LAST}"]
         options = f"--checkpoint {' '.join(paths)} {json.loads(task)[0]}"
         names = ("resolution", "locality") if task in local else ("resolution",)
         commands += [f"python -m eval {name} {options}" for name in names]
+        if reference := reference_of(runs):
+            commands.append(f"python -m eval ablation {options} --reference {shlex.quote(reference)}")
     return commands
+
+
+def reference_of(runs: Sequence[Run]) -> str | None:
+    """Return the first model that has every seed of several models, which others can differ from; None for none."""
+    seeds: dict[str, set[int]] = {}
+    for run in runs:
+        seeds.setdefault(run.model, set()).add(run.seed)
+    every = set().union(*seeds.values())
+    return next((model for model in seeds if seeds[model] == every), None) if len(seeds) > 1 else None
 
 
 def list_line(runner: SweepRunner, run: Run) -> str:

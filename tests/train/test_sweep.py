@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -11,7 +13,7 @@ import yaml
 from tests.helpers.runs import run_sweep
 from tests.helpers.training import write_sweep
 from train import sweep
-from train.sweeps.file import read_sweep
+from train.sweeps.file import Run, read_sweep
 from train.sweeps.runner import SweepRunner
 from train.sweeps.settings import current_settings, write_settings
 
@@ -125,16 +127,35 @@ def test_tasks_are_evaluated_apart(tmp_path):
     ]
 
 
+def test_models_are_compared_with_the_first_that_has_all_seeds(tmp_path):
+    """No model need be called `recipe`, as `eval ablation` has it by default."""
+    plan = read_sweep(write_sweep(tmp_path, axes=None, models={"linear": {}, "softmax": {}, "deep": {}}))
+    whole = SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, [])
+    finish(whole, plan.runs)
+    softmax = [run for run in plan.runs if run.model == "softmax"]
+    every = f"python -m eval ablation --checkpoint {whole.out}/*/checkpoints/last.ckpt --resolutions 60 --reference "
+    assert sweep.evaluation_commands(whole)[1:] == [f"{every}linear"]
+    (whole.folder(plan.runs[0]) / "metrics.json").unlink()  # a seed of linear is not finished
+    assert sweep.evaluation_commands(whole)[1].endswith(" --resolutions 60 --reference softmax")
+    alone = SweepRunner(plan, softmax, tmp_path / "out", 1, 1, [])
+    assert len(sweep.evaluation_commands(alone)) == 1
+
+
+def finish(whole: SweepRunner, runs: Iterable[Run], vit: dict[str, Any] | None = None, **fields: object) -> None:
+    """Make runs of a sweep finished, with these fields of the model and others in their configuration."""
+    data = {"source": "arrow", "root": "data", "arrow": {}, "resolutions": []}
+    config = {"model": {"vit": {"image_size": 60, **(vit or {})}}, "data": data, **fields}
+    for run in runs:
+        whole.folder(run).mkdir(parents=True, exist_ok=True)
+        (whole.folder(run) / "metrics.json").write_text("{}")
+        (whole.folder(run) / "config.yaml").write_text(yaml.safe_dump(config))
+
+
 def finished_sweep(tmp_path: Path, vit: dict, **fields: object) -> SweepRunner:
     """Return a sweep of one run that is finished, with these fields of the model and others in its configuration."""
     plan = read_sweep(write_sweep(tmp_path, seeds=[0], axes=None, models={"recipe": {}}))
     whole = SweepRunner(plan, plan.runs, tmp_path / "out", 1, 1, [])
-    folder = whole.out / plan.runs[0].name
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "metrics.json").write_text("{}")
-    data = {"source": "arrow", "root": "data", "arrow": {}, "resolutions": []}
-    config = {"model": {"vit": {"image_size": 60, **vit}}, "data": data, **fields}
-    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    finish(whole, plan.runs, vit, **fields)
     return whole
 
 
