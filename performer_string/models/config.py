@@ -17,7 +17,7 @@ from performer_string.models.config_parts import (
 )
 from performer_string.models.field_names import explains_fields, field_hint
 from performer_string.models.saved_options import without_unused
-from performer_string.utils.registry import choose, lookup
+from performer_string.utils.registry import IMPORTED_FIRST, choose, lookup
 from performer_string.utils.renames import current_fields
 from performer_string.utils.validation import check_heads, check_positive, check_types
 
@@ -98,7 +98,7 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
             overrides: fields in place of those.
 
         Raises:
-            ValueError: a field that this version does not have.
+            ValueError: a field that this version does not have; a part of one's own whose module is not imported.
         """
         known = {each.name for each in fields(cls)}
         content = {**current_fields(saved), "variant": None, **overrides}
@@ -110,7 +110,12 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
                 )
         content = without_unused(content)
         bound = content.pop("max_temperature", MAX_TEMPERATURE)
-        config = cls(**content)
+        try:
+            config = cls(**content)
+        except ValueError as error:
+            if not str(error).startswith("unknown "):
+                raise
+            raise ValueError(f"{error} {IMPORTED_FIRST}.") from None
         used = bound != MAX_TEMPERATURE and config.has_temperature()
         return replace(config, max_temperature=bound) if used else config
 

@@ -12,6 +12,9 @@ from performer_string.utils.validation import check_type
 
 T = TypeVar("T")
 
+# Behind the error for an unknown name in the configuration of a trained model.
+IMPORTED_FIRST = "A name of your module needs it to be imported first"
+
 # What a model or a layer itself gives to the parts that it builds.
 RESERVED_OPTIONS = frozenset({"head_dim", "qk_dim", "num_heads", "coord_dim", "grid", "layers", "seed", "sizes"})
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from eval.cli import main as evaluate
 from performer_string import Preprocessing, ViT, ViTConfig
 from tests.helpers.small_vit import vit
 
@@ -130,3 +131,14 @@ def test_models_that_would_come_back_as_others_are_not_saved(tmp_path):
 def test_numbers_of_numpy_are_saved(tmp_path):
     model = ViT(ViTConfig(variant="micro", image_size=16, patch_size=8, num_classes=np.int64(3)))
     assert ViT.from_pretrained(model.save_pretrained(tmp_path / "numpy")).config.num_classes == 3
+
+
+def test_a_part_of_a_module_that_is_not_imported(saved, capsys):
+    path = saved / "config.json"
+    content = json.loads(path.read_text())
+    content["vit"]["encoding"] = "golden"
+    path.write_text(json.dumps(content))
+    refused(saved, r"unknown encoding 'golden'.* A name of your module needs it to be imported first\.$")
+    with pytest.raises(SystemExit):
+        evaluate(["resolution", "--checkpoint", str(saved)])
+    assert capsys.readouterr().err.count("imported first") == 1

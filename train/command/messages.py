@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from performer_string.utils.registry import IMPORTED_FIRST
 from train.command.output import lasting_output
 
 PATH_ERRORS = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError)
@@ -89,7 +90,8 @@ def naming_imports() -> Iterator[None]:
     except ValueError as error:
         if not str(error).startswith("unknown "):
             raise
-        raise ValueError(f"{error} A name of your module needs it to be imported first: --imports MODULE.") from None
+        message = str(error).removesuffix(f" {IMPORTED_FIRST}.")  # as the library says without a command line
+        raise ValueError(f"{message} {IMPORTED_FIRST}: --imports MODULE.") from None
 
 
 def printable(text: str) -> str:
