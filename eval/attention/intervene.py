@@ -9,6 +9,7 @@ Columns: `model`, `intervention` (`as trained`, or its title), `resolution` (pix
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 
 import torch
@@ -18,7 +19,7 @@ from eval.attention.intervene_report import NAMES as NAMES
 from eval.attention.intervene_report import UNTOUCHED
 from eval.attention.intervene_report import plot as plot
 from eval.attention.intervene_report import summary as summary
-from eval.attention.interventions import GROUPS, interventions
+from eval.attention.interventions import GROUPS, interventions, without_effect
 from eval.attention.model_changes import Intervention, changed
 from eval.report import Row
 from train.testing import count_right
@@ -34,6 +35,8 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     """Yield a row for each model, intervention and resolution."""
     for trained in checkpoints.load_models(options):
         vit = trained.classifier.vit
+        if left_out := without_effect(vit, options.groups):
+            sys.stderr.write(f"{trained.name}: left out, as there is nothing to change: {', '.join(left_out)}\n")
         by_title: dict[str, Intervention] = {UNTOUCHED: lambda vit, changes: None}
         by_title |= interventions(vit, options.groups)
         for title, intervention in by_title.items():

@@ -136,3 +136,8 @@ def interventions(vit: ViT, groups: Sequence[str] = tuple(GROUPS)) -> dict[str, 
     if any(backend.rotates_features for backend in vit.backends()):
         groups = [group for group in groups if group not in OTHER_BACKENDS]
     return {title: change for group in groups for title, change in GROUPS[group](vit).items()}
+
+
+def without_effect(vit: ViT, groups: Sequence[str]) -> list[str]:
+    """Return the groups that have no intervention that makes sense for a model."""
+    return [group for group in groups if not interventions(vit, [group])]

@@ -239,3 +239,12 @@ def test_intervene_of_checkpoints(tmp_path, capsys):
     with pytest.raises(SystemExit):
         main(["intervene", *arguments, "--groups", "sofmax"])
     assert "invalid choice: 'sofmax'" in capsys.readouterr().err
+
+
+def test_groups_that_have_nothing_to_change_are_named(tmp_path, capsys):
+    path = str(save(tmp_path / "one", replace(CONFIG, attention="softmax")))
+    arguments = ["--checkpoint", path, "--resolutions", "60", "--images", "2", "--groups"]
+    main(["intervene", *arguments, "draws", "shuffled", "features"])
+    assert "one: left out, as there is nothing to change: draws, features\n" in capsys.readouterr().err
+    main(["intervene", *arguments, "shuffled"])
+    assert "left out" not in capsys.readouterr().err
