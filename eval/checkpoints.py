@@ -17,6 +17,7 @@ from eval.report import MAJORITY, Row
 from eval.statistics import check_seeds, differing_keys, without_seed
 from performer_string.models.checkpoint import find_checkpoint, is_published
 from train.checkpoint import Trained, load_trained
+from train.data.module import ImageData
 from train.data.sizes import Size, ascending, image_size
 from train.intervals import accuracy_percent
 from train.runs.folder import run_of
@@ -143,9 +144,9 @@ def load_models(options: argparse.Namespace, head: str = "class") -> list[Traine
     for trained, name in zip(models, names, strict=True):
         trained.name = name
         check_head(trained.classifier.vit, name, head)
-        trained.data.root = options.root or trained.data.root
     check_same_classes(models)
     for trained in models:
+        place_images(trained.data, options.root, trained.name)
         try:
             trained.data.setup("test" if options.split == "test" else None)
         except FileNotFoundError as error:
@@ -161,6 +162,20 @@ def load_models(options: argparse.Namespace, head: str = "class") -> list[Traine
                 raise ValueError(f"{trained.name}: {error}") from None
     check_same_images(models, options)
     return models
+
+
+def place_images(data: ImageData, root: str | None, name: str) -> None:
+    """Take the images of the model `name` from `--root`, where that is given.
+
+    Raises:
+        ValueError: the images are drawn, and have no place.
+    """
+    if root and data.task is not None:
+        raise ValueError(
+            f"--root {root}: the images of {name} are drawn, by the task {data.source}. Leave --root out; for classes "
+            f"of images of your own there is python -m eval predict."
+        )
+    data.root = root or data.root
 
 
 def check_same_classes(models: Sequence[Trained]) -> None:

@@ -165,6 +165,11 @@ def test_models_of_other_classes(tmp_path, capsys):
     assert "few has 3, many has 10. Evaluate them one after the other" in said
 
 
+def test_images_that_are_drawn_have_no_place(tmp_path, capsys):
+    said = refusal(["--checkpoint", str(save(tmp_path / "one")), "--root", "own", "--resolutions", "60"], capsys)
+    assert "error: --root own: the images of one are drawn, by the task arrow. Leave --root out" in said
+
+
 def test_missing_checkpoint(tmp_path, capsys):
     (tmp_path / "no").mkdir()
     for path in ("no.ckpt", "no"):
