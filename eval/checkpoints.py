@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -17,11 +17,13 @@ from eval.report import MAJORITY, Row
 from eval.statistics import check_seeds, differing_keys, without_seed
 from performer_string.models.checkpoint import find_checkpoint, is_published
 from train.checkpoint import Trained, load_trained
-from train.data.module import ImageData
 from train.data.sizes import Size, ascending, image_size
 from train.intervals import accuracy_percent
 from train.runs.folder import run_of
 from train.testing import count_right
+
+if TYPE_CHECKING:
+    from train.data.module import ImageData
 
 MODEL = "run's folder (for its last checkpoint), a checkpoint, or a published folder (models/arrow-linear)"
 NO_CHECKPOINTS = {".csv", ".json", ".jsonl", ".log", ".md", ".png", ".pdf", ".svg", ".tex", ".txt", ".yaml", ".yml"}
