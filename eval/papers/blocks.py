@@ -93,6 +93,7 @@ def notes(table: TableFile, budget_name: str, records: Sequence[Row], command: s
         lines.append(f"Published figures: {table.places()}.")
     if table.differs:
         lines.append(f"What differs: {table.differs}")
+    lines += attention_note(table)
     if table.aside:
         lines.append(f"In the source: {table.aside}")
     seeds = max((int(record["seeds"]) for record in records if record["state"] == MEASURED), default=0)
@@ -118,6 +119,21 @@ def notes(table: TableFile, budget_name: str, records: Sequence[Row], command: s
         models = unique((r for r in records if r["state"] == NOT_BUILT and r["why"] == why), "row")
         lines.append(f"{', '.join(table.rows[row].label or row for row in models)}: {why}.")
     return lines
+
+
+def attention_note(table: TableFile) -> list[str]:
+    """Return a line with the fields that the kinds of attention have beside their name, which columns do not tell."""
+    kinds = []
+    for fields in table.attention.values():
+        others = {field.removeprefix("model.vit."): value for field, value in fields.items()}
+        others.pop("attention", None)
+        others |= others.pop("feature_options", None) or {}
+        values = (str(value).lower() if isinstance(value, bool) else value for value in others.values())
+        kinds.append(", ".join(f"{field}={value}" for field, value in zip(others, values, strict=True)))
+    if not any(kinds):
+        return []
+    texts = (f"{name} has {kind or 'what the recipe has'}" for name, kind in zip(table.attention, kinds, strict=True))
+    return [f"Attention: {'; '.join(texts)}."]
 
 
 def missing_cells(table: TableFile, budget_name: str, records: Sequence[Row], command: str) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from eval.papers.blocks import attention_note
 from eval.papers.records import published_text
 from eval.papers.table_file import FILE, PAPERS, read_table
 from eval.report import read_csv
@@ -20,5 +21,5 @@ def test_stored_tables_have_the_figures_and_notes_of_their_files(csv):
         assert record["published"] == published_text(table.published_value(*of)), of
     for ending in (".csv", ".md", ".tex"):
         text = csv.with_suffix(ending).read_text()
-        for note in (table.differs, table.aside) if "published" in records[0] else ():
+        for note in (table.differs, table.aside, *attention_note(table)) if "published" in records[0] else ():
             assert note in text, (ending, note)
