@@ -1,6 +1,6 @@
 # make install: create .venv and install the pinned packages.
 # make demo: evaluate the models of the repository, then train three small ones and evaluate them alike.
-# make test: lint, type-check and run all tests. make test-fast: only the tests that are not slow, in a few minutes.
+# make test: lint, type-check and run all tests. make test-fast: only the tests that are not slow, in two minutes.
 # make test-versions: the fast tests with the oldest and the pinned torch and with Python 3.10 and 3.12, as far as these are found.
 # make docs: build the site into site/, without a network.
 # make tables: write the tables of experiments/**/README.md and models/README.md anew from the files beside them.

@@ -24,7 +24,8 @@ if TYPE_CHECKING:  # Lightning and torchvision, which take seconds to import, ar
     from train.module import ImageClassifier
 
 KEYS = {"state_dict", "hyper_parameters", "ImageData"}
-GROUP_SETTINGS = ("lr", "weight_decay", "encoding_lr", "encoding_weight_decay")  # which a resumed optimiser has already
+# Which a resumed optimiser has already.
+GROUP_SETTINGS = ("lr", "weight_decay", "decay_all", "encoding_lr", "encoding_weight_decay")
 
 
 def read_checkpoint(path: str | Path, data: bool = True) -> dict[str, Any]:

@@ -20,6 +20,7 @@ class OptimConfig:
     Attributes:
         lr: peak learning rate of AdamW, typically 1e-4 to a few 1e-3.
         weight_decay: of the weights of linear layers; norms, biases, embeddings and generators have none.
+        decay_all: these have it too, as all parameters have that are given to `torch.optim.AdamW` in one list.
         betas: of AdamW.
         warmup: share of the training that the learning rate rises in, linearly from zero.
         min_lr: the cosine ends at this share of `lr`; 1 for a constant rate, with `warmup` 0 from the first step on.
@@ -43,6 +44,7 @@ class OptimConfig:
 
     lr: float = 1e-3
     weight_decay: float = 0.05
+    decay_all: bool = False
     betas: tuple[float, float] = (0.9, 0.98)
     warmup: float = 0.1
     min_lr: float = 0.01
@@ -115,7 +117,7 @@ def parameter_groups(model: ViT, config: OptimConfig) -> list[dict[str, Any]]:
 
     The parameters of the encoding are a group of their own where they have a rate or a decay of their own.
     """
-    undecayed = model.no_weight_decay()
+    undecayed = set() if config.decay_all else model.no_weight_decay()
     own = config.encoding_lr is not None or config.encoding_weight_decay > 0
     encoding = {name for name, _ in model.named_parameters() if own and name.startswith("encoding.")}
     learned = [(name, p) for name, p in model.named_parameters() if p.requires_grad]

@@ -51,6 +51,14 @@ def test_only_weights_of_linear_layers_decay(encoding):
     assert any(names[id(p)].startswith("encoding.") for p in free["params"])
 
 
+def test_all_parameters_decay_where_that_is_wanted():
+    model = ViT(ViTConfig(**{**VIT, "encoding": "absolute", "registers": 1}))
+    decayed, free = parameter_groups(model, OptimConfig(weight_decay=0.1, decay_all=True))
+    assert len(decayed["params"]) == len(list(model.parameters()))
+    assert not free["params"]
+    torch.optim.AdamW(parameter_groups(model, OptimConfig(decay_all=True)))  # which takes an empty group
+
+
 def test_validation_loss_weighs_images_equally():
     module = ImageClassifier(ViTConfig(**VIT), resolutions=["60"]).eval()
     module.log = lambda *args, **kwargs: None
