@@ -148,7 +148,7 @@ def load_models(options: argparse.Namespace, head: str = "class") -> list[Traine
         check_head(trained.classifier.vit, name, head)
     check_same_classes(models)
     for trained in models:
-        place_images(trained.data, options.root, trained.name)
+        take_root(trained.data, options.root, trained.name)
         try:
             trained.data.setup("test" if options.split == "test" else None)
         except FileNotFoundError as error:
@@ -166,7 +166,7 @@ def load_models(options: argparse.Namespace, head: str = "class") -> list[Traine
     return models
 
 
-def place_images(data: ImageData, root: str | None, name: str) -> None:
+def take_root(data: ImageData, root: str | None, name: str) -> None:
     """Take the images of the model `name` from `--root`, where that is given.
 
     Raises:

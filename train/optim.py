@@ -113,7 +113,7 @@ def learning_rate(step: int, steps: float, warmup: float, minimum: float) -> flo
 
 
 def parameter_groups(model: ViT, config: OptimConfig) -> list[dict[str, Any]]:
-    """Return weights of linear layers with decay, and norms, biases, embeddings and generators without.
+    """Return weights of linear layers with decay, and norms, biases, embeddings and generators without or likewise.
 
     The parameters of the encoding are a group of their own where they have a rate or a decay of their own.
     """

@@ -29,7 +29,7 @@ from eval.attention.picture_files import keep_picture, picture_of_file, write_pi
 from eval.attention.pictures_report import notes as notes
 from eval.attention.pictures_report import plot as plot
 from eval.attention.pictures_report import summary as summary
-from eval.checkpoints import MODEL, names_of, place_images
+from eval.checkpoints import MODEL, names_of, take_root
 from eval.models import class_names, load_model, preprocessing_of
 from eval.report import Row
 from performer_string import ViT
@@ -142,7 +142,7 @@ def read_image(vit: ViT, path: Path, options: argparse.Namespace, size: Size) ->
     from train.checkpoint import load_trained
 
     data = load_trained(path).data
-    place_images(data, options.root, str(path))
+    take_root(data, options.root, str(path))
     data.setup("test")
     held_out: Any = data.held_out("test", size, options.example + 1)
     if options.example >= len(held_out):

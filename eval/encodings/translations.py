@@ -161,7 +161,7 @@ def measure_features(head_dim: int) -> Iterator[Row]:
     encoding = build_encoding("rope-mixed", head_dim=head_dim, num_heads=1).double()
     positions = torch.tensor([[0.3, 1.2], [2.1, 0.4]], dtype=torch.float64)
     q, k = torch.randn(2, 1, 1, 1, head_dim, dtype=torch.float64) * 0.7
-    rotated = [(encoding(r[:1]).rotate(q), encoding(r[1:]).rotate(k)) for r in (positions, positions + 3.37)]
+    rotated = [(encoding(r[:1]).rotate(q), encoding(r[1:]).rotate(k)) for r in (positions, positions + SHIFT)]
     for title, (name, options) in tqdm(MAPS.items(), desc="feature maps", leave=False, disable=None):
         random = issubclass(FEATURE_MAPS[name], RandomFeatures)
         sizes = {"num_heads": 16 * max(DRAWS), "num_features": 32} if random else {"num_heads": 1}  # a draw a head

@@ -123,16 +123,14 @@ def notes(table: TableFile, budget_name: str, records: Sequence[Row], command: s
 
 def attention_note(table: TableFile) -> list[str]:
     """Return a line with the fields that the kinds of attention have beside their name, which columns do not tell."""
-    kinds = []
-    for fields in table.attention.values():
-        others = {field.removeprefix("model.vit."): value for field, value in fields.items()}
-        others.pop("attention", None)
+    kinds = {}
+    for name, fields in table.attention.items():
+        others = {k.removeprefix("model.vit."): value for k, value in fields.items() if k != "model.vit.attention"}
         others |= others.pop("feature_options", None) or {}
-        values = (str(value).lower() if isinstance(value, bool) else value for value in others.values())
-        kinds.append(", ".join(f"{field}={value}" for field, value in zip(others, values, strict=True)))
-    if not any(kinds):
+        kinds[name] = ", ".join(f"{k}={str(v).lower() if isinstance(v, bool) else v}" for k, v in others.items())
+    if not any(kinds.values()):
         return []
-    texts = (f"{name} has {kind or 'what the recipe has'}" for name, kind in zip(table.attention, kinds, strict=True))
+    texts = (f"{name} has {kind or 'what the recipe has'}" for name, kind in kinds.items())
     return [f"Attention: {'; '.join(texts)}."]
 
 

@@ -20,8 +20,8 @@ def fold(model: ViT) -> ViT:
 
     Its outputs are those of the model. Its encoding has no basis left to compute or apply. The model itself stays as it
     is. Encodings without a basis (RoPE, LieRE, absolute), rotations of features and a folded model are left as they
-    are. A value map keeps the basis of its encoding. Parameters of a
-    folded basis stay in it without a use. The weights of a folded model load into a folded model only.
+    are. A value map keeps the basis of its encoding. Parameters of a folded basis stay in it without a use. The weights
+    of a folded model load into a folded model only.
 
     Args:
         model: the model.

@@ -149,8 +149,9 @@ class TimmViT(ViT):
         _, size = patch_and_image(list(self.patch), img_size if isinstance(img_size, int) else list(img_size))
         self.grid(*size)
         self.config.image_size, self.config.position_grid = list(size), list(self.train_grid)
-        traits: dict[str, Any] = getattr(self, "_traits", None) or {}  # timm's note of the current size
-        traits["img_size"] = tuple(size)
+        traits = cast(dict[str, Any] | None, getattr(self, "_traits", None))  # timm's note of the current size
+        if traits is not None:
+            traits["img_size"] = tuple(size)
 
     def group_matcher(self, coarse: bool = False) -> dict[str, Any]:
         """Return timm's groups of parameters, for layer-wise decay of the learning rate.

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from train.command.recipe import missing_recipe, options_of, packaged_recipes
-from train.runs.folder import CHECKPOINTS, CONFIG, HISTORY, LAST, latest_checkpoint
+from train.runs.folder import CHECKPOINTS, CONFIG, HISTORY, LAST, latest_checkpoint, run_of
 from train.runs.history import read_history
 
 START = "python -m train fit --config RECIPE"
@@ -79,10 +79,8 @@ def resume_arguments(arguments: Sequence[str]) -> list[str]:
         )
     run = Path(arguments[0]).expanduser()
     run = run if run.name else run.resolve()  # "." would be another folder elsewhere
-    if run.is_file() and run.parent.name == CHECKPOINTS:
-        raise ValueError(f"resume takes the folder of a run: python -m train resume {run.parents[1]}.")
-    if run.is_file() and run.name == CONFIG:
-        raise ValueError(f"resume takes the folder of a run: python -m train resume {run.parent}.")
+    if run.is_file() and (folder := run.parent if run.name == CONFIG else run_of(run)):
+        raise ValueError(f"resume takes the folder of a run: python -m train resume {folder}.")
     latest = latest_checkpoint(run)
     if latest is None or not (run / CONFIG).is_file():
         missing = run / CONFIG if latest is not None else run / CHECKPOINTS / LAST
