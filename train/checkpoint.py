@@ -141,9 +141,8 @@ def check_same_model(path: str | Path, content: dict[str, Any], asked: dict[str,
         )
     wrong = differences(asdict(vit_config(content)), asked["vit"])  # what is newer has its default
     if resumed and "optim" in content["hyper_parameters"]:
-        optimisers = [content["hyper_parameters"]["optim"], asked["optim"]]
-        kept = [k for k in GROUP_SETTINGS if k in optimisers[0]]  # old ones have no rate of the encoding
-        saved, new = ({**{k: o[k] for k in kept}, "betas": tuple(o["betas"])} for o in optimisers)
+        optimisers = [{**asdict(OptimConfig()), **o} for o in (content["hyper_parameters"]["optim"], asked["optim"])]
+        saved, new = ({**{k: o[k] for k in GROUP_SETTINGS}, "betas": tuple(o["betas"])} for o in optimisers)
         wrong += differences(saved, new)
     if wrong:
         raise CheckpointError(
