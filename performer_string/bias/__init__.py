@@ -1,9 +1,9 @@
 """Relative biases: factors lambda(p_i - p_j) of the attention weights, by name.
 
-Read `base.py` for the interface, then one kind: `decays.py` (decays with the distance), `l1.py` (a decay of the L1
-distance, also directed), `table.py` (a learned table), `kerple.py` (two parameters a head). `widths.py` holds learned
-widths within bounds, and `offsets.py` the offsets between tokens. How a decay takes linear time on a grid is in
-`linear_time/`, which the other files do not need.
+Read `base.py` for the interface, then one kind: `decays.py` and `radial.py` (decays with the distance), `l1.py` (a
+decay of the L1 distance, also directed), `table.py` (a learned table), `kerple.py` (two parameters a head). `widths.py`
+holds learned widths within bounds, and `offsets.py` the offsets between tokens. How a decay takes linear time on a grid
+is in `linear_time/`, which the other files do not need.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from performer_string.bias.base import RelativeBias, Split
-from performer_string.bias.decays import DistanceDecay, ExponentialDecay, GaussianDecay, RadialDecay
+from performer_string.bias.decays import DistanceDecay, ExponentialDecay, GaussianDecay
 from performer_string.bias.kerple import Kerple
 from performer_string.bias.l1 import L1Decay
+from performer_string.bias.radial import RadialDecay
 from performer_string.bias.table import RelativeBiasTable
 from performer_string.utils.registry import construct, lookup
 
@@ -45,7 +46,7 @@ def build_locality(name: str, *, num_heads: int, grid: Sequence[int] | None = No
     Args:
         name: `gaussian`, `exponential`, `radial`, `exponential-l1`, `table` or `kerple`.
         num_heads: H.
-        grid: the training grid, which `table` needs. It gives `exponential-l1` its number of axes.
+        grid: the training grid, which `table` needs. It gives decays with a width for each axis their number of axes.
         options: `normalised`, whether the attention's denominator has the bias too; those of `DistanceDecay` in
             `decays.py` for a decay, and `num_scales` for `radial`; those of `L1Decay` in `l1.py` and `Kerple` in
             `kerple.py`.

@@ -95,7 +95,8 @@ class RelativeBias(nn.Module):
         """Return Gaussians whose sum is lambda, exactly or nearly; none by default.
 
         Returns:
-            Amplitudes, and widths in patches, which rise along G: [H, G] each.
+            Amplitudes [H, G], and widths in patches, which rise along G: [H, G], or [H, G, C] with one for each axis,
+            in the same proportions for all G.
         """
         empty = torch.empty(self.num_heads, 0)
         return empty, empty
@@ -114,7 +115,8 @@ class RelativeBias(nn.Module):
         By default this is an unbounded window, and blocks for a decay with `rates`. Both are exact.
 
         Args:
-            widths: of the head's components, in patches.
+            widths: of the head's components, in patches; along the first axis, where each axis has its own. The others
+                are then scaled to it.
             dim: axes of the grid.
         """
         blocks = [] if self.rates() is None else [Split(None, None, 0, side) for side in BLOCK_SIDES]

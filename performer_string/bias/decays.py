@@ -3,13 +3,12 @@
     o_i = sum_j A_ij lambda(p_i - p_j) v_j
 
 with A the normalised attention (softmax or linear) and lambda a decay for each head. Source: RiemannFormer,
-arXiv:2506.07405 (locality focusing). With `normalised` the denominator has lambda too, as in ALiBi (arXiv:2108.12409),
-whose bias -|i - j| / s is the decay `exponential`.
+arXiv:2506.07405 (locality focusing), whose axes may each have a sigma. With `normalised` the denominator has lambda
+too, as in ALiBi (arXiv:2108.12409), whose bias -|i - j| / s is the decay `exponential`.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 
@@ -18,6 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from performer_string.bias.base import RelativeBias, Split
+from performer_string.bias.offsets import check_axes
 from performer_string.bias.widths import bounded_width, raw_width
 from performer_string.utils.dtype import full_precision
 
@@ -27,6 +27,8 @@ WINDOW_REACH = 3.5
 
 class DistanceDecay(RelativeBias):
     """A decay lambda(r) = amplitude f(|r| / sigma), with sigma and amplitude learned for each head within bounds.
+
+    With a sigma for each axis, |r| / sigma is the length of the vector (r_c / sigma_c).
 
     On a grid each head is summed over a window or through coarse nodes, whichever is predicted to cost less. Time and
     memory are linear in N. Outputs are off by less than 0.1 % through a window, and by some 3 % through nodes. For
@@ -39,7 +41,8 @@ class DistanceDecay(RelativeBias):
 
     Args:
         num_heads: H.
-        sigma: at the start, in patches of the training grid.
+        grid: the training grid, whose number of axes several sigmas have to have; not checked without it.
+        sigma: at the start, in patches of the training grid: one for all axes together, or a list with one for each.
         amplitude: at the start, below `max_amplitude`.
         sigma_bounds: sigma stays between them: sigma = low (high / low)^s with s in (0, 1).
         max_amplitude: the bound of the amplitude.
@@ -47,7 +50,8 @@ class DistanceDecay(RelativeBias):
         fixed: nothing of the decay is learned.
 
     Raises:
-        ValueError: an initial value out of its bounds, infinite bounds, or options of an amplitude if normalised.
+        ValueError: an initial value out of its bounds, infinite bounds, other than one sigma for each axis, or options
+            of an amplitude if normalised.
     """
 
     CUTOFF = 7.0  # in widths of the widest component: lambda is below 2.5e-11 from here on
@@ -56,7 +60,8 @@ class DistanceDecay(RelativeBias):
         self,
         num_heads: int,
         *,
-        sigma: float = 4.0,
+        grid: Sequence[int] | None = None,
+        sigma: float | Sequence[float] = 4.0,
         amplitude: float = 1.0,
         sigma_bounds: tuple[float, float] = (0.25, 64.0),
         max_amplitude: float = 2.0,
@@ -65,7 +70,11 @@ class DistanceDecay(RelativeBias):
     ):
         super().__init__(num_heads, normalised)
         self.sigma_bounds = sigma_bounds
-        raw_sigma = raw_width(sigma, sigma_bounds)
+        if isinstance(sigma, Sequence):
+            check_axes(len(sigma), len(sigma) if grid is None else len(grid))
+            raw_sigma = torch.stack([raw_width(each, sigma_bounds) for each in sigma]).repeat(num_heads, 1)
+        else:
+            raw_sigma = raw_width(sigma, sigma_bounds).repeat(num_heads)
         if not 0 < amplitude < max_amplitude < math.inf:
             raise ValueError(
                 f"amplitude has to lie between 0 and max_amplitude={max_amplitude}, not {amplitude}; both finite."
@@ -73,18 +82,18 @@ class DistanceDecay(RelativeBias):
         if normalised and (amplitude, max_amplitude) != (1.0, 2.0):
             raise ValueError("a normalised decay has no amplitude, which would cancel: leave out its options.")
         self.max_amplitude = max_amplitude
-        self.raw_sigma = nn.Parameter(raw_sigma.repeat(num_heads), requires_grad=not fixed)
+        self.raw_sigma = nn.Parameter(raw_sigma, requires_grad=not fixed)
         raw_amplitude = torch.tensor(amplitude / max_amplitude).logit().repeat(num_heads)
         self.raw_amplitude = None if normalised else nn.Parameter(raw_amplitude, requires_grad=not fixed)
 
     def sigma(self) -> Tensor:
-        """Return sigma in patches, [H]."""
+        """Return sigma in patches, [H], or [H, C] with one for each axis."""
         return bounded_width(self.raw_sigma, self.sigma_bounds)
 
     def log_amplitude(self) -> Tensor:
         """Return the logarithm of the amplitude, [H], which is finite where the amplitude underflows."""
         if self.raw_amplitude is None:
-            return torch.zeros_like(full_precision(self.raw_sigma))
+            return full_precision(self.raw_sigma).new_zeros(self.num_heads)
         return math.log(self.max_amplitude) + F.logsigmoid(full_precision(self.raw_amplitude))
 
     def amplitude(self) -> Tensor:
@@ -92,8 +101,9 @@ class DistanceDecay(RelativeBias):
         return self.log_amplitude().exp()
 
     def learned(self) -> dict[str, Tensor]:
-        """Return `sigma`, and `amplitude` unless normalised, [H] each."""
-        sigma = {"sigma": self.sigma()}
+        """Return `sigma`, or that of each axis, and `amplitude` unless normalised, [H] each."""
+        widths = self.sigma()
+        sigma = {"sigma": widths} if widths.ndim == 1 else {f"sigma_{c}": x for c, x in enumerate(widths.unbind(-1))}
         return sigma if self.normalised else {**sigma, "amplitude": self.amplitude()}
 
     def log_profile(self, squares: Tensor) -> Tensor:
@@ -101,10 +111,25 @@ class DistanceDecay(RelativeBias):
         raise NotImplementedError
 
     def log_of_offsets(self, offsets: Tensor) -> Tensor:
-        """Return log lambda(r) = log amplitude + log f(|r| / sigma): offsets [..., C] -> [H, ...]."""
+        """Return log lambda(r) = log amplitude + log f(|r| / sigma): offsets [..., C] -> [H, ...].
+
+        Raises:
+            ValueError: offsets of another number of axes than there are sigmas for.
+        """
         view = (-1, *[1] * (offsets.ndim - 1))
-        squares = offsets.square().sum(-1) / self.sigma().square().view(view)
-        return self.log_amplitude().view(view) + self.log_profile(squares)
+        sigma, squares = self.sigma(), offsets.square()
+        if sigma.ndim == 1:
+            scaled = squares.sum(-1) / sigma.square().view(view)
+        else:
+            check_axes(sigma.shape[-1], offsets.shape[-1])
+            each_axis = zip(squares.unbind(-1), sigma.square().unbind(-1), strict=True)
+            scaled = torch.stack([square / variance.view(view) for square, variance in each_axis]).sum(0)
+        return self.log_amplitude().view(view) + self.log_profile(scaled)
+
+    def components_of(self, amplitudes: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
+        """Return Gaussians of these amplitudes, [H, G], and of these shares of sigma, [G]; as `components`."""
+        sigma = self.sigma()  # [H] or [H, C]
+        return amplitudes, sigma[:, None] * shares.view(-1, *[1] * (sigma.ndim - 1))
 
     def numerator_splits(self, widths: Sequence[float], dim: int) -> list[Split]:
         """Return the `splits` of a decay that is in the numerator only."""
@@ -134,8 +159,9 @@ class GaussianDecay(DistanceDecay):
         return -squares / 2
 
     def components(self) -> tuple[Tensor, Tensor]:
-        """Return the decay itself, of amplitude and width [H, 1]."""
-        return self.amplitude()[:, None], self.sigma()[:, None]
+        """Return the decay itself, of amplitude [H, 1] and width [H, 1] or [H, 1, C]."""
+        amplitude = self.amplitude()[:, None]
+        return self.components_of(amplitude, amplitude.new_ones(1))
 
     def numerator_splits(self, widths: Sequence[float], dim: int) -> list[Split]:
         """Return a window of 3.5 sigma, or nodes half a sigma apart."""
@@ -166,9 +192,9 @@ class ExponentialDecay(DistanceDecay):
         return torch.where(is_zero, 0.0, -torch.where(is_zero, 1.0, squares).sqrt())
 
     def components(self) -> tuple[Tensor, Tensor]:
-        """Return the four Gaussians of the fit, [H, 4] each."""
-        amplitude, sigma = self.amplitude()[:, None], self.sigma()[:, None]
-        return amplitude * amplitude.new_tensor(self.WEIGHTS), sigma * sigma.new_tensor(self.WIDTHS)
+        """Return the four Gaussians of the fit: amplitudes [H, 4], and widths [H, 4] or [H, 4, C]."""
+        amplitude = self.amplitude()[:, None]
+        return self.components_of(amplitude * amplitude.new_tensor(self.WEIGHTS), amplitude.new_tensor(self.WIDTHS))
 
     def numerator_splits(self, widths: Sequence[float], dim: int) -> list[Split]:
         """Return a window alone, nodes alone, or a window with the narrowest Gaussian and nodes with the others."""
@@ -177,72 +203,4 @@ class ExponentialDecay(DistanceDecay):
             Split(9 * sigma, None, len(widths)),
             Split(None, node_spacing(sigma / 2, dim), 0),
             Split(sigma / 2, node_spacing(sigma, dim), 1),
-        ]
-
-
-class RadialDecay(DistanceDecay):
-    """A learned radial profile: lambda(r) = amplitude sum_g w_g exp(-|r|^2 / (2 s_g^2)), s_g = sigma / 2^(G - 1 - g).
-
-    The weights w > 0 of a head sum to 1 and start equal; sigma is the widest scale. Positive mixtures of Gaussians are
-    the radial profiles that are positive definite in every dimension (Schoenberg, 1938).
-
-    Args:
-        num_scales: G. The other arguments are those of `DistanceDecay`.
-
-    Raises:
-        ValueError: as `DistanceDecay`, or a number of scales below 1.
-    """
-
-    def __init__(
-        self,
-        num_heads: int,
-        *,
-        num_scales: int = 4,
-        sigma: float = 8.0,
-        amplitude: float = 1.0,
-        sigma_bounds: tuple[float, float] = (0.25, 64.0),
-        max_amplitude: float = 2.0,
-        normalised: bool = False,
-        fixed: bool = False,
-    ):
-        super().__init__(
-            num_heads,
-            sigma=sigma,
-            amplitude=amplitude,
-            sigma_bounds=sigma_bounds,
-            max_amplitude=max_amplitude,
-            normalised=normalised,
-            fixed=fixed,
-        )
-        if num_scales < 1:
-            raise ValueError(f"num_scales has to be positive, not {num_scales}.")
-        self.num_scales = num_scales
-        self.raw_shares = nn.Parameter(torch.zeros(num_heads, num_scales), requires_grad=not fixed)
-
-    def scales(self) -> Tensor:
-        """Return s_g / sigma, [G]."""
-        powers = [2.0 ** (g + 1 - self.num_scales) for g in range(self.num_scales)]
-        return full_precision(self.raw_shares).new_tensor(powers)
-
-    def shares(self) -> Tensor:
-        """Return the weights w, [H, G]."""
-        return full_precision(self.raw_shares).softmax(-1)
-
-    def log_profile(self, squares: Tensor) -> Tensor:
-        """Return log sum_g w_g exp(-|r|^2 / (2 s_g^2))."""
-        view = (-1, *[1] * (squares.ndim - 1))
-        shares, scales = full_precision(self.raw_shares).log_softmax(-1).unbind(-1), self.scales().unbind()
-        terms = [share.view(view) - squares / (2 * scale.square()) for share, scale in zip(shares, scales, strict=True)]
-        return functools.reduce(torch.logaddexp, terms)
-
-    def components(self) -> tuple[Tensor, Tensor]:
-        """Return the Gaussians of the mixture, narrowest first, [H, G] each."""
-        return self.amplitude()[:, None] * self.shares(), self.sigma()[:, None] * self.scales()
-
-    def numerator_splits(self, widths: Sequence[float], dim: int) -> list[Split]:
-        """Return each cut of the mixture: the narrow Gaussians through a window, the rest through nodes."""
-        count = len(widths)
-        return [
-            Split(WINDOW_REACH * widths[g - 1] if g else None, node_spacing(widths[g], dim) if g < count else None, g)
-            for g in range(count + 1)
         ]

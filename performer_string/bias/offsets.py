@@ -1,4 +1,4 @@
-"""Offsets between the positions of tokens, and which tokens have a position."""
+"""Offsets between the positions of tokens, which tokens have a position, and widths of as many axes."""
 
 from __future__ import annotations
 
@@ -21,3 +21,12 @@ def both_have_positions(positions: Tensor, num_prefix: int) -> Tensor:
     """Return which pairs are of two tokens with a position, [N, N]; the first `num_prefix` have none."""
     is_patch = torch.arange(positions.shape[0], device=positions.device) >= num_prefix
     return is_patch & is_patch[:, None]
+
+
+def check_axes(widths: int, axes: int) -> None:
+    """Raise a ValueError where a decay has widths for some axes, and positions have another number of axes."""
+    if widths != axes or not widths:
+        raise ValueError(
+            f"the decay has a sigma for each of {widths} axes, and positions have {axes}: give as many sigmas, or one "
+            f"number for all axes together."
+        )

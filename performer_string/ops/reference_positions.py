@@ -113,16 +113,27 @@ def rodrigues_rotate(x: Tensor, axis: Tensor, omega: Tensor, positions: Tensor) 
 
 
 def gaussian_decay(positions: Tensor, amplitudes: Tensor, widths: Tensor) -> Tensor:
-    """Return lambda_ij = sum_g a_g exp(-|p_i - p_j|^2 / (2 s_g^2)): p [N, C], a and s [H, G] -> [H, N, N]."""
-    squares = ((positions[:, None] - positions[None]) ** 2).sum(-1)
-    terms = torch.exp(-0.5 * torch.einsum("ij,hg->hgij", squares, widths**-2))
+    """Return lambda_ij = sum_g a_g exp(-sum_c (p_ic - p_jc)^2 / (2 s_gc^2)).
+
+    Args:
+        positions: p, [N, C].
+        amplitudes: a, [H, G].
+        widths: s, [H, G, C], or [H, G] for one width along all axes.
+
+    Returns:
+        [H, N, N].
+    """
+    each_axis = widths if widths.ndim == 3 else torch.stack([widths] * positions.shape[1], dim=-1)
+    squares = (positions[:, None] - positions[None]) ** 2
+    terms = torch.exp(-0.5 * torch.einsum("ijc,hgc->hgij", squares, each_axis**-2))
     return torch.einsum("hg,hgij->hij", amplitudes, terms)
 
 
 def exponential_decay(positions: Tensor, amplitude: Tensor, sigma: Tensor) -> Tensor:
-    """Return lambda_ij = a exp(-|p_i - p_j| / s): p [N, C], a and s [H] -> [H, N, N]."""
-    distance = torch.linalg.vector_norm(positions[:, None] - positions[None], dim=-1)
-    return amplitude[:, None, None] * torch.exp(-distance / sigma[:, None, None])
+    """Return lambda_ij = a exp(-|(p_i - p_j) / s|): p [N, C], a [H], s [H] or [H, C] -> [H, N, N]."""
+    each_axis = sigma if sigma.ndim == 2 else torch.stack([sigma] * positions.shape[1], dim=-1)
+    scaled = (positions[:, None] - positions[None]) / each_axis[:, None, None]
+    return amplitude[:, None, None] * torch.exp(-torch.linalg.vector_norm(scaled, dim=-1))
 
 
 def l1_decay(positions: Tensor, rates: Tensor) -> Tensor:

@@ -23,6 +23,10 @@ def test_bad_options():
         ("gausian", {}, "unknown locality 'gausian'. Did you mean 'gaussian'"),
         ("gaussian", {"sigmas": 2.0}, "no option 'sigmas'. Did you mean 'sigma'"),
         ("gaussian", {"sigma": 0.0}, "0 < 0.25 < sigma < 64.0, not 0.0"),
+        ("gaussian", {"sigma": [1.0, 0.1]}, "0 < 0.25 < sigma < 64.0, not 0.1"),
+        ("gaussian", {"sigma": [1.0, 2.0], "grid": (5,)}, "a sigma for each of 2 axes, and positions have 1"),
+        ("radial", {"sigma": []}, "a sigma for each of 0 axes"),
+        ("gaussian", {"sigma": "12"}, "sigma has to be float"),
         ("gaussian", {"amplitude": 3.0}, "between 0 and max_amplitude=2.0, not 3.0"),
         ("gaussian", {"sigma_bounds": (0.25, math.inf)}, "finite"),
         ("gaussian", {"max_amplitude": math.inf}, "finite"),
@@ -50,6 +54,14 @@ def test_widths_that_are_not_finite_are_an_error():
     phi = build_feature_map("arc-cosine", head_dim=6, num_heads=2, num_features=16)
     with pytest.raises(ValueError, match=r"widths of head 0 have to be finite, and are \[nan\]"):
         linear_attention(q, q, q, phi, locality=locality, positions=grid_positions((20, 20)))
+
+
+@pytest.mark.parametrize("side", [4, 20], ids=["dense", "grid"])
+def test_a_sigma_for_each_of_other_axes_is_an_error(side):
+    locality, q = build_locality("gaussian", num_heads=2, sigma=[9.0]), torch.randn(1, 2, side * side, 6)
+    phi = build_feature_map("arc-cosine", head_dim=6, num_heads=2, num_features=16)
+    with pytest.raises(ValueError, match="a sigma for each of 1 axes, and positions have 2: give as many"):
+        linear_attention(q, q, q, phi, locality=locality, positions=grid_positions((side, side)))
 
 
 def test_positions_and_heads_are_checked():

@@ -17,7 +17,9 @@ from tests.helpers.maps import KINDS, make_map, reference_features
 from tests.helpers.properties import check, inputs, try_cases
 
 grids = st.sampled_from([(1,), (7,), (33,), (1, 1), (5, 4), (7, 6), (3, 2, 4)])
-localities = st.sampled_from(["gaussian", "exponential", "radial", "exponential-l1", "table", "kerple"])
+localities = st.sampled_from(
+    ["gaussian", "exponential", "radial", "exponential-l1", "table", "kerple", "gaussian, each axis"]
+)
 GRID_ERROR = 0.05  # of the largest value, over coarse nodes
 NEAR = 1e-4  # lambda of the nearest key, far above what the window of a normalised decay leaves out
 spreads = st.sampled_from([-20.0, -3.0, 0.0, 3.0, 20.0])  # of the parameters, whose bounds lie at infinity
@@ -26,12 +28,14 @@ spreads = st.sampled_from([-20.0, -3.0, 0.0, 3.0, 20.0])  # of the parameters, w
 def build(name, grid, normalised, spread, seed):
     """Return a locality of two heads with parameters of a spread, and lambda by its definition."""
     torch.manual_seed(seed)
-    locality = build_locality(name, num_heads=2, grid=grid, normalised=normalised)
+    name, each_axis = name.partition(", ")[::2]
+    options = {"normalised": normalised, **({"sigma": [4.0, 1.0, 9.0][: len(grid)]} if each_axis else {})}
+    locality = build_locality(name, num_heads=2, grid=grid, **options)
     with torch.no_grad():
         for parameter in locality.parameters():
             parameter.add_(torch.full_like(parameter, spread) if name != "table" else torch.randn_like(parameter))
     positions = grid_positions(grid)
-    exact = build_locality(name, num_heads=2, grid=grid, normalised=normalised).double()
+    exact = build_locality(name, num_heads=2, grid=grid, **options).double()
     exact.load_state_dict(locality.state_dict())
     if name == "table":
         return locality, reference_positions.table_decay(exact.bias.detach(), grid), positions

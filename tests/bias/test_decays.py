@@ -24,6 +24,8 @@ from tests.helpers.cases import case
 from tests.helpers.decays import Cone, assert_equal
 
 DECAYS = [name for name, kind in LOCALITIES.items() if issubclass(kind, DistanceDecay)]
+# Every locality, and decays with a sigma for each axis.
+CASES = [*((name, {}) for name in LOCALITIES), *((name, {"sigma": [1.5, 0.7]}) for name in DECAYS)]
 PROFILES = {
     "gaussian": lambda r, shares: math.exp(-r * r / 2),
     "exponential": lambda r, shares: math.exp(-r),
@@ -31,24 +33,27 @@ PROFILES = {
 }
 
 
-def make(name, **options):
-    locality = build_locality(name, num_heads=2, grid=(3, 4), **options).double()
+def make(name, grid=(3, 4), **options):
+    locality = build_locality(name, num_heads=2, grid=grid, **options).double()
     for parameter in locality.parameters():
         torch.nn.init.normal_(parameter, std=1.0 if name == "table" else 0.5)
     return locality
 
 
 @pytest.mark.parametrize("name", DECAYS)
-def test_matrix_is_the_formula(name):
+@pytest.mark.parametrize("each_axis", [False, True], ids=["one sigma", "a sigma for each axis"])
+def test_matrix_is_the_formula(name, each_axis):
     for grid in ((7,), (3, 4), (2, 3, 2)):
-        locality, positions = make(name), grid_positions(grid, dtype=torch.float64) * 1.3
+        options = {"sigma": [1.5, 0.7, 3.0][: len(grid)]} if each_axis else {}
+        locality, positions = make(name, grid, **options), grid_positions(grid, dtype=torch.float64) * 1.3
         with torch.no_grad():
             matrix, sigma, amplitude = locality.matrix(positions), locality.sigma(), locality.amplitude()
+        assert sigma.shape == ((2, len(grid)) if each_axis else (2,))
         shares = locality.shares().tolist() if name == "radial" else [None] * 2
         for h in range(2):
             for i, p in enumerate(positions):
                 for j, r in enumerate(positions):
-                    expected = float(amplitude[h]) * PROFILES[name](float((p - r).norm() / sigma[h]), shares[h])
+                    expected = float(amplitude[h]) * PROFILES[name](float(((p - r) / sigma[h]).norm()), shares[h])
                     assert float(matrix[h, i, j]) == pytest.approx(expected)
 
 
@@ -79,13 +84,14 @@ def test_matrix_is_one_from_and_to_prefix_tokens():
 
 
 @pytest.mark.parametrize("normalised", [False, True])
-@pytest.mark.parametrize("name", LOCALITIES)
-def test_attention_is_the_definition_with_every_gradient(name, normalised):
+@pytest.mark.parametrize(("name", "chosen"), CASES, ids=str)
+def test_attention_is_the_definition_with_every_gradient(name, chosen, normalised):
     """The denominator has the bias only if it is normalised; masked keys take no part."""
     for kind in ("softmax", "favor+", "arc-cosine"):
         for masked in (False, True):
             with case(kind, masked):
-                locality, positions = make(name, normalised=normalised), grid_positions((3, 4), dtype=torch.float64)
+                locality = make(name, normalised=normalised, **chosen)
+                positions = grid_positions((3, 4), dtype=torch.float64)
                 q, k, v = (torch.randn(2, 2, 12, 6, dtype=torch.float64, requires_grad=True) for _ in range(3))
                 rotation = build_encoding("rope-mixed", head_dim=6, num_heads=2).double()(positions)
                 mask = torch.rand(2, 12) < 0.7 if masked else None
@@ -126,11 +132,16 @@ def test_parameters_start_as_asked_and_stay_in_bounds():
         assert locality.amplitude().tolist() == pytest.approx([0.0, 1.0, 2.0])
         assert set(locality.learned()) == {"sigma", "amplitude"}
         assert set(build_locality(name, num_heads=3, normalised=True).learned()) == {"sigma"}
+        each_axis = build_locality(name, num_heads=3, sigma=[2.0, 3.0])
+        torch.testing.assert_close(each_axis.sigma(), torch.tensor([[2.0, 3.0]] * 3))
+        assert {key: value.shape for key, value in each_axis.learned().items()} == dict.fromkeys(
+            ("sigma_0", "sigma_1", "amplitude"), (3,)
+        )
 
 
 def test_gradients_are_finite_at_distance_zero():
-    for name in LOCALITIES:
-        locality, positions = make(name), torch.zeros(3, 2, dtype=torch.float64, requires_grad=True)
+    for name, options in CASES:
+        locality, positions = make(name, **options), torch.zeros(3, 2, dtype=torch.float64, requires_grad=True)
         locality.matrix(positions).sum().backward()
         assert all(torch.isfinite(x.grad).all() for x in (positions, *locality.parameters())), name
 
@@ -173,8 +184,8 @@ def test_subclass_needs_of_offsets_alone(normalised, dense, monkeypatch):
 
 
 def test_bf16_module_rounds_its_parameters_and_nothing_else():
-    for name in LOCALITIES:
-        options = {"table": {"grid": (5, 6)}, "kerple": {}}.get(name, {"sigma": 3.3})
+    for name, chosen in CASES:
+        options = chosen or {"table": {"grid": (5, 6)}, "kerple": {}}.get(name, {"sigma": 3.3})
         low = build_locality(name, num_heads=3, **options)
         with torch.no_grad():
             for parameter in low.parameters():

@@ -36,9 +36,10 @@ EXPONENTIAL = [((200,), (0.7, 30, 390)), ((700,), (5,)), ((13, 18), (1,)), ((17,
     ("name", "regime"), [*((n, r) for n in ("gaussian", "radial") for r in ("window", "grid")), ("radial", "both")]
 )
 def test_sum_is_the_definition_within_its_bounds(regime, name, grid, monkeypatch):
-    """At sigma from half a patch to twice the grid, with prefix tokens."""
+    """At sigma from half a patch to twice the grid, also with one for each axis, with prefix tokens."""
     use_regime(monkeypatch, regime)
-    for sigma in (0.5, *(share * max(grid) for share in (0.1, 0.5, 1, 2))):
+    each_axis = [share * n for share, n in zip((0.6, 0.15, 0.4), grid, strict=False)]
+    for sigma in (0.5, *(share * max(grid) for share in (0.1, 0.5, 1, 2)), each_axis, each_axis[::-1]):
         with case("sigma", sigma):
             locality = decay(name, sigma)
             positions = torch.cat([torch.zeros(2, len(grid)), 0.7 + grid_positions(grid)]).double()
@@ -113,7 +114,7 @@ def test_normalised_decay_where_close_keys_weigh_next_to_nothing(name, slab, mon
         value, gradients = compare(fast, reference.attend(weights, leaves[2]), [*leaves, *locality.parameters()])
         return max(value, *gradients)
 
-    for sigma in (0.6, 1.3, 20.0):
+    for sigma in (0.6, 1.3, 20.0, [4.0, 0.6]):
         for prefix in (0, 1):
             assert error(sigma, prefix) < WINDOW, (sigma, prefix)
     if name == "gaussian":
@@ -128,6 +129,9 @@ def test_plans_are_chosen_by_cost_for_each_head():
     small, large = plan.choose(locality, grid, 256, 64)
     assert (small.radius, small.cell) == ((7, 7, 0), None)
     assert (large.radius, large.cell) == (None, (15, 15, 1))
+    each_axis = plan.choose(decay("gaussian", [31.0, 17.0], 1), grid, 256, 64)[0]
+    assert (each_axis.radius, each_axis.cell) == (None, (15, 8, 1))
+    assert plan.choose(decay("gaussian", [0.5, 2.0], 1), grid, 256, 64)[0].radius == (2, 7, 0)
     radial = plan.choose(decay("radial", 60.0), grid, 256, 64)[0]
     assert radial.radius is not None
     assert radial.cell is not None  # the narrow scales in a window, the wide ones through nodes

@@ -39,15 +39,18 @@ def dense(locality, phi, q, k, v, positions, num_prefix=0, mask=None):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("slab", GRIDS)
+@pytest.mark.parametrize("each_axis", [False, True], ids=["one sigma", "a sigma for each axis"])
 @pytest.mark.parametrize(("name", "regime"), [("gaussian", "window"), ("gaussian", "grid"), ("radial", "both")])
-def test_slabs_are_the_definition_with_every_gradient(name, regime, slab, monkeypatch):
+def test_slabs_are_the_definition_with_every_gradient(name, regime, each_axis, slab, monkeypatch):
     """In slabs of one row of tiles or one cell, of several, and of whole heads; with every map, prefix and mask."""
     use_regime(monkeypatch, regime)
     use_slab(monkeypatch, slab)
     for i, grid in enumerate(GRIDS[slab]):
         kind, num_prefix = list(FEATURE_MAPS)[(i + slab) % len(FEATURE_MAPS)], 2 * (i % 2 == 0)
         with case(grid, kind, num_prefix):
-            locality = decay(name, 4.0 if regime == "window" else 0.5 * max(grid), heads=3)
+            sigma = 4.0 if regime == "window" else 0.5 * max(grid)
+            each = [share * sigma for share in (1.0, 0.4, 0.7)][: len(grid)]
+            locality = decay(name, each if each_axis else sigma, heads=3)
             positions = torch.cat([torch.zeros(num_prefix, len(grid)), 0.7 + grid_positions(grid)]).double()
             q, k, v = qkv(len(positions), heads=3)
             phi = build_feature_map(kind, head_dim=6, num_heads=3, **MAPS.get(kind, {})).double()

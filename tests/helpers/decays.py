@@ -20,10 +20,10 @@ REGIMES = {  # has a window, has nodes, has blocks
 
 
 def decay(name, sigma, heads=2):
-    """Return a decay whose heads differ slightly in sigma, so that their plans may differ."""
+    """Return a decay whose heads differ slightly in sigma, one or a list with one for each axis, so that plans may."""
     locality = build_locality(name, num_heads=heads, sigma=sigma, sigma_bounds=(0.25, MAX_SIGMA)).double()
     with torch.no_grad():
-        locality.raw_sigma += torch.linspace(0, 0.05, heads)
+        locality.raw_sigma.transpose(0, -1).add_(torch.linspace(0, 0.05, heads))
         if name == "radial":
             locality.raw_shares += torch.randn(locality.raw_shares.shape)
     return locality
@@ -61,7 +61,8 @@ def compare(fast, slow, leaves):
     """
     weight = torch.rand_like(slow)
     pairs = zip(*(torch.autograd.grad((x * weight).sum(), leaves) for x in (fast, slow)), strict=True)
-    errors = [float((a - b).norm() / b.norm()) for a, b in pairs]
+    of_each = [p for a, b in pairs for p in (zip(a.unbind(-1), b.unbind(-1), strict=True) if a.ndim == 2 else [(a, b)])]
+    errors = [float((a - b).norm() / b.norm()) for a, b in of_each]
     return float(((fast - slow).norm() / slow.norm()).detach()), errors
 
 

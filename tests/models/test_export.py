@@ -24,7 +24,7 @@ MODELS = {  # each part in one of them
         for name in FEATURE_MAPS
     },
     "both": {"attention": ["linear", "softmax"], "depth": 2, "values": "lepe"},
-    "linear, decay": {"locality": "gaussian"},
+    "linear, decay": {"locality": "gaussian", "locality_options": {"sigma": [2.0, 1.0]}},
     "softmax, tables": {"attention": "softmax", "locality": "table", "absolute_table": "linear", **NARROW},
 }
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -141,7 +142,7 @@ def test_values(name):
 )
 def test_localities(name, sigma, monkeypatch):
     """Widths decide between a window (1) and nodes (30), so that their numbers, or those of decays, are supplied."""
-    monkeypatch.setattr(FakeTensor, "tolist", lambda self: [[sigma] * self.shape[1]] * self.shape[0])
+    monkeypatch.setattr(FakeTensor, "tolist", lambda self: np.full(self.shape, sigma).tolist())
     monkeypatch.setattr(FakeTensor, "__float__", lambda self: sigma, raising=False)
     run_model(locality=name, registers=2)
 

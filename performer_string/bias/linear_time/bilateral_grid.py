@@ -53,10 +53,15 @@ def cell_shape(spacing: float, grid: Grid) -> Triple:
     return c0, c1, c2
 
 
+def order_of_axes(grid: Grid) -> list[int]:
+    """Return the axes of a grid, those of one token first."""
+    return sorted(range(3), key=lambda axis: grid.shape[axis] > 1)
+
+
 @memoized(256)
 def make_cells(grid: Grid, cell: Triple) -> Cells:
     """Return the cells of a grid, its axes of one token put first, which leaves the order of the tokens as it is."""
-    a, b, c = sorted(range(3), key=lambda axis: grid.shape[axis] > 1)
+    a, b, c = order_of_axes(grid)
     shape, steps = grid.shape, grid.steps
     sorted_grid = Grid((shape[a], shape[b], shape[c]), (steps[a], steps[b], steps[c]), grid.dim)
     return Cells(sorted_grid, (cell[a], cell[b], cell[c]))
@@ -201,8 +206,8 @@ def grid_sum(
         source: of the features of queries and keys.
         q, k: [B, H, N, .].
         v: [B, H, N, d].
-        amplitudes, widths: a_g and s_g of each head, [H, G], widths in patches. The error is a few per cent where nodes
-            lie at most half a width apart.
+        amplitudes, widths: a_g and s_g of each head, [H, G], widths in patches; [H, G, C] where each axis has its own.
+            The error is a few per cent where nodes lie at most half a width apart.
         grid: of the tokens, two or more.
         cell: tokens from node to node along each axis.
         masked: True for masked keys, [B, 1, N, 1].
@@ -217,15 +222,17 @@ def grid_sum(
         masked = torch.zeros(1, 1, grid.tokens, 1, dtype=torch.bool, device=v.device)
     if masked is not None:  # and so are places of a cell beyond the edge, which hold no token
         masked = to_cells((~masked[:, 0]).to(torch.uint8), shape, cell) == 0  # [cells, B, S, 1]
-    axes, outs = [c for c in range(3) if shape[c] > 1], []
+    axes, outs, order = [c for c in range(3) if shape[c] > 1], [], order_of_axes(grid)
+    widths = widths[..., None] if widths.ndim == 2 else widths
     lengths = widths.detach().tolist()
     for h, (queries, keys, values) in enumerate(zip(*(x.unbind(1) for x in (q, k, v)), strict=True)):
         weights = []
         for amplitude, width, length in zip(amplitudes[h].unbind(), widths[h].unbind(), lengths[h], strict=True):
             for c in axes:
-                reach = min(cells.nodes[c] - 1, math.ceil(BLUR_REACH * length / (cell[c] * steps[c])))
+                of_axis = order[c] if len(length) > 1 else 0
+                reach = min(cells.nodes[c] - 1, math.ceil(BLUR_REACH * length[of_axis] / (cell[c] * steps[c])))
                 factor = amplitude if c == axes[0] else 1.0
-                weights.append(blur_weights(width, reach, cell[c], steps[c]) * factor)
+                weights.append(blur_weights(width[of_axis], reach, cell[c], steps[c]) * factor)
         head, total = source.select_heads(h), None if key_sums is None else key_sums[:, h]
         tokens = [to_cells(x, shape, cell) for x in (queries, keys, values)]
         blur_axes = [axes] * len(lengths[h])

@@ -8,7 +8,7 @@ what the nodes have. A decay lists the `Split`s that keep its error within bound
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -17,6 +17,7 @@ from performer_string.bias.linear_time.bilateral_grid import MIN_VALUE_BLOCK, ce
 from performer_string.bias.linear_time.decay_matrix import Blocks, make_blocks
 from performer_string.bias.linear_time.recompute import slab_size
 from performer_string.bias.linear_time.tiles import count_products, radius_in_tokens
+from performer_string.bias.offsets import check_axes
 from performer_string.ops.layout import Grid, Triple
 from performer_string.utils.cache import memoized
 
@@ -127,15 +128,31 @@ def choose(bias: RelativeBias, grid: Grid, features: int, width: int) -> list[Pl
             f"{type(bias).__name__}: its rates have to be numbers, and some are NaN. Weights that went bad in "
             f"training? Load an earlier checkpoint."
         )
-    plans = []
-    for head, widths in enumerate(bias.components()[1].tolist()):
-        if not all(map(math.isfinite, widths)):
+    plans, lengths = [], bias.components()[1]  # [H, G] or [H, G, C]
+    for head, of_head in enumerate(lengths.tolist()):
+        each_axis = of_head if lengths.ndim == 3 else [[width] * grid.dim for width in of_head]
+        widths = [axes[0] for axes in each_axis]
+        if not all(math.isfinite(width) for axes in each_axis for width in axes):
             raise ValueError(
-                f"{type(bias).__name__}: the widths of head {head} have to be finite, and are {widths}. Weights that "
+                f"{type(bias).__name__}: the widths of head {head} have to be finite, and are {of_head}. Weights that "
                 f"went bad in training? Load an earlier checkpoint."
             )
-        plans.append(cheapest_plan(tuple(bias.splits(widths, grid.dim)), grid, features, width, len(widths)))
+        scaled = grid if lengths.ndim == 2 or not widths else scaled_to_first(grid, each_axis[-1])
+        plans.append(cheapest_plan(tuple(bias.splits(widths, grid.dim)), scaled, features, width, len(widths)))
     return plans
+
+
+def scaled_to_first(grid: Grid, widths: list[float]) -> Grid:
+    """Return a grid whose axes are scaled so that a component with a width for each axis has that of the first on all.
+
+    A plan for it, in tokens, is one for the grid itself. Its costs are the same.
+
+    Raises:
+        ValueError: widths of other than the grid's axes.
+    """
+    check_axes(len(widths), grid.dim)
+    s0, s1, s2 = [step * widths[0] / width for step, width in zip(grid.steps, (*widths, *widths[:1] * 2), strict=False)]
+    return replace(grid, steps=(s0, s1, s2))
 
 
 def group_heads(plans: list[Plan], grid: Grid, features: int, v: Tensor) -> list[tuple[Plan, list[int]]]:

@@ -152,15 +152,20 @@ def _sum_by_plan(
 ) -> Tensor:
     """Return `decayed_sum` of some heads, which share a plan and are all that q, k, v and the source have."""
     amplitudes, widths = (x[heads, plan.first :].to(v) for x in components)  # of what goes through nodes, [H, G']
+    if widths.ndim == 2:
+        widths = widths[..., None].expand(-1, -1, grid.dim)  # [H, G', C]
 
     def window_bias(offsets: Tensor) -> Tensor:
         """Return lambda less what goes through nodes, [..., 3] -> [H, ...]."""
         rest = bias.per_head(offsets[..., : grid.dim])[heads]
         if plan.cell is not None:
-            squares = offsets.square().sum(-1)
-            for a, s in zip(amplitudes.unbind(-1), widths.unbind(-1), strict=True):
-                view = (-1, *[1] * squares.ndim)
-                rest = rest - a.view(view) * (-squares / (2 * s.view(view).square())).exp()
+            squares = offsets.square()[..., : grid.dim]
+            for a, s in zip(amplitudes.unbind(-1), widths.unbind(1), strict=True):
+                view = (-1, *[1] * (squares.ndim - 1))
+                scaled = [
+                    x / (2 * w.view(view).square()) for x, w in zip(squares.unbind(-1), s.unbind(-1), strict=True)
+                ]
+                rest = rest - a.view(view) * (-torch.stack(scaled).sum(0)).exp()
         return rest
 
     if plan.blocks is not None:

@@ -95,6 +95,7 @@ def test_encodings_that_onnx_lacks_an_operation_for(name, tmp_path):
 def test_distance_decays_of_any_size(name, tmp_path):
     """By turns with linear attention, which needs other graphs, and with softmax."""
     options = {"attention": ("linear", "softmax")[list(LOCALITIES).index(name) % 2], "pool": "cls"}
+    options |= {"locality_options": {"sigma": [2.0, 3.0]}} if name == "gaussian" else {}
     assert_exported(model(locality=name, **options), SIZES, tmp_path)
 
 
