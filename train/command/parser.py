@@ -13,6 +13,7 @@ from jsonargparse.typing import register_type
 from lightning.pytorch.cli import LightningArgumentParser
 
 from train._compat import option_names, subcommands_of
+from train.command.help_text import compact
 from train.command.parse_errors import in_one_line
 from train.command.part_help import listing
 from train.command.recipe import nearest_field
@@ -33,9 +34,11 @@ class Parser(LightningArgumentParser):
         super().__init__(*args, **{"allow_abbrev": False, **options})
 
     def format_help(self, *arguments: Any) -> str:
-        """Return the help, with the parts of a model where they can be chosen."""
+        """Return the help, shorter and with the parts of a model where they can be chosen."""
         text: str = super().format_help(*arguments)
-        return f"{text}\n{listing()}\n" if "model.vit.encoding" in option_names(self) else text
+        if "model.vit.encoding" not in option_names(self):
+            return text
+        return f"{compact(text, self.prog.replace('[options] ', ''))}\n{listing()}\n"
 
     def error(self, message: str, ex: Exception | None = None) -> Any:
         """Write the message with the nearest name to stderr and exit with status 2."""

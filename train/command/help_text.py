@@ -1,0 +1,106 @@
+"""The help of `fit`, `validate` and `test`: that of argparse, with this project's options first, and in fewer lines.
+
+Of Lightning's options it keeps the first sentence. The full text has a usage of 180 lines, and names every class that
+an option of the trainer takes.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import textwrap
+
+HIDDEN = {"A ViT with its training", "Linked arguments"}  # an empty group, and what follows from other fields
+OURS = {  # in place of Lightning's descriptions
+    "-c, --config": "the recipe, a YAML file; options override its fields",
+    "--print_config": "print all fields as YAML, and stop; --print_config=skip_default prints those that differ",
+    "--seed_everything": "of the model, the order of the images and their augmentations (default: 0)",
+}
+WIDEST = 110
+
+
+def groups_of(text: str) -> dict[str, list[tuple[str, str]]]:
+    """Return the names and the description of each option, by the title of its group.
+
+    Args:
+        text: as `argparse` writes it.
+    """
+    groups: dict[str, list[tuple[str, str]]] = {}
+    options: list[tuple[str, str]] = []
+    for line in text.splitlines():
+        if title := re.fullmatch(r"(\S.*):", line):
+            options = groups.setdefault(title[1], [])
+        elif re.match("  -", line):
+            names, _, description = line.strip().partition("  ")
+            options.append((short_names(names), description.strip()))
+        elif options and line.startswith("   "):
+            name, description = options[-1]
+            space = "" if re.search(r"[^ -]-$", description) else " "  # a word that argparse broke at its hyphen
+            options[-1] = (name, f"{description}{space}{line.strip()}".strip())
+    return groups
+
+
+def short_names(names: str) -> str:
+    """Return `-c, --config` for `-c CONFIG, --config CONFIG, --config+ CONFIG`."""
+    each = [name.split(" ")[0] for name in names.split(", ") if name.startswith("-")]
+    return ", ".join(name for name in each if not name.endswith("+"))
+
+
+def is_lightnings(name: str) -> bool:
+    """Return whether an option belongs to Lightning's trainer, or to the call of it."""
+    return name.startswith(("--trainer", "--ckpt_path", "--weights_only", "--verbose"))
+
+
+def first_sentence(description: str) -> str:
+    """Return the first sentence of an option's description, and its default."""
+    sentence = re.split(r"(?<!e\.g)\. |\.$| \(type: | Defaults? ", description)[0].replace("``", "")
+    default = re.search(r", default: ([^,)]+|\[.*?\])[,)]", description)
+    return sentence if default is None or default[1] == "null" else f"{sentence} (default: {default[1]})"
+
+
+def shorter(description: str) -> str:
+    """Return a description with `(int, default: 3)` for its type, and no default where that is nothing."""
+    description = re.sub(r"\(type: Optional\[(.*)\](?=[,)])", r"(type: \1", description)
+    return re.sub(r",? ?default: (null|)\)$", ")", description).replace("(type: ", "(").replace(" | null", "")
+
+
+def section(title: str, options: list[tuple[str, str]], width: int) -> list[str]:
+    """Return the lines of a group of options."""
+    lines = ["", f"{title}:"]
+    for name, description in options:
+        lines += [f"  {name}", *textwrap.wrap(description, width, initial_indent=" " * 6, subsequent_indent=" " * 6)]
+    return lines
+
+
+def compact(text: str, program: str, width: int | None = None) -> str:
+    """Return the help of a command: its options, those of the model and the data, and those of the trainer.
+
+    Args:
+        text: as `argparse` writes it.
+        program: and command, as they are typed.
+        width: in characters; that of the terminal by default.
+    """
+    width = width or min(shutil.get_terminal_size().columns, WIDEST)
+    lines = [
+        f"usage: {program} --config RECIPE.yaml [--FIELD VALUE ...]",
+        "",
+        "Each field of the recipe is an option of that name, which overrides it.",
+    ]
+    lightnings: list[tuple[str, str]] = []
+    for title, options in groups_of(text).items():
+        options = [(name, about) for name, about in options if not name.endswith(".help")]
+        whole_files = [name for name, about in options if name.startswith("--") and "Path to a configuration" in about]
+        lightnings += [(name, first_sentence(about)) for name, about in options if is_lightnings(name)]
+        ours = [
+            (name, OURS.get(name) or shorter(about))
+            for name, about in options
+            if name not in whole_files and not is_lightnings(name)
+        ]
+        if ours and title not in HIDDEN:
+            lines += section(title, ours, width)
+    lines += section("Lightning's trainer", [each for each in lightnings if each[0] != "--trainer"], width)
+    lines += [
+        "",
+        "The options of a class of Lightning: --trainer.callbacks.help EarlyStopping, and so for other classes.",
+    ]
+    return "\n".join(lines) + "\n"
