@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.colors import LogNorm
+from matplotlib.colors import LogNorm, Normalize
 
 from eval.attention.picture_files import Picture, picture_of
 from eval.attention.picture_grid import (
@@ -42,6 +42,7 @@ LETTER = 0.045  # inches, of the note
 LEAST = 0.1  # the lowest weight, relative to equal weights, that has a colour of its own
 NEARLY_EQUAL = 10.0  # %, of the largest weight above the smallest one, as in models that have learned nothing
 DARKEST, OPACITY = 0.55, 0.7  # black of the image beneath a map, and the map's opacity: colours are as in the bar
+COLOURS_OF_EACH = "RdBu_r"  # of maps that have each its own scale: blue is low, red is high
 EXAMPLE = re.compile(r"test image \d+: (.+)")  # the name of an image whose class is known
 
 
@@ -91,8 +92,10 @@ def overlay_figure(rows: Sequence[Row]) -> Figure:
     """
     groups, layers = grouped(rows), sorted(unique(rows, "layer"))
     maps = {key: {layer: as_map(of_layer) for layer, of_layer in of.items()} for key, of in groups.items()}
-    relative = {key: {layer: m * m.size for layer, m in of.items()} for key, of in maps.items()}
-    norm = colour_scale([m for of in relative.values() for m in of.values()])
+    each = each_normalised(rows)
+    scale = lowest_to_highest if each else relative_to_equal
+    relative = {key: {layer: scale(m) for layer, m in of.items()} for key, of in maps.items()}
+    norm = Normalize(0, 1) if each else colour_scale([m for of in relative.values() for m in of.values()])
     grids = [next(iter(of.values())).shape for of in relative.values()]
     firsts = [next(iter(of_layers.values()))[0] for of_layers in groups.values()]
     pictures = [picture_of(first) for first in firsts]
@@ -112,14 +115,14 @@ def overlay_figure(rows: Sequence[Row]) -> Figure:
             weights = relative[kind, model, size][next(iter(of_layers)) if layer is None else layer]
             show_picture(axis, picture, weights.shape, 0.0 if layer is None else DARKEST)
             if layer is not None:
-                drawn = axis.imshow(weights, norm=norm, cmap="viridis", alpha=OPACITY)
+                drawn = axis.imshow(weights, norm=norm, cmap=COLOURS_OF_EACH if each else "viridis", alpha=OPACITY)
             if kind == "query":
                 mark(axis, str(first["query"]))
         write_title(column[0], title)
     for first_of_block in range(0, len(aspects), len(blocks[0])):
         for axis, layer in zip(axes[-len(layers) :, first_of_block], layers, strict=True):
             axis.text(-0.04, 0.5, f"layer {layer}", rotation=90, ha="right", va="center", transform=axis.transAxes)
-    add_colour_bar(figure, axes, drawn)
+    add_colour_bar(figure, axes, drawn, each)
     heads = rows[0]["head"]
     kinds = "rollout" if unique(rows, "kind") == ["rollout"] else "attention"
     heading = f"{kinds}, {'mean over heads' if heads == 'mean' else f'head {heads}'}"
@@ -143,7 +146,24 @@ def note_of(rows: Sequence[Row]) -> str:
     images = list(dict.fromkeys(Path(str(image)).name.partition(": ")[0] for image in unique(rows, "image")))
     kinds = [MEANINGS[kind] for kind in unique(rows, "kind")]
     colours = "colours: weight of a patch, where 1 is that of equal weights"
+    if each_normalised(rows):
+        colours = "colours: weight of a patch, from the lowest (0) to the highest (1) of each map"
     return "; ".join([printable(", ".join(images)), colours, *kinds, "answer: to the whole image", *nearly_equal(rows)])
+
+
+def each_normalised(rows: Sequence[Row]) -> bool:
+    """Return whether each map has its own scale, which rows without the column `normalise` have not."""
+    return rows[0].get("normalise") == "map"
+
+
+def relative_to_equal(weights: Picture) -> Picture:
+    """Return a map's weights relative to equal ones."""
+    return weights * weights.size
+
+
+def lowest_to_highest(weights: Picture) -> Picture:
+    """Return a map's weights from 0, the lowest, to 1, the highest; all 0 where they are equal."""
+    return (weights - weights.min()) / max(float(np.ptp(weights)), 1e-30)
 
 
 def colour_scale(maps: Sequence[Picture]) -> LogNorm:
@@ -155,15 +175,25 @@ def colour_scale(maps: Sequence[Picture]) -> LogNorm:
     return LogNorm(min(0.5, max(LEAST, low)), max(2.0, high), clip=True)
 
 
-def add_colour_bar(figure: Figure, axes: Any, drawn: Any) -> None:
-    """Add the colour bar of all maps beside them, with plain numbers, on the grey that lies beneath them."""
+def add_colour_bar(figure: Figure, axes: Any, drawn: Any, each: bool) -> None:
+    """Add the colour bar of all maps beside them, with plain numbers, on the grey that lies beneath them.
+
+    Args:
+        figure, axes: of the maps.
+        drawn: one of them.
+        each: whether each map has its own scale.
+    """
     width, right = figure.get_figwidth(), max(axis.get_position().x1 for axis in axes[-1])
     low_end = axes[-1, -1].get_position().y0
     height = axes[0, 0].get_position().y1 - low_end
     box = (right + 0.15 / width, low_end + 0.15 * height, 0.1 / width, 0.7 * height)
     low, high = drawn.norm.vmin, drawn.norm.vmax
-    bar = figure.colorbar(drawn, cax=figure.add_axes(box), extend="min" if low <= LEAST else "neither")
+    bar = figure.colorbar(drawn, cax=figure.add_axes(box), extend="min" if not each and low <= LEAST else "neither")
     bar.ax.set_facecolor((DARKEST,) * 3)
+    if each:
+        bar.set_ticks([0, 0.5, 1], labels=["0", "0.5", "1"])
+        bar.set_label("weight, from the lowest to the highest of each map")
+        return
     steps = (1, 3) if high > 30 * low else (1, 2, 5)
     numbers = [power * step for power in 10.0 ** np.arange(-1, 8) for step in steps]
     ticks = [x for x in numbers if low * (1 - 1e-6) <= x <= high]

@@ -1,13 +1,14 @@
 """Where does a model look? Attention over an image, for each layer, and for models and resolutions side by side.
 
 `python -m eval attention RUN IMAGE [RUN...]` draws the attention of one patch (`query`), that of the class token
-(`class`), or attention rollout (arXiv:2005.00928). LieRE's Figures 10 and 11 are such (arXiv:2406.10322). Rows are
-layers. Colours are weights relative to equal weights of all tokens, on one scale for the whole figure. `--example N`
-takes a test image of the training's data instead of an IMAGE.
+(`class`), or attention rollout (arXiv:2005.00928). Rows are layers. Colours are weights relative to equal weights of
+all tokens, on one scale for the whole figure. With `--normalise map` each map goes from its lowest weight, blue, to its
+highest, red, as in LieRE's Figures 10 and 11 (arXiv:2406.10322). `--example N` takes a test image of the training's
+data instead of an IMAGE.
 
 Columns: `model`, `resolution` (pixels), `kind` (query, class or rollout), `layer` and `head` (from 0; `mean` over all
 heads), `row`, `column` (of the patch), `weight`, `image`, `query` (row and column of the patch that attends), `answer`,
-`picture` (the file of the image in the folder `pictures`, in grey).
+`picture` (the file of the image in the folder `pictures`, in grey), and `normalise` where that is `map`.
 """
 
 from __future__ import annotations
@@ -84,6 +85,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--query", type=place, default=(0.5, 0.5), metavar="Y,X", help=query)
     layers = "counted from 0 (default: all)"
     parser.add_argument("--layer", nargs="+", type=number_of_images, action=WithoutRepetitions, help=layers)
+    normalise = "one scale for the whole figure, or each map from its lowest to its highest weight (default: figure)"
+    parser.add_argument("--normalise", choices=("figure", "map"), default="figure", help=normalise)
     parser.add_argument("--head", type=number_of_images, help="counted from 0 (default: the mean over heads)")
 
 
@@ -171,6 +174,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             "query": f"{query[0]},{query[1]}",
             "answer": f"{class_names(vit)[int(answer.argmax())]} {100 * float(answer.max()):.0f} %",
             "picture": picture,
+            **({} if options.normalise == "figure" else {"normalise": options.normalise}),
         }
         for kind in options.kind:
             maps = attention_map(vit, layers, grid, kind, options.query, options.head).cpu().numpy()
@@ -179,7 +183,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                     yield {
                         **{"model": name, "resolution": size, "kind": kind, "layer": layer, "head": common["head"]},
                         **{"row": y, "column": x, "weight": float(f"{weight:.5g}")},
-                        **{key: common[key] for key in ("image", "query", "answer", "picture")},
+                        **{key: value for key, value in common.items() if key != "head"},
                     }
 
 

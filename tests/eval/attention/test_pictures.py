@@ -12,7 +12,7 @@ from PIL import Image
 
 from eval.attention import picture_files
 from eval.attention.maps import attention_map, layers_of
-from eval.attention.overlay import as_map, grouped, overlay_figure, together
+from eval.attention.overlay import as_map, each_normalised, grouped, overlay_figure, together
 from eval.attention.picture_grid import in_blocks
 from eval.attention.pictures_report import notes, summary
 from eval.cli import main
@@ -79,6 +79,24 @@ def test_colours_are_relative_to_equal_weights():
     assert axis.images[1].norm.vmax == pytest.approx(2.4)
     (marked,) = axis.lines
     assert (marked.get_xdata()[0], marked.get_ydata()[0]) == (1, 0)
+
+
+def test_each_map_may_have_its_own_scale():
+    """As in LieRE's figures 10 and 11: from 0, blue, to 1, red, also where all weights of a map are equal."""
+    row = {"kind": "class", "model": "m", "resolution": Size.of(24), "head": "mean", "query": "0,1"}
+    row |= {"image": "none.png", "answer": "up 50 %", "normalise": "map"}
+    layers = [[[0.1, 0.6], [0.2, 0.1]], [[0.25, 0.25], [0.25, 0.25]]]
+    places = [(layer, y, x) for layer in (0, 1) for y in (0, 1) for x in (0, 1)]
+    rows = [{**row, "layer": n, "row": y, "column": x, "weight": layers[n][y][x]} for n, y, x in places]
+    figure = overlay_figure(rows)
+    drawn = [axis.images[1] for axis in figure.axes if len(axis.images) == 2]
+    assert drawn[0].get_array().tolist() == [pytest.approx([0, 1]), pytest.approx([0.2, 0])]
+    assert drawn[1].get_array().tolist() == [[0, 0], [0, 0]]
+    low, high = (image.cmap(image.norm(value)) for image, value in zip(drawn, (0.0, 1.0), strict=True))
+    assert low[2] > 2 * low[0]
+    assert high[0] > 2 * high[2]
+    assert [text.get_text() for text in figure.axes[-1].get_yticklabels()] == ["0", "0.5", "1"]
+    assert "from the lowest (0) to the highest (1) of each map" in figure.texts[-1].get_text().replace("\n", " ")
 
 
 def test_colours_of_nearly_equal_weights():
@@ -208,7 +226,7 @@ def test_an_example_of_the_arrow_task(tmp_path):
 def test_the_figure_is_the_same_when_drawn_again(tmp_path, photograph, monkeypatch, source):
     """In another process, after the image is gone."""
     run, out, again = save(tmp_path / "run"), tmp_path / "out", tmp_path / "again"
-    image = ["--example", "1"] if source == "an example" else [str(photograph)]
+    image = ["--example", "1"] if source == "an example" else [str(photograph), "--normalise", "map"]
     formats = ["--format", "png", "pdf", "svg"]
     main(["attention", str(run), *image, "--resolutions", "60", "84", "--out", str(out), *formats])
     photograph.unlink()
@@ -217,6 +235,7 @@ def test_the_figure_is_the_same_when_drawn_again(tmp_path, photograph, monkeypat
     for ending in ("png", "pdf", "svg"):
         name = f"attention.{ending}"
         assert (again / name).read_bytes() == (out / name).read_bytes()
+    assert each_normalised(read_results(out / "attention.csv")[1]) == (source == "an image")
     assert len(overlay_figure(read_results(out / "attention.csv")[1]).axes) == 5  # images, maps and the colour bar
 
 
