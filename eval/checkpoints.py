@@ -17,7 +17,7 @@ from eval.report import MAJORITY, Row
 from eval.statistics import check_seeds, differing_keys, without_seed
 from performer_string.models.checkpoint import find_checkpoint, is_published
 from train.checkpoint import Trained, load_trained
-from train.data.sizes import Size, ascending, image_size
+from train.data.sizes import ONE, Size, ascending, image_size
 from train.intervals import accuracy_percent
 from train.runs.folder import run_of
 from train.testing import count_right
@@ -95,6 +95,7 @@ def add_image_arguments(parser: argparse.ArgumentParser, images: int = 0) -> Non
         help=f"how many, the same for every model; 0 for all (generated tasks: as in validation) {default}",
     )
     parser.add_argument("--root", help="where the images are, if not where they were in training")
+    parser.set_defaults(views=ONE)  # of evaluations without the option
 
 
 def name_of(path: Path) -> str:
@@ -159,7 +160,7 @@ def load_models(options: argparse.Namespace, head: str = "class") -> list[Traine
         for size in options.resolutions:
             try:
                 trained.classifier.vit.grid(*size)
-                trained.data.held_out(options.split, size)
+                trained.data.held_out(options.split, size, views=options.views)
             except ValueError as error:
                 raise ValueError(f"{trained.name}: {error}") from None
     check_same_images(models, options)
@@ -244,5 +245,5 @@ def accuracies(models: Sequence[Trained], options: argparse.Namespace, device: t
     """Yield a row with the accuracy of each model at each resolution."""
     for trained in models:
         for size in options.resolutions:
-            right, total = count_right(trained, size, options.split, options.images, device)
-            yield accuracy_row(trained, size, right, total, options.split)
+            right, total = count_right(trained, size, options.split, options.images, device, views=options.views)
+            yield accuracy_row(trained, size, right, total, options.split) | options.views.column

@@ -197,9 +197,14 @@ def write_tables(rows: Sequence[Row], beside: Path, kinds: Sequence[str], interv
 
 
 def accuracy_title(rows: Sequence[Row]) -> str:
-    """Return the title of the names beside accuracies, with the split: `accuracy in % (test)`."""
-    splits = unique((row for row in rows if row.get("split")), "split")
-    return f"accuracy in % ({', '.join(splits)})" if splits else "accuracy in %"
+    """Return the title of the names beside accuracies, with the split and views: `accuracy in % (test, 5x3 views)`."""
+    words = [*unique((row for row in rows if row.get("split")), "split"), *views_of(rows)]
+    return f"accuracy in % ({', '.join(words)})" if words else "accuracy in %"
+
+
+def views_of(rows: Sequence[Row]) -> list[str]:
+    """Return what a title says of several views of each video, as `5x3 views`; nothing of single ones."""
+    return [f"{views} views" for views in unique((row for row in rows if row.get("views")), "views")]
 
 
 def unique(rows: Iterable[Row], column: str) -> list[Any]:

@@ -101,7 +101,7 @@ def image_results(
     Args:
         trained: the model, and where its images are.
         size: of the images.
-        options: `split`, `images` and `fresh` of the command line.
+        options: `split`, `images`, `views` and `fresh` of the command line.
         device: where to measure.
         weights: as of `weights_digest`.
         change: an intervention on the model with its title, such as patches in a random order.
@@ -117,6 +117,7 @@ def image_results(
             "normalised": [data.pixels.shift.tolist(), data.pixels.scale.tolist(), data.background],
             "device": device.type,
             **({"change": change[0]} if change else {}),
+            **options.views.column,
             **({"imports": modules} if (modules := modules_digest(getattr(options, "imports", []))) else {}),
             **versions(),
         }
@@ -126,7 +127,7 @@ def image_results(
         with suppress(*DAMAGED), np.load(path) as stored:
             return ImageResults(torch.from_numpy(stored["right"]), torch.from_numpy(stored["loss"]))
     with changed(trained.classifier.vit, change[1]) if change else nullcontext():
-        results = measure_images(trained, size, options.split, options.images, device)
+        results = measure_images(trained, size, options.split, options.images, device, views=options.views)
     if known is not None:
         keep(path, lambda partial: np.savez(partial, right=results.right.numpy(), loss=results.loss.numpy()))
     return results

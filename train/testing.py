@@ -13,11 +13,12 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from train.checkpoint import Trained
-from train.data.sizes import Size
+from train.data.sizes import ONE, Size, Views
+from train.data.views import mean_over_views
 
 
 def batches(
-    trained: Trained, size: Size, split: str, number: int, device: torch.device, title: str = ""
+    trained: Trained, size: Size, split: str, number: int, device: torch.device, title: str = "", views: Views = ONE
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Yield held-out images in batches of about as many tokens as in training.
 
@@ -28,21 +29,23 @@ def batches(
         number: of images; 0 for all.
         device: where the images are wanted.
         title: of the progress bar; by default the model's name and the size.
+        views: V views of each video, one after the other.
 
     Yields:
-        Normalised images [B, C, *size] on the device, and their classes [B].
+        Normalised images [B * V, C, *size] on the device, and the classes [B] of images or videos.
     """
     vit, data = trained.classifier.vit, trained.data
-    images = data.held_out(split, size, number)
+    images = data.held_out(split, size, number, views)
     tokens, trained_tokens = [math.prod(grid) for grid in (vit.grid(*size), vit.train_grid)]
-    batch_size = max(1, data.batch_size * trained_tokens // max(tokens, trained_tokens))
+    batch_size = max(1, data.batch_size * trained_tokens // max(tokens, trained_tokens) // views.total)
     title = title or f"{trained.name} at {size}"
     for batch, targets in tqdm(data.loader(images, batch_size), desc=title, leave=False, disable=None):
+        batch = batch.flatten(0, 1) if views.total > 1 else batch
         yield data.normalise(batch.to(device)), targets
 
 
 class ImageResults(NamedTuple):
-    """What a model makes of each image.
+    """What a model makes of each image, or of each video by the mean over its views.
 
     Attributes:
         right: whether its class is the most probable one, bool [N].
@@ -55,22 +58,22 @@ class ImageResults(NamedTuple):
 
 @torch.inference_mode()
 def measure_images(
-    trained: Trained, size: Size, split: str, number: int, device: torch.device, title: str = ""
+    trained: Trained, size: Size, split: str, number: int, device: torch.device, title: str = "", views: Views = ONE
 ) -> ImageResults:
     """Return what a model makes of each image of a size; arguments as of `batches`."""
     vit = trained.classifier.vit.to(device)
     right, loss = array("b"), array("f")  # a tensor for each batch would break up the memory between large ones
     with vit.cached():
-        for images, targets in batches(trained, size, split, number, device, title):
-            logits = vit(images).float().cpu()
+        for images, targets in batches(trained, size, split, number, device, title, views):
+            logits = mean_over_views(vit(images).float().cpu(), views)
             right.extend((logits.argmax(-1) == targets).tolist())
             loss.extend(F.cross_entropy(logits, targets, reduction="none").tolist())
     return ImageResults(torch.tensor(right, dtype=torch.bool), torch.tensor(loss, dtype=torch.float32))
 
 
 def count_right(
-    trained: Trained, size: Size, split: str, number: int, device: torch.device, title: str = ""
+    trained: Trained, size: Size, split: str, number: int, device: torch.device, title: str = "", views: Views = ONE
 ) -> tuple[int, int]:
     """Return how many images of a size a model classifies correctly, and of how many; arguments as of `batches`."""
-    right = measure_images(trained, size, split, number, device, title).right
+    right = measure_images(trained, size, split, number, device, title, views).right
     return int(right.sum()), len(right)

@@ -25,7 +25,7 @@ from eval.statistics import seed_of, without_seed
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval ablation`."""
-    checkpoints.add_arguments(parser)
+    resolution.add_arguments(parser)
     parser.add_argument(
         "--reference", default="recipe", help="the model that all others differ from (default: %(default)s)"
     )

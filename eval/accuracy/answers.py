@@ -15,6 +15,7 @@ from eval.models import class_names
 from eval.report import ALL_CLASSES, Row
 from train.checkpoint import Trained
 from train.data.sizes import Size
+from train.data.views import mean_over_views
 from train.intervals import accuracy_percent
 from train.pixels import confusion
 from train.testing import batches
@@ -82,8 +83,8 @@ def answer_images(trained: Trained, size: Size, options: argparse.Namespace, dev
     vit = trained.classifier.vit.to(device)
     probabilities, targets = list[Tensor](), list[Tensor]()
     with vit.cached():
-        for images, labels in batches(trained, size, options.split, options.images, device):
-            probabilities.append(vit(images).float().softmax(-1).cpu())
+        for images, labels in batches(trained, size, options.split, options.images, device, views=options.views):
+            probabilities.append(mean_over_views(vit(images).float(), options.views).softmax(-1).cpu())
             targets.append(labels)
     held_out = trained.data.held_out(options.split, size, options.images)
     classes = class_names(vit)

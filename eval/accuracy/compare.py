@@ -9,7 +9,8 @@ Columns: `model`, `resolution` (pixels), `tokens`, `accuracy`, `low` and `high` 
 `difference high` (points of accuracy of all seeds), `parameters (M)`, `GMACs` and `peak MiB` (folded inference of one
 image), `training images/s` (median) and `training peak MiB` (as logged in training), `target` (% of --target) and
 `seconds to target` (of training until a validation at the training resolution reached it), `validations` (accuracy at
-the training resolution as step:%, in the first row of each model). What was not recorded is empty.
+the training resolution as step:%, in the first row of each model); with `--views` of videos `views`, of which loss and
+accuracy are. What was not recorded is empty.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from eval.accuracy.compare_report import NAMES as NAMES
 from eval.accuracy.compare_report import plot as plot
 from eval.accuracy.compare_report import summary as summary
 from eval.accuracy.cost import inference
+from eval.accuracy.views import add_views
 from eval.bootstrap import paired_difference
 from eval.report import Row
 from eval.result_cache import image_results, kept_values, weights_digest
@@ -43,6 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval compare`."""
     checkpoints.add_models(parser)
     checkpoints.add_image_arguments(parser)
+    add_views(parser)
     parser.add_argument("--reference", help="that differences are to, a run without -seedN (default: the first one)")
     parser.add_argument("--target", type=float, help="accuracy in %% of validation, to say how long it took")
     parser.add_argument("--fresh", action="store_true", help="measure again what was measured before")
@@ -82,6 +85,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                 **of_inference(trained, size, device, options.fresh),
                 **training,
                 "validations": training["validations"] if size == options.resolutions[0] else "",
+                **options.views.column,
             }
 
 

@@ -7,7 +7,8 @@ right.
 Columns: `part` (class or difference), `model`, `resolution` (pixels), `split`, `class`, `images`. Of a class:
 `accuracy`, `low` and `high` (%, with its 95 % interval by Wilson), `precision` (% of these answers that are right),
 `taken for` and `taken for in %` (the most frequent wrong answer). Of a difference: `other` (the other model),
-`both right`, `only model`, `only other`, `neither` (images), `p` (McNemar's exact test of equal accuracies).
+`both right`, `only model`, `only other`, `neither` (images), `p` (McNemar's exact test of equal accuracies). With
+`--views` of videos `views`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from eval.accuracy.confusion_report import NAMES as NAMES
 from eval.accuracy.confusion_report import notes as notes
 from eval.accuracy.confusion_report import plot as plot
 from eval.accuracy.confusion_report import summary as summary
+from eval.accuracy.views import add_views
 from eval.argument_types import positive_int
 from eval.plotting.options import labels_of
 from eval.report import Row
@@ -38,12 +40,13 @@ COLUMNS = (
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval confusion`."""
     checkpoints.add_arguments(parser)
+    add_views(parser)
     parser.add_argument("--errors", type=positive_int, default=24, help="images of each picture (default: %(default)s)")
 
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each class of each model and resolution, then those of the differences to the first model."""
-    empty = {**dict.fromkeys(COLUMNS, ""), "split": options.split}
+    empty = {**dict.fromkeys(COLUMNS, ""), "split": options.split, **options.views.column}
     models = checkpoints.load_models(options)
     options.answers = answers = list[Answers]()  # for `files`
     for trained in models:

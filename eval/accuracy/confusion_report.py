@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from eval.accuracy.contact_sheet import shorten
 from eval.plotting.axes import error_bars, legend_above, note_below
 from eval.plotting.style import line_styles, new_figure
-from eval.report import ALL_CLASSES, MAJORITY, Row, select, unique
+from eval.report import ALL_CLASSES, MAJORITY, Row, select, unique, views_of
 
 NAMES = ("model", "other")  # columns that name models
 SHOWN = 30  # classes in the table and in the plot at most: those of the lowest accuracy
@@ -42,7 +42,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
         of_class = [measured[name, model, size] for model, size in found]
         counts = unique(of_class, "images")  # arrow images differ from size to size
         line: dict[str, Any] = {
-            f"accuracy in %, {rows[0]['split']}": name,
+            ", ".join(["accuracy in %", rows[0]["split"], *views_of(rows)]): name,
             "images": "-".join(map(str, sorted({min(counts), max(counts)}))),
         }
         for (model, size), row in zip(found, of_class, strict=True):
@@ -119,4 +119,5 @@ def caption(rows: Sequence[Row]) -> str:
     count = " to ".join(f"{number:,}" for number in sorted({min(images), max(images)}))
     baseline = " to ".join(dict.fromkeys(f"{percent:.1f}" for percent in (min(baselines), max(baselines))))
     bars = "bars: 95 % intervals over the images"
-    return f"{rows[0]['split']} split, {count} images; {bars}; {MAJORITY}: {baseline} %"
+    of = ", ".join([f"{rows[0]['split']} split", f"{count} images", *views_of(rows)])
+    return f"{of}; {bars}; {MAJORITY}: {baseline} %"

@@ -2,7 +2,7 @@
 
 Columns: `model`, `resolution` (pixels), `tokens`, `accuracy`, `low` and `high` (%, with its 95 % interval by Wilson
 over the images), `images`, `split` (test or val), `majority baseline` (% of the most frequent class), `trained at`
-(pixels).
+(pixels), and with `--views` of videos `views`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,19 @@ from collections.abc import Iterator
 
 import torch
 
+from eval import checkpoints
 from eval.accuracy.resolution_report import plot as plot
 from eval.accuracy.resolution_report import summary as summary
-from eval.checkpoints import accuracies, add_arguments, load_models
+from eval.accuracy.views import add_views
 from eval.report import Row
 
-__all__ = ["add_arguments", "evaluate", "plot", "summary"]
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of `eval resolution`."""
+    checkpoints.add_arguments(parser)
+    add_views(parser)
 
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each model and resolution."""
-    yield from accuracies(load_models(options), options, device)
+    yield from checkpoints.accuracies(checkpoints.load_models(options), options, device)

@@ -100,11 +100,9 @@ def notes(table: TableFile, budget_name: str, records: Sequence[Row], command: s
     measures = {spec["measure"] for spec in table.columns.values()}
     if seeds and measures & {"accuracy", "loss", "relative-drop", "difference"}:
         images = max((int(record["images"]) for record in records if record["images"] != ""), default=0)
-        over = (
-            f"{images} test images and {seeds} seeds"
-            if seeds > 1
-            else f"{images} test images; one seed, so nothing on the spread of trainings"
-        )
+        views = table.budget(budget_name).views
+        of = f"{images} test images" if views == "1x1" else f"{images} test videos, each by the mean of {views} views"
+        over = f"{of} and {seeds} seeds" if seeds > 1 else f"{of}; one seed, so nothing on the spread of trainings"
         lines.append(f"Intervals: 95 %, bootstrap (B = 1000) over {over}.")
     if any(record["holm"] != "" for record in records):
         row = table.rows[table.reference].label or table.reference

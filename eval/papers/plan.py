@@ -16,6 +16,7 @@ from train.command.arguments import existing_recipe
 from train.command.messages import import_modules
 from train.command.recipe import check_fields, current_recipe
 from train.command.yaml_file import read_yaml
+from train.data.sizes import Views
 from train.data.tasks import TASKS
 from train.runs.environment import ROOT
 from train.runs.folder import CHECKPOINTS, LAST, METRICS
@@ -174,12 +175,17 @@ def make_group(
             raise ValueError(f"{table.path}: {group.model}: {error}") from None
         group.state = f"not built: {pending}"
         return group
-    from train.data.sources import SOURCES  # which imports torchvision
+    from train.data.checks import check_views  # these import torchvision
+    from train.data.sources import SOURCES
 
     source = str(group.settings().get("data.source", "arrow"))
     if source not in {**TASKS, **SOURCES}:
         group.state = f"not built: {data_spec.pending or f'there is no source of images {source!r}'}"
         return group
+    try:
+        check_views(Views.of(budget.views), source)
+    except ValueError as error:
+        raise ValueError(f"{table.path}: {group.model}: {error}") from None
     if not budget.seeds:
         return group
     own = str(group.settings().get("data.root") or "data")

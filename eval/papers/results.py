@@ -22,7 +22,7 @@ from eval.training_log import Scalar, has_log, read_log
 from performer_string import ViT
 from performer_string.models.config import patch_and_image
 from train.checkpoint import Trained, load_trained
-from train.data.sizes import Size
+from train.data.sizes import ONE, Size, Views
 from train.runs.folder import CHECKPOINTS
 
 CHANGES = {"shuffled": ("patches shuffled", shuffle_patches)}
@@ -42,6 +42,7 @@ class Results:
         device: where to measure.
         split: `test` or `val`.
         images: how many to test on; 0 for all.
+        views: of each video.
         references: the row that the differences of each row are to.
         kept: what measures keep for further columns.
     """
@@ -50,6 +51,7 @@ class Results:
     device: torch.device
     split: str = "test"
     images: int = 0
+    views: Views = ONE
     references: Mapping[str, str] = field(default_factory=dict)
     kept: dict[str, Any] = field(default_factory=dict)
     _models: dict[Path, tuple[Trained, str]] = field(default_factory=dict)
@@ -94,7 +96,7 @@ class Results:
         """
         key = (group.model, str(size), scale, change, checkpoint)
         if key not in self._values:
-            options = argparse.Namespace(split=self.split, images=self.images, fresh=False)
+            options = argparse.Namespace(split=self.split, images=self.images, views=self.views, fresh=False)
             seeds = []
             for run in group.finished().values():
                 trained, weights = self.load(run, checkpoint, group.overrides.get("data.root"))

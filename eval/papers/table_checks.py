@@ -10,6 +10,7 @@ from typing import Any
 from eval.papers.table_spec import TableFile
 from performer_string.utils.registry import lookup, nearest
 from performer_string.utils.validation import check_type
+from train.data.sizes import Views
 
 NEEDED = {
     "data": "sets of images to train on",
@@ -33,6 +34,11 @@ def check_parts(table: TableFile) -> None:
     """Raise a ValueError for a table that lacks what its trainings, its measures or its budgets are made from."""
     if not table.budgets:
         raise ValueError(f"{table.path} lacks budgets, such as budgets: {{cpu: {{says: one seed}}}}.")
+    for name, budget in table.budgets.items():
+        try:
+            Views.of(budget.views)
+        except ValueError as error:
+            raise ValueError(f"{table.path}, budget {name}: {error}") from None
     sets = [name for name, spec in table.data.items() if not (spec.recipe or table.recipe)]
     if table.rows and sets:
         raise ValueError(f"{table.path} lacks recipe, the path of a YAML file, for the images of {', '.join(sets)}.")

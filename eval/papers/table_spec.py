@@ -77,6 +77,7 @@ class Budget(Part):
         data: the sets that are trained on; all by default. A mapping says which set of the source each stands for.
         rows: those that are trained; all by default.
         images: to test on; 0 for all.
+        views: of each video to test on, segments x crops, whose mean is one answer.
         arguments: of the evaluation, where the table is one.
     """
 
@@ -88,6 +89,7 @@ class Budget(Part):
     data: dict[str, str] | list[str] | None = None
     rows: list[str] | None = None
     images: int = 0
+    views: str = "1x1"
     arguments: list[str] = field(default_factory=list)
 
     def sets(self, table: TableFile) -> dict[str, str]:

@@ -19,6 +19,7 @@ from eval.report import Row, environment, save_plot, write_csv
 from eval.report import table as as_text
 from eval.tables import latex_table
 from performer_string.utils.files import check_writable, write_aside
+from train.data.sizes import Views
 from train.runs.recorded import devices_in_turn, history
 
 
@@ -26,9 +27,10 @@ def measure_table(
     table: TableFile, groups: Sequence[Group], options: argparse.Namespace, device: torch.device
 ) -> tuple[list[dict[str, Any]], list[Row]]:
     """Return the records of all cells and the points of all training curves."""
-    images = table.budget(options.budget).images if options.images is None else options.images
+    budget = table.budget(options.budget)
+    images = budget.images if options.images is None else options.images
     references = {name: row.reference or table.reference for name, row in table.rows.items()}
-    results = Results(by_key(groups), device, options.split, images, references)
+    results = Results(by_key(groups), device, options.split, images, Views.of(budget.views), references)
     records = list(all_records(table, results))
     correct_tests(table, records)
     curves = training_curves(results) if table.figure.get("kind") == "curves" else []

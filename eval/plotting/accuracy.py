@@ -11,7 +11,7 @@ from eval.plotting.accuracy_scale import AccuracyScale, widened
 from eval.plotting.axes import beside, legend_above, mark_training, note_below, size_axis
 from eval.plotting.overlaps import reveal
 from eval.plotting.style import BLACK, BLUE, GREY, line_styles, new_figure, panels, width_or
-from eval.report import MAJORITY, Row, select, unique
+from eval.report import MAJORITY, Row, select, unique, views_of
 from eval.statistics import mean_over_seeds, without_seed
 from train.data.sizes import ascending
 
@@ -190,7 +190,7 @@ def note_of(rows: Sequence[Row], dots: bool = False) -> str:
     """Return what the caption has to say of a plot of accuracies."""
     images = {row["images"] for row in rows}
     count = f"{min(images):,}" + (f" to {max(images):,}" if len(images) > 1 else "")
-    parts = [f"{split_of(rows)}{count} images"]
+    parts = [", ".join([f"{split_of(rows)}{count} images", *views_of(rows)])]
     seeds = [len(unique(of_model, "model")) for of_model in group_by_model(rows).values()]
     several, one = max(seeds) > 1, min(seeds) == 1
     if several:

@@ -12,13 +12,17 @@ class Cover(v2.Transform):
     """Resize images until they cover a size and cut out their middle: no proportion changes.
 
     An image of extreme proportions is cut first, so that resizing it takes no more memory than others do.
+
+    Args:
+        size: height and width.
+        place: of what is cut out, from 0 for the left or upper end to 1 for the right or lower end.
     """
 
     most = 8  # how many times as long as the size asked for an image is resized whole
 
-    def __init__(self, size: tuple[int, int]):
+    def __init__(self, size: tuple[int, int], place: float = 0.5):
         super().__init__()
-        self.size = size
+        self.size, self.place = size, place
 
     def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
         least_height, least_width = self.size
@@ -28,7 +32,8 @@ class Cover(v2.Transform):
             size = [least_height, max(least_width, least_height * width // height)]
         else:
             size = [max(least_height, least_width * height // width), least_width]
-        return v2.functional.center_crop(v2.functional.resize(inpt, size, antialias=True), list(self.size))
+        top, left = (round(self.place * (side - least)) for side, least in zip(size, self.size, strict=True))
+        return v2.functional.crop(v2.functional.resize(inpt, size, antialias=True), top, left, *self.size)
 
     def cut(self, image: Any) -> Any:
         """Return the middle of an image that is far longer than the size asked for, of the same parity."""

@@ -33,10 +33,10 @@ def stop_at(monkeypatch, size: int, error: BaseException) -> None:
     """Let the evaluation of images of this size end with an error."""
     count_right = checkpoints.count_right
 
-    def fails(trained, at, *rest):
+    def fails(trained, at, *rest, **options):
         if at == (size, size):
             raise error
-        return count_right(trained, at, *rest)
+        return count_right(trained, at, *rest, **options)
 
     monkeypatch.setattr(checkpoints, "count_right", fails)
 

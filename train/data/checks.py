@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from train.data.generated import GeneratedTask
 from train.data.memory import BATCHED
+from train.data.sizes import Views
 from train.data.sources import SOURCES
+from train.data.tasks import TASKS
 
 if TYPE_CHECKING:
     from train.data.module import ImageData
@@ -77,6 +79,15 @@ def check_counts(data: ImageData) -> None:
     """Raise a ValueError for a number of images, or of processes, below the least one."""
     if data.batch_size < 1 or data.workers < 0 or data.val_size < 1 or data.train_size < 0:
         raise ValueError("batch_size and val_size have to be positive, workers and train_size 0 or more.")
+
+
+def check_views(views: Views, source: str) -> None:
+    """Raise a ValueError for several views of a source that has one: images, or what a generated task draws."""
+    if views.total == 1 or (source in SOURCES and SOURCES[source].axes == 3):
+        return
+    drawn = source in TASKS and TASKS[source].axes == 3
+    why = f"those of {source} are drawn at the very size that is asked for" if drawn else f"{source} has images"
+    raise ValueError(f"{views} views are of videos in files, and {why}: leave views out.")
 
 
 def check_sizes(data: ImageData) -> None:

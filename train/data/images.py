@@ -13,7 +13,9 @@ from torchvision.transforms import v2
 from performer_string.images.cover import Cover
 from performer_string.images.reading import why_unreadable
 from train.command.messages import printable
+from train.data.sizes import ONE, Views
 from train.data.videos import Frames, time_behind_channels
+from train.data.views import Crops
 
 if TYPE_CHECKING:
     from train.data.module import ImageData
@@ -44,16 +46,20 @@ AUGMENTATIONS: dict[str, Callable[[ImageData], v2.Transform]] = {
 }
 
 
-def image_transform(options: ImageData, size: Sequence[int], training: bool) -> v2.Compose:
+def image_transform(options: ImageData, size: Sequence[int], training: bool = False, views: Views = ONE) -> v2.Compose:
     """Return the transform of an image, or of a video to some of its frames, to uint8 tensors of a size.
 
     Args:
         options: grey images, augmentations and their options.
         size: height and width in pixels, after the frames of videos.
         training: whether frames are random and images augmented. In memory the loader augments them.
+        views: of a video, [V, C, T, H, W] where there are several.
     """
     first: list[Any] = [v2.Grayscale()] if options.grey else []
     last: list[Any] = []
+    if views.total > 1:
+        frames = Frames(size[0], random=False, segments=views.segments)
+        return v2.Compose([frames, *first, Crops((size[-2], size[-1]), views)])
     if len(size) == 3:
         first, last = [Frames(size[0], random=training), *first], [time_behind_channels]
     else:
@@ -128,7 +134,8 @@ class Transformed(Dataset[tuple[Tensor, int]]):
             raise UnreadableImageError(
                 f"{printable(name)} cannot be read ({why_unreadable(name, error)}). Repair it, or take it away."
             ) from error
-        if image.dtype != torch.uint8 or image.ndim not in (3, 4) or len(image) != self.channels:
+        one = image[0] if image.ndim == 5 else image  # of several views
+        if image.dtype != torch.uint8 or one.ndim not in (3, 4) or len(one) != self.channels:
             raise ValueError(
                 f"image {number} of the data is {image.dtype} of shape {list(image.shape)}: it has to be a PIL image "
                 f"or a uint8 tensor [C, H, W] of {self.channels} channels, of videos [C, T, H, W]. It is scaled to "

@@ -15,7 +15,9 @@ from train.data.generated import GeneratedTask
 from train.data.loader import EpochSampler, KeyedDataset, ResumableLoader, ignore_stop_signals
 from train.data.memory import AugmentedInMemory, ImagesInMemory, as_it_is
 from train.data.normalisation import PixelNormalisation
-from train.data.sizes import Size
+from train.data.sizes import ONE, Size, Views
+
+Examples = Dataset[tuple[Tensor, int]]  # images, or videos, with their classes
 
 
 class Loaders(L.LightningDataModule):
@@ -46,7 +48,7 @@ class Loaders(L.LightningDataModule):
     _resume: dict[str, int] | None = None
     _held: Any = None  # the sets of a validation, in memory
 
-    def train_dataset(self) -> Dataset[tuple[Tensor, int]]:
+    def train_dataset(self) -> Examples:
         """Return the images of an epoch of training, augmented."""
         raise NotImplementedError
 
@@ -54,7 +56,7 @@ class Loaders(L.LightningDataModule):
         """Return whether images are held out for validation."""
         return True
 
-    def held_out(self, split: str, size: Sequence[int], images: int = 0) -> Dataset[tuple[Tensor, int]]:
+    def held_out(self, split: str, size: Sequence[int], images: int = 0, views: Views = ONE) -> Examples:
         """Return the validation or test set at a size."""
         raise NotImplementedError
 
@@ -77,7 +79,7 @@ class Loaders(L.LightningDataModule):
             self._loader.load_state_dict(self._resume)
         return self._loader
 
-    def loader(self, dataset: Dataset[tuple[Tensor, int]], batch_size: int | None = None) -> DataLoader[Any]:
+    def loader(self, dataset: Examples, batch_size: int | None = None) -> DataLoader[Any]:
         """Return a loader of a dataset in order, each rank its share."""
         (rank, world), total = self._rank(), len(dataset)  # type: ignore[arg-type]
         if total < world:
@@ -112,7 +114,7 @@ class Loaders(L.LightningDataModule):
     def _rank(self) -> tuple[int, int]:
         return (self.trainer.global_rank, self.trainer.world_size) if self.trainer else (0, 1)
 
-    def _read(self, images: Dataset[tuple[Tensor, int]], title: str) -> ImagesInMemory:
+    def _read(self, images: Examples, title: str) -> ImagesInMemory:
         return ImagesInMemory.read(images, self._workers(), title)
 
     def _workers(self) -> int:

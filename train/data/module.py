@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from torch.utils.data import Dataset
 
 from performer_string.images.normalisation import BACKGROUND
 from performer_string.images.reading import check_background
@@ -17,14 +16,14 @@ from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
 from train.data.arrow import ArrowTask
 from train.data.cells import CellsTask
-from train.data.checks import check_measured, check_options
+from train.data.checks import check_measured, check_options, check_views
 from train.data.generated import GeneratedDataset, GeneratedTask, size_of
 from train.data.images import AUGMENTATIONS, Transformed, image_transform
-from train.data.loaders import Loaders
+from train.data.loaders import Examples, Loaders
 from train.data.moving_arrow import MovingArrowTask
 from train.data.normalisation import IMAGES, PixelNormalisation
 from train.data.pathfinder import PathfinderTask
-from train.data.sizes import Size
+from train.data.sizes import ONE, Size, Views
 from train.data.sources import SOURCES, download_source, majority_accuracy, numbers_of
 from train.data.splits import ImageSplits
 from train.data.tasks import TASKS
@@ -51,16 +50,14 @@ class ImageData(Loaders):
         test_fraction: share of each class that is tested on, the same in all runs, of a `folder` that is not split into
             train and test (root/CLASS/IMAGE); 0 for one that is.
         resolutions: further sizes that each validation is repeated at, like 168 or 96x128 (height x width).
-        watch_test: log the accuracy on the test images at each validation as well, as test/accuracy in metrics.csv. It
-            is never used to choose a checkpoint.
+        watch_test: log test/accuracy at each validation, in metrics.csv; it is never used to choose a checkpoint.
         augment: any of pad-crop, resized-crop, flip, rotate-90, rand-augment, erase; in this order. Pathfinder alone
             of the generated tasks has some: flip and rotate-90, in memory.
         crop_scale: least area of a resized-crop, as a share of the image; the largest is the image.
         rand_augment: number and strength, 0 to 30, of the operations of rand-augment (arXiv:1909.13719).
         workers: processes that prepare data; 0 for none.
-        in_memory: decode stored images once, or draw the `train_size` of a generated task once, and keep them as
-            uint8 at the size of the training, or of a validation. A batch is then taken, cropped and flipped at once,
-            many times faster. `augment` takes pad-crop, flip and rotate-90.
+        in_memory: decode stored images, or draw the `train_size` of a generated task, once and keep them as uint8. A
+            batch is taken, cropped and flipped at once, many times faster, by pad-crop, flip and rotate-90 alone.
         grey: make stored images grey, of one channel.
         mean: of each channel, in [0, 1]; by default the source's, 0.5 for a `folder`.
         std: standard deviation of each channel, likewise.
@@ -160,7 +157,7 @@ class ImageData(Loaders):
         if stage != "test" and not self.pixels.is_known:
             self.pixels.measure(self._plain_training_images())
 
-    def _plain_training_images(self) -> Dataset[tuple[Tensor, int]]:
+    def _plain_training_images(self) -> Examples:
         """Return images of the training, which are not augmented."""
         if self.task is not None:
             return GeneratedDataset(self.task, size_of(self.task, self.size), IMAGES, "train")
@@ -186,26 +183,28 @@ class ImageData(Loaders):
             return self.task.majority_accuracy()
         return majority_accuracy(*self.splits().held_out(split), self.num_classes or 1)
 
-    def _images(self, dataset: Any, indices: Tensor, size: Sequence[int], *, training: bool = False) -> Transformed:
-        """Return some of a dataset's images, or frames of its videos, at a size; in training augmented."""
-        classes, transform = self.num_classes or 0, image_transform(self, size, training)
-        return Transformed(dataset, indices, transform, self.in_channels, classes)
+    def _images(self, dataset: Any, indices: Tensor, size: Sequence[int], **how: Any) -> Transformed:
+        """Return some of a dataset's images, or frames of its videos, at a size; `how` is `training` or `views`."""
+        transform = image_transform(self, size, **how)
+        return Transformed(dataset, indices, transform, self.in_channels, self.num_classes or 0)
 
-    def held_out(self, split: str, size: Sequence[int], images: int = 0) -> Dataset[tuple[Tensor, int]]:
+    def held_out(self, split: str, size: Sequence[int], images: int = 0, views: Views = ONE) -> Examples:
         """Return the validation or test set at a size: larger images, or more of what a task draws.
 
         Args:
             split: `val` or `test`.
             size: height and width in pixels, after the frames of videos.
             images: only the first so many, 0 for all; of a generated task any number can be had.
+            views: of each video.
         """
+        check_views(views, self.source)
         if self.task is not None:
             return GeneratedDataset(self.task, size_of(self.task, size), images or self.val_size, split)
         self.setup("test" if split == "test" else None)
         dataset, indices = self.splits().held_out(split)
-        return self._images(dataset, indices[: images or None], size)
+        return self._images(dataset, indices[: images or None], size, views=views)
 
-    def train_dataset(self) -> Dataset[tuple[Tensor, int]]:
+    def train_dataset(self) -> Examples:
         """Return the images of an epoch of training, augmented unless that is done in memory."""
         if self.task is not None:
             if self.train_size < 1:

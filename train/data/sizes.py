@@ -1,4 +1,4 @@
-"""Sizes of images and videos in pixels, and their names."""
+"""Sizes of images and videos in pixels, and views of videos, with their names."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import math
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 
 class Size(tuple[int, ...]):
@@ -68,6 +68,45 @@ class Size(tuple[int, ...]):
         return float(math.prod(self) ** (1 / len(self)))
 
 
+class Views(NamedTuple):
+    """How many views of a video are taken, `5x3`; their mean is one answer.
+
+    Attributes:
+        segments: clips, each of other frames.
+        crops: of each clip, from one end of its longer side to the other.
+    """
+
+    segments: int = 1
+    crops: int = 1
+
+    @classmethod
+    def of(cls, text: str) -> Views:
+        """Read `5x3`: segments x crops.
+
+        Raises:
+            ValueError: anything else.
+        """
+        if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", text):
+            raise ValueError(f"views are segments x crops of a video, like 5x3, not {text!r}.")
+        return cls(*map(int, text.split("x")))
+
+    @property
+    def total(self) -> int:
+        """The number of views."""
+        return self.segments * self.crops
+
+    @property
+    def column(self) -> dict[str, str]:
+        """The column of a result that says so; none of a single view."""
+        return {"views": str(self)} if self.total > 1 else {}
+
+    def __str__(self) -> str:
+        return f"{self.segments}x{self.crops}"
+
+
+ONE = Views()
+
+
 def ascending(sizes: Iterable[Size]) -> list[Size]:
     """Return each size once, in the order of their numbers of pixels."""
     return sorted(set(sizes), key=lambda size: (math.prod(size), size))
@@ -77,5 +116,13 @@ def image_size(text: str) -> Size:
     """Read a size of images in pixels from the command line, `168` or `96x128`."""
     try:
         return Size.of(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def views_of(text: str) -> Views:
+    """Read views of videos from the command line, `5x3`."""
+    try:
+        return Views.of(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None

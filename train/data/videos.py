@@ -112,15 +112,18 @@ class Frames:
     Args:
         count: T.
         random: whether frames are random, by torch's generator.
+        segments: S segments of each part, whose middle frames make S clips one after the other, [S * T, 3, H, W].
     """
 
-    def __init__(self, count: int, random: bool):
-        self.count, self.random = count, random
+    def __init__(self, count: int, random: bool, segments: int = 1):
+        self.count, self.random, self.segments = count, random, segments
 
     def __call__(self, video: Video) -> Tensor:
-        within = torch.rand(self.count) if self.random else torch.full((self.count,), 0.5)
+        middles = (torch.arange(self.segments)[:, None] + 0.5) / self.segments
+        within = torch.rand(self.count) if self.random else middles
         places = (torch.arange(self.count) + within) * (video.frames / self.count)
-        return video.read(places.long().clamp(max=video.frames - 1).tolist())
+        frames, order = places.long().clamp(max=video.frames - 1).unique(return_inverse=True)
+        return video.read(frames.tolist())[order.flatten()]
 
 
 def time_behind_channels(frames: Tensor) -> Tensor:

@@ -26,9 +26,9 @@ def measured(monkeypatch) -> list[str]:
     names: list[str] = []
     measure = result_cache.measure_images
 
-    def counted(trained, *rest):
+    def counted(trained, *rest, **options):
         names.append(trained.name)
-        return measure(trained, *rest)
+        return measure(trained, *rest, **options)
 
     monkeypatch.setattr(result_cache, "measure_images", counted)
     return names

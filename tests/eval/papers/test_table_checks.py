@@ -89,6 +89,11 @@ def test_unknown_names(refusal, changes, message):
         ({"budgets": {"cpu": {"each": {"arrow": 3}}}}, "cpu: arrow of each has to be dict"),
         ({"budgets": {"cpu": {"rows": "one"}}}, "cpu: rows has to be list[str] | None, not 'one'."),
         ({"budgets": {"cpu": {"fields": [1]}}}, "cpu: fields has to be dict"),
+        (
+            {"budgets": {"cpu": {"views": "15"}}},
+            "mine.yaml, budget cpu: views are segments x crops",
+        ),
+        ({"budgets": {"cpu": {"views": "5x3"}}}, "mine.yaml: arrow.one.linear: 5x3 views are of videos in files, and"),
         ({"rows": ["one", "two"]}, "mine.yaml: rows has to be dict"),
         ({"rows": {"one": {"only": "linear"}}}, "one: only has to be list[str], not 'linear'."),
         ({"rows": {"one": {"x": "left"}}}, "one: x has to be float | None, not 'left'."),

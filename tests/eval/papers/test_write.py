@@ -6,10 +6,14 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import torch
+
+from eval.papers import write
 from eval.papers.blocks import OUTSIDE, missing_cells, notes
 from eval.papers.records import MEASURED, NOT_RUN, cell_of
 from eval.papers.table_spec import Budget, DataSpec, RowSpec, TableFile
 from eval.papers.write import devices_of
+from train.data.sizes import Views
 
 
 def trained(folder: Path, *devices: str) -> SimpleNamespace:
@@ -39,6 +43,23 @@ def test_numbers_of_parameters():
     cell = {"state": MEASURED, "low": "", "high": "", "holm": "", "text": ""}
     assert cell_of(table, {**cell, "column": "all", "value": 0.1184}) == "0.118"
     assert cell_of(table, {**cell, "column": "encoding", "value": 384.0}) == "384"
+
+
+def test_videos_are_tested_by_the_views_of_the_budget(tmp_path, monkeypatch):
+    """And not views are what intervals are over."""
+    budgets = {"cpu": Budget(), "full": Budget(views="5x3")}
+    table = TableFile(Path("mine.yaml"), "mine", "Mine", columns={"a": {"measure": "accuracy"}}, budgets=budgets)
+    used = []
+    monkeypatch.setattr(write, "all_records", lambda table, results: [used.append(results.views)])
+    monkeypatch.setattr(write, "correct_tests", lambda table, records: None)
+    for name in budgets:
+        options = SimpleNamespace(budget=name, images=None, split="test")
+        write.measure_table(table, [], options, torch.device("cpu"))
+    assert used == [Views(1, 1), Views(5, 3)]
+    records = [{**CELL, "data": "", "row": "", "state": MEASURED, "seeds": 1, "images": 40}]
+    said = {name: "\n".join(notes(table, name, records, COMMAND, "cpu")) for name in budgets}
+    assert "over 40 test images; one seed" in said["cpu"]
+    assert "over 40 test videos, each by the mean of 5x3 views; one seed" in said["full"]
 
 
 COMMAND = "python -m eval table mine"

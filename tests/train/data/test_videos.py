@@ -12,19 +12,13 @@ import yaml
 
 from eval import cli
 from tests.helpers.checkpoints import read
-from tests.helpers.videos import write_video
+from tests.helpers.videos import levels, write_video
 from train import cli as train_cli
 from train.data.images import UnreadableImageError
 from train.data.module import ImageData
 from train.data.videos import Frames, Video
 
 pytest.importorskip("av")
-
-
-def levels(clip: torch.Tensor) -> list[int]:
-    """Return which frames of `write_video` a clip [.., H, W] of them has."""
-    left = clip.float()[..., clip.shape[-1] // 8].mean(-1)
-    return (left / 20).round().int().tolist()
 
 
 def is_readable(data, index: int) -> bool:

@@ -1,0 +1,45 @@
+"""Several views of a video to test on: clips from segments of its time, and crops along its longer side."""
+
+from __future__ import annotations
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from performer_string.images.cover import Cover
+from train.data.sizes import Views
+
+
+class Crops:
+    """Transform of frames [S * T, C, H, W] to the views of a video, uint8 [V, C, T, *size].
+
+    Crops lie along the axis on which a frame is longer than the size asked for; a single one is the middle.
+
+    Args:
+        size: height and width.
+        views: how many.
+    """
+
+    def __init__(self, size: tuple[int, int], views: Views):
+        self.views = views
+        count = views.crops
+        self.covers = [Cover(size, 0.5 if count == 1 else crop / (count - 1)) for crop in range(count)]
+
+    def __call__(self, frames: Tensor) -> Tensor:
+        crops = torch.stack([cover(frames) for cover in self.covers])
+        return rearrange(crops, "k (s t) c h w -> (s k) c t h w", s=self.views.segments)
+
+
+def mean_over_views(logits: Tensor, views: Views) -> Tensor:
+    """Return the logits of videos, whose softmax is the mean of that of their views; of one view they are its own.
+
+    Args:
+        logits: of the views of each video one after the other, [B * V, classes].
+        views: how many.
+
+    Returns:
+        [B, classes].
+    """
+    if views.total == 1:
+        return logits
+    return logits.unflatten(0, (-1, views.total)).log_softmax(-1).logsumexp(1) - torch.tensor(views.total).log()
