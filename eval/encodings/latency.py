@@ -2,10 +2,12 @@
 
 All models are measured in turn, round after round, and RoPE again right after each. The speed of a machine drifts by
 more than they differ. A ratio is the median over the rounds of a model's time over that of RoPE next to it. RoPE's
-ratio to itself shows the noise.
+ratio to itself shows the noise. An encoding may have options behind its name, as in
+`--encodings cayley-string 'cayley-string generator=banded bandwidth=4'`.
 
 Columns: `encoding`, `parameters (M)` (of the model), `of the encoding` (parameters), `training step (ms)`, `step to
-rope`, `folded inference (ms)`, `inference to rope`.
+rope`, `folded inference (ms)`, `inference to rope`, `rotations (ms)` (of all layers, forward and not folded: angles,
+and a basis with its solve or exponential).
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ from eval.speed.steps import step as take_step
 from eval.statistics import median_ratio
 from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, fold
 from performer_string.position.base import HeadWidthError
+from performer_string.position.rotation import Rotation
 from performer_string.utils.registry import lookup
+from train.command.recipe import parse_value
 
 REFERENCE = "rope"
 SPARSE: dict[str, dict[str, Any]] = {
@@ -38,7 +42,8 @@ SPARSE: dict[str, dict[str, Any]] = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval latency`."""
-    parser.add_argument("--encodings", nargs="+", default=["all"], help="names, or all")
+    names = "names, each with options behind it where it has any, like 'cayley-string generator=top-k k=8'; or all"
+    parser.add_argument("--encodings", nargs="+", default=["all"], metavar="NAME", help=names)
     parser.add_argument("--variant", choices=VARIANTS, default="tiny")
     parser.add_argument("--image-size", type=positive_int, default=224)
     parser.add_argument("--patch-size", type=positive_int, default=16)
@@ -55,8 +60,23 @@ def chosen_encodings(names: Sequence[str]) -> dict[str, tuple[str, dict[str, Any
     known |= {title: ("cayley-string", o) for title, o in SPARSE.items()}
     titles = list(known) if "all" in names else list(names)
     for title in titles:
+        if "=" in title:
+            known[title] = with_options(title)
         lookup("encoding", title, known)
     return {title: known[title] for title in dict.fromkeys([REFERENCE, *titles])}
+
+
+def with_options(title: str) -> tuple[str, dict[str, Any]]:
+    """Return the name and options of an encoding from `NAME OPTION=VALUE ...`, with values as in a recipe.
+
+    Raises:
+        ValueError: an unknown name, or an option without a value.
+    """
+    name, *pairs = title.split()
+    lookup("encoding", name, ENCODINGS)
+    if bare := [pair for pair in pairs if not all(pair.partition("="))]:
+        raise ValueError(f"options of an encoding are OPTION=VALUE, as in 'cayley-string k=8', not {bare[0]!r}.")
+    return name, {option: parse_value(value) for option, _, value in (pair.partition("=") for pair in pairs)}
 
 
 class TimedModel:
@@ -83,6 +103,11 @@ class TimedModel:
     def step(self) -> None:
         """Take one training step."""
         take_step(self.model, self.optimiser, self.images, self.targets)
+
+    @torch.inference_mode()
+    def rotate(self) -> list[Rotation]:
+        """Return the rotations of all layers of the model that is not folded."""
+        return self.model.rotations(self.model.layout(self.model.train_grid))
 
     @torch.inference_mode()
     def logits(self) -> Tensor:
@@ -130,6 +155,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     for title, model in models.items():
         calls |= {(title, "step", True): model.step, (title, "step", False): rope.step}
         calls |= {(title, "infer", True): model.infer, (title, "infer", False): rope.infer}
+        calls |= {(title, "rotate", True): model.rotate}
     times = time_in_turn(calls, options.rounds, device)
     for title, model in models.items():
         step, inference = times[title, "step", True], times[title, "infer", True]
@@ -141,4 +167,5 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             "step to rope": round(median_ratio(step, times[title, "step", False]), 3),
             "folded inference (ms)": round(1000 * statistics.median(inference), 1),
             "inference to rope": round(median_ratio(inference, times[title, "infer", False]), 3),
+            "rotations (ms)": round(1000 * statistics.median(times[title, "rotate", True]), 3),
         }
