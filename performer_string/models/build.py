@@ -75,14 +75,12 @@ def check_position_unit(config: ViTConfig, encoding: Encoding) -> Encoding:
     """Return the encoding.
 
     Raises:
-        ValueError: positions in images where the encoding or a value map needs them in patches.
+        ValueError: positions in images where the encoding needs them in patches.
     """
     if config.position_unit == "patch":
         return encoding
     if encoding.counts_patches and not (config.position_unit == "raster" and encoding.extrapolates):
         raise ValueError(f"{config.encoding} with these options counts patches: position_unit has to be patch.")
-    if config.values in ("group-action", "connection"):
-        raise ValueError(f"the value map {config.values} takes positions in patches: position_unit has to be patch.")
     return encoding
 
 
@@ -95,6 +93,9 @@ def build_block(config: ViTConfig, layer: int, grid: tuple[int, ...], num_prefix
         grid: the training grid.
         num_prefix: tokens without a position.
         stream: seed of the initial values.
+
+    Raises:
+        ValueError: positions in images where the value map needs them in patches.
     """
     c, width, depth, heads = config, cast(int, config.width), cast(int, config.depth), cast(int, config.num_heads)
     head_dim, locality, values = width // heads, None, None
@@ -113,6 +114,8 @@ def build_block(config: ViTConfig, layer: int, grid: tuple[int, ...], num_prefix
         with seeded(stream, "values", layer):
             sizes = {"head_dim": head_dim, "qk_dim": c.query_width, "num_heads": heads, "coord_dim": len(grid)}
             values = build_value_map(c.values, **cast(Any, sizes), grid=grid, **c.value_options)
+        if values.counts_patches and c.position_unit != "patch":
+            raise ValueError(f"the value map {c.values} takes positions in patches: position_unit has to be patch.")
     scales_logits = c.log_n_scaling and not (backend.homogeneous and "softmax" in c.kinds_of_attention())
     attention = SelfAttention(
         width,

@@ -169,9 +169,50 @@ def test_defaults_and_bad_options():
         ("connection", {"encoding_options": {"head_dim": 8}}, "encoding_options of values cannot have 'head_dim'"),
         ("connection", {"encoding_options": {"layers": 2}}, "cannot have 'layers', which the model itself gives"),
         ("connection", {"encoding_options": {"qk_dim": 7}}, "cannot have 'qk_dim', which the model itself gives"),
+        ("composed", {"maps": ["gating"]}, "two or more value maps, each once, not .'gating'."),
+        ("composed", {"maps": ["gating", "gating"]}, "two or more value maps, each once"),
+        ("composed", {"maps": ["gating", "composed"]}, "unknown value map 'composed'. Known: gating"),
+        ("composed", {"options": {"lepe": {}}}, "unknown map with options 'lepe'. Known: gating, connection"),
+        ("composed", {"options": {"gating": {"sourc": "query"}}}, "no option 'sourc'. Did you mean 'source'"),
+        ("composed", {"options": {"gating": {"sizes": 1}}}, "options of gating cannot have 'sizes'"),
     ):
         with pytest.raises(ValueError, match=message):
             build_value_map(name, head_dim=6, num_heads=2, **options)
+
+
+@pytest.mark.parametrize("maps", [("gating", "connection"), ("metric-gating", "group-action")])
+@pytest.mark.parametrize("mask", [False, True])
+def test_composed_maps_are_the_definition_with_every_gradient(maps, mask):
+    """A gate around values that are rotated by their positions: each weight is that of both definitions."""
+    options = {maps[0]: {"source": "query"}, maps[1]: {"encoding": "circulant-string"}}
+    values = make("composed", {"maps": list(maps), "options": options})
+    gate, turn = values.maps
+    torch.nn.init.normal_(gate.weight)
+    (q, k, v, tokens), positions = inputs(), random_positions(N, 2)
+    kept = torch.rand(2, N) < 0.7 if mask else None
+    weights = reference.softmax_weights(q, k, key_mask=kept)
+    logits = torch.stack([q[:, h] @ gate.weight[h] for h in range(H)], dim=1) + gate.bias[None, :, None]
+    gates = 2 / (1 + torch.exp(-logits))
+    rotations = reference_positions.rotation_matrices(turn.encoding.generators(), positions)
+    attend = reference.attend_transported if maps[1] == "group-action" else reference.attend_connected
+    inner = v * gates[..., None] if maps[0] == "metric-gating" else v
+    expected = attend(weights, inner, rotations) * gates[..., None]
+    out = values(lambda x: softmax_attention(q, k, x, key_mask=kept), v, **context(tokens, q, positions))
+    assert_equal(out, expected, [q, k, v, *values.parameters()])
+
+
+def test_order_of_composed_maps():
+    """The first is the outermost: a gate of the output is not one of the values before their rotation."""
+    torch.manual_seed(0)
+    v, tokens, positions = torch.randn(1, H, N, D), torch.randn(1, N, H * D), random_positions(N, 2).float()
+    options, outputs = {"gating": {"channels": True}}, []
+    for maps in (["gating", "connection"], ["connection", "gating"]):
+        torch.manual_seed(1)
+        values = build_value_map("composed", head_dim=D, num_heads=H, maps=maps, options=options)
+        gate = values.maps[maps.index("gating")]
+        torch.nn.init.normal_(gate.weight, generator=torch.Generator().manual_seed(2))
+        outputs.append(values(lambda x: x.mean(2, keepdim=True).expand_as(x), v, **context(tokens, v, positions)))
+    assert (outputs[0] - outputs[1]).abs().max() > 0.01
 
 
 def test_rotation_under_a_metric():

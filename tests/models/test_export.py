@@ -12,7 +12,7 @@ from performer_string import FEATURE_MAPS
 from performer_string.layers.values import VALUE_MAPS
 from tests.helpers.small_vit import vit
 
-BASES = ("circulant-string", "cayley-string", "pate-so3", "liere", "absolute")  # one of each kind of rotation
+BASES = ("circulant-string", "cayley-string", "pate-so3", "liere", "absolute", "rope")  # one of each kind of rotation
 NARROW = {"qk_dim": 4, "key_gate": True}
 MODELS = {  # each part in one of them
     **{

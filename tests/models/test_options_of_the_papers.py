@@ -130,6 +130,7 @@ def test_what_has_no_raster(options):
         {"encoding": "pate-so3", "encoding_options": {"conformal_scaling": 0.5, "scaling": "raster"}},
         {"values": "connection"},
         {"values": "group-action"},
+        {"values": "composed"},
     ],
 )
 def test_unit_of_an_image_has_no_meaning_where_patches_count(options, unit):

@@ -10,7 +10,7 @@ from performer_string.ops.chunked import _attention as operation
 from tests.helpers.maps import compare
 from tests.helpers.small_vit import vit
 
-ENCODINGS = ("circulant-string", "cayley-string", "reflection-string", "liere", "absolute")
+ENCODINGS = ("circulant-string", "cayley-string", "reflection-string", "liere", "absolute", "rope-mixed")
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from performer_string.layers.values.base import ValueMap
+from performer_string.layers.values.composed import ComposedValues
 from performer_string.layers.values.gating import FiberGating, MetricGating
 from performer_string.layers.values.lepe import LocalEnhancement
 from performer_string.layers.values.transport import Connection, GroupAction
@@ -24,6 +25,7 @@ VALUE_MAPS: dict[str, type[ValueMap]] = {
     "group-action": GroupAction,
     "connection": Connection,
     "lepe": LocalEnhancement,
+    "composed": ComposedValues,
 }
 
 
@@ -40,13 +42,14 @@ def build_value_map(
     """Build a value map by its name in `VALUE_MAPS`.
 
     Args:
-        name: `gating`, `metric-gating`, `group-action`, `connection` or `lepe`.
+        name: `gating`, `metric-gating`, `group-action`, `connection`, `lepe`, or `composed` of several.
         head_dim, num_heads: d and H, of the attention.
         coord_dim: dimension of the positions.
         grid: the training grid, for encodings that need it.
         qk_dim: width of queries and keys; None for d.
         options: of the class in `VALUE_MAPS`, as its docstring lists them: `FiberGating` and `MetricGating` in
-            `gating.py`, `GroupAction` and `Connection` in `transport.py`, `LocalEnhancement` in `lepe.py`.
+            `gating.py`, `GroupAction` and `Connection` in `transport.py`, `LocalEnhancement` in `lepe.py`,
+            `ComposedValues` in `composed.py`.
 
     Raises:
         ValueError: an unknown name or option, with the nearest known one.

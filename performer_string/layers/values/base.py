@@ -20,9 +20,11 @@ class ValueMap(nn.Module):
 
     Attributes:
         needs_grid: whether positions have to be a regular grid.
+        counts_patches: whether positions have to be in patches.
     """
 
     needs_grid: bool = False
+    counts_patches: bool = False
 
     def __init__(self, sizes: Sizes):
         super().__init__()

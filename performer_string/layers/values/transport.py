@@ -26,6 +26,8 @@ class TransportedValues(ValueMap):
         ValueError: an encoding that adds to tokens instead of rotating, or options that are the layer's.
     """
 
+    counts_patches = True
+
     def __init__(
         self, sizes: Sizes, *, encoding: str = "rope-mixed", encoding_options: Mapping[str, Any] | None = None
     ):

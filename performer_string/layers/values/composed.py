@@ -1,0 +1,61 @@
+"""Several value maps in one layer, one around the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+
+from performer_string.layers.values.base import ValueMap, Weighted
+from performer_string.ops.layout import TokenLayout
+from performer_string.position.base import Sizes
+from performer_string.utils.registry import check_reserved, construct, lookup
+
+
+class ComposedValues(ValueMap):
+    """Value maps M_1, M_2, ..., each around the next: o = M_1(M_2(... A ...)) v.
+
+    RiemannFormer (arXiv:2506.07405, section 2.4) has a gate and a connection at once, o_i = g_i sum_j A_ij R_V(p_i)^-1
+    R_V(p_j) v_j, which is the default.
+
+    Args:
+        sizes: of the attention.
+        maps: names of value maps, the outermost first, each at most once.
+        options: of a map, by its name.
+
+    Raises:
+        ValueError: fewer than two maps, one that stands twice or is itself composed, or options of another map.
+    """
+
+    def __init__(
+        self,
+        sizes: Sizes,
+        *,
+        maps: Sequence[str] = ("gating", "connection"),
+        options: Mapping[str, Any] | None = None,
+    ):
+        super().__init__(sizes)
+        from performer_string.layers.values import VALUE_MAPS  # which has this class
+
+        if len(set(maps)) < max(2, len(maps)):
+            raise ValueError(f"maps has to be two or more value maps, each once, not {list(maps)}.")
+        options = dict(options or {})
+        for name in options:
+            lookup("map with options", name, dict.fromkeys(maps))
+        simple = {name: build for name, build in VALUE_MAPS.items() if not issubclass(build, ComposedValues)}
+        self.maps = nn.ModuleList()
+        for name in maps:
+            check_reserved(f"options of {name}", options.get(name))
+            self.maps.append(
+                construct("value map", name, lookup("value map", name, simple), options.get(name) or {}, sizes=sizes)
+            )
+        self.needs_grid = any(each.needs_grid for each in self.maps)
+        self.counts_patches = any(each.counts_patches for each in self.maps)
+
+    def forward(self, attend: Weighted, v: Tensor, *, tokens: Tensor, queries: Tensor, layout: TokenLayout) -> Tensor:
+        """Return M_1(M_2(... A ...)) v; arguments as those of `ValueMap`."""
+        for each in reversed(list(self.maps)[1:]):
+            attend = partial(each, attend, tokens=tokens, queries=queries, layout=layout)
+        return self.maps[0](attend, v, tokens=tokens, queries=queries, layout=layout)
