@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from performer_string.position.base import Encoding, Sizes
 from performer_string.utils.dtype import angle_dtype, full_precision
 from performer_string.utils.registry import lookup
-from performer_string.utils.validation import check_positive
+from performer_string.utils.validation import check_not_negative, check_positive
 
 
 class NoEncoding(Encoding):
@@ -29,23 +29,25 @@ class Absolute(Encoding):
         sizes: of the attention that the encoding serves, with the training grid.
         interpolation: `linear`, or `bicubic` for cubic convolution (Keys 1981, a = -0.75) as torch has it, and
             timm with `antialias=False`.
+        init_std: standard deviation of the initial table.
 
     Raises:
-        ValueError: sizes without the training grid, or an unknown interpolation.
+        ValueError: sizes without the training grid, an unknown interpolation, or an init_std below 0.
     """
 
     counts_patches = True
     additive = True
     extrapolates = False
 
-    def __init__(self, sizes: Sizes, *, interpolation: str = "linear"):
+    def __init__(self, sizes: Sizes, *, interpolation: str = "linear", init_std: float = 0.02):
         super().__init__(sizes)
+        check_not_negative("init_std", init_std)
         self.cells_on = lookup(
             "interpolation of absolute", interpolation, {"linear": linear_cells, "bicubic": cubic_cells}
         )
         if self.grid is None:
             raise ValueError("absolute: needs the training grid, for example grid=(14, 14).")
-        self.table = nn.Parameter(torch.randn(*self.grid, sizes.num_heads * sizes.head_dim) * 0.02)
+        self.table = nn.Parameter(torch.randn(*self.grid, sizes.num_heads * sizes.head_dim) * init_std)
 
     def embedding(self, positions: Tensor) -> Tensor:
         """Return the interpolated table at positions [..., N, C], in cells of the training grid: [..., N, H d]."""

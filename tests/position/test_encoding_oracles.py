@@ -248,6 +248,16 @@ def test_absolute_interpolates_its_table():
     assert_close(x[3], encoding.table[3, 4])  # constant outside the grid
 
 
+def test_start_of_absolute():
+    """The same draw, times the standard deviation."""
+    tables = []
+    for init_std in (0.02, 1.0):
+        torch.manual_seed(0)
+        tables.append(make_encoding("absolute", init_std=init_std).table)
+    assert_close(tables[0] * 50, tables[1])
+    assert_close(make_encoding("absolute", init_std=0.0).table, torch.zeros_like(tables[0]))
+
+
 def test_absolute_interpolates_by_cubic_convolution_as_torch_does():
     encoding = make_encoding("absolute", interpolation="bicubic")
     table = encoding.table.detach()
