@@ -51,8 +51,8 @@ class ImageData(Loaders):
             train and test (root/CLASS/IMAGE); 0 for one that is.
         resolutions: further sizes that each validation is repeated at, like 168 or 96x128 (height x width).
         watch_test: log test/accuracy at each validation, in metrics.csv; it is never used to choose a checkpoint.
-        augment: any of pad-crop, resized-crop, flip, rotate-90, rand-augment, erase; in this order. Pathfinder alone
-            of the generated tasks has some: flip and rotate-90, in memory.
+        augment: any of pad-crop, resized-crop, flip, rotate-90, rand-augment, erase; in the order given, and alike for
+            all frames of a clip. Of the generated tasks Pathfinder alone has some: flip and rotate-90, in memory.
         crop_scale: least area of a resized-crop, as a share of the image; the largest is the image.
         rand_augment: number and strength, 0 to 30, of the operations of rand-augment (arXiv:1909.13719).
         workers: processes that prepare data; 0 for none.
