@@ -34,11 +34,16 @@ def summary(rows: Sequence[Row]) -> list[Row]:
             (row,) = select(of_model, quantity=quantity, tokens=most)
             cells[f"{title}, {most} tokens"] = f"{row['value']:.1f}"
         for quantity in ("uniform", "attention radius", "effective radius", "sigma"):
-            values = [row["value"] for row in select(of_model, part="radius", quantity=quantity)]
+            values = [row["value"] for row in of_quantity(select(of_model, part="radius"), quantity)]
             span = f" ({min(values):.1f}-{max(values):.1f})" if len(values) > 1 else ""
             cells[quantity] = f"{statistics.mean(values):.1f}{span}" if values else "none"
         lines.append(cells)
     return lines
+
+
+def of_quantity(rows: Sequence[Row], quantity: str) -> list[Row]:
+    """Return the rows of a quantity, also where each axis or side has its own: `sigma_0` is a sigma."""
+    return [row for row in rows if row["quantity"] == quantity or str(row["quantity"]).startswith(f"{quantity}_")]
 
 
 def plot(rows: Sequence[Row]) -> Figure:
@@ -70,7 +75,7 @@ def plot(rows: Sequence[Row]) -> Figure:
     memory.set(title="peak memory of tensors", ylabel="MiB")
     handles = [Line2D([], [], label=without_seed(model), **style) for model, style in styles.items()]
     handles.append(Line2D([], [], color=GREY, linestyle=":", label="equal weights"))
-    if select(rows, quantity="sigma"):
+    if of_quantity(rows, "sigma"):
         handles.append(Line2D([], [], color=GREY, linestyle="none", marker="x", label="sigma, learned"))
     legend_above(below, handles=handles)
     note_below(below, f"top: {note_of(accuracies, dots=True)}")
@@ -81,7 +86,7 @@ def draw_radii(axis: Axes, rows: Sequence[Row], styles: Mapping[str, Any]) -> No
     """Draw the effective radius of each layer and head, and the sigmas that were learned as crosses."""
     for number, (model, style) in enumerate(styles.items()):
         for quantity, marker in (("effective radius", style["marker"]), ("sigma", "x")):
-            points = select(rows, model=model, quantity=quantity)
+            points = of_quantity(select(rows, model=model), quantity)
             x = [point["layer"] + 0.7 * (number + 0.5) / len(styles) - 0.35 for point in points]
             axis.plot(x, [point["value"] for point in points], marker, color=style["color"], alpha=0.7, markersize=3)
     axis.axhline(select(rows, quantity="uniform")[0]["value"], color=GREY, linestyle=":", zorder=0)

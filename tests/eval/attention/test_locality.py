@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from eval.attention.locality import attention_radius
+from eval.attention.locality_report import draw_radii, summary
 from eval.cli import main
 from performer_string import grid_positions
 from tests.helpers.checkpoints import CONFIG, read, save
@@ -77,6 +79,18 @@ def test_locality_of_checkpoints(tmp_path, capsys):
     assert table[0] == [*titles, "uniform", "attention radius", "effective radius", "sigma"]
     assert [row[0] for row in table[2:]] == ["plain", "focused"]
     assert [row[-1] for row in table[2:]] == ["none", "1.5 (1.5-1.5)"]
+
+
+def test_sigmas_of_each_axis_and_side_are_in_the_table():
+    """`exponential-l1` and decays with several sigmas log them by their axes."""
+    row = {"model": "m", "resolution": "", "layer": 0, "head": 0, "tokens": ""}
+    values = {"uniform": 3.0, "attention radius": 2.0, "effective radius": 1.5, "sigma_0": 2.0, "sigma_1_lower": 4.0}
+    rows = [{**row, "part": "radius", "quantity": name, "value": value} for name, value in values.items()]
+    rows += [{**row, "part": "cost", "quantity": q, "value": 1.0, "tokens": 16} for q in ("milliseconds", "peak MiB")]
+    assert summary(rows)[0]["sigma"] == "3.0 (2.0-4.0)"
+    axis = Figure().subplots()
+    draw_radii(axis, rows[:5], {"m": {"marker": "o", "color": "k"}})
+    assert list(axis.lines[1].get_ydata()) == [2.0, 4.0]
 
 
 def test_measured_radius_is_that_of_weights_by_hand(tmp_path):
