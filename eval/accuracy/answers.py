@@ -14,7 +14,7 @@ from eval.accuracy.confusion_matrix import images_note
 from eval.models import class_names
 from eval.report import ALL_CLASSES, Row
 from train.checkpoint import Trained
-from train.data.sizes import Size
+from train.data.sizes import ONE, Size, Views
 from train.data.views import mean_over_views
 from train.intervals import accuracy_percent
 from train.pixels import confusion
@@ -33,6 +33,7 @@ class Answers:
         images: the test images by index, uint8 with their classes.
         targets: the class of each image, [N].
         probabilities: of each class, [N, classes].
+        views: of each video, whose mean these are.
     """
 
     model: str
@@ -42,11 +43,12 @@ class Answers:
     images: Any = field(repr=False)
     targets: Tensor
     probabilities: Tensor
+    views: Views = ONE
 
     @property
     def note(self) -> str:
         """What a caption has to say of the images."""
-        return images_note(self.split, len(self.targets))
+        return images_note(self.split, len(self.targets), self.views)
 
     @property
     def predicted(self) -> Tensor:
@@ -87,8 +89,8 @@ def answer_images(trained: Trained, size: Size, options: argparse.Namespace, dev
             probabilities.append(mean_over_views(vit(images).float(), options.views).softmax(-1).cpu())
             targets.append(labels)
     held_out = trained.data.held_out(options.split, size, options.images)
-    classes = class_names(vit)
-    return Answers(trained.name, size, options.split, classes, held_out, torch.cat(targets), torch.cat(probabilities))
+    of_images = torch.cat(targets), torch.cat(probabilities)
+    return Answers(trained.name, size, options.split, class_names(vit), held_out, *of_images, options.views)
 
 
 def class_statistics(answers: Answers) -> Iterator[Row]:

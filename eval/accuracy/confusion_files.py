@@ -27,7 +27,8 @@ NAME = 13  # letters of a model's name beside its answer at most
 
 def matrix_of(answers: Answers) -> Matrix:
     """Return the confusion matrix of a model's answers."""
-    return Matrix(answers.model, answers.size, answers.split, answers.classes, answers.confusion().numpy())
+    counts = answers.confusion().numpy()
+    return Matrix(answers.model, answers.size, answers.split, answers.classes, counts, answers.views)
 
 
 def picture(answers: Answers, index: int) -> np.ndarray[Any, Any]:

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from eval.accuracy.contact_sheet import shorten
 from eval.plotting.axes import note_below
 from eval.plotting.style import new_figure, width_or
-from eval.report import Row, read_csv
-from train.data.sizes import Size
+from eval.report import Row, read_csv, views_of
+from train.data.sizes import ONE, Size, Views
 
 CORNER = "truth \\ answer"  # the first column
 NAMED, COUNTED = 60, 20  # up to so many classes the matrix has their names, and its cells their numbers
@@ -32,6 +32,7 @@ class Matrix:
         split: of the images, `test` or `val`.
         classes: their names.
         counts: images of each class (rows) with each answer (columns), [classes, classes].
+        views: of each video.
     """
 
     model: str
@@ -39,6 +40,7 @@ class Matrix:
     split: str
     classes: Sequence[str]
     counts: np.ndarray[Any, Any]
+    views: Views = ONE
 
     def rows(self) -> list[Row]:
         """Return the matrix as rows: a class, and the number of its images with each answer."""
@@ -47,12 +49,13 @@ class Matrix:
 
     def header(self) -> list[str]:
         """Return the lines of comment of the CSV file that say what it is of."""
-        return [f"model: {self.model}", f"resolution: {self.size}", f"split: {self.split}"]
+        fields = {"model": self.model, "resolution": self.size, "split": self.split, **self.views.column}
+        return [f"{name}: {value}" for name, value in fields.items()]
 
 
-def images_note(split: str, images: int) -> str:
-    """Return what a caption has to say of the images, as `test split, 500 images`."""
-    return f"{split} split, {images:,} image{'' if images == 1 else 's'}"
+def images_note(split: str, images: int, views: Views) -> str:
+    """Return what a caption has to say of the images, as `test split, 500 images`, or `..., 500 images, 5x3 views`."""
+    return ", ".join([f"{split} split", f"{images:,} image{'' if images == 1 else 's'}", *views_of([views.column])])
 
 
 def is_matrix(path: Path) -> bool:
@@ -76,7 +79,8 @@ def read_matrix(path: Path) -> Matrix:
     fields = {"split": split[1] if split else "test", **fields}
     counts = np.array([[int(cell) for cell in list(row.values())[1:]] for row in rows])
     classes = [row[CORNER] for row in rows]
-    return Matrix(fields["model"], Size.of(fields["resolution"]), fields["split"], classes, counts)
+    views = Views.of(fields.get("views", str(ONE)))
+    return Matrix(fields["model"], Size.of(fields["resolution"]), fields["split"], classes, counts, views)
 
 
 def draw_matrix(matrix: Matrix) -> Figure:
@@ -103,5 +107,5 @@ def draw_matrix(matrix: Matrix) -> Figure:
     axis.set(xlabel="answer", ylabel="truth", title=f"{matrix.model} at {matrix.size} px")
     colours = figure.colorbar(image, ax=axis, shrink=0.8)
     colours.set_label("% of the images of a class")
-    note_below(figure, images_note(matrix.split, int(counts.sum())))
+    note_below(figure, images_note(matrix.split, int(counts.sum()), matrix.views))
     return figure

@@ -8,7 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from matplotlib.text import Text
 
+from eval.accuracy.confusion_matrix import draw_matrix, read_matrix
 from eval.cli import main
 from eval.papers.results import Results
 from eval.report import read_csv
@@ -114,6 +116,12 @@ def test_evaluations_of_accuracy_agree(runs, tmp_path):
     assert {row["model"]: float(row["accuracy"]) for row in cells(out, "resolution")} == pytest.approx(accuracy)
     rows = [row for row in cells(out, "confusion") if row["class"] == "all classes"]
     assert {row["model"]: float(row["accuracy"] or 0) for row in rows[:2]} == pytest.approx(accuracy)
+    (path,) = (out / "confusion").glob("matrix-one-*.csv")
+    matrix = read_matrix(path)
+    assert (matrix.views, int(matrix.counts.sum())) == (Views(2, 3), 3 * COUNT)
+    assert any(
+        text.get_text() == f"test split, {3 * COUNT} images, 2x3 views" for text in draw_matrix(matrix).findobj(Text)
+    )
     counts = [int(rows[2][name]) for name in ("both right", "only model", "only other", "neither")]
     assert sum(counts) == 3 * COUNT
 
