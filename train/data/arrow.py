@@ -47,7 +47,8 @@ class ArrowTask:
         cell: pixels of a cell, at least 8.
         distance: `adjacent`: the arrow lies in the next cell; `ray`: anywhere on the ray, on which it is the only
             arrow.
-        ink, paper: grey levels of glyphs and of what is between them, 0 to 255.
+        ink: grey level of glyphs, 0 to 255.
+        paper: grey level of what is between them, likewise.
         bold: strokes are a pixel wider.
         noise: standard deviation of normal noise on each pixel, in grey levels.
     """

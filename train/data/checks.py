@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from performer_string.images.reading import check_background
 from train.data.generated import GeneratedTask
 from train.data.memory import BATCHED
 from train.data.sizes import Views
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 def check_options(data: ImageData) -> None:
     """Raise a ValueError for options that have no meaning for the images, alone or together."""
+    check_background(data.background)
     check_augmentations(data)
     check_shares(data)
     check_sizes(data)
@@ -91,12 +93,16 @@ def check_views(views: Views, source: str) -> None:
 
 
 def check_sizes(data: ImageData) -> None:
-    """Raise a ValueError for a size of images where the source has videos, or the reverse."""
+    """Raise a ValueError for a size of images where the source has videos, or the reverse, and for their stride."""
     axes = data.task.axes if data.task is not None else SOURCES[data.source].axes
     wanted = "height and width, like 96x128" if axes == 2 else "frames, height and width, like 8x72x72"
     for size in data.sizes():
         if len(size) != axes:
             raise ValueError(f"sizes of {data.source} are {wanted}, not {size}.")
+    if data.frame_stride < 0 or (data.frame_stride and data.source != "videos"):
+        raise ValueError(
+            f"frame_stride is 0, or a number of frames of the source videos, not {data.frame_stride} of {data.source}."
+        )
 
 
 def check_measured(data: ImageData) -> None:

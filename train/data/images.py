@@ -58,10 +58,11 @@ def image_transform(options: ImageData, size: Sequence[int], training: bool = Fa
     first: list[Any] = [v2.Grayscale()] if options.grey else []
     last: list[Any] = []
     if views.total > 1:
-        frames = Frames(size[0], random=False, segments=views.segments)
+        frames = Frames(size[0], random=False, segments=views.segments, stride=options.frame_stride)
         return v2.Compose([frames, *first, Crops((size[-2], size[-1]), views)])
     if len(size) == 3:
-        first, last = [Frames(size[0], random=training), *first], [time_behind_channels]
+        first = [Frames(size[0], random=training, stride=options.frame_stride), *first]
+        last = [time_behind_channels]
     else:
         first.append(v2.PILToTensor())
     augment = options.augment if training else []

@@ -10,7 +10,6 @@ from typing import Any
 from torch import Tensor
 
 from performer_string.images.normalisation import BACKGROUND
-from performer_string.images.reading import check_background
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
@@ -55,6 +54,7 @@ class ImageData(Loaders):
             all frames of a clip. Of the generated tasks Pathfinder alone has some: flip and rotate-90, in memory.
         crop_scale: least area of a resized-crop, as a share of the image; the largest is the image.
         rand_augment: number and strength, 0 to 30, of the operations of rand-augment (arXiv:1909.13719).
+        frame_stride: of the frames of a video file; 0 for frames spread over its whole length.
         workers: processes that prepare data; 0 for none.
         in_memory: decode stored images, or draw the `train_size` of a generated task, once and keep them as uint8. A
             batch is taken, cropped and flipped at once, many times faster, by pad-crop, flip and rotate-90 alone.
@@ -87,6 +87,7 @@ class ImageData(Loaders):
     augment: list[str] = field(default_factory=list)
     crop_scale: float = 0.35
     rand_augment: list[int] = field(default_factory=lambda: [2, 9])
+    frame_stride: int = 0
     workers: int = 1
     in_memory: bool = False
     grey: bool = False
@@ -109,7 +110,6 @@ class ImageData(Loaders):
         for name in self.augment:
             lookup("augmentation", name, AUGMENTATIONS)
         self.task: GeneratedTask | None = getattr(self, self.source) if self.source in TASKS else None
-        check_background(self.background)
         check_options(self)
         self.in_channels, self.num_classes, mean, std = numbers_of(self.source, self.task, self.grey)
         self.head = "class" if self.task is None else self.task.head

@@ -104,25 +104,39 @@ class VideoFolders(ClassFolders):
 
 
 class Frames:
-    """Transform of a `Video` to some of its frames, uint8 [T, 3, H, W], spread over its whole length.
+    """Transform of a `Video` to some of its frames, uint8 [T, 3, H, W].
 
-    The video is cut into T equal parts. A frame of each is taken: the middle one, or in training a random one
-    (arXiv:1608.00859, section 3.1). A short video repeats frames.
+    Without a stride the video is cut into T equal parts, and a frame of each is taken: the middle one, or in training a
+    random one (arXiv:1608.00859, section 3.1). A short video repeats frames. With a stride they are that far apart,
+    from a random frame on in training, else in the middle of the video. A short video repeats its last frame.
 
     Args:
         count: T.
         random: whether frames are random, by torch's generator.
-        segments: S segments of each part, whose middle frames make S clips one after the other, [S * T, 3, H, W].
+        segments: S clips one after the other, [S * T, 3, H, W]: of the middle frames of S segments of each part, or
+            with a stride from S starts that lie evenly over the video.
+        stride: from a frame to the next; 0 for frames spread over the whole length.
     """
 
-    def __init__(self, count: int, random: bool, segments: int = 1):
-        self.count, self.random, self.segments = count, random, segments
+    def __init__(self, count: int, random: bool, segments: int = 1, stride: int = 0):
+        self.count, self.random, self.segments, self.stride = count, random, segments, stride
+
+    def places(self, total: int) -> Tensor:
+        """Return the frames of a video of so many, [S, T]."""
+        frame = torch.arange(self.count)
+        if not self.stride:
+            within = torch.rand(self.count) if self.random else self.middles()
+            return ((frame + within) * (total / self.count)).long()
+        starts = max(0, total - 1 - (self.count - 1) * self.stride) + 1
+        first = torch.randint(starts, (1, 1)) if self.random else (self.middles() * starts).long()
+        return first + frame * self.stride
+
+    def middles(self) -> Tensor:
+        """Return the middles of S equal parts of [0, 1], [S, 1]."""
+        return (torch.arange(self.segments)[:, None] + 0.5) / self.segments
 
     def __call__(self, video: Video) -> Tensor:
-        middles = (torch.arange(self.segments)[:, None] + 0.5) / self.segments
-        within = torch.rand(self.count) if self.random else middles
-        places = (torch.arange(self.count) + within) * (video.frames / self.count)
-        frames, order = places.long().clamp(max=video.frames - 1).unique(return_inverse=True)
+        frames, order = self.places(video.frames).clamp(max=video.frames - 1).unique(return_inverse=True)
         return video.read(frames.tolist())[order.flatten()]
 
 

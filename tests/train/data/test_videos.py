@@ -59,6 +59,27 @@ def test_the_middle_of_each_part_or_a_random_frame_of_it(tmp_path):
         assert {places[part] for places in drawn} == {3 * part, 3 * part + 1, 3 * part + 2}
 
 
+def test_frames_a_stride_apart(tmp_path):
+    write_video(tmp_path / "a.mp4")  # 12 frames
+    video = Video.open(str(tmp_path / "a.mp4"))
+    assert levels(Frames(3, random=False, stride=4)(video)[:, 0]) == [2, 6, 10]
+    assert levels(Frames(4, random=False, stride=4)(video)[:, 0]) == [0, 4, 8, 11]  # a short video repeats its last
+    assert levels(Frames(3, random=False, segments=2, stride=4)(video)[:, 0]) == [1, 5, 9, 3, 7, 11]
+    drawn = [levels(Frames(3, random=True, stride=4)(video)[:, 0]) for _ in range(40)]
+    assert {places[0] for places in drawn} == {0, 1, 2, 3}
+    assert all(places == [places[0], places[0] + 4, places[0] + 8] for places in drawn)
+
+
+def test_stride_of_a_recipe(videos):
+    sizes = {"root": str(videos), "size": [3, 24, 32], "workers": 0}
+    data = ImageData("videos", frame_stride=4, **sizes)
+    assert levels(data.held_out("test", (3, 24, 32))[0][0][0]) == [2, 6, 10]
+    with pytest.raises(ValueError, match="frame_stride is 0, or a number of frames of the source videos, not -1"):
+        ImageData("videos", frame_stride=-1, **sizes)
+    with pytest.raises(ValueError, match="not 4 of arrow"):
+        ImageData("arrow", frame_stride=4)
+
+
 def test_items_are_clips_and_training_draws_them_by_seed_and_number(videos):
     data = ImageData("videos", root=str(videos), size=[4, 24, 32], batch_size=4, augment=["flip"], workers=0)
     data.setup()
