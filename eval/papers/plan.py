@@ -23,6 +23,7 @@ from train.runs.folder import CHECKPOINTS, LAST, METRICS
 from train.sweeps.file import Run, check_overrides, select
 
 AXES = ("data", "row", "attention")
+LACKING = "no "  # states that begin so: images are missing
 CHECKED: set[str] = set()  # models that can be built
 
 
@@ -36,6 +37,7 @@ class Group:
         recipe: a path.
         overrides: fields of the recipe.
         state: `planned`, or why there is no training: `not in this budget`, `not built: ...`, `no images: ...`.
+        seeds: of the trainings, also of those whose images are missing.
         folders: of the runs, by seed.
         start_from: the group whose checkpoint of the same seed each run starts from.
     """
@@ -47,6 +49,7 @@ class Group:
     recipe: Path
     overrides: dict[str, Any]
     state: str = "planned"
+    seeds: list[int] = field(default_factory=list)
     folders: dict[int, Path] = field(default_factory=dict)
     start_from: Group | None = None
 
@@ -64,6 +67,15 @@ class Group:
         known = {f"model.vit.{each.name}" for each in fields(ViTConfig)}
         settings = self.settings()
         return ViTConfig(**{name.removeprefix("model.vit."): settings[name] for name in known & settings.keys()})
+
+    def leave_out(self, state: str) -> None:
+        """Plan no trainings, and say why."""
+        self.state, self.folders = state, {}
+        self.seeds = self.seeds if state.startswith(LACKING) else []
+
+    def left(self) -> int:
+        """Return how many trainings are not finished, with those whose images are missing."""
+        return len(self.seeds) - len(self.finished())
 
     def finished(self) -> dict[int, Path]:
         """Return the folders of the runs that are finished, by seed."""
@@ -121,12 +133,12 @@ def make_plan(table: TableFile, budget_name: str, root: Path | None, runs: Path)
                 group = make_group(table, budget, data, row, attention, sets.get(data, data), root, runs)
                 groups[data, row, attention] = group
                 if attention and row_spec.only and attention not in row_spec.only:
-                    group.state = "none"
+                    group.leave_out("none")
     for group in groups.values():
         if start := table.rows[group.row].start_from:
             group.start_from = groups[group.data, start, group.attention]
             if group.state == "planned" and group.start_from.state != "planned":
-                group.state = group.start_from.state
+                group.leave_out(group.start_from.state)
     return list(groups.values())
 
 
@@ -186,6 +198,7 @@ def make_group(
         check_views(Views.of(budget.views), source)
     except ValueError as error:
         raise ValueError(f"{table.path}: {group.model}: {error}") from None
+    group.seeds = list(budget.seeds)
     if not budget.seeds:
         return group
     own = str(group.settings().get("data.root") or "data")

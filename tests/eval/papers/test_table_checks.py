@@ -121,6 +121,14 @@ def test_what_is_empty_is_as_if_it_were_not_there(tmp_path):
     assert (table.fields, table.attention, list(table.rows)) == ({}, {"linear": {}}, ["1"])
 
 
+def test_kinds_of_attention_that_a_row_does_not_have_are_not_trained(tmp_path):
+    path = tmp_path / "mine.yaml"
+    rows = {"one": {"only": ["linear"]}, "two": {"start_from": "one"}}
+    path.write_text(yaml.safe_dump({**TABLE, "rows": rows}))
+    groups = make_plan(read_table(path), "cpu", None, tmp_path / "runs")
+    assert {group.model for group in groups if group.folders} == {"arrow.one.linear", "arrow.two.linear"}
+
+
 def test_a_recipe_by_its_name(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(yaml.safe_dump({**TABLE, "recipe": "demo"}))
