@@ -91,8 +91,9 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
 def check_images(table: TableFile, groups: Sequence[Group]) -> None:
     """Raise a ValueError where nothing can be trained for want of images, and no column is measured without a run."""
     from eval.papers.measures import OF_CONFIG
+    from eval.papers.plan import LACKING
 
-    lacking = dict.fromkeys(group.state for group in groups if group.state.startswith("no "))
+    lacking = dict.fromkeys(group.state for group in groups if group.state.startswith(LACKING))
     without_run = any(spec["measure"] in OF_CONFIG for spec in table.columns.values())
     if lacking and not without_run and not any(group.folders for group in groups):
         raise ValueError(f"nothing can be trained: {'; '.join(lacking)}.")

@@ -14,13 +14,14 @@ from eval.speed.measure import seconds
 
 SIZES = {"mnist": 60_000, "cifar10": 50_000, "cifar100": 50_000, "imagenette": 9_469, "imagenet": 1_281_167}
 ON_CPU = 8  # images of a timed step; more only take longer
+SLOW = 2.0  # seconds of a first step after which no others are timed
 
 
 def training_images(group: Group) -> float:
     """Return how many images a training goes through, as far as the recipe says."""
     settings = group.settings()
     source = str(settings.get("data.source", "arrow"))
-    whole = SIZES.get(source) or files_below(Path(str(settings.get("data.root", "data"))) / "train")
+    whole = SIZES.get(source) or group.images or files_below(Path(str(settings.get("data.root", "data"))) / "train")
     held_out = float(settings.get("data.val_fraction", 0.1))
     images = int(settings.get("data.train_size") or 0) or round(whole * (1 - held_out))
     images = round(images * float(settings.get("data.train_fraction") or 1))
@@ -45,14 +46,17 @@ def seconds_per_image(group: Group, device: torch.device) -> float:
 
     batch = int(group.settings().get("data.batch_size", 128)) if device.type == "cuda" else ON_CPU
     model = TimedModel(group.config(), batch, device)
-    model.step()  # not counted
+    first = seconds(model.step, device)  # with what is done once, which counts for little in a slow one
+    if first > SLOW:
+        return first / batch
     return statistics.median(seconds(model.step, device) for _ in range(3)) / batch
 
 
 def estimates(groups: Sequence[Group], device: torch.device, timed: dict[str, float] | None = None) -> dict[str, float]:
     """Return the seconds of one training of each group that has a run to train, by its model's name.
 
-    One row of each set and kind of attention is timed, and stands for the others.
+    A step takes random images: those of a set need not be there, if their number is known. Without it there is no
+    estimate. One row of each set and kind of attention is timed, and stands for the others.
 
     Args:
         groups: of one table.
@@ -62,7 +66,8 @@ def estimates(groups: Sequence[Group], device: torch.device, timed: dict[str, fl
     timed = {} if timed is None else timed
     of_kind: dict[tuple[str, str], float] = {}
     result: dict[str, float] = {}
-    todo = [group for group in groups if len(group.finished()) < len(group.folders)]
+    images = {group.model: training_images(group) for group in groups if group.left()}
+    todo = [group for group in groups if images.get(group.model)]
     for group in tqdm(todo, desc="timing steps", leave=False, disable=None):
         kind = (group.data, group.attention)
         if kind not in of_kind:
@@ -70,14 +75,14 @@ def estimates(groups: Sequence[Group], device: torch.device, timed: dict[str, fl
             if model not in timed:
                 timed[model] = seconds_per_image(group, device)
             of_kind[kind] = timed[model]
-        result[group.model] = of_kind[kind] * training_images(group)
+        result[group.model] = of_kind[kind] * images[group.model]
     return result
 
 
 def duration(total: float) -> str:
-    """Return a time in words: `40 s`, `12 min`, `3.5 h`, `2.1 days`."""
-    for unit, length in (("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
-        if total >= length * (2 if unit == "days" else 1):
+    """Return a time in words: `40 s`, `12 min`, `3.5 h`, `2.1 days`, `40 years`."""
+    for unit, length in (("years", 31_557_600.0), ("days", 86400.0), ("h", 3600.0), ("min", 60.0)):
+        if total >= length * (2 if unit in ("years", "days") else 1):
             number = total / length
             return f"{number:.1f} {unit}" if number < 10 else f"{number:.0f} {unit}"
     return f"{total:.0f} s"

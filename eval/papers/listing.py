@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
 from eval.papers.estimate import duration, estimates
-from eval.papers.plan import Group, make_plan
+from eval.papers.plan import LACKING, Group, make_plan
 from eval.papers.table_file import PAPERS, all_tables
 from eval.papers.table_spec import TableFile
 from eval.report import table as as_text
 
 NOTE = (
     "Times are of training steps alone, from a few steps timed now on this machine ({device}), one training after the "
-    "other. `comes with` names the budgets whose results are in the repository. "
-    "Run one: python -m eval table NAME --budget {budget} [--data DIR]"
+    "other, also where `needs` names images that are missing. `comes with` names the budgets whose results are in the "
+    "repository. Run one: python -m eval table NAME --budget {budget} [--data DIR]"
 )
 
 
@@ -29,26 +29,36 @@ def list_tables(budget: str, root: Path | None, out: Path, device: torch.device)
         if budget not in table.budgets:
             continue
         groups = make_plan(table, budget, root, out / (table.runs or table.name) / budget)
-        planned = sum(len(group.folders) for group in groups)
-        finished = sum(len(group.finished()) for group in groups)
+        planned = sum(len(group.seeds) for group in groups)
+        unfinished = [group for group in groups if group.left()]
         times = estimates(groups, device, timed)
-        left = sum(times.get(g.model, 0.0) * (len(g.folders) - len(g.finished())) for g in groups)
-        each, missing = sorted(times.values()), needs(groups)
+        each = sorted(times.values())
         lines.append(
             {
                 "table": table.name,
                 "what it shows": table.shows,
                 "budget": table.budgets[budget].says or budget,
                 "comes with": ", ".join(stored_budgets(table.name)),
-                "trainings": f"{finished} of {planned} done" if planned else "not possible" if missing else "none",
+                "trainings": f"{planned - sum(group.left() for group in unfinished)} of {planned} done"
+                if planned
+                else "none",
                 "each": f"{duration(each[0])} to {duration(each[-1])}" if each else "",
-                "left": duration(left) if left else "",
-                "needs": missing,
+                "left": time_left(unfinished, times),
+                "needs": needs(groups),
             }
         )
     if not lines:
         raise ValueError(f"no table has a budget {budget!r}.")
     return f"{as_text(lines)}\n\n{NOTE.format(device=device, budget=budget)}"
+
+
+def time_left(unfinished: Sequence[Group], times: Mapping[str, float]) -> str:
+    """Return how long the trainings of these groups take; `not known` where it is not known of any of them."""
+    known = [group for group in unfinished if group.model in times]
+    if not known:
+        return "not known" if unfinished else ""
+    total = duration(sum(times[group.model] * group.left() for group in known))
+    return total if len(known) == len(unfinished) else f"over {total}"
 
 
 def stored_budgets(name: str) -> list[str]:
@@ -58,8 +68,8 @@ def stored_budgets(name: str) -> list[str]:
 
 def needs(groups: Sequence[Group]) -> str:
     """Return what is missing for groups of this budget."""
-    reasons = Counter(g.state for g in groups if g.state.startswith(("no ", "not built")) and not g.folders)
-    return "; ".join(dict.fromkeys(reason.partition(":")[0] for reason in reasons if reason != "none"))
+    reasons = Counter(g.state for g in groups if g.state.startswith((LACKING, "not built")) and not g.folders)
+    return "; ".join(dict.fromkeys(reason.partition(":")[0] for reason in reasons))
 
 
 def list_runs(table: TableFile, budget: str, groups: Sequence[Group], device: torch.device) -> str:

@@ -37,6 +37,7 @@ class Group:
         recipe: a path.
         overrides: fields of the recipe.
         state: `planned`, or why there is no training: `not in this budget`, `not built: ...`, `no images: ...`.
+        images: how many there are to train on, where the table says it.
         seeds: of the trainings, also of those whose images are missing.
         folders: of the runs, by seed.
         start_from: the group whose checkpoint of the same seed each run starts from.
@@ -49,6 +50,7 @@ class Group:
     recipe: Path
     overrides: dict[str, Any]
     state: str = "planned"
+    images: int = 0
     seeds: list[int] = field(default_factory=list)
     folders: dict[int, Path] = field(default_factory=dict)
     start_from: Group | None = None
@@ -174,7 +176,8 @@ def make_group(
     recipe = ROOT / (data_spec.recipe or table.recipe)
     if not recipe.is_file():
         recipe = existing_recipe(data_spec.recipe or table.recipe)
-    group = Group(data, row, attention, stands_for, recipe, overrides_of(table, budget, data, row, attention))
+    overrides = overrides_of(table, budget, data, row, attention)
+    group = Group(data, row, attention, stands_for, recipe, overrides, images=data_spec.images)
     if data not in budget.sets(table) or (budget.rows is not None and row not in budget.rows):
         group.state = "not in this budget"
         return group

@@ -53,6 +53,7 @@ class DataSpec(Part):
         label: its name in the table; that in the file by default.
         fields: of the recipe.
         recipe: in place of the table's.
+        images: how many there are to train on, for estimates of the time where they are not at hand.
         pending: as of a row.
         x: its place on the axis of a figure.
     """
@@ -60,6 +61,7 @@ class DataSpec(Part):
     label: str = ""
     fields: dict[str, Any] = field(default_factory=dict)
     recipe: str = ""
+    images: int = 0
     pending: str = ""
     x: float | None = None
 

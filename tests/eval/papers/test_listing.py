@@ -1,0 +1,81 @@
+"""`eval table --list` says what is missing, and how long trainings take even so."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from eval.papers import estimate, listing
+from eval.papers.estimate import duration
+from eval.papers.listing import time_left
+from eval.papers.plan import Group, make_plan
+from eval.papers.table_file import find_table
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def listed(tmp_path, monkeypatch):
+    """Return a function that lists the tables of a budget without any images, at a millisecond an image."""
+    monkeypatch.setattr(estimate, "seconds_per_image", lambda group, device: 0.001)
+
+    def run(budget: str) -> dict[str, list[str]]:
+        text = listing.list_tables(budget, tmp_path / "nowhere", tmp_path, CPU)
+        rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()[2:-2]]
+        return {row[0]: row[4:] for row in rows}
+
+    return run
+
+
+def test_trainings_without_images_have_times_and_say_what_is_missing(listed):
+    rows = listed("cpu")
+    assert rows["liere-flops"] == ["none", "", "", ""]
+    assert rows["liere-arrow"][::3] == ["0 of 12 done", ""]
+    # 20 trainings of 2 epochs of 5,000 images
+    assert rows["cayley-sparsity"] == ["0 of 20 done", "10 s to 10 s", "3.3 min", "no mnist images"]
+    assert rows["liere-resolution"][::3] == ["0 of 18 done", "no imagenette images"]
+
+
+def test_a_time_is_not_known_without_the_number_of_images(listed):
+    each, left, needs = listed("folder")["liere-2d"][1:]
+    assert (each, left) == ("", "not known")
+    assert needs.startswith("no folder images in ")
+
+
+def test_the_number_of_images_of_a_table_file(tmp_path):
+    groups = make_plan(find_table("liere-3d"), "full", tmp_path, tmp_path)
+    times = estimate.estimates([group for group in groups if group.left()], CPU, Fixed())
+    assert set(times.values()) == {200 * 9537.0}
+
+
+class Fixed(dict[str, float]):
+    """A second for each image of any model."""
+
+    def __contains__(self, model):
+        return True
+
+    def __getitem__(self, model):
+        return 1.0
+
+
+def test_time_that_is_left(tmp_path):
+    known, other = (Group("set", name, "", "set", tmp_path, {}, seeds=[0, 1, 2]) for name in ("one", "two"))
+    assert time_left([], {}) == ""
+    assert time_left([known, other], {}) == "not known"
+    assert time_left([known], {known.model: 20.0}) == "1.0 min"
+    assert time_left([known, other], {known.model: 20.0}) == "over 1.0 min"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(40, "40 s"), (720, "12 min"), (2.1 * 86400, "2.1 days"), (40 * 365.25 * 86400, "40 years")]
+)
+def test_durations_in_words(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_a_slow_model_takes_one_step(tmp_path, monkeypatch):
+    steps = []
+    monkeypatch.setattr(estimate, "seconds", lambda step, device: steps.append(step()) or 2 * estimate.SLOW)
+    group = make_plan(find_table("liere-arrow"), "cpu", None, tmp_path)[0]
+    assert estimate.seconds_per_image(group, CPU) == 2 * estimate.SLOW / estimate.ON_CPU
+    assert len(steps) == 1
