@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -11,9 +13,12 @@ from tqdm import tqdm
 
 from eval.papers.plan import Group
 from eval.speed.measure import seconds
+from performer_string import ViT, ViTConfig
+from performer_string.models.config import patch_and_image
 
 SIZES = {"mnist": 60_000, "cifar10": 50_000, "cifar100": 50_000, "imagenette": 9_469, "imagenet": 1_281_167}
 ON_CPU = 8  # images of a timed step; more only take longer
+NUMBERS = 2_500_000  # tokens x width x layers of a timed step, beyond which it takes fewer images, for the memory
 SLOW = 2.0  # seconds of a first step after which no others are timed
 
 
@@ -42,14 +47,25 @@ def files_below(folder: Path) -> int:
 
 def seconds_per_image(group: Group, device: torch.device) -> float:
     """Return the seconds of a training step for each of its images, without the reading of images."""
-    from eval.encodings.latency import TimedModel
+    from eval.speed.steps import step
 
-    batch = int(group.settings().get("data.batch_size", 128)) if device.type == "cuda" else ON_CPU
-    model = TimedModel(group.config(), batch, device)
-    first = seconds(model.step, device)  # with what is done once, which counts for little in a slow one
+    config = group.config()
+    batch = int(group.settings().get("data.batch_size", 128)) if device.type == "cuda" else images_of_step(config)
+    model = ViT(config).to(device)
+    images = torch.randn(batch, config.in_channels, *model.train_image_size, device=device)
+    targets = torch.randint(config.num_classes, (batch,), device=device)
+    take_step = partial(step, model, torch.optim.AdamW(model.parameters()), images, targets)
+    first = seconds(take_step, device)  # with what is done once, which counts for little in a slow one
     if first > SLOW:
         return first / batch
-    return statistics.median(seconds(model.step, device) for _ in range(3)) / batch
+    return statistics.median(seconds(take_step, device) for _ in range(3)) / batch
+
+
+def images_of_step(config: ViTConfig) -> int:
+    """Return how many images a step on a CPU is timed with: fewer of a large model, which would need much memory."""
+    patch, image = patch_and_image(config.patch_size, config.image_size)
+    tokens = math.prod(size // side for size, side in zip(image, patch, strict=True))
+    return max(1, min(ON_CPU, NUMBERS // (tokens * int(config.width or 1) * int(config.depth or 1))))
 
 
 def estimates(groups: Sequence[Group], device: torch.device, timed: dict[str, float] | None = None) -> dict[str, float]:

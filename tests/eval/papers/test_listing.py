@@ -10,6 +10,7 @@ from eval.papers.estimate import duration
 from eval.papers.listing import time_left
 from eval.papers.plan import Group, make_plan
 from eval.papers.table_file import find_table
+from performer_string import ViTConfig
 
 CPU = torch.device("cpu")
 
@@ -71,6 +72,13 @@ def test_time_that_is_left(tmp_path):
 )
 def test_durations_in_words(seconds, text):
     assert duration(seconds) == text
+
+
+def test_a_large_model_takes_fewer_images():
+    """Eight videos in a ViT-B needed 20 GB."""
+    assert estimate.images_of_step(ViTConfig(variant="micro", image_size=32, patch_size=4)) == estimate.ON_CPU
+    assert estimate.images_of_step(ViTConfig(variant="base", image_size=32, patch_size=4)) == 4
+    assert estimate.images_of_step(ViTConfig(variant="base", image_size=(8, 224, 224), patch_size=(2, 16, 16))) == 1
 
 
 def test_a_slow_model_takes_one_step(tmp_path, monkeypatch):
