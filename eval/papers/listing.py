@@ -13,7 +13,9 @@ from eval.papers.estimate import duration, estimates
 from eval.papers.plan import LACKING, Group, make_plan
 from eval.papers.table_file import PAPERS, all_tables
 from eval.papers.table_spec import TableFile
+from eval.papers.times import Time, keep_times
 from eval.report import table as as_text
+from train.runs.environment import machine, versions
 
 NOTE = (
     "Times are of training steps alone, from a few steps timed now on this machine ({device}), one training after the "
@@ -24,7 +26,8 @@ NOTE = (
 
 def list_tables(budget: str, root: Path | None, out: Path, device: torch.device) -> str:
     """Return the list of all tables at a budget."""
-    lines, timed = [], dict[str, float]()
+    lines, timed, kept = [], dict[str, float](), []
+    where = f"{machine(device)}; {versions()}"
     for table in tqdm(list(all_tables()), desc="tables", leave=False, disable=None):
         if budget not in table.budgets:
             continue
@@ -32,6 +35,9 @@ def list_tables(budget: str, root: Path | None, out: Path, device: torch.device)
         planned = sum(len(group.seeds) for group in groups)
         unfinished = [group for group in groups if group.left()]
         times = estimates(groups, device, timed)
+        open_ = sum(group.left() for group in unfinished)
+        if unfinished and times.keys() >= {group.model for group in unfinished}:
+            kept.append(Time(table.name, budget, open_, round(float(f"{seconds_left(unfinished, times):.3g}")), where))
         each = sorted(times.values())
         lines.append(
             {
@@ -39,9 +45,7 @@ def list_tables(budget: str, root: Path | None, out: Path, device: torch.device)
                 "what it shows": table.shows,
                 "budget": table.budgets[budget].says or budget,
                 "comes with": ", ".join(stored_budgets(table.name)),
-                "trainings": f"{planned - sum(group.left() for group in unfinished)} of {planned} done"
-                if planned
-                else "none",
+                "trainings": f"{planned - open_} of {planned} done" if planned else "none",
                 "each": f"{duration(each[0])} to {duration(each[-1])}" if each else "",
                 "left": time_left(unfinished, times),
                 "needs": needs(groups),
@@ -49,16 +53,21 @@ def list_tables(budget: str, root: Path | None, out: Path, device: torch.device)
         )
     if not lines:
         raise ValueError(f"no table has a budget {budget!r}.")
+    keep_times(out, kept)
     return f"{as_text(lines)}\n\n{NOTE.format(device=device, budget=budget)}"
 
 
 def time_left(unfinished: Sequence[Group], times: Mapping[str, float]) -> str:
     """Return how long the trainings of these groups take; `not known` where it is not known of any of them."""
-    known = [group for group in unfinished if group.model in times]
-    if not known:
+    if not times:
         return "not known" if unfinished else ""
-    total = duration(sum(times[group.model] * group.left() for group in known))
-    return total if len(known) == len(unfinished) else f"over {total}"
+    total = duration(seconds_left(unfinished, times))
+    return total if times.keys() >= {group.model for group in unfinished} else f"over {total}"
+
+
+def seconds_left(unfinished: Sequence[Group], times: Mapping[str, float]) -> float:
+    """Return the seconds of the trainings of groups, as far as they are known."""
+    return sum(times.get(group.model, 0.0) * group.left() for group in unfinished)
 
 
 def stored_budgets(name: str) -> list[str]:

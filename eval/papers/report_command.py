@@ -9,9 +9,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from eval.papers.not_run import not_run
 from eval.papers.report_page import Part, page
 from eval.papers.table_file import PAPERS, all_tables
-from eval.report import read_csv
+from eval.papers.times import read_times
+from eval.report import read_csv, unique
 from performer_string.utils.files import check_writable, write_aside
 
 ON_CPU = True
@@ -35,8 +37,11 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
     tables = list(all_tables())
     order = {table.name: number for number, table in enumerate(tables)}
     shown = sorted(newest.values(), key=lambda part: (order.get(part.name, len(order)), part.name, part.budget))
+    times = {(time.table, time.budget): time for folder in options.folders for time in read_times(folder.expanduser())}
+    rows = list(not_run(tables, set(newest), times))
+    devices = unique((vars(times[key]) for row in rows if (key := (row.table, row.budget)) in times), "device")
     with write_aside(out) as partial:
-        partial.write_text(page(shown, tables), encoding="utf-8")
+        partial.write_text(page(shown, rows, devices), encoding="utf-8")
     done = {part.name for part in shown}
     print(
         f"{len(shown)} tables; {sum(table.name not in done for table in tables)} of the project's are not run.\n\n{out}"

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
-from eval.papers.table_spec import TableFile
+from eval.papers.not_run import NotRun
 
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
@@ -67,12 +67,13 @@ class Part:
         return f"{self.name}-{self.budget}"
 
 
-def page(parts: Sequence[Part], tables: Sequence[TableFile]) -> str:
+def page(parts: Sequence[Part], not_run: Sequence[NotRun], devices: Sequence[str]) -> str:
     """Return the whole page.
 
     Args:
         parts: the tables that were run.
-        tables: all tables of the project.
+        not_run: the budgets of the project's tables that were not.
+        devices: on which their times were estimated.
     """
     links = "".join(f'<li><a href="#{part.anchor}">{escape(part.title)}</a></li>' for part in parts)
     body = "".join(section(part) for part in parts)
@@ -80,7 +81,7 @@ def page(parts: Sequence[Part], tables: Sequence[TableFile]) -> str:
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>Tables of papers, run again</title><style>{STYLE}</style></head>\n<body>"
-        f"<h1>Tables of papers, run again</h1><p>{INTRODUCTION}</p><ol>{links}</ol>{body}{missing(parts, tables)}"
+        f"<h1>Tables of papers, run again</h1><p>{INTRODUCTION}</p><ol>{links}</ol>{body}{missing(not_run, devices)}"
         "</body></html>\n"
     )
 
@@ -135,18 +136,18 @@ def html_cell(tag: str, text: str, kind: str) -> str:
     return f'<{tag} class="{kind}">{escape(text)}</{tag}>' if kind else f"<{tag}>{escape(text)}</{tag}>"
 
 
-def missing(parts: Sequence[Part], tables: Sequence[TableFile]) -> str:
-    """Return the section of the tables and budgets that were not run, with their commands."""
-    done = {(part.name, part.budget) for part in parts}
-    rows = [["table", "what it shows", "not run", "command"]]
-    for table in tables:
-        budgets = [name for name in ("cpu", "gpu", "full") if name in table.budgets and (table.name, name) not in done]
-        if budgets:
-            command = f"python -m eval table {table.name} --budget {budgets[0]} --data DIR"
-            rows.append([table.name, table.shows, ", ".join(budgets), command])
-    if len(rows) == 1:
+def missing(rows: Sequence[NotRun], devices: Sequence[str]) -> str:
+    """Return the section of the tables and budgets that were not run: why, and the commands."""
+    if not rows:
         return ""
-    why = "Nobody has run these yet; python -m eval table --list --budget BUDGET says how long each takes."
+    cells = [["table", "budget", "what it trains", "why not", "command"]]
+    cells += [[row.table, row.budget, row.says, row.why, row.command] for row in rows]
+    timed = (
+        f"Times are estimates, of training steps alone and one training after the other, on {'; '.join(devices)}."
+        if devices
+        else "python -m eval table --list --budget BUDGET says how long each takes."
+    )
     return (
-        f'<section id="not-run"><h2>Not run</h2><p>{why}</p><div class="wide text">{html_table(rows)}</div></section>\n'
+        f'<section id="not-run"><h2>Not run</h2><p>Nobody has run these yet. {escape(timed)}</p>'
+        f'<div class="wide text">{html_table(cells)}</div></section>\n'
     )

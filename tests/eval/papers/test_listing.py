@@ -10,6 +10,7 @@ from eval.papers.estimate import duration
 from eval.papers.listing import time_left
 from eval.papers.plan import Group, make_plan
 from eval.papers.table_file import find_table
+from eval.papers.times import read_times
 from performer_string import ViTConfig
 
 CPU = torch.device("cpu")
@@ -35,6 +36,14 @@ def test_trainings_without_images_have_times_and_say_what_is_missing(listed):
     # 20 trainings of 2 epochs of 5,000 images
     assert rows["cayley-sparsity"] == ["0 of 20 done", "10 s to 10 s", "3.3 min", "no mnist images"]
     assert rows["liere-resolution"][::3] == ["0 of 18 done", "no imagenette images"]
+
+
+def test_times_are_kept_for_the_report(listed, tmp_path):
+    listed("cpu")
+    listed("folder")
+    times = {(time.table, time.budget): (time.trainings, time.seconds) for time in read_times(tmp_path)}
+    assert times["cayley-sparsity", "cpu"] == (20, 200)
+    assert not {("liere-2d", "folder"), ("liere-flops", "cpu")} & times.keys()
 
 
 def test_a_time_is_not_known_without_the_number_of_images(listed):

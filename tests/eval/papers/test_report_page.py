@@ -8,8 +8,10 @@ from html.parser import HTMLParser
 import pytest
 
 from eval import cli
+from eval.papers.not_run import NotRun, not_run
 from eval.papers.report_page import Part, html_table, page, split_text
-from eval.papers.table_file import all_tables
+from eval.papers.table_file import find_table
+from eval.papers.times import Time, keep_times, read_times
 
 TEXT = """**Two <encodings> (cpu budget: one seed)**
 
@@ -58,15 +60,47 @@ def test_text_is_split_into_tables_and_notes():
 
 def test_page_needs_nothing_from_elsewhere():
     part = Part("two", "cpu", TEXT, ["command: python -m eval table two", "device: a <CPU>"], b"PNG")
-    text = page([part], list(all_tables()))
+    rows = [NotRun("sparse-cayley", "cpu", "two <epochs>", "24 trainings")]
+    text = page([part], rows, ["a <GPU>"])
     tags = Tags()
     tags.feed(text)
     assert tags.open == []
     assert not {"script", "link", "iframe"} & set(tags.seen)
     assert all(link.startswith(("data:image/png;base64,UE5H", "#")) for link in tags.links), tags.links
     assert not re.search(r"url\(|@import|http", text.partition("</style>")[0])
-    for expected in ("Two &lt;encodings&gt;", "a &lt;CPU&gt;", "not run", "sparse-cayley --budget cpu"):
+    for expected in (
+        "Two &lt;encodings&gt;",
+        "a &lt;CPU&gt;",
+        "not run",
+        "sparse-cayley --budget cpu",
+        "two &lt;epochs&gt;",
+        "a &lt;GPU&gt;",
+    ):
         assert expected in text
+
+
+def test_every_budget_that_was_not_run_has_its_reason():
+    tables = [find_table(name) for name in ("liere-2d", "liere-3d", "liere-flops")]
+    done = {("liere-2d", "cpu"), ("liere-flops", "cpu")}
+    times = {("liere-2d", "gpu"): Time("liere-2d", "gpu", 27, 3600, "a CPU")}
+    rows = {(row.table, row.budget): row for row in not_run(tables, done, times)}
+    assert {key[1] for key in rows if key[0] == "liere-2d"} == set(tables[0].budgets) - {"cpu"}
+    assert rows["liere-2d", "gpu"].why == "54 trainings, 2.0 h"  # CIFAR-10 is that of the table that was run
+    assert rows["liere-2d", "full"].why == "72 trainings; needs CIFAR-100 and ImageNet-1k, which no table here has"
+    assert rows["liere-2d", "folder"].why == "18 trainings; needs your images, which no table here has"
+    assert rows["liere-3d", "cpu"].why == "12 trainings"  # a generated task
+    assert rows["liere-3d", "full"].why == "18 trainings; needs UCF101, which no table here has"
+    assert rows["liere-flops", "gpu"].why == "nothing to train"
+    assert rows["liere-2d", "gpu"].says == tables[0].budgets["gpu"].says
+
+
+def test_times_are_kept_beside_former_ones(tmp_path):
+    first, other = Time("a", "gpu", 1, 60, "x"), Time("b", "gpu", 2, 9, "x")
+    keep_times(tmp_path, [])
+    assert list(tmp_path.iterdir()) == []
+    keep_times(tmp_path, [first, other])
+    keep_times(tmp_path, [newer := Time("a", "gpu", 1, 50, "y")])
+    assert read_times(tmp_path) == [newer, other]
 
 
 def test_command_gathers_what_tables_have_written(tmp_path, capsys):

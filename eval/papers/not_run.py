@@ -1,0 +1,84 @@
+"""The budgets of the project's tables that were not run, and why: how much they train, and images that are missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from eval.papers.estimate import duration
+from eval.papers.plan import Group, make_plan
+from eval.papers.table_spec import TableFile
+from eval.papers.times import Time
+from train.data.tasks import TASKS
+
+
+@dataclass(frozen=True)
+class NotRun:
+    """A table at a budget that was not run.
+
+    Attributes:
+        table, budget: their names.
+        says: what the budget is.
+        why: how many trainings it has, how long they take where that is known, and images that no other table has.
+    """
+
+    table: str
+    budget: str
+    says: str
+    why: str
+
+    @property
+    def command(self) -> str:
+        """The command that runs it."""
+        return f"python -m eval table {self.table} --budget {self.budget} --data DIR"
+
+
+def not_run(
+    tables: Sequence[TableFile], done: set[tuple[str, str]], times: Mapping[tuple[str, str], Time]
+) -> Iterator[NotRun]:
+    """Yield the budgets that were not run.
+
+    Args:
+        tables: of the project.
+        done: names of tables and budgets that were run.
+        times: by table and budget, as far as they are known.
+    """
+    plans = {
+        (table.name, budget): make_plan(table, budget, None, Path()) for table in tables for budget in table.budgets
+    }
+    labels = labels_of_sources(tables, plans)
+    had = {source for key in done & plans.keys() for source in sources_of(plans[key])}
+    for table in tables:
+        for name, budget in table.budgets.items():
+            key = (table.name, name)
+            if key not in done:
+                missing = [labels[source] for source in sources_of(plans[key]) if source not in had]
+                yield NotRun(*key, budget.says or name, reason(plans[key], times.get(key), missing))
+
+
+def reason(groups: Sequence[Group], time: Time | None, missing: Sequence[str]) -> str:
+    """Return why a budget was not run; `missing` are the sets that no table has."""
+    count = sum(len(group.seeds) for group in groups)
+    words = "nothing to train" if not count else "1 training" if count == 1 else f"{count} trainings"
+    if time is not None:
+        words += f", {duration(time.seconds * count / time.trainings)}"
+    return f"{words}; needs {' and '.join(missing)}, which no table here has" if missing else words
+
+
+def sources_of(groups: Sequence[Group]) -> list[str]:
+    """Return the sources of the images that groups train on, without generated tasks."""
+    sources = dict.fromkeys(str(g.settings().get("data.source", "arrow")) for g in groups if g.seeds)
+    return [source for source in sources if source not in TASKS]
+
+
+def labels_of_sources(tables: Sequence[TableFile], plans: Mapping[tuple[str, str], Sequence[Group]]) -> dict[str, str]:
+    """Return what tables call the sources of their images: the shortest label of a set of each."""
+    labels: dict[str, str] = {}
+    for table in tables:
+        for budget in table.budgets:
+            for group in plans[table.name, budget]:
+                for source in sources_of([group]):
+                    label = table.data[group.data].label or group.data
+                    labels[source] = min(labels.get(source, label), label, key=len)
+    return labels

@@ -1,0 +1,53 @@
+"""How long the trainings of tables take, as `eval table --list` estimated it: a file that `eval report` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from eval.report import read_csv, write_csv
+from performer_string.utils.files import check_writable
+
+TIMES = "times.csv"
+
+
+@dataclass(frozen=True)
+class Time:
+    """The time of the trainings of a table at a budget that were not finished.
+
+    Attributes:
+        table, budget: their names.
+        trainings: how many.
+        seconds: of all, one after the other.
+        device: where steps were timed.
+    """
+
+    table: str
+    budget: str
+    trainings: int
+    seconds: int
+    device: str
+
+
+def keep_times(folder: Path, times: Sequence[Time]) -> None:
+    """Write times beside those that are in the folder, in place of former ones of the same table and budget."""
+    from train.runs.environment import code
+
+    check_writable("--out", folder)
+    kept = {(time.table, time.budget): time for time in (*read_times(folder), *times)}
+    rows = [vars(kept[key]) for key in sorted(kept)]
+    if rows:
+        command = "python -m eval table --list --budget BUDGET"
+        write_csv(folder / TIMES, rows, [f"command: {command}", f"code of the last lines: {code()}"])
+
+
+def read_times(folder: Path) -> list[Time]:
+    """Return the times in a folder; none where there is no file."""
+    path = folder / TIMES
+    if not path.is_file():
+        return []
+    return [
+        Time(row["table"], row["budget"], int(row["trainings"]), round(float(row["seconds"])), row["device"])
+        for row in read_csv(path)[1]
+    ]
