@@ -31,10 +31,13 @@ class Time:
 
 
 def keep_times(folder: Path, times: Sequence[Time]) -> None:
-    """Write times beside those that are in the folder, in place of former ones of the same table and budget."""
+    """Write times beside those that are in the folder, where it can be written, in place of former ones."""
     from train.runs.environment import code
 
-    check_writable("--out", folder)
+    try:
+        check_writable("--out", folder)
+    except ValueError:  # the list is printed all the same
+        return
     kept = {(time.table, time.budget): time for time in (*read_times(folder), *times)}
     rows = [vars(kept[key]) for key in sorted(kept)]
     if rows:
