@@ -19,6 +19,7 @@ from eval.encodings import translations
 from eval.encodings.invariance_report import NAMES as NAMES
 from eval.encodings.invariance_report import plot as plot
 from eval.encodings.invariance_report import summary as summary
+from eval.encodings.one_axis import measure_one_axis
 from eval.report import Row
 from train.checkpoint import load_trained
 
@@ -44,5 +45,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         return
     yield from translations.measure_encodings(options.head_dim)
     yield translations.measure_wide_basis(options.head_dim)
+    yield measure_one_axis(options.head_dim)
     yield from translations.measure_features(options.head_dim)
     yield from translations.measure_models(list(translations.untrained_models()))

@@ -10,6 +10,7 @@ import torch
 
 from eval.cli import main
 from eval.encodings import translations
+from eval.encodings.one_axis import measure_one_axis
 from performer_string import ENCODINGS, ViT
 from performer_string.feature_maps.favor import PositiveFeatures
 from performer_string.feature_maps.polynomial import PolynomialFeatures
@@ -47,6 +48,15 @@ def test_invariance_of_a_broken_encoding(tmp_path, monkeypatch, capsys):
     found = invariance_rows(tmp_path)
     assert [row for row in found if row["name"] == "circulant-string" and row["holds"] == "False"]
     assert "DOES NOT HOLD" in capsys.readouterr().out
+
+
+def test_liere_on_one_axis_is_rope_in_another_basis(monkeypatch):
+    before = torch.get_rng_state()
+    assert measure_one_axis(12)["holds"] is True
+    assert torch.equal(torch.get_rng_state(), before), "other rows keep their numbers"
+    forward = LieRE.forward
+    monkeypatch.setattr(LieRE, "forward", lambda self, positions: forward(self, positions.square()))
+    assert measure_one_axis(12)["holds"] is False
 
 
 @pytest.mark.parametrize(
