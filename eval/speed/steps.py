@@ -1,14 +1,16 @@
 """What does a training step of a small model cost beside that of a plain ViT with torch's fused softmax?
 
-The plain ViT is timm's, of the same sizes, with a learned table of positions. All models are measured in turn, round
-after round. A ratio is the median over the rounds of a model's time over that of the plain ViT in the same round.
+The plain ViT is timm's, of the same sizes, with a learned table of positions. So the encoding `absolute` compares the
+attention alone, and others what their rotation adds. All models are measured in turn, round after round. A ratio is the
+median over the rounds of a model's time over that of the plain ViT in the same round.
 
-Columns: `model`, `parameters (M)`, `ms` (median of the rounds), `images/s`, `to plain`.
+Columns: `model`, `encoding`, `parameters (M)`, `ms` (median of the rounds), `images/s`, `to plain`.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import statistics
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -26,7 +28,7 @@ from eval.speed.steps_report import NAMES as NAMES
 from eval.speed.steps_report import PLAIN
 from eval.speed.steps_report import plot as plot
 from eval.statistics import median_ratio
-from performer_string import VARIANTS, ViT, ViTConfig
+from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig
 from performer_string.utils.registry import lookup
 
 CLASSES = 10
@@ -45,6 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval steps`."""
     once: dict[str, Any] = {"nargs": "+", "action": WithoutRepetitions}
     parser.add_argument("--models", **once, default=list(MODELS), help=", ".join(MODELS))
+    parser.add_argument(
+        "--encodings", **once, default=["absolute", "circulant-string"], help="of each model: " + ", ".join(ENCODINGS)
+    )
     parser.add_argument("--variant", choices=VARIANTS, default="micro")
     parser.add_argument("--image-size", type=positive_int, default=32)
     parser.add_argument("--patch-size", type=positive_int, default=4)
@@ -69,8 +74,8 @@ def timm_vit(vit: ViT) -> nn.Module:
     return VisionTransformer(**shape, **sizes, **pool, num_classes=c.num_classes)
 
 
-def build(name: str, options: argparse.Namespace) -> nn.Module:
-    """Build a model of the command line's sizes.
+def build(name: str, options: argparse.Namespace, encoding: str = "absolute") -> nn.Module:
+    """Build a model of the command line's sizes with an encoding.
 
     Raises:
         ValueError: timm, whose ViT is the plain one, is not installed.
@@ -86,6 +91,7 @@ def build(name: str, options: argparse.Namespace) -> nn.Module:
             variant=options.variant,
             num_classes=CLASSES,
             feature_options=own,
+            encoding=encoding,
             **fields,
         )
     )
@@ -116,26 +122,31 @@ def step(
 
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
-    """Yield a row for each model, the plain one first."""
+    """Yield a row for each model with each encoding, the plain one first."""
     for name in options.models:
         lookup("model", name, MODELS)
+    for name in options.encodings:
+        lookup("encoding", name, ENCODINGS)
     torch.manual_seed(0)
     side, batch = options.image_size, options.batch_size
     images = torch.randn(batch, 3, side, side, device=device)
     targets = torch.randint(CLASSES, (batch,), device=device)
-    calls: dict[str, Callable[[], None]] = {}
-    parameters: dict[str, float] = {}
-    for name in [PLAIN, *options.models]:
-        model = build(name, options).to(device).train()
-        parameters[name] = million_parameters(model)
-        calls[name] = partial(step, model, torch.optim.AdamW(model.parameters()), images, targets, options.dtype)
+    calls: dict[tuple[str, str], Callable[[], None]] = {}
+    parameters: dict[tuple[str, str], float] = {}
+    pairs = [(PLAIN, "absolute"), *itertools.product(options.models, options.encodings)]
+    for name, encoding in pairs:
+        model = build(name, options, encoding).to(device).train()
+        parameters[name, encoding] = million_parameters(model)
+        optimiser = torch.optim.AdamW(model.parameters())
+        calls[name, encoding] = partial(step, model, optimiser, images, targets, options.dtype)
     times = time_in_turn(calls, options.rounds, device)
-    for name, seconds in times.items():
+    for (name, encoding), seconds in times.items():
         median = statistics.median(seconds)
         yield {
             "model": name,
-            "parameters (M)": parameters[name],
+            "encoding": encoding,
+            "parameters (M)": parameters[name, encoding],
             "ms": round(1000 * median, 1),
             "images/s": float(f"{batch / median:.4g}"),
-            "to plain": round(median_ratio(seconds, times[PLAIN]), 3),
+            "to plain": round(median_ratio(seconds, times[pairs[0]]), 3),
         }

@@ -7,20 +7,25 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from eval.plotting.accuracy import label_rows
+from eval.plotting.axes import legend_above
 from eval.plotting.style import GREY, line_styles, new_figure
-from eval.report import Row
+from eval.report import Row, select, unique
 
 NAMES = "model"  # the column that has labels
 PLAIN = "plain ViT"  # the model that others are compared with
 
 
 def plot(rows: Sequence[Row]) -> Figure:
-    """Draw the ratio of each model as a dot."""
-    figure = new_figure(width=5.0, height=0.8 + 0.18 * len(rows))
+    """Draw the ratio of each model as a dot, for each encoding of it."""
+    models, encodings = unique(rows, "model"), unique(rows, "encoding")
+    figure = new_figure(width=5.0, height=1.0 + 0.2 * len(models))
     axis = figure.subplots()
-    (style,) = line_styles(["to plain"]).values()
-    axis.plot([row["to plain"] for row in rows], range(len(rows)), **{**style, "linestyle": "none"})
+    for encoding, style in line_styles(encodings).items():
+        dots = select(rows, encoding=encoding)
+        places = [models.index(row["model"]) for row in dots]
+        axis.plot([row["to plain"] for row in dots], places, **{**style, "linestyle": "none"}, label=encoding)
     axis.axvline(1, color=GREY, linewidth=0.8, zorder=0)
-    label_rows(axis, [row["model"] for row in rows])
+    label_rows(axis, models)
+    legend_above(figure)
     axis.set(xlabel="training step over a plain ViT's (median)")
     return figure

@@ -21,23 +21,24 @@ def test_every_model_takes_a_step(tmp_path, monkeypatch):
         for name, call in calls.items():
             call()
             taken.append(name)
-        return {name: [1.0, 4.0] if name == steps.PLAIN else [2.0, 6.0] for name in calls}
+        return {name: [1.0, 4.0] if name[0] == steps.PLAIN else [2.0, 6.0] for name in calls}
 
     monkeypatch.setattr(steps, "time_in_turn", timed)
     main(["steps", *SMALL, "--out", str(tmp_path)])
     rows = read(tmp_path / "steps.csv")[1]
-    assert [row["model"] for row in rows] == taken == [steps.PLAIN, *steps.MODELS]
-    assert [float(row["to plain"]) for row in rows] == [1.0] + [1.75] * len(steps.MODELS)
+    pairs = [(name, encoding) for name in steps.MODELS for encoding in ("absolute", "circulant-string")]
+    assert [(row["model"], row["encoding"]) for row in rows] == taken == [(steps.PLAIN, "absolute"), *pairs]
+    assert [float(row["to plain"]) for row in rows] == [1.0] + [1.75] * len(pairs)
     assert rows[1]["images/s"] == "0.5"  # two images in 4 s
     assert (tmp_path / "steps.png").is_file()
 
 
 def test_models_have_the_same_sizes():
-    """But for positions and narrow queries."""
+    """But for the rotation, the random features' norms and narrow queries."""
     options = parse_arguments(["steps", *SMALL])
     count = {name: sum(p.numel() for p in steps.build(name, options).parameters()) for name in steps.MODELS}
     plain = sum(p.numel() for p in steps.build(steps.PLAIN, options).parameters())
-    assert abs(count["softmax"] - plain) < 0.02 * plain
+    assert count["softmax"] == count["arc-cosine"] == plain
     assert count["polynomial, narrow"] < 0.95 * count["polynomial"]
 
 
@@ -62,3 +63,6 @@ def test_unknown_names(capsys):
     with pytest.raises(SystemExit):
         main(["steps", *SMALL, "--models", "polinomial"])
     assert "polynomial" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["steps", *SMALL, "--encodings", "roep"])
+    assert "Did you mean 'rope'" in capsys.readouterr().err
