@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -33,7 +34,9 @@ LOSS = "train/loss"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval plateau`."""
-    parser.add_argument("--run", nargs="+", type=Path, required=True, help="folders of runs; what is none is skipped")
+    runs: dict[str, Any] = {"action": "extend", "type": Path, "metavar": "RUN"}
+    parser.add_argument("run", nargs="*", default=[], help="folders of runs; what is none is skipped", **runs)
+    parser.add_argument("--run", nargs="+", help="the same", **runs)
     parser.add_argument("--threshold", type=float, default=0.5, help="loss at which the plateau counts as left")
     parser.add_argument("--window", type=int, default=5, help="logged losses to take the mean of")
 
@@ -57,6 +60,8 @@ def with_logs(paths: Sequence[Path]) -> list[Path]:
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each run."""
+    if not options.run:
+        raise ValueError("no run is named: python -m eval plateau RUN ..., with the folders of trainings.")
     if options.window < 1:
         raise ValueError(f"--window has to be 1 or more, not {options.window}.")
     for run in tqdm(with_logs(options.run), desc="runs", leave=False, disable=None):

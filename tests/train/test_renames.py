@@ -144,5 +144,5 @@ def test_sweep_with_former_names_has_the_runs_of_today(tmp_path):
     settings_now = runner.settings(sweeps[0].runs[0])
     check_settings(folder, settings_now)
     (folder / "sweep.json").write_text(json.dumps({**settings, "arguments": []}))
-    with pytest.raises(ValueError, match=r"begun with other settings \(arguments;"):
+    with pytest.raises(ValueError, match=r"begun with other settings \(arguments: "):
         check_settings(folder, settings_now)

@@ -200,7 +200,7 @@ def test_listing_never_refuses(tmp_path, monkeypatch, capsys):
         (out / f"{name}-seed0" / "checkpoints" / "last.ckpt").touch()
     (out / "three-seed0" / "sweep.json").write_text("{")
     assert run_sweep(path)[0] == 2
-    assert "was begun with other settings (arguments;" in capsys.readouterr().err
+    assert "was begun with other settings (arguments: " in capsys.readouterr().err
     assert run_sweep(path, "--list")[0] == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "one-seed0: finished, with other settings (arguments --trainer.max_epochs 7)"

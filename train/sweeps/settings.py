@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from performer_string.utils.files import read_json, write_aside
-from train.command.recipe import current_arguments, current_recipe, options_of
+from train.command.recipe import current_arguments, current_recipe, flatten, options_of
 from train.runs.recorded import PLACE
 
 SETTINGS = "sweep.json"
 SOURCE = "data.source"
 WATCHED = "data.watch_test"  # which changes no weight
+NAMED = 3  # fields in a message
+UNSET = object()
 
 
 def chosen(settings: Mapping[str, Any], name: str) -> Any:
@@ -81,11 +83,36 @@ def other_settings(folder: Path, now: dict[str, Any]) -> dict[str, Any]:
     return {key: before[key] for key in now if before[key] != now[key]}
 
 
+def described(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Return what differs between the settings of a run and those of now, in a few words.
+
+    Args:
+        before: those that differ, by name.
+        now: all.
+    """
+    parts = []
+    for key, value in before.items():
+        if isinstance(value, Mapping) and isinstance(now[key], Mapping):
+            old, new = flatten(key, value), flatten(key, now[key])
+            names = [name for name in {**old, **new} if old.get(name, UNSET) != new.get(name, UNSET)]
+            texts = [f"{name.removeprefix(f'{key}.')} {of(old, name)} then, {of(new, name)} now" for name in names]
+            more = [f"and {len(texts) - NAMED} more"] if len(texts) > NAMED else []
+            parts.append(f"{key}: {', '.join([*texts[:NAMED], *more])}")
+        else:
+            parts.append(f"{key}: {value or 'none'} then, {now[key] or 'none'} now")
+    return "; ".join(parts)
+
+
+def of(fields: Mapping[str, Any], name: str) -> str:
+    """Return the value of a field as text, or that it is not set."""
+    return json.dumps(fields[name]) if name in fields else "not set"
+
+
 def check_settings(folder: Path, now: dict[str, Any]) -> None:
     """Raise a ValueError where a folder holds a run with other settings, whose result would pass for this one."""
     changed = other_settings(folder, now)
     if changed:
         raise ValueError(
-            f"{folder} was begun with other settings ({', '.join(changed)}; see {folder / SETTINGS}). Give those "
+            f"{folder} was begun with other settings ({described(changed, now)}; see {folder / SETTINGS}). Give those "
             f"again, or another --out."
         )

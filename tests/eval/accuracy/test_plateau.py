@@ -29,7 +29,7 @@ def log_run(run, losses, accuracy):
 def test_plateau_of_runs(tmp_path, capsys):
     early = log_run(tmp_path / "early", [1.3, 1.2, 0.2, 0.1, 0.05, 0.01], {60: 1.0, 84: 0.99})
     never = log_run(tmp_path / "never", [1.3] * 6, {60: 0.44})
-    main(["plateau", "--run", early, never, "--window", "2", "--out", str(tmp_path)])
+    main(["plateau", early, "--run", never, "--window", "2", "--out", str(tmp_path)])
     assert "left the plateau" in capsys.readouterr().out
     _, rows = read(tmp_path / "plateau.csv")
     columns = ("run", "steps", "left the plateau at step", "lowest accuracy")
@@ -79,7 +79,11 @@ def test_panels_of_many_models_need_no_legend():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(["--run", "nowhere"], "nowhere is not the folder of a run"), (["--run", "x", "--window", "0"], "1 or more")],
+    [
+        ([], "no run is named"),
+        (["--run", "nowhere"], "nowhere is not the folder of a run"),
+        (["--run", "x", "--window", "0"], "1 or more"),
+    ],
 )
 def test_bad_arguments(options, message, tmp_path, capsys):
     with pytest.raises(SystemExit):

@@ -194,7 +194,7 @@ def test_the_runs_of_a_table_stay_where_they_are(in_process, tmp_path, monkeypat
     assert "Trained with other settings than the table has now: arrow.one-seed0" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         cli.main(["table", "table.yaml", *arguments])
-    assert "arrow.one-seed0 was begun with other settings (overrides; see" in capsys.readouterr().err
+    assert "arrow.one-seed0 was begun with other settings (overrides: " in capsys.readouterr().err
 
 
 @pytest.mark.slow

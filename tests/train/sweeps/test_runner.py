@@ -174,8 +174,15 @@ def test_failed_run_does_not_stop_others(tmp_path, faked, capsys):
     assert [row["run"] for row in summary(tmp_path / "out")] == ["works-seed0"]
 
 
-@pytest.mark.parametrize("change", ["recipe", "overrides", "arguments"])
-def test_changed_settings_are_refused(tmp_path, faked, change, capsys):
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ("recipe", "recipe: ema 0.9 then, 0.5 now"),
+        ("overrides", "overrides: model.vit.depth 1 then, 3 now"),
+        ("arguments", "arguments: none then, ['--trainer.max_epochs', '7'] now"),
+    ],
+)
+def test_changed_settings_are_refused(tmp_path, faked, change, text, capsys):
     path, options = write_sweep(tmp_path, axes=None, seeds=[0]), []
     assert run_sweep(path)[0] == 0
     if change == "recipe":
@@ -185,7 +192,8 @@ def test_changed_settings_are_refused(tmp_path, faked, change, capsys):
     else:
         options = ["--", "--trainer.max_epochs", "7"]
     assert run_sweep(path, *options)[0] == 2
-    assert f"was begun with other settings ({change}; see" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"was begun with other settings ({text}; see" in error, error
 
 
 def test_progress_is_read_from_the_log(tmp_path):

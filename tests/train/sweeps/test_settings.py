@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from train.sweeps.settings import current_settings, other_settings, write_settings
+from train.sweeps.settings import current_settings, described, other_settings, write_settings
 
 SETTINGS = {"recipe": {"data": {"source": "arrow"}}, "overrides": {}, "arguments": ["--ema", "0.5"], "seed": 0}
 
@@ -20,3 +20,12 @@ def test_watching_the_test_images_is_no_other_setting(tmp_path, change):
     write_settings(tmp_path, SETTINGS)
     assert other_settings(tmp_path, SETTINGS | {"seed": 1}) == {"seed": 0}
     assert other_settings(tmp_path, current_settings(SETTINGS | {change: watched[change]})) == {}
+
+
+def test_what_differs_in_a_few_words():
+    now = {"recipe": {"model": {"vit": dict.fromkeys("abcde", 1)}}, "overrides": {"x": [1]}, "arguments": [], "seed": 2}
+    before = {"recipe": {"model": {"vit": {"a": 1}}}, "overrides": {"x": [1, 2]}, "seed": 0}
+    assert described(before, now) == (
+        "recipe: model.vit.b not set then, 1 now, model.vit.c not set then, 1 now, model.vit.d not set then, 1 now, "
+        "and 1 more; overrides: x [1, 2] then, [1] now; seed: none then, 2 now"
+    )
