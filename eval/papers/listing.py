@@ -18,9 +18,9 @@ from eval.report import table as as_text
 from train.runs.environment import machine, versions
 
 NOTE = (
-    "Times are of training steps alone, from a few steps timed now on this machine ({device}), one training after the "
-    "other, also where `needs` names images that are missing. `comes with` names the budgets whose results are in the "
-    "repository. Run one: python -m eval table NAME --budget {budget} [--data DIR]"
+    "Times are of training steps alone, from a few steps timed now on this machine ({device}), as if it had no other "
+    "work, one training after the other, also where `needs` names images that are missing. `comes with` names the "
+    "budgets whose results are in the repository. Run one: python -m eval table NAME --budget {budget} [--data DIR]"
 )
 
 

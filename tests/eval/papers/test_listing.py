@@ -90,9 +90,17 @@ def test_a_large_model_takes_fewer_images():
     assert estimate.images_of_step(ViTConfig(variant="base", image_size=(8, 224, 224), patch_size=(2, 16, 16))) == 1
 
 
+def test_other_work_on_the_processor_does_not_count(monkeypatch):
+    monkeypatch.setattr(estimate, "seconds", lambda call, device: call() or 1e9)
+    calls = []
+    assert estimate.own_seconds(lambda: calls.append(1), CPU) < 1e9
+    assert estimate.own_seconds(lambda: calls.append(1), torch.device("cuda")) == 1e9
+    assert len(calls) == 2
+
+
 def test_a_slow_model_takes_one_step(tmp_path, monkeypatch):
     steps = []
-    monkeypatch.setattr(estimate, "seconds", lambda step, device: steps.append(step()) or 2 * estimate.SLOW)
+    monkeypatch.setattr(estimate, "own_seconds", lambda step, device: steps.append(step()) or 2 * estimate.SLOW)
     group = make_plan(find_table("liere-arrow"), "cpu", None, tmp_path)[0]
     assert estimate.seconds_per_image(group, CPU) == 2 * estimate.SLOW / estimate.ON_CPU
     assert len(steps) == 1
