@@ -229,11 +229,11 @@ def test_every_row_of_every_budget_makes_a_model_on_the_right_images(images, tmp
 
 
 @pytest.mark.slow
-def test_the_list_takes_a_step_of_each_table(images, monkeypatch, capsys):
+def test_the_list_takes_a_step_of_each_table(images, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
         estimate, "own_seconds", lambda step, device: step() or 2 * estimate.SLOW
     )  # so that it is the last
-    cli.main(["table", "--list", "--data", str(images), "--device", "cpu"])
+    cli.main(["table", "--list", "--data", str(images), "--out", str(tmp_path), "--device", "cpu"])
     printed = capsys.readouterr().out
     assert [name for name in TABLES if name not in printed] == []
 
