@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from performer_string.layers.attention import SelfAttention
+from performer_string.layers.values.gating import FiberGating
 from performer_string.models.low_rank import Narrowing, by_planes, by_singular_vectors
 from performer_string.models.vit import ViT
 from performer_string.position import SeparableEncoding
@@ -120,7 +121,7 @@ def check_narrow(model: ViT, qk_dim: int) -> None:
         raise ValueError("narrow takes scores that are bilinear forms of the tokens, which qk_norm is not.")
     if any(backend.rotates_features for backend in model.backends()):
         raise ValueError("linear-rotated-features has no rotation of queries and keys, of which planes could be kept.")
-    if c.values is not None and c.value_options.get("source") == "query":
+    if any(isinstance(part, FiberGating) and part.source == "query" for part in model.modules()):
         raise ValueError(f"the value map {c.values!r} has gates by queries, whose weights have the old width.")
     if not all(attention.is_foldable() for attention in model.attentions()):
         raise ValueError("narrow needs plain projections: merge or remove adapters, pruning, hooks or quantisation.")

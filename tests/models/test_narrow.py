@@ -120,6 +120,7 @@ def test_zeros_are_finite():
         ({"encoding": "none"}, 13, "positive and at most the present width 12, not 13"),
         ({"qk_norm": True}, 4, "which qk_norm is not"),
         ({"values": "gating", "value_options": {"source": "query"}}, 4, "gates by queries"),
+        ({"values": "composed", "value_options": {"options": {"gating": {"source": "query"}}}}, 4, "gates by queries"),
         (
             {"attention": "linear-rotated-features", "feature_options": {"num_features": 12}},
             4,
