@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+# Of annotations in messages: names that a recipe has too.
+PLAIN_NAMES = {"collections.abc.Sequence": "list", "collections.abc.Mapping": "dict", "typing.": ""}
+
 
 def fits(value: Any, kind: Any) -> bool:
     """Return whether a value is of an annotated type; True for types other than plain values and their containers."""
@@ -41,6 +44,8 @@ def check_type(name: str, value: Any, kind: Any) -> None:
     """
     if not fits(value, kind):
         wanted = kind.__name__ if isinstance(kind, type) and get_origin(kind) is None else str(kind)
+        for name_of_python, plain in PLAIN_NAMES.items():
+            wanted = wanted.replace(name_of_python, plain)
         number = as_number(value, kind) if isinstance(value, str) else None
         hint = "" if number is None else f" YAML reads numbers like 2e-1 and 1.0e5 as text: write {number}."
         raise ValueError(f"{name} has to be {wanted}, not {value!r}.{hint}")

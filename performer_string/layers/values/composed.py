@@ -12,6 +12,7 @@ from performer_string.layers.values.base import ValueMap, Weighted
 from performer_string.ops.layout import TokenLayout
 from performer_string.position.base import Sizes
 from performer_string.utils.registry import check_reserved, construct, lookup
+from performer_string.utils.validation import check_type
 
 
 class ComposedValues(ValueMap):
@@ -26,7 +27,8 @@ class ComposedValues(ValueMap):
         options: of a map, by its name.
 
     Raises:
-        ValueError: fewer than two maps, one that stands twice or is itself composed, or options of another map.
+        ValueError: fewer than two maps, one that stands twice or is itself composed, or options of another map or that
+            are no mapping.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class ComposedValues(ValueMap):
         options = dict(options or {})
         for name in options:
             lookup("map with options", name, dict.fromkeys(maps))
+            check_type(f"options of {name}", options[name], Mapping[str, Any] | None)
         simple = {name: build for name, build in VALUE_MAPS.items() if not issubclass(build, ComposedValues)}
         self.maps = nn.ModuleList()
         for name in maps:
