@@ -137,6 +137,18 @@ def test_plans_are_chosen_by_cost_for_each_head():
     assert radial.cell is not None  # the narrow scales in a window, the wide ones through nodes
 
 
+def test_costs_are_computed_once_while_widths_learn(monkeypatch):
+    """Also of a sigma for each axis, to whose learned proportions the grid is scaled."""
+    counted, count = [], plan.count_products
+    monkeypatch.setattr(plan, "count_products", lambda *arguments: counted.append(arguments) or count(*arguments))
+    locality, grid = decay("gaussian", [2.0, 3.0], 1), Grid((40, 24, 1), (1.0, 1.0, 1.0), 2)
+    for _ in range(3):
+        plan.choose(locality, grid, 251, 64)
+        with torch.no_grad():
+            locality.raw_sigma[:, 0] += 1e-6
+    assert len(counted) == 1
+
+
 def test_heads_of_different_plans_are_computed_apart():
     """One head through a window between two through nodes: each comes out in its place."""
     locality, positions = decay("gaussian", 0.5, 3), grid_positions((25, 24), dtype=torch.float64)

@@ -99,11 +99,12 @@ def cheapest_plan(splits: tuple[Split, ...], grid: Grid, features: int, width: i
     if grid.tokens == 1:
         return Plan((0, 0, 0), None, components)
     cheapest, least = None, math.inf
+    shape = replace(grid, steps=(1.0, 1.0, 1.0))  # all that costs depend on: steps may be scaled to learned widths
     for split in splits:
         plan = make_plan(split, grid)
         if plan is None:
             continue
-        cost = predicted_cost(plan, grid, features, width, components)
+        cost = predicted_cost(plan, shape, features, width, components)
         if cost < least:
             cheapest, least = plan, cost
     assert cheapest is not None
