@@ -9,12 +9,24 @@ from __future__ import annotations
 import re
 import shutil
 import textwrap
+from typing import Any
+
+from jsonargparse import DefaultHelpFormatter
+
+
+class Unwrapped(DefaultHelpFormatter):
+    """Help with each description in one line, which a narrow terminal would break within words."""
+
+    def __init__(self, *arguments: Any, **options: Any):
+        super().__init__(*arguments, **{**options, "width": 100_000})
+
 
 HIDDEN = {"A ViT with its training", "Linked arguments"}  # an empty group, and what follows from other fields
 OURS = {  # in place of Lightning's descriptions
     "-c, --config": "the recipe, a YAML file; options override its fields",
     "--print_config": "print all fields as YAML, and stop; --print_config=skip_default prints those that differ",
     "--seed_everything": "of the model, the order of the images and their augmentations (default: 0)",
+    "--weights_only": "load no more than tensors and plain values from the checkpoint, as torch.load has it",
 }
 WIDEST = 110
 
@@ -59,16 +71,23 @@ def first_sentence(description: str) -> str:
 
 
 def shorter(description: str) -> str:
-    """Return a description with `(int, default: 3)` for its type, and no default where that is nothing."""
+    """Return a description with `(int, default: 3)` for its type, and no default where that is nothing.
+
+    What has a default without a type is a flag.
+    """
+    description = description.replace("(default: False)", "(a flag, without a value)")
     description = re.sub(r"\(type: Optional\[(.*)\](?=[,)])", r"(type: \1", description)
     return re.sub(r",? ?default: (null|)\)$", ")", description).replace("(type: ", "(").replace(" | null", "")
 
 
 def section(title: str, options: list[tuple[str, str]], width: int) -> list[str]:
     """Return the lines of a group of options."""
-    lines = ["", f"{title}:"]
+    lines, indent = ["", f"{title}:"], " " * 6
+    wrap = textwrap.TextWrapper(
+        width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
     for name, description in options:
-        lines += [f"  {name}", *textwrap.wrap(description, width, initial_indent=" " * 6, subsequent_indent=" " * 6)]
+        lines += [f"  {name}", *wrap.wrap(description)]
     return lines
 
 
@@ -90,7 +109,9 @@ def compact(text: str, program: str, width: int | None = None) -> str:
     for title, options in groups_of(text).items():
         options = [(name, about) for name, about in options if not name.endswith(".help")]
         whole_files = [name for name, about in options if name.startswith("--") and "Path to a configuration" in about]
-        lightnings += [(name, first_sentence(about)) for name, about in options if is_lightnings(name)]
+        lightnings += [
+            (name, OURS.get(name) or first_sentence(about)) for name, about in options if is_lightnings(name)
+        ]
         ours = [
             (name, OURS.get(name) or shorter(about))
             for name, about in options

@@ -13,7 +13,7 @@ from jsonargparse.typing import register_type
 from lightning.pytorch.cli import LightningArgumentParser
 
 from train._compat import option_names, subcommands_of
-from train.command.help_text import compact
+from train.command.help_text import Unwrapped, compact
 from train.command.parse_errors import in_one_line
 from train.command.part_help import listing
 from train.command.recipe import nearest_field
@@ -35,9 +35,13 @@ class Parser(LightningArgumentParser):
 
     def format_help(self, *arguments: Any) -> str:
         """Return the help, shorter and with the parts of a model where they can be chosen."""
-        text: str = super().format_help(*arguments)
         if "model.vit.encoding" not in option_names(self):
-            return text
+            return super().format_help(*arguments)
+        formatter, self.formatter_class = self.formatter_class, Unwrapped
+        try:
+            text: str = super().format_help()
+        finally:
+            self.formatter_class = formatter
         return f"{compact(text, self.prog.replace('[options] ', ''))}\n{listing()}\n"
 
     def error(self, message: str, ex: Exception | None = None) -> Any:

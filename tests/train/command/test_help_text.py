@@ -44,6 +44,26 @@ def test_help_of_fit_is_readable(capsys):
     assert len(output.splitlines()) < 700  # argparse's has 1,175
 
 
+def test_help_is_the_same_in_a_narrow_terminal(capsys, monkeypatch):
+    """But for the ends of its lines, none of which lies within a word."""
+    words = []
+    for columns in (34, 50, 100):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        with pytest.raises(SystemExit):
+            cli.main(["fit", "--help"])
+        words.append(capsys.readouterr().out.split())
+    assert words[0] == words[1] == words[2]
+    assert "torch.set_float32_matmul_precision" in words[0]
+
+
+def test_help_says_what_a_flag_is_and_what_is_loaded(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["test", "--help"])
+    output = " ".join(capsys.readouterr().out.split())
+    assert "--dry_run say what fit would do and how long it takes, after a few steps, and create nothing (a f" in output
+    assert "--weights_only load no more than tensors and plain values" in output
+
+
 @pytest.mark.parametrize(
     ("description", "sentence"),
     [
@@ -66,6 +86,7 @@ def test_first_sentence_and_default(description, sentence):
         ("a folder (type: str, default: )", "a folder (str)"),
         ("of a kind (type: Optional[Literal['a', 'b']], default: null)", "of a kind (Literal['a', 'b'])"),
         ("sizes (type: list[int], default: [])", "sizes (list[int], default: [])"),
+        ("stop early (default: False)", "stop early (a flag, without a value)"),
     ],
 )
 def test_shorter_types(description, expected):
