@@ -118,6 +118,7 @@ def image_results(
             "device": device.type,
             **({"change": change[0]} if change else {}),
             **options.views.column,
+            **({"frame_stride": data.frame_stride} if data.frame_stride else {}),
             **({"imports": modules} if (modules := modules_digest(getattr(options, "imports", []))) else {}),
             **versions(),
         }

@@ -72,6 +72,21 @@ def test_an_answer_is_the_mean_over_the_views_of_a_video(runs):
     assert not torch.equal(plain.loss, measured.loss)
 
 
+def test_what_is_kept_is_of_the_distance_of_frames(runs):
+    """The same weights, of a run with another one."""
+    group = SimpleNamespace(model="one", overrides={}, finished=lambda: {0: runs[0]})
+    path = runs[0] / "checkpoints" / "last.ckpt"
+    spread = Results({}, torch.device("cpu")).of_images(group, "loss")
+    before = torch.load(path, weights_only=True)
+    data = before["ImageData"]
+    torch.save({**before, "ImageData": {**data, "config": {**data["config"], "frame_stride": 1}}}, path)
+    try:
+        loss = Results({}, torch.device("cpu")).of_images(group, "loss")
+    finally:
+        torch.save(before, path)
+    assert not np.allclose(loss, spread)
+
+
 def test_tables_of_papers_take_views(runs):
     group = SimpleNamespace(model="one", overrides={}, finished=lambda: {0: runs[0]})
     trained = load_trained(runs[0] / "checkpoints" / "last.ckpt")
