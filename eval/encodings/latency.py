@@ -58,7 +58,7 @@ def chosen_encodings(names: Sequence[str]) -> dict[str, tuple[str, dict[str, Any
     """Return the name and options of each encoding by its title, the reference first."""
     known: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in ENCODINGS}
     known |= {title: ("cayley-string", o) for title, o in SPARSE.items()}
-    titles = list(known) if "all" in names else list(names)
+    titles = [title for name in names for title in (list(known) if name == "all" else [name])]
     for title in titles:
         if "=" in title:
             known[title] = with_options(title)

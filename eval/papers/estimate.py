@@ -54,7 +54,8 @@ def seconds_per_image(group: Group, device: torch.device) -> float:
     batch = int(group.settings().get("data.batch_size", 128)) if device.type == "cuda" else images_of_step(config)
     model = ViT(config).to(device)
     images = torch.randn(batch, config.in_channels, *model.train_image_size, device=device)
-    targets = torch.randint(config.num_classes, (batch,), device=device)
+    of_pixels = model.train_image_size if config.head == "dense" else ()
+    targets = torch.randint(config.num_classes, (batch, *of_pixels), device=device)
     take_step = partial(step, model, torch.optim.AdamW(model.parameters()), images, targets)
     first = own_seconds(take_step, device)  # with what is done once, which counts for little in a slow one
     if first > SLOW:

@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from eval.papers.measured import Measured
 from performer_string import ViT, ViTConfig, fold
+from performer_string.utils.seeds import seeded
 from train.inspection import multiplications
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ def chosen(results: Results, group: Group, exponential: bool | str, planes: bool
 
 def operations(config: ViTConfig) -> Operations:
     """Return the operations of one image."""
-    vit = ViT(config)
+    with seeded(config.seed, "operations"):  # the exponential takes more squarings for larger generators
+        vit = ViT(config)
     count = multiplications(vit, vit.train_image_size)
     assert count is not None
     encoding = fold(vit).encoding

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from eval.papers.image_places import missing_images, place_images
+from eval.papers.table_checks import check_measures
 from eval.papers.table_spec import Budget, TableFile
 from performer_string import ViTConfig
 from train.command.arguments import existing_recipe
@@ -199,6 +200,7 @@ def make_group(
         return group
     try:
         check_views(Views.of(budget.views), source)
+        check_measures(table, str(group.settings().get("model.vit.head", "class")))
     except ValueError as error:
         raise ValueError(f"{table.path}: {group.model}: {error}") from None
     group.seeds = list(budget.seeds)

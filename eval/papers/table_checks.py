@@ -67,6 +67,19 @@ def check_columns(table: TableFile) -> None:
             raise ValueError(f"{where} needs a reference: the name of a row that others are compared to.")
 
 
+def check_measures(table: TableFile, head: str) -> None:
+    """Raise a ValueError where columns are measured of the classes of images, and a model has classes of pixels."""
+    from eval.papers.measures import OF_CONFIG
+
+    columns = {} if table.evaluation else table.columns
+    trained = [column for column, spec in columns.items() if spec["measure"] not in OF_CONFIG]
+    if head == "dense" and trained:
+        raise ValueError(
+            f"head dense has a class for each pixel, and the column {trained[0]!r} is of the class of each image: take "
+            f"evaluation: dense in place of columns, or head: class."
+        )
+
+
 def options_of(measure: Callable[..., Any]) -> list[str]:
     """Return the options of a measure; those on images where it passes options on."""
     from eval.papers.results import Results

@@ -13,10 +13,12 @@ from eval.report import Row, select, unique
 
 NAMES = "model"  # the column that has labels
 PLAIN = "plain ViT"  # the model that others are compared with
+FORMER = "circulant-string"  # the encoding of all other models in files without the column
 
 
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw the ratio of each model as a dot, for each encoding of it."""
+    rows = [{"encoding": "absolute" if row["model"] == PLAIN else FORMER, **row} for row in rows]
     models, encodings = unique(rows, "model"), unique(rows, "encoding")
     figure = new_figure(width=5.0, height=1.0 + 0.2 * len(models))
     axis = figure.subplots()

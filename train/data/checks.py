@@ -99,9 +99,15 @@ def check_sizes(data: ImageData) -> None:
     for size in data.sizes():
         if len(size) != axes:
             raise ValueError(f"sizes of {data.source} are {wanted}, not {size}.")
-    if data.frame_stride < 0 or (data.frame_stride and data.source != "videos"):
+    if data.frame_stride and data.source != "videos":
         raise ValueError(
-            f"frame_stride is 0, or a number of frames of the source videos, not {data.frame_stride} of {data.source}."
+            f"frame_stride is of the frames of data.source videos, and {data.source} has none that lie in files: leave "
+            f"out frame_stride {data.frame_stride}."
+        )
+    if data.frame_stride < 0:
+        raise ValueError(
+            f"frame_stride is a number of frames, or 0 for frames spread over the whole length of a video, not "
+            f"{data.frame_stride}."
         )
 
 

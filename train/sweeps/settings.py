@@ -99,7 +99,9 @@ def described(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
             more = [f"and {len(texts) - NAMED} more"] if len(texts) > NAMED else []
             parts.append(f"{key}: {', '.join([*texts[:NAMED], *more])}")
         else:
-            parts.append(f"{key}: {value or 'none'} then, {now[key] or 'none'} now")
+            parts.append(
+                f"{key}: {'none' if value == [] else value} then, {'none' if now[key] == [] else now[key]} now"
+            )
     return "; ".join(parts)
 
 

@@ -74,6 +74,13 @@ def test_lieres_blocks_are_products_and_its_exponential_is_apart():
         count(exponential="only")
 
 
+def test_the_exponential_is_counted_of_the_same_generators():
+    """Larger ones take more squarings, so that the count would be of the draw."""
+    start = {"start": "uniform", "init_scale": 6.28}
+    counts = {count(encoding="liere", encoding_options=start, exponential="alone") for _ in range(8)}
+    assert len(counts) == 1
+
+
 def test_increase_is_relative_to_the_reference_row():
     groups = {("set", name, ""): each for name, each in (("plain", group("plain")), ("wide", group("wide", width=64)))}
     results = Results(groups, torch.device("cpu"), references=dict.fromkeys(("plain", "wide", "other"), "plain"))
