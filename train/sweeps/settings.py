@@ -99,9 +99,8 @@ def described(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
             more = [f"and {len(texts) - NAMED} more"] if len(texts) > NAMED else []
             parts.append(f"{key}: {', '.join([*texts[:NAMED], *more])}")
         else:
-            parts.append(
-                f"{key}: {'none' if value == [] else value} then, {'none' if now[key] == [] else now[key]} now"
-            )
+            then, today = ("none" if each == [] else each for each in (value, now[key]))
+            parts.append(f"{key}: {then} then, {today} now")
     return "; ".join(parts)
 
 

@@ -45,6 +45,11 @@ def test_rotations_are_those_of_the_model_that_is_not_folded():
     torch.testing.assert_close(torch.cat([rotation.basis for rotation in rotations]), one.model.encoding.basis())
 
 
+def test_all_names_and_others_beside_them():
+    every, mine = list(latency.chosen_encodings(["all"])), "rope base=50"
+    assert list(latency.chosen_encodings(["all", mine])) == [*every, mine]
+
+
 @pytest.mark.slow
 def test_latency_of_encodings(tmp_path, capsys):
     small = ["--variant", "micro", "--image-size", "8", "--patch-size", "4", "--features", "8", "--batch-size", "1"]

@@ -12,6 +12,7 @@ from eval.papers.plan import Group, make_plan
 from eval.papers.table_file import find_table
 from eval.papers.times import read_times
 from performer_string import ViTConfig
+from train.runs.environment import ROOT
 
 CPU = torch.device("cpu")
 
@@ -96,6 +97,12 @@ def test_other_work_on_the_processor_does_not_count(monkeypatch):
     assert estimate.own_seconds(lambda: calls.append(1), CPU) < 1e9
     assert estimate.own_seconds(lambda: calls.append(1), torch.device("cuda")) == 1e9
     assert len(calls) == 2
+
+
+def test_a_step_of_a_model_with_classes_of_pixels(tmp_path):
+    small = {"model.vit.image_size": 16, "model.vit.depth": 1}
+    group = Group("cells", "one", "", "cells", ROOT / "train/configs/segment.yaml", small)
+    assert estimate.seconds_per_image(group, CPU) > 0
 
 
 def test_a_slow_model_takes_one_step(tmp_path, monkeypatch):

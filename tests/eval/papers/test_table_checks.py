@@ -72,6 +72,10 @@ def test_columns_are_not_inherited(refusal):
         ({"reference": "tow"}, "Did you mean 'two'?"),
         ({"columns": {"p": {"measure": "p-value"}}}, "needs a reference"),
         ({"evaluation": "resolutions"}, "Did you mean 'resolution'?"),
+        (
+            {"data": {"cells": {}}, "recipe": "segment"},
+            "cells.one.linear: head dense has a class for each pixel, and the column 'accuracy (%)' is of the class of",
+        ),
         ({"recipe": "nowhere.yaml"}, "there is no recipe nowhere.yaml"),
         ({"recipe": "dmeo"}, "there is no recipe dmeo. Did you mean 'demo'? By name: arrow, cifar10,"),
     ],

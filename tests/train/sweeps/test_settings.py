@@ -27,5 +27,5 @@ def test_what_differs_in_a_few_words():
     before = {"recipe": {"model": {"vit": {"a": 1}}}, "overrides": {"x": [1, 2]}, "seed": 0}
     assert described(before, now) == (
         "recipe: model.vit.b not set then, 1 now, model.vit.c not set then, 1 now, model.vit.d not set then, 1 now, "
-        "and 1 more; overrides: x [1, 2] then, [1] now; seed: none then, 2 now"
+        "and 1 more; overrides: x [1, 2] then, [1] now; seed: 0 then, 2 now"
     )
