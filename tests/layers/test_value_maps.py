@@ -172,7 +172,7 @@ def test_defaults_and_bad_options():
         ("composed", {"maps": ["gating"]}, "two or more value maps, each once, not .'gating'."),
         ("composed", {"maps": ["gating", "gating"]}, "two or more value maps, each once"),
         ("composed", {"maps": ["gating", "composed"]}, "unknown value map 'composed'. Known: gating"),
-        ("composed", {"options": {"lepe": {}}}, "unknown map with options 'lepe'. Known: gating, connection"),
+        ("composed", {"options": {"lepe": {}}}, "options of 'lepe', which is none of the maps gating, connection"),
         ("composed", {"options": {"gating": {"sourc": "query"}}}, "no option 'sourc'. Did you mean 'source'"),
         ("composed", {"options": {"gating": {"sizes": 1}}}, "options of gating cannot have 'sizes'"),
         ("composed", {"options": {"gating": ["channels"]}}, r"options of gating has to be dict.str, Any. . None, not"),

@@ -45,7 +45,8 @@ class ComposedValues(ValueMap):
             raise ValueError(f"maps has to be two or more value maps, each once, not {list(maps)}.")
         options = dict(options or {})
         for name in options:
-            lookup("map with options", name, dict.fromkeys(maps))
+            if name not in maps:
+                raise ValueError(f"options of {name!r}, which is none of the maps {', '.join(maps)}: leave them out.")
             check_type(f"options of {name}", options[name], Mapping[str, Any] | None)
         simple = {name: build for name, build in VALUE_MAPS.items() if not issubclass(build, ComposedValues)}
         self.maps = nn.ModuleList()
