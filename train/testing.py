@@ -14,7 +14,6 @@ from tqdm import tqdm
 
 from train.checkpoint import Trained
 from train.data.sizes import ONE, Size, Views
-from train.data.views import mean_over_views
 
 
 def batches(
@@ -42,6 +41,21 @@ def batches(
     for batch, targets in tqdm(data.loader(images, batch_size), desc=title, leave=False, disable=None):
         batch = batch.flatten(0, 1) if views.total > 1 else batch
         yield data.normalise(batch.to(device)), targets
+
+
+def mean_over_views(logits: Tensor, views: Views) -> Tensor:
+    """Return the logits of videos, whose softmax is the mean of that of their views; of one view they are its own.
+
+    Args:
+        logits: of the views of each video one after the other, [B * V, classes].
+        views: how many.
+
+    Returns:
+        [B, classes].
+    """
+    if views.total == 1:
+        return logits
+    return logits.unflatten(0, (-1, views.total)).log_softmax(-1).logsumexp(1) - torch.tensor(views.total).log()
 
 
 class ImageResults(NamedTuple):

@@ -15,10 +15,9 @@ from eval.models import class_names
 from eval.report import ALL_CLASSES, Row
 from train.checkpoint import Trained
 from train.data.sizes import ONE, Size, Views
-from train.data.views import mean_over_views
 from train.intervals import accuracy_percent
 from train.pixels import confusion
-from train.testing import batches
+from train.testing import batches, mean_over_views
 
 
 @dataclass

@@ -28,18 +28,3 @@ class Crops:
     def __call__(self, frames: Tensor) -> Tensor:
         crops = torch.stack([cover(frames) for cover in self.covers])
         return rearrange(crops, "k (s t) c h w -> (s k) c t h w", s=self.views.segments)
-
-
-def mean_over_views(logits: Tensor, views: Views) -> Tensor:
-    """Return the logits of videos, whose softmax is the mean of that of their views; of one view they are its own.
-
-    Args:
-        logits: of the views of each video one after the other, [B * V, classes].
-        views: how many.
-
-    Returns:
-        [B, classes].
-    """
-    if views.total == 1:
-        return logits
-    return logits.unflatten(0, (-1, views.total)).log_softmax(-1).logsumexp(1) - torch.tensor(views.total).log()

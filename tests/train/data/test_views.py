@@ -11,7 +11,8 @@ from tests.helpers.videos import levels, write_video
 from train.data.module import ImageData
 from train.data.sizes import ONE, Views
 from train.data.videos import Frames, Video
-from train.data.views import Crops, mean_over_views
+from train.data.views import Crops
+from train.testing import mean_over_views
 
 
 @pytest.fixture(scope="module")
