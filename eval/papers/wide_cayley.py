@@ -3,19 +3,24 @@
 "Positional Encodings and ViT Attention - Key Equations", section 3.3, writes Cayley-STRING in this way. It has
 q' = U RoPE(q) with U = (I - S)(I + S)^-1 of the width D of all heads. U mixes the heads, so that it does not cancel in
 the scores of a head, and these depend on absolute positions. That is why it is no encoding of the library, whose
-encodings rotate head by head. Importing this module adds it, as `--imports eval.papers.wide_cayley` does. The
-frequencies, which the source leaves open, are those of axial RoPE in each head.
+encodings rotate head by head. Importing this module adds it, as `--imports eval.papers.wide_cayley` does.
+
+The D / 2 planes lie beside each other, so that each head has the next d / 2 of them. The source leaves their
+frequencies open. They are those of axial RoPE with a head of the width D, the fastest first.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from performer_string import ENCODINGS, Encoding
 from performer_string.position.base import Sizes
+from performer_string.position.frequencies import num_planes
 from performer_string.position.rope import RoPE
-from performer_string.position.rotation import Rotation, WholeRotation, split_heads
+from performer_string.position.rotation import PlaneRotation, Rotation, WholeRotation, split_heads
 from performer_string.position.skew import DenseGenerator
 from performer_string.utils.dtype import without_autocast
 
@@ -63,7 +68,7 @@ class WideRotation(WholeRotation):
 
 
 class WideCayley(Encoding):
-    """Axial RoPE of each head, followed by a learned Cayley matrix U of the whole width D = H d for each layer.
+    """RoPE over the whole width D = H d, followed by a learned Cayley matrix U of that width for each layer.
 
     Scores are not translation invariant, unless U is the identity. It is a control, and no STRING encoding.
 
@@ -78,14 +83,26 @@ class WideCayley(Encoding):
 
     def __init__(self, sizes: Sizes, *, base: float = 100.0, init_std: float = 0.02):
         super().__init__(sizes)
-        self.rope = RoPE(sizes, base=base)
-        self.generator = DenseGenerator(sizes.layers, sizes.num_heads * sizes.head_dim, init_std)
+        num_planes(sizes.head_dim, "wide-cayley")
+        self.layers, width = sizes.layers, sizes.num_heads * sizes.head_dim
+        self.rope = RoPE(replace(sizes, head_dim=width, qk_dim=None, num_heads=1, layers=1), base=base)
+        self.generator = DenseGenerator(sizes.layers, width, init_std)
+
+    def planes(self, positions: Tensor) -> Rotation:
+        """Return the rotation of the planes of all heads and layers at positions [..., N, C], in patches."""
+        whole = self.rope(positions)
+        order = self.rope.omega[0].sum(0).argsort(descending=True, stable=True)  # the axes in turn
+        cos, sin = (
+            each.squeeze(-3)[..., order].unflatten(-1, (self.num_heads, -1)).movedim(-2, -3) for each in whole.planar()
+        )  # [..., 1, N, D / 2] -> [..., H, N, d / 2]
+        repeats = (*[1] * (cos.ndim - 3), self.layers, 1, 1)
+        return PlaneRotation(cos.repeat(repeats), sin.repeat(repeats), self.head_dim)
 
     def forward(self, positions: Tensor) -> Rotation:
         """Return the rotation at positions [..., N, C], in patches."""
         self.check(positions)
         with torch.autocast(positions.device.type, enabled=False):
-            return WideRotation(self.rope(positions), self.generator.basis(), self.num_heads)
+            return WideRotation(self.planes(positions), self.generator.basis(), self.num_heads)
 
 
 ENCODINGS["wide-cayley"] = WideCayley

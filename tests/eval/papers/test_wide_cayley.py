@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 
 from eval.papers.wide_cayley import WideCayley
-from performer_string import ENCODINGS, ViT, ViTConfig, build_encoding
+from performer_string import ENCODINGS, ViT, ViTConfig
 from performer_string.position.base import Sizes
 
 NAME = "wide-cayley"
@@ -28,14 +28,21 @@ def scores(rotation, q, k):
     return rotation.rotate(q) @ rotation.rotate(k).mT
 
 
-def test_heads_are_rotated_and_multiplied_by_u_side_by_side():
-    encoding, positions = WideCayley(SIZES, init_std=1.0).double(), torch.randn(7, 2, dtype=torch.float64)
+@pytest.mark.parametrize("coord_dim", [1, 2])
+def test_the_whole_width_is_rotated_and_multiplied_by_u(coord_dim):
+    """Planes are pairs of neighbours in the source, and halves of each head here: the same up to their order."""
+    sizes = Sizes(head_dim=6, num_heads=2, coord_dim=coord_dim, grid=(4, 4)[:coord_dim], layers=2)
+    encoding, positions = WideCayley(sizes, init_std=1.0).double(), torch.randn(7, coord_dim, dtype=torch.float64)
     q = torch.randn(3, 2, 7, 6, dtype=torch.float64)
-    rope = build_encoding("rope", head_dim=6, num_heads=1).double()(positions).matrix()[0]  # [N, d, d]
+    steps = [100 ** -(t / (6 // coord_dim)) for t in range(6 // coord_dim)]  # of 12 dimensions, for each axis
+    angles = torch.stack([omega * positions[:, axis] for omega in steps for axis in range(coord_dim)], dim=-1)
+    pairs = torch.stack([q[..., :3], q[..., 3:]], dim=-1)  # (q_j, q_(j + 3)) of each head, as neighbours
+    pairs = torch.view_as_complex(pairs).transpose(1, 2).flatten(2)  # [B, N, D / 2], the planes of both heads
+    turned = torch.view_as_real(pairs * torch.polar(torch.ones_like(angles), angles)).unflatten(2, (2, 3))
+    rotated = turned.movedim(-1, -2).flatten(2)  # [B, N, D], in halves again
     for layer, rotation in enumerate(encoding.by_layer(positions)):
         s, eye = encoding.generator.skew()[layer], torch.eye(12, dtype=torch.float64)
         u = (eye - s) @ torch.linalg.inv(eye + s)
-        rotated = torch.einsum("nde,bhne->bnhd", rope, q).reshape(3, 7, 12)  # as before heads are split
         expected = (rotated @ u.T).reshape(3, 7, 2, 6).transpose(1, 2)
         assert_close(rotation.rotate(q), expected)
         assert_close(rotation.unrotate(rotation.rotate(q)), q)
