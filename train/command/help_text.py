@@ -47,8 +47,7 @@ def groups_of(text: str) -> dict[str, list[tuple[str, str]]]:
             options.append((short_names(names), description.strip()))
         elif options and line.startswith("   "):
             name, description = options[-1]
-            space = "" if re.search(r"[^ -]-$", description) else " "  # a word that argparse broke at its hyphen
-            options[-1] = (name, f"{description}{space}{line.strip()}".strip())
+            options[-1] = (name, f"{description} {line.strip()}".strip())
     return groups
 
 
