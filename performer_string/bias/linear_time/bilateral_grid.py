@@ -58,6 +58,11 @@ def order_of_axes(grid: Grid) -> list[int]:
     return sorted(range(3), key=lambda axis: grid.shape[axis] > 1)
 
 
+def by_axis(widths: Tensor, dim: int) -> Tensor:
+    """Return widths for each of C axes, [H, G, C], from these or from those for all axes together, [H, G]."""
+    return widths[..., None].expand(-1, -1, dim) if widths.ndim == 2 else widths
+
+
 @memoized(256)
 def make_cells(grid: Grid, cell: Triple) -> Cells:
     """Return the cells of a grid, its axes of one token put first, which leaves the order of the tokens as it is."""
@@ -223,16 +228,15 @@ def grid_sum(
     if masked is not None:  # and so are places of a cell beyond the edge, which hold no token
         masked = to_cells((~masked[:, 0]).to(torch.uint8), shape, cell) == 0  # [cells, B, S, 1]
     axes, outs, order = [c for c in range(3) if shape[c] > 1], [], order_of_axes(grid)
-    widths = widths[..., None] if widths.ndim == 2 else widths
+    widths = by_axis(widths, grid.dim)
     lengths = widths.detach().tolist()
     for h, (queries, keys, values) in enumerate(zip(*(x.unbind(1) for x in (q, k, v)), strict=True)):
         weights = []
         for amplitude, width, length in zip(amplitudes[h].unbind(), widths[h].unbind(), lengths[h], strict=True):
             for c in axes:
-                of_axis = order[c] if len(length) > 1 else 0
-                reach = min(cells.nodes[c] - 1, math.ceil(BLUR_REACH * length[of_axis] / (cell[c] * steps[c])))
+                reach = min(cells.nodes[c] - 1, math.ceil(BLUR_REACH * length[order[c]] / (cell[c] * steps[c])))
                 factor = amplitude if c == axes[0] else 1.0
-                weights.append(blur_weights(width[of_axis], reach, cell[c], steps[c]) * factor)
+                weights.append(blur_weights(width[order[c]], reach, cell[c], steps[c]) * factor)
         head, total = source.select_heads(h), None if key_sums is None else key_sums[:, h]
         tokens = [to_cells(x, shape, cell) for x in (queries, keys, values)]
         blur_axes = [axes] * len(lengths[h])

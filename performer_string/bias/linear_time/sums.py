@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from performer_string.bias.linear_time.bilateral_grid import grid_sum
+from performer_string.bias.linear_time.bilateral_grid import by_axis, grid_sum
 from performer_string.bias.linear_time.block_sum import block_sum
 from performer_string.bias.linear_time.neighbour_tiles import make_tiling
 from performer_string.bias.linear_time.neighbours import neighbour_sum, prefers_neighbours
@@ -152,8 +152,7 @@ def _sum_by_plan(
 ) -> Tensor:
     """Return `decayed_sum` of some heads, which share a plan and are all that q, k, v and the source have."""
     amplitudes, widths = (x[heads, plan.first :].to(v) for x in components)  # of what goes through nodes, [H, G']
-    if widths.ndim == 2:
-        widths = widths[..., None].expand(-1, -1, grid.dim)  # [H, G', C]
+    widths = by_axis(widths, grid.dim)  # [H, G', C]
 
     def window_bias(offsets: Tensor) -> Tensor:
         """Return lambda less what goes through nodes, [..., 3] -> [H, ...]."""
