@@ -34,8 +34,8 @@ def test_trainings_without_images_have_times_and_say_what_is_missing(listed):
     rows = listed("cpu")
     assert rows["liere-flops"] == ["none", "", "", ""]
     assert rows["liere-arrow"][::3] == ["0 of 12 done", ""]
-    # 20 trainings of 2 epochs of 5,000 images
-    assert rows["cayley-sparsity"] == ["0 of 20 done", "10 s to 10 s", "3.3 min", "no mnist images"]
+    # 24 trainings of 3 epochs of 10,000 images
+    assert rows["cayley-sparsity"] == ["0 of 24 done", "30 s to 30 s", "12 min", "no mnist images"]
     assert rows["liere-resolution"][::3] == ["0 of 18 done", "no imagenette images"]
 
 
@@ -43,7 +43,7 @@ def test_times_are_kept_for_the_report(listed, tmp_path):
     listed("cpu")
     listed("folder")
     times = {(time.table, time.budget): (time.trainings, time.seconds) for time in read_times(tmp_path)}
-    assert times["cayley-sparsity", "cpu"] == (20, 200)
+    assert times["cayley-sparsity", "cpu"] == (24, 720)
     assert not {("liere-2d", "folder"), ("liere-flops", "cpu")} & times.keys()
 
 

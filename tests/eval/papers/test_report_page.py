@@ -85,9 +85,9 @@ def test_every_budget_that_was_not_run_has_its_reason():
     times = {("liere-2d", "gpu"): Time("liere-2d", "gpu", 27, 3600, "a CPU")}
     rows = {(row.table, row.budget): row for row in not_run(tables, done, times)}
     assert {key[1] for key in rows if key[0] == "liere-2d"} == set(tables[0].budgets) - {"cpu"}
-    assert rows["liere-2d", "gpu"].why == "54 trainings, 2.0 h"  # CIFAR-10 is that of the table that was run
-    assert rows["liere-2d", "full"].why == "72 trainings; needs CIFAR-100 and ImageNet-1k, which no table here has"
-    assert rows["liere-2d", "folder"].why == "18 trainings; needs your images, which no table here has"
+    assert rows["liere-2d", "gpu"].why == "60 trainings, 2.2 h"  # CIFAR-10 is that of the table that was run
+    assert rows["liere-2d", "full"].why == "80 trainings; needs CIFAR-100 and ImageNet-1k, which no table here has"
+    assert rows["liere-2d", "folder"].why == "20 trainings; needs your images, which no table here has"
     assert rows["liere-3d", "cpu"].why == "12 trainings"  # a generated task
     assert rows["liere-3d", "full"].why == "18 trainings; needs UCF101, which no table here has"
     assert rows["liere-flops", "gpu"].why == "nothing to train"
