@@ -32,20 +32,17 @@ def multiply_heads(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Ten
     return product if bias is None else product.add_(bias)
 
 
-def multiply_samples(x: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
-    """Return x times one matrix for each head and sample, plus a bias.
+def join(x: Tensor, *columns: Tensor) -> Tensor:
+    """Return x with more columns, so that a bias is part of a matrix product: [x, b] [M, c]^T = x M^T + b c^T.
 
     Args:
-        x: [H, B, C, a].
-        matrix: [H, B, a, b].
-        bias: [H, B, C or 1, b or 1].
+        x: [..., n].
+        columns: [..., 1] or [1] each.
 
     Returns:
-        [H, B, C, b].
+        [..., n + the number of columns].
     """
-    if x.shape[1] == 1:
-        return torch.baddbmm(bias[:, 0], x[:, 0], matrix[:, 0])[:, None]
-    return (x @ matrix).add_(bias)
+    return torch.cat([x, *(column.expand(*x.shape[:-1], 1) for column in columns)], dim=-1)
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,8 @@ class ChunkSums:
         if self.weight_gradient is not None:
             product = gradient.flatten(1, 2).mT @ x.flatten(1, 2)  # [H, m, B C] [H, B C, d]
             self.weight_gradient.add_(product, alpha=factor)
-        return multiply_heads(gradient, self.weight).mul_(factor)
+        product = multiply_heads(gradient, self.weight)
+        return product if factor == 1 else product.mul_(factor)
 
     def begin(self, keys: Tensor, width: int, masked: Tensor | None) -> None:
         """Prepare for the first chunk.

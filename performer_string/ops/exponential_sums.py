@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from performer_string.ops.chunk_sums import ChunkSums, KeyChunk, multiply_heads, multiply_samples
+from performer_string.ops.chunk_sums import ChunkSums, KeyChunk, join, multiply_heads
 
 
 class ExponentialSums(ChunkSums):
@@ -19,6 +19,8 @@ class ExponentialSums(ChunkSums):
 
     Factors of a query or of a feature cancel. The result is finite at every norm whose square is finite (1e19 in
     float32). The sums over j are taken relative to a running maximum of each feature.
+
+    The backward pass has biases as columns of its matrix products (`join`), which saves passes over the features.
 
     Attributes:
         largest: running maximum of l_jf, [H, B, m].
@@ -89,23 +91,28 @@ class ExponentialSums(ChunkSums):
         self.means, self.log_total = state
         self.means_gradient = torch.zeros_like(self.means)
         self.log_total_gradient = torch.zeros_like(self.log_total)
+        weight, log_total = self.weight[:, None].expand(*self.means.shape[:3], -1), self.log_total[..., None]
+        self.one = log_total.new_ones(1)
+        self.for_queries = join(weight, log_total)
+        self.for_keys = join(weight, self.one, -log_total)
+        self.for_outputs = join(self.means, self.one)
 
     def backward_queries(self, x: Tensor, out: Tensor, gradient: Tensor) -> Tensor:
-        weights = self.query_weights(x)
+        weights = (join(x, self.one) @ self.for_queries.mT).softmax(-1)
         self.means_gradient += self.product(weights.mT, gradient)
         out_gradient = (out * gradient).sum(-1, keepdim=True)
-        logits_gradient = multiply_samples(gradient, self.means.mT, -out_gradient).mul_(weights)
+        logits_gradient = (join(gradient, -out_gradient) @ self.for_outputs.mT).mul_(weights)
         self.log_total_gradient += logits_gradient.sum(-2)
         return self.backward_projection(logits_gradient, x)
 
     def backward_close(self) -> None:
         self.log_total_gradient -= (self.means * self.means_gradient).sum(-1)
+        self.for_values = join(self.means_gradient, self.log_total_gradient[..., None])
 
     def backward_keys(self, keys: KeyChunk) -> tuple[Tensor, Tensor, Tensor]:
-        weights = self.key_logits(keys).sub_(self.log_total[:, :, None]).exp_()
+        weights = (join(keys.x, self.key_offsets(keys), self.one) @ self.for_keys.mT).exp_()
         values_gradient = self.product(weights, self.means_gradient)
-        logits_gradient = multiply_samples(keys.v, self.means_gradient.mT, self.log_total_gradient[:, :, None])
-        logits_gradient.mul_(weights)
+        logits_gradient = (join(keys.v, self.one) @ self.for_values.mT).mul_(weights)
         bias_gradient = logits_gradient.sum(-1, keepdim=True)  # [H, B, C, 1]
         norm_gradient = keys.x * (2 * self.form.square * bias_gradient)
         return self.backward_projection(logits_gradient, keys.x).sub_(norm_gradient), values_gradient, bias_gradient

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from performer_string.ops.chunk_sums import ChunkSums, KeyChunk, multiply_heads, multiply_samples
+from performer_string.ops.chunk_sums import ChunkSums, KeyChunk, join, multiply_heads
 from performer_string.utils.numerics import integer_power, least_norm, safe_denominator
 
 
@@ -73,6 +73,7 @@ class PowerSums(ChunkSums):
     def restore(self, state: tuple[Tensor, ...]) -> None:
         self.sums, self.total, self.scale = state
         self.sums_gradient, self.total_gradient = torch.zeros_like(self.sums), torch.zeros_like(self.total)
+        self.for_outputs = join(self.sums, self.total[..., None])
 
     def backward_queries(self, x: Tensor, out: Tensor, gradient: Tensor) -> Tensor:
         norms = self.query_norms(x)
@@ -83,12 +84,15 @@ class PowerSums(ChunkSums):
         gradient = gradient / denominator
         self.sums_gradient += self.product(features.mT, gradient)
         self.total_gradient -= (features * out_gradient).sum(-2)
-        features_gradient = (gradient @ self.sums.mT).addcmul_(out_gradient, self.total[:, :, None], value=-1)
+        features_gradient = join(gradient, -out_gradient) @ self.for_outputs.mT
         return self.backward_projection(features_gradient.mul_(slopes), x, self.form.order).div_(norms)
+
+    def backward_close(self) -> None:
+        self.for_values = join(self.sums_gradient, self.total_gradient[..., None])
 
     def backward_keys(self, keys: KeyChunk) -> tuple[Tensor, Tensor, None]:
         x = self.scaled_keys(keys)
         slopes, features = self.slopes_and_features(x)
-        features_gradient = multiply_samples(keys.v, self.sums_gradient.mT, self.total_gradient[:, :, None])
+        features_gradient = join(keys.v, keys.v.new_ones(1)) @ self.for_values.mT
         gradient = self.backward_projection(features_gradient.mul_(slopes), x, self.form.order).div_(self.scale)
         return gradient, self.product(features, self.sums_gradient), None

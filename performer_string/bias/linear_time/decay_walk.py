@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from performer_string.bias.linear_time.decay_matrix import AxisDecay, Blocks, power
+from performer_string.bias.linear_time.walk_states import States
 
 # Numbers of the states of one block's lanes that are worked on together: 1.1 MiB of float32, the fastest size tried.
 STATES = {"cpu": 9 * 2**15, "cuda": 2**24}
@@ -45,31 +46,38 @@ class Consumer:
 
 
 @dataclass
-class Front:
-    """Tokens of a band by lanes, [chunks, lanes B, size, .]: sources r and c, consumers with their sums, g and q."""
+class Products:
+    """Tokens of a band by lanes and the sums of their products with the states, [chunks, lanes B, size, .] each."""
 
-    rows: Tensor
-    columns: Tensor
-    tokens: list[Tensor]
-    outs: list[Tensor]
-    of_rows: list[bool]
-    pair: tuple[Tensor, Tensor] | None
+    tokens: Tensor
+    out: Tensor
+    of_rows: bool
+
+    @classmethod
+    def of(cls, consumer: Consumer, tokens: Tensor) -> Products:
+        """Return the empty sums of a consumer, whose tokens are given by lanes."""
+        return cls(tokens, tokens.new_zeros(*tokens.shape[:-1], consumer.out.shape[-1]), consumer.of_rows)
+
+    def of_part(self, part: slice) -> list[tuple[Tensor, Tensor, bool]]:
+        """Return the tokens and sums of each chunk that a part of the states' columns concerns, and `of_rows`."""
+        tokens, out = (self.tokens, self.out[..., part]) if self.of_rows else (self.tokens[..., part], self.out)
+        return [(x, y, self.of_rows) for x, y in zip(tokens.unbind(), out.unbind(), strict=True)]
 
 
-class State:
-    """States of chunks of lanes for a part of the columns.
+@dataclass
+class Work:
+    """What a chunk's tokens do with its states: they are multiplied with these, and then added to them.
 
     Attributes:
-        states: [chunks, lanes (+ 2), B, D, m'].
-        links: what the chunks send to each other, or None for one chunk.
-        passed: whether the walk has passed any tokens.
+        source, columns: r and c, [lanes B, D, size] and [lanes B, size, m'].
+        products: tokens, their sums, and `of_rows`, for each consumer.
+        pair: g and q, [lanes B, D, size] and [lanes B, size, m'], or None.
     """
 
-    def __init__(self, walk: Walk, batch: int, width: int, columns: int):
-        shape = (walk.chunks, walk.mix.shape[1], batch, width, columns)
-        self.states = walk.mix.new_zeros(shape)
-        self.links = Links(walk.across, walk.lanes, self.states, walk.learned) if walk.chunks > 1 else None
-        self.passed = False
+    source: Tensor
+    columns: Tensor
+    products: tuple[tuple[Tensor, Tensor, bool], ...]
+    pair: tuple[Tensor, Tensor] | None
 
 
 class Walk:
@@ -113,7 +121,7 @@ class Walk:
         self.mix_gradient = torch.zeros_like(self.mix, dtype=wide(like))
         self.links_gradient = self.mix_gradient.new_zeros(2)
         self.moment = self.mix_gradient.new_zeros(())
-        self.carried: list[State] = []  # of a vertical walk, by part
+        self.states: dict[int, States] = {}
 
     def by_lanes(self, x: Tensor) -> Tensor:
         """Sort the tokens of a band by lanes: [X, B, h, w, c] -> [X, lanes B, size, c], a view for a batch of one."""
@@ -139,51 +147,52 @@ class Walk:
         if self.is_empty:
             return
         batch, width = rows.shape[1], rows.shape[-1]
-        tokens = [self.by_lanes(consumer.x) for consumer in consumers]
-        front = Front(
-            self.by_lanes(rows) * self.source_weights,
-            self.by_lanes(columns),
-            tokens,
-            [x.new_zeros(*x.shape[:-1], c.out.shape[-1]) for x, c in zip(tokens, consumers, strict=True)],
-            [consumer.of_rows for consumer in consumers],
-            None,
-        )
+        sources = (self.by_lanes(rows) * self.source_weights).mT.unbind()
+        columns = self.by_lanes(columns)
+        products = [Products.of(consumer, self.by_lanes(consumer.x)) for consumer in consumers]
+        g = q = None
         if pair is not None and self.learned:
-            front.pair = (self.by_lanes(pair[0]) * self.target_weights, self.by_lanes(pair[1]))
+            g, q = (self.by_lanes(pair[0]) * self.target_weights).mT.unbind(), self.by_lanes(pair[1])
         for number, part in enumerate(self.parts(columns, batch * self.lanes * width)):
-            size = part.stop - part.start
+            state = self.state(number, batch, width, part.stop - part.start, band)
+            of_part = zip(*(product.of_part(part) for product in products), strict=True)
+            pairs = [None] * len(sources) if g is None or q is None else zip(g, q[..., part].unbind(), strict=True)
+            chunks = list(map(Work, sources, columns[..., part].unbind(), of_part, pairs))
             if self.vertical:
-                if band == self.order[0]:
-                    self.carried.append(State(self, batch, width, size))
-                self.step(self.carried[number], range(self.chunks), front, part, band == self.order[-1])
+                self.step(state, chunks, band == self.order[-1])
             else:
-                state = State(self, batch, width, size)
                 for x in self.order:
-                    self.step(state, range(x, x + 1), front, part, x == self.order[-1])
-        for out, consumer in zip(front.outs, consumers, strict=True):
-            self.collect(out.mul_(self.target_weights), consumer, batch, band if self.vertical else None)
+                    self.step(state, chunks[x : x + 1], x == self.order[-1])
+        for product, consumer in zip(products, consumers, strict=True):
+            self.collect(product.out.mul_(self.target_weights), consumer, batch, band if self.vertical else None)
 
-    def step(self, state: State, blocks: range, front: Front, part: slice, is_last: bool) -> None:
-        """Multiply the tokens of some blocks with the states, and then add them to these unless it `is_last`."""
+    def state(self, number: int, batch: int, width: int, columns: int, band: int) -> States:
+        """Return the states of a part of the columns: its own of a vertical walk, and room for any in a band."""
+        key = number if self.vertical else columns
+        if key not in self.states:
+            shape = (self.chunks, self.mix.shape[1], batch, width, columns)
+            self.states[key] = States(shape, self.across, self.mix, self.learned)
+        state = self.states[key]
+        state.passed = self.vertical and band != self.order[0]
+        return state
+
+    def step(self, state: States, chunks: list[Work], is_last: bool) -> None:
+        """Multiply the tokens of some chunks with the states, and then add them to these unless it `is_last`."""
         if state.passed and state.links is not None:
             state.links.fill(state.states)
-        for number, (x, lanes) in enumerate(zip(blocks, state.states, strict=True)):
-            flat = lanes.flatten(1)  # [lanes (+ 2), B D m']
+        for number, chunk in enumerate(chunks):
+            flat = state.flat[number]
             if state.passed:
-                mixed = (self.mix @ flat).view(-1, *lanes.shape[2:])  # [lanes B, D, m']
-                for tokens, out, of_rows in zip(front.tokens, front.outs, front.of_rows, strict=True):
-                    if of_rows:
-                        out[x, ..., part].baddbmm_(tokens[x], mixed)
-                    else:
-                        out[x].baddbmm_(tokens[x, ..., part], mixed.mT)
-                if front.pair is not None:
-                    adjoint = torch.bmm(front.pair[0][x].mT, front.pair[1][x, ..., part]).view(self.lanes, -1)
+                torch.mm(self.mix, flat, out=state.mixed_flat)
+                for tokens, out, of_rows in chunk.products:
+                    out.baddbmm_(tokens, state.mixed if of_rows else state.mixed.mT)
+                if chunk.pair is not None:
+                    adjoint = torch.bmm(*chunk.pair).view(self.lanes, -1)
                     self.mix_gradient += adjoint @ flat.mT
                     if state.links is not None:
                         state.links.add_gradient(self.mix[:, -2:].mT @ adjoint, number, self.links_gradient)
             if not is_last:
-                sums = lanes[: self.lanes].flatten(0, 1)  # [lanes B, D, m']
-                sums.baddbmm_(front.rows[x].mT, front.columns[x, ..., part], beta=self.decay)
+                state.sums[number].baddbmm_(chunk.source, chunk.columns, beta=self.decay if state.passed else 0.0)
                 if state.links is not None:
                     state.links.send(flat, number)
         state.passed = True
@@ -208,41 +217,3 @@ class Walk:
         """Return the gradients of log a_- and log a_+ across the lanes: [2], in float64 on the host."""
         gradient = self.mixing.gradient(self.mix_gradient)
         return gradient + self.links_gradient.to(gradient)
-
-
-class Links:
-    """What the chunks of lanes of a row of blocks send to each other.
-
-    Args:
-        across: the decay across lanes.
-        lanes: of a chunk.
-        states: [chunks, lanes + 2, B, D, m'], whose last two places are for what comes from before and from behind.
-        learned: whether the gradients of the decay's factors are wanted.
-    """
-
-    def __init__(self, across: AxisDecay, lanes: int, states: Tensor, learned: bool):
-        chunks, edges = len(states), across.edges(lanes)
-        self.lanes, self.learned, self.between = lanes, learned, across.links(lanes, chunks)
-        slopes = [edges.before + edges.behind] if learned else []
-        self.edges = torch.cat([edges.value, *slopes]).to(states)  # [2 or 4, lanes]
-        self.sent = states.new_zeros(chunks, len(self.edges), states[0, 0].numel())
-        self.weights = [matrix.value.to(states) for matrix in self.between]  # [chunks, chunks] each
-        self.weight_slopes = [(matrix.before + matrix.behind).to(states) for matrix in self.between]
-
-    def send(self, state: Tensor, chunk: int) -> None:
-        """Take what a chunk [lanes + 2, B D m'] sends from its last lane on, and from its first lane back."""
-        torch.mm(self.edges, state[: self.lanes], out=self.sent[chunk])
-
-    def fill(self, states: Tensor) -> None:
-        """Write what reaches each chunk into its last two places; keep the derivatives by both factors."""
-        flat = states.flatten(2)
-        for side, weights in enumerate(self.weights):
-            flat[:, self.lanes + side] = weights @ self.sent[:, side]
-        if self.learned:
-            pairs = zip(self.weights, self.weight_slopes, strict=True)
-            self.slopes = [w @ self.sent[:, 2 + s] + slope @ self.sent[:, s] for s, (w, slope) in enumerate(pairs)]
-
-    def add_gradient(self, gradient: Tensor, chunk: int, total: Tensor) -> None:
-        """Add the gradients of log a_- and log a_+ to `total` [2], from that of what reaches a chunk, [2, B D m']."""
-        for side in (0, 1):
-            total[side] += gradient[side] @ self.slopes[side][chunk]

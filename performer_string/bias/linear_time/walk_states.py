@@ -1,0 +1,77 @@
+"""The states that a walk over the blocks of a grid carries, and what their chunks send to each other."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from performer_string.bias.linear_time.decay_matrix import AxisDecay
+
+
+class States:
+    """States of chunks of lanes for a part of the columns, and views of them, which are made once.
+
+    Args:
+        shape: [chunks, places, B, D, m']. A chunk has a place for each lane, and two for what comes from other chunks
+            where there are several.
+        across: the decay across lanes.
+        like: a tensor of the device and type.
+        learned: whether the gradients of the decay's factors are wanted.
+
+    Attributes:
+        states: of the shape above.
+        flat: of each chunk, [places, B D m'].
+        sums: of each chunk, without what other chunks send, [lanes B, D, m'].
+        mixed, mixed_flat: room for the mixed states of a chunk, [lanes B, D, m'] and [lanes, B D m'].
+        links: what the chunks send to each other, or None for one chunk.
+        passed: whether the walk has passed any tokens. The states hold no numbers before.
+    """
+
+    def __init__(self, shape: tuple[int, int, int, int, int], across: AxisDecay, like: Tensor, learned: bool):
+        chunks, places, batch, width, columns = shape
+        lanes = places if chunks == 1 else places - 2
+        self.states = like.new_empty(shape)
+        self.flat = self.states.flatten(2).unbind()
+        self.sums = self.states[:, :lanes].flatten(1, 2).unbind()
+        self.mixed_flat = like.new_empty(lanes, batch * width * columns)
+        self.mixed = self.mixed_flat.view(-1, width, columns)
+        self.links = Links(across, lanes, self.states, learned) if chunks > 1 else None
+        self.passed = False
+
+
+class Links:
+    """What the chunks of lanes of a row of blocks send to each other.
+
+    Args:
+        across: the decay across lanes.
+        lanes: of a chunk.
+        states: [chunks, lanes + 2, B, D, m'], whose last two places are for what comes from before and from behind.
+        learned: whether the gradients of the decay's factors are wanted.
+    """
+
+    def __init__(self, across: AxisDecay, lanes: int, states: Tensor, learned: bool):
+        chunks, edges = len(states), across.edges(lanes)
+        self.lanes, self.learned, self.between = lanes, learned, across.links(lanes, chunks)
+        slopes = [edges.before + edges.behind] if learned else []
+        self.edges = torch.cat([edges.value, *slopes]).to(states)  # [2 or 4, lanes]
+        self.sent = states.new_zeros(chunks, len(self.edges), states[0, 0].numel())
+        self.weights = [matrix.value.to(states) for matrix in self.between]  # [chunks, chunks] each
+        self.weight_slopes = [(matrix.before + matrix.behind).to(states) for matrix in self.between]
+
+    def send(self, state: Tensor, chunk: int) -> None:
+        """Take what a chunk [lanes + 2, B D m'] sends from its last lane on, and from its first lane back."""
+        torch.mm(self.edges, state[: self.lanes], out=self.sent[chunk])
+
+    def fill(self, states: Tensor) -> None:
+        """Write what reaches each chunk into its last two places; keep the derivatives by both factors."""
+        flat = states.flatten(2)
+        for side, weights in enumerate(self.weights):
+            flat[:, self.lanes + side] = weights @ self.sent[:, side]
+        if self.learned:
+            pairs = zip(self.weights, self.weight_slopes, strict=True)
+            self.slopes = [w @ self.sent[:, 2 + s] + slope @ self.sent[:, s] for s, (w, slope) in enumerate(pairs)]
+
+    def add_gradient(self, gradient: Tensor, chunk: int, total: Tensor) -> None:
+        """Add the gradients of log a_- and log a_+ to `total` [2], from that of what reaches a chunk, [2, B D m']."""
+        for side in (0, 1):
+            total[side] += gradient[side] @ self.slopes[side][chunk]
