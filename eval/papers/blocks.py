@@ -69,13 +69,18 @@ def blocks(table: TableFile, records: Sequence[Row]) -> list[list[dict[str, Any]
                         if several
                         else {}
                     ),
-                    "model": table.rows[line[1]].label or line[1],
+                    "model": row_label(table, line[1]),
                     **{head: texts[number] for head, texts in columns.items()},
                 }
                 for number, line in enumerate(lines)
             ]
         )
     return result
+
+
+def row_label(table: TableFile, row: str) -> str:
+    """Return the label of a row, or its name without one."""
+    return table.rows[row].label or row
 
 
 def notes(table: TableFile, budget_name: str, records: Sequence[Row], command: str, device: str) -> list[str]:
@@ -104,19 +109,34 @@ def notes(table: TableFile, budget_name: str, records: Sequence[Row], command: s
         of = f"{images} test images" if views == "1x1" else f"{images} test videos, each by the mean of {views} views"
         over = f"{of} and {seeds} seeds" if seeds > 1 else f"{of}; one seed, so nothing on the spread of trainings"
         lines.append(f"Intervals: 95 %, bootstrap (B = 1000) over {over}.")
-    if any(record["holm"] != "" for record in records):
-        row = table.rows[table.reference].label or table.reference
-        lines.append(
-            f"Tests are to {row} on the same images: p, and after the semicolon p by Holm's correction in this table."
-        )
+    lines += note_on_tests(table, records)
     of_time = {name for name, spec in table.columns.items() if spec["measure"] in TIMES}
     if timed := unique((r for r in records if r["column"] in of_time and r["value"] != ""), "column"):
         lines.append(f"{', '.join(timed)}: inference, measured on {device}. Trainings may have had another device.")
     lines += missing_cells(table, budget_name, records, command)
     for why in unique((record for record in records if record["state"] == NOT_BUILT), "why"):
         models = unique((r for r in records if r["state"] == NOT_BUILT and r["why"] == why), "row")
-        lines.append(f"{', '.join(table.rows[row].label or row for row in models)}: {why}.")
+        lines.append(f"{', '.join(row_label(table, str(row)) for row in models)}: {why}.")
     return lines
+
+
+def note_on_tests(table: TableFile, records: Sequence[Row]) -> list[str]:
+    """Return a line on the tests of a table, with the rows that have a reference of their own."""
+    rows = [str(row) for row in unique((record for record in records if record["holm"] != ""), "row")]
+    if not rows:
+        return []
+    by_reference: dict[str, list[str]] = {}
+    for row in rows:
+        by_reference.setdefault(table.rows[row].reference or table.reference, []).append(row_label(table, row))
+    own = {name: labels for name, labels in by_reference.items() if name != table.reference}
+    texts = []
+    for name, labels in own.items():
+        quoted = ", ".join(f'"{label}"' for label in labels)
+        texts.append(f'of {quoted} to "{row_label(table, name)}"')
+    if len(own) < len(by_reference):
+        texts.insert(0, f"to {row_label(table, table.reference)}")
+    to = "; ".join(texts) + ("," if own else "")
+    return [f"Tests are {to} on the same images: p, and after the semicolon p by Holm's correction in this table."]
 
 
 def attention_note(table: TableFile) -> list[str]:

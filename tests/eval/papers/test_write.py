@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import torch
 
 from eval.papers import write
-from eval.papers.blocks import OUTSIDE, missing_cells, notes
+from eval.papers.blocks import OUTSIDE, missing_cells, note_on_tests, notes
 from eval.papers.records import MEASURED, NOT_RUN, cell_of
 from eval.papers.table_spec import Budget, DataSpec, RowSpec, TableFile
 from eval.papers.write import devices_of
@@ -111,3 +111,14 @@ def test_times_name_the_device_on_which_they_were_measured():
     (said,) = notes(table, "cpu", cells, COMMAND, "a CPU, 1 threads")
     assert said.startswith("ms: inference, measured on a CPU, 1 threads.")
     assert not notes(table, "cpu", cells[1:], COMMAND, "a CPU, 1 threads")
+
+
+def test_tests_name_what_each_row_is_compared_to():
+    rows = {"a": RowSpec("A"), "b": RowSpec("B"), "c": RowSpec("C, small", reference="b"), "d": RowSpec(reference="b")}
+    table = TableFile(Path("mine.yaml"), "mine", "Mine", rows=rows, reference="a")
+    tested = [outside("here", row, holm="" if row == "a" else 0.1) for row in rows]
+    (said,) = note_on_tests(table, tested)
+    assert said.startswith('Tests are to A; of "C, small", "d" to "B", on the same images: p')
+    assert note_on_tests(table, tested[:2])[0].startswith("Tests are to A on the same images: p")
+    assert note_on_tests(table, tested[2:])[0].startswith('Tests are of "C, small", "d" to "B", on')
+    assert not note_on_tests(table, tested[:1])
