@@ -18,6 +18,7 @@ from performer_string.feature_maps.random import RandomFeatures
 from performer_string.ops.forms import FeatureForm
 from performer_string.utils.registry import construct, lookup
 from performer_string.utils.seeds import derive_seed
+from performer_string.utils.validation import check_type
 
 FEATURE_MAPS: dict[str, type[FeatureMap]] = {
     "favor+": PositiveFeatures,
@@ -48,5 +49,6 @@ def build_feature_map(name: str, *, head_dim: int, num_heads: int, seed: int = 0
     Raises:
         ValueError: an unknown name or option, with the nearest known one, or a value out of range.
     """
+    check_type("seed", seed, int)
     kind = lookup("feature map", name, FEATURE_MAPS)
     return construct("feature map", name, kind, options, {"seed": seed}, head_dim=head_dim, num_heads=num_heads)

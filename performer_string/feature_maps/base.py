@@ -12,6 +12,7 @@ from performer_string.ops.forms import FeatureForm, PolynomialKernel
 from performer_string.utils._compat import tensors_of
 from performer_string.utils.buffers import ComputedBuffers
 from performer_string.utils.dtype import full_precision, without_autocast
+from performer_string.utils.validation import check_type
 
 Heads: TypeAlias = "int | list[int] | slice"  # heads whose features are computed
 ALL = slice(None)
@@ -38,7 +39,7 @@ class FeatureMap(ComputedBuffers):
             queries and keys by their positions then keep attention translation invariant (in the mean).
 
     Raises:
-        ValueError: a size that is not positive.
+        ValueError: a size that is no integer, or not positive.
     """
 
     degree: int | None = None
@@ -49,6 +50,7 @@ class FeatureMap(ComputedBuffers):
     def __init__(self, head_dim: int, num_heads: int, num_features: int):
         super().__init__()
         for name, value in (("head_dim", head_dim), ("num_heads", num_heads), ("num_features", num_features)):
+            check_type(name, value, int)
             if value < 1:
                 raise ValueError(f"{name} has to be positive, not {value}.")
         self.head_dim, self.num_heads, self.num_features = head_dim, num_heads, num_features
@@ -61,8 +63,11 @@ class FeatureMap(ComputedBuffers):
     def queries(self, q: Tensor) -> Tensor:
         """Return phi(q) by its definition, which may overflow where `pair` does not.
 
+        Products phi(q)^T phi(k) may be negative. Weights then are, too.
+
         Args:
-            q: queries, [B, H, N, d]; [..., d] for a map without parameters and buffers.
+            q: queries in float32 or better, also in a model of 16 bits, [B, H, N, d]; [..., d] for a map without
+                parameters and buffers.
 
         Returns:
             [B, H, N, m].

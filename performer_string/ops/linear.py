@@ -59,7 +59,8 @@ def linear_attention(
         o_i = phi(R_i q_i)^T sum_j phi(R_j k_j) v_j^T / phi(R_i q_i)^T sum_j phi(R_j k_j)
 
     Features, sums and denominator are in float32 or better, whatever the input and autocast. The output of a query is
-    zero where every key is masked, or every product of features is zero.
+    zero where every key is masked, or every product of features is zero. Products of a map of one's own may be
+    negative.
 
     Args:
         q, k: [B, H, N, d]. Each token attends to all others; there is no causal form.

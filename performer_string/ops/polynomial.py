@@ -15,7 +15,7 @@ from performer_string.ops.forms import PolynomialKernel
 from performer_string.ops.key_bias import key_logits, key_weights
 from performer_string.ops.squares import is_linear_cheaper_on_gpu, squared_sums
 from performer_string.utils.dtype import full_precision
-from performer_string.utils.numerics import least_norm, safe_divide
+from performer_string.utils.numerics import least_norm, safe_denominator
 
 log = logging.getLogger(__name__)
 
@@ -96,4 +96,4 @@ def summed_attention(
     if kernel.lower:  # the constant, divided as the squares are
         total = (u if weights is None else u * weights).sum(-2, keepdim=True)  # [B, H, 1, d + 1]
         sums = sums + total * (a_norm * b_norm).square().reciprocal()
-    return safe_divide(sums[..., :width], sums[..., width:]).to(v.dtype)
+    return (sums[..., :width] / safe_denominator(sums[..., width:])).to(v.dtype)

@@ -48,7 +48,10 @@ def check_effects(name: str, options: Mapping[str, Any], coord_dim: int) -> None
         options: what a user chose.
         coord_dim: dimension C of the positions.
     """
-    for option, reason in lookup("encoding", name, ENCODINGS).unused_options(options, coord_dim).items():
+    family = lookup("encoding", name, ENCODINGS)
+    if not (isinstance(family, type) and issubclass(family, Encoding)):
+        raise TypeError(f"ENCODINGS[{name!r}] has to be a subclass of Encoding, not {family!r}.")
+    for option, reason in family.unused_options(options, coord_dim).items():
         raise ValueError(
             f"encoding {name!r}: {option}={options[option]!r} has no effect with {reason}. Leave it out, or change "
             f"{reason.partition('=')[0]}."

@@ -13,6 +13,7 @@ from torch import Tensor
 from performer_string.position.rotation import PlaneRotation, Rotation
 from performer_string.utils._compat import values_unavailable
 from performer_string.utils.buffers import ComputedBuffers
+from performer_string.utils.validation import check_type
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,7 @@ class Sizes:
 
     def __post_init__(self) -> None:
         for name in ("head_dim", "num_heads", "coord_dim", "layers"):
+            check_type(name, getattr(self, name), int)
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} has to be positive, not {getattr(self, name)}.")
         if self.grid is not None and len(self.grid) != self.coord_dim:
@@ -132,8 +134,11 @@ class Encoding(ComputedBuffers):
             The positions, unchanged.
 
         Raises:
+            TypeError: positions that are no tensor.
             ValueError: positions of another dimension or in 16 bits, or a parameter that is not finite.
         """
+        if not isinstance(positions, Tensor):
+            raise TypeError(f"positions have to be a tensor [..., N, C], as of grid_positions, not {type(positions)}.")
         if positions.ndim < 2 or positions.shape[-1] != self.coord_dim:
             raise ValueError(
                 f"{type(self).__name__} was built for positions [..., N, {self.coord_dim}] (coord_dim="

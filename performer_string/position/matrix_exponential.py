@@ -102,7 +102,8 @@ def largest_angle(coordinates: Tensor, skew: Tensor) -> float:
 def chunked_exponential_of_combination(coordinates: Tensor, skew: Tensor) -> Tensor:
     """Return `exponential_of_combination`, a few positions at a time.
 
-    Each chunk is computed again in the backward pass, so that only the result is held for all positions.
+    Each chunk is computed again in the backward pass, if there is one, so that only the result is held for all
+    positions.
 
     Args:
         coordinates: positions r, [M, C].
@@ -114,16 +115,18 @@ def chunked_exponential_of_combination(coordinates: Tensor, skew: Tensor) -> Ten
     if values_unavailable() or coordinates.is_meta:  # compilers and transforms do not support checkpointing
         return exponential_of_combination(coordinates, skew)
     entries = CPU_CHUNK if skew.device.type == "cpu" else GPU_CHUNK
-    positions_at_a_time = max(1, entries // max(1, skew[:, 0].numel()))
+    chunks = coordinates.split(max(1, entries // max(1, skew[:, 0].numel())))
+    if not (torch.is_grad_enabled() and (skew.requires_grad or coordinates.requires_grad)):
+        return torch.cat([exponential_of_combination(chunk, skew) for chunk in chunks], dim=1)
     parts = [
         checkpoint(
             exponential_of_combination,
-            part,
+            chunk,
             skew,
             use_reentrant=False,
             preserve_rng_state=False,
             determinism_check="none",
         )
-        for part in coordinates.split(positions_at_a_time)
+        for chunk in chunks
     ]
     return torch.cat(parts, dim=1)

@@ -31,7 +31,7 @@ def integer_power(x: Tensor, order: int, in_place: bool = False, keep: bool = Fa
 
 
 def safe_denominator(denominator: Tensor) -> Tensor:
-    """Return a denominator with infinity in place of what is too small, which makes the quotient zero.
+    """Return a positive denominator with infinity in place of what is too small, which makes the quotient zero.
 
     The bound is some 1e-27 in float32. Features of high order are large. In the gradient of those that hardly met, a
     large number over a small one would leave the range of numbers.
@@ -40,8 +40,12 @@ def safe_denominator(denominator: Tensor) -> Tensor:
 
 
 def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
-    """Return numerator / denominator, and zero where the denominator is too small."""
-    return numerator / safe_denominator(denominator)
+    """Return numerator / denominator, and zero where the denominator is too near to zero.
+
+    It may be negative, since a feature map of one's own may have features of both signs.
+    """
+    magnitude = safe_denominator(denominator.abs())
+    return numerator / torch.where(denominator < 0, -magnitude, magnitude)
 
 
 def chunk_slices(total: int, size: int) -> list[slice]:

@@ -81,3 +81,9 @@ ORDERS = "order has to be a positive integer of at most 32, beyond which feature
 def test_bad_options(name, options, message):
     with pytest.raises(ValueError, match=message):
         build_feature_map(name, head_dim=8, num_heads=2, **options)
+
+
+@pytest.mark.parametrize("changed", [{"head_dim": 4.0}, {"num_heads": 4.0}, {"num_features": 4.0}, {"seed": 4.0}])
+def test_sizes_and_seeds_have_to_be_integers(changed):
+    with pytest.raises(ValueError, match=f"{next(iter(changed))} has to be int, not 4.0"):
+        build_feature_map("favor+", **{"head_dim": 8, "num_heads": 2, **changed})

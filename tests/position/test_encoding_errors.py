@@ -220,3 +220,15 @@ def test_a_width_of_queries_that_an_encoding_does_not_take():
     with pytest.raises(ValueError, match="qk_dim=8 has no effect on 'rope'"):
         build_encoding("rope", head_dim=16, num_heads=1, qk_dim=8)
     assert build_encoding("rope", head_dim=16, num_heads=1, qk_dim=16)(grid_positions((2, 2))).head_dim == 16
+
+
+@pytest.mark.parametrize("positions", [[[0.0, 0.0]], torch.zeros(3, 2).numpy()], ids=["list", "array"])
+def test_positions_have_to_be_a_tensor(positions):
+    with pytest.raises(TypeError, match="positions have to be a tensor"):
+        build_encoding("rope", head_dim=8, num_heads=2)(positions)
+
+
+@pytest.mark.parametrize("name", ["head_dim", "num_heads", "coord_dim", "layers"])
+def test_sizes_have_to_be_integers(name):
+    with pytest.raises(ValueError, match=f"{name} has to be int, not 4.0"):
+        build_encoding("rope", **{"head_dim": 8, "num_heads": 2, name: 4.0})

@@ -91,3 +91,19 @@ def test_backward_pass_saves_the_rotations_only():
     with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.numel()) or x, lambda x: x):
         encoding(torch.rand(300, 2)).matrix()
     assert sum(saved) < 300 * 2 * 16 * 16, saved
+
+
+def test_without_gradients_nothing_is_kept_for_a_backward_pass(monkeypatch):
+    """Checkpointing imports a compiler at its first call."""
+
+    def fail(*_, **__):
+        raise AssertionError("checkpoint was called")
+
+    encoding, positions = build_encoding("liere", head_dim=8, num_heads=2), torch.rand(9, 2)
+    expected = encoding(positions).matrix()
+    monkeypatch.setattr(matrix_exponential, "checkpoint", fail)
+    with pytest.raises(AssertionError, match="checkpoint was called"):
+        encoding(positions)
+    with torch.no_grad():
+        assert_close(encoding(positions).matrix(), expected)
+    assert_close(encoding.requires_grad_(False)(positions).matrix(), expected)

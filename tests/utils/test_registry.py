@@ -83,3 +83,9 @@ def test_a_constructor_may_take_what_comes(monkeypatch):
 
     monkeypatch.setitem(FEATURE_MAPS, "mine", Any)
     assert BUILDERS["feature_map"]("mine").head_dim == 4
+
+
+def test_an_encoding_has_to_be_a_class(monkeypatch):
+    monkeypatch.setitem(ENCODINGS, "made", lambda sizes: ENCODINGS["rope"](sizes))
+    with pytest.raises(TypeError, match="has to be a subclass of Encoding"):
+        build_encoding("made", head_dim=8, num_heads=2)
