@@ -21,9 +21,15 @@ def heading(table: TableFile, budget_name: str, budget: Budget) -> str:
     return f"{table.title} ({budget_name} budget{f': {budget.says}' if budget.says else ''})"
 
 
+def label_of(table: TableFile, axis: str, name: str) -> str:
+    """Return the label of a set, a row or a kind of attention, or its name without one."""
+    specs: Any = {"data": table.data, "row": table.rows}.get(axis, {})
+    return (specs[name].label or name) if name in specs else name
+
+
 def data_label(table: TableFile, record: Row) -> str:
     """Return the name of a set, and of the one that it stands for."""
-    names = [table.data[name].label or name for name in (record["data"], record["stands for"])]
+    names = [label_of(table, "data", name) for name in (record["data"], record["stands for"])]
     return names[0] if names[0] == names[1] else f"{names[0]}, published: {names[1]}"
 
 
@@ -69,18 +75,13 @@ def blocks(table: TableFile, records: Sequence[Row]) -> list[list[dict[str, Any]
                         if several
                         else {}
                     ),
-                    "model": row_label(table, line[1]),
+                    "model": label_of(table, "row", line[1]),
                     **{head: texts[number] for head, texts in columns.items()},
                 }
                 for number, line in enumerate(lines)
             ]
         )
     return result
-
-
-def row_label(table: TableFile, row: str) -> str:
-    """Return the label of a row, or its name without one."""
-    return table.rows[row].label or row
 
 
 def notes(table: TableFile, budget_name: str, records: Sequence[Row], command: str, device: str) -> list[str]:
@@ -116,7 +117,8 @@ def notes(table: TableFile, budget_name: str, records: Sequence[Row], command: s
     lines += missing_cells(table, budget_name, records, command)
     for why in unique((record for record in records if record["state"] == NOT_BUILT), "why"):
         models = unique((r for r in records if r["state"] == NOT_BUILT and r["why"] == why), "row")
-        lines.append(f"{', '.join(row_label(table, str(row)) for row in models)}: {why}.")
+        labels = [label_of(table, "row", str(row)) for row in models]
+        lines.append(f"{', '.join(labels)}: {why}.")
     return lines
 
 
@@ -127,14 +129,15 @@ def note_on_tests(table: TableFile, records: Sequence[Row]) -> list[str]:
         return []
     by_reference: dict[str, list[str]] = {}
     for row in rows:
-        by_reference.setdefault(table.rows[row].reference or table.reference, []).append(row_label(table, row))
+        by_reference.setdefault(table.rows[row].reference or table.reference, []).append(label_of(table, "row", row))
     own = {name: labels for name, labels in by_reference.items() if name != table.reference}
     texts = []
     for name, labels in own.items():
         quoted = ", ".join(f'"{label}"' for label in labels)
-        texts.append(f'of {quoted} to "{row_label(table, name)}"')
+        reference = label_of(table, "row", name)
+        texts.append(f'of {quoted} to "{reference}"')
     if len(own) < len(by_reference):
-        texts.insert(0, f"to {row_label(table, table.reference)}")
+        texts.insert(0, f"to {label_of(table, 'row', table.reference)}")
     to = "; ".join(texts) + ("," if own else "")
     return [f"Tests are {to} on the same images: p, and after the semicolon p by Holm's correction in this table."]
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from eval.papers.blocks import data_label
+from eval.papers.blocks import data_label, label_of
 from eval.papers.records import MEASURED
 from eval.papers.table_spec import TableFile
 from eval.plotting.axes import are_apart, legend_above, note_below
@@ -91,7 +91,7 @@ def draw_dots(table: TableFile, records: Sequence[Row], column: str = "", logari
         if logarithmic:
             axis.set_xscale("log")
     axes[0].set_ylim(-0.5, len(rows) - 0.5)  # with room for the marks of the outer rows
-    axes[0].set_yticks(range(len(rows)), [table.rows[row].label or row for row in reversed(rows)], fontsize=7)
+    axes[0].set_yticks(range(len(rows)), [label_of(table, "row", row) for row in reversed(rows)], fontsize=7)
     legend_above(figure, handles=key(styles, shown))
     if intervals:
         note_below(figure, "bars: 95 % intervals; one seed has those over images alone")
@@ -200,19 +200,13 @@ def draw_line(axis: Axes, chosen: Sequence[Row], places: Any, style: dict[str, A
         )
 
 
-def label_of(table: TableFile, axis: str, name: str) -> str:
-    """Return the label of a set, a row or a kind of attention."""
-    specs: Any = {"data": table.data, "row": table.rows}.get(axis, {})
-    return (specs[name].label or name) if name in specs else name
-
-
 def draw_curves(table: TableFile, curves: Sequence[Row]) -> Figure:
     """Draw the validations of the trainings, a panel for each set and kind of attention."""
     pairs = list(dict.fromkeys((curve["data"], curve["attention"]) for curve in curves))
     figure, axes = panels(len(pairs), height=2.6, sharey=False)
     styles = line_styles([row for row in table.rows if row in unique(curves, "row")])
     for axis, (data, attention) in zip(axes, pairs, strict=True):
-        axis.set_title(f"{table.data[data].label or data}{f', {attention}' if attention else ''}", fontsize=8)
+        axis.set_title(f"{label_of(table, 'data', data)}{f', {attention}' if attention else ''}", fontsize=8)
         for row, style in styles.items():
             points = select(curves, data=data, attention=attention, row=row)
             epochs = sorted({int(point["epoch"]) for point in points})
@@ -225,7 +219,7 @@ def draw_curves(table: TableFile, curves: Sequence[Row]) -> Figure:
         axis.set(xlabel="epoch", ylabel="validation accuracy in %" if axis is axes[0] else "")
         axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
         reveal(axis)
-    legend_above(figure, handles=[Line2D([], [], label=table.rows[r].label or r, **s) for r, s in styles.items()])
+    legend_above(figure, handles=[Line2D([], [], label=label_of(table, "row", r), **s) for r, s in styles.items()])
     note_below(figure, "means over seeds; accuracy on the images that were held out for validation")
     return figure
 

@@ -12,7 +12,7 @@ from performer_string.ops.forms import FeatureForm, PolynomialKernel
 from performer_string.utils._compat import tensors_of
 from performer_string.utils.buffers import ComputedBuffers
 from performer_string.utils.dtype import full_precision, without_autocast
-from performer_string.utils.validation import check_type
+from performer_string.utils.validation import check_positive, check_type
 
 Heads: TypeAlias = "int | list[int] | slice"  # heads whose features are computed
 ALL = slice(None)
@@ -51,8 +51,7 @@ class FeatureMap(ComputedBuffers):
         super().__init__()
         for name, value in (("head_dim", head_dim), ("num_heads", num_heads), ("num_features", num_features)):
             check_type(name, value, int)
-            if value < 1:
-                raise ValueError(f"{name} has to be positive, not {value}.")
+            check_positive(name, value)
         self.head_dim, self.num_heads, self.num_features = head_dim, num_heads, num_features
 
     @property

@@ -13,7 +13,7 @@ from torch import Tensor
 from performer_string.position.rotation import PlaneRotation, Rotation
 from performer_string.utils._compat import values_unavailable
 from performer_string.utils.buffers import ComputedBuffers
-from performer_string.utils.validation import check_type
+from performer_string.utils.validation import check_positive, check_type
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,7 @@ class Sizes:
     def __post_init__(self) -> None:
         for name in ("head_dim", "num_heads", "coord_dim", "layers"):
             check_type(name, getattr(self, name), int)
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} has to be positive, not {getattr(self, name)}.")
+            check_positive(name, getattr(self, name))
         if self.grid is not None and len(self.grid) != self.coord_dim:
             raise ValueError(f"the training grid {self.grid} does not have coord_dim={self.coord_dim} axes.")
 
