@@ -6,6 +6,9 @@ spanned by p and p + P; `plane_order` converts between the two.
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -48,10 +51,14 @@ def cayley(skew: Tensor) -> Tensor:
 class SkewGenerator(ComputedBuffers):
     """Skew-symmetric matrix S with learned entries, whose Cayley transform is a basis.
 
+    A subclass has the buffer `support`: rows and columns (i < j) of the learned entries, numbered as in the papers,
+    [2, n] for all heads or [heads, 2, n]. It is a computed buffer where it follows from the sizes. The constructor of
+    the subclass ends with `register_computed_buffers()`.
+
     Args:
         heads: number of matrices.
         head_dim: width d of a head.
-        support: rows and columns (i < j) of the learned entries of each head, [heads, 2, n], saved with checkpoints.
+        count: learned entries n above the diagonal of each head.
         init_std: standard deviation of the initial entries.
         both_triangles: the parameters are the entries of an unconstrained A, above the diagonal and then those opposite
             to them, and S = A - A^T. Each step of Adam then moves S twice as far. S starts sqrt(2) times as large.
@@ -63,17 +70,20 @@ class SkewGenerator(ComputedBuffers):
     support: Tensor
     order: Tensor
 
-    def __init__(self, heads: int, head_dim: int, support: Tensor, init_std: float, both_triangles: bool = False):
+    def __init__(self, heads: int, head_dim: int, count: int, init_std: float, both_triangles: bool = False):
         super().__init__()
         check_not_negative("init_std", init_std)
         self.head_dim, self.both_triangles = head_dim, both_triangles
-        self.register_buffer("support", support)
-        self.entries = nn.Parameter(torch.randn(heads, support.shape[-1] * (1 + both_triangles)) * init_std)
-        self.register_computed_buffers()
+        self.entries = nn.Parameter(torch.randn(heads, count * (1 + both_triangles)) * init_std)
 
     def computed_buffers(self) -> dict[str, Tensor]:
-        """Return the order of dimensions, [d]."""
+        """Return the order of dimensions, [d]; subclasses add the support where it follows from the sizes."""
         return {"order": plane_order(self.head_dim)}
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        if "support" in self.computed_names:  # checkpoints of the first versions have it
+            state_dict.pop(prefix + "support", None)
+        super()._load_from_state_dict(state_dict, prefix, *rest)
 
     def active_entries(self) -> Tensor:
         """Return the entries that enter S, [heads, n]; the others are zero."""
@@ -85,7 +95,7 @@ class SkewGenerator(ComputedBuffers):
     def skew(self) -> Tensor:
         """Return S, [heads, d, d]."""
         heads = torch.arange(len(self.entries), device=self.entries.device)[:, None]
-        rows, columns = self.order[self.support].unbind(1)  # [heads, n]
+        rows, columns = self.order[self.support].unbind(-2)  # [n] or [heads, n]
         active = self.active_entries()
         upper = active.new_zeros(len(active), self.head_dim, self.head_dim)
         upper[heads, rows, columns] = active
@@ -120,8 +130,12 @@ class DenseGenerator(SkewGenerator):
     """
 
     def __init__(self, heads: int, head_dim: int, init_std: float, *, both_triangles: bool = False):
-        support = upper_triangle(head_dim).expand(heads, -1, -1).clone()
-        super().__init__(heads, head_dim, support, init_std, both_triangles)
+        super().__init__(heads, head_dim, math.comb(head_dim, 2), init_std, both_triangles)
+        self.register_computed_buffers()
+
+    def computed_buffers(self) -> dict[str, Tensor]:
+        """Return the order of dimensions, and the support, [2, d (d - 1) / 2]."""
+        return super().computed_buffers() | {"support": upper_triangle(self.head_dim)}
 
 
 class BlockDiagonalGenerator(SkewGenerator):
@@ -137,8 +151,13 @@ class BlockDiagonalGenerator(SkewGenerator):
     """
 
     def __init__(self, heads: int, head_dim: int, init_std: float):
-        planes = torch.arange(head_dim // 2)
-        super().__init__(heads, head_dim, torch.stack([2 * planes, 2 * planes + 1]).repeat(heads, 1, 1), init_std)
+        super().__init__(heads, head_dim, head_dim // 2, init_std)
+        self.register_computed_buffers()
+
+    def computed_buffers(self) -> dict[str, Tensor]:
+        """Return the order of dimensions, and the support, [2, d // 2]."""
+        planes = torch.arange(self.head_dim // 2)
+        return super().computed_buffers() | {"support": torch.stack([2 * planes, 2 * planes + 1])}
 
     def basis(self) -> Tensor:
         """Return P, [heads, d, d], in closed form: cos = (1 - s^2) / (1 + s^2), sin = 2 s / (1 + s^2)."""

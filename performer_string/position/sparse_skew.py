@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor, nn
+import math
 
-from performer_string.position.skew import SkewGenerator, upper_triangle
+import torch
+from torch import Tensor
+
+from performer_string.position.skew import DenseGenerator, SkewGenerator, upper_triangle
 from performer_string.utils.dtype import full_precision
 
 
@@ -35,9 +37,16 @@ class BandedGenerator(SkewGenerator):
         bandwidth = min(2, head_dim - 1) if bandwidth is None else bandwidth
         if not 1 <= bandwidth < head_dim:
             raise ValueError(f"bandwidth has to lie between 1 and {head_dim - 1} (d - 1), not {bandwidth}.")
-        pairs = [(i, j) for i in range(head_dim) for j in range(i + 1, min(i + bandwidth + 1, head_dim))]
-        band = torch.tensor(pairs).T  # [2, n]; not by a boolean mask, which the meta device does not support
-        super().__init__(heads, head_dim, band.expand(heads, -1, -1).clone(), init_std, both_triangles)
+        count = sum(head_dim - offset for offset in range(1, bandwidth + 1))
+        super().__init__(heads, head_dim, count, init_std, both_triangles)
+        self.bandwidth = bandwidth
+        self.register_computed_buffers()
+
+    def computed_buffers(self) -> dict[str, Tensor]:
+        """Return the order of dimensions, and the support, [2, n]."""
+        d, reach = self.head_dim, self.bandwidth + 1
+        pairs = [(i, j) for i in range(d) for j in range(i + 1, min(i + reach, d))]
+        return super().computed_buffers() | {"support": torch.tensor(pairs).T}
 
 
 class RandomGenerator(SkewGenerator):
@@ -62,10 +71,12 @@ class RandomGenerator(SkewGenerator):
         total = upper.shape[1]
         count = max(1, round(fraction * total))
         indices = torch.stack([torch.randperm(total)[:count].sort().values for _ in range(heads)])  # [heads, n]
-        super().__init__(heads, head_dim, upper[:, indices].transpose(0, 1).contiguous(), init_std)
+        super().__init__(heads, head_dim, count, init_std)
+        self.register_buffer("support", upper[:, indices].transpose(0, 1).contiguous())  # drawn, so that it is saved
+        self.register_computed_buffers()
 
 
-class TopKGenerator(SkewGenerator):
+class TopKGenerator(DenseGenerator):
     """Skew-symmetric matrix of the k entries of largest magnitude of each head.
 
     All entries are parameters; only those k enter S and get gradients.
@@ -81,11 +92,11 @@ class TopKGenerator(SkewGenerator):
     """
 
     def __init__(self, heads: int, head_dim: int, init_std: float, *, k: int | None = None):
-        upper = upper_triangle(head_dim)
-        k = min(24, upper.shape[1]) if k is None else k
-        if not 1 <= k <= upper.shape[1]:
-            raise ValueError(f"k has to lie between 1 and {upper.shape[1]} (d (d-1) / 2), not {k}.")
-        super().__init__(heads, head_dim, upper.expand(heads, -1, -1).clone(), init_std)
+        total = math.comb(head_dim, 2)
+        k = min(24, total) if k is None else k
+        if not 1 <= k <= total:
+            raise ValueError(f"k has to lie between 1 and {total} (d (d-1) / 2), not {k}.")
+        super().__init__(heads, head_dim, init_std)
         self.k = k
 
     def active_entries(self) -> Tensor:
@@ -94,7 +105,7 @@ class TopKGenerator(SkewGenerator):
         return self.entries * torch.zeros_like(self.entries).scatter(-1, largest, 1.0)
 
 
-class TopKOfMatrixGenerator(SkewGenerator):
+class TopKOfMatrixGenerator(DenseGenerator):
     """Skew-symmetric S = A - A^T with A of the k single entries of largest magnitude, and those opposite to them.
 
     Cicekdag, Yang and Samal (2025, section 3.5) count so. Of an unconstrained matrix, k of the d (d - 1) entries off
@@ -112,13 +123,11 @@ class TopKOfMatrixGenerator(SkewGenerator):
     """
 
     def __init__(self, heads: int, head_dim: int, init_std: float, *, k: int | None = None):
-        upper = upper_triangle(head_dim)
-        total = 2 * upper.shape[1]
+        total = 2 * math.comb(head_dim, 2)
         k = min(24, total) if k is None else k
         if not 1 <= k <= total:
             raise ValueError(f"k has to lie between 1 and {total} (d (d-1)), not {k}.")
-        super().__init__(heads, head_dim, upper.expand(heads, -1, -1).clone(), init_std)
-        self.entries = nn.Parameter(torch.randn(heads, total) * init_std)  # above the diagonal, then those opposite
+        super().__init__(heads, head_dim, init_std, both_triangles=True)
         self.k = k
 
     def active_entries(self) -> Tensor:
