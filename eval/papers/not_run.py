@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from eval.papers.blocks import label_of
 from eval.papers.estimate import duration
 from eval.papers.plan import Group, make_plan
 from eval.papers.table_spec import TableFile
@@ -79,6 +80,6 @@ def labels_of_sources(tables: Sequence[TableFile], plans: Mapping[tuple[str, str
         for budget in table.budgets:
             for group in plans[table.name, budget]:
                 for source in sources_of([group]):
-                    label = table.data[group.data].label or group.data
+                    label = label_of(table, "data", group.data)
                     labels[source] = min(labels.get(source, label), label, key=len)
     return labels

@@ -20,6 +20,7 @@ from performer_string.ops.layout import Grid, TokenLayout, find_grid
 from performer_string.utils._compat import needs_plain_operations
 from performer_string.utils.log import warn_once
 from performer_string.utils.numerics import safe_divide
+from performer_string.utils.validation import check_sizes
 
 log = logging.getLogger(__name__)
 
@@ -67,13 +68,12 @@ class RelativeBias(nn.Module):
         normalised: whether the denominator has lambda too.
 
     Raises:
-        ValueError: a number of heads below 1.
+        ValueError: a number of heads that is no positive integer.
     """
 
     def __init__(self, num_heads: int, normalised: bool):
         super().__init__()
-        if num_heads < 1:
-            raise ValueError(f"num_heads has to be positive, not {num_heads}.")
+        check_sizes(num_heads=num_heads)
         self.num_heads, self.normalised = num_heads, normalised
 
     def of_offsets(self, offsets: Tensor) -> Tensor:

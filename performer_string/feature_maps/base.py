@@ -12,7 +12,7 @@ from performer_string.ops.forms import FeatureForm, PolynomialKernel
 from performer_string.utils._compat import tensors_of
 from performer_string.utils.buffers import ComputedBuffers
 from performer_string.utils.dtype import full_precision, without_autocast
-from performer_string.utils.validation import check_positive, check_type
+from performer_string.utils.validation import check_sizes
 
 Heads: TypeAlias = "int | list[int] | slice"  # heads whose features are computed
 ALL = slice(None)
@@ -49,9 +49,7 @@ class FeatureMap(ComputedBuffers):
 
     def __init__(self, head_dim: int, num_heads: int, num_features: int):
         super().__init__()
-        for name, value in (("head_dim", head_dim), ("num_heads", num_heads), ("num_features", num_features)):
-            check_type(name, value, int)
-            check_positive(name, value)
+        check_sizes(head_dim=head_dim, num_heads=num_heads, num_features=num_features)
         self.head_dim, self.num_heads, self.num_features = head_dim, num_heads, num_features
 
     @property

@@ -20,7 +20,7 @@ from performer_string.position.rotation import Rotation
 from performer_string.utils._compat import has_hooks
 from performer_string.utils.cache import TensorCache
 from performer_string.utils.dtype import without_autocast
-from performer_string.utils.validation import check_heads, check_part, check_positive
+from performer_string.utils.validation import check_heads, check_part, check_sizes
 
 # Factor of the key gate's logits. A learning rate that suits weights is too small for logits of this size.
 GATE_SCALE = 4.0
@@ -85,7 +85,7 @@ class SelfAttention(nn.Module):
         check_heads(width, num_heads)
         self.num_heads, self.head_dim, self.max_temperature = num_heads, width // num_heads, max_temperature
         self.qk_dim = self.head_dim if qk_dim is None else qk_dim
-        check_positive("qk_dim", self.qk_dim)
+        check_sizes(qk_dim=self.qk_dim)
         check_part("feature map", getattr(backend, "phi", None), num_heads, self.qk_dim)
         check_part("locality", locality, num_heads, None)
         check_part("value map", values, num_heads, self.head_dim)

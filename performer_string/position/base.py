@@ -13,7 +13,7 @@ from torch import Tensor
 from performer_string.position.rotation import PlaneRotation, Rotation
 from performer_string.utils._compat import values_unavailable
 from performer_string.utils.buffers import ComputedBuffers
-from performer_string.utils.validation import check_positive, check_type
+from performer_string.utils.validation import check_sizes
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,7 @@ class Sizes:
     qk_dim: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("head_dim", "num_heads", "coord_dim", "layers"):
-            check_type(name, getattr(self, name), int)
-            check_positive(name, getattr(self, name))
+        check_sizes(head_dim=self.head_dim, num_heads=self.num_heads, coord_dim=self.coord_dim, layers=self.layers)
         if self.grid is not None and len(self.grid) != self.coord_dim:
             raise ValueError(f"the training grid {self.grid} does not have coord_dim={self.coord_dim} axes.")
 

@@ -86,9 +86,17 @@ def check_not_negative(name: str, value: float) -> None:
         raise ValueError(f"{name} has to be finite and 0 or more, not {value}.")
 
 
+def check_sizes(**sizes: int) -> None:
+    """Raise a ValueError, which names it, for a size that is no integer or not positive."""
+    for name, size in sizes.items():
+        check_type(name, size, int)
+        check_positive(name, size)
+
+
 def check_heads(width: int, num_heads: int) -> None:
-    """Raise a ValueError for a width that the heads do not divide."""
-    if num_heads < 1 or width % num_heads:
+    """Raise a ValueError for sizes that are no positive integers, and for a width that the heads do not divide."""
+    check_sizes(width=width, num_heads=num_heads)
+    if width % num_heads:
         raise ValueError(f"the width {width} is not divisible by {num_heads} heads.")
 
 

@@ -34,6 +34,7 @@ def test_bad_options():
         ("radial", {"max_amplitude": 3.0, "normalised": True}, "a normalised decay has no amplitude"),
         ("radial", {"num_scales": 0}, "num_scales has to be positive, not 0"),
         ("gaussian", {"num_heads": 0}, "num_heads has to be positive, not 0"),
+        ("gaussian", {"num_heads": 2.0}, "num_heads has to be int, not 2.0"),
     ):
         with pytest.raises(ValueError, match=message):
             build_locality(name, **{"num_heads": 2, **options})

@@ -34,7 +34,8 @@ def files(tmp_path, monkeypatch):
 
 
 def test_lists_become_folders(link_lists, files):
-    link_lists(Path("lists"), Path("UCF-101"), Path("DIR/videos"))
+    for _ in range(2):  # as after a call that ended half-way
+        link_lists(Path("lists"), Path("UCF-101"), Path("DIR/videos"))
     for split, group in (("train", "g08"), ("test", "g01")):
         videos = VideoFolders(Path("DIR/videos") / split)
         assert videos.classes == ["Archery", "YoYo"]

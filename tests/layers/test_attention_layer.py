@@ -144,9 +144,13 @@ class TestLayer:
         plain.load_state_dict(layer.state_dict())
         assert (plain(x, rotation) - layer(x, rotation)).abs().max() > 1e-3  # keys have one length
 
-    def test_heads_have_to_divide_the_width(self):
-        with pytest.raises(ValueError, match="width 12 is not divisible by 5 heads"):
-            SelfAttention(12, 5, torch.nn.Identity())
+    @pytest.mark.parametrize(
+        ("heads", "message"),
+        [(5, "width 12 is not divisible by 5 heads"), (2.0, "num_heads has to be int, not 2.0"), (0, "be positive")],
+    )
+    def test_heads_have_to_divide_the_width(self, heads, message):
+        with pytest.raises(ValueError, match=message):
+            SelfAttention(12, heads, torch.nn.Identity())
 
 
 def test_a_temperature_bounds_the_logits_at_any_scale_of_the_feature_map():
