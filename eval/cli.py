@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 from eval.evaluations import EVALUATIONS, Evaluation, summary_of
 from performer_string.utils.registry import nearest
 from performer_string.utils.renames import current_name
-from train.command.messages import import_modules, one_message
 from train.command.suggesting_parser import SuggestingParser
+from train.utils.errors import one_message
+from train.utils.imports import import_modules
 
 if TYPE_CHECKING:
     import torch

@@ -6,7 +6,7 @@ from os import PathLike
 
 from performer_string import Preprocessing, ViT
 from performer_string.models.checkpoint import find_checkpoint
-from train.command.messages import naming_imports
+from train.utils.imports import naming_imports
 
 
 def load_model(path: str | PathLike[str]) -> ViT:

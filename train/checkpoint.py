@@ -15,9 +15,9 @@ from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.saving import form_as, vit_weights
 from performer_string.models.turn import keep_draws
 from performer_string.utils.renames import current_fields, rename_table
-from train.command.messages import naming_imports
 from train.optim import OptimConfig
 from train.runs.folder import BEST, HISTORY
+from train.utils.imports import naming_imports
 
 if TYPE_CHECKING:  # Lightning and torchvision, which take seconds to import, are so where a model is loaded
     from train.data.module import ImageData

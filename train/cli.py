@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from performer_string.utils.registry import nearest
 from train.command.arguments import expand
 from train.command.early_checks import check_files, check_names, recipe_hint
-from train.command.messages import one_message, program_name, typed_command, user_message
 from train.command.parse_errors import in_one_line
+from train.command.program import program_name, typed_command
+from train.utils.errors import one_message, user_message
 
 if TYPE_CHECKING:
     from train.command.lightning_cli import TrainingCLI

@@ -14,10 +14,10 @@ import yaml
 from performer_string import ViT, from_timm
 from performer_string.utils.files import write_aside
 from performer_string.utils.registry import nearest
-from train.command.messages import one_message
 from train.command.suggesting_parser import SuggestingParser
 from train.data.sizes import Size
 from train.optim import OptimConfig
+from train.utils.errors import one_message
 
 if TYPE_CHECKING:
     from train.data.module import ImageData  # which takes seconds to import

@@ -27,7 +27,6 @@ from performer_string.models.hub import check_repository
 from performer_string.models.published import CARD, CONFIG
 from performer_string.models.weights_file import WEIGHTS, PublishedError, round_weights, safetensors
 from train.checkpoint import CheckpointError, Trained, load_trained, read_checkpoint
-from train.command.messages import import_modules, naming_imports, one_message
 from train.command.suggesting_parser import SuggestingParser
 from train.data.module import ImageData
 from train.data.sizes import Size, image_size
@@ -45,6 +44,8 @@ from train.runs.recorded import (
     validation_metrics,
 )
 from train.testing import count_right
+from train.utils.errors import one_message
+from train.utils.imports import import_modules, naming_imports
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from train.command.messages import one_message
 from train.command.suggesting_parser import SuggestingParser
-from train.command.yaml_file import read_yaml
 from train.data.sizes import Size
 from train.runs.folder import CHECKPOINTS, CONFIG, HISTORY, LAST, SUMMARY
+from train.utils.errors import one_message
+from train.utils.yaml_file import read_yaml
 
 if TYPE_CHECKING:
     from train.sweeps.file import Run  # which imports torch

@@ -15,7 +15,7 @@ from PIL import Image
 
 from eval.plotting.style import GREY, VERMILLION, placed_figure, width_or
 from performer_string.images.reading import open_image
-from train.command.messages import printable
+from train.utils.output import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -45,8 +45,8 @@ from performer_string import ViT, fold
 from performer_string.models.checkpoint import find_checkpoint
 from performer_string.models.config import patch_and_image
 from performer_string.utils.files import write_aside
-from train.command.messages import printable
 from train.data.sizes import Size
+from train.utils.output import printable
 
 GREY_MODES = ("1", "L", "LA", "La", "I", "F", "I;16", "I;16B", "I;16L", "I;16N")
 MUCH = 4  # times that a side is shrunk, where that is said

@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 from eval.accuracy.contact_sheet import Tile, contact_sheet, fit, names_apart, picture_of
 from eval.report import Row
-from train.command.messages import printable
 from train.data.sizes import Size
+from train.utils.output import printable
 
 SHOWN_LINES, SHOWN_IMAGES = 30, 24  # in the table, and in the picture
 NEARLY_ALL = 0.98  # of each side: no frame is needed where a model saw more

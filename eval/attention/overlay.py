@@ -25,7 +25,7 @@ from eval.attention.picture_grid import (
 )
 from eval.plotting.style import GREY, VERMILLION
 from eval.report import Row, unique
-from train.command.messages import printable
+from train.utils.output import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

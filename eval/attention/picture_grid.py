@@ -11,7 +11,7 @@ import numpy as np
 
 from eval.accuracy.contact_sheet import TEXT, fit, shorten, width_of
 from eval.plotting.style import placed_figure, width_or
-from train.command.messages import printable
+from train.utils.output import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

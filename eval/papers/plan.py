@@ -14,14 +14,14 @@ from eval.papers.table_checks import check_measures
 from eval.papers.table_spec import Budget, TableFile
 from performer_string import ViTConfig
 from train.command.arguments import existing_recipe
-from train.command.messages import import_modules
 from train.command.recipe import check_fields, current_recipe
-from train.command.yaml_file import read_yaml
 from train.data.sizes import Views
 from train.data.tasks import TASKS
 from train.runs.environment import ROOT
 from train.runs.folder import CHECKPOINTS, LAST, METRICS
 from train.sweeps.file import Run, check_overrides, select
+from train.utils.imports import import_modules
+from train.utils.yaml_file import read_yaml
 
 AXES = ("data", "row", "attention")
 LACKING = "no "  # states that begin so: images are missing

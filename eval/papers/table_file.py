@@ -37,8 +37,8 @@ from eval.papers.table_checks import check_table
 from eval.papers.table_spec import Budget, DataSpec, Published, RowSpec, TableFile
 from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_type
-from train.command.yaml_file import read_yaml
 from train.runs.environment import ROOT
+from train.utils.yaml_file import read_yaml
 
 PAPERS = ROOT / "experiments" / "papers"
 FILE = "table.yaml"

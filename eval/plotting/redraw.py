@@ -20,9 +20,9 @@ from eval.plotting.options import add_figure_arguments, add_title, draw, for_dis
 from eval.plotting.style import paper_style
 from eval.report import MAJORITY, Row, read_csv, save_plot, table, write_tables
 from performer_string.utils.renames import current_name
-from train.command.messages import user_message
 from train.data.sizes import Size
 from train.runs.folder import CURVES, SUMMARY
+from train.utils.errors import user_message
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -37,7 +37,7 @@ from eval.statistics import median_ratio
 from performer_string import ViT, ViTConfig
 from performer_string.utils.registry import lookup
 from train.command.recipe import current_recipe, packaged_recipes
-from train.command.yaml_file import read_yaml
+from train.utils.yaml_file import read_yaml
 
 RECIPES = packaged_recipes()
 

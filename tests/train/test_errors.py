@@ -17,22 +17,10 @@ from tests.helpers.runs import fails
 from tests.helpers.training import TINY, last
 from train import cli
 from train.checkpoint import read_checkpoint
-from train.command.messages import one_message, user_message
 from train.data.module import ImageData
 from train.module import ImageClassifier, NonFiniteLossError
 from train.optim import OptimConfig
 from train.runs.folder import LOCK, LOCK_VARIABLE
-
-
-def test_disk_errors_are_one_message(capsys):
-    for error in (OSError(errno.ENOSPC, "No space left on device", "a.csv"), OSError(errno.EROFS, "Read-only", "a")):
-        with pytest.raises(SystemExit) as stop, one_message():
-            raise error
-        assert stop.value.code == 2
-        assert str(error) in capsys.readouterr().err
-    for other in (OSError(errno.EIO, "Input/output error"), TypeError("a fault")):
-        with pytest.raises(type(other), match=str(other.args[-1])), one_message():
-            raise other
 
 
 @pytest.mark.slow
@@ -142,15 +130,6 @@ def test_fewer_images_than_processes(monkeypatch):
     monkeypatch.setattr(data, "_rank", lambda: (0, 4))
     with pytest.raises(ValueError, match="3 images to evaluate on are fewer than the 4 processes"):
         data.val_dataloader()
-
-
-def test_worker_errors_without_traceback():
-    """In the evaluations too."""
-    traceback = 'Traceback (most recent call last):\n  File "loader.py", line 3\n'
-    output = (
-        f"Caught ValueError in DataLoader worker process 0.\nOriginal {traceback}ValueError: a.png cannot be read.\n"
-    )
-    assert user_message(ValueError(output)) == "a.png cannot be read."
 
 
 @pytest.mark.slow

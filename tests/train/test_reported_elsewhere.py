@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import os
 import resource
@@ -16,7 +15,6 @@ from tests.helpers.training import last
 from train import cli
 from train.callbacks.checkpoints import StepSeed
 from train.checkpoint import read_checkpoint
-from train.command.messages import machine_message
 from train.module import ImageClassifier
 
 pytestmark = pytest.mark.slow
@@ -105,23 +103,3 @@ def test_too_few_open_files(config, tmp_path):
     assert "error: too many open files" in output
     assert "ulimit -n 4096" in output
     assert "Traceback" not in output.partition("error: ")[0]  # torch writes one as its half-made loader is deleted
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that"), "was lost"),
-        (RuntimeError("DataLoader worker (pid(s) 7) exited unexpectedly"), "was lost"),
-        (RuntimeError("unable to open shared memory object </torch_7> in read-write mode"), "was lost"),
-        (RuntimeError("unable to mmap 8 bytes from file: Too many open files (24)"), "ulimit -n 4096"),
-        (OSError(errno.EMFILE, "Too many open files"), "ulimit -n 4096"),
-    ],
-)
-def test_messages_of_a_machine_that_is_too_small(error, message):
-    assert message in machine_message(error)
-
-
-def test_other_errors_are_not_those_of_the_machine():
-    of_an_image = RuntimeError("Caught RuntimeError in DataLoader worker process 0.\nRuntimeError: of a transform")
-    for error in (RuntimeError("shapes differ"), of_an_image, EOFError("of a file"), OSError(errno.EIO, "a disk")):
-        assert machine_message(error) is None

@@ -18,8 +18,8 @@ from train._compat import count_whole_epochs
 from train.callbacks.stopping import ends_within, validation_due, whole_window
 from train.module import REMEDIES, NonFiniteLossError
 from train.runs.folder import LAST
-from train.trainer.random_state import seed_others
 from train.trainer.sharding import whole
+from train.utils.seeds import seed_others
 
 
 class AtomicCheckpoints(TorchCheckpointIO):

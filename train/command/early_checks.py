@@ -16,8 +16,8 @@ from train.command.recipe import (
     parse_value,
     unknown_field,
 )
-from train.command.yaml_file import read_yaml
 from train.runs.folder import CONFIG
+from train.utils.yaml_file import read_yaml
 
 FILES = ("ckpt_path", "init_from", "model.distillation.teacher")
 PARTS = {"feature map": "feature_options", "encoding": "encoding_options", "locality": "locality_options"}

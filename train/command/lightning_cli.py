@@ -27,7 +27,6 @@ from train.checkpoint import (
 )
 from train.command.dry_run import report
 from train.command.find_lr import NO_RATE, RANGE, range_test, take_finder
-from train.command.messages import import_modules
 from train.command.options import FLAGS, OPTIONS
 from train.command.recipe import current_arguments, options_of
 from train.command.setting_checks import check_command, check_groups, check_seed, check_trainer
@@ -40,6 +39,7 @@ from train.runs.loggers import keep_tensorboard
 from train.trainer.matmul_precision import choose_matmul_precision
 from train.trainer.parts import clock_callbacks, data_callbacks, saving_callbacks, training_callbacks, training_loggers
 from train.trainer.sharding import NAME, Sharded, check_sharded
+from train.utils.imports import import_modules
 
 
 class TrainingCLI(AskedSettingsCLI):

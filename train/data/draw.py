@@ -17,10 +17,10 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from performer_string.utils.files import write_aside
-from train.command.messages import one_message
 from train.data.generated import GeneratedDataset, GeneratedTask, size_of
 from train.data.sizes import Size
 from train.data.tasks import TASKS
+from train.utils.errors import one_message
 
 SIZES = {"arrow": "108", "moving_arrow": "8x72x72", "pathfinder": "32", "cells": "96"}  # as in their recipes
 ROWS, COLUMNS = 3, 4  # images of a sheet

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from performer_string.utils.log import warn_once
-from train.command.messages import printable
+from train.utils.output import printable
 
 log = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ from torch.utils.data import DataLoader, Dataset
 from tqdm import tqdm
 
 from performer_string.images.reading import why_unreadable
-from train.command.messages import printable
 from train.data.classes import classes_without, first_of
 from train.data.folders import classes_in
 from train.data.images import name_of
 from train.data.loader import ignore_stop_signals
 from train.data.module import ImageData
+from train.utils.output import printable
 
 log = logging.getLogger(__name__)
 FOLDERS = {"folder", "imagenet", "videos"}  # sources whose classes are the folders in `train` and in `test` or `val`

@@ -12,10 +12,10 @@ from torchvision.transforms import v2
 
 from performer_string.images.cover import Cover
 from performer_string.images.reading import why_unreadable
-from train.command.messages import printable
 from train.data.sizes import ONE, Views
 from train.data.videos import Frames, time_behind_channels
 from train.data.views import Crops
+from train.utils.output import printable
 
 if TYPE_CHECKING:
     from train.data.module import ImageData

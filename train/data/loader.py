@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from performer_string.utils.seeds import derive_seed
 from train.data.held_generators import held_generators, seed_held
-from train.trainer.random_state import seeded_everywhere
+from train.utils.seeds import seeded_everywhere
 
 Key = tuple[int, int]  # (epoch, index)
 

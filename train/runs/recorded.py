@@ -11,12 +11,12 @@ from typing import Any
 import yaml
 
 from performer_string.utils.files import read_json
-from train.command.yaml_file import read_yaml
 from train.data.tasks import TASKS
 from train.intervals import accuracy_percent
 from train.runs.environment import ROOT
 from train.runs.folder import BEST, CHECKPOINTS, CONFIG, HISTORY, METRICS
 from train.runs.history import read_history
+from train.utils.yaml_file import read_yaml
 
 LOCAL = {"run_dir", "data.workers", "trainer.enable_progress_bar"}  # options that change no result
 PLACE = "data.root"  # of the images, which are elsewhere on each machine

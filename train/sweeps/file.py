@@ -17,10 +17,10 @@ from performer_string import ViT, ViTConfig
 from performer_string.utils.registry import lookup
 from performer_string.utils.validation import check_types
 from train.command.arguments import existing_recipe
-from train.command.messages import import_modules
 from train.command.recipe import check_fields, current_recipe, unknown_field
-from train.command.yaml_file import read_yaml
 from train.optim import OptimConfig
+from train.utils.imports import import_modules
+from train.utils.yaml_file import read_yaml
 
 Item = TypeVar("Item")
 Overrides = Mapping[str, Any]  # {"model.vit.encoding": "rope"}

@@ -21,12 +21,12 @@ from tqdm import tqdm
 
 from performer_string.utils.files import read_json
 from train.command.recipe import check_fields, current_arguments, find_conflict, options_of
-from train.command.yaml_file import read_yaml
 from train.runs.folder import LOCK, LOCK_VARIABLE, METRICS, latest_checkpoint
 from train.runs.recorded import PLACE
 from train.sweeps.file import Run, Sweep
 from train.sweeps.settings import SETTINGS, check_settings, current_settings, image_place, write_settings
 from train.sweeps.summary import write_summary
+from train.utils.yaml_file import read_yaml
 
 LOG = "log.txt"
 

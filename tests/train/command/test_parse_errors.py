@@ -6,7 +6,6 @@ import pytest
 
 from tests.helpers.runs import fails
 from train.command.parse_errors import in_one_line
-from train.command.yaml_file import read_yaml
 
 
 @pytest.mark.parametrize(
@@ -39,14 +38,6 @@ def test_a_key_that_stands_twice(config, tmp_path, capsys):
     last = len(path.read_text().splitlines())
     assert f"line {last}: ema stands twice in one group" in output
     assert "\n" not in output
-
-
-def test_aliases_are_followed_once(tmp_path):
-    """A few lines of them stand for more keys than could be read, and may lead in a circle."""
-    lines = ["a0: &a0 {x: 1}", *(f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 60)), "circle: &b [*b]"]
-    path = tmp_path / "aliases.yaml"
-    path.write_text("\n".join(lines))
-    assert read_yaml(path)["a0"] == {"x": 1}
 
 
 def test_missing_package_of_a_logger_is_one_line():

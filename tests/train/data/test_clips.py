@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from tests.helpers.videos import write_video
-from train.command.yaml_file import read_yaml
 from train.data.images import AUGMENTATIONS
 from train.data.loader import KeyedDataset
 from train.data.module import ImageData
 from train.runs.environment import ROOT
+from train.utils.yaml_file import read_yaml
 
 RECIPE = read_yaml(ROOT / "train" / "configs" / "videos.yaml")["data"]
 OURS = {name: RECIPE[name] for name in ("augment", "rand_augment", "crop_scale")}

@@ -9,12 +9,12 @@ import pytest
 import torch
 from PIL import Image
 
-from train.command.messages import printable, user_message
 from train.data.class_folders import ClassFolders
 from train.data.image_checks import check_test_classes
 from train.data.images import Transformed
 from train.data.module import ImageData
 from train.loss import LossConfig, class_weights
+from train.utils.errors import user_message
 
 
 def make(root: Path, *names: str, ending: str = "png") -> Path:
@@ -77,16 +77,6 @@ def test_unreadable_image_is_named(kind, workers, tmp_path, monkeypatch):
     assert {"large": "larger than Pillow reads", "cut off": "runcated"}[kind] in message
 
 
-def test_message_of_a_process_that_loads_images():
-    """What follows the traceback, also where that has `Error: ` within."""
-    said = "a.png cannot be read (SyntaxError: broken PNG file). Repair it."
-    error = ValueError(
-        "Caught UnreadableImageError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n"
-        f"  File a\nOSError: broken\n\nThe above\n\ntrain.data.images.UnreadableImageError: {said}\n"
-    )
-    assert user_message(error) == said
-
-
 def test_relative_root_says_where(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileNotFoundError, match=f"under mine in {tmp_path} "):
@@ -105,8 +95,3 @@ def test_label_that_is_no_number(label):
     images = Transformed(items, torch.tensor([1]), lambda image: image, 3, 2)
     with pytest.raises(ValueError, match="item 1 of the data is no image with the number of its class"):
         images[0]
-
-
-def test_names_of_files_in_one_line():
-    assert printable("a b/\U0001f600.png") == "a b/\U0001f600.png"
-    assert printable("new\nline\t\udcff.png") == r"new\nline\t\xff.png"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.helpers.training import last
 from train import cli
-from train.command.output import LastingStream, lasting_output
+from train.utils.output import LastingStream, lasting_output, printable
 
 
 def pipe_without_reader() -> io.TextIOWrapper:
@@ -68,3 +68,8 @@ def test_a_training_goes_on_without_a_reader(config, tmp_path, monkeypatch):
         LastingStream(stream).end()
     assert last(run).exists()
     assert (run / "metrics.json").exists()
+
+
+def test_names_of_files_in_one_line():
+    assert printable("a b/\U0001f600.png") == "a b/\U0001f600.png"
+    assert printable("new\nline\t\udcff.png") == r"new\nline\t\xff.png"

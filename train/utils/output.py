@@ -5,9 +5,16 @@ from __future__ import annotations
 import io
 import os
 import sys
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
+
+
+def printable(text: str) -> str:
+    """Return text, as the name of a file, in one line: control characters and bytes that are no UTF-8 are escaped."""
+    valid = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(c.encode("unicode_escape").decode() if unicodedata.category(c) == "Cc" else c for c in valid)
 
 
 class LastingStream:
