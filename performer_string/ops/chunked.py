@@ -75,8 +75,8 @@ class _ChunkedAttention(torch.autograd.Function):
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        saved, count = ctx.saved_tensors, len(WalkInputs._fields)  # read once: checkpointing unpacks a tensor one time
+    def backward(ctx: Any, saved: tuple[Any, ...], gradient: Tensor) -> tuple[Tensor | None, ...]:
+        count = len(WalkInputs._fields)
         inputs, out, state = WalkInputs(*saved[:count]), saved[count], saved[count + 1 :]
         _, _, _, _, _, for_weight, for_cos, for_sin, _ = ctx.needs_input_grad
         gradients = ChunkWalk(inputs, ctx.form).backward(out, gradient, state, for_weight, for_cos or for_sin)

@@ -51,17 +51,22 @@ def first_order(backward: F) -> F:
     runs under that. Under `create_graph` the gradients depend on the inputs, and their derivative is an error and not
     zero. That holds for an incoming gradient that is a constant, too, as that of a sum is. torch's
     `once_differentiable` lets it pass.
+
+    Args:
+        backward: takes the context, the saved tensors and the incoming gradient. It does not read
+            `ctx.saved_tensors`, because checkpointing unpacks a tensor only once.
     """
 
     @functools.wraps(backward)
     def wrapped(ctx: Any, gradient: Tensor) -> Any:
         if not torch.compiler.is_compiling() and is_batched_gradient(gradient):
             raise RuntimeError(BATCHED_GRADIENT)
+        saved = ctx.saved_tensors
         with torch.no_grad(), without_autocast(gradient):
-            gradients = backward(ctx, gradient)
+            gradients = backward(ctx, saved, gradient)
         if torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return gradients
-        sources = [x for x in (gradient, *ctx.saved_tensors) if x is not None and x.requires_grad]
+        sources = [x for x in (gradient, *saved) if x is not None and x.requires_grad]
         tensors = [x for x in gradients if x is not None]
         marked = iter(_FirstDerivatives.apply(SECOND_DERIVATIVE, len(tensors), *tensors, *sources))
         return tuple(None if x is None else next(marked) for x in gradients)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from performer_string import build_feature_map, build_locality, grid_positions, linear_attention
 
 
+@pytest.mark.parametrize("checkpointed", [False, True])
 @pytest.mark.parametrize("locality", [False, True])
-def test_second_derivatives_are_an_error_and_not_zero(locality):
+def test_second_derivatives_are_an_error_and_not_zero(locality, checkpointed):
     """Of a sum too, whose gradient is a constant: torch's own mark is for gradients that are functions."""
     phi = build_feature_map("favor+", head_dim=8, num_heads=2, num_features=16)
     q, k, v = (torch.randn(1, 2, 324, 8).requires_grad_() for _ in range(3))
     given = {"locality": build_locality("gaussian", num_heads=2), "positions": grid_positions((18, 18))}
-    out = linear_attention(q, k, v, phi, **(given if locality else {}))
+    attend = partial(linear_attention, phi=phi, **(given if locality else {}))
+    out = checkpoint(attend, q, k, v, use_reentrant=False) if checkpointed else attend(q, k, v)
     (gradient,) = torch.autograd.grad(out.sum(), v, create_graph=True)
-    plain = torch.autograd.grad(linear_attention(q, k, v, phi, **(given if locality else {})).sum(), v)[0]
+    plain = torch.autograd.grad(attend(q, k, v).sum(), v)[0]
     torch.testing.assert_close(gradient, plain)
     with pytest.raises(RuntimeError, match="first derivatives only"):
         torch.autograd.grad(out.square().mean() + gradient.square().sum(), k)

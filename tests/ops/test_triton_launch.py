@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 
 pytest.importorskip("triton")
 
@@ -90,19 +93,21 @@ def arguments(name: str):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["favor+", "arc-cosine"])
-def test_compiled_as_one_graph_equals_eager(name):
+def test_compiled_as_one_graph_and_checkpointed_equal_eager(name):
     form, leaves, mask = arguments(name)
 
     def attend(q, k, v, c, s, *bias):
         return triton_linear_attention(q, k, v, form, (c, s), mask, *bias)
 
     results = []
-    for call in (attend, torch.compile(attend, backend="aot_eager", fullgraph=True)):
+    compiled = torch.compile(attend, backend="aot_eager", fullgraph=True)
+    for call in (attend, compiled, partial(checkpoint, attend, use_reentrant=False)):
         out = call(*leaves)
         weight = torch.arange(out.numel(), device=DEVICE).reshape(out.shape).cos()
         results.append([out, *torch.autograd.grad((out * weight).sum(), leaves)])
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs)
+    for plain, *others in zip(*results, strict=True):
+        for other in others:
+            torch.testing.assert_close(other, plain)
 
 
 @pytest.mark.slow

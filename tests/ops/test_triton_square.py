@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import importlib
+from functools import partial
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from performer_string import build_feature_map, linear_attention
 from performer_string.ops import reference
@@ -197,7 +199,7 @@ def test_gradients_of_keys_that_come_from_queries(keys):
 
 
 @pytest.mark.parametrize("biased", [False, True])
-def test_compiled_as_one_graph_equals_eager(biased):
+def test_compiled_as_one_graph_and_checkpointed_equal_eager(biased):
     shape = (2, 1, 9, 33, 16, 16)
     leaves, mask = draw(shape)
     leaves += [draw_bias(shape)] if biased else []
@@ -206,12 +208,14 @@ def test_compiled_as_one_graph_equals_eager(biased):
         return triton_square_attention(q, k, v, PolynomialKernel(0.25, True), mask, *bias)
 
     results = []
-    for call in (attend, torch.compile(attend, backend="aot_eager", fullgraph=True)):
+    compiled = torch.compile(attend, backend="aot_eager", fullgraph=True)
+    for call in (attend, compiled, partial(checkpoint, attend, use_reentrant=False)):
         out = call(*leaves)
         weight = torch.arange(out.numel(), device=DEVICE).reshape(out.shape).cos()
         results.append([out, *torch.autograd.grad((out * weight).sum(), leaves)])
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs)
+    for plain, *others in zip(*results, strict=True):
+        for other in others:
+            torch.testing.assert_close(other, plain)
 
 
 @pytest.mark.slow

@@ -117,8 +117,8 @@ class _GridSum(torch.autograd.Function):
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, masked, total, *blurs_and_learned = ctx.saved_tensors
+    def backward(ctx: Any, saved: tuple[Any, ...], gradient: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, masked, total, *blurs_and_learned = saved
         source, cells = ctx.source, ctx.cells
         blurs, learned = _blurs(blurs_and_learned, ctx.blur_axes)
         q_grad, k_grad, v_grad, *learned_grads = (torch.zeros_like(x) for x in (q, k, v, *learned))

@@ -105,8 +105,8 @@ class _BlockSum(torch.autograd.Function):
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, masked, total, log_factors, *learned = ctx.saved_tensors
+    def backward(ctx: Any, saved: tuple[Any, ...], gradient: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, masked, total, log_factors, *learned = saved
         source, blocks, decays = ctx.source, ctx.blocks, ctx.decays
         width, bands, for_factors = v.shape[-1], len(q), ctx.needs_input_grad[8]
         q_grad, k_grad, v_grad, total_grad = (torch.zeros_like(x) for x in (q, k, v, total))

@@ -91,8 +91,8 @@ class _NeighbourSum(torch.autograd.Function):
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, table, masked, key_sums, *learned = ctx.saved_tensors
+    def backward(ctx: Any, saved: tuple[Any, ...], gradient: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, table, masked, key_sums, *learned = saved
         source, grid, tiling, products = ctx.source, ctx.grid, ctx.tiling, ctx.products
         q_grad, k_grad, v_grad, table_grad, *learned_grads = (torch.zeros_like(x) for x in (q, k, v, table, *learned))
         key_sums_grad = None if key_sums is None else torch.zeros_like(key_sums)

@@ -90,8 +90,8 @@ class _WindowSum(torch.autograd.Function):
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, table, masked, key_sums, *learned = ctx.saved_tensors
+    def backward(ctx: Any, saved: tuple[Any, ...], gradient: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, table, masked, key_sums, *learned = saved
         source, width = ctx.source, v.shape[-1]
         q_grad, k_grad, v_grad, table_grad, *learned_grads = (torch.zeros_like(x) for x in (q, k, v, table, *learned))
         key_sums_grad = None if key_sums is None else torch.zeros_like(key_sums)

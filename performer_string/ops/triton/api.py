@@ -224,7 +224,7 @@ class _LinearAttention(torch.autograd.Function):
 
     @staticmethod
     @first_order
-    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, saved = ctx.saved_tensors[:8], ctx.saved_tensors[8:]
+    def backward(ctx: Any, saved: tuple[Any, ...], dout: Tensor) -> tuple[Tensor | None, ...]:
+        inputs, results = saved[:8], saved[8:]
         learned = ctx.needs_input_grad[3] or ctx.needs_input_grad[4]
-        return *run_backward(dout, *inputs, ctx.order, ctx.square, saved, learned), None, None, None, None
+        return *run_backward(dout, *inputs, ctx.order, ctx.square, results, learned), None, None, None, None

@@ -63,7 +63,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _differentiate(ctx: Any, dout: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    inputs, saved = ctx.saved_tensors[:8], ctx.saved_tensors[8:]
+    tensors = ctx.saved_tensors  # read once: checkpointing unpacks a tensor one time
+    inputs, saved = tensors[:8], tensors[8:]
     learned = ctx.needs_input_grad[3] or ctx.needs_input_grad[4]
     gradients = iter(fused_backward(dout, *inputs, ctx.order, ctx.square, list(saved), learned))
     dq, dk, dv = next(gradients), next(gradients), next(gradients)

@@ -155,7 +155,8 @@ class _SquareAttention(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        inputs, saved = (*ctx.saved_tensors[:5], ctx.scale, ctx.lower), ctx.saved_tensors[5:]
+        tensors = ctx.saved_tensors  # read once: checkpointing unpacks a tensor one time
+        inputs, saved = (*tensors[:5], ctx.scale, ctx.lower), tensors[5:]
         with without_autocast(dout):
             if torch.is_grad_enabled() or is_batched_gradient(dout):
                 return *plain_gradients(dout, inputs), None, None, None
@@ -199,7 +200,8 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _differentiate(ctx: Any, dout: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    inputs, saved = ctx.saved_tensors[:5], list(ctx.saved_tensors[5:])
+    tensors = ctx.saved_tensors  # read once, as above
+    inputs, saved = tensors[:5], list(tensors[5:])
     gradients = iter(_square_attention_backward(dout, *inputs, ctx.scale, ctx.lower, saved))
     return next(gradients), next(gradients), next(gradients), next(gradients, None), None, None, None
 
