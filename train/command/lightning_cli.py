@@ -15,6 +15,7 @@ from performer_string.models.checkpoint import find_checkpoint
 from performer_string.utils.files import check_writable
 from train._compat import AskedSettingsCLI
 from train.callbacks.checkpoints import AtomicCheckpoints
+from train.callbacks.defaults import clock_callbacks, data_callbacks, saving_callbacks, training_callbacks
 from train.callbacks.records import FinalMetrics
 from train.callbacks.stopping import out_of_time
 from train.checkpoint import (
@@ -35,9 +36,8 @@ from train.data.sizes import Size
 from train.data.tasks import TASKS
 from train.runs import slurm
 from train.runs.folder import clean_up_at_exit, latest_checkpoint, make_run_folder, name_run_folder, run_of
-from train.runs.loggers import keep_tensorboard
+from train.runs.loggers import keep_tensorboard, training_loggers
 from train.trainer.matmul_precision import choose_matmul_precision
-from train.trainer.parts import clock_callbacks, data_callbacks, saving_callbacks, training_callbacks, training_loggers
 from train.trainer.sharding import NAME, Sharded, check_sharded
 from train.utils.imports import import_modules
 

@@ -17,7 +17,8 @@ from torch.utils.tensorboard import FileWriter
 from torch.utils.tensorboard.summary import hparams
 
 from performer_string.utils.files import write_aside
-from train.runs.folder import SECONDS
+from train.data.sizes import Size
+from train.runs.folder import CURVES, SECONDS
 
 # Columns of the table by the beginnings of their names, in order; others come last.
 COLUMNS = (
@@ -178,3 +179,14 @@ def keep_tensorboard(trainer: Any) -> None:
             Namespace(class_path=own, init_args=Namespace(folder="", left_out=["epoch"])),
             *asked,
         ]
+
+
+def training_loggers(asked: Any, config: Any) -> Any:
+    """Return the loggers of a training: TensorBoard, or those asked for, and a CSV file beside them."""
+    if asked is False:
+        return False
+    run, repeated = config.run_dir, f"val/accuracy_{Size.of(config.model.vit.image_size)}"  # is val/accuracy too
+    chosen = [RunTensorBoard()] if asked in (None, True) else asked if isinstance(asked, list) else [asked]
+    of_run = (isinstance(each, RunTensorBoard) and not each.folder for each in chosen)
+    own = [RunTensorBoard(run, ("epoch", repeated)) if x else y for x, y in zip(of_run, chosen, strict=True)]
+    return [*own, MetricsCSV(Path(run) / CURVES)]

@@ -1,1 +1,1 @@
-"""What Lightning's trainer is given: callbacks, loggers, precision, processes and generators of random numbers."""
+"""What Lightning's trainer is given: the precision of matrix products, and weights sharded between processes."""

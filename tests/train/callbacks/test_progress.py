@@ -199,7 +199,7 @@ def test_progress_of_a_run(config, tmp_path, monkeypatch, capsys, caplog):
 def test_bar_of_a_stopped_run(config, tmp_path, monkeypatch, capsys, caplog, recwarn):
     """Each validation has its size, and the message of a stop begins a line of its own."""
     caplog.set_level("INFO")
-    monkeypatch.setattr("train.trainer.parts.progress_bar", TerminalProgress)
+    monkeypatch.setattr("train.callbacks.defaults.progress_bar", TerminalProgress)
     lines: list[str] = []
     monkeypatch.setattr("train.callbacks.stopping.rank_zero_info", lambda text: lines.append(capsys.readouterr().out))
     options = ["--trainer.enable_progress_bar", "true", "--trainer.log_every_n_steps", "50"]
@@ -209,7 +209,7 @@ def test_bar_of_a_stopped_run(config, tmp_path, monkeypatch, capsys, caplog, rec
     assert lines[-1].endswith("\n")
     assert "step=5/10" in lines[-1].splitlines()[-1]
     monkeypatch.undo()
-    monkeypatch.setattr("train.trainer.parts.progress_bar", TerminalProgress)
+    monkeypatch.setattr("train.callbacks.defaults.progress_bar", TerminalProgress)
     capsys.readouterr()
     caplog.set_level("INFO")
     cli.run(["resume", str(tmp_path / "run")])

@@ -1,4 +1,4 @@
-"""Callbacks and loggers that a run has beside those of its configuration."""
+"""Callbacks that a run has beside those of its configuration."""
 
 from __future__ import annotations
 
@@ -18,10 +18,8 @@ from train.callbacks.progress import progress_bar
 from train.callbacks.records import FinalMetrics, History
 from train.callbacks.stopping import CleanStop, JobTimer, StopAfterCheckpoints, ValidateAtEnd
 from train.callbacks.summary import SummaryLine
-from train.data.sizes import Size
 from train.runs import slurm
-from train.runs.folder import CHECKPOINTS, CURVES, HISTORY, METRICS
-from train.runs.loggers import MetricsCSV, RunTensorBoard
+from train.runs.folder import CHECKPOINTS, HISTORY, METRICS
 from train.trainer.sharding import NAME
 
 
@@ -84,14 +82,3 @@ def saving_callbacks(config: Any, asked: Mapping[str, Any], plugins: list[Any], 
     best = MovableCheckpoint(folder, "val/miou" if config.model.vit.head == "dense" else "val/accuracy")
     last = LastCheckpoint(folder, config.checkpoint_every)
     return [KeepAccumulation(), best, last, StopAfterCheckpoints(folder, program, warning)]
-
-
-def training_loggers(asked: Any, config: Any) -> Any:
-    """Return the loggers of a training: TensorBoard, or those asked for, and a CSV file beside them."""
-    if asked is False:
-        return False
-    run, repeated = config.run_dir, f"val/accuracy_{Size.of(config.model.vit.image_size)}"  # is val/accuracy too
-    chosen = [RunTensorBoard()] if asked in (None, True) else asked if isinstance(asked, list) else [asked]
-    of_run = (isinstance(each, RunTensorBoard) and not each.folder for each in chosen)
-    own = [RunTensorBoard(run, ("epoch", repeated)) if x else y for x, y in zip(of_run, chosen, strict=True)]
-    return [*own, MetricsCSV(Path(run) / CURVES)]
