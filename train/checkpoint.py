@@ -1,4 +1,4 @@
-"""Checkpoints: read with errors that say what is wrong, and checked where a training begins or goes on with one."""
+"""Trained models of checkpoints, and what is checked where a training begins or goes on with one."""
 
 from __future__ import annotations
 
@@ -7,59 +7,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from performer_string import ViTConfig
-from performer_string.models import checkpoint as models
-from performer_string.models.checkpoint import CheckpointError as CheckpointError
-from performer_string.models.checkpoint import find_checkpoint
+from performer_string.models.checkpoint import CheckpointError, find_checkpoint
 from performer_string.models.config import patch_and_image
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.saving import form_as, vit_weights
 from performer_string.models.turn import keep_draws
 from performer_string.utils.renames import current_fields, rename_table
+from train.checkpoint_file import read_checkpoint, vit_config
 from train.optim import OptimConfig
 from train.runs.folder import BEST, HISTORY
-from train.utils.imports import naming_imports
 
 if TYPE_CHECKING:  # Lightning and torchvision, which take seconds to import, are so where a model is loaded
     from train.data.module import ImageData
     from train.module import ImageClassifier
 
-KEYS = {"state_dict", "hyper_parameters", "ImageData"}
 # Which a resumed optimiser has already.
 GROUP_SETTINGS = ("lr", "weight_decay", "decay_all", "encoding_lr", "encoding_weight_decay")
-
-
-def read_checkpoint(path: str | Path, data: bool = True) -> dict[str, Any]:
-    """Return the content of a checkpoint, or of a published model, with weights under the names of today.
-
-    Args:
-        path: of the file.
-        data: whether it has to say what images the model was trained on.
-
-    Raises:
-        CheckpointError: there is no such file, or it is damaged or of another kind.
-    """
-    content = models.read_checkpoint(path)
-    if "published" in content:
-        if data and "ImageData" not in content:
-            raise CheckpointError(
-                f"{Path(path).parent} does not say what images the model was trained on: save_pretrained cannot know. "
-                f"A folder that python -m train.publish RUN DIR writes does."
-            )
-        return content
-    if not content.keys() >= KEYS:
-        raise CheckpointError(f"{path} is not a checkpoint of this project: it has to hold {', '.join(sorted(KEYS))}.")
-    return content
-
-
-def vit_config(content: dict[str, Any], **overrides: Any) -> ViTConfig:
-    """Return the model's configuration in the content of a checkpoint.
-
-    Args:
-        content: of the checkpoint.
-        overrides: fields in place of those.
-    """
-    with naming_imports():
-        return ViTConfig.of_checkpoint(content["hyper_parameters"]["vit"], **overrides)
 
 
 @dataclass
@@ -94,7 +57,7 @@ def load_trained(path: str | Path, **overrides: Any) -> Trained:
     path = find_checkpoint(path)
     content = read_checkpoint(path)  # before what is slow to import: it may not be there
     from train.data.module import ImageData
-    from train.distill import DistillationConfig  # which reads a teacher by this module
+    from train.distill import DistillationConfig
     from train.loss import LossConfig
     from train.module import ImageClassifier
 

@@ -15,7 +15,7 @@ from performer_string.models.checkpoint import find_checkpoint
 from performer_string.utils.validation import check_types
 from train._compat import is_compiled
 from train.augmentation import possible_sides
-from train.checkpoint import read_checkpoint, vit_config
+from train.checkpoint_file import read_checkpoint, vit_config
 from train.data.module import ImageData
 from train.data.sizes import Size
 from train.inspection import record_calls

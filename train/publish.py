@@ -22,11 +22,12 @@ import torch
 from packaging.licenses import InvalidLicenseExpression, canonicalize_license_expression
 
 from performer_string import ModelDetails, ViT
-from performer_string.models.checkpoint import find_checkpoint, is_published
+from performer_string.models.checkpoint import CheckpointError, find_checkpoint, is_published
 from performer_string.models.hub import check_repository
 from performer_string.models.published import CARD, CONFIG
 from performer_string.models.weights_file import WEIGHTS, PublishedError, round_weights, safetensors
-from train.checkpoint import CheckpointError, Trained, load_trained, read_checkpoint
+from train.checkpoint import Trained, load_trained
+from train.checkpoint_file import read_checkpoint
 from train.command.suggesting_parser import SuggestingParser
 from train.data.module import ImageData
 from train.data.sizes import Size, image_size

@@ -138,7 +138,7 @@ def epoch_seconds(results: Results, run: Path) -> tuple[float | None, float]:
     curve = results.curve(run, "train/images_per_second")
     if curve is None or not curve.values:
         return None, 0.0
-    from train.checkpoint import read_checkpoint
+    from train.checkpoint_file import read_checkpoint
     from train.runs.folder import CHECKPOINTS, LAST
 
     content = read_checkpoint(run / CHECKPOINTS / LAST)

@@ -13,11 +13,12 @@ from torch import nn
 
 from eval.cli import main
 from performer_string import build_encoding
+from performer_string.models.checkpoint import CheckpointError
 from tests.docs.conftest import TABLES
 from tests.helpers.pages import DOCS, commands
 from tests.helpers.training import last
 from train import cli, sweep
-from train.checkpoint import CheckpointError, read_checkpoint
+from train.checkpoint_file import read_checkpoint
 
 NAMES = ("golden", "softplus", "city-block", "discs", "blur")  # in the tables, in their order
 

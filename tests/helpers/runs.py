@@ -17,7 +17,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tests.helpers.training import last
 from train import cli, sweep
 from train.callbacks.stopping import CleanStop
-from train.checkpoint import read_checkpoint
+from train.checkpoint_file import read_checkpoint
 from train.command.lightning_cli import TrainingCLI
 
 

@@ -18,7 +18,8 @@ from performer_string.ops.layout import TokenLayout
 from tests.helpers.cases import case
 from tests.helpers.small_vit import SMALL, vit
 from train.callbacks.figures import locality_figure
-from train.checkpoint import check_same_model, load_trained, read_checkpoint
+from train.checkpoint import check_same_model, load_trained
+from train.checkpoint_file import read_checkpoint
 from train.data.module import ImageData
 from train.inspection import inspect_attention
 from train.module import ImageClassifier

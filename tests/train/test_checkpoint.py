@@ -11,10 +11,12 @@ import pytest
 import torch
 
 from performer_string import ViT, ViTConfig
+from performer_string.models.checkpoint import CheckpointError
 from tests.helpers.runs import KilledError
 from tests.helpers.training import last
 from train.callbacks.checkpoints import AtomicCheckpoints
-from train.checkpoint import CheckpointError, check_same_model, load_trained, read_checkpoint
+from train.checkpoint import check_same_model, load_trained
+from train.checkpoint_file import read_checkpoint
 from train.module import ImageClassifier
 from train.optim import OptimConfig
 

@@ -10,7 +10,7 @@ import torch
 from performer_string import ViT, ViTConfig
 from tests.helpers.runs import fit, metrics
 from tests.helpers.training import last
-from train.checkpoint import read_checkpoint
+from train.checkpoint_file import read_checkpoint
 from train.inspection import inspect_attention
 
 pytestmark = pytest.mark.slow

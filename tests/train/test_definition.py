@@ -16,7 +16,7 @@ from performer_string import ViT
 from performer_string.utils.seeds import derive_seed
 from tests.helpers.training import last
 from train import cli
-from train.checkpoint import read_checkpoint
+from train.checkpoint_file import read_checkpoint
 from train.data.module import ImageData
 from train.module import ImageClassifier
 

@@ -15,7 +15,8 @@ from performer_string.models.published import CARD
 from tests.helpers.runs import assert_same_weights, fails, fit, killed, metrics
 from tests.helpers.training import TINY, last
 from train import cli
-from train.checkpoint import load_trained, read_checkpoint
+from train.checkpoint import load_trained
+from train.checkpoint_file import read_checkpoint
 from train.data.sizes import Size
 from train.pixels import confusions, iou_of
 from train.publish import main as publish

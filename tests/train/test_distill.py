@@ -17,7 +17,8 @@ from tests.helpers.checkpoints import save
 from tests.helpers.runs import assert_same_weights, fails, fit, killed
 from tests.helpers.training import last
 from train import cli
-from train.checkpoint import load_trained, read_checkpoint
+from train.checkpoint import load_trained
+from train.checkpoint_file import read_checkpoint
 from train.data.module import ImageData
 from train.distill import DistillationConfig, Teacher
 from train.module import ImageClassifier

@@ -16,7 +16,7 @@ from performer_string import ViTConfig
 from tests.helpers.runs import fails
 from tests.helpers.training import TINY, last
 from train import cli
-from train.checkpoint import read_checkpoint
+from train.checkpoint_file import read_checkpoint
 from train.data.module import ImageData
 from train.module import ImageClassifier, NonFiniteLossError
 from train.optim import OptimConfig

@@ -16,7 +16,8 @@ from eval.training_log import read_log
 from tests.helpers.runs import fit
 from tests.helpers.training import last
 from train import cli
-from train.checkpoint import load_trained, read_checkpoint
+from train.checkpoint import load_trained
+from train.checkpoint_file import read_checkpoint
 from train.testing import measure_images
 
 FIGURES = ["--figures_every", "1"]

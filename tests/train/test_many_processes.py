@@ -20,7 +20,7 @@ from tests.helpers.thorough import THOROUGH
 from tests.helpers.training import REPOSITORY, TINY, last
 from tests.helpers.two_processes import torchrun
 from train import cli
-from train.checkpoint import read_checkpoint
+from train.checkpoint_file import read_checkpoint
 from train.module import ImageClassifier
 
 ON_ONE = ["--trainer.devices", "1", "--trainer.strategy", "auto", "--data.batch_size", "8"]

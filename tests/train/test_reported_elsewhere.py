@@ -14,7 +14,7 @@ from tests.helpers.runs import assert_same_weights, fails, fit, killed
 from tests.helpers.training import last
 from train import cli
 from train.callbacks.checkpoints import StepSeed
-from train.checkpoint import read_checkpoint
+from train.checkpoint_file import read_checkpoint
 from train.module import ImageClassifier
 
 pytestmark = pytest.mark.slow

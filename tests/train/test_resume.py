@@ -11,7 +11,7 @@ from tests.helpers.runs import assert_same_weights, fit, killed, metrics, valida
 from tests.helpers.training import last
 from train import cli
 from train.callbacks.checkpoints import AtomicCheckpoints
-from train.checkpoint import read_checkpoint
+from train.checkpoint_file import read_checkpoint
 
 pytestmark = pytest.mark.slow  # trainings
 FIFTEEN = ("--trainer.max_steps", "15", "--trainer.max_epochs", "-1")

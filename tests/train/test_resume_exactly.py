@@ -12,7 +12,7 @@ from tests.helpers.ending_itself import end_at
 from tests.helpers.runs import assert_same_weights
 from tests.helpers.training import last
 from train import cli
-from train.checkpoint import read_checkpoint
+from train.checkpoint_file import read_checkpoint
 
 pytestmark = pytest.mark.slow  # trainings
 

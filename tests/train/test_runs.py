@@ -12,7 +12,8 @@ from tests.helpers.runs import fit, metrics, stop_in, validations
 from tests.helpers.training import last
 from train import cli
 from train.callbacks.stopping import CleanStop
-from train.checkpoint import load_trained, read_checkpoint
+from train.checkpoint import load_trained
+from train.checkpoint_file import read_checkpoint
 from train.module import ImageClassifier
 from train.runs import folder
 

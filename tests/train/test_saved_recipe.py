@@ -11,7 +11,7 @@ from lightning.pytorch.callbacks import Callback
 
 from tests.helpers.runs import assert_same_weights, fit, killed
 from train import cli
-from train.command.recipe import without_unreadable
+from train.runs.save_recipe import without_unreadable
 
 pytestmark = pytest.mark.slow
 

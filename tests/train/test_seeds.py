@@ -7,7 +7,7 @@ import torch
 
 from tests.helpers.training import last
 from train import cli
-from train.checkpoint import read_checkpoint
+from train.checkpoint_file import read_checkpoint
 
 CHANGES = {
     "encoding": ["--model.vit.encoding", "cayley-string"],

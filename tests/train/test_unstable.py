@@ -14,7 +14,7 @@ import yaml
 
 from tests.helpers.training import last
 from train import cli
-from train.checkpoint import read_checkpoint
+from train.checkpoint_file import read_checkpoint
 from train.module import ImageClassifier, NonFiniteLossError
 
 STEPS = int(os.environ.get("UNSTABLE_STEPS", "20"))

@@ -18,14 +18,8 @@ from train.callbacks.checkpoints import AtomicCheckpoints
 from train.callbacks.defaults import clock_callbacks, data_callbacks, saving_callbacks, training_callbacks
 from train.callbacks.records import FinalMetrics
 from train.callbacks.stopping import out_of_time
-from train.checkpoint import (
-    check_no_average,
-    check_same_class,
-    check_same_model,
-    keep_grid,
-    read_checkpoint,
-    start_from,
-)
+from train.checkpoint import check_no_average, check_same_class, check_same_model, keep_grid, start_from
+from train.checkpoint_file import read_checkpoint
 from train.command.dry_run import report
 from train.command.find_lr import NO_RATE, RANGE, range_test, take_finder
 from train.command.options import FLAGS, OPTIONS

@@ -21,7 +21,6 @@ from performer_string.utils.registry import nearest
 
 SET_BY_SWEEP = {"seed_everything", "run_dir", "config", "ckpt_path"}  # for each of its runs
 BEFORE_TRAINING = {"dry_run", "find_lr"}  # which end without one
-UNREADABLE = "Unable to serialize instance"  # how jsonargparse's text for such values begins
 RENAMED_PARTS = ("model.vit.", "model.optim.")  # whose fields have had other names
 
 
@@ -153,17 +152,6 @@ def text_value(text: Any) -> Any:
         return get_loader("yaml")(text) if isinstance(text, str) else text
     except (ValueError, yaml.YAMLError):
         return text
-
-
-def without_unreadable(content: Any) -> Any:
-    """Return a configuration without values that are no text, such as a function that is a default of a callback.
-
-    The parser writes an apology in their place. They are defaults, since whatever a user gives is text.
-    """
-    if isinstance(content, Mapping):
-        kept = {name: value for name, value in content.items() if not str(value).startswith(UNREADABLE)}
-        return {name: without_unreadable(value) for name, value in kept.items()}
-    return [without_unreadable(value) for value in content] if isinstance(content, list) else content
 
 
 @functools.cache

@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import yaml
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.cli import SaveConfigCallback
 
 from performer_string.utils.files import write_aside
-from train.command.recipe import UNREADABLE, without_unreadable
+
+UNREADABLE = "Unable to serialize instance"  # how jsonargparse's text for such values begins
+
+
+def without_unreadable(content: Any) -> Any:
+    """Return a configuration without values that are no text, such as a function that is a default of a callback.
+
+    The parser writes an apology in their place. They are defaults, since whatever a user gives is text.
+    """
+    if isinstance(content, Mapping):
+        kept = {name: value for name, value in content.items() if not str(value).startswith(UNREADABLE)}
+        return {name: without_unreadable(value) for name, value in kept.items()}
+    return [without_unreadable(value) for value in content] if isinstance(content, list) else content
 
 
 class SaveRecipe(SaveConfigCallback):

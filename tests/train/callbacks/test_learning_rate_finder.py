@@ -11,7 +11,7 @@ from jsonargparse import Namespace
 from tests.helpers.runs import assert_same_weights, fails, fit
 from tests.helpers.training import last
 from train import cli
-from train.checkpoint import read_checkpoint
+from train.checkpoint_file import read_checkpoint
 from train.command.find_lr import RangeTest, steepest, take_finder, unbiased
 
 FINDER = ["--trainer.callbacks", "LearningRateFinder", "--trainer.callbacks.num_training_steps", "30"]

@@ -14,7 +14,7 @@ from tests.helpers.training import last
 from train import cli
 from train.callbacks.metrics import GradientNorm
 from train.callbacks.stopping import CleanStop
-from train.checkpoint import read_checkpoint
+from train.checkpoint_file import read_checkpoint
 from train.module import ImageClassifier
 
 pytestmark = pytest.mark.slow  # trainings

@@ -11,7 +11,7 @@ from torchvision.transforms import v2
 from tests.helpers.runs import assert_same_weights, fails, fit, stop_in
 from tests.helpers.training import last
 from train import cli
-from train.checkpoint import read_checkpoint
+from train.checkpoint_file import read_checkpoint
 from train.data.memory import AugmentedInMemory, ImagesInMemory
 from train.data.module import ImageData
 

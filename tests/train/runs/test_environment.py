@@ -13,7 +13,7 @@ import torch
 from eval.report import environment
 from tests.helpers.training import last
 from train import cli
-from train.checkpoint import read_checkpoint
+from train.checkpoint_file import read_checkpoint
 from train.runs.environment import code
 
 

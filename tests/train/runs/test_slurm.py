@@ -11,7 +11,7 @@ from lightning.pytorch.plugins.environments import SLURMEnvironment
 from tests.helpers.runs import assert_same_weights, fit
 from tests.helpers.training import last
 from train.callbacks.checkpoints import StepSeed
-from train.checkpoint import read_checkpoint
+from train.checkpoint_file import read_checkpoint
 from train.runs import slurm
 
 pytestmark = pytest.mark.slow
