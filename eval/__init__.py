@@ -13,5 +13,6 @@ Each evaluation is one file that answers one question, in the folder of its subj
 images to evaluate, `models.py` a model alone, and `result_cache.py` keeps what was measured of each image.
 `statistics.py` and `bootstrap.py` compute intervals. `training_log.py` reads what a run has logged.
 
-To add an evaluation, write a module with the four functions that `cli.py` describes, and add its line to the list.
+To add an evaluation, write a module with an `Evaluation`, which `evaluations.py` describes, and add its line
+to the list there.
 """

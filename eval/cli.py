@@ -6,11 +6,11 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eval.evaluations import EVALUATIONS, Evaluation, summary_of
+from eval.evaluations import EVALUATIONS, Command
 from performer_string.utils.registry import nearest
 from performer_string.utils.renames import current_name
 from train.command.suggesting_parser import SuggestingParser
@@ -54,13 +54,13 @@ def build_parser(name: str | None = None) -> argparse.ArgumentParser:
         from eval.plotting.options import add_figure_arguments
 
         evaluation = entry.load()
-        command.description = evaluation.__doc__
+        command.description = evaluation.description
         evaluation.add_arguments(command)
-        if not getattr(evaluation, "ON_CPU", False):
+        if not evaluation.on_cpu:
             command.add_argument("--device", default="auto", help="auto, cpu or cuda")
         command.add_argument("--imports", nargs="+", default=[], help="modules to import first, with additions to use")
-        command.add_argument("--out", type=Path, help=getattr(evaluation, "OUT", OUT))
-        if not hasattr(evaluation, "run_command"):
+        command.add_argument("--out", type=Path, help=evaluation.out if isinstance(evaluation, Command) else OUT)
+        if not isinstance(evaluation, Command):
             add_figure_arguments(command)
     plot = commands.add_parser(PLOT, help="draw a figure again from its CSV file, and its tables, without models")
     if name == PLOT:
@@ -105,15 +105,15 @@ def run(options: argparse.Namespace, arguments: Sequence[str], name: str = "", h
     Returns:
         The exit status.
     """
-    from eval.plotting.options import draw, for_display, named_columns
+    from eval.plotting.options import draw, for_display
     from eval.plotting.style import paper_style
     from eval.report import Report, environment, save_plot, table, write_tables
 
     import_modules(options.imports)
     device = choose_device(getattr(options, "device", "cpu"))
     evaluation = EVALUATIONS[options.command].load()
-    if run_command := getattr(evaluation, "run_command", None):
-        run_command(options, output_folder(options))
+    if isinstance(evaluation, Command):
+        evaluation.run(options, output_folder(options))
         return 0
     header = [*environment(arguments, device), *head]
     report = Report(output_folder(options), name or options.command, header, not name)
@@ -121,23 +121,17 @@ def run(options: argparse.Namespace, arguments: Sequence[str], name: str = "", h
     if not rows:
         raise ValueError(f"eval {options.command} has measured nothing: these options leave no model, size or method.")
     report.write(rows)
-    shown = for_display(rows, named_columns(evaluation), options)
-    lines = summary_of(evaluation, shown)
+    shown = for_display(rows, evaluation.shown.names, options)
+    lines = evaluation.shown.summary(shown)
     print(table(lines))
-    for note in optional(evaluation, "notes", [])(shown):
+    for note in evaluation.shown.notes(shown):
         print(f"\n{note}")
     tables = write_tables(lines, report.csv, options.table, options.intervals)
-    figures = save_plot(draw(evaluation, shown, options), report.csv, options.format)
+    figures = save_plot(draw(evaluation.shown, shown, options), report.csv, options.format)
     with paper_style(options.width):
-        more = optional(evaluation, "files", [])(rows, options, report.csv)
+        more = evaluation.files(rows, options, report.csv)
     print("", report.csv, *figures, *tables, *more, sep="\n")
-    return int(optional(evaluation, "status", 0)(rows))
-
-
-def optional(evaluation: Evaluation, name: str, default: Any) -> Callable[..., Any]:
-    """Return a function that an evaluation may have; where it has none, one that returns the default."""
-    function: Callable[..., Any] = getattr(evaluation, name, lambda *arguments: default)
-    return function
+    return evaluation.status(rows)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

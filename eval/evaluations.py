@@ -1,34 +1,19 @@
-"""The list of evaluations, and the functions that each module has. Modules are imported when they are called.
+"""The list of evaluations, and what each module offers. Modules are imported when they are called.
 
-An evaluation is a module with a line in `EVALUATIONS` and three functions:
-
-- `add_arguments(parser)` adds its options;
-- `evaluate(options, device)` yields rows, each a mapping from the columns of the CSV file to values;
-- `plot(rows)` returns a matplotlib figure, or None where there is nothing to show.
-
-It may have five more:
-
-- `summary(rows)` returns the rows of the table on the terminal, where these are others;
-- `notes(rows)` returns lines of text beneath the table;
-- `files(rows, options, csv)` writes further files beside the CSV file, NAME.json or in the folder NAME, and returns
-  their paths;
-- `read_files(rows, csv)`, in the report, reads those of them that the figure needs, before `eval plot` draws it;
-- `status(rows)` returns the exit status.
-
-`summary`, `plot` and `notes` stand in a module of their own, MODULE_report, which imports no torch: `eval plot` draws
-with that alone. The evaluation's module names them too.
-
-A module that has `run_command(options, folder)` beside `add_arguments` needs none of the others, and makes no table.
-A module with `ON_CPU = True` has no option `--device`.
+An evaluation is a module with an `Evaluation` named `EVALUATION`, and a line in the list. What makes its table and
+figure is a `Shown` named `SHOWN`, in a module MODULE_report, which imports no torch: `eval plot` draws with that alone.
+A small evaluation may have both in one module.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, NamedTuple, Protocol, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import torch
@@ -37,22 +22,62 @@ if TYPE_CHECKING:
     from eval.report import Row
 
 
-class Shown(Protocol):
-    """What makes the figure of an evaluation's rows, and may have a `summary` for the table."""
+@dataclass(frozen=True)
+class Shown:
+    """What makes the figure and the table of an evaluation's rows.
 
-    def plot(self, rows: Sequence[Row]) -> Figure | None: ...
+    Attributes:
+        plot: returns the figure, or None where there is nothing to show.
+        summary: returns the rows of the table on the terminal; the rows as they are by default.
+        notes: returns lines of text beneath the table.
+        read_files: reads files beside the CSV file that the figure needs, before `eval plot` draws it.
+        names: columns whose values have labels; the first one is ordered.
+    """
+
+    plot: Callable[[Sequence[Row]], Figure | None]
+    summary: Callable[[Sequence[Row]], list[Row]] = list
+    notes: Callable[[Sequence[Row]], list[str]] = lambda rows: []
+    read_files: Callable[[Sequence[Row], Path], None] = lambda rows, csv: None
+    names: tuple[str, ...] = ("model",)
 
 
-class Evaluation(Shown, Protocol):
-    """The functions of an evaluation's module."""
+@dataclass(frozen=True)
+class Evaluation:
+    """What measures the rows of a CSV file, with its table and figure.
 
-    def add_arguments(self, parser: argparse.ArgumentParser) -> None: ...
-    def evaluate(self, options: argparse.Namespace, device: torch.device) -> Iterator[Row]: ...
+    Attributes:
+        description: of `--help`, with the columns of the CSV file: the module's docstring.
+        add_arguments: adds the options.
+        evaluate: yields the rows, each a mapping from columns to values.
+        shown: the table and figure.
+        files: writes further files beside the CSV file, NAME.json or in the folder NAME, and returns their paths.
+        status: returns the exit status of the rows.
+        on_cpu: whether there is no option `--device`.
+    """
+
+    description: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    evaluate: Callable[[argparse.Namespace, torch.device], Iterable[Row]]
+    shown: Shown
+    files: Callable[[Sequence[Row], argparse.Namespace, Path], list[Path]] = lambda rows, options, csv: []
+    status: Callable[[Sequence[Row]], int] = lambda rows: 0
+    on_cpu: bool = False
 
 
-def summary_of(evaluation: Shown, rows: Sequence[Row]) -> list[Row]:
-    """Return the rows of the table on the terminal: of the evaluation's `summary`, else the rows as they are."""
-    return getattr(evaluation, "summary", list)(rows)
+@dataclass(frozen=True)
+class Command:
+    """What makes no table of rows, as `eval export`; attributes as of `Evaluation`, but for two.
+
+    Attributes:
+        run: does all, from the options and the folder of the output.
+        out: help of `--out`.
+    """
+
+    description: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace, Path], None]
+    out: str
+    on_cpu: bool = False
 
 
 class Entry(NamedTuple):
@@ -61,14 +86,25 @@ class Entry(NamedTuple):
     module: str
     help: str
 
-    def load(self) -> Evaluation:
+    def load(self) -> Evaluation | Command:
         """Import the evaluation's module."""
-        return cast(Evaluation, importlib.import_module(self.module))
+        evaluation: Evaluation | Command = importlib.import_module(self.module).EVALUATION
+        return evaluation
 
     def load_report(self) -> Shown:
-        """Import what draws its rows: the module MODULE_report where there is one, which needs no torch."""
+        """Import what draws its rows: from the module MODULE_report where there is one, which needs no torch.
+
+        Raises:
+            ValueError: a command that draws nothing.
+        """
         report = f"{self.module}_report"
-        return cast(Shown, importlib.import_module(report)) if find_spec(report) else self.load()
+        if find_spec(report):
+            shown: Shown = importlib.import_module(report).SHOWN
+            return shown
+        evaluation = self.load()
+        if isinstance(evaluation, Command):
+            raise ValueError(f"{self.module} draws no figure of rows.")
+        return evaluation.shown
 
 
 EVALUATIONS: dict[str, Entry] = {

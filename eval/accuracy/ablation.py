@@ -16,9 +16,8 @@ import torch
 
 from eval import checkpoints
 from eval.accuracy import resolution
-from eval.accuracy.ablation_report import NAMES as NAMES
-from eval.accuracy.ablation_report import plot as plot
-from eval.accuracy.ablation_report import summary as summary
+from eval.accuracy.ablation_report import SHOWN
+from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.statistics import seed_of, without_seed
 
@@ -50,3 +49,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         reference = references.setdefault((seed_of(row["model"]), row["resolution"]), row["accuracy"])
         difference = row["accuracy"] - reference
         yield {**row, "reference": options.reference, "difference": round(difference, 4)}
+
+
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from eval.evaluations import Shown
 from eval.plotting.accuracy import accuracy_dots, group_by_model
 from eval.report import Row, accuracy_title
 from eval.statistics import mean_over_seeds, student_interval, without_seed
 from train.data.sizes import Size, ascending
-
-NAMES = ("model", "reference")  # the columns that have labels
 
 
 def over_seeds(rows: Sequence[Row], model: str, size: Size, column: str) -> list[float]:
@@ -54,3 +53,6 @@ def plot(rows: Sequence[Row]) -> Figure:
     """Draw a panel for each resolution: every seed a dot, the mean a bar, the reference's mean a line through all."""
     models, by_model = models_and_sizes(rows)[0], group_by_model(rows)
     return accuracy_dots({model: by_model[model] for model in models}, reference=models[0])
+
+
+SHOWN = Shown(plot, summary, names=("model", "reference"))

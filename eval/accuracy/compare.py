@@ -24,12 +24,11 @@ import torch
 from tqdm import tqdm
 
 from eval import checkpoints
-from eval.accuracy.compare_report import NAMES as NAMES
-from eval.accuracy.compare_report import plot as plot
-from eval.accuracy.compare_report import summary as summary
+from eval.accuracy.compare_report import SHOWN
 from eval.accuracy.cost import inference
 from eval.accuracy.views import add_views
 from eval.bootstrap import paired_difference
+from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.result_cache import image_results, kept_values, weights_digest
 from eval.speed.measure import gigamacs, million_parameters, peak_bytes
@@ -128,3 +127,6 @@ def of_training(trained: Trained, target: float | None) -> dict[str, Any]:
         "seconds to target": "" if seconds is None else round(seconds, 1),
         "validations": " ".join(f"{step}:{100 * value:.5g}" for step, value in points),
     }
+
+
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)

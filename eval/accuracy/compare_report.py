@@ -6,14 +6,12 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from matplotlib.figure import Figure
-
+from eval.evaluations import Shown
 from eval.plotting.comparison import comparison_figure
 from eval.report import Row, accuracy_title, select, unique
 from eval.statistics import few_seeds, mean_over_seeds, without_seed
 from train.data.sizes import Size, ascending
 
-NAMES = ("model", "reference")  # the columns that have labels
 NOT_RECORDED = "not recorded"
 
 
@@ -80,11 +78,4 @@ def mean_cell(rows: Sequence[Row], column: str, form: str) -> str:
     return form.format(statistics.mean(values)) if values else NOT_RECORDED
 
 
-def notes(rows: Sequence[Row]) -> list[str]:
-    """Return what the intervals of few seeds are."""
-    return few_seeds(rows)
-
-
-def plot(rows: Sequence[Row]) -> Figure:
-    """Draw accuracy over image size, and validations over the training where they were recorded."""
-    return comparison_figure(rows)
+SHOWN = Shown(comparison_figure, summary, few_seeds, names=("model", "reference"))

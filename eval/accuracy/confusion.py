@@ -22,12 +22,10 @@ import torch
 from eval import checkpoints
 from eval.accuracy.answers import Answers, answer_images, class_statistics, compare
 from eval.accuracy.confusion_files import write_answers, write_differences
-from eval.accuracy.confusion_report import NAMES as NAMES
-from eval.accuracy.confusion_report import notes as notes
-from eval.accuracy.confusion_report import plot as plot
-from eval.accuracy.confusion_report import summary as summary
+from eval.accuracy.confusion_report import SHOWN
 from eval.accuracy.views import add_views
 from eval.argument_types import positive_int
+from eval.evaluations import Evaluation
 from eval.plotting.options import labels_of
 from eval.report import Row
 
@@ -77,3 +75,6 @@ def files(rows: Sequence[Row], options: argparse.Namespace, csv: Path) -> list[P
     for one, other in pairs(options.answers):
         written += write_differences(one, other, folder, options, labels)
     return written
+
+
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN, files=files)

@@ -8,24 +8,24 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from eval.accuracy.contact_sheet import shorten
+from eval.evaluations import Shown
 from eval.plotting.axes import error_bars, legend_above, note_below
 from eval.plotting.style import line_styles, new_figure
 from eval.report import ALL_CLASSES, MAJORITY, Row, select, unique, views_of
 
-NAMES = ("model", "other")  # columns that name models
-SHOWN = 30  # classes in the table and in the plot at most: those of the lowest accuracy
+MOST_SHOWN = 30  # classes in the table and in the plot at most: those of the lowest accuracy
 
 
 def shown_classes(rows: Sequence[Row]) -> list[str]:
     """Return the classes to show: all in their order, or of many those of the lowest mean accuracy, lowest first."""
     of_classes = [row for row in rows if row["part"] == "class" and row["class"] != ALL_CLASSES and row["images"]]
     names = unique(of_classes, "class")
-    if len(names) <= SHOWN:
+    if len(names) <= MOST_SHOWN:
         return names
     values: dict[Any, list[float]] = {}
     for row in of_classes:
         values.setdefault(row["class"], []).append(row["accuracy"])
-    return sorted(names, key=lambda name: sum(values[name]) / len(values[name]))[:SHOWN]
+    return sorted(names, key=lambda name: sum(values[name]) / len(values[name]))[:MOST_SHOWN]
 
 
 def cases(rows: Sequence[Row]) -> list[tuple[Any, Any]]:
@@ -65,8 +65,8 @@ def notes(rows: Sequence[Row]) -> list[str]:
     """Return where models differ, as the first one minus the other, and how many classes the table leaves out."""
     said = []
     total = len({row["class"] for row in select(rows, part="class")}) - 1
-    if total > SHOWN:
-        said.append(f"The {SHOWN} classes of the lowest accuracy of {total}; the CSV file has all.")
+    if total > MOST_SHOWN:
+        said.append(f"The {MOST_SHOWN} classes of the lowest accuracy of {total}; the CSV file has all.")
     for row in select(rows, part="difference", **{"class": ALL_CLASSES}):
         one, other, images = row["model"], row["other"], row["images"]
         points = 100 * (row["only model"] - row["only other"]) / images
@@ -121,3 +121,6 @@ def caption(rows: Sequence[Row]) -> str:
     bars = "bars: 95 % intervals over the images"
     of = ", ".join([f"{rows[0]['split']} split", f"{count} images", *views_of(rows)])
     return f"{of}; {bars}; {MAJORITY}: {baseline} %"
+
+
+SHOWN = Shown(plot, summary, notes, names=("model", "other"))

@@ -20,9 +20,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eval import checkpoints
-from eval.accuracy.cost_report import plot as plot
-from eval.accuracy.cost_report import summary as summary
+from eval.accuracy.cost_report import SHOWN
 from eval.argument_types import positive_int
+from eval.evaluations import Evaluation
 from eval.report import MAJORITY, Row
 from eval.speed.measure import CachedCall, add_rounds, gigamacs, million_parameters, peak_bytes, time_in_turn
 from eval.statistics import median_ratio
@@ -75,3 +75,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                     key: accuracy[key] for key in ("accuracy", "low", "high", "images", "split", MAJORITY, "trained at")
                 },
             }
+
+
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)

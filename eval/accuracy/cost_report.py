@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from eval.evaluations import Shown
 from eval.plotting.accuracy import note_of
 from eval.plotting.accuracy_scale import AccuracyScale
 from eval.plotting.axes import legend_above, note_below, plain_logarithm
@@ -58,3 +59,6 @@ def plot(rows: Sequence[Row]) -> Figure:
         ),
     )
     return figure
+
+
+SHOWN = Shown(plot, summary)

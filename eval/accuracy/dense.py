@@ -27,12 +27,10 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eval import checkpoints
-from eval.accuracy.dense_report import METHODS
-from eval.accuracy.dense_report import notes as notes
-from eval.accuracy.dense_report import plot as plot
-from eval.accuracy.dense_report import summary as summary
+from eval.accuracy.dense_report import METHODS, SHOWN
 from eval.accuracy.tiles import predict_tiles
 from eval.argument_types import positive_int
+from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.speed.measure import peak_bytes
 from performer_string import ViT, fold
@@ -128,3 +126,6 @@ def rows_of(trained: Trained, vit: ViT, size: Size, options: argparse.Namespace,
             "split": options.split,
             "trained at": Size.of(data.size),
         }
+
+
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)

@@ -9,6 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from eval.evaluations import Shown
 from eval.plotting.axes import beside, error_bars, legend_above, mark_training, note_below, plain_logarithm, size_axis
 from eval.plotting.overlaps import reveal
 from eval.plotting.style import GREY, line_styles, panels
@@ -97,3 +98,6 @@ def legend_handles(models: Sequence[str], methods: Sequence[str]) -> list[Line2D
     kinds = [] if alone else list(zip(methods, DASHES, strict=False))
     handles += [Line2D([], [], color=GREY, linestyle=dashes, label=method) for method, dashes in kinds]
     return [*handles, Line2D([], [], color=GREY, linestyle=":", label=BASELINE)]
+
+
+SHOWN = Shown(plot, summary, notes)

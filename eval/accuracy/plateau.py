@@ -21,14 +21,12 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
-from eval.accuracy.plateau_report import NAMES as NAMES
-from eval.accuracy.plateau_report import plot as plot
-from eval.accuracy.plateau_report import summary as summary
+from eval.accuracy.plateau_report import SHOWN
+from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.training_log import has_log, read_log
 from train.runs.folder import METRICS
 
-ON_CPU = True
 LOSS = "train/loss"
 
 
@@ -81,3 +79,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             "window": options.window,
             "losses": " ".join(f"{step}:{loss:.3g}" for step, loss in zip(steps, losses, strict=True)),
         }
+
+
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN, on_cpu=True)

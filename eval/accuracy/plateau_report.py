@@ -12,12 +12,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from eval.evaluations import Shown
 from eval.plotting.axes import legend_above, note_below
 from eval.plotting.style import line_styles, panels
 from eval.report import Row
 from eval.statistics import without_seed
 
-NAMES = "run"  # the column that has labels
 LINE = 26  # letters of a line in a panel's title
 MOST_RUNS = 6  # of several models whose losses are in one panel
 
@@ -100,3 +100,6 @@ def plot(rows: Sequence[Row]) -> Figure:
     note = "val split at the end of the training; losses are means of the last few that were logged"
     note_below(figure, note + ("; markers: where the plateau was left" if left and apart else ""))
     return figure
+
+
+SHOWN = Shown(plot, summary, names=("run",))

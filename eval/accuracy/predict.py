@@ -34,11 +34,9 @@ from eval.accuracy.image_files import (
     probabilities,
     read_in_chunks,
 )
-from eval.accuracy.predict_report import answers_in
-from eval.accuracy.predict_report import notes as notes
-from eval.accuracy.predict_report import plot as plot
-from eval.accuracy.predict_report import summary as summary
+from eval.accuracy.predict_report import SHOWN, answers_in
 from eval.argument_types import number_of_images, positive_int, size_of_images
+from eval.evaluations import Evaluation
 from eval.models import class_names, load_model, preprocessing_of
 from eval.report import Row
 from performer_string import ViT, fold
@@ -205,3 +203,6 @@ def files(rows: Sequence[Row], options: argparse.Namespace, csv: Path) -> list[P
             json.dumps({"model": str(options.checkpoint[0]), "images": images}, indent=1) + "\n", encoding="utf-8"
         )
     return [path]
+
+
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN, files=files, status=status)

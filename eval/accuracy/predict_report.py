@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 
 from eval.accuracy.contact_sheet import Tile, contact_sheet, fit, names_apart, picture_of
+from eval.evaluations import Shown
 from eval.report import Row
 from train.data.sizes import Size
 from train.utils.output import printable
@@ -67,3 +68,6 @@ def seen_of(size: Sequence[int], row: Row) -> tuple[float, float] | None:
         scale = max(1.0, scale)  # an image below one patch is enlarged
     height, width = (min(1.0, side / (scale * of_image)) for side, of_image in zip(wanted, size, strict=True))
     return (height, width) if min(height, width) < NEARLY_ALL else None
+
+
+SHOWN = Shown(plot, summary, notes)

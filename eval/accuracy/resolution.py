@@ -13,9 +13,9 @@ from collections.abc import Iterator
 import torch
 
 from eval import checkpoints
-from eval.accuracy.resolution_report import plot as plot
-from eval.accuracy.resolution_report import summary as summary
+from eval.accuracy.resolution_report import SHOWN
 from eval.accuracy.views import add_views
+from eval.evaluations import Evaluation
 from eval.report import Row
 
 
@@ -28,3 +28,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
     """Yield a row for each model and resolution."""
     yield from checkpoints.accuracies(checkpoints.load_models(options), options, device)
+
+
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from matplotlib.figure import Figure
-
+from eval.evaluations import Shown
 from eval.plotting.accuracy import accuracy_figure
 from eval.report import MAJORITY, Row, accuracy_title, unique
 from eval.statistics import few_seeds, mean_over_seeds
@@ -26,11 +25,4 @@ def summary(rows: Sequence[Row]) -> list[Row]:
     return [*lines, {title: MAJORITY, **{f"{size} px": f"{baseline:.1f}" for size in sizes}}]
 
 
-def notes(rows: Sequence[Row]) -> list[str]:
-    """Return what the intervals of few seeds are."""
-    return few_seeds(rows)
-
-
-def plot(rows: Sequence[Row]) -> Figure:
-    """Draw accuracy over image size: lines for a few models, dots by model for many."""
-    return accuracy_figure(rows)
+SHOWN = Shown(accuracy_figure, summary, few_seeds)

@@ -22,9 +22,9 @@ from torch import Tensor
 
 from eval import checkpoints
 from eval.attention.dense_attention import expected_backend
-from eval.attention.estimator_report import plot as plot
-from eval.attention.estimator_report import summary as summary
+from eval.attention.estimator_report import SHOWN
 from eval.attention.token_interventions import blank_patches
+from eval.evaluations import Evaluation
 from eval.report import Row
 from performer_string.ops import reference
 from train.checkpoint import Trained
@@ -148,3 +148,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                         "split": options.split,
                         "trained at": Size.of(trained.data.size),
                     }
+
+
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)

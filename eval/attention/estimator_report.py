@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from eval.evaluations import Shown
 from eval.plotting.accuracy import split_of
 from eval.plotting.axes import legend_above, mark_training, note_below, size_axis
 from eval.plotting.overlaps import reveal
@@ -122,3 +123,6 @@ def draw_equal_weights(
     equal = [mean_of(rows, column, resolution=size) for size in sizes]
     x, y = ([size.side for size in sizes], equal) if len(sizes) > 1 else ([layers[0], layers[-1]], equal * 2)
     axis.plot(x, y, color=GREY, linewidth=0.8, label="equal weights")
+
+
+SHOWN = Shown(plot, summary)

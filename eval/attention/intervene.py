@@ -15,12 +15,10 @@ from collections.abc import Iterator
 import torch
 
 from eval import checkpoints
-from eval.attention.intervene_report import NAMES as NAMES
-from eval.attention.intervene_report import UNTOUCHED
-from eval.attention.intervene_report import plot as plot
-from eval.attention.intervene_report import summary as summary
+from eval.attention.intervene_report import SHOWN, UNTOUCHED
 from eval.attention.interventions import GROUPS, interventions, without_effect
 from eval.attention.model_changes import Intervention, changed
+from eval.evaluations import Evaluation
 from eval.report import Row
 from train.testing import count_right
 
@@ -50,3 +48,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                     "resolution": size,
                     **checkpoints.accuracy_columns(trained, right, total, options.split),
                 }
+
+
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from eval.evaluations import Shown
 from eval.plotting.accuracy import finish_dots, label_rows, split_of
 from eval.plotting.accuracy_scale import AccuracyScale
 from eval.plotting.axes import legend_above, note_below
@@ -14,7 +15,6 @@ from eval.report import Row, accuracy_title, select, unique
 from train.data.sizes import ascending
 
 UNTOUCHED = "as trained"
-NAMES = ("model", "intervention")  # the columns that have labels
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
@@ -55,3 +55,6 @@ def plot(rows: Sequence[Row]) -> Figure:
         legend_above(figure)
     note_below(figure, f"{split_of(rows)}{rows[0]['images']} images; bars: 95 % interval over images")
     return figure
+
+
+SHOWN = Shown(plot, summary, names=("model", "intervention"))

@@ -24,8 +24,8 @@ from tqdm import tqdm
 
 from eval import checkpoints
 from eval.argument_types import WithoutRepetitions, square_number
-from eval.attention.locality_report import plot as plot
-from eval.attention.locality_report import summary as summary
+from eval.attention.locality_report import SHOWN
+from eval.evaluations import Evaluation
 from eval.report import MAJORITY, Row
 from eval.speed.measure import CachedCall, add_rounds, peak_bytes, time_in_turn
 from performer_string import ViT, fold
@@ -122,3 +122,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     for trained in tqdm(models, desc="radius", leave=False, disable=None):
         yield from measure_radius(trained, options, device)
     yield from measure_cost(models, options, device)
+
+
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)

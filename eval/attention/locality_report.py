@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from eval.evaluations import Shown
 from eval.plotting.accuracy import dot_columns, group_by_model, note_of, size_panels
 from eval.plotting.axes import count_axis, legend_above, note_below, plain_logarithm
 from eval.plotting.overlaps import reveal
@@ -92,3 +93,6 @@ def draw_radii(axis: Axes, rows: Sequence[Row], styles: Mapping[str, Any]) -> No
     axis.axhline(select(rows, quantity="uniform")[0]["value"], color=GREY, linestyle=":", zorder=0)
     layers = sorted({row["layer"] for row in rows if row["layer"] != ""})
     axis.set(xlabel="layer", xticks=layers, title="effective radius of attention", ylabel="patches")
+
+
+SHOWN = Shown(plot, summary)

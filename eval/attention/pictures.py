@@ -27,10 +27,9 @@ from tqdm import tqdm
 from eval.argument_types import WithoutRepetitions, number_of_images, size_of_images
 from eval.attention.maps import attention_map, has_class_token, layers_of, token_of_patch
 from eval.attention.picture_files import keep_picture, picture_of_file, write_pictures
-from eval.attention.pictures_report import notes as notes
-from eval.attention.pictures_report import plot as plot
-from eval.attention.pictures_report import summary as summary
+from eval.attention.pictures_report import SHOWN
 from eval.checkpoints import MODEL, names_of, take_root
+from eval.evaluations import Evaluation
 from eval.models import class_names, load_model, preprocessing_of
 from eval.report import Row
 from performer_string import ViT
@@ -190,3 +189,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
 def files(rows: Sequence[Row], options: argparse.Namespace, csv: Path) -> list[Path]:
     """Write the pictures beneath the maps to the folder `pictures`, for the figure to be drawn again."""
     return write_pictures(rows, csv)
+
+
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN, files=files)

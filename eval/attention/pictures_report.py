@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
-from matplotlib.figure import Figure
 
 from eval.attention.overlay import as_map, grouped, nearly_equal, overlay_figure
 from eval.attention.picture_files import read_pictures
+from eval.evaluations import Shown
 from eval.report import Row
 
 SUM = "weight of all patches"
@@ -47,11 +46,4 @@ def notes(rows: Sequence[Row]) -> list[str]:
     return [f"{text}, {why}." for text in nearly_equal(rows)]
 
 
-def plot(rows: Sequence[Row]) -> Figure:
-    """Draw the image, and beneath it the attention of each layer over it; a column for each model and resolution."""
-    return overlay_figure(rows)
-
-
-def read_files(rows: Sequence[Row], csv: Path) -> None:
-    """Read the pictures beneath the maps, which `eval attention` has written beside its CSV file."""
-    read_pictures(rows, csv)
+SHOWN = Shown(overlay_figure, summary, notes, read_files=read_pictures)

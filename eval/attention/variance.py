@@ -30,14 +30,12 @@ from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, positive_int
 from eval.attention.dense_attention import has_log_kernel
-from eval.attention.variance_report import NAMES as NAMES
-from eval.attention.variance_report import plot as plot
-from eval.attention.variance_report import summary as summary
+from eval.attention.variance_report import SHOWN
+from eval.evaluations import Evaluation
 from eval.report import Row
 from performer_string import FEATURE_MAPS, build_feature_map
 from performer_string.feature_maps import RandomFeatures
 
-ON_CPU = True
 MAPS: dict[str, tuple[str, dict[str, Any]]] = {
     "favor+": ("favor+", {}),
     "favor+hyperbolic": ("favor+hyperbolic", {}),
@@ -170,3 +168,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         for start in range(0, options.draws, DRAWS_AT_A_TIME):
             phi = case.draw(start, min(DRAWS_AT_A_TIME, options.draws - start))
         yield from case.rows(phi)
+
+
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN, on_cpu=True)

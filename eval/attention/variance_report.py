@@ -8,11 +8,10 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from eval.evaluations import Shown
 from eval.plotting.axes import count_axis, legend_above, note_below, number_axis, plain_logarithm
 from eval.plotting.style import line_styles, panels
 from eval.report import Row, select, unique
-
-NAMES = "map"  # the column that has labels
 
 
 def at_smallest_angle(rows: Sequence[Row]) -> list[Row]:
@@ -71,3 +70,6 @@ def draw_weights(axis: Axes, rows: Sequence[Row], column: str, style: dict[str, 
 def limit_of(counts: Sequence[int]) -> float:
     """Return where the limit of many features stands on the axis."""
     return 2.4 * max(counts)
+
+
+SHOWN = Shown(plot, summary, names=("map",))

@@ -16,14 +16,11 @@ import torch
 
 from eval.checkpoints import add_models
 from eval.encodings import translations
-from eval.encodings.invariance_report import NAMES as NAMES
-from eval.encodings.invariance_report import plot as plot
-from eval.encodings.invariance_report import summary as summary
+from eval.encodings.invariance_report import SHOWN
 from eval.encodings.one_axis import measure_one_axis
+from eval.evaluations import Evaluation
 from eval.report import Row
 from train.checkpoint import load_trained
-
-ON_CPU = True
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,3 +45,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     yield measure_one_axis(options.head_dim)
     yield from translations.measure_features(options.head_dim)
     yield from translations.measure_models(list(translations.untrained_models()))
+
+
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN, on_cpu=True)

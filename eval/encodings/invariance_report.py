@@ -9,12 +9,12 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from eval.evaluations import Shown
 from eval.plotting.accuracy import label_rows
 from eval.plotting.axes import count_axis, note_below, plain_logarithm
 from eval.plotting.style import BLUE, GREY, VERMILLION, line_styles, panels
 from eval.report import Row, select, unique
 
-NAMES = "name"  # the column that has labels
 SMALLEST = 1e-17  # where a change of exactly zero stands
 VERDICTS = {
     "exact": "0",
@@ -108,3 +108,6 @@ def legend_over(axis: Axes, columns: int) -> None:
     """Put the legend of a panel above it, where it hides no points."""
     place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2}
     axis.legend(ncols=columns, fontsize=6, handletextpad=0.4, columnspacing=1.0, **place)
+
+
+SHOWN = Shown(plot, summary, names=("name",))

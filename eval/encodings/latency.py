@@ -22,8 +22,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eval.argument_types import positive_int
-from eval.encodings.latency_report import NAMES as NAMES
-from eval.encodings.latency_report import plot as plot
+from eval.encodings.latency_report import SHOWN
+from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.speed.measure import CachedCall, Call, add_rounds, million_parameters, time_in_turn
 from eval.speed.steps import step as take_step
@@ -169,3 +169,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             "inference to rope": round(median_ratio(inference, times[title, "infer", False]), 3),
             "rotations (ms)": round(1000 * statistics.median(times[title, "rotate", True]), 3),
         }
+
+
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)

@@ -7,12 +7,12 @@ from statistics import median
 
 from matplotlib.figure import Figure
 
+from eval.evaluations import Shown
 from eval.plotting.accuracy import label_rows
 from eval.plotting.axes import legend_above, note_below
 from eval.plotting.style import GREY, line_styles, new_figure
 from eval.report import Row
 
-NAMES = "encoding"  # the column that has labels
 COLUMNS = {"step to rope": "training step", "inference to rope": "folded inference"}
 
 
@@ -42,3 +42,6 @@ def edge_of(values: Sequence[float]) -> float:
     """Return the end of an axis: twice the median, if one value in ten or fewer is beyond it, else the largest."""
     far = 2 * median(values)
     return far if sum(value > far for value in values) <= len(values) / 10 else max(values)
+
+
+SHOWN = Shown(plot, names=("encoding",))

@@ -20,17 +20,14 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from eval.encodings.redundancy_report import NAMES as NAMES
-from eval.encodings.redundancy_report import SAME
-from eval.encodings.redundancy_report import plot as plot
-from eval.encodings.redundancy_report import summary as summary
+from eval.encodings.redundancy_report import SAME, SHOWN
+from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.speed.measure import relative_error
 from performer_string import build_encoding
 from performer_string.position import SeparableEncoding
 from performer_string.position.skew import cayley
 
-ON_CPU = True
 STARTS = 4
 ROUNDS = 12  # of fits, from each start
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
@@ -164,3 +161,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             error = min(errors)
             yield {"target": target_name, "fitted": fitted_name, "error": error, "covers": error < SAME}
     yield after_the_rotation(options.head_dim)
+
+
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN, on_cpu=True)

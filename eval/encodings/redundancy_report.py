@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from eval.evaluations import Shown
 from eval.plotting.style import new_figure
 from eval.report import Row, unique
 
-NAMES = ("fitted", "target")  # the columns that have labels
 SMALLEST_FONT = 4.5  # of the numbers, which are left out where they would be smaller
 SAME = 1e-6  # the error below which a fit counts as exact
 
@@ -55,3 +55,6 @@ def plot(rows: Sequence[Row]) -> Figure:
     bar = {"location": "right", "pad": 0.02} if size >= SMALLEST_FONT else {"location": "bottom"}
     figure.colorbar(image, label="relative error left in R(r)", aspect=30, **bar)
     return figure
+
+
+SHOWN = Shown(plot, summary, names=("fitted", "target"))

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions
 from eval.checkpoints import MODEL, name_of
+from eval.evaluations import Command
 from eval.export.formats import Function, check_onnx, read_onnx, read_torch, write_onnx, write_torch
 from eval.export.program import ExportError, outputs, trace
 from eval.report import Row, table
@@ -27,9 +28,6 @@ from performer_string.models.config import patch_and_image
 from performer_string.utils.files import write_aside
 from train.data.sizes import Size, image_size
 
-__all__ = ["add_arguments", "run_command"]
-
-ON_CPU = True
 OUT = "file to write; default: NAME.onnx or NAME.pt2, in `results` of the run's folder, else in runs/results/export"
 FORMATS = {"onnx": (write_onnx, read_onnx, ".onnx"), "torch": (write_torch, read_torch, ".pt2")}
 BATCHES = (1, 3)
@@ -117,3 +115,6 @@ def run_command(options: argparse.Namespace, folder: Path) -> None:
     print(table(shown))
     size = "of any size" if len(options.resolutions) > 1 else f"of {options.resolutions[0]} pixels"
     print(f"\n{path}: {path.stat().st_size / 1e6:.1f} MB, for any batch of images {size}.")
+
+
+EVALUATION = Command(__doc__, add_arguments, run_command, OUT, on_cpu=True)

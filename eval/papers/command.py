@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eval.argument_types import number_of_images, positive_int
+from eval.evaluations import Command
 
 if TYPE_CHECKING:
     from eval.papers.plan import Group
@@ -121,3 +122,6 @@ def train(table: TableFile, groups: Sequence[Group], runs: Path, options: argpar
 def count(trainings: int) -> str:
     """Return a number of trainings in words."""
     return "1 training" if trainings == 1 else f"{trainings} trainings"
+
+
+EVALUATION = Command(__doc__, add_arguments, run_command, OUT)

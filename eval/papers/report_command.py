@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from eval.evaluations import Command
 from eval.papers.not_run import not_run
 from eval.papers.report_page import Part, page
 from eval.papers.table_file import PAPERS, all_tables
@@ -16,7 +17,6 @@ from eval.papers.times import read_times
 from eval.report import read_csv, unique
 from performer_string.utils.files import check_writable, write_aside
 
-ON_CPU = True
 OUT = "the page (default: runs/tables/report.html)"
 RUNS = Path("runs/tables")
 
@@ -62,3 +62,6 @@ def parts_of(folder: Path) -> list[Part]:
         png = figure.read_bytes() if figure.is_file() else b""
         parts.append(Part(csv.parent.name, csv.stem, text.read_text(encoding="utf-8"), facts, png))
     return parts
+
+
+EVALUATION = Command(__doc__, add_arguments, run_command, OUT, on_cpu=True)

@@ -25,7 +25,7 @@ def arguments_of(
     from eval.evaluations import EVALUATIONS
 
     arguments = [table.evaluation, *table.budget(budget).arguments, "--out", str(folder)]
-    if not getattr(EVALUATIONS[table.evaluation].load(), "ON_CPU", False):
+    if not EVALUATIONS[table.evaluation].load().on_cpu:
         arguments += ["--device", options.device]
     if table.rows:
         finished = [path for group in groups for path in group.finished().values()]

@@ -46,12 +46,6 @@ def add_figure_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def named_columns(evaluation: Shown) -> tuple[str, ...]:
-    """Return the columns whose values a legend shows: `NAMES` of the evaluation's module, else `model`."""
-    names = getattr(evaluation, "NAMES", "model")
-    return (names,) if isinstance(names, str) else tuple(names)
-
-
 def for_display(rows: Sequence[Row], columns: Sequence[str], options: argparse.Namespace) -> list[Row]:
     """Return the rows that are drawn and tabulated, with their labels and in their order.
 
@@ -155,16 +149,16 @@ def relabel(name: Any, labels: Mapping[str, str], several: Collection[str]) -> A
     return f"{label}-seed{seed}" if bare in several else label
 
 
-def draw(evaluation: Shown, rows: Sequence[Row], options: argparse.Namespace) -> Figure | None:
+def draw(report: Shown, rows: Sequence[Row], options: argparse.Namespace) -> Figure | None:
     """Return the figure of an evaluation in the project's style; None where it has nothing to show.
 
     Args:
-        evaluation: whose `plot` draws.
+        report: whose `plot` draws.
         rows: as of `for_display`.
         options: `width` and `title`.
     """
     with paper_style(options.width):
-        figure = evaluation.plot(rows)
+        figure = report.plot(rows)
         if figure is None:
             return None
         add_title(figure, options.title)

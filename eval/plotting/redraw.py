@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eval.accuracy.confusion_matrix import draw_matrix, is_matrix, read_matrix
-from eval.evaluations import Entry, summary_of
-from eval.plotting.options import add_figure_arguments, add_title, draw, for_display, labels_of, named_columns
+from eval.evaluations import Entry
+from eval.plotting.options import add_figure_arguments, add_title, draw, for_display, labels_of
 from eval.plotting.style import paper_style
 from eval.report import MAJORITY, Row, read_csv, save_plot, table, write_tables
 from performer_string.utils.renames import current_name
@@ -168,12 +168,11 @@ def redraw(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> tup
             f"the first lines of {path} name no evaluation: say which one wrote it with --evaluation, one of "
             f"{', '.join(evaluations)}."
         )
-    evaluation = evaluations[name].load_report()
-    if read_files := getattr(evaluation, "read_files", None):
-        read_files(rows, path)
+    report = evaluations[name].load_report()
+    report.read_files(rows, path)
     try:
-        shown = for_display(rows, named_columns(evaluation), options)
-        return draw(evaluation, shown, options), summary_of(evaluation, shown)
+        shown = for_display(rows, report.names, options)
+        return draw(report, shown, options), report.summary(shown)
     except KeyError as error:
         raise ValueError(f"{path} lacks the column {error} of `eval {name}`.") from error
 

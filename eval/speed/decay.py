@@ -22,10 +22,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, feature_map_name
+from eval.evaluations import Evaluation
 from eval.report import Row
-from eval.speed.decay_report import NAMES as NAMES
-from eval.speed.decay_report import plot as plot
-from eval.speed.decay_report import summary as summary
+from eval.speed.decay_report import SHOWN
 from eval.speed.measure import add_rounds, peak_bytes, relative_error, time_in_turn
 from eval.speed.methods import feature_map
 from eval.statistics import median_ratio, power_law_exponent
@@ -208,3 +207,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         same = [other for other in rows if other["attention"] == row["attention"]]
         for title, column in (("time exponent", "ms"), ("memory exponent", "peak MiB")):
             row[title] = power_law_exponent([other["tokens"] for other in same], [other[column] for other in same])
+
+
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)

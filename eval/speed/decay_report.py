@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from eval.evaluations import Shown
 from eval.plotting.lengths import length_figure
 from eval.report import Row
-
-NAMES = "attention"  # the column that has labels
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
@@ -24,3 +23,6 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw time and memory over the tokens, on logarithmic axes."""
     return length_figure({"": rows}, "attention")
+
+
+SHOWN = Shown(plot, summary, names=("attention",))

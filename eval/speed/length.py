@@ -22,10 +22,9 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, feature_map_name, positive_int
+from eval.evaluations import Evaluation
 from eval.report import Row, select
-from eval.speed.length_report import NAMES as NAMES
-from eval.speed.length_report import plot as plot
-from eval.speed.length_report import summary as summary
+from eval.speed.length_report import SHOWN
 from eval.speed.measure import CapturedCall, add_rounds, peak_bytes, relative_error, square_product, time_in_turn
 from eval.speed.methods import METHODS, NARROW, AttentionMethods, near_square_grid, operations
 from eval.speed.vit_tiny import layer_call, model_call
@@ -224,3 +223,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                 yield row
         for method in methods:
             add_scaling(level, rows, method, device)
+
+
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from eval.evaluations import Shown
 from eval.plotting.lengths import length_figure
 from eval.report import Row, select, unique
-
-NAMES = ("method", "level")  # the columns that have labels
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
@@ -22,3 +21,6 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw time and memory over the tokens on logarithmic axes, two panels for each level."""
     return length_figure({level: select(rows, level=level) for level in unique(rows, "level")}, "method")
+
+
+SHOWN = Shown(plot, summary, names=("method", "level"))

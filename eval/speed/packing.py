@@ -25,10 +25,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from eval.argument_types import feature_map_name, positive_int
+from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.speed.measure import add_rounds, relative_error, time_in_turn
 from eval.speed.methods import feature_options
-from eval.speed.packing_report import plot as plot
+from eval.speed.packing_report import SHOWN
 from eval.statistics import median_ratio
 from performer_string import VARIANTS, ViT, ViTConfig, batch_images
 
@@ -116,3 +117,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             "tokens to padded": round(tokens / padded, 3),
             "difference": f"{difference:.1e}",
         }
+
+
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from eval.evaluations import Shown
 from eval.plotting.axes import legend_above
 from eval.plotting.style import BLACK, GREY, line_styles, new_figure
 from eval.report import Row
@@ -28,3 +29,6 @@ def plot(rows: Sequence[Row]) -> Figure:
     axis.set(xlabel="sides of the images in pixels", ylabel="time packed over padded")
     legend_above(figure)
     return figure
+
+
+SHOWN = Shown(plot)

@@ -27,11 +27,10 @@ from torch import nn
 from tqdm import tqdm
 
 from eval.argument_types import WithoutRepetitions, positive_int
+from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.speed.measure import add_rounds, million_parameters, seconds, time_in_turn
-from eval.speed.recipes_report import NAMES as NAMES
-from eval.speed.recipes_report import OWN, PERFORMER, PLAIN
-from eval.speed.recipes_report import plot as plot
+from eval.speed.recipes_report import OWN, PERFORMER, PLAIN, SHOWN
 from eval.speed.steps import add_dtype, step, timm_vit
 from eval.statistics import median_ratio
 from performer_string import ViT, ViTConfig
@@ -132,3 +131,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         raise ValueError(
             f"each recipe takes longer than --longest {options.longest:g} s: raise it, or lower --batch-size."
         )
+
+
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)

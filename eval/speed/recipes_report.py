@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from eval.evaluations import Shown
 from eval.plotting.accuracy import label_rows
 from eval.plotting.axes import legend_above
 from eval.plotting.style import GREY, line_styles, new_figure
 from eval.report import Row
 from eval.speed.steps_report import PLAIN as PLAIN
 
-NAMES = "recipe"  # the column that has labels
 HOLLOW = {"linestyle": "none", "markerfacecolor": "none"}  # equal values of two models stay visible
 OWN, PERFORMER = "recipe", "performer-pytorch"  # the models that are timed for each recipe
 
@@ -31,3 +31,6 @@ def plot(rows: Sequence[Row]) -> Figure:
     axis.set(xlabel="training step over a plain ViT's (median)")
     legend_above(figure)
     return figure
+
+
+SHOWN = Shown(plot, names=("recipe",))

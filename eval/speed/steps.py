@@ -21,12 +21,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from eval.argument_types import WithoutRepetitions, positive_int
+from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.speed.measure import add_rounds, million_parameters, time_in_turn
 from eval.speed.methods import feature_options
-from eval.speed.steps_report import NAMES as NAMES
-from eval.speed.steps_report import PLAIN
-from eval.speed.steps_report import plot as plot
+from eval.speed.steps_report import PLAIN, SHOWN
 from eval.statistics import median_ratio
 from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig
 from performer_string.utils.registry import lookup
@@ -150,3 +149,6 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             "images/s": float(f"{batch / median:.4g}"),
             "to plain": round(median_ratio(seconds, times[pairs[0]]), 3),
         }
+
+
+EVALUATION = Evaluation(__doc__, add_arguments, evaluate, SHOWN)

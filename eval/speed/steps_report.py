@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
+from eval.evaluations import Shown
 from eval.plotting.accuracy import label_rows
 from eval.plotting.axes import legend_above
 from eval.plotting.style import GREY, line_styles, new_figure
 from eval.report import Row, select, unique
 
-NAMES = "model"  # the column that has labels
 PLAIN = "plain ViT"  # the model that others are compared with
 FORMER = "circulant-string"  # the encoding of all other models in files without the column
 
@@ -31,3 +31,6 @@ def plot(rows: Sequence[Row]) -> Figure:
     legend_above(figure)
     axis.set(xlabel="training step over a plain ViT's (median)")
     return figure
+
+
+SHOWN = Shown(plot)

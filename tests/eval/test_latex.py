@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from eval.cli import main
-from eval.evaluations import EVALUATIONS, summary_of
-from eval.plotting.options import for_display, named_columns
+from eval.evaluations import EVALUATIONS
+from eval.plotting.options import for_display
 from eval.plotting.redraw import read_results, table_of
 from eval.report import write_tables
 from eval.tables import latex_cell, latex_table
@@ -22,8 +22,8 @@ def test_tables_of_evaluations(file, tmp_path):
     """As `eval NAME --table latex` and `eval plot --table latex` write them, with both kinds of intervals."""
     options = options_of(FIGURES[file], read_figures()[FIGURES[file]])
     name, rows = read_results(options.files[0])
-    evaluation = EVALUATIONS[name].load_report()
-    lines = summary_of(evaluation, for_display(rows, named_columns(evaluation), options))
+    shown = EVALUATIONS[name].load_report()
+    lines = shown.summary(for_display(rows, shown.names, options))
     for intervals in ("brackets", "pm"):
         (path,) = write_tables(lines, tmp_path / "table.csv", ["latex"], intervals)
         assert check_latex(path.read_text()) == 1

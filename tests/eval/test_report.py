@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from eval import checkpoints
-from eval.accuracy.resolution import summary
+from eval.accuracy.resolution_report import summary
 from eval.cli import main
 from eval.report import MAJORITY, Report, read_csv, results_of, table, write_csv
 from tests.helpers.checkpoints import save

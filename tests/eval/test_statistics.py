@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from eval.accuracy.resolution import summary
+from eval.accuracy.resolution_report import summary
 from eval.report import MAJORITY
 from eval.statistics import (
     check_seeds,

@@ -11,7 +11,7 @@ import torch
 
 from eval import checkpoints
 from eval.accuracy import ablation, resolution
-from eval.accuracy.ablation import plot, summary
+from eval.accuracy.ablation_report import plot, summary
 from eval.cli import main
 from eval.report import MAJORITY
 from tests.helpers.checkpoints import CONFIG, read, save

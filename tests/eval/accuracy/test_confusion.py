@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 
 from eval.accuracy.answers import Answers, class_statistics, compare, mcnemar
-from eval.accuracy.confusion import COLUMNS, NAMES, notes, plot, summary
+from eval.accuracy.confusion import COLUMNS
 from eval.accuracy.confusion_files import answer_rows
-from eval.accuracy.confusion_report import shown_classes
+from eval.accuracy.confusion_report import SHOWN, notes, plot, shown_classes, summary
 from eval.cli import main
 from eval.report import ALL_CLASSES
 from tests.helpers.answers import answers
@@ -127,7 +127,7 @@ def test_two_models_at_two_resolutions(tmp_path, capsys):
     pairs = Counter(zip(right["one"], right["two"], strict=True))
     assert pairs[True, False] == int(difference["only model"])
     assert pairs[False, True] == int(difference["only other"])
-    assert set(NAMES) <= set(rows[0])
+    assert set(SHOWN.names) <= set(rows[0])
     written = sorted(path.name for path in folder.iterdir())
     ends = [f"{model}-{size}" for model in ("one", "two") for size in (60, 84)]
     tables = [f"{kind}-{end}.csv" for kind in ("matrix", "predictions") for end in ends]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from eval.accuracy.plateau import evaluate, first_step_below, plot
+from eval.accuracy.plateau import evaluate, first_step_below
+from eval.accuracy.plateau_report import plot
 from eval.cli import choose_device, main, parse_arguments
 from tests.helpers.checkpoints import read
 from tests.helpers.runs import write_log

@@ -14,8 +14,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
 from eval.accuracy.contact_sheet import shorten
-from eval.accuracy.predict import notes, summary
-from eval.accuracy.predict_report import plot
+from eval.accuracy.predict_report import notes, plot, summary
 from eval.cli import main
 from eval.plotting.options import draw
 from performer_string import ViT

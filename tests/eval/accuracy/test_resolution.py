@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from eval.accuracy.resolution import plot
+import pytest
+
 from eval.cli import main
+from eval.plotting.accuracy import accuracy_figure
 from eval.report import MAJORITY
 from tests.helpers.checkpoints import CONFIG, read, save
 from train.data.sizes import Size
@@ -28,10 +30,17 @@ def test_several_models_at_several_resolutions(tmp_path, capsys):
     assert not list(tmp_path.rglob("*.part*"))
 
 
+@pytest.mark.parametrize("evaluation", ["resolution", "compare"])
+def test_few_seeds_are_explained_beneath_the_table(tmp_path, evaluation, capsys):
+    models = [str(save(tmp_path / f"one-seed{seed}")) for seed in range(2)]
+    main([evaluation, "--checkpoint", *models, "--resolutions", "60", "--images", "8"])
+    assert "of as many standard errors of the mean: 12.7 with 2 seeds." in capsys.readouterr().out
+
+
 def test_rectangles_of_one_area_share_a_tick_and_not_its_label():
     same = {"model": "a", "tokens": 48, "accuracy": 50.0, "low": 40.0, "high": 60.0, "images": 9, MAJORITY: 10.0}
     sizes = [Size.of(size) for size in ("64x48", "48x64", "32")]
-    figure = plot([{**same, "resolution": size, "trained at": sizes[2]} for size in sizes])
+    figure = accuracy_figure([{**same, "resolution": size, "trained at": sizes[2]} for size in sizes])
     (axis,) = figure.axes
     assert axis.get_ylim()[0] > same[MAJORITY]  # which is far from all values, and stands in the note
     assert figure.get_supxlabel().endswith("majority baseline: 10.0 %")
