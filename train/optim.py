@@ -100,22 +100,23 @@ def learning_rate(step: int, steps: float, warmup: float, minimum: float) -> flo
     """Return the share of the peak learning rate: a linear rise to 1, then a cosine down to `minimum`.
 
     Args:
-        step: that is to be taken, from 0.
-        steps: of the whole training.
+        step: index of the optimiser step, from 0.
+        steps: number of steps of the whole training.
         warmup: share of the training that the rise takes.
         minimum: share of the peak at the end.
     """
     rise = max(1.0, warmup * steps)
     if step < rise:
-        return (step + 1) / rise if rise > 1 else 1.0
+        return min(1.0, (step + 1) / rise)  # the last step of a rise that is no whole number would be above the peak
     done = min(1.0, (step - rise) / max(1.0, steps - rise))
     return minimum + (1 - minimum) * (1 + math.cos(math.pi * done)) / 2
 
 
 def parameter_groups(model: ViT, config: OptimConfig) -> list[dict[str, Any]]:
-    """Return weights of linear layers with decay, and norms, biases, embeddings and generators without or likewise.
+    """Return the optimiser's groups: parameters with weight decay, and without, and those of the encoding.
 
-    The parameters of the encoding are a group of their own where they have a rate or a decay of their own.
+    Norms, biases, embeddings and generators have no decay unless `decay_all`. The encoding has a group of its own where
+    it has a learning rate or a decay of its own.
     """
     undecayed = set() if config.decay_all else model.no_weight_decay()
     own = config.encoding_lr is not None or config.encoding_weight_decay > 0

@@ -67,7 +67,7 @@ def write_weights(model: ViT, folder: Path) -> None:
     if wide and all(torch.equal(tensor.bfloat16().float(), tensor) for tensor in wide.values()):
         tensors |= {name: tensor.bfloat16() for name, tensor in wide.items()}
         metadata[ROUNDED] = json.dumps(sorted(wide))
-    with write_aside(folder / WEIGHTS) as partial:
+    with write_aside(folder / WEIGHTS, synchronise=True) as partial:
         partial.write_bytes(safetensors().torch.save(tensors, metadata))  # its own files are for their owner alone
 
 

@@ -38,7 +38,11 @@ class SeparableEncoding(Encoding):
         self.parameter_heads = sizes.parameter_heads(share_heads)
 
     def mark_folded(self, like: Tensor) -> None:
-        """Say here and in the weights that the projections, of which `like` is one, contain the basis."""
+        """Mark the encoding as folded, in an attribute and in a buffer of the state dict.
+
+        Args:
+            like: a projection that contains the basis; the buffer is on its device.
+        """
         self.is_folded = True
         self.register_buffer("folded", torch.ones((), dtype=torch.bool, device=like.device))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
+import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,16 +14,31 @@ from typing import Any
 
 
 @contextmanager
-def write_aside(path: Path) -> Iterator[Path]:
-    """Yield a temporary name beside `path`, which becomes `path` when the block ends, and goes after an error."""
+def write_aside(path: Path, *, synchronise: bool = False) -> Iterator[Path]:
+    """Yield a temporary name beside `path`, which becomes `path` when the block ends, and goes after an error.
+
+    Args:
+        path: of the file.
+        synchronise: wait until the disk has the file. Otherwise a machine that crashes soon afterwards may leave an
+            empty file, and not the former one.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.stem}.{os.getpid()}.part{path.suffix}")
+    # Not the number of the process, which another machine on the same file system may have as well.
+    partial = path.with_name(f"{path.stem}.{secrets.randbelow(10**12)}.part{path.suffix}")
     try:
         yield partial
+        if synchronise:
+            wait_for_disk(partial)
         os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
+
+
+def wait_for_disk(path: Path) -> None:
+    """Return when a file is on the disk."""
+    with path.open("rb+") as file:
+        os.fsync(file.fileno())
 
 
 def read_text(path: Path) -> str:

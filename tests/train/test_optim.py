@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from performer_string import ViT, ViTConfig
 from train.module import ImageClassifier
 from train.optim import OptimConfig, encoding_penalty, learning_rate, parameter_groups
 
 VIT = {"image_size": 60, "patch_size": 12, "in_channels": 1, "num_classes": 4, "width": 16, "depth": 2, "num_heads": 2}
+
+
+@given(st.integers(1, 300), st.floats(0, 1), st.floats(0, 1))
+def test_learning_rate_has_its_peak_at_1_and_no_step_above(steps, warmup, minimum):
+    rates = [learning_rate(step, steps, warmup, minimum) for step in range(steps)]
+    assert all(0 < rate <= 1 or rate == minimum for rate in rates)
+    top = rates.index(max(rates))
+    assert rates[: top + 1] == sorted(rates[: top + 1])
+    assert rates[top:] == sorted(rates[top:], reverse=True)
 
 
 def test_learning_rate_rises_and_falls():

@@ -37,7 +37,7 @@ class AtomicCheckpoints(TorchCheckpointIO):
         if storage_options is not None:
             raise TypeError("checkpoints are local files here, which have no storage_options.")
         try:
-            with write_aside(Path(path)) as partial:
+            with write_aside(Path(path), synchronise=True) as partial:
                 torch.save(checkpoint, partial)
         except RuntimeError as error:
             if not any(words in str(error) for words in ("inline_container", "iostream error")):
