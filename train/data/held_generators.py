@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import random
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import numpy as np
@@ -71,20 +72,33 @@ def held_generators(thing: Any) -> list[Any]:
     return found
 
 
-def seed_generator(generator: Any, seed: int) -> None:
-    """Seed a generator in place, since several objects may hold it."""
+def seed_generator(generator: Any, seed: int) -> Callable[[], Any]:
+    """Seed a generator in place, since several objects may hold it, and return what puts its former state back."""
     if isinstance(generator, np.random.Generator):
         bits = generator.bit_generator
+        former = bits.state
         bits.state = type(bits)(seed).state
-    elif isinstance(generator, np.random.RandomState):
+        return lambda: setattr(bits, "state", former)
+    if isinstance(generator, np.random.RandomState):
+        state = generator.get_state()
         generator.seed(seed % 2**32)
-    elif isinstance(generator, random.Random):
+        return lambda: generator.set_state(state)
+    if isinstance(generator, random.Random):
+        internal = generator.getstate()
         generator.seed(seed)
-    else:
-        generator.manual_seed(seed)
+        return lambda: generator.setstate(internal)
+    of_torch = generator.get_state()
+    generator.manual_seed(seed)
+    return lambda: generator.set_state(of_torch)
 
 
-def seed_held(generators: list[Any], *key: int | str) -> None:
-    """Seed generators from streams of their own for a key, such as (seed, epoch, index)."""
-    for number, generator in enumerate(generators):
-        seed_generator(generator, derive_seed(*key, "held", number))
+@contextmanager
+def seeded_generators(generators: list[Any], *key: int | str) -> Iterator[None]:
+    """Draw from generators as streams of their own for a key, such as (seed, epoch, index).
+
+    Afterwards they go on as if nothing had been drawn, since they may serve other purposes, too.
+    """
+    with ExitStack() as stack:
+        for number, generator in enumerate(generators):
+            stack.callback(seed_generator(generator, derive_seed(*key, "held", number)))
+        yield

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
 from performer_string.utils.seeds import derive_seed
-from train.data.held_generators import held_generators, seed_held
+from train.data.held_generators import held_generators, seeded_generators
 from train.utils.seeds import seeded_everywhere
 
 Key = tuple[int, int]  # (epoch, index)
@@ -91,8 +91,8 @@ class KeyedDataset(Dataset[tuple[Tensor, int]]):
         epoch, index = key
         if self._held is None:
             self._held = held_generators(self.dataset)
-        with seeded_everywhere(self.seed, "augment", epoch, index):
-            seed_held(self._held, self.seed, "augment", epoch, index)
+        parts = self.seed, "augment", epoch, index
+        with seeded_everywhere(*parts), seeded_generators(self._held, *parts):
             return self.dataset[epoch * len(self) + index if self.stream else index]
 
 

@@ -97,3 +97,18 @@ def test_datasets_that_are_long_or_refer_to_themselves():
     data = Held("numpy")
     data.itself, data.samples, data.none = data, [("path", 0)] * 2_000_000, None
     assert len(held_generators(data)) == 2
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_loading_draws_nothing_from_a_generator_that_has_other_uses(name):
+    random_numbers = []
+    for loads in (0, 3):
+        data = Held(name)
+        for index in range(loads):
+            KeyedDataset(data, 5)[0, index]
+        random_numbers.append([data.draw(), data.other.random()])
+    if name in ("a module", "a class"):  # which hold one generator for all objects: it went on
+        assert random_numbers[0][0] != random_numbers[1][0]
+    else:
+        assert random_numbers[0][0] == random_numbers[1][0]
+    assert random_numbers[0][1] == random_numbers[1][1]
