@@ -8,15 +8,17 @@ from collections.abc import Collection
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 REPOSITORY = Path(__file__).parents[1]
 COMPAT = {"performer_string": "utils/_compat.py", "train": "_compat.py", "eval": None}  # the module of each package
-LIBRARIES = {"torch", "lightning", "jsonargparse", "argparse"}
+LIBRARIES = {"torch", "lightning", "jsonargparse", "argparse", "numpy", "random", "timm"}
 PUBLIC = {"_replace", "_asdict", "_fields"}  # of named tuples
 # torch's extension points for moving a module, saving and loading its weights, which have no public way.
 OVERRIDES = {"_apply", "_save_to_state_dict", "_load_from_state_dict"}
 # Private attributes of torch's classes that objects of the library have or inherit.
-ATTRIBUTES = {"_version", "_parameters", "_buffers", "_modules", "_is_replica", "_former_parameters", "_backward_hooks"}
+ATTRIBUTES = {"_version", "_is_replica", "_former_parameters"}
+ATTRIBUTES |= {name for name in vars(nn.MultiheadAttention(2, 1)) if name.startswith("_")}
 
 
 def is_private(name: str) -> bool:
@@ -118,6 +120,8 @@ def test_private_names_are_in_compat_only(package):
         "from jsonargparse._core import f",
         "trainer.fit_loop._iteration_based_training = 1",
         "def f(parser): return parser._actions",
+        "class A(B):\n    def f(self): self._qkv_same_embed_dim = False",
+        "from timm.models._features import f",
         "class A(B):\n    def f(self): return self._from_the_base",
     ],
 )

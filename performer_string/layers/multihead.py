@@ -15,6 +15,7 @@ from performer_string.ops.layout import TokenLayout
 from performer_string.ops.rotary import rotate_pair
 from performer_string.ops.validation import check_rotation
 from performer_string.position.rotation import Rotation
+from performer_string.utils._compat import refuse_fast_path
 
 
 def keep_own_features(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
@@ -76,8 +77,7 @@ class MultiheadAttention(nn.MultiheadAttention):
         super().__init__(
             embed_dim, num_heads, bias=bias, add_bias_kv=add_bias_kv, add_zero_attn=add_zero_attn, **cast(Any, options)
         )
-        # torch's encoder layers compute attention themselves, from the weights, unless this says that they cannot.
-        self._qkv_same_embed_dim = False
+        refuse_fast_path(self)
         self.backend = build_attention(
             attention,
             head_dim=self.head_dim,

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any, cast, get_args
 
 from timm.models import PretrainedCfg
-from timm.models._features import feature_take_indices
 from torch import Tensor, nn
 
 from performer_string.layers.dense_head import build_head
 from performer_string.models.config import Pool, ViTConfig, patch_and_image
-from performer_string.models.intermediate import block_outputs
+from performer_string.models.intermediate import block_outputs, places_of
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.vit import ViT
 
@@ -196,9 +195,9 @@ class TimmViT(ViT):
             raise ValueError(f"output_fmt has to be NCHW or NLC, not {output_fmt!r}.")
         if attn_mask is not None:
             raise ValueError("attn_mask: linear attention has no weights to mask. Use forward(images, patch_mask=...).")
-        wanted, last = feature_take_indices(len(self.blocks), cast(Any, indices))
+        wanted = places_of(len(self.blocks) if indices is None else indices, len(self.blocks))
         grid, prefix = self.grid(*x.shape[2:]), self.num_prefix
-        tokens, taken = block_outputs(self, x, wanted, last if stop_early else len(self.blocks) - 1, norm)
+        tokens, taken = block_outputs(self, x, wanted, wanted[-1] if stop_early else len(self.blocks) - 1, norm)
         patches = [each[:, prefix:] for each in taken]
         if output_fmt == "NCHW":
             patches = [each.transpose(1, 2).unflatten(2, grid).contiguous() for each in patches]
@@ -236,8 +235,8 @@ class TimmViT(ViT):
         Returns:
             Places of the blocks asked for.
         """
-        wanted, last = feature_take_indices(len(self.blocks), cast(Any, indices))
-        self.blocks = self.blocks[: last + 1]
+        wanted = places_of(len(self.blocks) if indices is None else indices, len(self.blocks))
+        self.blocks = self.blocks[: wanted[-1] + 1]
         if prune_norm:
             self.norm.requires_grad_(False)  # its type is that of the model
         if prune_head:

@@ -52,6 +52,14 @@ def is_batched_gradient(x: Tensor) -> bool:
     return bool(torch._C._functorch.is_legacy_batchedtensor(x))
 
 
+def refuse_fast_path(attention: nn.MultiheadAttention) -> None:
+    """Keep torch's encoder layers from computing softmax attention themselves, from the weights of this layer.
+
+    A forward hook would do the same by a public name, but it slows every call, and tools list it as the user's.
+    """
+    attention._qkv_same_embed_dim = False
+
+
 def version_of(x: Tensor) -> int:
     """Return how often a tensor was written to in place; torch has no public counter.
 

@@ -26,8 +26,8 @@ MOST = 100_000  # objects to look at
 
 def is_global(generator: Any) -> bool:
     """Return whether a generator is that of torch, numpy or Python, which is seeded by itself."""
-    ours = (torch.default_generator, getattr(random, "_inst", None), getattr(np.random.mtrand, "_rand", None))
-    return any(generator is each for each in ours)
+    functions: tuple[Any, ...] = (random.random, np.random.rand)  # methods of the global generators
+    return generator is torch.default_generator or any(generator is each.__self__ for each in functions)
 
 
 def parts(thing: Any) -> Iterator[Any]:
