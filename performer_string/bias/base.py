@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from performer_string.bias.linear_time import decayed_attention, decayed_sum
+from performer_string.bias.linear_time.inputs import SumInputs
 from performer_string.bias.linear_time.recompute import StoredFeatures, slab_size
 from performer_string.bias.offsets import both_have_positions, pairwise_offsets
 from performer_string.feature_maps import FeatureMap
@@ -225,7 +226,7 @@ class RelativeBias(nn.Module):
 
     def sum_on_grid(self, fq: Tensor, fk: Tensor, v: Tensor, grid: Grid) -> Tensor:
         """Return `numerator` over the tokens of a grid, each head by the cheapest of its `splits`: [B, H, N, d]."""
-        return decayed_sum(self, StoredFeatures(fq.shape[-1]), fq, fk, v, grid)[..., :-1]
+        return decayed_sum(self, SumInputs(StoredFeatures(fq.shape[-1]), fq, fk, v, grid))[..., :-1]
 
     def needs_all_features(self, grid: Grid, features: int, width: int) -> bool:
         """Return whether `sum_on_grid` needs the m `features` of all tokens at once, for values of this width."""

@@ -8,6 +8,7 @@ import torch
 from performer_string.bias.linear_time import decay_walk
 from performer_string.bias.linear_time.block_sum import block_sum
 from performer_string.bias.linear_time.decay_matrix import Blocks, make_blocks
+from performer_string.bias.linear_time.inputs import SumInputs
 from performer_string.bias.linear_time.recompute import StoredFeatures
 from performer_string.ops import reference, reference_positions
 from performer_string.ops.layout import make_grid
@@ -34,7 +35,7 @@ def rates_of(shape, low=0.02, high=0.6):
 
 def fast_sum(fq, fk, v, rates, shape, side):
     blocks = make_blocks(grid_of(shape), side)
-    return block_sum(StoredFeatures(fq.shape[-1]), fq, fk, v, rates, grid_of(shape), blocks)
+    return block_sum(SumInputs(StoredFeatures(fq.shape[-1]), fq, fk, v, grid_of(shape)), rates, blocks)
 
 
 def definition(fq, fk, v, rates, shape):

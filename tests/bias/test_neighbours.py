@@ -7,6 +7,7 @@ import torch
 
 from performer_string import build_feature_map, build_locality, grid_positions, linear_attention
 from performer_string.bias.linear_time import recompute, sums
+from performer_string.bias.linear_time.inputs import SumInputs
 from performer_string.bias.linear_time.neighbour_tiles import make_tiling
 from performer_string.bias.linear_time.neighbours import neighbour_sum
 from performer_string.bias.linear_time.recompute import StoredFeatures
@@ -41,7 +42,7 @@ def test_sum_is_the_definition_with_every_gradient(shape, steps, radius, rows, m
     slow = reference.attend_attenuated(fq, fk, v, definition(locality, positions))
     key_sums = None if rows == "one slab" else fk.sum(2)[..., None]
     tiling = make_tiling(grid, radius)
-    fast = neighbour_sum(StoredFeatures(3), fq, fk, v, locality.of_offsets, grid, tiling, None, key_sums)
+    fast = neighbour_sum(SumInputs(StoredFeatures(3), fq, fk, v, grid, key_sums=key_sums), locality.of_offsets, tiling)
     assert_equal(fast[..., :-1], slow, [fq, fk, v, *locality.parameters()])
     sums_of_keys = torch.einsum("bhnm,bhkm->bhn", fq, fk)
     torch.testing.assert_close(fast[..., -1], sums_of_keys)
@@ -52,7 +53,7 @@ def test_neighbours_reach_at_least_the_radius():
     v = torch.eye(200, dtype=torch.float64)[None, None]
     ones = lambda offsets: torch.ones(1, *offsets.shape[:-1], dtype=torch.float64)  # noqa: E731
     tiling = make_tiling(grid, (3, 0, 0))
-    weights = neighbour_sum(StoredFeatures(1), features, features, v, ones, grid, tiling)[0, 0, :, :-1]
+    weights = neighbour_sum(SumInputs(StoredFeatures(1), features, features, v, grid), ones, tiling)[0, 0, :, :-1]
     tile = torch.arange(200) // 64
     assert torch.equal(weights, ((tile[:, None] - tile).abs() <= 1).double())
 
@@ -62,7 +63,7 @@ def test_sums_over_several_slabs_need_those_of_the_keys(monkeypatch):
     grid, (fq, fk, v) = Grid((40, 30, 1), (1.0, 1.0, 1.0), 2), inputs(1200, 3, 2)
     tiling = make_tiling(grid, (8, 8, 0))
     with pytest.raises(ValueError, match="key_sums are needed"):
-        neighbour_sum(StoredFeatures(3), fq, fk, v, decay("gaussian", 1.0).of_offsets, grid, tiling)
+        neighbour_sum(SumInputs(StoredFeatures(3), fq, fk, v, grid), decay("gaussian", 1.0).of_offsets, tiling)
 
 
 def test_grids_of_three_axes_take_windows():

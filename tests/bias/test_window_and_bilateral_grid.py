@@ -6,6 +6,7 @@ import torch
 
 from performer_string import grid_positions
 from performer_string.bias.linear_time.bilateral_grid import grid_sum
+from performer_string.bias.linear_time.inputs import SumInputs
 from performer_string.bias.linear_time.recompute import StoredFeatures
 from performer_string.bias.linear_time.tiles import radius_in_tokens, slabs
 from performer_string.bias.linear_time.window import window_sum
@@ -22,7 +23,7 @@ def test_window_over_everything_is_exact_with_every_gradient():
     locality = decay("gaussian", 3.0)
     fq, fk, v = inputs(990, 3, 2, batch=2)
     slow = reference.attend_attenuated(fq, fk, v, definition(locality, positions))
-    fast = window_sum(StoredFeatures(3), fq, fk, v, locality.of_offsets, grid, (10, 8, 9))[..., :-1]
+    fast = window_sum(SumInputs(StoredFeatures(3), fq, fk, v, grid), locality.of_offsets, (10, 8, 9))[..., :-1]
     assert_equal(fast, slow, [fq, fk, v, *locality.parameters()])
 
 
@@ -34,7 +35,7 @@ def test_tiles_in_a_row_share_a_product():
         with case(batch):
             fq, fk, v = inputs(549, 3, 2, batch=batch)
             slow = reference.attend_attenuated(fq, fk, v, definition(locality, positions))
-            fast = window_sum(StoredFeatures(3), fq, fk, v, locality.of_offsets, grid, (8, 8, 0))[..., :-1]
+            fast = window_sum(SumInputs(StoredFeatures(3), fq, fk, v, grid), locality.of_offsets, (8, 8, 0))[..., :-1]
             assert_equal(fast, slow, [fq, fk, v, *locality.parameters()])
 
 
@@ -43,7 +44,7 @@ def test_window_has_exactly_its_radius():
     grid, features = Grid((200, 1, 1), (1.0, 1.0, 1.0), 1), torch.ones(1, 1, 200, 1, dtype=torch.float64)
     v = torch.eye(200, dtype=torch.float64)[None, None]
     ones = lambda offsets: torch.ones(1, *offsets.shape[:-1], dtype=torch.float64)  # noqa: E731
-    weights = window_sum(StoredFeatures(1), features, features, v, ones, grid, (3, 0, 0))[0, 0, :, :-1]
+    weights = window_sum(SumInputs(StoredFeatures(1), features, features, v, grid), ones, (3, 0, 0))[0, 0, :, :-1]
     tokens = torch.arange(200)
     tile = tokens // 64
     low, high = (64 * tile - 3)[:, None], (64 * (tile + 1) + 3)[:, None]
@@ -72,7 +73,7 @@ def test_nodes_at_every_token_are_exact_and_coarser_ones_worse():
     v = torch.randn_like(v)  # a signed sum, where errors do not average out
     slow = reference.attend_attenuated(fq, fk, v, reference_positions.gaussian_decay(positions, amplitudes, widths))
     for cell in (1, 2, 4, 6):
-        fast = grid_sum(StoredFeatures(6), fq, fk, v, amplitudes, widths, grid, (cell, cell, 1))[..., :-1]
+        fast = grid_sum(SumInputs(StoredFeatures(6), fq, fk, v, grid), amplitudes, widths, (cell, cell, 1))[..., :-1]
         errors.append(float((fast - slow).norm() / slow.norm()))
     assert errors[0] < 2e-3  # what the blur's reach leaves out
     assert errors == sorted(errors)
@@ -84,7 +85,7 @@ def test_long_line_is_blurred_in_blocks():
     locality = decay("gaussian", 12.0)
     fq, fk, v = inputs(1500, 3, 2)
     grid = find_grid(positions)
-    fast = grid_sum(StoredFeatures(3), fq, fk, v, *locality.components(), grid, (6, 1, 1))[..., :-1]
+    fast = grid_sum(SumInputs(StoredFeatures(3), fq, fk, v, grid), *locality.components(), (6, 1, 1))[..., :-1]
     value, gradients = compare(
         fast,
         reference.attend_attenuated(fq, fk, v, definition(locality, positions)),
@@ -103,8 +104,8 @@ def test_blocks_of_values_change_nothing(monkeypatch):
         results = []
         for room in (1e9, 1.0):
             monkeypatch.setattr("performer_string.bias.linear_time.bilateral_grid.NODE_SUMS", {"cpu": room})
-            components, grid = locality.components(), find_grid(positions)
-            out = grid_sum(StoredFeatures(6), fq, fk, v, *components, grid, (3, 3, 1), key_sums=key_sums)
+            inputs_ = SumInputs(StoredFeatures(6), fq, fk, v, find_grid(positions), key_sums=key_sums)
+            out = grid_sum(inputs_, *locality.components(), (3, 3, 1))
             results.append([out, *torch.autograd.grad((out * weight).sum(), leaves)])
         for a, b in zip(*results, strict=True):
             torch.testing.assert_close(a, b)

@@ -3,6 +3,7 @@
 Read in this order:
 
     sums.py            the entry: `decayed_sum` over a grid, and `decayed_attention` with prefix tokens and denominator
+    inputs.py          what every sum takes: `SumInputs`
     plan.py            which heads go through a window, through coarse nodes or by blocks, by predicted cost
     window.py          the exact sum inside a window, over the tiles of tiles.py
     neighbours.py      the same on a GPU: windows of whole tiles, which neighbour_tiles.py cuts, in few large operations

@@ -14,11 +14,14 @@ nodes, again. Source: the project's own; the bilateral grid is Chen, Paris and D
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from performer_string.bias.linear_time.inputs import SumInputs
 from performer_string.bias.linear_time.nodes import (
     Blur,
     Cells,
@@ -91,16 +94,16 @@ class _GridSum(torch.autograd.Function):
         ctx: Any,
         source: FeatureSource,
         cells: Cells,
-        blur_axes: list[list[int]],
+        axes: list[int],
         masked: Tensor | None,
         q: Tensor,
         k: Tensor,
         v: Tensor,
         key_sums: Tensor | None,
-        *blurs_and_learned: Tensor,
+        *learned_and_weights: Tensor,
     ) -> Tensor:
-        ctx.source, ctx.cells, ctx.blur_axes, ctx.has_key_sums = source, cells, blur_axes, key_sums is not None
-        blurs, _ = _blurs(blurs_and_learned, blur_axes)
+        ctx.source, ctx.cells, ctx.axes, ctx.has_key_sums = source, cells, axes, key_sums is not None
+        blurs = _blurs(learned_and_weights[len(source.learned) :], axes)
         width = v.shape[-1]
         out = v.new_zeros(*v.shape[:-1], width + 1)
         for values in chunk_slices(width, _value_block(v, source, cells)):
@@ -112,15 +115,15 @@ class _GridSum(torch.autograd.Function):
                 out[part][..., values] += slice_nodes(nodes, features, cells, part)
                 if values.start == 0:  # the last column does not depend on the values
                     out[part][..., -total.shape[-1] :] += features @ total
-        ctx.save_for_backward(q, k, v, masked, total, *blurs_and_learned)
+        ctx.save_for_backward(masked, q, k, v, total, *learned_and_weights)
         return out
 
     @staticmethod
     @first_order
     def backward(ctx: Any, saved: tuple[Any, ...], gradient: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, masked, total, *blurs_and_learned = saved
-        source, cells = ctx.source, ctx.cells
-        blurs, learned = _blurs(blurs_and_learned, ctx.blur_axes)
+        masked, q, k, v, total, *learned_and_weights = saved
+        source, cells, count = ctx.source, ctx.cells, len(ctx.source.learned)
+        learned, blurs = learned_and_weights[:count], _blurs(learned_and_weights[count:], ctx.axes)
         q_grad, k_grad, v_grad, *learned_grads = (torch.zeros_like(x) for x in (q, k, v, *learned))
         blur_grads = [torch.zeros_like(weights) for blur in blurs for _, weights in blur]
         total_grad = torch.zeros_like(total)
@@ -131,12 +134,12 @@ class _GridSum(torch.autograd.Function):
             for part in _parts(q, source, cells):
                 queries, g = Recomputed(source.queries, q[part]), gradient[part][..., values].contiguous()
                 splat(blurred_grad, queries.features, g, cells, part)
-                features_grad = slice_transposed(blurred, g, cells, part)
+                queries.grad = slice_transposed(blurred, g, cells, part)
                 if values.start == 0:
                     g = gradient[part][..., -total.shape[-1] :]
-                    features_grad += g @ total.mT
+                    queries.grad += g @ total.mT
                     total_grad += (queries.features.mT @ g).sum(0)
-                q_grad[part] += queries.backward(features_grad, learned, learned_grads)
+                q_grad[part] += queries.backward(learned, learned_grads)
             del blurred
             gradients = [x for blur in blurs for x in blur_gradients(nodes, blurred_grad, blur)]
             for blur_grad, x in zip(blur_grads, gradients, strict=True):
@@ -145,20 +148,18 @@ class _GridSum(torch.autograd.Function):
             for part in _parts(q, source, cells):
                 keys = Recomputed(source.keys, k[part], None if masked is None else masked[part])
                 v_grad[part][..., values] = slice_nodes(nodes_grad, keys.features, cells, part)
-                features_grad = slice_transposed(nodes_grad, v[part][..., values], cells, part)
+                keys.grad = slice_transposed(nodes_grad, v[part][..., values], cells, part)
                 if not ctx.has_key_sums and values.start == 0:
-                    features_grad += total_grad.mT
-                k_grad[part] += keys.backward(features_grad, learned, learned_grads)
+                    keys.grad += total_grad.mT
+                k_grad[part] += keys.backward(learned, learned_grads)
         key_sums_grad = total_grad if ctx.has_key_sums else None
-        return None, None, None, None, q_grad, k_grad, v_grad, key_sums_grad, *blur_grads, *learned_grads
+        return None, None, None, None, q_grad, k_grad, v_grad, key_sums_grad, *learned_grads, *blur_grads
 
 
-def _blurs(
-    blurs_and_learned: tuple[Tensor, ...] | list[Tensor], blur_axes: list[list[int]]
-) -> tuple[list[Blur], list[Tensor]]:
-    """Return the blur of each Gaussian, and what is learned beside them, from the tensors of both in a row."""
-    rest = list(blurs_and_learned)
-    return [[(c, rest.pop(0)) for c in axes] for axes in blur_axes], rest
+def _blurs(weights: Sequence[Tensor], axes: list[int]) -> list[Blur]:
+    """Return the blur of each Gaussian from the weights of all, which lie in a row with those of one axis each."""
+    count = len(axes)
+    return [list(zip(axes, weights[i : i + count], strict=True)) for i in range(0, len(weights), count)]
 
 
 def _apply_blurs(nodes: Tensor, blurs: list[Blur]) -> Tensor:
@@ -193,53 +194,31 @@ def _value_block(v: Tensor, source: FeatureSource, cells: Cells) -> int:
     return v.shape[-1] if room >= v.shape[-1] else max(MIN_VALUE_BLOCK, room)
 
 
-def grid_sum(
-    source: FeatureSource,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    amplitudes: Tensor,
-    widths: Tensor,
-    grid: Grid,
-    cell: Triple,
-    masked: Tensor | None = None,
-    key_sums: Tensor | None = None,
-) -> Tensor:
+def grid_sum(inputs: SumInputs, amplitudes: Tensor, widths: Tensor, cell: Triple) -> Tensor:
     """Return sum_j lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j of a mixture of Gaussians, and one column more.
 
     Args:
-        source: of the features of queries and keys.
-        q, k: [B, H, N, .].
-        v: [B, H, N, d].
+        inputs: tokens and values, on a grid of two tokens or more.
         amplitudes, widths: a_g and s_g of each head, [H, G], widths in patches; [H, G, C] where each axis has its own.
             The error is a few per cent where nodes lie at most half a width apart.
-        grid: of the tokens, two or more.
         cell: tokens from node to node along each axis.
-        masked: True for masked keys, [B, 1, N, 1].
-        key_sums: [B, H, m, d + 1 or 1], as `decayed_sum` has it; None for the sum over the keys.
 
     Returns:
         [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).
     """
-    cells = make_cells(grid, cell)
+    grid, cells = inputs.grid, make_cells(inputs.grid, cell)
     shape, steps, cell = cells.grid.shape, cells.grid.steps, cells.cell
-    if masked is None and any(n % s for n, s in zip(shape, cell, strict=True)):
-        masked = torch.zeros(1, 1, grid.tokens, 1, dtype=torch.bool, device=v.device)
-    if masked is not None:  # and so are places of a cell beyond the edge, which hold no token
-        masked = to_cells((~masked[:, 0]).to(torch.uint8), shape, cell) == 0  # [cells, B, S, 1]
     axes, outs, order = [c for c in range(3) if shape[c] > 1], [], order_of_axes(grid)
     widths = by_axis(widths, grid.dim)
     lengths = widths.detach().tolist()
-    for h, (queries, keys, values) in enumerate(zip(*(x.unbind(1) for x in (q, k, v)), strict=True)):
+    full = all(n % s == 0 for n, s in zip(shape, cell, strict=True))
+    for h, head in enumerate(inputs.each_head(partial(to_cells, shape=shape, cell=cell), full)):
         weights = []
         for amplitude, width, length in zip(amplitudes[h].unbind(), widths[h].unbind(), lengths[h], strict=True):
             for c in axes:
                 reach = min(cells.nodes[c] - 1, math.ceil(BLUR_REACH * length[order[c]] / (cell[c] * steps[c])))
                 factor = amplitude if c == axes[0] else 1.0
                 weights.append(blur_weights(width[order[c]], reach, cell[c], steps[c]) * factor)
-        head, total = source.select_heads(h), None if key_sums is None else key_sums[:, h]
-        tokens = [to_cells(x, shape, cell) for x in (queries, keys, values)]
-        blur_axes = [axes] * len(lengths[h])
-        out = _GridSum.apply(head, cells, blur_axes, masked, *tokens, total, *weights, *head.learned)
+        out = _GridSum.apply(head.source, cells, axes, *head.tensors, *weights)
         outs.append(from_cells(out, shape, cell))
     return torch.stack(outs, dim=1)

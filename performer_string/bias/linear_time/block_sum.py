@@ -30,8 +30,8 @@ from performer_string.bias.linear_time.decay_matrix import (
     block_gradient,
 )
 from performer_string.bias.linear_time.decay_walk import Consumer, Walk, wide
+from performer_string.bias.linear_time.inputs import SumInputs
 from performer_string.bias.linear_time.recompute import FeatureSource, Recomputed, slab_size
-from performer_string.ops.layout import Grid
 from performer_string.utils.autograd import first_order
 
 
@@ -68,12 +68,12 @@ class _BlockSum(torch.autograd.Function):
         source: FeatureSource,
         blocks: Blocks,
         decays: Decays,
+        log_factors: Tensor,
         masked: Tensor | None,
         q: Tensor,
         k: Tensor,
         v: Tensor,
         key_sums: Tensor | None,
-        log_factors: Tensor,
         *learned: Tensor,
     ) -> Tensor:
         ctx.source, ctx.blocks, ctx.decays, ctx.has_key_sums = source, blocks, decays, key_sums is not None
@@ -100,25 +100,25 @@ class _BlockSum(torch.autograd.Function):
             fq, fk = (x.view(*sums.shape[:-1], -1) for x in (fq, fk))  # [X, B, h, w, m]
             for walk in walks.of_sweep(sweep):
                 walk.visit(y, v[y], fk, [Consumer(fq, sums, of_rows=False)])
-        ctx.save_for_backward(q, k, v, masked, total, log_factors, *learned)
+        ctx.save_for_backward(log_factors, masked, q, k, v, total, *learned)
         return out
 
     @staticmethod
     @first_order
     def backward(ctx: Any, saved: tuple[Any, ...], gradient: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, masked, total, log_factors, *learned = saved
+        log_factors, masked, q, k, v, total, *learned = saved
         source, blocks, decays = ctx.source, ctx.blocks, ctx.decays
-        width, bands, for_factors = v.shape[-1], len(q), ctx.needs_input_grad[8]
+        width, bands, for_factors = v.shape[-1], len(q), ctx.needs_input_grad[3]
         q_grad, k_grad, v_grad, total_grad = (torch.zeros_like(x) for x in (q, k, v, total))
         learned_grads = [torch.zeros_like(x) for x in learned]
         decay = block_decay(blocks, decays).to(v)
         pairs = torch.zeros_like(decay, dtype=wide(v))
         there = Walks(blocks, decays, v, for_factors)
         back = Walks(blocks, (decays[0].transposed(), decays[1].transposed()), v)
-        kept: list[tuple[Recomputed, Recomputed, Tensor, Tensor]] | None = [] if fits(q, source) else None
+        kept: list[tuple[Recomputed, Recomputed]] | None = [] if fits(q, source) else None
         for sweep, y in sweeps(bands):
             if sweep == 1 and kept is not None:
-                queries, keys, fq_grad, fk_grad = kept.pop()
+                queries, keys = kept.pop()
             else:
                 queries = Recomputed(source.queries, flat(q[y]))
                 keys = Recomputed(source.keys, flat(k[y]), None if masked is None else flat(masked[y]))
@@ -129,28 +129,30 @@ class _BlockSum(torch.autograd.Function):
                 if for_factors:
                     pairs += (scores * inner).sum((0, 1))
                 scores, inner = scores.mul_(decay), inner.mul_(decay)
-                fq_grad, fk_grad = (inner @ fk).add_(columns @ total.mT), inner.mT @ fq
+                queries.grad, keys.grad = (inner @ fk).add_(columns @ total.mT), inner.mT @ fq
                 v_grad[y] = (scores.mT @ g).view(v[y].shape)
                 total_grad += (fq.mT @ columns).sum(0)  # [B, m, .]
             elif kept is None:
-                fq_grad, fk_grad = torch.zeros_like(fq), torch.zeros_like(fk)
+                queries.grad, keys.grad = torch.zeros_like(fq), torch.zeros_like(fk)
             if not ctx.has_key_sums and (sweep == 1 or bands == 1):
-                fk_grad += total_grad.mT
-            fq, fk, g, for_queries, for_keys = (x.view(*v[y].shape[:-1], -1) for x in (fq, fk, g, fq_grad, fk_grad))
+                keys.grad += total_grad.mT
+            fq, fk, g, for_queries, for_keys = (
+                x.view(*v[y].shape[:-1], -1) for x in (fq, fk, g, queries.grad, keys.grad)
+            )
             for walk, transposed in zip(there.of_sweep(sweep), back.of_sweep(sweep), strict=True):
                 walk.visit(y, v[y], fk, [Consumer(g, for_queries, True, fq if for_factors else None)], (g, fq))
                 to_keys = Consumer(v[y], for_keys, True, fk if for_factors else None)
                 transposed.visit(y, g, fq, [to_keys, Consumer(fk, v_grad[y], False)])
             if sweep == 0 and bands > 1 and kept is not None:
-                kept.append((queries, keys, fq_grad, fk_grad))
+                kept.append((queries, keys))
                 continue
-            q_grad[y] += queries.backward(fq_grad, learned, learned_grads).view(q[y].shape)
-            k_grad[y] += keys.backward(fk_grad, learned, learned_grads).view(k[y].shape)
+            q_grad[y] += queries.backward(learned, learned_grads).view(q[y].shape)
+            k_grad[y] += keys.backward(learned, learned_grads).view(k[y].shape)
         factors_grad = None
         if for_factors:
             factors_grad = walks_gradient(there, back).add_(block_gradient(blocks, decays, pairs)).to(log_factors)
         key_sums_grad = total_grad if ctx.has_key_sums else None
-        return None, None, None, None, q_grad, k_grad, v_grad, key_sums_grad, factors_grad, *learned_grads
+        return None, None, None, factors_grad, None, q_grad, k_grad, v_grad, key_sums_grad, *learned_grads
 
 
 def sweeps(bands: int) -> list[tuple[int, int]]:
@@ -187,52 +189,30 @@ def walks_gradient(there: Walks, back: Walks) -> Tensor:
     return total
 
 
-def block_sum(
-    source: FeatureSource,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    rates: Tensor,
-    grid: Grid,
-    blocks: Blocks,
-    masked: Tensor | None = None,
-    key_sums: Tensor | None = None,
-) -> Tensor:
+def block_sum(inputs: SumInputs, rates: Tensor, blocks: Blocks) -> Tensor:
     """Return sum_j lambda_ij phi(q_i)^T phi(k_j) v_j of a decay by its rates, and one column more.
 
     lambda_ij = exp(-sum_c rate_c |p_ic - p_jc|).
 
     Args:
-        source: of the features of queries and keys.
-        q, k: [B, H, N, .].
-        v: [B, H, N, d].
+        inputs: tokens and values, on a grid with at most two axes of more than one token.
         rates: for each patch of distance, at least 0, [H, C, 2]. The first is of keys whose coordinate is lower than
             the query's, the second of those whose coordinate is higher. Infinity for no weight.
-        grid: of the tokens, with at most two axes of more than one token.
         blocks: of the grid, from `make_blocks`.
-        masked: True for masked keys, [B, 1, N, 1].
-        key_sums: [B, H, m, d + 1 or 1], as `decayed_sum` has it; None for the sum over the keys.
 
     Returns:
         [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).
     """
-    axes = active_axes(grid)
+    axes = active_axes(inputs.grid)
     rows, columns = axes if len(axes) == 2 else (axes[0] if axes else 0, None)
     logs = [
-        torch.zeros_like(rates[:, 0]) if axis is None else -rates[:, axis] * grid.steps[axis]
+        torch.zeros_like(rates[:, 0]) if axis is None else -rates[:, axis] * inputs.grid.steps[axis]
         for axis in (rows, columns)
     ]
     log_factors = torch.stack(logs, dim=1)  # [H, 2, 2]
-    if masked is None and not blocks.are_full:
-        masked = torch.zeros(1, 1, grid.tokens, 1, dtype=torch.bool, device=v.device)
-    if masked is not None:  # and so are places that hold no token
-        masked = blocks.split((~masked[:, 0]).to(torch.uint8)) == 0  # [Y, X, B or 1, h, w, 1]
     outs = []
     numbers = log_factors.detach().flatten(1).tolist()  # [H, 4]
-    for h, (queries, keys, values) in enumerate(zip(*(x.unbind(1) for x in (q, k, v)), strict=True)):
-        head, total = source.select_heads(h), None if key_sums is None else key_sums[:, h]
+    for h, head in enumerate(inputs.each_head(blocks.split, blocks.are_full)):
         decays = (AxisDecay(*numbers[h][:2]), AxisDecay(*numbers[h][2:]))
-        tokens = [blocks.split(x) for x in (queries, keys, values)]
-        out = _BlockSum.apply(head, blocks, decays, masked, *tokens, total, log_factors[h], *head.learned)
-        outs.append(blocks.join(out))
+        outs.append(blocks.join(_BlockSum.apply(head.source, blocks, decays, log_factors[h], *head.tensors)))
     return torch.stack(outs, dim=1)

@@ -16,8 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from performer_string.bias.linear_time.inputs import SumInputs
 from performer_string.bias.linear_time.neighbour_tiles import Pads, Slab, Tiling, cut_slabs, from_tiles, to_tiles
-from performer_string.bias.linear_time.recompute import FeatureSource, Recomputed, slab_gradients, slab_tokens
+from performer_string.bias.linear_time.recompute import (
+    FeatureSource,
+    Recomputed,
+    add_gradients_of_key_sums,
+    slab_tokens,
+)
 from performer_string.bias.linear_time.window import Bias
 from performer_string.ops.layout import Grid
 from performer_string.utils.autograd import first_order
@@ -65,15 +71,15 @@ class _NeighbourSum(torch.autograd.Function):
         grid: Grid,
         tiling: Tiling,
         products: torch.dtype,
+        table: Tensor,
         masked: Tensor | None,
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        table: Tensor,
         key_sums: Tensor | None,
         *learned: Tensor,
     ) -> Tensor:
-        ctx.save_for_backward(q, k, v, table, masked, key_sums, *learned)
+        ctx.save_for_backward(table, masked, q, k, v, key_sums, *learned)
         ctx.source, ctx.grid, ctx.tiling, ctx.products = source, grid, tiling, products
         out = v.new_zeros(*v.shape[:-1], v.shape[-1] + 1)
         for slab in _slabs(q, source, grid, tiling):
@@ -92,7 +98,7 @@ class _NeighbourSum(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, saved: tuple[Any, ...], gradient: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, table, masked, key_sums, *learned = saved
+        table, masked, q, k, v, key_sums, *learned = saved
         source, grid, tiling, products = ctx.source, ctx.grid, ctx.tiling, ctx.products
         q_grad, k_grad, v_grad, table_grad, *learned_grads = (torch.zeros_like(x) for x in (q, k, v, table, *learned))
         key_sums_grad = None if key_sums is None else torch.zeros_like(key_sums)
@@ -112,14 +118,13 @@ class _NeighbourSum(torch.autograd.Function):
                 dq += inner @ fk[at]
                 dk[at] += inner.mT @ fq
                 dv[at] += scores.mT @ dout
-            fq_grad = from_tiles(dq, tiling.tile, slab.query_pads)
-            fk_grad = from_tiles(dk, tiling.tile, slab.key_pads)
-            sums = (g, key_sums, key_sums_grad)
-            of_queries, of_keys = slab_gradients(kept, around, fq_grad, fk_grad, *sums, learned, learned_grads)
-            q_grad[:, :, slab.tokens] = of_queries
-            k_grad[:, :, slab.keys] += of_keys
+            kept.grad = from_tiles(dq, tiling.tile, slab.query_pads)
+            around.grad = from_tiles(dk, tiling.tile, slab.key_pads)
+            add_gradients_of_key_sums(kept, around, g, key_sums, key_sums_grad)
+            q_grad[:, :, slab.tokens] = kept.backward(learned, learned_grads)
+            k_grad[:, :, slab.keys] += around.backward(learned, learned_grads)
             v_grad[:, :, slab.keys] += from_tiles(dv, tiling.tile, slab.key_pads)
-        return None, None, None, None, None, q_grad, k_grad, v_grad, table_grad, key_sums_grad, *learned_grads
+        return None, None, None, None, table_grad, None, q_grad, k_grad, v_grad, key_sums_grad, *learned_grads
 
 
 def _slabs(q: Tensor, source: FeatureSource, grid: Grid, tiling: Tiling) -> tuple[Slab, ...]:
@@ -132,31 +137,19 @@ def _tiles(x: Tensor, pads: Pads, grid: Grid, tiling: Tiling) -> Tensor:
     return to_tiles(x.unflatten(2, (-1, *grid.shape[1:])), tiling.tile, pads)
 
 
-def neighbour_sum(
-    source: FeatureSource,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Bias,
-    grid: Grid,
-    tiling: Tiling,
-    masked: Tensor | None = None,
-    key_sums: Tensor | None = None,
-    products: torch.dtype | None = None,
-) -> Tensor:
+def neighbour_sum(inputs: SumInputs, bias: Bias, tiling: Tiling) -> Tensor:
     """Return `window_sum` with windows of whole tiles.
 
     Args:
-        source, q, k, v, bias, grid, masked, key_sums: as of `window_sum`.
+        inputs, bias: as of `window_sum`. Sums are in the type of the values, whatever `inputs.products` is.
         tiling: of the grid, from `make_tiling` with the radius.
-        products: type of the operands of matrix products; that of v by default. Their sums are in the type of v.
 
     Returns:
         [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).
     """
-    if key_sums is None and len(_slabs(q, source, grid, tiling)) > 1:
+    source, grid, v = inputs.source, inputs.grid, inputs.v
+    if inputs.key_sums is None and len(_slabs(inputs.q, source, grid, tiling)) > 1:
         raise ValueError("key_sums are needed where the features of all tokens are not in memory together.")
     table = neighbour_table(bias, grid, tiling, v)
-    arguments = (source, grid, tiling, products or v.dtype, masked, q, k, v, table, key_sums, *source.learned)
-    out: Tensor = _NeighbourSum.apply(*arguments)
+    out: Tensor = _NeighbourSum.apply(source, grid, tiling, inputs.products or v.dtype, table, *inputs.tensors)
     return out

@@ -156,7 +156,10 @@ class Recomputed:
 
     Attributes:
         features: without a graph.
+        grad: gradient of the features, which the sum sets before it calls `backward`.
     """
+
+    grad: Tensor
 
     def __init__(self, compute: Callable[..., Tensor], tokens: Tensor, *rest: Tensor | None):
         with torch.enable_grad():
@@ -164,10 +167,10 @@ class Recomputed:
             self.outputs = compute(self.tokens, *rest)
         self.features = self.outputs.detach()
 
-    def backward(self, gradient: Tensor, learned: Sequence[Tensor], learned_grads: Sequence[Tensor]) -> Tensor:
-        """Return the gradient of the tokens from that of the features; add those of `learned` to `learned_grads`."""
+    def backward(self, learned: Sequence[Tensor], learned_grads: Sequence[Tensor]) -> Tensor:
+        """Return the gradient of the tokens; add those of `learned` to `learned_grads`."""
         inputs = [self.tokens, *learned]
-        tokens_grad, *others = torch.autograd.grad(self.outputs, inputs, gradient, allow_unused=True)
+        tokens_grad, *others = torch.autograd.grad(self.outputs, inputs, self.grad, allow_unused=True)
         for total, other in zip(learned_grads, others, strict=True):
             if other is not None:
                 total += other
@@ -175,36 +178,25 @@ class Recomputed:
         return tokens_grad
 
 
-def slab_gradients(
-    queries: Recomputed,
-    keys: Recomputed,
-    fq_grad: Tensor,
-    fk_grad: Tensor,
-    gradient: Tensor,
-    key_sums: Tensor | None,
-    key_sums_grad: Tensor | None,
-    learned: Sequence[Tensor],
-    learned_grads: Sequence[Tensor],
-) -> tuple[Tensor, Tensor]:
-    """Return the gradients of the queries and keys of a slab, with those of fq . key_sums in its output.
+def add_gradients_of_key_sums(
+    queries: Recomputed, keys: Recomputed, gradient: Tensor, key_sums: Tensor | None, key_sums_grad: Tensor | None
+) -> None:
+    """Add the gradients of fq . key_sums, which is in the last columns of the output of a slab.
 
     Args:
-        queries, keys: of the slab.
-        fq_grad, fk_grad: gradients of their features from the sum with lambda; added to in place.
+        queries, keys: of the slab, with the gradients of the sum with lambda; added to in place.
         gradient: of the slab's output, [B, H, n, d + 1].
-        key_sums: as of `decayed_sum`; None for the sum over the slab's keys, whose last column it is.
+        key_sums: as of `SumInputs`; None for the sum over the slab's keys, whose last column it is.
         key_sums_grad: its gradient, added to in place; None without it.
-        learned, learned_grads: as of `Recomputed.backward`.
     """
     total = keys.features.sum(2)[..., None] if key_sums is None else key_sums
     g = gradient[..., -total.shape[-1] :]
-    fq_grad += g @ total.mT
+    queries.grad += g @ total.mT
     total_grad = queries.features.mT @ g
     if key_sums_grad is None:
-        fk_grad += total_grad.mT
+        keys.grad += total_grad.mT
     else:
         key_sums_grad += total_grad
-    return queries.backward(fq_grad, learned, learned_grads), keys.backward(fk_grad, learned, learned_grads)
 
 
 def largest_scale(phi: FeatureMap, k: Tensor, masked: Tensor | None) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,16 +11,11 @@ from torch.nn import functional as F
 
 from performer_string.bias.linear_time.bilateral_grid import by_axis, grid_sum
 from performer_string.bias.linear_time.block_sum import block_sum
+from performer_string.bias.linear_time.inputs import SumInputs
 from performer_string.bias.linear_time.neighbour_tiles import make_tiling
 from performer_string.bias.linear_time.neighbours import neighbour_sum, prefers_neighbours
 from performer_string.bias.linear_time.plan import Plan, choose, group_heads
-from performer_string.bias.linear_time.recompute import (
-    FeatureSource,
-    RecomputedFeatures,
-    largest_scale,
-    slab_size,
-    sum_keys,
-)
+from performer_string.bias.linear_time.recompute import RecomputedFeatures, largest_scale, slab_size, sum_keys
 from performer_string.bias.linear_time.window import window_sum
 from performer_string.feature_maps import FeatureMap
 from performer_string.ops.layout import Grid, TokenLayout
@@ -49,108 +45,67 @@ def decayed_attention(
     samples = max(1, slab_size(k.device) // (k.shape[1] * k.shape[2] * phi.num_features))
     # The gradient of each slice would be as large as all samples; that of a split is not.
     groups = [x.to(dtype).split(samples) for x in (q, k, v)]
-    masked = [None] * len(k) if layout.mask is None else (~layout.mask)[:, None, :, None].split(samples)
+    masks = [None] * len(k) if layout.mask is None else (~layout.mask)[:, None, :, None].split(samples)
     outs = []
-    for group_q, group_k, group_v, group_masked in zip(*groups, masked, strict=False):
-        outs.append(
-            _attend_group(bias, phi, group_q, group_k, group_v, group_masked, grid, layout.num_prefix, products)
-        )
+    for q, k, v, masked in zip(*groups, masks, strict=False):
+        source = RecomputedFeatures(phi, largest_scale(phi, k, masked), list(range(k.shape[1])))
+        inputs = SumInputs(source, q, k, v, grid, masked, products=products)
+        outs.append(_attend_group(inputs, bias, layout.num_prefix))
     return outs[0] if len(outs) == 1 else torch.cat(outs)
 
 
-def _attend_group(
-    bias: RelativeBias,
-    phi: FeatureMap,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    masked: Tensor | None,
-    grid: Grid,
-    num_prefix: int,
-    products: torch.dtype,
-) -> Tensor:
+def _attend_group(inputs: SumInputs, bias: RelativeBias, num_prefix: int) -> Tensor:
     """Return `decayed_attention` of samples whose slabs are in memory together.
 
-    `masked` is [B, 1, N, 1], and `products` the type of operands as of `decayed_sum`.
+    Args:
+        inputs: with the prefix tokens in front of those of the grid.
+        bias: lambda.
+        num_prefix: leading tokens without a position.
     """
-    source = RecomputedFeatures(phi, largest_scale(phi, k, masked), list(range(k.shape[1])))
     if bias.normalised:
-        v = F.pad(v, (0, 1), value=1.0)
+        inputs = replace(inputs, v=F.pad(inputs.v, (0, 1), value=1.0))
     if num_prefix:
+        source, q, k, v, masked = inputs.source, inputs.q, inputs.k, inputs.v, inputs.masked
         key_sums = sum_keys(source, k, F.pad(v, (0, 1), value=1.0), masked)  # [B, H, m, d + 1]
-        sizes = (num_prefix, grid.tokens)
+        sizes = (num_prefix, inputs.grid.tokens)
         (q_prefix, q), (k_prefix, k), (v_prefix, v) = (x.split(sizes, dim=2) for x in (q, k, v))
         masked_prefix, masked = (None, None) if masked is None else masked.split(sizes, dim=2)
         from_prefix = source.keys(k_prefix, masked_prefix).mT @ v_prefix
         from_prefix = torch.cat([from_prefix, key_sums[..., -1:]], dim=-1)
-        patches = decayed_sum(bias, source, q, k, v, grid, masked, from_prefix, products)
+        patches = decayed_sum(bias, replace(inputs, q=q, k=k, v=v, masked=masked, key_sums=from_prefix))
         out = torch.cat([source.queries(q_prefix) @ key_sums, patches], dim=2)
     else:
-        out = decayed_sum(bias, source, q, k, v, grid, masked, products=products)
+        out = decayed_sum(bias, inputs)
     if bias.normalised:  # [B, H, N, d + 2]: values, the sum with lambda, and the sum without it
         out = out[..., :-1]
     return safe_divide(out[..., :-1], out[..., -1:])
 
 
-def decayed_sum(
-    bias: RelativeBias,
-    source: FeatureSource,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    grid: Grid,
-    masked: Tensor | None = None,
-    key_sums: Tensor | None = None,
-    products: torch.dtype | None = None,
-) -> Tensor:
+def decayed_sum(bias: RelativeBias, inputs: SumInputs) -> Tensor:
     """Return sum_j lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j over a grid, and one column more.
 
     Args:
         bias: lambda.
-        source: of the features of all heads.
-        q, k: what the source computes features of, [B, H, N, .].
-        v: [B, H, N, d].
-        grid: of the tokens.
-        masked: True for masked keys, [B, 1, N, 1].
-        key_sums: sums over keys without lambda. [B, H, m, d + 1]: phi(q_i)^T key_sums is added, and its last column is
-            the sum over all keys. [B, H, m, 1]: that column alone. None: the sum over the keys k.
-        products: type of the operands of matrix products between neighbouring tiles on a GPU; that of v by default.
+        inputs: tokens and values of all heads.
 
     Returns:
         [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).
     """
     outs: dict[int, Tensor] = {}
-    per_head = [x.unbind(1) for x in (q, k, v)]  # not indexing, whose gradient is as large as all heads for each
-    components = bias.components()
-    for plan, heads in group_heads(choose(bias, grid, source.size, v.shape[-1]), grid, source.size, v):
-        if len(heads) == q.shape[1]:
-            return _sum_by_plan(bias, components, source, q, k, v, grid, plan, heads, masked, key_sums, products)
-        group_q, group_k, group_v = (torch.stack([x[h] for h in heads], dim=1) for x in per_head)
-        group_sums = None if key_sums is None else key_sums[:, heads]
-        group_source = source.select_heads(heads)
-        out = _sum_by_plan(
-            bias, components, group_source, group_q, group_k, group_v, grid, plan, heads, masked, group_sums, products
-        )
-        for h, x in zip(heads, out.unbind(1), strict=True):
-            outs[h] = x
-    return torch.stack([outs[h] for h in range(q.shape[1])], dim=1)
+    components, size, v = bias.components(), inputs.source.size, inputs.v
+    for plan, heads in group_heads(choose(bias, inputs.grid, size, v.shape[-1]), inputs.grid, size, v):
+        out = _sum_by_plan(inputs.select_heads(heads), bias, components, plan, heads)
+        if len(heads) == inputs.heads:
+            return out
+        outs.update(zip(heads, out.unbind(1), strict=True))
+    return torch.stack([outs[h] for h in range(inputs.heads)], dim=1)
 
 
 def _sum_by_plan(
-    bias: RelativeBias,
-    components: tuple[Tensor, Tensor],
-    source: FeatureSource,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    grid: Grid,
-    plan: Plan,
-    heads: list[int],
-    masked: Tensor | None,
-    key_sums: Tensor | None,
-    products: torch.dtype | None,
+    inputs: SumInputs, bias: RelativeBias, components: tuple[Tensor, Tensor], plan: Plan, heads: list[int]
 ) -> Tensor:
-    """Return `decayed_sum` of some heads, which share a plan and are all that q, k, v and the source have."""
+    """Return `decayed_sum` of some heads, which share a plan and are all that the inputs have."""
+    grid, v = inputs.grid, inputs.v
     amplitudes, widths = (x[heads, plan.first :].to(v) for x in components)  # of what goes through nodes, [H, G']
     widths = by_axis(widths, grid.dim)  # [H, G', C]
 
@@ -170,19 +125,17 @@ def _sum_by_plan(
     if plan.blocks is not None:
         rates = bias.rates()
         assert rates is not None
-        return block_sum(source, q, k, v, rates[heads].to(v), grid, plan.blocks, masked, key_sums)
+        return block_sum(inputs, rates[heads].to(v), plan.blocks)
     if plan.radius is None:
         assert plan.cell is not None
-        return grid_sum(source, q, k, v, amplitudes, widths, grid, plan.cell, masked, key_sums)
-    several_slabs = slab_size(v.device) < q.shape[0] * q.shape[1] * q.shape[2] * source.size
-    if key_sums is None and several_slabs:
-        key_sums = sum_keys(source, k, v.new_ones(1, 1, 1, 1).expand(*v.shape[:-1], 1), masked)
+        return grid_sum(inputs, amplitudes, widths, plan.cell)
+    several_slabs = slab_size(v.device) < v[..., 0].numel() * inputs.source.size
+    if inputs.key_sums is None and several_slabs:
+        ones = v.new_ones(1, 1, 1, 1).expand(*v.shape[:-1], 1)
+        inputs = replace(inputs, key_sums=sum_keys(inputs.source, inputs.k, ones, inputs.masked))
     tiling = make_tiling(grid, plan.radius) if prefers_neighbours(v.device) else None
-    if tiling is None:
-        out = window_sum(source, q, k, v, window_bias, grid, plan.radius, masked, key_sums)
-    else:
-        out = neighbour_sum(source, q, k, v, window_bias, grid, tiling, masked, key_sums, products)
+    out = window_sum(inputs, window_bias, plan.radius) if tiling is None else neighbour_sum(inputs, window_bias, tiling)
     if plan.cell is None:
         return out
-    nodes = grid_sum(source, q, k, v, amplitudes, widths, grid, plan.cell, masked)
+    nodes = grid_sum(replace(inputs, key_sums=None), amplitudes, widths, plan.cell)
     return torch.cat([out[..., :-1] + nodes[..., :-1], out[..., -1:]], dim=-1)

@@ -13,7 +13,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from performer_string.bias.linear_time.recompute import FeatureSource, Recomputed, slab_gradients, slab_tokens
+from performer_string.bias.linear_time.inputs import SumInputs
+from performer_string.bias.linear_time.recompute import (
+    FeatureSource,
+    Recomputed,
+    add_gradients_of_key_sums,
+    slab_tokens,
+)
 from performer_string.bias.linear_time.tiles import Run, Slab, batches, slabs, tile_shape
 from performer_string.ops.layout import Grid, Triple
 from performer_string.utils.autograd import first_order
@@ -58,15 +64,15 @@ class _WindowSum(torch.autograd.Function):
         source: FeatureSource,
         grid: Grid,
         radius: Triple,
+        table: Tensor,
         masked: Tensor | None,
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        table: Tensor,
         key_sums: Tensor | None,
         *learned: Tensor,
     ) -> Tensor:
-        ctx.save_for_backward(q, k, v, table, masked, key_sums, *learned)
+        ctx.save_for_backward(table, masked, q, k, v, key_sums, *learned)
         ctx.source, ctx.grid, ctx.radius = source, grid, radius
         width = v.shape[-1]
         out = v.new_zeros(*v.shape[:-1], width + 1)
@@ -91,7 +97,7 @@ class _WindowSum(torch.autograd.Function):
     @staticmethod
     @first_order
     def backward(ctx: Any, saved: tuple[Any, ...], gradient: Tensor) -> tuple[Tensor | None, ...]:
-        q, k, v, table, masked, key_sums, *learned = saved
+        table, masked, q, k, v, key_sums, *learned = saved
         source, width = ctx.source, v.shape[-1]
         q_grad, k_grad, v_grad, table_grad, *learned_grads = (torch.zeros_like(x) for x in (q, k, v, table, *learned))
         key_sums_grad = None if key_sums is None else torch.zeros_like(key_sums)
@@ -99,13 +105,13 @@ class _WindowSum(torch.autograd.Function):
             tokens, window = slab.tokens, slab.window
             queries = Recomputed(source.queries, q[:, :, tokens])
             keys = Recomputed(source.keys, k[:, :, window], None if masked is None else masked[:, :, window])
-            fq_grad, fk_grad = torch.empty_like(queries.features), torch.zeros_like(keys.features)
+            queries.grad, keys.grad = torch.empty_like(queries.features), torch.zeros_like(keys.features)
             q_grid, g_grid, dq_grid = (
-                x.unflatten(2, slab.shape) for x in (queries.features, gradient[:, :, tokens, :width], fq_grad)
+                x.unflatten(2, slab.shape) for x in (queries.features, gradient[:, :, tokens, :width], queries.grad)
             )
             k_grid, v_grid, dk_grid, dv_grid = (
                 x.unflatten(2, slab.window_shape)
-                for x in (keys.features, v[:, :, window], fk_grad, v_grad[:, :, window])
+                for x in (keys.features, v[:, :, window], keys.grad, v_grad[:, :, window])
             )
             for band in slab.bands:
                 k_band, v_band = band.window_rows(k_grid), band.window_rows(v_grid)
@@ -127,11 +133,10 @@ class _WindowSum(torch.autograd.Function):
                 for grid_grad, band_grad in ((dk_grid, dk_band), (dv_grid, dv_band)):
                     columns = grid_grad[:, :, :, band.columns[0], band.columns[1]]
                     columns += band_grad.unflatten(3, columns.shape[3:5])
-            sums = (gradient[:, :, tokens], key_sums, key_sums_grad)
-            dq, dk = slab_gradients(queries, keys, fq_grad, fk_grad, *sums, learned, learned_grads)
-            q_grad[:, :, tokens] = dq
-            k_grad[:, :, window] += dk
-        return None, None, None, None, q_grad, k_grad, v_grad, table_grad, key_sums_grad, *learned_grads
+            add_gradients_of_key_sums(queries, keys, gradient[:, :, tokens], key_sums, key_sums_grad)
+            q_grad[:, :, tokens] = queries.backward(learned, learned_grads)
+            k_grad[:, :, window] += keys.backward(learned, learned_grads)
+        return None, None, None, table_grad, None, q_grad, k_grad, v_grad, key_sums_grad, *learned_grads
 
 
 def _slabs(q: Tensor, source: FeatureSource, grid: Grid, radius: Triple) -> tuple[Slab, ...]:
@@ -154,35 +159,19 @@ def _add_products(windows: Tensor, a: Tensor, b: Tensor, disjoint_step: int) -> 
             windows[disjoint].baddbmm_(a[disjoint], b[disjoint])
 
 
-def window_sum(
-    source: FeatureSource,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    bias: Bias,
-    grid: Grid,
-    radius: Triple,
-    masked: Tensor | None = None,
-    key_sums: Tensor | None = None,
-) -> Tensor:
+def window_sum(inputs: SumInputs, bias: Bias, radius: Triple) -> Tensor:
     """Return sum over |p_i - p_j| <= radius of lambda(p_i - p_j) phi(q_i)^T phi(k_j) v_j, and one column more.
 
     Args:
-        source: of the features of queries and keys.
-        q, k: [B, H, N, .].
-        v: [B, H, N, d].
+        inputs: tokens and values; with `key_sums` where the features of all keys are more than one slab.
         bias: lambda of offsets [..., 3] in patches, [H, ...]; differentiable in its parameters.
-        grid: of the tokens.
         radius: tokens along each axis that the window of every query contains at least.
-        masked: True for masked keys, [B, 1, N, 1].
-        key_sums: [B, H, m, d + 1 or 1], as `decayed_sum` has it. None for the sum over the keys, where all of them are
-            one slab.
 
     Returns:
         [B, H, N, d + 1]; the last column is phi(q_i)^T sum_j phi(k_j).
     """
-    n0, n1, n2 = grid.shape
+    n0, n1, n2 = inputs.grid.shape
     radius = (min(radius[0], n0 - 1), min(radius[1], n1 - 1), min(radius[2], n2 - 1))
-    table = window_table(bias, grid, radius, v)
-    out: Tensor = _WindowSum.apply(source, grid, radius, masked, q, k, v, table, key_sums, *source.learned)
+    table = window_table(bias, inputs.grid, radius, inputs.v)
+    out: Tensor = _WindowSum.apply(inputs.source, inputs.grid, radius, table, *inputs.tensors)
     return out

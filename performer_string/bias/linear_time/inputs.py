@@ -1,0 +1,78 @@
+"""What every sum over a grid takes: tokens, values, the source of the features, and which keys are masked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from performer_string.bias.linear_time.recompute import FeatureSource
+from performer_string.ops.layout import Grid
+
+
+@dataclass(frozen=True, eq=False)
+class SumInputs:
+    """Queries, keys and values of a sum over a grid, and what belongs to them.
+
+    Attributes:
+        source: of the features of these heads.
+        q, k: what the source computes features of, [B, H, N, .].
+        v: [B, H, N, d].
+        grid: of the tokens.
+        masked: True for masked keys, [B, 1, N, 1].
+        key_sums: sums over keys without lambda. [B, H, m, d + 1]: phi(q_i)^T key_sums is added, and its last column is
+            the sum over all keys. [B, H, m, 1]: that column alone. None: the sum over the keys k.
+        products: type of the operands of matrix products between neighbouring tiles on a GPU; that of v by default.
+    """
+
+    source: FeatureSource
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    grid: Grid
+    masked: Tensor | None = None
+    key_sums: Tensor | None = None
+    products: torch.dtype | None = None
+
+    @property
+    def heads(self) -> int:
+        """H."""
+        return self.q.shape[1]
+
+    @property
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        """What each autograd function takes last: masked, q, k, v, key_sums and what is learned."""
+        return self.masked, self.q, self.k, self.v, self.key_sums, *self.source.learned
+
+    @cached_property
+    def _by_head(self) -> tuple[tuple[Tensor, ...], ...]:
+        """Queries, keys and values of each head; the gradient of an index would be as large as all heads each time."""
+        return self.q.unbind(1), self.k.unbind(1), self.v.unbind(1)
+
+    def select_heads(self, heads: list[int]) -> SumInputs:
+        """Return the inputs of some heads, in rising order."""
+        if len(heads) == self.heads:
+            return self
+        q, k, v = (torch.stack([x[h] for h in heads], dim=1) for x in self._by_head)
+        key_sums = None if self.key_sums is None else self.key_sums[:, heads]
+        return replace(self, source=self.source.select_heads(heads), q=q, k=k, v=v, key_sums=key_sums)
+
+    def each_head(self, arrange: Callable[[Tensor], Tensor], full: bool) -> Iterator[SumInputs]:
+        """Yield the inputs of each head, without the axis of heads, with their tokens arranged in another way.
+
+        Args:
+            arrange: tokens [B, N, c], with zeros in places that hold none.
+            full: whether each place holds a token. The others are masked.
+        """
+        masked = self.masked
+        if masked is None and not full:
+            masked = torch.zeros(1, 1, self.grid.tokens, 1, dtype=torch.bool, device=self.v.device)
+        if masked is not None:
+            masked = arrange((~masked[:, 0]).to(torch.uint8)) == 0
+        for h, tokens in enumerate(zip(*self._by_head, strict=True)):
+            q, k, v = map(arrange, tokens)
+            key_sums = None if self.key_sums is None else self.key_sums[:, h]
+            yield replace(self, source=self.source.select_heads(h), q=q, k=k, v=v, masked=masked, key_sums=key_sums)
