@@ -1,12 +1,14 @@
 """Results of each image, kept beside the run that they are of, so that they are measured once.
 
 A file's name is a digest of all that its content depends on. That is weights, configuration, images, their size and
-split, and the versions of this project and of torch. Whatever changes makes another file. All of them can be removed.
+split, the code that computes it, and the version of torch. Results of other code have other names, and are measured
+again. All files can be removed.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import json
 import os
@@ -15,13 +17,13 @@ import zipfile
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import asdict
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-import performer_string
 from eval.attention.model_changes import Intervention, changed
 from eval.report import results_of
 from performer_string.models.checkpoint import is_published
@@ -31,6 +33,14 @@ from train.data.sizes import Size
 from train.testing import ImageResults, measure_images
 
 FOLDER = "cache"  # in the folder of a run's results
+ROOT = Path(__file__).parents[1]
+LIBRARY = "performer_string"
+# The code that results depend on; how weights are loaded is not of it, since their values are in the digest.
+OF_IMAGES = (
+    LIBRARY, "train/data", "train/testing.py", "train/utils/seeds.py", "eval/attention/model_changes.py",
+    "eval/attention/token_interventions.py",
+)  # fmt: skip
+OF_COSTS = (LIBRARY, "train/inspection.py", "eval/accuracy/cost.py", "eval/speed/measure.py")
 DAMAGED = (ValueError, EOFError, KeyError, zipfile.BadZipFile)  # of a file that is then measured and written again
 
 
@@ -72,10 +82,34 @@ def images_digest(dataset: Any) -> str | None:
     return total.hexdigest()
 
 
-def modules_digest(names: Sequence[str]) -> list[str]:
-    """Return the digests of the files of imported modules, which a model or its images may be of."""
-    files = (getattr(sys.modules.get(name), "__file__", None) for name in names)
-    return [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files if file]
+@cache
+def source_digest(path: Path) -> str:
+    """Return the digest of a file of Python, or of all in a folder, without docstrings, comments and layout.
+
+    It is computed once per process, since modules are imported once too.
+    """
+    total = hashlib.sha256()
+    for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+        total.update(f"{file.relative_to(path)} {syntax_of(file)}\n".encode())
+    return total.hexdigest()
+
+
+def syntax_of(file: Path) -> str:
+    """Return the syntax tree of a file of Python without docstrings; the bytes of any other file, in hexadecimal."""
+    if file.suffix != ".py":
+        return file.read_bytes().hex()
+    tree = ast.parse(file.read_bytes())
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef)) and ast.get_docstring(node) is not None:
+            del node.body[0]
+    return ast.dump(tree)
+
+
+def modules_digest(names: str | Sequence[str]) -> list[str]:
+    """Return the digests of imported modules and packages, which a model or its images may be of."""
+    modules = (sys.modules.get(name) for name in ([names] if isinstance(names, str) else names))
+    files = (Path(file) for module in modules if (file := getattr(module, "__file__", None)))
+    return [source_digest(file.parent if file.name == "__init__.py" else file) for file in files]
 
 
 def cache_of(path: Path) -> Path:
@@ -83,9 +117,13 @@ def cache_of(path: Path) -> Path:
     return (Path("runs/results") if is_published(path) else results_of([path])) / FOLDER
 
 
-def versions() -> dict[str, str]:
-    """Return the versions that results depend on."""
-    return {"performer_string": performer_string.__version__, "torch": str(torch.__version__), "format": "1"}
+def versions(code: Sequence[str]) -> dict[str, Any]:
+    """Return the versions that results depend on.
+
+    Args:
+        code: files and folders of this project.
+    """
+    return {"code": [source_digest(ROOT / path) for path in code], "torch": str(torch.__version__), "format": "1"}
 
 
 def image_results(
@@ -120,7 +158,7 @@ def image_results(
             **options.views.column,
             **({"frame_stride": data.frame_stride} if data.frame_stride else {}),
             **({"imports": modules} if (modules := modules_digest(getattr(options, "imports", []))) else {}),
-            **versions(),
+            **versions(OF_IMAGES),
         }
     )
     path = cache_of(trained.path) / f"images-{key}.npz"
@@ -138,7 +176,7 @@ def kept_values(
     trained: Trained, settings: Any, fresh: bool, measure: Callable[[], dict[str, float]]
 ) -> dict[str, float]:
     """Return numbers that depend on a model's configuration and on settings, measured now or before."""
-    key = digest({"config": asdict(trained.classifier.vit.config), "settings": settings, **versions()})
+    key = digest({"config": asdict(trained.classifier.vit.config), "settings": settings, **versions(OF_COSTS)})
     path = cache_of(trained.path) / f"cost-{key}.json"
     if path.is_file() and not fresh:
         with suppress(ValueError):

@@ -30,13 +30,14 @@ from eval.accuracy.views import add_views
 from eval.bootstrap import paired_difference
 from eval.evaluations import Evaluation
 from eval.report import Row
-from eval.result_cache import image_results, kept_values, weights_digest
+from eval.result_cache import image_results, kept_values, modules_digest, weights_digest
 from eval.speed.measure import gigamacs, million_parameters, peak_bytes
 from eval.statistics import seed_of, without_seed
 from eval.training_log import has_log, read_log, seconds_to
 from performer_string import fold
 from train.checkpoint import Trained
 from train.data.sizes import Size
+from train.runs.environment import machine
 from train.runs.folder import run_of
 
 
@@ -81,7 +82,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
                 "loss": round(float(loss.mean()), 5),
                 "reference": reference,
                 **{"difference": round(mean, 4), "difference low": round(low, 4), "difference high": round(high, 4)},
-                **of_inference(trained, size, device, options.fresh),
+                **of_inference(trained, size, device, options),
                 **training,
                 "validations": training["validations"] if size == options.resolutions[0] else "",
                 **options.views.column,
@@ -97,7 +98,7 @@ def right_by_seed(results: Mapping[tuple[str, Size], Any], group: str, size: Siz
     }
 
 
-def of_inference(trained: Trained, size: Size, device: torch.device, fresh: bool) -> Row:
+def of_inference(trained: Trained, size: Size, device: torch.device, options: argparse.Namespace) -> Row:
     """Return parameters, operations and memory of folded inference of one image."""
     vit = trained.classifier.vit
 
@@ -106,9 +107,10 @@ def of_inference(trained: Trained, size: Size, device: torch.device, fresh: bool
         memory = peak_bytes(inference(fold(vit).to(device), size, 1, device), device)
         return {"GMACs": gigamacs(vit, size), "peak MiB": round(memory / 2**20, 2)}
 
-    settings = {"size": list(size), "device": str(device), "folded": True}
+    imported = modules_digest(options.imports)
+    settings = {"size": list(size), "device": machine(device), "folded": True, "imports": imported}
     parameters = million_parameters(vit)
-    return {"parameters (M)": parameters, **kept_values(trained, settings, fresh, measure)}
+    return {"parameters (M)": parameters, **kept_values(trained, settings, options.fresh, measure)}
 
 
 def of_training(trained: Trained, target: float | None) -> dict[str, Any]:

@@ -102,6 +102,7 @@ def check_images(table: TableFile, groups: Sequence[Group]) -> None:
 
 def train(table: TableFile, groups: Sequence[Group], runs: Path, options: argparse.Namespace) -> None:
     """Train what is missing, unless that is not wanted."""
+    from eval import result_cache
     from eval.papers.training import missing_runs, outdated_runs, train_missing
     from train.sweep import default_threads
 
@@ -109,6 +110,7 @@ def train(table: TableFile, groups: Sequence[Group], runs: Path, options: argpar
         if outdated := outdated_runs(groups, runs):
             sys.stderr.write(f"Trained with other settings than the table has now: {', '.join(outdated)}\n")
         return
+    result_cache.versions(result_cache.OF_IMAGES)  # of what is imported now; files may change in hours of training
     if missing := missing_runs(groups):
         print(f"{table.title}: {count(missing)} to do, in {runs}", flush=True)
     threads = options.threads or default_threads(options.jobs)

@@ -96,7 +96,8 @@ class Results:
         """
         key = (group.model, str(size), scale, change, checkpoint)
         if key not in self._values:
-            options = argparse.Namespace(split=self.split, images=self.images, views=self.views, fresh=False)
+            of_all = {"split": self.split, "images": self.images, "views": self.views, "fresh": False}
+            options = argparse.Namespace(**of_all, imports=group.settings().get("imports") or [])
             seeds = []
             for run in group.finished().values():
                 trained, weights = self.load(run, checkpoint, group.overrides.get("data.root"))
