@@ -212,7 +212,8 @@ def main(
 ) -> None:
     """Run a command; arguments as of `run`.
 
-    What a user can fix is one message and exit status 2. A training that Ctrl-C has stopped ends with 130.
+    What a user can fix is one message and exit status 2. A training that Ctrl-C has stopped ends with 130, and one that
+    is out of time with 75.
     """
     try:
         with one_message(explain):

@@ -146,7 +146,7 @@ def parse_arguments(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train the runs of a sweep, and print its table and the commands that evaluate it.
 
-    The exit status is 130 after Ctrl-C, 143 after SIGTERM, and 1 where a run has failed.
+    The exit status is 130 after Ctrl-C, 143 after SIGTERM, and 1 where a run has failed or is out of time.
     """
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     options, of_fit = parse_arguments(arguments)

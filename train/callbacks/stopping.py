@@ -14,7 +14,7 @@ from lightning.pytorch.callbacks import Callback, Checkpoint, Timer
 from lightning.pytorch.utilities import rank_zero_info
 
 from train.callbacks.progress import TerminalProgress
-from train.runs.folder import LAST
+from train.runs.folder import LAST, OUT_OF_TIME
 from train.runs.slurm import requeue
 
 
@@ -93,8 +93,8 @@ class CleanStop(Callback):
     """Stop a training cleanly on Ctrl-C, SIGTERM or at the end of `max_time`.
 
     The first signal ends the current step, saves the state and stops. The exit status is 130 for Ctrl-C, 143 for
-    SIGTERM and 1 for the end of `max_time`. A second one stops at once. The signal by which SLURM warns of the end of a
-    job does likewise, and the job is queued again once the state is saved.
+    SIGTERM and `OUT_OF_TIME` for the end of `max_time`. A second one stops at once. The signal by which SLURM warns of
+    the end of a job does as the end of `max_time`, and the job is queued again once the state is saved.
 
     The stop waits in these cases for the next step, or for the end of the epoch where it is near:
 
@@ -180,7 +180,7 @@ class CleanStop(Callback):
 
     def status(self) -> int:
         """Return the exit status of a training that a signal or the end of its time has stopped."""
-        return 128 + self.signal if self.signal in (signal.SIGINT, signal.SIGTERM) else 1
+        return 128 + self.signal if self.signal in (signal.SIGINT, signal.SIGTERM) else OUT_OF_TIME
 
     def teardown(self, trainer: L.Trainer, module: L.LightningModule, stage: str) -> None:
         self._restore()

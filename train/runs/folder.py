@@ -20,6 +20,7 @@ HISTORY = "history.jsonl"  # of the processes that have trained a run
 METRICS = "metrics.json"  # of validation at the end; without it a run is not finished
 CURVES = "metrics.csv"  # every metric of a run, a row for each step
 SECONDS = "seconds"  # of training, without the pauses between an interruption and the next `resume`
+OUT_OF_TIME = 75  # exit status of a training that may be resumed: os.EX_TEMPFAIL, where a system has it
 SUMMARY = "summary.csv"  # of the runs of a sweep, beside their folders
 
 

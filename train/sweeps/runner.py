@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 import shlex
 import signal
 import subprocess
@@ -21,9 +20,10 @@ from tqdm import tqdm
 
 from performer_string.utils.files import read_json
 from train.command.recipe import check_fields, current_arguments, find_conflict, options_of
-from train.runs.folder import LOCK, LOCK_VARIABLE, METRICS, latest_checkpoint
+from train.runs.folder import LOCK, LOCK_VARIABLE, METRICS, OUT_OF_TIME, latest_checkpoint
 from train.runs.recorded import PLACE
 from train.sweeps.file import Run, Sweep
+from train.sweeps.progress import progress
 from train.sweeps.settings import SETTINGS, check_settings, current_settings, image_place, write_settings
 from train.sweeps.summary import write_summary
 from train.utils.yaml_file import read_yaml
@@ -170,10 +170,10 @@ class SweepRunner:
             result = "" if accuracy is None else f", {100 * accuracy:.1f} % on validation images"
             tqdm.write(f"{name}: finished after {(time.monotonic() - job.started) / 60:.1f} minutes{result}")
         elif not self.signals:
-            tail = log.read_bytes()[-2000:].decode(errors="replace").strip().splitlines()
-            if any(line.startswith("Out of time at step") for line in tail):
+            if job.process.returncode == OUT_OF_TIME:
                 tqdm.write(f"{name}: out of time; the same command continues it")
             else:
+                tail = log.read_bytes()[-2000:].decode(errors="replace").strip().splitlines()
                 tqdm.write(f"{name}: FAILED (status {job.process.returncode}), see {log}")
                 tqdm.write("\n".join("    " + line for line in tail[-3:]))
 
@@ -226,11 +226,3 @@ class SweepRunner:
             labels = {"run": run.name, "model": run.model, **{axis: run.label(axis) for axis in self.sweep.axes}}
             rows.append({**labels, "arguments": shlex.join(arguments), "seed": run.seed, **self.metrics(run)})
         write_summary(self.out, rows)
-
-
-def progress(folder: Path) -> str:
-    """Return the name of a run with the last epoch and share that its log tells of."""
-    with (folder / LOG).open("rb") as log:
-        log.seek(max(0, log.seek(0, os.SEEK_END) - 4000))
-        epochs = re.findall(rb"Epoch (\d+)(?:/\d+)?:\s+(\d+)%", log.read())
-    return f"{folder.name} epoch {int(epochs[-1][0])} {int(epochs[-1][1])}%" if epochs else folder.name

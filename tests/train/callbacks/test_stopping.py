@@ -16,6 +16,7 @@ from train.callbacks.metrics import GradientNorm
 from train.callbacks.stopping import CleanStop
 from train.checkpoint_file import read_checkpoint
 from train.module import ImageClassifier
+from train.runs.folder import OUT_OF_TIME
 
 pytestmark = pytest.mark.slow  # trainings
 
@@ -143,7 +144,7 @@ def test_resume_after_max_time_continues_bit_for_bit(config, whole, tmp_path, mo
     run = tmp_path / "run"
     with pytest.raises(SystemExit) as stop:
         fit(config, run, *out_of_time_after(monkeypatch, 13))
-    assert stop.value.code == 1
+    assert stop.value.code == OUT_OF_TIME == os.EX_TEMPFAIL
     monkeypatch.undo()
     assert read_checkpoint(last(run))["global_step"] == 14
     assert validations(run) == [9]  # none that was not asked for
@@ -178,7 +179,7 @@ def test_status_of_time_that_ends_between_epochs(config, whole, tmp_path, monkey
     run = tmp_path / "run"
     with pytest.raises(SystemExit) as stop:
         fit(config, run, *out_of_time_after(monkeypatch, batches))
-    assert stop.value.code == 1
+    assert stop.value.code == OUT_OF_TIME == os.EX_TEMPFAIL
     assert f"Out of time at step {batches}" in caplog.text
     assert not (run / "metrics.json").exists()
     monkeypatch.undo()

@@ -18,14 +18,14 @@ import yaml
 from tests.helpers.runs import run_sweep
 from tests.helpers.training import TINY, write_sweep
 from train import cli
-from train.sweeps import runner
 from train.sweeps.file import read_sweep
 from train.sweeps.runner import SweepRunner
 
 FAKE = """
 import json, pathlib, signal, sys, time
 folder, steps = pathlib.Path(sys.argv[2]), pathlib.Path(sys.argv[2]) / "checkpoints" / "last.ckpt"
-if "fails" in folder.name: sys.exit("error: no such luck")
+if "fails" in folder.name: print("Out of time at step 3"); sys.exit("error: no such luck")
+if "late" in folder.name: sys.exit(75)
 stop = []
 signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
 steps.parent.mkdir(exist_ok=True)
@@ -165,10 +165,12 @@ def test_lock_outlives_the_runner(tmp_path, faked):
 
 
 def test_failed_run_does_not_stop_others(tmp_path, faked, capsys):
-    path = write_sweep(tmp_path, axes=None, models={"fails": {}, "works": {}}, seeds=[0])
+    path = write_sweep(tmp_path, axes=None, models={"fails": {}, "late": {}, "works": {}}, seeds=[0])
     assert run_sweep(path)[0] == 1
     output = capsys.readouterr().out
     assert "fails-seed0: FAILED (status 1)" in output
+    assert "late-seed0: out of time; the same command continues it" in output
+    assert output.count("FAILED") == output.count("out of time") == 1
     assert "error: no such luck" in output
     assert "works-seed0: finished" in output
     assert [row["run"] for row in summary(tmp_path / "out")] == ["works-seed0"]
@@ -194,15 +196,6 @@ def test_changed_settings_are_refused(tmp_path, faked, change, text, capsys):
     assert run_sweep(path, *options)[0] == 2
     error = capsys.readouterr().err
     assert f"was begun with other settings ({text}; see" in error, error
-
-
-def test_progress_is_read_from_the_log(tmp_path):
-    folder = tmp_path / "a"
-    folder.mkdir()
-    (folder / "log.txt").write_text("x" * 9000 + "\rEpoch 3:  20%|##\rEpoch 3:  40%|####")
-    assert runner.progress(folder) == "a epoch 3 40%"
-    (folder / "log.txt").write_text("")
-    assert runner.progress(folder) == "a"
 
 
 @pytest.mark.slow
