@@ -86,7 +86,7 @@ def table_content(path: Path, extended_by: Sequence[Path] = ()) -> dict[str, Any
     base = content.pop("extends", None)
     if base is None:
         return content
-    known = {each.parent.name: each for each in sorted(PAPERS.glob(f"*/{FILE}"))}
+    known = files_by_name()
     inherited = table_content(lookup(f"table that {path} extends", str(base), known), files)
     if content.get("runs") == base:
         own, others = content.get("budgets") or {}, inherited.get("budgets") or {}
@@ -120,10 +120,24 @@ def read_table(path: Path) -> TableFile:
     return table
 
 
+def files_by_name() -> dict[str, Path]:
+    """Return the tables of the project.
+
+    Raises:
+        FileNotFoundError: an installation without them.
+    """
+    if not PAPERS.is_dir():
+        raise FileNotFoundError(
+            f"the tables of the papers are in the folder experiments/papers of the repository, and there is no "
+            f"{PAPERS}: clone the repository, and install it there by `pip install -e '.[train]'`. The path of a file "
+            f"of your own works without."
+        )
+    return {each.parent.name: each for each in sorted(PAPERS.glob(f"*/{FILE}"))}
+
+
 def all_tables() -> Iterator[TableFile]:
     """Yield the tables of the project by name."""
-    for path in sorted(PAPERS.glob(f"*/{FILE}")):
-        yield read_table(path)
+    yield from map(read_table, files_by_name().values())
 
 
 def find_table(name: str) -> TableFile:
@@ -133,5 +147,4 @@ def find_table(name: str) -> TableFile:
         return read_table(path)
     if path.is_dir() and (path / FILE).is_file():
         return read_table(path / FILE)
-    known = {each.parent.name: each for each in sorted(PAPERS.glob(f"*/{FILE}"))}
-    return read_table(lookup("table", name, known))
+    return read_table(lookup("table", name, files_by_name()))

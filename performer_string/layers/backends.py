@@ -148,6 +148,18 @@ class RotatedFeaturesBackend(LinearBackend):
     weights = AttentionBackend.weights  # the features of LinearBackend are without the rotation
 
 
+def import_fast_attention() -> Any:
+    """Return the class of performer-pytorch, which is slow to import, or raise an ImportError with what to install."""
+    try:
+        from performer_pytorch import FastAttention
+    except ImportError as error:
+        raise ImportError(
+            f"the attention performer-pytorch needs the package of that name ({error}): pip install performer-pytorch "
+            f"setuptools."
+        ) from error
+    return FastAttention
+
+
 class PerformerPytorchBackend(AttentionBackend):
     """FastAttention of the package performer-pytorch, as it stands, behind our rotations: a baseline.
 
@@ -165,7 +177,7 @@ class PerformerPytorchBackend(AttentionBackend):
 
     def __init__(self, head_dim: int, num_heads: int, feature_map: str, seed: int, **options: Any):
         super().__init__()
-        from performer_pytorch import FastAttention  # slow to import, and needed by this backend only
+        fast_attention = import_fast_attention()
 
         feature_map = current_name("feature map", feature_map)
         known = {"favor+": {"num_features"}, "arc-cosine": {"num_features", "order"}}
@@ -174,7 +186,7 @@ class PerformerPytorchBackend(AttentionBackend):
         generalized = feature_map == "arc-cosine"
         self.seed, self.homogeneous = seed, generalized  # up to its epsilon
         with seeded(seed, 0):
-            self.fast = FastAttention(
+            self.fast = fast_attention(
                 head_dim,
                 nb_features=options.get("num_features", 256),
                 generalized_attention=generalized,

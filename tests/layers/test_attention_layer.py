@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch.nn.utils import prune
@@ -69,6 +71,11 @@ class TestLayer:
         one = (weights.sum(-1) - 1).abs().max()
         assert one > 0.1 if after_the_map else one < 1e-5
         torch.testing.assert_close(weights @ v, layer.backend(q, k, v, rotation=rotation), rtol=1e-4, atol=1e-5)
+
+    def test_a_baseline_whose_package_is_missing_says_what_to_install(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "performer_pytorch", None)
+        with pytest.raises(ImportError, match="pip install performer-pytorch"):
+            self.layer("performer-pytorch")
 
     def test_qk_norm_bounds_the_logits_and_learns_its_temperature(self):
         layer = self.layer(qk_norm=True, max_temperature=8.0)

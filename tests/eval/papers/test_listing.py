@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from eval.papers import estimate, listing
+from eval.papers import estimate, listing, table_file
 from eval.papers.estimate import duration
 from eval.papers.listing import time_left
 from eval.papers.plan import Group, make_plan
-from eval.papers.table_file import find_table
+from eval.papers.table_file import all_tables, find_table
 from eval.papers.times import read_times
 from performer_string import ViTConfig
 from train.runs.environment import ROOT
@@ -111,3 +111,10 @@ def test_a_slow_model_takes_one_step(tmp_path, monkeypatch):
     group = make_plan(find_table("liere-arrow"), "cpu", None, tmp_path)[0]
     assert estimate.seconds_per_image(group, CPU) == 2 * estimate.SLOW / estimate.ON_CPU
     assert len(steps) == 1
+
+
+def test_an_installation_without_the_tables_says_where_they_are(tmp_path, monkeypatch):
+    monkeypatch.setattr(table_file, "PAPERS", tmp_path / "experiments")
+    for call in (lambda: list(all_tables()), lambda: find_table("liere-2d")):
+        with pytest.raises(FileNotFoundError, match=r"of the repository, .*clone the repository"):
+            call()
