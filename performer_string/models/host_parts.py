@@ -18,7 +18,7 @@ from performer_string.utils.registry import check_named, check_reserved
 from performer_string.utils.seeds import derive_seed, seeded
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HostParts:
     """Builder of the attention of each block. Attributes are the arguments of `performerize`."""
 

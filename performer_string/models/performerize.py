@@ -117,18 +117,18 @@ def performerize(
     check_attention_name(attention)
     places = check_host(model, layers)
     parts = HostParts(
-        attention,
-        feature_map,
-        feature_options or {},
-        encoding,
-        encoding_options,
-        locality,
-        locality_options,
-        values,
-        value_options,
-        key_gate,
-        qk_dim,
-        seed,
+        attention=attention,
+        feature_map=feature_map,
+        feature_options=feature_options or {},
+        encoding=encoding,
+        encoding_options=encoding_options,
+        locality=locality,
+        locality_options=locality_options,
+        values=values,
+        value_options=value_options,
+        key_gate=key_gate,
+        qk_dim=qk_dim,
+        seed=seed,
     )
     parts.check()
     check_position_mode(positions)
