@@ -11,7 +11,8 @@ Each evaluation is one file that answers one question, in the folder of its subj
 `cli.py` is the command line with the list of all evaluations; `report.py` writes CSV files, figures and `tables.py`.
 `plotting/` has the style of all figures, and draws them again from CSV files. `checkpoints.py` loads the models and
 images to evaluate, `models.py` a model alone, and `result_cache.py` keeps what was measured of each image.
-`statistics.py` and `bootstrap.py` compute intervals. `training_log.py` reads what a run has logged.
+`statistics.py` has intervals and tests, `seeds.py` several runs of one model. `training_log.py` reads
+what a run has logged.
 
 To add an evaluation, write a module with an `Evaluation`, which `evaluations.py` describes, and add its line
 to the list there.

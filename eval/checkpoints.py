@@ -14,7 +14,7 @@ import torch
 from eval.argument_types import WithoutRepetitions, number_of_images
 from eval.models import check_head
 from eval.report import MAJORITY, Row
-from eval.statistics import check_seeds, differing_keys, without_seed
+from eval.seeds import check_seeds, differing_keys, without_seed
 from performer_string.models.checkpoint import find_checkpoint, is_published
 from train.checkpoint import Trained, load_trained
 from train.data.sizes import ONE, Size, ascending, image_size

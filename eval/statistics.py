@@ -1,17 +1,15 @@
-"""Intervals of accuracies, and several seeds of one model as one row: their mean, and how sure it is."""
+"""Intervals and tests: of means over seeds, by the bootstrap over images and seeds, and of differences of models."""
 
 from __future__ import annotations
 
-import math
-import re
 import statistics
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
-from eval.report import Row
+import numpy as np
+from numpy.typing import NDArray
 
-MAY_DIFFER = {"seed", "root", "workers", "download", "resolutions"}  # settings that seeds of one model may differ in
+from train.intervals import bootstrap_interval
 
 
 def student_interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -27,96 +25,130 @@ def student_interval(values: Sequence[float]) -> tuple[float, float, float]:
     return mean, mean - half, mean + half
 
 
-def power_law_exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """Return b of values ~ sizes^b, by least squares on the logarithms; NaN for fewer than two sizes."""
-    if len(sizes) < 2 or min(values) <= 0:
-        return math.nan
-    x, y = ([math.log(a) for a in series] for series in (sizes, values))
-    return statistics.linear_regression(x, y).slope
+def paired_difference(
+    model: Mapping[int | None, NDArray[np.bool_]], reference: Mapping[int | None, NDArray[np.bool_]]
+) -> tuple[float, float, float]:
+    """Return the difference of two accuracies in points, and its 95 % interval by the paired bootstrap.
 
-
-def median_ratio(times: Sequence[float], reference: Sequence[float]) -> float:
-    """Return the median over rounds of one call's time over another's in the same round."""
-    return statistics.median(a / b for a, b in zip(times, reference, strict=True))
-
-
-def without_seed(model: str) -> str:
-    """Return the name of a run without its seed: `linear` for `linear-seed3`."""
-    return re.sub(r"-seed\d+$", "", model)
-
-
-def seed_of(model: str) -> int | None:
-    """Return the seed in the name of a run, 3 for `linear-seed3`; None where there is none."""
-    match = re.search(r"-seed(\d+)$", model)
-    return int(match[1]) if match else None
-
-
-def differing_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Return the keys whose values differ, or that one of the two lacks."""
-    return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
-
-
-def check_seeds(settings: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check that runs which are seeds of one model by their names were trained alike.
+    Images are drawn again, each with the answers of both models. Several seeds are drawn again too: pairs of equal
+    seeds where both have the same ones, else those of each model by themselves. Few seeds make the interval too short:
+    three of them have ten resamples that differ.
 
     Args:
-        settings: of each training, by the name of the run.
+        model, reference: which images are right, [N], by seed; the images are the same.
 
     Raises:
-        ValueError: settings that differ in more than what seeds may differ in.
+        ValueError: other numbers of images.
     """
-    first: dict[str, tuple[str, Mapping[str, Any]]] = {}
-    for run, run_settings in settings.items():
-        other, other_settings = first.setdefault(without_seed(run), (run, run_settings))
-        keys = [key for key in differing_keys(run_settings, other_settings) if key not in MAY_DIFFER]
-        if keys:
-            raise ValueError(
-                f"{run} and {other} would pass for seeds of one model, but differ in {', '.join(keys)}: rename the "
-                f"folder of one, or evaluate them one after the other."
-            )
+    lengths = {len(right) for group in (model, reference) for right in group.values()}
+    if len(lengths) != 1:
+        raise ValueError(f"a paired difference needs the same images; there are {sorted(lengths)} of them.")
+    paired = model.keys() == reference.keys()
+    keys = (list(model), list(model)) if paired else (list(model), list(reference))
+    ours, theirs = (
+        100.0 * np.stack([group[key] for key in names]).astype(float)
+        for group, names in zip((model, reference), keys, strict=True)
+    )
+    if paired or len(model) == len(reference) == 1:
+        return mean_with_interval(ours - theirs)
+
+    def difference(images: NDArray[np.int64], seeds: NDArray[np.int64], other_seeds: NDArray[np.int64]) -> float:
+        return float(ours[np.ix_(seeds, images)].mean() - theirs[np.ix_(other_seeds, images)].mean())
+
+    return bootstrap_interval(difference, ours.shape[1], len(ours), len(theirs))
 
 
-def few_seeds(rows: Sequence[Row]) -> list[str]:
-    """Return the line beneath a table that says why an interval over few seeds is wide; none where no model has few.
+def mean_with_interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Return a mean and its 95 % interval by the bootstrap over images, and over seeds where there are several.
+
+    Seeds and images are drawn again independently of each other (Efron's percentile interval). Few seeds make it too
+    short: three of them have ten resamples that differ.
 
     Args:
-        rows: as of `mean_over_seeds`.
+        values: [seeds, images].
     """
-    seeds = Counter(without_seed(name) for name in {row["model"] for row in rows})
-    few = sorted({2, 3}.intersection(seeds.values()))
-    if not few:
-        return []
-    from scipy.stats import t  # slow to import
-
-    factors = " and ".join(f"{t.ppf(0.975, n - 1):.1f} with {n} seeds" for n in few)
-    return [
-        f"Intervals over seeds are Student's, of as many standard errors of the mean: {factors}. They are of "
-        f"trainings, not of images."
-    ]
+    return statistic_with_interval(lambda drawn: float(drawn.mean()), [values])
 
 
-def mean_over_seeds(rows: Sequence[Row]) -> list[Row]:
-    """Return one row for the seeds of a model at each resolution, with their mean accuracy and its 95 % interval.
-
-    The interval is Student's over n seeds, mean +- t_(n-1) s / sqrt(n), cut off at 0 and 100 %. It is the uncertainty
-    of the training, on these images; with three seeds t is 4.3. A model with one seed, or whose seeds are all alike,
-    keeps the interval over its images.
+def statistic_with_interval(
+    statistic: Callable[..., float], groups: Sequence[NDArray[np.float64]]
+) -> tuple[float, float, float]:
+    """Return a statistic and its interval, as of `mean_with_interval`, with the same draws for all groups.
 
     Args:
-        rows: with `model`, `resolution`, `accuracy`, `low` and `high`, in %.
+        statistic: of the groups.
+        groups: [seeds, images] each, of the same seeds and images, as before and after a change.
     """
-    groups: dict[tuple[str, int], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((without_seed(row["model"]), row["resolution"]), []).append(row)
-    means: list[Row] = []
-    for (model, _), seeds in groups.items():
-        if len(seeds) == 1:
-            means.append(seeds[0])
-            continue
-        mean, low, high = student_interval([row["accuracy"] for row in seeds])
-        if low == high:  # all seeds alike: not more certain than one of them
-            low, high = seeds[0]["low"], seeds[0]["high"]
-        title = f"{model}, mean of {len(seeds)} seeds"
-        interval = {"accuracy": mean, "low": max(0.0, low), "high": min(100.0, high)}
-        means.append({**seeds[0], "model": title, **interval})
-    return means
+    seeds, images = groups[0].shape
+
+    def drawn(images_drawn: NDArray[np.int64], seeds_drawn: NDArray[np.int64]) -> float:
+        return statistic(*(group[np.ix_(seeds_drawn, images_drawn)] for group in groups))
+
+    return bootstrap_interval(drawn, images, seeds)
+
+
+class Test(NamedTuple):
+    """The result of a test of a difference of means.
+
+    Attributes:
+        statistic: t, of the sign of the difference.
+        p: two-sided.
+    """
+
+    statistic: float
+    p: float
+
+
+def paired_test(model: NDArray[np.float64], reference: NDArray[np.float64]) -> Test:
+    """Return the paired t-test of two models on the same images, each image's values averaged over the seeds.
+
+    It speaks of these trained models on other images, and not of other trainings.
+
+    Args:
+        model, reference: [seeds, images], the images alike.
+    """
+    from scipy.stats import ttest_rel
+
+    one, other = model.mean(0), reference.mean(0)
+    if np.ptp(one - other) == 0:
+        return Test(0.0, 1.0) if one[0] == other[0] else Test(float(np.copysign(np.inf, one[0] - other[0])), 0.0)
+    result = ttest_rel(one, other)
+    return Test(float(result.statistic), float(result.pvalue))
+
+
+def unpaired_test(model: NDArray[np.float64], reference: NDArray[np.float64]) -> Test:
+    """Return Welch's t-test of two models, as if they had been tested on different images; arguments as above."""
+    from scipy.stats import ttest_ind
+
+    one, other = model.mean(0), reference.mean(0)
+    if np.ptp(one) == np.ptp(other) == 0:
+        return paired_test(model, reference)
+    result = ttest_ind(one, other, equal_var=False)
+    return Test(float(result.statistic), float(result.pvalue))
+
+
+def mcnemar(only_one: int, only_other: int) -> float:
+    """Return the exact p-value of McNemar's test that two models are equally often right.
+
+    Of the images on which one model alone is right, each model has half under this hypothesis: a binomial test.
+
+    Args:
+        only_one, only_other: images on which one model is right and the other wrong.
+    """
+    from scipy.stats import binomtest
+
+    discordant = only_one + only_other
+    return float(binomtest(only_one, discordant).pvalue) if discordant else 1.0
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values by Holm's step-down correction (1979): each below alpha holds at a family-wise error of alpha.
+
+    It is written here, since scipy has no Holm correction (`false_discovery_control` is another one).
+    The i-th smallest of m, from 0, is multiplied by m - i; none is below a smaller one, and none above 1.
+    """
+    order = np.argsort(p_values, kind="stable")
+    corrected = np.asarray(p_values, dtype=float)[order] * np.arange(len(order), 0, -1)
+    result = np.empty_like(corrected)
+    result[order] = np.minimum(1.0, np.maximum.accumulate(corrected))
+    return [float(p) for p in result]

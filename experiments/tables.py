@@ -45,7 +45,8 @@ import yaml
 from tabulate import tabulate
 
 from eval import report
-from eval.statistics import mean_over_seeds, student_interval, without_seed
+from eval.seeds import mean_over_seeds, without_seed
+from eval.statistics import student_interval
 
 ROOT = Path(__file__).parent
 BLOCK = re.compile(r"(<!-- table\n(.*?)\n-->\n)(.*?)(<!-- end table -->)", re.DOTALL)

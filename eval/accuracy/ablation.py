@@ -19,7 +19,7 @@ from eval.accuracy import resolution
 from eval.accuracy.ablation_report import SHOWN
 from eval.evaluations import Evaluation
 from eval.report import Row
-from eval.statistics import seed_of, without_seed
+from eval.seeds import seed_of, without_seed
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,8 @@ from matplotlib.figure import Figure
 from eval.evaluations import Shown
 from eval.plotting.accuracy import accuracy_dots, group_by_model
 from eval.report import Row, accuracy_title
-from eval.statistics import mean_over_seeds, student_interval, without_seed
+from eval.seeds import mean_over_seeds, without_seed
+from eval.statistics import student_interval
 from train.data.sizes import Size, ascending
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from eval.accuracy.confusion_matrix import images_note
 from eval.models import class_names
 from eval.report import ALL_CLASSES, Row
+from eval.statistics import mcnemar
 from train.checkpoint import Trained
 from train.data.sizes import ONE, Size, Views
 from train.intervals import accuracy_percent
@@ -117,20 +118,6 @@ def accuracy_cells(right: int, total: int) -> dict[str, Any]:
     if not total:
         return {"accuracy": "", "low": "", "high": "", "images": 0}
     return accuracy_percent(right, total)
-
-
-def mcnemar(only_one: int, only_other: int) -> float:
-    """Return the exact p-value of McNemar's test that two models are equally often right.
-
-    Of the images on which one model alone is right, each model has half under this hypothesis: a binomial test.
-
-    Args:
-        only_one, only_other: images on which one model is right and the other wrong.
-    """
-    from scipy.stats import binomtest
-
-    discordant = only_one + only_other
-    return float(binomtest(only_one, discordant).pvalue) if discordant else 1.0
 
 
 def compare(one: Answers, other: Answers) -> Iterator[Row]:

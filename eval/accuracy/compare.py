@@ -27,12 +27,12 @@ from eval import checkpoints
 from eval.accuracy.compare_report import SHOWN
 from eval.accuracy.cost import inference
 from eval.accuracy.views import add_views
-from eval.bootstrap import paired_difference
 from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.result_cache import image_results, kept_values, modules_digest, weights_digest
+from eval.seeds import seed_of, without_seed
 from eval.speed.measure import gigamacs, million_parameters, peak_bytes
-from eval.statistics import seed_of, without_seed
+from eval.statistics import paired_difference
 from eval.training_log import has_log, read_log, seconds_to
 from performer_string import fold
 from train.checkpoint import Trained

@@ -9,7 +9,7 @@ from typing import Any
 from eval.evaluations import Shown
 from eval.plotting.comparison import comparison_figure
 from eval.report import Row, accuracy_title, select, unique
-from eval.statistics import few_seeds, mean_over_seeds, without_seed
+from eval.seeds import few_seeds, mean_over_seeds, without_seed
 from train.data.sizes import Size, ascending
 
 NOT_RECORDED = "not recorded"

@@ -24,8 +24,15 @@ from eval.accuracy.cost_report import SHOWN
 from eval.argument_types import positive_int
 from eval.evaluations import Evaluation
 from eval.report import MAJORITY, Row
-from eval.speed.measure import CachedCall, add_rounds, gigamacs, million_parameters, peak_bytes, time_in_turn
-from eval.statistics import median_ratio
+from eval.speed.measure import (
+    CachedCall,
+    add_rounds,
+    gigamacs,
+    median_ratio,
+    million_parameters,
+    peak_bytes,
+    time_in_turn,
+)
 from performer_string import ViT, fold
 from train.data.sizes import Size
 

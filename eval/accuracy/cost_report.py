@@ -12,7 +12,7 @@ from eval.plotting.accuracy_scale import AccuracyScale
 from eval.plotting.axes import legend_above, note_below, plain_logarithm
 from eval.plotting.style import line_styles, panels
 from eval.report import Row, accuracy_title, select, unique
-from eval.statistics import mean_over_seeds, without_seed
+from eval.seeds import mean_over_seeds, without_seed
 
 ACCURACY = ("accuracy", "low", "high")
 

@@ -16,7 +16,7 @@ from eval.evaluations import Shown
 from eval.plotting.axes import legend_above, note_below
 from eval.plotting.style import line_styles, panels
 from eval.report import Row
-from eval.statistics import without_seed
+from eval.seeds import without_seed
 
 LINE = 26  # letters of a line in a panel's title
 MOST_RUNS = 6  # of several models whose losses are in one panel

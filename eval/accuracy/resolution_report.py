@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from eval.evaluations import Shown
 from eval.plotting.accuracy import accuracy_figure
 from eval.report import MAJORITY, Row, accuracy_title, unique
-from eval.statistics import few_seeds, mean_over_seeds
+from eval.seeds import few_seeds, mean_over_seeds
 from train.data.sizes import ascending
 
 

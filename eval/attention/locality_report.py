@@ -18,7 +18,7 @@ from eval.plotting.axes import count_axis, legend_above, note_below, plain_logar
 from eval.plotting.overlaps import reveal
 from eval.plotting.style import GREY, line_styles, new_figure, width_or
 from eval.report import Row, select, unique
-from eval.statistics import without_seed
+from eval.seeds import without_seed
 from train.data.sizes import ascending
 
 

@@ -25,9 +25,8 @@ from eval.argument_types import positive_int
 from eval.encodings.latency_report import SHOWN
 from eval.evaluations import Evaluation
 from eval.report import Row
-from eval.speed.measure import CachedCall, Call, add_rounds, million_parameters, time_in_turn
+from eval.speed.measure import CachedCall, Call, add_rounds, median_ratio, million_parameters, time_in_turn
 from eval.speed.steps import step as take_step
-from eval.statistics import median_ratio
 from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig, fold
 from performer_string.position.base import HeadWidthError
 from performer_string.position.rotation import Rotation

@@ -15,12 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from eval.bootstrap import mean_with_interval, paired_difference, statistic_with_interval
 from eval.papers.estimate import training_images
 from eval.papers.measured import Measured
 from eval.papers.operations import gigaflops
 from eval.papers.start import change_at_start
-from eval.significance import paired_test, unpaired_test
+from eval.statistics import mean_with_interval, paired_difference, paired_test, statistic_with_interval, unpaired_test
 from performer_string import ViT
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from eval.papers.plan import Group
 from eval.papers.results import Results
 from eval.papers.table_spec import TableFile
 from eval.report import Row
-from eval.significance import holm
+from eval.statistics import holm
 
 MEASURED, NOT_RUN, NOT_BUILT, NONE = "measured", "not run", "not built", "none"
 

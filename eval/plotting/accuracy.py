@@ -12,7 +12,7 @@ from eval.plotting.axes import beside, legend_above, mark_training, note_below, 
 from eval.plotting.overlaps import reveal
 from eval.plotting.style import BLACK, BLUE, GREY, line_styles, new_figure, panels, width_or
 from eval.report import MAJORITY, Row, select, unique, views_of
-from eval.statistics import mean_over_seeds, without_seed
+from eval.seeds import mean_over_seeds, without_seed
 from train.data.sizes import ascending
 
 if TYPE_CHECKING:

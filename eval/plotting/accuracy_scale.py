@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from eval.plotting.style import GREY
 from eval.report import MAJORITY, Row, unique
-from eval.statistics import mean_over_seeds, without_seed
+from eval.seeds import mean_over_seeds, without_seed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from matplotlib.font_manager import FontProperties
 
 from eval.plotting.style import add_room_above, is_placed, paper_style, width_in_inches
-from eval.statistics import seed_of, without_seed
+from eval.seeds import seed_of, without_seed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

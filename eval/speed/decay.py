@@ -25,9 +25,8 @@ from eval.argument_types import WithoutRepetitions, feature_map_name
 from eval.evaluations import Evaluation
 from eval.report import Row
 from eval.speed.decay_report import SHOWN
-from eval.speed.measure import add_rounds, peak_bytes, relative_error, time_in_turn
+from eval.speed.measure import add_rounds, median_ratio, peak_bytes, power_law_exponent, relative_error, time_in_turn
 from eval.speed.methods import feature_map
-from eval.statistics import median_ratio, power_law_exponent
 from performer_string import LOCALITIES, build_locality, grid_positions, linear_attention
 from performer_string.bias import DistanceDecay, L1Decay, RelativeBias
 from performer_string.bias.linear_time.plan import choose

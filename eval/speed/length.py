@@ -25,10 +25,18 @@ from eval.argument_types import WithoutRepetitions, feature_map_name, positive_i
 from eval.evaluations import Evaluation
 from eval.report import Row, select
 from eval.speed.length_report import SHOWN
-from eval.speed.measure import CapturedCall, add_rounds, peak_bytes, relative_error, square_product, time_in_turn
+from eval.speed.measure import (
+    CapturedCall,
+    add_rounds,
+    median_ratio,
+    peak_bytes,
+    power_law_exponent,
+    relative_error,
+    square_product,
+    time_in_turn,
+)
 from eval.speed.methods import METHODS, NARROW, AttentionMethods, near_square_grid, operations
 from eval.speed.vit_tiny import layer_call, model_call
-from eval.statistics import median_ratio, power_law_exponent
 from performer_string.utils.registry import lookup
 
 LEVELS = {"attention": None, "layer": layer_call, "model": model_call}

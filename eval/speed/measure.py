@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import statistics
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import ExitStack
@@ -163,3 +164,16 @@ def gigamacs(vit: ViT, size: Sequence[int]) -> float:
     """Return the multiplications of folded inference of an image in 1e9, to four digits; NaN if they have no count."""
     counted = multiplications(vit, size)
     return math.nan if counted is None else float(f"{counted / 1e9:.4g}")
+
+
+def median_ratio(times: Sequence[float], reference: Sequence[float]) -> float:
+    """Return the median over rounds of one call's time over another's in the same round."""
+    return statistics.median(a / b for a, b in zip(times, reference, strict=True))
+
+
+def power_law_exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """Return b of values ~ sizes^b, by least squares on the logarithms; NaN for fewer than two sizes."""
+    if len(sizes) < 2 or min(values) <= 0:
+        return math.nan
+    x, y = ([math.log(a) for a in series] for series in (sizes, values))
+    return statistics.linear_regression(x, y).slope

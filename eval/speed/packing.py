@@ -27,10 +27,9 @@ from tqdm import tqdm
 from eval.argument_types import feature_map_name, positive_int
 from eval.evaluations import Evaluation
 from eval.report import Row
-from eval.speed.measure import add_rounds, relative_error, time_in_turn
+from eval.speed.measure import add_rounds, median_ratio, relative_error, time_in_turn
 from eval.speed.methods import feature_options
 from eval.speed.packing_report import SHOWN
-from eval.statistics import median_ratio
 from performer_string import VARIANTS, ViT, ViTConfig, batch_images
 
 

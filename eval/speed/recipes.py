@@ -29,10 +29,9 @@ from tqdm import tqdm
 from eval.argument_types import WithoutRepetitions, positive_int
 from eval.evaluations import Evaluation
 from eval.report import Row
-from eval.speed.measure import add_rounds, million_parameters, seconds, time_in_turn
+from eval.speed.measure import add_rounds, median_ratio, million_parameters, seconds, time_in_turn
 from eval.speed.recipes_report import OWN, PERFORMER, PLAIN, SHOWN
 from eval.speed.steps import add_dtype, step, timm_vit
-from eval.statistics import median_ratio
 from performer_string import ViT, ViTConfig
 from performer_string.utils.registry import lookup
 from train.command.recipe import current_recipe, packaged_recipes

@@ -23,10 +23,9 @@ from torch.nn import functional as F
 from eval.argument_types import WithoutRepetitions, positive_int
 from eval.evaluations import Evaluation
 from eval.report import Row
-from eval.speed.measure import add_rounds, million_parameters, time_in_turn
+from eval.speed.measure import add_rounds, median_ratio, million_parameters, time_in_turn
 from eval.speed.methods import feature_options
 from eval.speed.steps_report import PLAIN, SHOWN
-from eval.statistics import median_ratio
 from performer_string import ENCODINGS, VARIANTS, ViT, ViTConfig
 from performer_string.utils.registry import lookup
 

@@ -1,23 +1,26 @@
-"""Intervals, power laws, and several seeds of one model as one row."""
+"""Intervals and tests, held against their definitions and closed forms."""
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 
-from eval.accuracy.resolution_report import summary
-from eval.report import MAJORITY
 from eval.statistics import (
-    check_seeds,
-    few_seeds,
-    mean_over_seeds,
-    median_ratio,
-    power_law_exponent,
-    seed_of,
+    holm,
+    mcnemar,
+    mean_with_interval,
+    paired_difference,
+    paired_test,
+    statistic_with_interval,
     student_interval,
-    without_seed,
+    unpaired_test,
 )
-from train.data.sizes import Size
 from train.intervals import wilson_interval
+
+RNG = np.random.default_rng(0)
+IMAGES = 2000
 
 
 @pytest.mark.parametrize(("right", "total"), [(0, 10), (5, 10), (10, 10), (990, 1000)])
@@ -42,55 +45,111 @@ def test_student_interval():
     assert student_interval([1.0, 3.0]) == pytest.approx((2.0, 2 - 12.7062, 2 + 12.7062), abs=1e-4)
 
 
-def test_power_law_exponent_and_median_ratio():
-    assert power_law_exponent([1, 2, 4], [3, 3 * 2**1.5, 3 * 4**1.5]) == pytest.approx(1.5)
-    assert power_law_exponent([1], [3]) != power_law_exponent([1], [3])  # NaN
-    assert median_ratio([2, 4, 6], [1, 1, 3]) == 2
+def answers(accuracy: float, alike: np.ndarray, share: float) -> np.ndarray:
+    """Return which images are right: as `alike` for a share of them, else at random."""
+    return np.where(RNG.random(IMAGES) < share, alike, RNG.random(IMAGES) < accuracy)
 
 
-def test_names_of_seeds():
-    assert (without_seed("linear-seed3"), seed_of("linear-seed3")) == ("linear", 3)
-    assert (without_seed("linear"), seed_of("linear")) == ("linear", None)
+def test_interval_of_one_seed_is_that_of_paired_differences():
+    """Pairs: with equal answers on most images the interval is far shorter than that of independent samples."""
+    first = RNG.random(IMAGES) < 0.7
+    second = answers(0.6, first, 0.8)
+    mean, low, high = paired_difference({0: second}, {0: first})
+    differences = 100.0 * (second.astype(float) - first)
+    half = 1.96 * differences.std() / IMAGES**0.5
+    assert mean == pytest.approx(differences.mean())
+    assert (low, high) == pytest.approx((mean - half, mean + half), abs=0.15 * half)
+    independent = 1.96 * 100 * ((first.var() + second.var()) / IMAGES) ** 0.5
+    assert high - low < 1.5 * independent  # 2 * independent is what unpaired samples would have
 
 
-def make_row(model, accuracy, resolution=60):
-    size = Size.of(resolution)
-    return {"model": model, "resolution": size, "accuracy": accuracy, "low": 1.0, "high": 2.0, MAJORITY: 44.0}
+def test_equal_answers_differ_by_nothing():
+    right = RNG.random(IMAGES) < 0.5
+    assert paired_difference({None: right}, {None: right}) == (0.0, 0.0, 0.0)
 
 
-def test_seeds_of_one_model_are_one_row():
-    rows = [make_row("a-seed0", 90.0), make_row("a-seed1", 94.0), make_row("a-seed2", 98.0), make_row("b-seed0", 50.0)]
-    line, single, baseline = summary(rows)
-    # 4.3027 is the 97.5 % point of Student's t with 2 degrees of freedom, the standard deviation 4
-    assert line == {"accuracy in %": "a, mean of 3 seeds", "60 px": f"94.0 ({94 - 4.3027 * 4 / 3**0.5:.1f}-100.0)"}
-    assert single == {"accuracy in %": "b-seed0", "60 px": "50.0 (1.0-2.0)"}
-    assert baseline == {"accuracy in %": "majority baseline", "60 px": "44.0"}
+def test_seeds_that_differ_widen_the_interval():
+    reference = {seed: RNG.random(IMAGES) < 0.5 for seed in range(4)}
+    alike = {seed: RNG.random(IMAGES) < 0.6 for seed in range(4)}
+    apart = {seed: RNG.random(IMAGES) < accuracy for seed, accuracy in enumerate((0.45, 0.55, 0.65, 0.75))}
+    spans = {}
+    for name, model in (("alike", alike), ("apart", apart)):
+        mean, low, high = paired_difference(model, reference)
+        expected = np.mean([100.0 * (model[s].mean() - reference[s].mean()) for s in range(4)])
+        assert mean == pytest.approx(expected)
+        assert low < mean < high
+        spans[name] = high - low
+    assert spans["apart"] > 2.5 * spans["alike"]
 
 
-def test_seeds_that_are_all_alike_have_the_interval_of_one():
-    alike = [{**make_row(f"a-seed{i}", 100.0), "low": 99.2, "high": 100.0} for i in range(3)]
-    assert summary(alike)[0]["60 px"] == "100.0 (99.2-100.0)"
+def test_other_seeds_are_not_paired():
+    """Equal answers of seeds 0 and 1: paired with themselves they have no spread."""
+    right = {seed: RNG.random(IMAGES) < accuracy for seed, accuracy in enumerate((0.4, 0.8))}
+    assert paired_difference(right, right) == (0.0, 0.0, 0.0)
+    mean, low, high = paired_difference({7: right[0], 8: right[1]}, right)
+    assert mean == 0.0
+    assert low < -20
+    assert high > 20
 
 
-def test_mean_over_seeds_is_taken_at_each_resolution():
-    rows = [make_row("a-seed0", 90.0), make_row("a-seed1", 80.0)]
-    rows += [make_row("a-seed0", 70.0, 84), make_row("a-seed1", 50.0, 84)]
-    means = mean_over_seeds(rows)
-    assert [(row["resolution"], row["accuracy"]) for row in means] == [((60, 60), 85.0), ((84, 84), 60.0)]
+def test_other_images_are_refused():
+    with pytest.raises(ValueError, match=r"the same images; there are \[3, 4\]"):
+        paired_difference({0: np.zeros(3, bool)}, {0: np.zeros(4, bool)})
 
 
-def test_seeds_with_other_settings():
-    settings = {f"m-seed{seed}": {"seed": seed, "lr": 1e-3, "workers": seed} for seed in (0, 1)}
-    check_seeds(settings)
-    settings["m-seed1"]["lr"] = 2e-3
-    with pytest.raises(ValueError, match="m-seed1 and m-seed0 would pass for seeds of one model, but differ in lr:"):
-        check_seeds(settings)
+def test_holm_is_the_step_down_rule():
+    """A p-value is at most alpha after the correction where the rule rejects it, whatever alpha is."""
+    p = np.array([0.011, 0.02, 0.001, 0.8, 0.013, 0.013])
+    corrected = holm(p)
+    for alpha in (0.001, 0.01, 0.05, 0.06, 0.08, 0.5):
+        rejected, going = set(), True
+        for rank, index in enumerate(sorted(range(len(p)), key=lambda i: (p[i], i))):
+            going = going and p[index] <= alpha / (len(p) - rank)
+            rejected |= {index} if going else set()
+        assert {i for i, q in enumerate(corrected) if q <= alpha + 1e-12} == rejected, alpha
+    assert holm([]) == []
 
 
-def test_intervals_of_few_seeds_are_explained():
-    row = {"resolution": 8, "accuracy": 50.0, "low": 40.0, "high": 60.0}
-    seeds = [{**row, "model": f"a-seed{seed}"} for seed in range(2)]
-    (line,) = few_seeds(seeds)
-    assert "12.7 with 2 seeds" in line  # t of one degree of freedom
-    assert few_seeds(seeds[:1]) == []
-    assert few_seeds([{**row, "model": f"a-seed{seed}"} for seed in range(5)]) == []
+def test_mcnemar_is_a_binomial_test():
+    for one, other in ((3, 9), (9, 3), (0, 5), (7, 7)):
+        total, least = one + other, min(one, other)
+        tail = sum(math.comb(total, i) for i in range(least + 1)) / 2**total
+        assert mcnemar(one, other) == pytest.approx(min(1.0, 2 * tail))
+    assert mcnemar(0, 0) == 1.0
+
+
+def test_paired_and_unpaired_tests_are_their_formulas():
+    rng = np.random.default_rng(0)
+    reference = (rng.random((2, 400)) < 0.6).astype(float)
+    model = np.maximum(reference, rng.random((2, 400)) < 0.1)
+    one, other = model.mean(0), reference.mean(0)
+    difference = one - other
+    t = difference.mean() / math.sqrt(difference.var(ddof=1) / 400)
+    assert paired_test(model, reference).statistic == pytest.approx(t)
+    t = difference.mean() / math.sqrt(one.var(ddof=1) / 400 + other.var(ddof=1) / 400)
+    assert unpaired_test(model, reference).statistic == pytest.approx(t)
+    assert paired_test(model, reference).p < unpaired_test(model, reference).p  # the images are alike
+    assert paired_test(reference, model).statistic == -paired_test(model, reference).statistic
+    assert paired_test(model, model) == (0.0, 1.0)
+
+
+def test_bootstrap_of_one_seed_is_that_of_the_mean_over_images():
+    right = (np.arange(2000) % 4 == 0)[None].astype(float)
+    mean, low, high = mean_with_interval(right)
+    error = math.sqrt(0.25 * 0.75 / 2000)
+    assert mean == 0.25
+    assert (mean - low, high - mean) == pytest.approx((1.96 * error,) * 2, rel=0.15)
+
+
+def test_bootstrap_over_seeds_is_wider_where_they_differ():
+    images = (np.arange(1000) % 2 == 0).astype(float)
+    alike, apart = np.stack([images] * 5), np.stack([images * share for share in (0.2, 0.6, 1.0, 1.4, 1.8)])
+    widths = [high - low for _, low, high in (mean_with_interval(alike), mean_with_interval(apart))]
+    assert widths[1] > 3 * widths[0]
+    assert mean_with_interval(np.ones((3, 10))) == (1.0, 1.0, 1.0)
+
+
+def test_a_ratio_is_drawn_with_the_same_images():
+    before = (np.arange(1000) % 2 == 0)[None].astype(float)
+    value, low, high = statistic_with_interval(lambda a, b: float(b.mean() / a.mean()), [before, before / 2])
+    assert (value, low, high) == pytest.approx((0.5, 0.5, 0.5))

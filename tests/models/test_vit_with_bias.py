@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 import torch
 
-from eval.statistics import check_seeds
+from eval.seeds import check_seeds
 from performer_string import LOCALITIES, VALUE_MAPS, ViT, ViTConfig, build_encoding, fold, grid_positions
 from performer_string.bias import base
 from performer_string.layers.attention import SelfAttention

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from eval.accuracy.tiles import predict_tiles, starts, weights_in
-from eval.bootstrap import statistic_with_interval
 from eval.cli import main
+from eval.statistics import statistic_with_interval
 from tests.helpers.checkpoints import CONFIG, read, save
 from train.checkpoint import load_trained
 from train.data.cells import CellsTask

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from eval.speed.measure import CachedCall, peak_bytes, time_in_turn
+from eval.speed.measure import CachedCall, median_ratio, peak_bytes, power_law_exponent, time_in_turn
 from performer_string import ViT
 from performer_string.layers.backends import LinearBackend
 from tests.helpers.checkpoints import CONFIG
@@ -20,6 +20,12 @@ def test_calls_are_timed_in_turn():
     times = time_in_turn({n: (lambda n=n: calls.append(n)) for n in "ab"}, 3, CPU)
     assert calls == list("ab" * 4)  # the first round is not counted
     assert [len(t) for t in times.values()] == [3, 3]
+
+
+def test_power_law_exponent_and_median_ratio():
+    assert power_law_exponent([1, 2, 4], [3, 3 * 2**1.5, 3 * 4**1.5]) == pytest.approx(1.5)
+    assert power_law_exponent([1], [3]) != power_law_exponent([1], [3])  # NaN
+    assert median_ratio([2, 4, 6], [1, 1, 3]) == 2
 
 
 @torch.no_grad()

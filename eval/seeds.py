@@ -1,0 +1,95 @@
+"""Several seeds of one model: their names, whether they were trained alike, and one row for all of them."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from eval.report import Row
+from eval.statistics import student_interval
+
+MAY_DIFFER = {"seed", "root", "workers", "download", "resolutions"}  # settings that seeds of one model may differ in
+
+
+def without_seed(model: str) -> str:
+    """Return the name of a run without its seed: `linear` for `linear-seed3`."""
+    return re.sub(r"-seed\d+$", "", model)
+
+
+def seed_of(model: str) -> int | None:
+    """Return the seed in the name of a run, 3 for `linear-seed3`; None where there is none."""
+    match = re.search(r"-seed(\d+)$", model)
+    return int(match[1]) if match else None
+
+
+def differing_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return the keys whose values differ, or that one of the two lacks."""
+    return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
+
+
+def check_seeds(settings: Mapping[str, Mapping[str, Any]]) -> None:
+    """Check that runs which are seeds of one model by their names were trained alike.
+
+    Args:
+        settings: of each training, by the name of the run.
+
+    Raises:
+        ValueError: settings that differ in more than what seeds may differ in.
+    """
+    first: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    for run, run_settings in settings.items():
+        other, other_settings = first.setdefault(without_seed(run), (run, run_settings))
+        keys = [key for key in differing_keys(run_settings, other_settings) if key not in MAY_DIFFER]
+        if keys:
+            raise ValueError(
+                f"{run} and {other} would pass for seeds of one model, but differ in {', '.join(keys)}: rename the "
+                f"folder of one, or evaluate them one after the other."
+            )
+
+
+def few_seeds(rows: Sequence[Row]) -> list[str]:
+    """Return the line beneath a table that says why an interval over few seeds is wide; none where no model has few.
+
+    Args:
+        rows: as of `mean_over_seeds`.
+    """
+    seeds = Counter(without_seed(name) for name in {row["model"] for row in rows})
+    few = sorted({2, 3}.intersection(seeds.values()))
+    if not few:
+        return []
+    from scipy.stats import t  # slow to import
+
+    factors = " and ".join(f"{t.ppf(0.975, n - 1):.1f} with {n} seeds" for n in few)
+    return [
+        f"Intervals over seeds are Student's, of as many standard errors of the mean: {factors}. They are of "
+        f"trainings, not of images."
+    ]
+
+
+def mean_over_seeds(rows: Sequence[Row]) -> list[Row]:
+    """Return one row for the seeds of a model at each resolution, with their mean accuracy and its 95 % interval.
+
+    The interval is Student's over n seeds, mean +- t_(n-1) s / sqrt(n), cut off at 0 and 100 %. It is the uncertainty
+    of the training, on these images; with three seeds t is 4.3. A model with one seed, or whose seeds are all alike,
+    keeps the interval over its images.
+
+    Args:
+        rows: with `model`, `resolution`, `accuracy`, `low` and `high`, in %.
+    """
+    groups: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((without_seed(row["model"]), row["resolution"]), []).append(row)
+    means: list[Row] = []
+    for (model, _), seeds in groups.items():
+        if len(seeds) == 1:
+            means.append(seeds[0])
+            continue
+        mean, low, high = student_interval([row["accuracy"] for row in seeds])
+        if low == high:  # all seeds alike: not more certain than one of them
+            low, high = seeds[0]["low"], seeds[0]["high"]
+        title = f"{model}, mean of {len(seeds)} seeds"
+        interval = {"accuracy": mean, "low": max(0.0, low), "high": min(100.0, high)}
+        means.append({**seeds[0], "model": title, **interval})
+    return means
