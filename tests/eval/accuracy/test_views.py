@@ -74,7 +74,7 @@ def test_an_answer_is_the_mean_over_the_views_of_a_video(runs):
 
 def test_what_is_kept_is_of_the_distance_of_frames(runs):
     """The same weights, of a run with another one."""
-    group = SimpleNamespace(model="one", overrides={}, finished=lambda: {0: runs[0]})
+    group = SimpleNamespace(model="one", overrides={}, settings=dict, finished=lambda: {0: runs[0]})
     path = runs[0] / "checkpoints" / "last.ckpt"
     spread = Results({}, torch.device("cpu")).of_images(group, "loss")
     before = torch.load(path, weights_only=True)
@@ -88,7 +88,7 @@ def test_what_is_kept_is_of_the_distance_of_frames(runs):
 
 
 def test_tables_of_papers_take_views(runs):
-    group = SimpleNamespace(model="one", overrides={}, finished=lambda: {0: runs[0]})
+    group = SimpleNamespace(model="one", overrides={}, settings=dict, finished=lambda: {0: runs[0]})
     trained = load_trained(runs[0] / "checkpoints" / "last.ckpt")
     for views in (ONE, Views(2, 3)):
         loss = Results({}, torch.device("cpu"), views=views).of_images(group, "loss")
