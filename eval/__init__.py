@@ -9,7 +9,7 @@ Each evaluation is one file that answers one question, in the folder of its subj
 - `papers/`: tables of papers, run again beside their published figures.
 
 `cli.py` is the command line with the list of all evaluations; `report.py` writes CSV files, figures and `tables.py`.
-`plotting/` has the style of all figures, and draws them again from CSV files. `checkpoints.py` loads the models and
+`plotting/` has the style of all figures, and `redraw.py` draws them again. `checkpoints.py` loads the models and
 images to evaluate, `models.py` a model alone, and `result_cache.py` keeps what was measured of each image.
 `statistics.py` has intervals and tests, `seeds.py` several runs of one model. `training_log.py` reads
 what a run has logged.

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
+from typing import TYPE_CHECKING
 
 from performer_string.utils.renames import current_name
 from train.data.sizes import Size
+
+if TYPE_CHECKING:
+    import torch
 
 
 def number_of_images(text: str) -> int:
@@ -54,3 +59,20 @@ class WithoutRepetitions(argparse.Action):
 
     def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
         setattr(namespace, self.dest, list(dict.fromkeys(values)))
+
+
+def choose_device(name: str) -> torch.device:
+    """Return a device by name; `auto` is the GPU where there is one.
+
+    Raises:
+        ValueError: an unknown name, or a GPU where there is none.
+    """
+    import torch
+
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if name.startswith("cuda") and not torch.cuda.is_available():
+        raise ValueError(f"--device {name}: torch sees no GPU here. Use --device cpu, or auto.")
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ValueError(f"--device has to be auto, cpu, cuda or cuda:NUMBER, not {name!r}.")
+    return torch.device(name)

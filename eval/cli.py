@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from eval.argument_types import choose_device
 from eval.evaluations import EVALUATIONS, Command
 from performer_string.utils.registry import nearest
 from performer_string.utils.renames import current_name
@@ -17,28 +17,8 @@ from train.command.suggesting_parser import SuggestingParser
 from train.utils.errors import one_message
 from train.utils.imports import import_modules
 
-if TYPE_CHECKING:
-    import torch
-
 PLOT = "plot"
 OUT = "folder of the files; default: `results` in the run's folder or beside several, else runs/results/NAME"
-
-
-def choose_device(name: str) -> torch.device:
-    """Return a device by name; `auto` is the GPU where there is one.
-
-    Raises:
-        ValueError: an unknown name, or a GPU where there is none.
-    """
-    import torch
-
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ValueError(f"--device {name}: torch sees no GPU here. Use --device cpu, or auto.")
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
-        raise ValueError(f"--device has to be auto, cpu, cuda or cuda:NUMBER, not {name!r}.")
-    return torch.device(name)
 
 
 def build_parser(name: str | None = None) -> argparse.ArgumentParser:
@@ -64,7 +44,7 @@ def build_parser(name: str | None = None) -> argparse.ArgumentParser:
             add_figure_arguments(command)
     plot = commands.add_parser(PLOT, help="draw a figure again from its CSV file, and its tables, without models")
     if name == PLOT:
-        from eval.plotting import redraw
+        from eval import redraw
 
         plot.description = redraw.__doc__
         redraw.add_arguments(plot)
@@ -106,8 +86,8 @@ def run(options: argparse.Namespace, arguments: Sequence[str], name: str = "", h
         The exit status.
     """
     from eval.plotting.options import draw, for_display
-    from eval.plotting.style import paper_style
-    from eval.report import Report, environment, save_plot, table, write_tables
+    from eval.plotting.style import paper_style, save_plot
+    from eval.report import Report, environment, table, write_tables
 
     import_modules(options.imports)
     device = choose_device(getattr(options, "device", "cpu"))
@@ -143,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         with one_message():
             if options.command == PLOT:
-                from eval.plotting import redraw
+                from eval import redraw
 
                 status = redraw.run(options, EVALUATIONS)
             else:

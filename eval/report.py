@@ -21,7 +21,6 @@ from train.runs.folder import run_of
 
 if TYPE_CHECKING:
     import torch
-    from matplotlib.figure import Figure
 
 Row = Mapping[str, Any]
 
@@ -121,21 +120,6 @@ class Report:
         write_csv(self.csv, rows, self.header)
         if is_of_command(self.partial, self.header):
             self.partial.unlink()
-
-
-def save_plot(figure: Figure | None, beside: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
-    """Write a figure beside a CSV file in each format, and return the files; without one remove those of before."""
-    from eval.plotting.style import save_figure
-
-    paths = [beside.with_suffix(f".{ending}") for ending in dict.fromkeys(formats)]
-    if figure is None:
-        for path in paths:
-            path.unlink(missing_ok=True)
-        return []
-    for path in paths:
-        with write_aside(path) as partial:
-            save_figure(figure, partial)
-    return paths
 
 
 def results_of(paths: Sequence[Path]) -> Path:

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from eval.attention.model_changes import Intervention, changed
+from eval.model_changes import Intervention, changed
 from eval.report import results_of
 from performer_string.models.checkpoint import is_published
 from performer_string.utils.files import read_json, write_aside
@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[1]
 LIBRARY = "performer_string"
 # The code that results depend on; how weights are loaded is not of it, since their values are in the digest.
 OF_IMAGES = (
-    LIBRARY, "train/data", "train/testing.py", "train/utils/seeds.py", "eval/attention/model_changes.py",
+    LIBRARY, "train/data", "train/testing.py", "train/utils/seeds.py", "eval/model_changes.py",
     "eval/attention/token_interventions.py",
 )  # fmt: skip
 OF_COSTS = (LIBRARY, "train/inspection.py", "eval/accuracy/cost.py", "eval/speed/measure.py")

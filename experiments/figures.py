@@ -17,8 +17,8 @@ import yaml
 
 from eval.evaluations import EVALUATIONS
 from eval.plotting.options import FORMATS
-from eval.plotting.redraw import build_parser, redraw
-from eval.report import save_plot
+from eval.plotting.style import save_plot
+from eval.redraw import build_parser, redraw
 
 ROOT = Path(__file__).parent
 FIGURES = ROOT / "figures.yaml"

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from eval.accuracy.answers import Answers
 from eval.accuracy.confusion_matrix import Matrix, draw_matrix
-from eval.accuracy.contact_sheet import Tile, contact_sheet, fit, names_apart, shorten
+from eval.plotting.contact_sheet import Tile, contact_sheet, fit, names_apart, shorten
 from eval.plotting.options import add_title
-from eval.report import Row, save_plot, write_csv
+from eval.plotting.style import save_plot
+from eval.report import Row, write_csv
 
 FULL_ROWS, TOP = 100, 5  # up to so many classes every probability is written, and else those of the first TOP
 NAME = 13  # letters of a model's name beside its answer at most

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from eval.accuracy.contact_sheet import shorten
 from eval.plotting.axes import note_below
+from eval.plotting.contact_sheet import shorten
 from eval.plotting.style import new_figure, width_or
 from eval.report import Row, read_csv, views_of
 from train.data.sizes import ONE, Size, Views

@@ -7,9 +7,9 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from eval.accuracy.contact_sheet import shorten
 from eval.evaluations import Shown
 from eval.plotting.axes import error_bars, legend_above, note_below
+from eval.plotting.contact_sheet import shorten
 from eval.plotting.style import line_styles, new_figure
 from eval.report import ALL_CLASSES, MAJORITY, Row, select, unique, views_of
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from eval.accuracy.contact_sheet import Tile, contact_sheet, fit, names_apart, picture_of
 from eval.evaluations import Shown
+from eval.plotting.contact_sheet import Tile, contact_sheet, fit, names_apart, picture_of
 from eval.report import Row
 from train.data.sizes import Size
 from train.utils.output import printable

@@ -17,8 +17,8 @@ import torch
 from eval import checkpoints
 from eval.attention.intervene_report import SHOWN, UNTOUCHED
 from eval.attention.interventions import GROUPS, interventions, without_effect
-from eval.attention.model_changes import Intervention, changed
 from eval.evaluations import Evaluation
+from eval.model_changes import Intervention, changed
 from eval.report import Row
 from train.testing import count_right
 

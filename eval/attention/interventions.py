@@ -15,8 +15,8 @@ from typing import Any, cast
 from torch import Tensor, nn
 
 from eval.attention.dense_attention import expected_backend
-from eval.attention.model_changes import Intervention, ModelChanges, each_and_all_layers, replace_backends
 from eval.attention.token_interventions import fewer_tokens, moved_positions, near_keys, shuffled_patches
+from eval.model_changes import Intervention, ModelChanges, each_and_all_layers, replace_backends
 from performer_string import ViT
 from performer_string.feature_maps import RandomFeatures
 from performer_string.feature_maps.arc_cosine import ArcCosineFeatures

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from eval.accuracy.contact_sheet import TEXT, fit, shorten, width_of
+from eval.plotting.contact_sheet import TEXT, fit, shorten, width_of
 from eval.plotting.style import placed_figure, width_or
 from train.utils.output import printable
 

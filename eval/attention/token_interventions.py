@@ -13,7 +13,7 @@ from einops import rearrange
 from torch import Tensor, nn
 
 from eval.attention.dense_attention import NearKeys
-from eval.attention.model_changes import Intervention, ModelChanges, each_and_all_layers, replace_backends
+from eval.model_changes import Intervention, ModelChanges, each_and_all_layers, replace_backends
 from performer_string import ViT
 from performer_string.models.patches import patchify
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eval.argument_types import number_of_images, positive_int
+from eval.argument_types import choose_device, number_of_images, positive_int
 from eval.evaluations import Command
 
 if TYPE_CHECKING:
@@ -56,7 +56,6 @@ def command_of(table: TableFile, options: argparse.Namespace) -> str:
 
 def run_command(options: argparse.Namespace, folder: Path) -> None:
     """Make one table, or list all."""
-    from eval.cli import choose_device
     from eval.papers.listing import list_runs, list_tables
     from eval.papers.plan import make_plan, select_groups
     from eval.papers.run_evaluation import run_evaluation

@@ -15,7 +15,8 @@ from eval.papers.records import all_records, correct_tests
 from eval.papers.results import Results, by_key
 from eval.papers.table_head import lines_of
 from eval.papers.table_spec import TableFile
-from eval.report import Row, environment, save_plot, write_csv
+from eval.plotting.style import save_plot
+from eval.report import Row, environment, write_csv
 from eval.report import table as as_text
 from eval.tables import latex_table
 from performer_string.utils.files import check_writable, write_aside

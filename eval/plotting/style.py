@@ -19,6 +19,7 @@ from matplotlib import font_manager
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import PlaceHolderLayoutEngine
 
+from performer_string.utils.files import write_aside
 from train.figure_style import BLACK as BLACK
 from train.figure_style import BLUE as BLUE
 from train.figure_style import COLOURS as COLOURS
@@ -166,3 +167,16 @@ def save_figure(figure: Figure, path: Path) -> None:
     """Write a figure in the format of the file's ending, without a date, so that equal figures are equal files."""
     with matplotlib.rc_context(fname=STYLE):
         figure.savefig(path, metadata=DATELESS[path.suffix[1:]])
+
+
+def save_plot(figure: Figure | None, beside: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
+    """Write a figure beside a CSV file in each format, and return the files; without one remove those of before."""
+    paths = [beside.with_suffix(f".{ending}") for ending in dict.fromkeys(formats)]
+    if figure is None:
+        for path in paths:
+            path.unlink(missing_ok=True)
+        return []
+    for path in paths:
+        with write_aside(path) as partial:
+            save_figure(figure, partial)
+    return paths

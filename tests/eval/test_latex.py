@@ -7,7 +7,7 @@ import pytest
 from eval.cli import main
 from eval.evaluations import EVALUATIONS
 from eval.plotting.options import for_display
-from eval.plotting.redraw import read_results, table_of
+from eval.redraw import read_results, table_of
 from eval.report import write_tables
 from eval.tables import latex_cell, latex_table
 from experiments.figures import ROOT, options_of, read_figures

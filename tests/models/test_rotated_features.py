@@ -7,7 +7,7 @@ import torch
 
 from eval.attention.interventions import interventions
 from eval.attention.maps import layers_of
-from eval.attention.model_changes import changed
+from eval.model_changes import changed
 from performer_string import performerize
 from tests.helpers.small_vit import vit
 from train.inspection import inspect_attention, multiplications

@@ -6,7 +6,8 @@ import pytest
 
 from eval.accuracy.plateau import evaluate, first_step_below
 from eval.accuracy.plateau_report import plot
-from eval.cli import choose_device, main, parse_arguments
+from eval.argument_types import choose_device
+from eval.cli import main, parse_arguments
 from tests.helpers.checkpoints import read
 from tests.helpers.runs import write_log
 

@@ -13,9 +13,9 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
-from eval.accuracy.contact_sheet import shorten
 from eval.accuracy.predict_report import notes, plot, summary
 from eval.cli import main
+from eval.plotting.contact_sheet import shorten
 from eval.plotting.options import draw
 from performer_string import ViT
 from performer_string.models.packing import forward_packed
@@ -88,7 +88,7 @@ def test_title_above_the_images(images):
 def test_a_title_by_the_command_line(tmp_path, images, name, monkeypatch):
     """It stands above the pictures and what else is written, within the figure."""
     figures = []
-    monkeypatch.setattr("eval.report.save_plot", lambda figure, beside, formats: figures.append(figure) or [])
+    monkeypatch.setattr("eval.plotting.style.save_plot", lambda figure, beside, formats: figures.append(figure) or [])
     run = save(tmp_path / "run")
     for title in ([], ["--title", "A title"]):
         main([name, str(run), str(images / "one.png"), "--out", str(tmp_path), *title])

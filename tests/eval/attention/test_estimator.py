@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from eval.argument_types import choose_device
 from eval.attention.estimator import attention_statistics, evaluate, total_variation
 from eval.attention.estimator_report import plot, summary
-from eval.cli import choose_device, main, parse_arguments
+from eval.cli import main, parse_arguments
 from performer_string import grid_positions
 from performer_string.layers.backends import AttentionBackend, build_attention
 from tests.helpers.checkpoints import CONFIG, read, save

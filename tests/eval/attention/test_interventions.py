@@ -11,9 +11,9 @@ import torch
 
 from eval.attention import dense_attention
 from eval.attention.interventions import interventions
-from eval.attention.model_changes import changed
 from eval.attention.token_interventions import blank_patches
 from eval.cli import main
+from eval.model_changes import changed
 from performer_string import ViT, ViTConfig, grid_positions
 from performer_string.feature_maps import FEATURE_MAPS, FeatureMap
 from tests.helpers.checkpoints import CONFIG, read, save

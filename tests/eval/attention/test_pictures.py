@@ -16,8 +16,8 @@ from eval.attention.overlay import as_map, each_normalised, grouped, overlay_fig
 from eval.attention.picture_grid import in_blocks
 from eval.attention.pictures_report import notes, summary
 from eval.cli import main
-from eval.plotting.redraw import read_results
 from eval.plotting.style import paper_style
+from eval.redraw import read_results
 from performer_string import ViT
 from tests.helpers.checkpoints import CONFIG, read, save
 from train.data.arrow import ArrowTask

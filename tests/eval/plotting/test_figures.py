@@ -14,7 +14,7 @@ from eval.plotting.accuracy import accuracy_dots, accuracy_figure, dot_columns
 from eval.plotting.axes import beside
 from eval.plotting.comparison import comparison_figure
 from eval.plotting.overlaps import reveal
-from eval.plotting.redraw import redraw
+from eval.redraw import redraw
 from experiments.figures import options_of, read_figures
 from train.data.sizes import Size
 

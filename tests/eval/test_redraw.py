@@ -14,8 +14,8 @@ from eval.plotting import style
 from eval.plotting.accuracy import accuracy_figure
 from eval.plotting.accuracy_scale import AccuracyScale, error_ticks
 from eval.plotting.options import for_display
-from eval.plotting.redraw import read_results
 from eval.plotting.style import line_styles, panels, paper_style, width_in_inches
+from eval.redraw import read_results
 from eval.report import write_csv, write_tables
 from eval.tables import latex_cell, latex_table, markdown_cell
 from experiments.figures import ROOT

@@ -6,8 +6,8 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from PIL import Image
 
-from eval.accuracy.contact_sheet import GAP, TILE, names_apart
 from eval.accuracy.predict_report import plot, seen_of
+from eval.plotting.contact_sheet import GAP, TILE, names_apart
 from train.data.sizes import Size
 
 

@@ -1,4 +1,4 @@
-"""Images for evaluations of accuracy: of several sizes, with hidden files and a text among them."""
+"""Images for evaluations: of several sizes, with hidden files and a text among them."""
 
 from __future__ import annotations
 

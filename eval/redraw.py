@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from eval.accuracy.confusion_matrix import draw_matrix, is_matrix, read_matrix
 from eval.evaluations import Entry
 from eval.plotting.options import add_figure_arguments, add_title, draw, for_display, labels_of
-from eval.plotting.style import paper_style
-from eval.report import MAJORITY, Row, read_csv, save_plot, table, write_tables
+from eval.plotting.style import paper_style, save_plot
+from eval.report import MAJORITY, Row, read_csv, table, write_tables
 from performer_string.utils.renames import current_name
 from train.data.sizes import Size
 from train.runs.folder import CURVES, SUMMARY
