@@ -6,10 +6,12 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from eval.evaluations import EVALUATIONS
 from eval.papers.blocks import heading
 from eval.papers.plan import Group
 from eval.papers.table_head import lines_of
 from eval.papers.table_spec import TableFile
+from eval.run import add_options, run
 from performer_string.utils.files import write_aside
 from train.runs.folder import CHECKPOINTS, LAST
 
@@ -22,8 +24,6 @@ def arguments_of(
     Raises:
         ValueError: it needs trained models, and there are none.
     """
-    from eval.evaluations import EVALUATIONS
-
     arguments = [table.evaluation, *table.budget(budget).arguments, "--out", str(folder)]
     if not EVALUATIONS[table.evaluation].load().on_cpu:
         arguments += ["--device", options.device]
@@ -46,8 +46,6 @@ def run_evaluation(
     table: TableFile, budget: str, groups: Sequence[Group], folder: Path, options: argparse.Namespace
 ) -> None:
     """Run the evaluation, or print what it has written before with the same arguments; its files are BUDGET.*."""
-    from eval import cli
-
     arguments = arguments_of(table, budget, groups, folder, options)
     title = heading(table, budget, table.budget(budget))
     kept = folder / f"{budget}.md"
@@ -55,8 +53,11 @@ def run_evaluation(
         print(kept.read_text(encoding="utf-8"))
         return
     print(f"{title}\n", flush=True)
-    parsed = cli.parse_arguments([*arguments, "--table", "markdown", "latex"])
-    status = cli.run(parsed, ["table", options.name, "--budget", budget], budget, lines_of(table, options.name))
+    parser = argparse.ArgumentParser(prog=f"python -m eval {table.evaluation}")
+    parser.set_defaults(command=table.evaluation)
+    add_options(parser, EVALUATIONS[table.evaluation].load())
+    parsed = parser.parse_args([*arguments[1:], "--table", "markdown", "latex"])
+    status = run(parsed, ["table", options.name, "--budget", budget], budget, lines_of(table, options.name))
     with write_aside(kept) as partial:
         note = f"\n- What differs: {table.differs}\n" if table.differs else ""
         rows = kept.read_text(encoding="utf-8")
