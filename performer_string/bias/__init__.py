@@ -44,12 +44,12 @@ def build_locality(name: str, *, num_heads: int, grid: Sequence[int] | None = No
     """Build a relative bias by its name in `LOCALITIES`.
 
     Args:
-        name: `gaussian`, `exponential`, `radial`, `exponential-l1`, `table` or `kerple`.
-        num_heads: H.
-        grid: the training grid, which `table` needs. It gives decays with a width for each axis their number of axes.
-        options: `normalised`, whether the attention's denominator has the bias too; those of `DistanceDecay` in
-            `decays.py` for a decay, and `num_scales` for `radial`; those of `L1Decay` in `l1.py` and `Kerple` in
-            `kerple.py`.
+        name: kind of bias: `gaussian`, `exponential`, `radial`, `exponential-l1`, `table` or `kerple`.
+        num_heads: number H of heads.
+        grid: training grid, which `table` needs. Decays with one width per axis take their number of axes from it.
+        options: options of the class: `normalised` (whether the attention's denominator has the bias too), and those of
+            `DistanceDecay` (decays.py), of `L1Decay` (l1.py) or of `Kerple` (kerple.py). `radial` also has
+            `num_scales`.
 
     Raises:
         ValueError: an unknown name or option, with the nearest known one; or a value out of its range.

@@ -38,11 +38,11 @@ class Split:
     Nodes stand for the tokens around them: their sums are collected, blurred and read out (a bilateral grid).
 
     Attributes:
-        radius: of the window, in patches; None for no window.
-        spacing: the largest distance between neighbouring nodes, in patches; None for no nodes.
+        radius: radius of the window, in patches; None without a window.
+        spacing: largest distance between neighbouring nodes, in patches; None without nodes.
         first: index of the first Gaussian component that is summed through the nodes.
-        block: tokens along an axis of a block, for the exact sum of a decay with `rates`, which has neither window nor
-            nodes; None for other sums.
+        block: tokens along each axis of a block, for the exact sum of a decay with `rates` (without window and nodes),
+            or None.
     """
 
     radius: float | None
@@ -52,9 +52,9 @@ class Split:
 
 
 class RelativeBias(nn.Module):
-    """A factor lambda(p_i - p_j) of the attention weights for each head, 1 from and to prefix tokens.
+    """A factor lambda(p_i - p_j) of the attention weights for each head; 1 where either token is a prefix token.
 
-    With A the attention without it, softmax or linear,
+    With A the attention weights without the bias, softmax or linear,
 
         o_i = sum_j A_ij lambda_ij v_j                           unless `normalised`
         o_i = sum_j A_ij lambda_ij v_j / sum_j A_ij lambda_ij    if `normalised`
@@ -62,10 +62,10 @@ class RelativeBias(nn.Module):
     The second form is attention with log lambda added to its logits.
 
     A subclass has to define `of_offsets` alone. On a regular grid its sum is then exact, in memory linear in N and in
-    time quadratic in it. With `splits` that end a window, with `components` or with `rates`, time is linear as well.
+    time quadratic in it. Time is linear too where `splits` bound the window, or with `components` or `rates`.
 
     Args:
-        num_heads: H.
+        num_heads: number H of heads.
         normalised: whether the denominator has lambda too.
 
     Raises:
@@ -116,15 +116,15 @@ class RelativeBias(nn.Module):
         By default this is an unbounded window, and blocks for a decay with `rates`. Both are exact.
 
         Args:
-            widths: of the head's components, in patches; along the first axis, where each axis has its own. The others
-                are then scaled to it.
-            dim: axes of the grid.
+            widths: widths of the head's Gaussian components along the first axis, in patches. Other axes are scaled to
+                it.
+            dim: number of axes of the grid.
         """
         blocks = [] if self.rates() is None else [Split(None, None, 0, side) for side in BLOCK_SIDES]
         return [*blocks, Split(math.inf, None, len(widths))]
 
     def learned(self) -> dict[str, Tensor]:
-        """Return what to log by name, [H] each; nothing by default."""
+        """Return the learned values to log, by name: [H] each; none by default."""
         return {}
 
     def per_head(self, offsets: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ class RelativeBias(nn.Module):
         Args:
             weights: rows of the attention without lambda, [B, H, n, N].
             layout: positions of the tokens.
-            rows: the queries of these rows.
+            rows: slice of the queries whose rows `weights` holds.
 
         Returns:
             [B, H, n, N].
@@ -181,7 +181,7 @@ class RelativeBias(nn.Module):
 
         Args:
             phi: the feature map.
-            q, k, v: [B, H, N, d], queries and keys rotated.
+            q, k, v: rotated queries, rotated keys and values, [B, H, N, d].
             layout: positions [N, C] of the tokens, and the mask of those that take part.
 
         Returns:
@@ -206,8 +206,8 @@ class RelativeBias(nn.Module):
         It goes over the grid of `grid_of` where there is one, and by an N x N matrix elsewhere.
 
         Args:
-            fq, fk: features [B, H, N, m].
-            v: [B, H, N, d].
+            fq, fk: features of the queries and keys, [B, H, N, m].
+            v: values, [B, H, N, d].
             layout: positions [N, C] of the tokens.
 
         Returns:

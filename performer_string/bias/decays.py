@@ -32,26 +32,27 @@ class DistanceDecay(RelativeBias):
 
     On a grid each head is summed over a window or through coarse nodes, whichever is predicted to cost less. Time and
     memory are linear in N. Outputs are off by less than 0.1 % through a window, and by some 3 % through nodes. For
-    sharp attention with the decay `exponential`, a token's weight of itself is up to 16 % too low. Outputs are then 2
-    to 4 % off.
+    sharp attention with the decay `exponential`, the weight of a token on itself is up to 16 % too low. Outputs are
+    then 2 to 4 % off.
 
     Normalised, a decay always goes through a window, up to where lambda is 2.5e-11. The reason is that keys close to a
     query may have weights so small that distant keys decide. The error is below 0.1 % where close keys weigh at least
     1e-7 of the distant ones. A query with no key within the window has the output zero.
 
     Args:
-        num_heads: H.
-        grid: the training grid, whose number of axes several sigmas have to have; not checked without it.
-        sigma: at the start, in patches of the training grid: one for all axes together, or a list with one for each.
-        amplitude: at the start, below `max_amplitude`.
-        sigma_bounds: sigma stays between them: sigma = low (high / low)^s with s in (0, 1).
-        max_amplitude: the bound of the amplitude.
-        normalised: whether the denominator has the decay too. Then there is no amplitude, which would cancel.
-        fixed: nothing of the decay is learned.
+        num_heads: number H of heads.
+        grid: training grid, whose number of axes a list of sigmas has to match; not checked without it.
+        sigma: initial width, in patches of the training grid: a number for all axes together, or a list with one for
+            each.
+        amplitude: initial amplitude, below `max_amplitude`.
+        sigma_bounds: bounds (low, high) of sigma, in patches: sigma = low (high / low)^s with s in (0, 1).
+        max_amplitude: upper bound of the amplitude.
+        normalised: whether the denominator has the decay too. There is then no amplitude, since it would cancel.
+        fixed: whether sigma and amplitude keep their initial values.
 
     Raises:
-        ValueError: an initial value out of its bounds, infinite bounds, other than one sigma for each axis, or options
-            of an amplitude if normalised.
+        ValueError: an initial value out of its bounds, infinite bounds, a number of sigmas other than that of the axes,
+            or options of the amplitude if normalised.
     """
 
     CUTOFF = 7.0  # in widths of the widest component: lambda is below 2.5e-11 from here on
@@ -101,7 +102,7 @@ class DistanceDecay(RelativeBias):
         return self.log_amplitude().exp()
 
     def learned(self) -> dict[str, Tensor]:
-        """Return `sigma`, or that of each axis, and `amplitude` unless normalised, [H] each."""
+        """Return `sigma` (or one for each axis), and `amplitude` unless normalised: [H] each."""
         widths = self.sigma()
         sigma = {"sigma": widths} if widths.ndim == 1 else {f"sigma_{c}": x for c, x in enumerate(widths.unbind(-1))}
         return sigma if self.normalised else {**sigma, "amplitude": self.amplitude()}
@@ -132,7 +133,7 @@ class DistanceDecay(RelativeBias):
         return amplitudes, sigma[:, None] * shares.view(-1, *[1] * (sigma.ndim - 1))
 
     def numerator_splits(self, widths: Sequence[float], dim: int) -> list[Split]:
-        """Return the `splits` of a decay that is in the numerator only."""
+        """Return the ways to sum a decay that is in the numerator only, as `splits` does."""
         raise NotImplementedError
 
     def splits(self, widths: Sequence[float], dim: int) -> list[Split]:
@@ -143,7 +144,7 @@ class DistanceDecay(RelativeBias):
 
 
 def node_spacing(width: float, dim: int) -> float:
-    """Return the distance of the nodes under a Gaussian of this width, both in patches.
+    """Return the distance between nodes for a Gaussian of this width, both in patches.
 
     It is half the width, and less in three dimensions, for the same error of 3 %. The error of each axis grows with the
     square of the spacing. That of the sum grows with the root of the dimension.

@@ -19,17 +19,17 @@ from performer_string.utils.dtype import full_precision
 from performer_string.utils.registry import choose
 
 Kernel = Literal["log", "power"]
-MAX_POWER = 2.0  # of the distance: above it the kernel is not conditionally positive definite
+MAX_POWER = 2.0  # largest exponent: above it the kernel is not conditionally positive definite
 
 
 class Kerple(ToeplitzBias):
     """The bias log c(r) = -r1 log(1 + r2 |r|), or -r1 |r|^r2, with r1 and r2 learned for each head.
 
     Args:
-        num_heads: H.
-        kernel: `log` for the first form, `power` for the second one.
-        r1: at the start, positive.
-        r2: at the start, positive, per patch; below 2 for `power`.
+        num_heads: number H of heads.
+        kernel: form of c: `log` for the first, `power` for the second.
+        r1: initial r1, positive.
+        r2: initial r2, positive: a rate per patch for `log`, an exponent below 2 for `power`.
         normalised: whether the denominator has c too, as with a bias of the logits.
 
     Raises:

@@ -20,20 +20,20 @@ from performer_string.bias.widths import bounded_width, raw_width
 
 
 class L1Decay(RelativeBias):
-    """A decay lambda(r) = exp(-sum_c |r_c| / sigma_c), with sigma learned for each head and axis within bounds.
+    """A decay lambda(r) = exp(-sum_c |r_c| / sigma_c), with sigma learned within bounds for each head and axis.
 
     On a grid of one or two axes its sum takes linear time, and is exact up to rounding. A grid of three axes takes
     quadratic time and linear memory.
 
     Args:
-        num_heads: H.
-        grid: the training grid, whose number of axes is that of the positions; two axes without it.
-        sigma: at the start, in patches of the training grid, on both sides of all axes.
-        sigma_bounds: sigma stays between them: sigma = low (high / low)^s with s in (0, 1).
-        sides: which keys a query sees along each axis, beside those of its own coordinate. `both`: all, with one sigma.
-            `each`: all, with a sigma for keys of lower and one for keys of higher coordinates. `quadrants`: one side,
-            so that a number of heads in a row cover all quadrants. Or a list for each head with -1 (lower), 1 (higher)
-            or 0 (both) for each axis.
+        num_heads: number H of heads.
+        grid: training grid, which has as many axes as the positions; two axes without it.
+        sigma: initial width, in patches of the training grid, for both sides of all axes.
+        sigma_bounds: bounds (low, high) of sigma, in patches: sigma = low (high / low)^s with s in (0, 1).
+        sides: keys that a query sees along each axis, beside those of its own coordinate. `both`: all keys, with one
+            sigma. `each`: all keys, with one sigma for lower and one for higher coordinates. `quadrants`: keys on one
+            side, so that consecutive heads cover all quadrants. A list for each head gives -1 (lower), 1 (higher) or 0
+            (both) for each axis.
         normalised: whether the denominator has the decay too.
 
     Raises:
@@ -67,7 +67,7 @@ class L1Decay(RelativeBias):
         return (1 / self.sigma()).masked_fill(self.hidden(), torch.inf)
 
     def hidden(self) -> Tensor:
-        """Return which sides a head does not see, of lower and of higher coordinates: [H, C, 2]."""
+        """Return a mask of the sides that a head does not see, lower and higher coordinates: [H, C, 2]."""
         signs = torch.tensor(self.signs, device=self.raw_sigma.device)  # [H, C]
         return torch.stack([signs > 0, signs < 0], dim=-1)
 
@@ -95,14 +95,14 @@ class L1Decay(RelativeBias):
 
 
 def signs_of(sides: str | Sequence[Sequence[int]], heads: int, axes: int) -> list[list[int]]:
-    """Return which side of each axis a head sees, [H, C]: -1, 1, or 0 for both.
+    """Return the side of each axis that a head sees, [H, C]: -1 (lower), 1 (higher) or 0 (both).
 
     Args:
-        sides: `both`, `each`, `quadrants`, or the result itself.
-        heads, axes: H and C.
+        sides: option of `L1Decay`: `both`, `each`, `quadrants`, or a list of signs for each head and axis.
+        heads, axes: numbers H of heads and C of axes.
 
     Raises:
-        ValueError: another name, size or number.
+        ValueError: an unknown name, or a list of another size or with other numbers.
     """
     if sides in ("both", "each"):
         return [[0] * axes for _ in range(heads)]

@@ -1,4 +1,4 @@
-"""Offsets between the positions of tokens, which tokens have a position, and widths of as many axes."""
+"""Offsets between the positions of tokens, a mask of the tokens that have one, and a check of the number of axes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def pairwise_offsets(positions: Tensor) -> Tensor:
 
 
 def both_have_positions(positions: Tensor, num_prefix: int) -> Tensor:
-    """Return which pairs are of two tokens with a position, [N, N]; the first `num_prefix` have none."""
+    """Return a mask of the pairs in which both tokens have a position, [N, N]; the first `num_prefix` have none."""
     is_patch = torch.arange(positions.shape[0], device=positions.device) >= num_prefix
     return is_patch & is_patch[:, None]
 

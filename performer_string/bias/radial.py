@@ -20,10 +20,10 @@ class RadialDecay(DistanceDecay):
     the radial profiles that are positive definite in every dimension (Schoenberg, 1938).
 
     Args:
-        num_scales: G. The other arguments are those of `DistanceDecay`.
+        num_scales: number G of Gaussians. The other arguments are those of `DistanceDecay`.
 
     Raises:
-        ValueError: as `DistanceDecay`, or a number of scales below 1.
+        ValueError: a number of scales below 1, or as `DistanceDecay` raises.
     """
 
     def __init__(

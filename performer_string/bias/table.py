@@ -22,23 +22,24 @@ from performer_string.bias.base import RelativeBias
 from performer_string.ops.layout import Grid
 from performer_string.utils._compat import is_transformed
 
-# Numbers that go through one FFT at most; one feature of all samples and heads is the least.
+# Most numbers that go through one FFT; a block has at least one feature of all samples and heads.
 FFT_ENTRIES = {"cpu": 4e6, "cuda": 2.5e8}
-# Predicted cost of a number and stage of the transforms, in multiplications of the window, measured on a CPU.
+# Predicted cost of each number in each stage of an FFT, in multiplications of the window, measured on a CPU.
 FFT_COST = 300.0
 
 
 def toeplitz_sum(fq: Tensor, fk: Tensor, v: Tensor, kernel: Tensor, shape: Sequence[int]) -> Tensor:
     """Return sum_j c(i - j) phi(q_i)^T phi(k_j) v_j over a row-major grid, by FFT.
 
-    The error is the rounding of the largest term in float64, hence 1e-6 where c spans less than eight decades. Time
-    N log N m d. Features go in blocks, and the backward pass computes the sum of each again: memory N (m + d).
+    The error is the rounding of the largest term in float64, hence 1e-6 where c spans less than eight decades. Time is
+    N log N m d. Features are taken in blocks, and the backward pass computes the sum of each block again: memory is N
+    (m + d).
 
     Args:
-        fq, fk: features [B, H, N, m].
-        v: [B, H, N, d].
-        kernel: c at the offsets -(n - 1) .. n - 1 along each axis, [H, 2 n_0 - 1, ...].
-        shape: of the grid, n_0, ...
+        fq, fk: features of the queries and keys, [B, H, N, m].
+        v: values, [B, H, N, d].
+        kernel: values of c at the offsets -(n - 1) .. n - 1 along each axis, [H, 2 n_0 - 1, ...].
+        shape: sizes n_0, ... of the grid.
 
     Returns:
         [B, H, N, d].
@@ -81,7 +82,7 @@ def _convolve(fq: Tensor, fk: Tensor, v: Tensor, kernel: Tensor, shape: Sequence
 
 
 class ToeplitzBias(RelativeBias):
-    """A factor c(r) whose sums over a regular grid go by FFT where that is predicted to cost less than a window."""
+    """A factor c(r) whose sums over a regular grid use FFT where that is predicted to cost less than a window."""
 
     def kernel(self, grid: Grid, like: Tensor) -> Tensor:
         """Return c at the offsets of a grid, in the type of `like`: [H, 2 n_0 - 1, ...]."""
@@ -109,8 +110,8 @@ class RelativeBiasTable(ToeplitzBias):
     border. At the start b = 0: no bias.
 
     Args:
-        num_heads: H.
-        grid: the training grid, n_0, ...: cells along each axis.
+        num_heads: number H of heads.
+        grid: training grid, the sizes n_0, ... along each axis.
         normalised: whether the denominator has c too, as with a bias of the logits.
 
     Raises:

@@ -35,13 +35,14 @@ def build_feature_map(name: str, *, head_dim: int, num_heads: int, seed: int = 0
     """Return a feature map by its name in `FEATURE_MAPS`.
 
     Args:
-        name: a name in `FEATURE_MAPS`.
+        name: kind of map, a name in `FEATURE_MAPS`.
         head_dim: width d of a head.
         num_heads: number H of heads.
-        seed: of the random projection, which does not depend on torch's seed. Give each layer another seed, as
+        seed: seed of the random projection, independent of torch's seed. Give each layer another seed, as
             `derive_seed(seed, layer)`. A map without a random projection ignores it.
-        options: of the map. `favor+` and `favor+hyperbolic` have `num_features` (256 by default), `learned` and
-            `scale`, `arc-cosine` has `num_features`, `learned` and `order`, and `polynomial` has `scale` and `lower`.
+        options: options of the map: `num_features` (256 by default), `learned` and `scale` of `favor+` and
+            `favor+hyperbolic`, `num_features`, `learned` and `order` of `arc-cosine`, `scale` and `lower` of
+            `polynomial`.
 
     Returns:
         The feature map, a module.

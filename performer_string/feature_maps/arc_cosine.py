@@ -15,7 +15,7 @@ from performer_string.utils._compat import needs_plain_operations
 from performer_string.utils.numerics import integer_power, least_norm
 
 _angular_tables: dict[int, list[float]] = {}
-KNOTS = 2048  # of the table of the angular integral: a relative error of 3e-6 at order 16
+KNOTS = 2048  # intervals in the table of the angular integral: a relative error of 3e-6 at order 16
 # Orders tested at widths up to 256. There, orders up to 24 are in range where queries and keys are along a row of W.
 MAX_ORDER = 32
 
@@ -46,7 +46,7 @@ def angular_table(order: int) -> Tensor:
     I_p vanishes as (pi - t)^(2 p + 1), so that its root is close to linear there and can be interpolated.
 
     Args:
-        order: p.
+        order: order p of the kernel.
 
     Returns:
         [KNOTS + 1], in float64 on the CPU.
@@ -81,11 +81,11 @@ class ArcCosineFeatures(RandomFeatures):
 
     Args:
         head_dim: width d of a head.
-        num_heads: number H of heads, each with another draw.
+        num_heads: number H of heads, each with its own rows of W.
         num_features: width m of phi.
-        seed: of the draw.
-        learned: make the projection a parameter.
-        order: p, from 1 to 32.
+        seed: seed of the random projection.
+        learned: whether the projection is a parameter.
+        order: exponent p, from 1 to 32.
 
     Raises:
         ValueError: an order out of range.

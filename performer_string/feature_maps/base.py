@@ -30,11 +30,11 @@ class FeatureMap(ComputedBuffers):
         num_features: width m of phi.
 
     Attributes:
-        degree: p with phi(c x) = c^p phi(x) for c > 0, or None for a map that is not homogeneous. Attention with a
-            homogeneous map is invariant to the norms of queries and to a common factor of keys. A temperature has no
-            effect, and the norm of a key is its weight.
+        degree: degree p for which phi(c x) = c^p phi(x) for c > 0, or None for a map that is not homogeneous. Attention
+            with a homogeneous map is invariant to the norms of queries and to a common factor of keys. A temperature
+            has no effect, and the norm of a key is its weight.
         learned: whether the features have parameters.
-        scale: s where the kernel is a function of s q^T k, or None for a map without a scale of the logits.
+        scale: scale s of the logits where the kernel is a function of s q^T k, or None for a map without it.
         isotropic: whether the kernel, or its mean over draws, depends on inner products and norms alone. Rotations of
             queries and keys by their positions then keep attention translation invariant (in the mean).
 
@@ -89,8 +89,8 @@ class FeatureMap(ComputedBuffers):
         Args:
             q: queries, [B, H, Nq, d].
             k: keys, [B, H, Nk, d].
-            key_mask: [B, Nk], True where a key takes part. The others have zero features and do not change the
-                factors.
+            key_mask: mask of the keys, [B, Nk], True where a key takes part. The others have zero features and do not
+                change the factors.
 
         Returns:
             [B, H, Nq, m] and [B, H, Nk, m].
@@ -107,7 +107,7 @@ class FeatureMap(ComputedBuffers):
 
         Args:
             k: keys, [B, H, N, d].
-            masked: [B, 1, N, 1], True where a key takes no part.
+            masked: mask of the keys, [B, 1, N, 1], True where a key takes no part.
 
         Returns:
             [B, H, 1, 1 or m].
@@ -119,8 +119,8 @@ class FeatureMap(ComputedBuffers):
 
         Args:
             q: queries of these heads, [.., H', N, d], or [.., N, d] of one.
-            scale: of these heads, from `key_scale`.
-            heads: all heads, several or one.
+            scale: statistic of these heads, from `key_scale`.
+            heads: index of the heads whose features are computed: a slice, a list or a number.
 
         Returns:
             [.., m].
@@ -132,9 +132,10 @@ class FeatureMap(ComputedBuffers):
 
         Args:
             k: keys of these heads, [.., H', N, d], or [.., N, d] of one.
-            scale: of these heads, from `key_scale`.
-            masked: True where a key takes no part and its features are zero; it broadcasts over [.., m].
-            heads: all heads, several or one.
+            scale: statistic of these heads, from `key_scale`.
+            masked: mask of the keys, True where a key takes no part and its features are zero; it broadcasts over
+                [.., m].
+            heads: index of the heads whose features are computed: a slice, a list or a number.
 
         Returns:
             [.., m].
@@ -149,9 +150,9 @@ class FeatureMap(ComputedBuffers):
         heads and selects some. A map that overrides `scaled_queries` and `scaled_keys` can avoid that cost.
 
         Args:
-            features: the method.
+            features: `queries` or `keys`.
             x: queries or keys of these heads, [.., H', N, d], or [.., N, d] of one.
-            heads: all heads, several or one.
+            heads: index of the heads whose features are computed: a slice, a list or a number.
 
         Returns:
             [.., m].
@@ -192,7 +193,7 @@ class FeatureMap(ComputedBuffers):
         """Replace random features by the draw of (seed, step). A map without random features does nothing.
 
         Args:
-            step: of the training.
+            step: index of the training step.
         """
 
     def form(self) -> FeatureForm | None:
@@ -220,7 +221,7 @@ def largest_key_norm(k: Tensor, masked: Tensor | None) -> Tensor:
 
     Args:
         k: keys, [B, H, N, d].
-        masked: [B, 1, N, 1], True where a key takes no part; None for none.
+        masked: mask of the keys, [B, 1, N, 1], True where a key takes no part.
 
     Returns:
         [B, H, 1, 1].

@@ -17,18 +17,18 @@ class PositiveFeatures(RandomFeatures):
 
     Stabilisation: each feature of the keys is divided by its maximum over the keys, and that of the queries multiplied
     by it. Then each query is divided by its largest feature. Both cancel exactly, so that no epsilon is needed. The
-    largest feature of a query is 1, as is that feature of some key, so that the denominator is at least 1. (A maximum
-    for each key would change the weights of keys.)
+    largest feature of a query is 1, and some key has 1 in the same feature. So the denominator is at least 1. (A
+    maximum for each key would change the weights of keys.)
 
     Source: Choromanski et al., arXiv:2009.14794, Lemma 1.
 
     Args:
         head_dim: width d of a head.
-        num_heads: number H of heads, each with another draw.
+        num_heads: number H of heads, each with its own rows of W.
         num_features: width m of phi.
-        seed: of the draw.
-        learned: make the projection a parameter.
-        scale: s, the scale of the logits; d^-1/2 by default.
+        seed: seed of the random projection.
+        learned: whether the projection is a parameter.
+        scale: scale s of the logits, d^-1/2 by default.
 
     Raises:
         ValueError: a scale that is not positive.
@@ -55,7 +55,7 @@ class PositiveFeatures(RandomFeatures):
 
         Args:
             x: queries or keys of these heads, [.., d].
-            heads: all heads, several or one.
+            heads: index of the heads whose features are computed: a slice, a list or a number.
 
         Returns:
             [.., m] and [.., 1].
@@ -108,7 +108,7 @@ class HyperbolicFeatures(PositiveFeatures):
         num_features: width m of phi, even. The other arguments are those of `PositiveFeatures`.
 
     Raises:
-        ValueError: an odd number of features, or as of `PositiveFeatures`.
+        ValueError: an odd number of features, or as `PositiveFeatures` raises.
     """
 
     def num_projections(self) -> int:

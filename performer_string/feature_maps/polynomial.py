@@ -31,8 +31,8 @@ class PolynomialFeatures(FeatureMap):
     Args:
         head_dim: width d of a head.
         num_heads: number H of heads.
-        scale: s, d^-1/2 by default; without the lower orders it cancels in attention.
-        lower: include the lower orders, the Taylor polynomial of exp(s q^T k).
+        scale: scale s of the logits, d^-1/2 by default; without the lower orders it cancels in attention.
+        lower: whether to include the lower orders, for the Taylor polynomial of exp(s q^T k).
 
     Raises:
         ValueError: a scale that is not positive.
@@ -51,7 +51,7 @@ class PolynomialFeatures(FeatureMap):
 
         Args:
             x: queries or keys, [.., d].
-            divisor: positive numbers, [.., 1].
+            divisor: divisors, positive, [.., 1].
 
         Returns:
             [.., m].

@@ -23,10 +23,10 @@ def orthogonal_projection(num_heads: int, rows: int, dim: int, seed: int) -> Ten
     on the CPU in float64, so that it is the same on every device. Source: arXiv:2009.14794, section 2.4.
 
     Args:
-        num_heads: number H of heads, each with another draw.
-        rows: number m of rows.
-        dim: width d.
-        seed: of the draw.
+        num_heads: number H of heads, each with its own rows.
+        rows: number m of rows of each head.
+        dim: width d of a row.
+        seed: seed of the random projection.
 
     Returns:
         [H, m, d], in float32.
@@ -51,11 +51,11 @@ class RandomFeatures(FeatureMap):
 
     Args:
         head_dim: width d of a head.
-        num_heads: number H of heads, each with another draw.
+        num_heads: number H of heads, each with its own rows.
         num_features: width m of phi.
-        seed: of the draw.
-        learned: make the projection a parameter that starts as the draw. A learned projection is not isotropic, so that
-            attention is translation invariant in expectation at the start only.
+        seed: seed of the random projection.
+        learned: whether the projection is a parameter that starts as the draw. A learned projection is not isotropic,
+            so that attention is translation invariant in expectation at the start only.
     """
 
     projection: Tensor
@@ -84,10 +84,10 @@ class RandomFeatures(FeatureMap):
         """Overwrite the projection with that of (seed, step).
 
         Args:
-            step: of the training.
+            step: index of the training step.
 
         Raises:
-            ValueError: a learned projection.
+            ValueError: a learned projection, which is not redrawn.
         """
         if self.learned:
             raise ValueError("learned projections are not redrawn: leave out redraw_every, or the option learned.")
@@ -96,7 +96,7 @@ class RandomFeatures(FeatureMap):
     def _apply(self, *arguments: Any, **options: Any) -> RandomFeatures:
         had_values = not self.projection.is_meta
         super()._apply(*arguments, **options)
-        if not had_values and not self.projection.is_meta:  # `to_empty`, and weights of a host have no features
+        if not had_values and not self.projection.is_meta:  # `to_empty`, or the weights of a host model
             with torch.no_grad():
                 self.projection.copy_(self.draw(0))
         return self
@@ -109,8 +109,8 @@ class RandomFeatures(FeatureMap):
         """Return W x in float32 or better, under autocast too.
 
         Args:
-            x: [.., H', N, d] of these heads, or [.., d] of one.
-            heads: all heads, several or one.
+            x: queries or keys, [.., H', N, d] of these heads, or [.., d] of one.
+            heads: index of the heads whose features are computed: a slice, a list or a number.
 
         Returns:
             [.., rows].
@@ -134,11 +134,11 @@ def check_draw(buffers: Iterable[Tensor], expected_versions: list[int]) -> None:
     """Check that a backward pass that computes features again has the buffers of its forward pass.
 
     Args:
-        buffers: of the feature map, at the backward pass.
-        expected_versions: `versions` of them at the forward pass.
+        buffers: buffers of the feature map at the backward pass.
+        expected_versions: `versions` of the buffers at the forward pass.
 
     Raises:
-        RuntimeError: buffers that were written to in between.
+        RuntimeError: buffers that were written to between the two passes.
     """
     if versions(buffers) != expected_versions:
         raise RuntimeError(
