@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval ablation`."""
     resolution.add_arguments(parser)
     parser.add_argument(
-        "--reference", default="recipe", help="the model that all others differ from (default: %(default)s)"
+        "--reference", default="recipe", help="the model that all others are compared with (default: %(default)s)"
     )
 
 

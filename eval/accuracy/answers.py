@@ -1,4 +1,4 @@
-"""What a model answers to each of its test images, and what follows for each class and for pairs of models."""
+"""Predictions of a model for each of its test images, and statistics of classes and of pairs of models."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class Answers:
     """The answers of one model to the images of one size.
 
     Attributes:
-        model: its name.
-        size: of the images.
-        split: of the images, `test` or `val`.
-        classes: their names.
-        images: the test images by index, uint8 with their classes.
+        model: name of the model.
+        size: size of the images in pixels.
+        split: split that the images belong to, `test` or `val`.
+        classes: names of the classes, in the order of their labels.
+        images: dataset of uint8 test images and their classes.
         targets: the class of each image, [N].
-        probabilities: of each class, [N, classes].
-        views: of each video, whose mean these are.
+        probabilities: probability of each class for each image, [N, classes].
+        views: number of views of each video; `probabilities` are their mean.
     """
 
     model: str
@@ -47,7 +47,7 @@ class Answers:
 
     @property
     def note(self) -> str:
-        """What a caption has to say of the images."""
+        """Description of the images for a caption."""
         return images_note(self.split, len(self.targets), self.views)
 
     @property
@@ -61,18 +61,18 @@ class Answers:
         return self.predicted == self.targets
 
     def image_name(self, index: int) -> str:
-        """Return the path of an image where it has one, else its number in the dataset."""
+        """Return the path of an image file, or the index in the dataset where images are no files."""
         indices = getattr(self.images, "indices", None)
         number = index if indices is None else int(indices[index])
         samples = getattr(getattr(self.images, "dataset", None), "samples", None)
         return str(number) if samples is None else str(samples[number][0])
 
     def confusion(self) -> Tensor:
-        """Return how many images of each class (rows) have each answer (columns), [classes, classes]."""
+        """Return the number of images of each class (rows) with each answer (columns), [classes, classes]."""
         return confusion(self.predicted, self.targets, len(self.classes))
 
     def most_confident_errors(self, count: int) -> list[int]:
-        """Return the indices of wrong answers, the one of the highest probability first."""
+        """Return the indices of the wrong answers with the highest probability, in descending order."""
         wrong = (~self.right).nonzero()[:, 0]
         order = self.probabilities[wrong].amax(-1).argsort(descending=True, stable=True)
         chosen: list[int] = wrong[order[:count]].tolist()
@@ -81,7 +81,7 @@ class Answers:
 
 @torch.inference_mode()
 def answer_images(trained: Trained, size: Size, options: argparse.Namespace, device: torch.device) -> Answers:
-    """Return the answers of a model to its test images of a size; options are those of `eval.checkpoints`."""
+    """Return the answers of a model to its test images of one size; `options` are those of `eval.checkpoints`."""
     vit = trained.classifier.vit.to(device)
     probabilities, targets = list[Tensor](), list[Tensor]()
     with vit.cached():
@@ -121,7 +121,7 @@ def accuracy_cells(right: int, total: int) -> dict[str, Any]:
 
 
 def compare(one: Answers, other: Answers) -> Iterator[Row]:
-    """Yield on how many images of each class, and of all, both models, one of them or neither is right.
+    """Yield for each class, and for all, the numbers of images on which both models, only one, or neither is right.
 
     The p-value of McNemar's test is of all classes together.
     """

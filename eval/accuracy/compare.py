@@ -46,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     checkpoints.add_models(parser)
     checkpoints.add_image_arguments(parser)
     add_views(parser)
-    parser.add_argument("--reference", help="that differences are to, a run without -seedN (default: the first one)")
-    parser.add_argument("--target", type=float, help="accuracy in %% of validation, to say how long it took")
+    parser.add_argument("--reference", help="run that differences are taken to, without -seedN (default: the first)")
+    parser.add_argument("--target", type=float, help="validation accuracy in %%; the time to reach it is a column")
     parser.add_argument("--fresh", action="store_true", help="measure again what was measured before")
 
 
@@ -90,7 +90,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
 
 
 def right_by_seed(results: Mapping[tuple[str, Size], Any], group: str, size: Size) -> dict[int | None, Any]:
-    """Return which images the seeds of a model classify correctly."""
+    """Return for each seed of a model whether it classifies each image correctly, [N]."""
     return {
         seed_of(name): result.right.numpy()
         for (name, at), result in results.items()
@@ -99,7 +99,7 @@ def right_by_seed(results: Mapping[tuple[str, Size], Any], group: str, size: Siz
 
 
 def of_inference(trained: Trained, size: Size, device: torch.device, options: argparse.Namespace) -> Row:
-    """Return parameters, operations and memory of folded inference of one image."""
+    """Return the parameters, operations and memory of folded inference on one image."""
     vit = trained.classifier.vit
 
     @torch.inference_mode()
@@ -114,7 +114,7 @@ def of_inference(trained: Trained, size: Size, device: torch.device, options: ar
 
 
 def of_training(trained: Trained, target: float | None) -> dict[str, Any]:
-    """Return what a run has logged: throughput, memory, validations, and how long it took to a target in %."""
+    """Return the logged throughput, memory and validations of a run, and the time to a target accuracy in %."""
     run = run_of(trained.path.absolute())
     logged = read_log(run) if run is not None and has_log(run) else {}
     speed, memory, accuracy = (

@@ -16,7 +16,7 @@ NOT_RECORDED = "not recorded"
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return a line for each model, its seeds together: accuracies, differences, cost and training."""
+    """Return a row for each model, averaged over its seeds: accuracies, differences, cost and training."""
     sizes = ascending(row["resolution"] for row in rows)
     title, means = accuracy_title(rows), mean_over_seeds(rows)
     return [
@@ -26,14 +26,14 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def line_of(title: str, name: str, rows: Sequence[Row], means: Sequence[Row], sizes: Sequence[Size]) -> Row:
-    """Return the line of one model.
+    """Return the row of one model.
 
     Args:
-        title: of the column with the names.
-        name: of the model.
-        rows: of all runs at the first size, for what they recorded.
-        means: of the model, at each size.
-        sizes: in ascending order.
+        title: title of the column of names.
+        name: name of the model.
+        rows: rows of all runs at the first size, with their training records.
+        means: means of the model over its seeds, one row for each size.
+        sizes: image sizes in ascending order.
     """
     group = without_seed(name.partition(", mean of ")[0])
     runs = [row for row in rows if without_seed(row["model"]) == group]
@@ -61,19 +61,19 @@ def line_of(title: str, name: str, rows: Sequence[Row], means: Sequence[Row], si
 
 
 def difference_cell(row: Row) -> str:
-    """Return a difference in points with its interval; in words where both are right on the same images."""
+    """Return a difference in points with its interval, or a phrase where both are right on the same images."""
     ends = row["difference"], row["difference low"], row["difference high"]
     return "none: right on the same images" if not any(ends) else "{:+.1f} ({:+.1f} to {:+.1f})".format(*ends)
 
 
 def reaches(row: Row) -> bool | None:
-    """Return whether a run's validations reached the target, whatever the time; None where none were recorded."""
+    """Return whether a run's validations reached the target at any time; None where none were recorded."""
     accuracies = [float(point.partition(":")[2]) for point in str(row["validations"]).split()]
     return max(accuracies) >= row["target"] if accuracies else None
 
 
 def mean_cell(rows: Sequence[Row], column: str, form: str) -> str:
-    """Return the mean of a column as text, of the runs that have recorded it."""
+    """Return the mean of a column over the runs that recorded it, as text."""
     values = [row[column] for row in rows if row[column] != ""]
     return form.format(statistics.mean(values)) if values else NOT_RECORDED
 

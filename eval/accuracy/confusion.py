@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval confusion`."""
     checkpoints.add_arguments(parser)
     add_views(parser)
-    parser.add_argument("--errors", type=positive_int, default=24, help="images of each picture (default: %(default)s)")
+    parser.add_argument("--errors", type=positive_int, default=24, help="images in each picture (default: %(default)s)")
 
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:
@@ -58,7 +58,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
 
 
 def pairs(answers: Sequence[Answers]) -> Iterator[tuple[Answers, Answers]]:
-    """Yield the answers of the first model with those of each other one to the same images."""
+    """Yield pairs of the answers of the first model and those of each other model to the same images."""
     for other in answers:
         one = next(each for each in answers if each.size == other.size)
         if one.model != other.model:

@@ -22,8 +22,8 @@ from eval.plotting.options import add_title
 from eval.plotting.style import save_plot
 from eval.report import Row, write_csv
 
-FULL_ROWS, TOP = 100, 5  # up to so many classes every probability is written, and else those of the first TOP
-NAME = 13  # letters of a model's name beside its answer at most
+FULL_ROWS, TOP = 100, 5  # up to FULL_ROWS classes every probability is written, above that the TOP highest
+NAME = 13  # most letters of a model's name beside its answer
 
 
 def matrix_of(answers: Answers) -> Matrix:
@@ -89,14 +89,14 @@ def answer_rows(answers: Answers) -> Iterator[Row]:
 def write_answers(
     answers: Answers, folder: Path, header: Sequence[str], options: argparse.Namespace, label: str | None
 ) -> list[Path]:
-    """Write the matrix, the answers and, where there are any, the errors of one model at one size.
+    """Write the matrix, the answers and the picture of errors (if any) of one model at one size.
 
     Args:
-        answers: of the model.
-        folder: where to.
-        header: lines of comment of the CSV files.
-        options: `format` and `title` of the pictures, and `errors`, how many images a sheet shows at most.
-        label: of the model in the pictures; None for no pictures.
+        answers: answers of the model.
+        folder: folder of the files.
+        header: comment lines of the CSV files.
+        options: `format` and `title` of the pictures, and `errors`, the most images on a sheet.
+        label: name of the model in the pictures; None for no pictures.
     """
     end, matrix = file_name(answers.model, answers.size), matrix_of(answers)
     tables = [folder / f"matrix-{end}.csv", folder / f"predictions-{end}.csv"]
@@ -112,7 +112,7 @@ def write_answers(
 
 
 def names_beside(models: Sequence[str]) -> list[str]:
-    """Return short names of models that are told apart: what they begin with alike is left out where that is needed."""
+    """Return short, distinct names of models, without their common prefix where it would make them too long."""
     if max(map(len, models)) > NAME:
         same = itertools.takewhile(lambda letters: len({*letters}) == 1, zip(*models, strict=False))
         alike = "".join(letters[0] for letters in same)
@@ -121,7 +121,7 @@ def names_beside(models: Sequence[str]) -> list[str]:
 
 
 def difference_sheet(one: Answers, other: Answers, count: int) -> Figure:
-    """Draw images on which one of two models is right alone, those of the greatest difference first."""
+    """Draw images on which only one of two models is right, in descending order of the difference."""
     truth = one.targets[:, None]
     gaps = (one.probabilities.gather(1, truth) - other.probabilities.gather(1, truth))[:, 0].abs()
     differing = (one.right != other.right).nonzero()[:, 0]
@@ -140,13 +140,13 @@ def difference_sheet(one: Answers, other: Answers, count: int) -> Figure:
 def write_differences(
     one: Answers, other: Answers, folder: Path, options: argparse.Namespace, labels: Mapping[str, str]
 ) -> list[Path]:
-    """Write the picture of images on which one of two models is right alone, where there are any.
+    """Write the picture of images on which only one of two models is right, if there are any.
 
     Args:
         one, other: answers of the models.
-        folder: where to.
-        options: as of `write_answers`.
-        labels: of the models that have pictures, by name.
+        folder: folder of the files.
+        options: the options of `write_answers`.
+        labels: labels of the models that have pictures, by name.
     """
     figure = None
     if {one.model, other.model} <= labels.keys() and not one.right.equal(other.right):
@@ -156,12 +156,12 @@ def write_differences(
 
 
 def file_name(*parts: object) -> str:
-    """Return a part of a file's name; that of a model may be `RUN:best`."""
+    """Return the parts joined as a file name; the name of a model may be `RUN:best`."""
     return "-".join(str(part).replace(":", "-") for part in parts)
 
 
 def write_picture(figure: Figure | None, beside: Path, options: argparse.Namespace) -> list[Path]:
-    """Write a picture in each format with its title and return the files; without one remove those of before."""
+    """Write a picture in each format with its title, and return the files; for None remove older files."""
     if figure is not None:
         add_title(figure, options.title)
     return save_plot(figure, beside, options.format)

@@ -1,4 +1,4 @@
-"""The confusion matrix of one model at one size: its CSV file, and its picture from that file alone."""
+"""The confusion matrix of one model at one size: its CSV file, and its picture drawn from that file."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from eval.report import Row, read_csv, views_of
 from train.data.sizes import ONE, Size, Views
 
 CORNER = "truth \\ answer"  # the first column
-NAMED, COUNTED = 60, 20  # up to so many classes the matrix has their names, and its cells their numbers
-CELL, DIGIT, LETTER = 0.1, 0.052, 0.055  # inches: a cell with a name or a number at least, a digit, a letter of a name
+NAMED, COUNTED = 60, 20  # most classes whose names, and whose counts in the cells, are drawn
+CELL, DIGIT, LETTER = 0.1, 0.052, 0.055  # in inches: smallest cell with a name or count, a digit, a letter of a name
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Matrix:
     """A confusion matrix.
 
     Attributes:
-        model: its name, or its label in the picture.
-        size: of the images.
-        split: of the images, `test` or `val`.
-        classes: their names.
-        counts: images of each class (rows) with each answer (columns), [classes, classes].
-        views: of each video.
+        model: name of the model, or its label in the picture.
+        size: size of the images in pixels.
+        split: split that the images belong to, `test` or `val`.
+        classes: names of the classes, in the order of their labels.
+        counts: number of images of each class (rows) with each answer (columns), [classes, classes].
+        views: number of views of each video.
     """
 
     model: str
@@ -43,31 +43,31 @@ class Matrix:
     views: Views = ONE
 
     def rows(self) -> list[Row]:
-        """Return the matrix as rows: a class, and the number of its images with each answer."""
+        """Return a row for each class: its name, and the number of its images with each answer."""
         lines = zip(self.classes, self.counts.tolist(), strict=True)
         return [{CORNER: name, **dict(zip(self.classes, line, strict=True))} for name, line in lines]
 
     def header(self) -> list[str]:
-        """Return the lines of comment of the CSV file that say what it is of."""
+        """Return the comment lines of the CSV file, which name the model, size and split."""
         fields = {"model": self.model, "resolution": self.size, "split": self.split, **self.views.column}
         return [f"{name}: {value}" for name, value in fields.items()]
 
 
 def images_note(split: str, images: int, views: Views) -> str:
-    """Return what a caption has to say of the images, as `test split, 500 images`, or `..., 500 images, 5x3 views`."""
+    """Return the images' description for a caption: `test split, 500 images`, or `..., 500 images, 5x3 views`."""
     return ", ".join([f"{split} split", f"{images:,} image{'' if images == 1 else 's'}", *views_of([views.column])])
 
 
 def is_matrix(path: Path) -> bool:
-    """Return whether a file is there and holds a confusion matrix."""
+    """Return whether a file exists and holds a confusion matrix."""
     return path.is_file() and any(CORNER in row for row in read_csv(path)[1][:1])
 
 
 def read_matrix(path: Path) -> Matrix:
-    """Read a matrix from its CSV file; where the first lines do not say what it is of, the file's name does.
+    """Read a matrix from its CSV file; its model and size come from the comment lines, else from the file's name.
 
     Raises:
-        ValueError: neither says it.
+        ValueError: neither names them.
     """
     header, rows = read_csv(path)
     named = re.fullmatch(r"matrix-(?P<model>.+)-(?P<resolution>\d+(x\d+)*)", path.stem)
@@ -75,7 +75,7 @@ def read_matrix(path: Path) -> Matrix:
     fields |= dict(line.removeprefix("# ").split(": ", 1) for line in header if ": " in line)
     if not {"model", "resolution"} <= fields.keys():
         raise ValueError(f"neither the first lines of {path} nor its name say of which model and size it is.")
-    split = re.search(r"--split (\w+)", "\n".join(header))  # of an old file, which does not name it
+    split = re.search(r"--split (\w+)", "\n".join(header))  # an old file does not name its split
     fields = {"split": split[1] if split else "test", **fields}
     counts = np.array([[int(cell) for cell in list(row.values())[1:]] for row in rows])
     classes = [row[CORNER] for row in rows]
@@ -92,7 +92,7 @@ def draw_matrix(matrix: Matrix) -> Figure:
     side = min(9.0, 1.6 + 0.3 * total)
     width = width_or(side + 0.8)
     height = max(1.0, min(side, width - 0.3))
-    cell = (min(width - 0.8, height - 0.3) - 0.2 - LETTER * longest) / total  # about, in inches
+    cell = (min(width - 0.8, height - 0.3) - 0.2 - LETTER * longest) / total  # approximate, in inches
     figure = new_figure(width, height)
     axis = figure.subplots()
     image = axis.imshow(share, cmap="Blues", vmin=0, vmax=100)

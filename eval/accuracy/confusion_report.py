@@ -13,11 +13,11 @@ from eval.plotting.contact_sheet import shorten
 from eval.plotting.style import line_styles, new_figure
 from eval.report import ALL_CLASSES, MAJORITY, Row, select, unique, views_of
 
-MOST_SHOWN = 30  # classes in the table and in the plot at most: those of the lowest accuracy
+MOST_SHOWN = 30  # most classes in the table and in the plot: those of the lowest accuracy
 
 
 def shown_classes(rows: Sequence[Row]) -> list[str]:
-    """Return the classes to show: all in their order, or of many those of the lowest mean accuracy, lowest first."""
+    """Return the classes to show: all, or those of the lowest mean accuracy in ascending order where there are many."""
     of_classes = [row for row in rows if row["part"] == "class" and row["class"] != ALL_CLASSES and row["images"]]
     names = unique(of_classes, "class")
     if len(names) <= MOST_SHOWN:
@@ -34,7 +34,7 @@ def cases(rows: Sequence[Row]) -> list[tuple[Any, Any]]:
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return a line for each class with its accuracy for each model and resolution; all classes last."""
+    """Return a row for each class with its accuracy for each model and resolution; all classes together come last."""
     lines: list[Row] = []
     measured = {(row["class"], row["model"], row["resolution"]): row for row in select(rows, part="class")}
     found = cases(rows)
@@ -57,12 +57,12 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def interval(row: Row) -> str:
-    """Return an accuracy with its interval as text; nothing for a class without images."""
+    """Return an accuracy with its interval as text; empty for a class without images."""
     return f"{row['accuracy']:.1f} ({row['low']:.1f}-{row['high']:.1f})" if row["images"] else ""
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """Return where models differ, as the first one minus the other, and how many classes the table leaves out."""
+    """Return the differences between models (the first minus the other), and the number of classes left out."""
     said = []
     total = len({row["class"] for row in select(rows, part="class")}) - 1
     if total > MOST_SHOWN:
@@ -89,7 +89,7 @@ def plot(rows: Sequence[Row]) -> Figure:
     for number, ((model, size), (label, style)) in enumerate(zip(found, styles.items(), strict=True)):
         rows_of = {row["class"]: row for row in select(rows, part="class", model=model, resolution=size)}
         points = [rows_of[name] for name in names if rows_of[name]["images"]]
-        shift = 0.7 * ((number + 0.5) / len(found) - 0.5)  # or the intervals would lie on each other
+        shift = 0.7 * ((number + 0.5) / len(found) - 0.5)  # intervals would overlap otherwise
         places = [names.index(row["class"]) + shift for row in points]
         axis.errorbar(
             [row["accuracy"] for row in points],
@@ -103,14 +103,14 @@ def plot(rows: Sequence[Row]) -> Figure:
     axis.set_ylim(len(names) - 0.5, -0.5)
     axis.grid(axis="y", visible=False)
     axis.set_xlabel("accuracy in %")
-    axis.set_xlim(-1.5, 101.5)  # of every figure, so that two can be compared; marks at the ends are whole
+    axis.set_xlim(-1.5, 101.5)  # the same in every figure, for comparison; markers at the ends are not clipped
     legend_above(figure)
     note_below(figure, caption(rows))
     return figure
 
 
 def caption(rows: Sequence[Row]) -> str:
-    """Return what the caption of the figure has to say: split, images, bars and the majority baseline."""
+    """Return the caption of the figure: split, images, bars and the majority baseline."""
     images, baselines = set(), set()
     for model, size in cases(rows):
         counts = {row["class"]: row["images"] for row in select(rows, part="class", model=model, resolution=size)}

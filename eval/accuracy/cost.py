@@ -1,4 +1,4 @@
-"""What do models cost beside what they get right, at each resolution?
+"""What do models cost, and how accurate are they, at each resolution?
 
 Times are of folded inference, all models in turn, round after round.
 
@@ -40,12 +40,12 @@ from train.data.sizes import Size
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval cost`."""
     checkpoints.add_arguments(parser)
-    parser.add_argument("--batch-size", type=positive_int, default=1, help="images at a time in what is timed")
+    parser.add_argument("--batch-size", type=positive_int, default=1, help="images in each timed batch (default: 1)")
     add_rounds(parser, 7)
 
 
 def inference(vit: ViT, size: Size, count: int, device: torch.device) -> CachedCall[Tensor]:
-    """Return a call of a model on random images [count, C, H, W]."""
+    """Return a function that runs a model on random images [count, C, H, W]."""
     return CachedCall(vit, partial(vit, torch.randn(count, vit.config.in_channels, *size, device=device)))
 
 

@@ -18,7 +18,7 @@ ACCURACY = ("accuracy", "low", "high")
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return a line for each model and resolution: seeds as one, with the cost of the first of them."""
+    """Return a row for each model and resolution, averaged over seeds, with the cost of the first seed."""
     return [
         {
             **{key: value for key, value in row.items() if key not in (*ACCURACY, "trained at", "split")},

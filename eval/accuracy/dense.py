@@ -39,8 +39,8 @@ from train.data.generated import local_answer
 from train.data.sizes import Size
 from train.pixels import confusion, iou_of, mean_iou_with_interval
 
-FEWEST = 8  # images of a size, where there are so many
-LONGEST = 16_384  # tokens of a model with softmax, by default
+FEWEST = 8  # least images of each size, where there are enough
+LONGEST = 16_384  # default of --longest-softmax, in tokens
 Predict = Callable[[Tensor], Tensor]
 
 
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     checkpoints.add_arguments(parser)
     parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS, help="default: both")
     parser.add_argument("--tile", type=positive_int, help="side of the tiles in pixels; default: the training size")
-    parser.add_argument("--overlap", type=float, default=0.5, help="share of a tile that the next one repeats")
+    parser.add_argument("--overlap", type=float, default=0.5, help="share of a tile that the next one overlaps")
     most = "tokens above which models with softmax are left out (default: %(default)s)"
     parser.add_argument("--longest-softmax", type=positive_int, default=LONGEST, help=most)
 
@@ -72,7 +72,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
 
 
 def image_count(trained: Trained, size: Size, wanted: int) -> int:
-    """Return how many images of a size are measured: fewer of larger ones."""
+    """Return the number of images of a size to measure: the larger they are, the fewer."""
     total = wanted or len(trained.data.held_out("val", size))  # type: ignore[arg-type]
     share = Size.of(trained.data.size).side / size.side
     return min(total, max(FEWEST, round(total * min(1.0, share))))
@@ -81,7 +81,7 @@ def image_count(trained: Trained, size: Size, wanted: int) -> int:
 def methods_of(
     vit: ViT, trained: Trained, size: Size, options: argparse.Namespace
 ) -> Iterator[tuple[str, int | str, Predict]]:
-    """Yield each method with the side of its tiles, if any, and its function of an image."""
+    """Yield each method with the side of its tiles (if any) and the function that predicts an image."""
     tile = options.tile or min(trained.data.size)
     if "whole" in options.methods:
         yield "whole", "", vit
@@ -103,7 +103,7 @@ def rows_of(trained: Trained, vit: ViT, size: Size, options: argparse.Namespace,
         baseline += confusion(local_answer(data.task, labels), labels, classes)
         for name, _, predict in methods:
             start = time.perf_counter()
-            answers = predict(image).argmax(1).cpu()  # which waits for the device
+            answers = predict(image).argmax(1).cpu()  # .cpu() waits for the device
             times[name].append(1000 * (time.perf_counter() - start))
             counts[name].append(confusion(answers, labels, classes))
     for name, tile, predict in methods:

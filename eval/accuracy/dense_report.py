@@ -17,13 +17,13 @@ from eval.report import Row, select, unique
 from train.data.sizes import ascending
 
 METHODS = ("whole", "tiles")
-DASHES: tuple[Any, ...] = ("-", "--")  # of the methods
+DASHES: tuple[Any, ...] = ("-", "--")  # line style of each method
 BASELINE = "local baseline"
 COSTS = {"ms": ("time of an image", "milliseconds"), "peak MiB": ("memory", "peak memory in MiB")}
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return a line for each resolution, model and method."""
+    """Return a row for each resolution, model and method."""
     sizes = ascending(row["resolution"] for row in rows)
     return [
         {
@@ -42,13 +42,13 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """Return the mIoU of the rule that looks at one place only, at each resolution."""
+    """Return the mIoU of the local baseline at each resolution."""
     values = {str(row["resolution"]): row[BASELINE] for row in rows}
     return [f"{BASELINE}, mIoU in %: " + ", ".join(f"{value:.1f} at {size} px" for size, value in values.items())]
 
 
 def plot(rows: Sequence[Row]) -> Figure:
-    """Draw mIoU over image size, a panel for each method, and time and memory; a line for each model and method."""
+    """Draw mIoU over image size (a panel for each method), time and memory; a line for each model and method."""
     models, methods = unique(rows, "model"), unique(rows, "method")
     sizes = ascending(row["resolution"] for row in rows)
     count = len(methods) + len(COSTS)

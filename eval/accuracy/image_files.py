@@ -1,4 +1,4 @@
-"""Image files of any size, from paths and folders, in batches that a model takes."""
+"""Find and read image files of any size, and group them into batches for a model."""
 
 from __future__ import annotations
 
@@ -20,16 +20,15 @@ from train.data.loader import ignore_stop_signals
 
 
 def find_images(paths: Sequence[Path]) -> list[str]:
-    """Return the image files that paths name, each once.
+    """Return the image files at paths and in folders, each once.
 
-    Folders are searched as in training: with the folders inside of them, without hidden files, and for the endings of
-    images, also of those that Pillow does not read, so that they are named. A file that is named itself is taken
-    whatever its ending.
+    Folders are searched recursively by file ending, without hidden files, as in training. Formats that Pillow does not
+    read are included, so that messages name them. A file given by its own path is taken whatever its ending.
 
     Raises:
         ValueError: a path that does not exist, or a folder without an image.
     """
-    from train.data.class_folders import ENDINGS  # which imports torchvision
+    from train.data.class_folders import ENDINGS  # this imports torchvision
 
     found: dict[str, str] = {}
     for path in (path.expanduser() for path in paths):  # a shell leaves ~ in quotes
@@ -47,7 +46,7 @@ def find_images(paths: Sequence[Path]) -> list[str]:
 
 
 def whole_patches(image: Tensor, patch: Sequence[int]) -> Tensor:
-    """Return the middle of an image [C, H, W] that is whole patches; an image below one patch is enlarged to it."""
+    """Return an image [C, H, W] cropped at its centre to whole patches; one below a patch is enlarged to it."""
     from torchvision.transforms import v2
 
     from performer_string.images.cover import Cover
@@ -59,17 +58,17 @@ def whole_patches(image: Tensor, patch: Sequence[int]) -> Tensor:
 
 
 def natively(image: Any, transform: Callable[[Any], Tensor], patch: Sequence[int]) -> Tensor:
-    """Return an image at its own size, in whole patches, through a transform that leaves its size."""
+    """Return an image at its own size, cropped to whole patches, after a transform that keeps the size."""
     return whole_patches(transform(image), patch)
 
 
 class ImageFiles(Dataset[Tensor | str]):
-    """Image files through a transform; for one that cannot be read, the reason as text.
+    """Dataset of transformed image files; an item is the error message where a file cannot be read.
 
     Args:
-        paths: of the files.
-        transform: from a PIL image to floats [C, H, W].
-        background: red, green and blue beneath transparent images.
+        paths: paths of the image files.
+        transform: function from a PIL image to floats [C, H, W].
+        background: red, green and blue, 0 to 255, beneath transparent images.
     """
 
     def __init__(self, paths: Sequence[str], transform: Callable[[Any], Tensor], background: Sequence[int]):
@@ -86,28 +85,28 @@ class ImageFiles(Dataset[Tensor | str]):
 
 
 def read_in_chunks(files: ImageFiles, size: int, workers: int = 0) -> Iterator[list[Tensor | str]]:
-    """Yield the images of files in their order, so many at a time.
+    """Yield the images of files in order, in chunks.
 
     Args:
-        files: to read.
-        size: images of a chunk.
-        workers: processes that read; 0 for none.
+        files: dataset to read.
+        size: number of images in each chunk.
+        workers: number of worker processes; 0 reads in this process.
     """
     yield from DataLoader(files, size, collate_fn=list, num_workers=workers, worker_init_fn=ignore_stop_signals)
 
 
 def can_pack(vit: ViT) -> bool:
-    """Return whether images of several sizes go through a model in one batch, packed one behind another."""
+    """Return whether a model takes images of several sizes in one batch, packed one after the other."""
     return not any(isinstance(backend, PerformerPytorchBackend) for backend in vit.backends())
 
 
 def group_by_size(vit: ViT, images: Sequence[Tensor], most_tokens: int) -> list[list[int]]:
-    """Return the indices of images that form batches of so many patches, in ascending order of their sizes.
+    """Return the indices of the images in each batch, in ascending order of their sizes.
 
     Args:
-        vit: the model, whose patches divide the images.
-        images: [C, H, W] each.
-        most_tokens: patches of a batch; a single larger image is a batch of its own.
+        vit: the model; its patch size divides the image sizes.
+        images: images, [C, H, W] each.
+        most_tokens: most patches in one batch; a larger image is a batch of its own.
     """
     grids = [vit.grid(*image.shape[1:]) for image in images]
     packing, groups, tokens = can_pack(vit), list[list[int]](), 0
@@ -125,7 +124,7 @@ def group_by_size(vit: ViT, images: Sequence[Tensor], most_tokens: int) -> list[
 def probabilities(vit: ViT, images: Sequence[Tensor]) -> Tensor:
     """Return the probability of each class for a batch of images, [B, classes], on the CPU.
 
-    Images of several sizes are packed one behind another, so that nothing is computed for padding.
+    Images of several sizes are packed one after the other, so that nothing is computed for padding.
     """
     on_device = [image.to(vit.norm.weight.device) for image in images]
     alike = len({image.shape for image in images}) == 1

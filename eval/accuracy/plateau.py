@@ -1,4 +1,4 @@
-"""When does each run leave the plateau that its training loss begins with, and how accurate is it at the end?
+"""When does each run leave the initial plateau of its training loss, and how accurate is it at the end?
 
 On the arrow task the loss stays near that of the majority baseline until a model knows where to look. It then falls
 below a tenth of that within some hundred steps. Seeds differ in when. The loss is the one logged in training
@@ -33,10 +33,10 @@ LOSS = "train/loss"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval plateau`."""
     runs: dict[str, Any] = {"action": "extend", "type": Path, "metavar": "RUN"}
-    parser.add_argument("run", nargs="*", default=[], help="folders of runs; what is none is skipped", **runs)
+    parser.add_argument("run", nargs="*", default=[], help="folders of runs; other paths are skipped", **runs)
     parser.add_argument("--run", nargs="+", help="the same", **runs)
-    parser.add_argument("--threshold", type=float, default=0.5, help="loss at which the plateau counts as left")
-    parser.add_argument("--window", type=int, default=5, help="logged losses to take the mean of")
+    parser.add_argument("--threshold", type=float, default=0.5, help="loss below which the plateau counts as left")
+    parser.add_argument("--window", type=int, default=5, help="number of logged losses in the running mean")
 
 
 def first_step_below(steps: Sequence[int], losses: Sequence[float], threshold: float, window: int) -> int | None:
@@ -48,7 +48,7 @@ def first_step_below(steps: Sequence[int], losses: Sequence[float], threshold: f
 
 
 def with_logs(paths: Sequence[Path]) -> list[Path]:
-    """Return the folders of runs among several paths, and say which paths are skipped; a single one is not."""
+    """Return the folders of runs among paths, and report the skipped paths; a single path is never skipped."""
     runs = [path for path in paths if has_log(path)]
     skipped = [str(path) for path in paths if path not in runs and path.exists()]
     if runs and skipped:
@@ -70,7 +70,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         accuracies = [scalar.values[-1] for tag, scalar in logged.items() if tag.startswith("val/accuracy")]
         left = first_step_below(steps, losses, options.threshold, options.window)
         yield {
-            "run": run.absolute().name,  # of "." too
+            "run": run.absolute().name,  # a name for "." too
             "finished": (run / METRICS).is_file(),
             "steps": max(scalar.steps[-1] for tag, scalar in logged.items() if tag == LOSS or tag.startswith("val/"))
             + 1,

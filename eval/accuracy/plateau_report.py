@@ -18,8 +18,8 @@ from eval.plotting.style import line_styles, panels
 from eval.report import Row
 from eval.seeds import without_seed
 
-LINE = 26  # letters of a line in a panel's title
-MOST_RUNS = 6  # of several models whose losses are in one panel
+LINE = 26  # letters in each line of a panel's title
+MOST_RUNS = 6  # most runs of several models with their losses in one panel
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
@@ -47,7 +47,7 @@ def draw_losses(axis: Axes, rows: Sequence[Row], styles: Mapping[str, Any]) -> N
 
 
 def loss_limits(values: Sequence[float], from_zero: bool) -> tuple[float, float]:
-    """Return the limits of an axis of losses. From 0, those of photographs would fill little of a short training."""
+    """Return the limits of the loss axis; from 0, the curves of short trainings on photographs would look flat."""
     low, high = min(values, default=0.0), max(values, default=1.0)
     return (0.0, 1.05 * high) if from_zero else (low - 0.05 * (high - low or 1), high + 0.05 * (high - low or 1))
 
@@ -59,12 +59,12 @@ def wrapped(title: str) -> str:
 
 
 def plot(rows: Sequence[Row]) -> Figure:
-    """Draw the loss of each finished run, and its accuracy over when it left the plateau; one colour a model.
+    """Draw the loss of each finished run, and its accuracy over the step at which it left the plateau.
 
-    Many runs of several models have a panel for each model. That of accuracies, the last one, is left out where no run
-    has left a plateau, as on photographs.
+    Each model has a colour, and a panel where there are many runs of several models. The last panel, of accuracies, is
+    left out where no run left a plateau, as on photographs.
     """
-    finished = [row for row in rows if row.get("finished", True)]  # else the number of its steps is not known
+    finished = [row for row in rows if row.get("finished", True)]  # the number of steps of others is not known
     left = [row for row in finished if row["left the plateau at step"] != "" and row["lowest accuracy"] != ""]
     styles = line_styles(list(dict.fromkeys(without_seed(row["run"]) for row in rows)))
     apart = len(styles) > 1 and len(finished) > MOST_RUNS
@@ -87,7 +87,7 @@ def plot(rows: Sequence[Row]) -> Figure:
         style = {**styles[without_seed(row["run"])], "linestyle": "none"}
         share = 100 * row["left the plateau at step"] / row["steps"]
         axes[-1].plot(share, 100 - row["lowest accuracy"], alpha=0.8, **style)
-        if apart:  # a marker in its panel is the model's name in the last one
+        if apart:  # its marker stands for the model in the last panel
             loss = np.interp(row["left the plateau at step"], *smoothed(row))
             axes[list(styles).index(without_seed(row["run"]))].plot(share, loss, **style)
     if left:
@@ -95,7 +95,7 @@ def plot(rows: Sequence[Row]) -> Figure:
         long = {"xlabel": "plateau left after % of the training", "ylabel": "error at the worst image size, %"}
         axes[-1].set(**(short if apart else long))
         axes[-1].title.set_fontsize(7)
-    if not apart:  # else each has its panel
+    if not apart:  # otherwise each model has its panel
         legend_above(figure, handles=[Line2D([], [], label=names[model], **styles[model]) for model in styles])
     note = "val split at the end of the training; losses are means of the last few that were logged"
     note_below(figure, note + ("; markers: where the plateau was left" if left and apart else ""))

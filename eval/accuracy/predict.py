@@ -47,7 +47,7 @@ from train.data.sizes import Size
 from train.utils.output import printable
 
 GREY_MODES = ("1", "L", "LA", "La", "I", "F", "I;16", "I;16B", "I;16L", "I;16N")
-MUCH = 4  # times that a side is shrunk, where that is said
+MUCH = 4  # factor of shrinking from which a note says so
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,10 +57,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", type=Path, metavar="IMAGE|FOLDER", help="images, and folders to search")
     sizes = parser.add_mutually_exclusive_group()
     sizes.add_argument(
-        "--size", type=size_of_images, help="in pixels: 168, or 96x128 (height x width); default: training"
+        "--size", type=size_of_images, help="in pixels: 168, or 96x128 (height x width); default: training size"
     )
     sizes.add_argument("--native", action="store_true", help="each image at its own size, cut to whole patches")
-    parser.add_argument("--top", type=positive_int, default=3, help="classes to name (default: %(default)s)")
+    parser.add_argument("--top", type=positive_int, default=3, help="number of classes to show (default: %(default)s)")
     batch = "images of the training size in a batch, and fewer that are larger (default: %(default)s)"
     parser.add_argument("--batch_size", "--batch-size", type=positive_int, default=32, help=batch)
     parser.add_argument("--workers", type=number_of_images, default=0, help="processes that read images (default: 0)")
@@ -68,12 +68,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def answers(vit: ViT, images: Sequence[Tensor], most_tokens: int) -> list[Tensor]:
-    """Return the probabilities [classes] of each of some images, in their order.
+    """Return the class probabilities [classes] of each image, in the order of the images.
 
     Args:
         vit: the model.
-        images: [C, H, W] each.
-        most_tokens: of one batch.
+        images: images, [C, H, W] each.
+        most_tokens: most patches in one batch.
     """
     result = list[Tensor](images)
     with torch.inference_mode():
@@ -84,23 +84,23 @@ def answers(vit: ViT, images: Sequence[Tensor], most_tokens: int) -> list[Tensor
 
 
 def is_larger(path: str, size: Sequence[int]) -> bool:
-    """Return whether the image of a file is larger than a size, height and width, on both sides."""
-    with Image.open(path) as image:  # reads the head of the file alone
+    """Return whether the image of a file is larger than a size (height, width) on both sides."""
+    with Image.open(path) as image:  # reads the header only
         return image.height > size[0] and image.width > size[1]
 
 
 def is_coloured(path: str) -> bool:
-    """Return whether the image of a file may have colours, by the head of the file."""
+    """Return whether the image of a file may have colours, as its header says."""
     with Image.open(path) as image:
         return image.mode not in GREY_MODES
 
 
 def shrunk_note(vit: ViT, paths: Sequence[str]) -> str:
-    """Return what to say of images that were shrunk to a model's training size; empty where nothing is to be said.
+    """Return a note on images that were shrunk to a model's training size; empty where there are none.
 
     Args:
         vit: the model.
-        paths: of the images that were read.
+        paths: paths of the images that were read.
     """
     if vit.placing()[0] != "extrapolate":
         return ""
@@ -112,12 +112,12 @@ def shrunk_note(vit: ViT, paths: Sequence[str]) -> str:
 
 
 def grey_note(vit: ViT, paths: Sequence[str], size: Sequence[int] | None) -> str:
-    """Return what to say of coloured images that a model of grey ones takes; empty where nothing is to be said.
+    """Return a note on coloured images that were converted for a model of grey ones; empty where there are none.
 
     Args:
         vit: the model.
-        paths: of the images that were read.
-        size: that they were resized to; None for their own.
+        paths: paths of the images that were read.
+        size: height and width to which they were resized; None for their own sizes.
     """
     coloured = [path for path in paths if vit.config.in_channels == 1 and is_coloured(path)]
     if not coloured:
@@ -135,7 +135,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     preprocessing, names = preprocessing_of(vit, options.checkpoint[0]), class_names(vit)
     transform = vit.transform(options.size)
     if options.native:
-        transform = partial(natively, transform=preprocessing.transform(None), patch=vit.patch)  # goes to workers
+        transform = partial(natively, transform=preprocessing.transform(None), patch=vit.patch)  # workers can pickle it
     files = ImageFiles(find_images(options.paths), transform, preprocessing.background)
     vit = (fold(vit) if options.fold else vit).to(device)
     read: list[str] = []
@@ -172,7 +172,7 @@ def make_row(
     answer: Sequence[tuple[str, float]] = (),
     error: str = "",
 ) -> Row:
-    """Return the row of a file, with empty cells where it could not be read."""
+    """Return the row of a file; cells are empty where it could not be read."""
     row: dict[str, Any] = {"image": path, "resolution": size}
     for rank in range(top):
         name, probability = answer[rank] if answer else ("", "")

@@ -12,8 +12,8 @@ from eval.report import Row
 from train.data.sizes import Size
 from train.utils.output import printable
 
-SHOWN_LINES, SHOWN_IMAGES = 30, 24  # in the table, and in the picture
-NEARLY_ALL = 0.98  # of each side: no frame is needed where a model saw more
+SHOWN_LINES, SHOWN_IMAGES = 30, 24  # most rows of the table, and images of the picture
+NEARLY_ALL = 0.98  # share of each side; no frame is drawn where a model saw more
 
 
 def answers_in(row: Row) -> list[tuple[str, float]]:
@@ -23,7 +23,7 @@ def answers_in(row: Row) -> list[tuple[str, float]]:
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return a line for each of the first files, with its answers."""
+    """Return a row for each of the first files, with its answers."""
     ranks = sum(name.startswith("class ") for name in rows[0])
     lines: list[Row] = []
     for row in rows[:SHOWN_LINES]:
@@ -35,7 +35,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """Return what is said beneath the table: lines that are left out of it, and files that could not be read."""
+    """Return the notes beneath the table: the number of rows left out, and files that could not be read."""
     bad = sum(row["error"] != "" for row in rows)
     said = [f"{len(rows) - SHOWN_LINES} more are in the files below."] if len(rows) > SHOWN_LINES else []
     if bad:
@@ -56,11 +56,11 @@ def plot(rows: Sequence[Row]) -> Figure | None:
 
 
 def seen_of(size: Sequence[int], row: Row) -> tuple[float, float] | None:
-    """Return which shares of an image's height and width a model saw, those of its middle; None for nearly all.
+    """Return the central shares of an image's height and width that a model saw; None for nearly all.
 
     Args:
-        size: of the image, height and width.
-        row: of the evaluation.
+        size: height and width of the image in pixels.
+        row: row of the evaluation.
     """
     wanted: Size = row["resolution"]
     scale = max(side / of_image for side, of_image in zip(wanted, size, strict=True))

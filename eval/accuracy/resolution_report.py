@@ -12,7 +12,7 @@ from train.data.sizes import ascending
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return a line for each model, all its seeds together, with a column for each resolution; the baseline last."""
+    """Return a row for each model, averaged over its seeds, with a column for each resolution; the baseline is last."""
     rows = mean_over_seeds(rows)
     sizes = ascending(row["resolution"] for row in rows)
     cells = {(r["model"], r["resolution"]): f"{r['accuracy']:.1f} ({r['low']:.1f}-{r['high']:.1f})" for r in rows}

@@ -9,19 +9,19 @@ import torch
 from torch import Tensor
 
 BATCH = 16  # tiles at a time
-SHARPNESS = 8.0  # sides of a tile over the standard deviation of the weights in it
+SHARPNESS = 8.0  # side of a tile over the standard deviation of its Gaussian weights
 
 
 def starts(side: int, tile: int, step: int) -> list[int]:
-    """Return where tiles begin along a side: every `step` pixels, and one that ends with the side."""
+    """Return the offsets of tiles along a side: every `step` pixels, and a last tile that ends with the side."""
     last = side - tile
     return [*range(0, last, step), last]
 
 
 def weights_in(tile: int) -> Tensor:
-    """Return Gaussian weights [tile, tile], the highest in the middle, as of nnU-Net (doi:10.1038/s41592-020-01008-z).
+    """Return Gaussian weights [tile, tile] with their maximum at the centre, as in nnU-Net.
 
-    Their standard deviation is an eighth of the tile.
+    Their standard deviation is an eighth of the tile (doi:10.1038/s41592-020-01008-z).
     """
     offset = torch.arange(tile) + 0.5 - tile / 2
     along = torch.exp(-0.5 * (offset * SHARPNESS / tile) ** 2)
@@ -30,16 +30,16 @@ def weights_in(tile: int) -> Tensor:
 
 @torch.inference_mode()
 def predict_tiles(model: Callable[[Tensor], Tensor], image: Tensor, tile: int, overlap: float) -> Tensor:
-    """Return probabilities of each pixel, the weighted mean over the tiles that hold it.
+    """Return class probabilities for each pixel, the weighted mean over the tiles that contain it.
 
     Args:
-        model: images [B, C, tile, tile] to logits [B, K, tile, tile].
-        image: [1, C, H, W], no side shorter than a tile.
+        model: function from images [B, C, tile, tile] to logits [B, K, tile, tile].
+        image: image, [1, C, H, W], with no side shorter than a tile.
         tile: side of the tiles in pixels.
-        overlap: share of a tile that the next one repeats, in [0, 1).
+        overlap: share of a tile that the next one overlaps, in [0, 1).
 
     Returns:
-        [1, K, H, W].
+        Probabilities, [1, K, H, W].
 
     Raises:
         ValueError: an overlap out of range, or tiles larger than the image.
