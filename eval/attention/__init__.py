@@ -1,1 +1,1 @@
-"""Evaluations of attention: what that of a model looks like, and what a change of it does to the accuracy."""
+"""Evaluations of attention: maps and statistics of a model's attention, and interventions on it."""

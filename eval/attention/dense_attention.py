@@ -1,4 +1,4 @@
-"""Attention by N x N weights, for study: the limit of many random features, and only the keys nearby."""
+"""Attention by N x N weights, for analysis: the limit of many random features, and attention to near keys only."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ QUERIES_AT_A_TIME = 256
 
 
 class DenseAttention(AttentionBackend):
-    """Attention by rows of its N x N weights, so many queries at a time."""
+    """Attention by rows of its N x N weights, for a slice of the queries at a time."""
 
     def rows(self, queries: slice, q: Tensor, k: Tensor, key_bias: Tensor | None, layout: TokenLayout) -> Tensor:
         """Return the weights of some of the queries.
 
         Args:
-            queries: which of the N tokens they are.
+            queries: slice of the N tokens whose weights are computed.
             q: these queries, rotated, [B, H, n, d].
             k: all keys, rotated, [B, H, N, d].
-            key_bias: [B, H, N].
-            layout: of all tokens.
+            key_bias: logits added for each key, [B, H, N].
+            layout: positions and mask of all tokens.
 
         Returns:
-            [B, H, n, N].
+            Weights, [B, H, n, N].
         """
         raise NotImplementedError
 
@@ -48,10 +48,10 @@ class DenseAttention(AttentionBackend):
 
 
 class ExpectedKernel(DenseAttention):
-    """Attention with the kernel that a feature map estimates, E phi(q)^T phi(k): without the variance of a draw.
+    """Attention with the kernel that a feature map estimates, E phi(q)^T phi(k), without the variance of a draw.
 
     Args:
-        phi: a map with a `log_kernel`.
+        phi: feature map with a `log_kernel`.
     """
 
     def __init__(self, phi: FeatureMap):
@@ -69,10 +69,10 @@ class ExpectedKernel(DenseAttention):
         """Return the normalised kernel, [B, H, n, N].
 
         Args:
-            q, k: [B, H, n, d] and [B, H, N, d].
-            rotation: of queries and keys.
-            key_bias: [B, H, N].
-            key_mask: True for keys that take part, [B, N].
+            q, k: queries [B, H, n, d] and keys [B, H, N, d].
+            rotation: rotation to apply to queries and keys; None where they are rotated already.
+            key_bias: logits added for each key, [B, H, N].
+            key_mask: mask of keys, True where a key is attended to, [B, N].
         """
         logits = self.phi.log_kernel(*rotate_pair(q, k, rotation))
         if key_bias is not None:
@@ -86,7 +86,7 @@ class ExpectedKernel(DenseAttention):
 
 
 def has_log_kernel(kind: type[FeatureMap]) -> bool:
-    """Return whether a feature map says which kernel it estimates; it needs that for study only."""
+    """Return whether a feature map defines the kernel it estimates, which only evaluations need."""
     return kind.log_kernel is not FeatureMap.log_kernel
 
 
@@ -95,7 +95,7 @@ def expected_backend(backend: AttentionBackend) -> AttentionBackend | None:
 
     Returns:
         A backend; None where the limit is not known (performer-pytorch, a map without `log_kernel`, rotated features)
-        or there is none (learned features).
+        or does not exist (learned features).
     """
     if isinstance(backend, LinearBackend) and not backend.rotates_features:
         known = has_log_kernel(type(backend.phi)) and not backend.phi.learned
@@ -106,11 +106,11 @@ def expected_backend(backend: AttentionBackend) -> AttentionBackend | None:
 class NearKeys(DenseAttention):
     """Attention to the keys whose offset from the query occurs in training: |p_i - p_j| <= extent in each axis.
 
-    Its weights are those of a backend, normalised over the keys that are left. Prefix tokens are near to all.
+    Its weights are those of a backend, normalised over the remaining keys. Prefix tokens are near to all tokens.
 
     Args:
-        backend: whose weights are taken.
-        extent: the largest offset along each axis, in patches.
+        backend: attention backend that computes the weights.
+        extent: largest offset along each axis, in patches.
     """
 
     def __init__(self, backend: AttentionBackend, extent: Sequence[float]):
@@ -119,7 +119,7 @@ class NearKeys(DenseAttention):
         self.homogeneous, self.logit_scale = backend.homogeneous, backend.logit_scale
 
     def near(self, queries: slice, layout: TokenLayout) -> Tensor:
-        """Return which keys are near to some of the queries, [n, N]."""
+        """Return a mask of the keys that are near to each of some queries, [n, N]."""
         assert layout.positions is not None
         offsets = (layout.positions[queries, None] - layout.positions).abs()  # [n, N, C]
         near = (offsets <= offsets.new_tensor(self.extent) + 1e-3).all(-1)

@@ -38,12 +38,12 @@ QUANTILES = (0.01, 0.1, 0.5, 0.9)
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval estimator`."""
     checkpoints.add_arguments(parser, images=32)
-    parser.add_argument("--queries", type=int, default=64, help="rows of attention an image (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of the choice of queries")
+    parser.add_argument("--queries", type=int, default=64, help="queries of each image (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the choice of queries (default: 0)")
 
 
 def total_variation(one: Tensor, other: Tensor) -> Tensor:
-    """Return the total variation between rows of weights, 0 to 1."""
+    """Return the total variation between rows of weights, from 0 to 1."""
     return (one - other).abs().sum(-1) / 2
 
 
@@ -54,9 +54,9 @@ def attention_statistics(
 
     Args:
         inputs: queries, keys and backend of the layer.
-        queries: indices of the patches whose queries are looked at, [R].
-        positions: of the patches, [N, 2].
-        blank: which patches have one value everywhere, [B, N].
+        queries: indices of the patches whose queries are used, [R].
+        positions: positions of the patches, [N, 2].
+        blank: mask of the patches that have one value everywhere, [B, N].
     """
     q, k = inputs.rotated()
     prefix = k.shape[-2] - len(positions)
@@ -93,9 +93,9 @@ class ModelStatistics(NamedTuple):
 
     Attributes:
         layers: statistics of each layer, [H] each.
-        share_of_blanks: how many patches have one value everywhere.
-        uniform_distance: the mean distance of equal weights, in patches.
-        images: how many there were.
+        share_of_blanks: share of the patches that have one value everywhere.
+        uniform_distance: mean distance under equal weights, in patches.
+        images: number of images.
     """
 
     layers: list[dict[str, Tensor]]

@@ -18,7 +18,7 @@ from eval.plotting.style import GREY, line_styles, panels
 from eval.report import Row, select, unique
 from train.data.sizes import Size, ascending
 
-TITLES = {  # of the columns that are in the table and the plot, averaged over heads
+TITLES = {  # titles of the columns that the table and the plot show, averaged over heads
     "k norm": "norm of keys",
     "entropy / log N": "entropy / log N",
     "top share": "share of the top token",
@@ -27,18 +27,18 @@ TITLES = {  # of the columns that are in the table and the plot, averaged over h
     "TV to expected": "TV to the expected kernel",
     "distance": "mean distance in patches",
 }
-DISTANCES = ("TV to softmax", "TV to expected")  # which exact attention has none of
+DISTANCES = ("TV to softmax", "TV to expected")  # exactly zero for exact attention
 OF_EQUAL_WEIGHTS = {"weight on blanks": "share of blanks", "distance": "distance of uniform"}
 
 
 def mean_of(rows: Sequence[Row], column: str, **wanted: object) -> float:
-    """Return the mean of a column over the rows that have these values."""
+    """Return the mean of a column over the rows that have the wanted values in other columns."""
     values = [row[column] for row in select(rows, **wanted)]
     return float(sum(values) / len(values))
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return a line for each model, layer and resolution, averaged over heads."""
+    """Return a row for each model, layer and resolution, averaged over heads."""
     keys = ("model", "layer", "resolution")
     groups = [{key: row[key] for key in keys} for row in rows if row["head"] == 0]
     return [
@@ -50,8 +50,8 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw each statistic over image size, or over layers where there is one size.
 
-    A colour and a marker are a layer, and dashes a model; at one size all are the model's. Grey is what equal weights
-    have. Distances of a model that are all zero are in the note instead: its lines would lie on each other.
+    Colour and marker stand for the layer, and dashes for the model; at one size all stand for the model. Grey is the
+    value of equal weights. Distances of a model that are all zero are named in the note instead of drawn.
     """
     models = unique(rows, "model")
     drawn = {name: [model for model in models if not is_zero(select(rows, model=model), name)] for name in TITLES}
@@ -96,12 +96,12 @@ def plot(rows: Sequence[Row]) -> Figure:
 
 
 def is_zero(rows: Sequence[Row], name: str) -> bool:
-    """Return whether a statistic is a distance that these rows have none of."""
+    """Return whether a statistic is a distance that is zero in all these rows."""
     return name in DISTANCES and all(row[name] < 1e-6 for row in rows)
 
 
 def without(models: Sequence[str], drawn: Mapping[str, Sequence[str]]) -> str:
-    """Return words on the models that have lines in none or one of the panels of distances."""
+    """Return a note on the models that are missing from one or both panels of distances."""
     exact = [model for model in models if not any(model in drawn[name] for name in DISTANCES)]
     some = [model for model in models if model not in exact and model not in drawn["TV to expected"]]
     texts = [f"0 for {', '.join(exact)}"] if exact else []
@@ -110,7 +110,7 @@ def without(models: Sequence[str], drawn: Mapping[str, Sequence[str]]) -> str:
 
 
 def measured(rows: Sequence[Row], name: str) -> bool:
-    """Return whether a statistic has values: photographs have few blank patches, and not each kernel is known."""
+    """Return whether a statistic has values: images may have no blank patches, and some kernels are not known."""
     if name == "weight on blanks":
         return any(row["share of blanks"] > 0.1 for row in rows)
     return any(not math.isnan(row[name]) for row in rows)
@@ -119,7 +119,7 @@ def measured(rows: Sequence[Row], name: str) -> bool:
 def draw_equal_weights(
     axis: Axes, rows: Sequence[Row], column: str, sizes: Sequence[Size], layers: Sequence[int]
 ) -> None:
-    """Draw what equal weights would have."""
+    """Draw the value of a statistic under equal weights."""
     equal = [mean_of(rows, column, resolution=size) for size in sizes]
     x, y = ([size.side for size in sizes], equal) if len(sizes) > 1 else ([layers[0], layers[-1]], equal * 2)
     axis.plot(x, y, color=GREY, linewidth=0.8, label="equal weights")

@@ -1,6 +1,6 @@
 """What does an intervention on a trained model do to its accuracy at each resolution?
 
-A loss of accuracy has the cause whose removal cures it. Nothing is trained.
+An intervention that restores accuracy shows the cause of its loss. Nothing is trained.
 
 Columns: `model`, `intervention` (`as trained`, or its title), `resolution` (pixels), `accuracy`, `low` and `high` (%),
 `images`, `split`, `majority baseline` (%), `trained at` (pixels).
@@ -26,7 +26,7 @@ from train.testing import count_right
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval intervene`."""
     checkpoints.add_arguments(parser, images=200)
-    parser.add_argument("--groups", nargs="+", choices=tuple(GROUPS), default=list(GROUPS), help="of interventions")
+    parser.add_argument("--groups", nargs="+", choices=tuple(GROUPS), default=list(GROUPS), help="default: all")
 
 
 def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]:

@@ -18,7 +18,7 @@ UNTOUCHED = "as trained"
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return a line for each model and intervention: accuracy at each resolution, and its change."""
+    """Return a row for each model and intervention: accuracy at each resolution, and its change."""
     sizes = ascending(row["resolution"] for row in rows)
     cells = {(r["model"], r["intervention"], r["resolution"]): r["accuracy"] for r in rows}
     lines: list[Row] = []
@@ -32,7 +32,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def plot(rows: Sequence[Row]) -> Figure:
-    """Draw accuracy under each intervention, a panel for each image size; a line is the model as trained."""
+    """Draw accuracy under each intervention, a panel for each image size, with a line for the model as trained."""
     sizes = ascending(row["resolution"] for row in rows)
     names, models = unique(rows, "intervention"), unique(rows, "model")
     height = 1.0 + 0.2 * len(names) * max(1.0, 0.7 * len(models))

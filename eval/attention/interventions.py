@@ -1,7 +1,7 @@
 """Changes to a trained model, without training, that each remove or correct one suspected cause of errors.
 
-Those on its attention are here, those on its tokens in `token_interventions.py`. `GROUPS` lists all of them, for
-`python -m eval intervene`. A group is a function of a model: the interventions that make sense for it, by title.
+Interventions on attention are here, those on tokens in `token_interventions.py`. `GROUPS` lists all of them, for
+`python -m eval intervene`. A group is a function from a model to its applicable interventions, by title.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from performer_string.utils.seeds import derive_seed
 
 
 def other_backends(vit: ViT, name: str, make: Callable[[int], AttentionBackend]) -> dict[str, Intervention]:
-    """Return the interventions that replace the backend of each layer, and of all, by `make(layer)`."""
+    """Return interventions that replace the backend by `make(layer)`: in each layer alone, and in all layers."""
     by_title = each_and_all_layers(vit, name)
     return {title: partial(replace_backends, layers=layers, make=make) for title, layers in by_title.items()}
 
@@ -38,7 +38,7 @@ def softmax(vit: ViT) -> dict[str, Intervention]:
 
 
 def drawn_maps(vit: ViT) -> list[RandomFeatures]:
-    """Return the feature maps with a random draw; learned features have none."""
+    """Return the feature maps with random draws; learned features have none."""
     return [module for module in vit.modules() if isinstance(module, RandomFeatures) and not module.learned]
 
 
@@ -53,7 +53,7 @@ def expected_kernel(vit: ViT) -> dict[str, Intervention]:
 
 
 def more_features(vit: ViT, times: int = 8) -> dict[str, Intervention]:
-    """Take a new draw of so many times the features."""
+    """Replace the features by a new draw of `times` as many."""
     c, maps = vit.config, drawn_maps(vit)
     if not maps:
         return {}
@@ -70,14 +70,14 @@ def more_features(vit: ViT, times: int = 8) -> dict[str, Intervention]:
 
 
 def redraw(vit: ViT, changes: ModelChanges, draw: int) -> None:
-    """Take random features that no training had: those of a negative step."""
+    """Draw random features that no training step used: those of a negative step."""
     for backend in vit.backends():
         changes.callback(backend.load_state_dict, copy.deepcopy(backend.state_dict()))
     vit.redraw(-1 - draw)
 
 
 def other_draws(vit: ViT, count: int = 5) -> dict[str, Intervention]:
-    """Take other draws of the features: their spread is the share of chance in the accuracy."""
+    """Replace the features by other draws; their spread is the effect of the draw on accuracy."""
     if "performer-pytorch" not in vit.config.kinds_of_attention() and not drawn_maps(vit):
         return {}
     return {f"draw {draw}": partial(redraw, draw=draw) for draw in range(count)}
@@ -86,7 +86,7 @@ def other_draws(vit: ViT, count: int = 5) -> dict[str, Intervention]:
 def scale_temperature(vit: ViT, changes: ModelChanges) -> None:
     """Multiply logits by log N / log N_train.
 
-    A map that does not depend on such a factor has its order multiplied by it, and rounded.
+    Where a feature map does not depend on that factor, its order is multiplied by it and rounded.
     """
     reference = math.log(math.prod(vit.train_grid) + vit.num_prefix)
     maps = [module for module in vit.modules() if isinstance(module, ArcCosineFeatures)]
@@ -107,7 +107,7 @@ def scale_temperature(vit: ViT, changes: ModelChanges) -> None:
 
 
 def temperature(vit: ViT) -> dict[str, Intervention]:
-    """Let the temperature grow with log N; no effect at the training resolution."""
+    """Scale the temperature by log N / log N_train, which has no effect at the training resolution."""
     has_arc_cosine = any(isinstance(module, ArcCosineFeatures) for module in vit.modules())
     has_effect = has_arc_cosine or not vit.backends()[0].homogeneous
     several_tokens = math.prod(vit.train_grid) + vit.num_prefix > 1
@@ -127,17 +127,17 @@ GROUPS: dict[str, Callable[[ViT], dict[str, Intervention]]] = {
     "moved": moved_positions,
     "shuffled": shuffled_patches,
 }
-# Groups that take the rotation of queries and keys to another backend: not for a rotation of features.
+# Groups that apply the rotation of queries and keys in another backend; not applicable where features are rotated.
 OTHER_BACKENDS = ("softmax", "expected", "features", "near")
 
 
 def interventions(vit: ViT, groups: Sequence[str] = tuple(GROUPS)) -> dict[str, Intervention]:
-    """Return the interventions of some groups that make sense for a model, by title."""
+    """Return the interventions of some groups that apply to a model, by title."""
     if any(backend.rotates_features for backend in vit.backends()):
         groups = [group for group in groups if group not in OTHER_BACKENDS]
     return {title: change for group in groups for title, change in GROUPS[group](vit).items()}
 
 
 def without_effect(vit: ViT, groups: Sequence[str]) -> list[str]:
-    """Return the groups that have no intervention that makes sense for a model."""
+    """Return the groups without an intervention that applies to a model."""
     return [group for group in groups if not interventions(vit, [group])]

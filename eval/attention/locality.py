@@ -46,24 +46,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=square_number,
         action=WithoutRepetitions,
         default=[256, 1024, 4096],
-        help="to measure time and memory at",
+        help="numbers of tokens at which time and memory are measured",
     )
     add_rounds(parser, 5)
-    parser.add_argument("--probes", type=int, default=8, help="images that the radius is measured on")
+    parser.add_argument("--probes", type=int, default=8, help="number of images for the radius (default: %(default)s)")
 
 
 def make_row(part: str, model: str, quantity: str, value: float, **more: Any) -> Row:
-    """Return a row with all columns of the CSV file; those that are left out are empty."""
+    """Return a row with all columns of the CSV file; those not given are empty."""
     empty = dict.fromkeys(SOMETIMES_EMPTY, "")
     return {"part": part, "model": model, "quantity": quantity, "value": float(f"{value:.5g}"), **empty, **more}
 
 
 def attention_radius(weights: Tensor, positions: Tensor) -> Tensor:
-    """Return the weighted mean distance of the keys, [H]; a query without any weight is left out.
+    """Return the weighted mean distance to the keys, [H]; a query without any weight is left out.
 
     Args:
-        weights: [B, H, N, N].
-        positions: [N, C].
+        weights: attention weights, [B, H, N, N].
+        positions: positions of the tokens in patches, [N, C].
     """
     distance = (positions[:, None] - positions).norm(dim=-1)  # [N, N]
     means = (weights * distance).sum(-1) / weights.sum(-1)  # [B, H, N]; NaN without any weight
@@ -106,7 +106,7 @@ def measure_cost(models: Sequence[Trained], options: argparse.Namespace, device:
 
 
 def random_image(vit: ViT, tokens: int, device: torch.device) -> Tensor:
-    """Return a random image of so many tokens in a square, [1, C, H, W]."""
+    """Return a random square image of a number of tokens, [1, C, H, W]."""
     side = math.isqrt(tokens)
     return torch.randn(1, vit.config.in_channels, side * vit.patch[0], side * vit.patch[1], device=device)
 

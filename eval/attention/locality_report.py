@@ -23,7 +23,7 @@ from train.data.sizes import ascending
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return a line a model: accuracy at each resolution, cost at the most tokens, radii as mean (range) of heads."""
+    """Return a row for each model: accuracy by resolution, cost at the most tokens, and mean (range) of the radii."""
     most = max(row["tokens"] for row in select(rows, part="cost"))
     lines: list[Row] = []
     for model in unique(rows, "model"):
@@ -43,7 +43,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def of_quantity(rows: Sequence[Row], quantity: str) -> list[Row]:
-    """Return the rows of a quantity, also where each axis or side has its own: `sigma_0` is a sigma."""
+    """Return the rows of a quantity, including those for single axes or sides: `sigma_0` is a sigma."""
     return [row for row in rows if row["quantity"] == quantity or str(row["quantity"]).startswith(f"{quantity}_")]
 
 
@@ -84,7 +84,7 @@ def plot(rows: Sequence[Row]) -> Figure:
 
 
 def draw_radii(axis: Axes, rows: Sequence[Row], styles: Mapping[str, Any]) -> None:
-    """Draw the effective radius of each layer and head, and the sigmas that were learned as crosses."""
+    """Draw the effective radius of each layer and head, and learned sigmas as crosses."""
     for number, (model, style) in enumerate(styles.items()):
         for quantity, marker in (("effective radius", style["marker"]), ("sigma", "x")):
             points = of_quantity(select(rows, model=model), quantity)

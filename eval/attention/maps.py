@@ -1,10 +1,10 @@
-"""Attention of one token to all others: rows of the attention of each layer, and attention rollout over the layers.
+"""Attention maps of one token: its row of the attention weights in each layer, or attention rollout over the layers.
 
-Weights are those that the values are summed with. Of linear attention they follow from the features,
+Weights are the factors of the values in their sum. For linear attention they follow from the features,
 
     A_ij = phi(R q_i)^T phi(R k_j) exp(b_j) / sum_l phi(R q_i)^T phi(R k_l) exp(b_l),
 
-with the logits b of the key gate. A distance decay is a factor of them. Value maps change the values, and are left out.
+with the logits b of the key gate. A distance decay multiplies them. Value maps change the values, and are left out.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ QUERIES_AT_A_TIME = 256
 
 
 def layers_of(vit: ViT, image: Tensor) -> list[AttentionInputs]:
-    """Return the inputs of the attention of each layer for one image [C, H, W], queries and keys rotated."""
+    """Return the attention inputs of each layer for one image [C, H, W], with queries and keys rotated."""
     layers = inspect_attention(vit, image[None])
     assert len(layers) == len(vit.blocks)
     for layer in layers:
@@ -33,12 +33,12 @@ def attention_rows(layer: AttentionInputs, queries: slice, head: int | None = No
     """Return the weights of some queries in a layer.
 
     Args:
-        layer: of `layers_of`.
-        queries: which of the N tokens they are, prefix tokens first.
-        head: one head; None for the mean over heads.
+        layer: attention inputs of the layer, an item of `layers_of`.
+        queries: slice of the N tokens, prefix tokens first.
+        head: index of the head; None for the mean over heads.
 
     Returns:
-        [n, N], in float32.
+        Weights, [n, N], in float32.
     """
     weights = layer.backend.weights(layer.q[:, :, queries], layer.k, None, layer.key_bias)  # [1, H, n, N]
     if layer.locality is not None:
@@ -53,14 +53,14 @@ def rollout(layers: Sequence[AttentionInputs], source: Tensor, head: int | None 
     l is s^T A'_l ... A'_1 for a source s of its outputs. Only rows of A are in memory.
 
     Args:
-        layers: of `layers_of`.
-        source: shares of the tokens, [N]: 1 for a single token, or equal for their mean.
-        head: one head of each layer; None for the mean over heads.
+        layers: attention inputs of all layers, from `layers_of`.
+        source: share of each output token, [N]: 1 for a single token, or equal shares for the mean.
+        head: index of the head in each layer; None for the mean over heads.
 
     Returns:
-        [layers, N].
+        Rollout from each layer, [layers, N].
     """
-    flows = source.new_empty(0, len(source))  # of the last layer first
+    flows = source.new_empty(0, len(source))  # the last layer comes first
     for layer in reversed(layers):
         flows = torch.cat([flows, source[None]])
         result = torch.zeros_like(flows)
@@ -74,12 +74,12 @@ def rollout(layers: Sequence[AttentionInputs], source: Tensor, head: int | None 
 
 
 def token_of_patch(vit: ViT, grid: Sequence[int], place: Sequence[float]) -> int:
-    """Return the index of the token whose patch holds a place of the image.
+    """Return the index of the token whose patch contains a point of the image.
 
     Args:
         vit: the model.
-        grid: patches along each axis.
-        place: as shares of the height and width, each in [0, 1].
+        grid: number of patches along each axis.
+        place: point as shares of the height and width, each in [0, 1].
     """
     row, column = (min(int(share * n), n - 1) for share, n in zip(place, grid, strict=True))
     return vit.num_prefix + row * grid[1] + column
@@ -91,9 +91,9 @@ def has_class_token(vit: ViT) -> bool:
 
 
 def output_source(vit: ViT, tokens: int) -> Tensor:
-    """Return the share of each token in what is classified, [N]: the class token, or the mean of the patches.
+    """Return the share of each token in the pooled output, [N]: 1 for the class token, or equal for all patches.
 
-    Attention pooling is taken as a mean.
+    Attention pooling is treated as a mean.
     """
     source = torch.zeros(tokens, device=vit.norm.weight.device)
     if has_class_token(vit):
@@ -112,18 +112,18 @@ def attention_map(
     place: Sequence[float],
     head: int | None = None,
 ) -> Tensor:
-    """Return the weights of all patches in each layer.
+    """Return the attention weights of all patches in each layer.
 
     Args:
         vit: the model.
-        layers: of `layers_of`.
-        grid: patches along each axis.
-        kind: `query`, the attention of the patch at a place; `class`, that of the class token; or `rollout`.
-        place: of the query, as shares of the height and width.
-        head: one head; None for the mean over heads.
+        layers: attention inputs of all layers, from `layers_of`.
+        grid: number of patches along each axis.
+        kind: `query` (attention of the patch at `place`), `class` (of the class token) or `rollout`.
+        place: point of the query as shares of the height and width.
+        head: index of the head; None for the mean over heads.
 
     Returns:
-        [layers, height, width].
+        Maps, [layers, height, width].
     """
     tokens = layers[0].k.shape[2]
     if kind == "rollout":

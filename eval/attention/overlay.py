@@ -1,4 +1,4 @@
-"""Maps of attention drawn over their image: a row for each layer, and a column for each model and resolution."""
+"""Attention maps drawn over their image: a row for each layer, and a column for each model and resolution."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ MEANINGS = {
     "class": "class token: what is classified",
     "rollout": "rollout: from what is classified through all layers up to this one",
 }
-NOTE, EDGE = 0.1, 0.08  # inches: a line of the note, and room at the edge
-LETTER = 0.045  # inches, of the note
-LEAST = 0.1  # the lowest weight, relative to equal weights, that has a colour of its own
-NEARLY_EQUAL = 10.0  # %, of the largest weight above the smallest one, as in models that have learned nothing
-DARKEST, OPACITY = 0.55, 0.7  # black of the image beneath a map, and the map's opacity: colours are as in the bar
-COLOURS_OF_EACH = "RdBu_r"  # of maps that have each its own scale: blue is low, red is high
-EXAMPLE = re.compile(r"test image \d+: (.+)")  # the name of an image whose class is known
+NOTE, EDGE = 0.1, 0.08  # in inches: height of a line of the note, and margin
+LETTER = 0.045  # width of a letter of the note, in inches
+LEAST = 0.1  # lowest weight, relative to equal weights, on the colour scale
+NEARLY_EQUAL = 10.0  # % that the largest weight exceeds the smallest, as in models that have learned nothing
+DARKEST, OPACITY = 0.55, 0.7  # grey value of black beneath a map, and the map's opacity: colours match the bar
+COLOURS_OF_EACH = "RdBu_r"  # colour map where each map has its own scale: blue is low, red is high
+EXAMPLE = re.compile(r"test image \d+: (.+)")  # name of an image whose class is known
 
 
 def grouped(rows: Sequence[Row]) -> dict[tuple[Any, Any, Any], dict[Any, list[Row]]]:
@@ -55,7 +55,7 @@ def grouped(rows: Sequence[Row]) -> dict[tuple[Any, Any, Any], dict[Any, list[Ro
 
 
 def together(groups: Iterable[tuple[Any, Any, Any]]) -> int:
-    """Return how many columns each model has, one for each resolution; 1 where models differ in it."""
+    """Return the number of columns of each model, one for each resolution; 1 where models differ in that number."""
     counts = set(Counter((kind, model) for kind, model, _ in groups).values())
     return counts.pop() if len(counts) == 1 else 1
 
@@ -69,10 +69,10 @@ def as_map(rows: Sequence[Row]) -> Picture:
 
 
 def nearly_equal(rows: Sequence[Row]) -> list[str]:
-    """Return for which models and sizes the weights of every layer are nearly equal, so that their maps show nothing.
+    """Return the models and sizes whose weights are nearly equal in every layer, so that their maps show nothing.
 
     Args:
-        rows: as of `eval attention`.
+        rows: rows of `eval attention`.
     """
     said = []
     for (kind, model, size), of_layers in grouped(rows).items():
@@ -85,10 +85,10 @@ def nearly_equal(rows: Sequence[Row]) -> list[str]:
 
 
 def overlay_figure(rows: Sequence[Row]) -> Figure:
-    """Draw the image, and beneath it the attention of each layer over it.
+    """Draw the image, and below it the attention map of each layer over the image.
 
     Args:
-        rows: as of `eval attention`.
+        rows: rows of `eval attention`.
     """
     groups, layers = grouped(rows), sorted(unique(rows, "layer"))
     maps = {key: {layer: as_map(of_layer) for layer, of_layer in of.items()} for key, of in groups.items()}
@@ -110,7 +110,7 @@ def overlay_figure(rows: Sequence[Row]) -> Figure:
     columns = zip(axes.T, groups.items(), firsts, titles, pictures, strict=True)
     for column, ((kind, model, size), of_layers), first, title, picture in columns:
         for axis, layer in zip(column, shown, strict=True):
-            if layer is not None and layer not in of_layers:  # of a model with fewer layers
+            if layer is not None and layer not in of_layers:  # this model has fewer layers
                 continue
             weights = relative[kind, model, size][next(iter(of_layers)) if layer is None else layer]
             show_picture(axis, picture, weights.shape, 0.0 if layer is None else DARKEST)
@@ -133,7 +133,7 @@ def overlay_figure(rows: Sequence[Row]) -> Figure:
 
 
 def title_of(row: Row, kind: str) -> Title:
-    """Return the lines above a column, as of `wrapped`."""
+    """Return the title above a column, as parts for `wrapped`."""
     name, _, percent = str(row["answer"]).removesuffix(" %").rpartition(" ")
     lines = [(str(row["model"]), "", ""), (f"{row['resolution']} px", "", ""), (name, "answer: ", f" {percent} %")]
     if known := EXAMPLE.fullmatch(str(row["image"])):
@@ -142,7 +142,7 @@ def title_of(row: Row, kind: str) -> Title:
 
 
 def note_of(rows: Sequence[Row]) -> str:
-    """Return what a caption has to say: which image, what colours are, and what the maps are of."""
+    """Return the caption: the image, the meaning of the colours, and the kind of map."""
     images = list(dict.fromkeys(Path(str(image)).name.partition(": ")[0] for image in unique(rows, "image")))
     kinds = [MEANINGS[kind] for kind in unique(rows, "kind")]
     colours = "colours: weight of a patch, where 1 is that of equal weights"
@@ -152,35 +152,35 @@ def note_of(rows: Sequence[Row]) -> str:
 
 
 def each_normalised(rows: Sequence[Row]) -> bool:
-    """Return whether each map has its own scale, which rows without the column `normalise` have not."""
+    """Return whether each map has its own scale; rows without the column `normalise` share one scale."""
     return rows[0].get("normalise") == "map"
 
 
 def relative_to_equal(weights: Picture) -> Picture:
-    """Return a map's weights relative to equal ones."""
+    """Return a map's weights relative to equal weights."""
     return weights * weights.size
 
 
 def lowest_to_highest(weights: Picture) -> Picture:
-    """Return a map's weights from 0, the lowest, to 1, the highest; all 0 where they are equal."""
+    """Return a map's weights scaled to [0, 1]; all 0 where they are equal."""
     return (weights - weights.min()) / max(float(np.ptp(weights)), 1e-30)
 
 
 def colour_scale(maps: Sequence[Picture]) -> LogNorm:
-    """Return the scale of all maps, from their lowest to their highest weight.
+    """Return the colour scale of all maps, from their lowest to their highest weight.
 
-    It has at least half to twice the equal weight, so that nearly equal weights look so, and at least `LEAST`.
+    It spans at least half to twice the equal weight, so that nearly equal weights look alike, and begins at `LEAST`.
     """
     low, high = min(float(m.min()) for m in maps), max(float(m.max()) for m in maps)
     return LogNorm(min(0.5, max(LEAST, low)), max(2.0, high), clip=True)
 
 
 def add_colour_bar(figure: Figure, axes: Any, drawn: Any, each: bool) -> None:
-    """Add the colour bar of all maps beside them, with plain numbers, on the grey that lies beneath them.
+    """Add the colour bar of all maps beside them, on the same grey background.
 
     Args:
-        figure, axes: of the maps.
-        drawn: one of them.
+        figure, axes: figure and axes of the maps.
+        drawn: image artist of one map.
         each: whether each map has its own scale.
     """
     width, right = figure.get_figwidth(), max(axis.get_position().x1 for axis in axes[-1])
@@ -203,13 +203,13 @@ def add_colour_bar(figure: Figure, axes: Any, drawn: Any, each: bool) -> None:
 
 
 def show_picture(axis: Axes, picture: Picture | None, grid: tuple[int, ...], darkest: float) -> None:
-    """Draw a picture in grey beneath a grid of patches.
+    """Draw a grey picture with the extent of a grid of patches.
 
     Args:
-        axis: where to draw.
-        picture: [H, W] in [0, 1]; None for white.
-        grid: patches along each axis.
-        darkest: the grey value of black.
+        axis: axes to draw on.
+        picture: grey values [H, W] in [0, 1]; None for white.
+        grid: number of patches along each axis.
+        darkest: grey value that black is drawn with.
     """
     height, width = grid
     extent = (-0.5, width - 0.5, height - 0.5, -0.5)
@@ -218,6 +218,6 @@ def show_picture(axis: Axes, picture: Picture | None, grid: tuple[int, ...], dar
 
 
 def mark(axis: Axes, query: str) -> None:
-    """Mark the patch that attends."""
+    """Mark the patch of the query."""
     y, x = map(int, query.split(","))
     axis.plot(x, y, marker="s", markersize=4.5, markerfacecolor="none", markeredgecolor=VERMILLION, markeredgewidth=1.3)

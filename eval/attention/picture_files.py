@@ -1,6 +1,6 @@
-"""The grey picture beneath maps of attention, kept as a PNG so that a figure can be drawn again from its CSV file.
+"""Grey pictures beneath attention maps, kept as PNG files so that a figure can be redrawn from its CSV file.
 
-The pictures are in the folder `pictures` beside the CSV file. A file's name has a digest of the picture, so that models
+The files are in the folder `pictures` beside the CSV file. A file's name contains a hash of the picture, so that models
 with different images have different files, and several CSV files may share the folder.
 """
 
@@ -26,14 +26,14 @@ _PICTURES: dict[str, Picture] = {}  # uint8 [H, W], by the names of their files
 
 
 def keep_picture(image: Picture, size: Size) -> str:
-    """Keep the picture of an image while the program runs.
+    """Keep the grey picture of an image in memory.
 
     Args:
-        image: [H, W, C] in [0, 255].
-        size: in pixels.
+        image: image, [H, W, C] in [0, 255].
+        size: size of the image in pixels, for the file's name.
 
     Returns:
-        The name of its file.
+        Name of the picture's file.
     """
     picture = np.rint(image.mean(-1)).astype(np.uint8)
     name = f"image-{size}-{hashlib.sha256(picture.tobytes()).hexdigest()[:8]}.png"
@@ -42,13 +42,13 @@ def keep_picture(image: Picture, size: Size) -> str:
 
 
 def picture_of_file(path: str, size: Size) -> Picture:
-    """Return the middle of an image file that covers a size, [H, W, C]."""
+    """Return the image of a file, resized to cover a size and cropped at its centre, [H, W, C]."""
     height, width = size
     return np.asarray(ImageOps.fit(open_image(path), (width, height), Image.Resampling.BILINEAR))
 
 
 def write_pictures(rows: Sequence[Row], csv: Path) -> list[Path]:
-    """Write the pictures of these rows beside their CSV file, and return their files."""
+    """Write the pictures of rows beside their CSV file, and return the files."""
     paths = [csv.parent / FOLDER / name for name in names_of_pictures(rows)]
     for path in paths:
         with write_aside(path) as partial:
@@ -57,7 +57,7 @@ def write_pictures(rows: Sequence[Row], csv: Path) -> list[Path]:
 
 
 def read_pictures(rows: Sequence[Row], csv: Path) -> None:
-    """Keep the pictures of these rows from their files beside a CSV file; those that are missing are named."""
+    """Read the pictures of rows from their files beside a CSV file into memory, and report missing files."""
     for name in names_of_pictures(rows):
         path = csv.parent / FOLDER / name
         if path.is_file():
@@ -67,12 +67,12 @@ def read_pictures(rows: Sequence[Row], csv: Path) -> None:
 
 
 def names_of_pictures(rows: Iterable[Row]) -> list[str]:
-    """Return the names of the files, each once; none for rows of older results."""
+    """Return the distinct names of the pictures' files; none for rows of older results."""
     return list(dict.fromkeys(row["picture"] for row in rows if row.get("picture")))
 
 
 def picture_of(row: Row) -> Picture | None:
-    """Return the grey picture beneath the map of a row, [H, W] in [0, 1]; None where there is none any more."""
+    """Return the grey picture beneath the map of a row, [H, W] in [0, 1]; None where its file is missing."""
     name, file, size = row.get("picture", ""), str(row["image"]), row["resolution"]
     if name not in _PICTURES:
         if not Path(file).is_file():

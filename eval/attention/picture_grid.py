@@ -1,4 +1,4 @@
-"""Where the maps of attention stand in their figure: columns in blocks, and the titles above them."""
+"""Layout of a figure of attention maps: columns in blocks, and the titles above them."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-CELL, GAP, LEFT, RIGHT = 1.3, 0.08, 0.25, 0.75  # inches: height of a picture, and room around pictures
-HEADING, LINE = 0.24, 0.12  # inches: above all, and a line of a title
-ACROSS, NARROWEST = 8, 0.5  # columns of a block at most, and inches of one at least, for its title
+CELL, GAP, LEFT, RIGHT = 1.3, 0.08, 0.25, 0.75  # in inches: height of a picture, gap, and margins
+HEADING, LINE = 0.24, 0.12  # in inches: height of the heading, and of a line of a title
+ACROSS, NARROWEST = 8, 0.5  # most columns of a block, and least width of a column in inches, for its title
 UNBROKEN = "\N{NO-BREAK SPACE}"
-MOST_LINES = 3  # of a part of a title
-Title = list[tuple[str, str, str]]  # parts, each as what may be shortened, what stands before it and what after it
+MOST_LINES = 3  # most lines of a part of a title
+Title = list[tuple[str, str, str]]  # parts, each as (text that may be shortened, text before it, text after it)
 
 
 def in_blocks(aspects: Sequence[float], together: int = 1) -> list[Sequence[float]]:
-    """Return columns in blocks that are drawn one below the other, of equally many where there are more than fit.
+    """Split columns into equal blocks that are drawn one below the other, where they do not fit side by side.
 
     Args:
         aspects: width over height of each column's pictures.
-        together: columns of each model, which one block holds as long as so many fit.
+        together: number of columns of each model, which stay in one block where they fit.
 
     Returns:
-        Width over height of each column; those of tall pictures are wider than these, for the titles.
+        Width over height of each column in each block; columns of tall pictures are widened for the titles.
     """
     aspects = [max(aspect, NARROWEST / CELL) for aspect in aspects]
     for most in range(ACROSS, 0, -1):
@@ -47,12 +47,12 @@ def in_blocks(aspects: Sequence[float], together: int = 1) -> list[Sequence[floa
 
 
 def figure_width(blocks: Sequence[Sequence[float]]) -> float:
-    """Return the width of the figure in inches, by width over height of each block's columns, or as the user chose."""
+    """Return the width of the figure in inches, from the widths over heights of the columns or as the user chose."""
     return width_or(max(CELL * sum(block) + GAP * (len(block) - 1) for block in blocks) + LEFT + RIGHT)
 
 
 def picture_height(blocks: Sequence[Sequence[float]]) -> float:
-    """Return the height of all pictures in inches."""
+    """Return the height of each picture in inches."""
     width = figure_width(blocks) - LEFT - RIGHT
     return max(0.2, min((width - GAP * (len(block) - 1)) / sum(block) for block in blocks))
 
@@ -64,12 +64,12 @@ def column_widths(blocks: Sequence[Sequence[float]]) -> list[float]:
 
 
 def wrapped(text: str, before: str, after: str, room: float) -> list[str]:
-    """Return a part of a title in lines that fit, broken at spaces and after hyphens, else with its middle left out.
+    """Return a part of a title in lines that fit, broken at spaces and hyphens, or shortened in the middle.
 
     Args:
-        text: to shorten, where it takes more than `MOST_LINES`.
-        before, after: around it, and never shortened.
-        room: in inches.
+        text: text, shortened where it takes more than `MOST_LINES` lines.
+        before, after: text around it, which is never shortened.
+        room: width of a line in inches.
     """
     whole = printable(text)
     for letters in range(len(whole), 3, -1):
@@ -86,11 +86,11 @@ def wrapped(text: str, before: str, after: str, room: float) -> list[str]:
 
 
 def wrapped_alike(titles: Sequence[Title], rooms: Sequence[float]) -> list[list[str]]:
-    """Return the lines of each title, as many of each, with a part of a title at the height of those beside it.
+    """Return the lines of each title, padded so that corresponding parts are at the same height.
 
     Args:
-        titles: of the columns.
-        rooms: the width of each column in inches.
+        titles: titles of the columns.
+        rooms: width of each column in inches.
     """
     parts = [[wrapped(*part, room + GAP / 2) for part in title] for title, room in zip(titles, rooms, strict=True)]
     most = max(map(len, parts))
@@ -103,7 +103,7 @@ def wrapped_alike(titles: Sequence[Title], rooms: Sequence[float]) -> list[list[
 
 
 def write_title(axis: Axes, lines: Sequence[str]) -> None:
-    """Write the lines of a title above a column, the last one nearest to its first picture."""
+    """Write the lines of a title above a column."""
     place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points", "ha": "center"}
     place |= {"fontsize": TEXT, "parse_math": False}
     for number, line in enumerate(reversed(lines)):
@@ -114,17 +114,17 @@ def write_title(axis: Axes, lines: Sequence[str]) -> None:
 def picture_grid(
     blocks: Sequence[Sequence[float]], aspects: Sequence[float], rows: int, above: float, below: float
 ) -> tuple[Figure, Any]:
-    """Return a figure with blocks of pictures of one height, and room for titles, names of rows and a colour bar.
+    """Return a figure with blocks of pictures of equal height, and room for titles, row names and a colour bar.
 
     Args:
-        blocks: as of `in_blocks`, of one block below the other.
+        blocks: width over height of each column in each block, from `in_blocks`.
         aspects: width over height of each column's pictures.
-        rows: of a block.
+        rows: number of rows in each block.
         above: room above each block in inches.
-        below: room below the last one in inches.
+        below: room below the last block in inches.
 
     Returns:
-        The figure, and its axes, [rows, columns].
+        The figure, and an array of its axes, [rows, columns].
     """
     width, tall = figure_width(blocks), picture_height(blocks)
     step = above + rows * (tall + GAP)  # from block to block

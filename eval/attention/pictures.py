@@ -42,13 +42,13 @@ KINDS = ("query", "class", "rollout")
 
 def is_image(path: Path) -> bool:
     """Return whether a path has the ending of an image."""
-    from train.data.class_folders import ENDINGS  # which imports torchvision
+    from train.data.class_folders import ENDINGS  # this imports torchvision
 
     return path.suffix.lower() in ENDINGS
 
 
 class ModelsAndImage(argparse.Action):
-    """Tell the models of the positional arguments from the image, by the endings of images."""
+    """Separate the positional arguments into models and the image, by the file endings of images."""
 
     def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
         images = list(filter(is_image, values))
@@ -57,7 +57,7 @@ class ModelsAndImage(argparse.Action):
 
 
 def place(text: str) -> tuple[float, float]:
-    """Read a place in an image, as shares of its height and width: `0.25,0.5`."""
+    """Parse a point in an image from shares of its height and width: `0.25,0.5`."""
     try:
         y, x = map(float, text.split(","))
     except ValueError:
@@ -75,7 +75,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("paths", nargs="+", type=Path, action=ModelsAndImage, metavar="RUN|IMAGE", help=paths)
     example = "the test image of this number in place of an image, as the training's data has it at each resolution"
     parser.add_argument("--example", type=number_of_images, metavar="N", help=example)
-    parser.add_argument("--root", help="where the images of --example are, if not where they were in training")
+    parser.add_argument("--root", help="folder of the images of --example, if not where they were in training")
     sizes = "of the image in pixels: 168, or 96x128 (height x width); those of training by default"
     parser.add_argument("--resolutions", nargs="+", type=size_of_images, action=WithoutRepetitions, help=sizes)
     kinds = "what to draw (default: class where all models have a class token, else query)"
@@ -90,7 +90,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def check(options: argparse.Namespace, models: dict[str, ViT]) -> None:
-    """Fill in what was left out, and raise a ValueError where a model has not what was asked for."""
+    """Fill in defaults, and raise a ValueError where a model lacks a chosen layer, head or kind."""
     if len(options.image) != (options.example is None):
         raise ValueError(
             f"give one image, or --example N for one of the training's test images, not {len(options.image)} images"
@@ -117,7 +117,7 @@ def load(options: argparse.Namespace) -> dict[str, tuple[ViT, Path]]:
     """Return the models by name, each with its checkpoint.
 
     Raises:
-        ValueError: no model, an image that is not there, or a folder of images in its place.
+        ValueError: no model, a missing image, or a folder in place of an image.
     """
     for path in options.image:
         if not path.is_file():
@@ -132,7 +132,7 @@ def load(options: argparse.Namespace) -> dict[str, tuple[ViT, Path]]:
 
 
 def read_image(vit: ViT, path: Path, options: argparse.Namespace, size: Size) -> tuple[Tensor, str, str]:
-    """Return an image as a model takes it, [C, H, W], its name and that of its picture; a file or an example."""
+    """Return a preprocessed image [C, H, W] from a file or the test set, its name and the name of its picture."""
     preprocessing = preprocessing_of(vit, path)
     if options.example is None:
         file = str(options.image[0])
@@ -187,7 +187,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
 
 
 def files(rows: Sequence[Row], options: argparse.Namespace, csv: Path) -> list[Path]:
-    """Write the pictures beneath the maps to the folder `pictures`, for the figure to be drawn again."""
+    """Write the pictures beneath the maps to the folder `pictures`, so that the figure can be redrawn."""
     return write_pictures(rows, csv)
 
 

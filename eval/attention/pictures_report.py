@@ -15,9 +15,9 @@ SUM = "weight of all patches"
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return a line for each layer of each model, resolution and kind: where its weights are, and how many count.
+    """Return a row for each layer, model, resolution and kind: the place and the spread of its weights.
 
-    The sum of the weights of all patches is in it where others, of the class token or registers, take a part.
+    The sum over all patches is included where the class token or registers have weight too.
     """
     lines: list[Row] = []
     for (kind, model, size), layers in grouped(rows).items():
@@ -41,7 +41,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 
 
 def notes(rows: Sequence[Row]) -> list[str]:
-    """Return where all weights are nearly equal."""
+    """Return a note on models whose weights are all nearly equal."""
     why = "so that the picture is nearly uniform, as that of an untrained model"
     return [f"{text}, {why}." for text in nearly_equal(rows)]
 

@@ -1,4 +1,4 @@
-"""Interventions on the tokens: how many take part, where they are, how far apart, and their order."""
+"""Interventions on the tokens: their number, positions, distances and order."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from performer_string.models.patches import patchify
 
 
 def blank_patches(vit: ViT, images: Tensor) -> Tensor:
-    """Return which patches of images [B, C, *sizes] have one value of each channel everywhere, [B, N]."""
+    """Return a mask of the patches that are constant in each channel, [B, N], for images [B, C, *sizes]."""
     patches = patchify(images, vit.patch).unflatten(-1, (images.shape[1], -1))  # [B, N, C, pixels]
     return (patches.amax(-1) == patches.amin(-1)).all(-1)
 
 
 def thin_tokens(vit: ViT, changes: ModelChanges, layers: Sequence[int], pool: bool) -> None:
-    """Let no more tokens take part than in training: all patches that are not blank, and random blank ones.
+    """Attend to no more tokens than in training: all patches that are not blank, and random blank ones.
 
     At the training resolution nothing changes.
 
     Args:
-        vit, changes: as of every intervention.
-        layers: whose keys are thinned; their queries are all there.
-        pool: whether the mean that is pooled is thinned too.
+        vit, changes: the arguments of every intervention.
+        layers: indices of the layers whose keys are thinned; their queries are kept.
+        pool: whether mean pooling is thinned too.
     """
     most, generator = math.prod(vit.train_grid), torch.Generator().manual_seed(0)
-    chosen: Tensor  # [B, N], of the images that the model is called with
+    chosen: Tensor  # [B, N], for the current batch of images
 
     def choose(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> None:
         nonlocal chosen
@@ -50,7 +50,7 @@ def thin_tokens(vit: ViT, changes: ModelChanges, layers: Sequence[int], pool: bo
         return args, {**kwargs, "layout": layout}
 
     def weight_tokens(module: nn.Module, args: tuple[Tensor, ...], out: Tensor) -> Tensor:
-        share = chosen.to(out) / chosen.sum(-1, keepdim=True) * chosen.shape[1]  # of mean one
+        share = chosen.to(out) / chosen.sum(-1, keepdim=True) * chosen.shape[1]  # the mean is one
         return torch.cat([out[:, : vit.num_prefix], out[:, vit.num_prefix :] * share[..., None]], dim=1)
 
     changes.before(vit, choose)
@@ -61,7 +61,7 @@ def thin_tokens(vit: ViT, changes: ModelChanges, layers: Sequence[int], pool: bo
 
 
 def fewer_tokens(vit: ViT) -> dict[str, Intervention]:
-    """Test whether the number of tokens costs accuracy, and not the distances between them."""
+    """Test whether the number of tokens, rather than the distances between them, costs accuracy."""
     interventions: dict[str, Intervention] = {}
     every_layer = list(range(len(vit.blocks)))
     has_mask, has_mean = "performer-pytorch" not in vit.config.kinds_of_attention(), vit.config.pool == "mean"
@@ -76,19 +76,19 @@ def fewer_tokens(vit: ViT) -> dict[str, Intervention]:
 
 
 def attend_nearby(vit: ViT, changes: ModelChanges, layers: Sequence[int]) -> None:
-    """Let these layers attend to the keys whose offset lies in the training grid; nothing changes on that grid."""
+    """Restrict layers to keys whose offset occurs in the training grid; nothing changes on that grid."""
     backends, extent = vit.backends(), [n - 1 for n in vit.train_grid]
     replace_backends(vit, changes, layers, lambda layer: NearKeys(backends[layer], extent))
 
 
 def near_keys(vit: ViT) -> dict[str, Intervention]:
-    """Test whether distances cost accuracy, that is, offsets that training never had."""
+    """Test whether offsets that did not occur in training cost accuracy."""
     by_title = each_and_all_layers(vit, "near keys")
     return {title: partial(attend_nearby, layers=layers) for title, layers in by_title.items()}
 
 
 def move_positions(vit: ViT, changes: ModelChanges, patches: float) -> None:
-    """Add one number of patches to all positions, along each axis."""
+    """Add the same number of patches to all positions along each axis."""
 
     def move(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> Any:
         positions = vit.grid_positions(vit.grid(*args[0].shape[2:]), args[0].device)
@@ -98,10 +98,10 @@ def move_positions(vit: ViT, changes: ModelChanges, patches: float) -> None:
 
 
 def moved_positions(vit: ViT) -> dict[str, Intervention]:
-    """Test whether a move of all positions costs accuracy, of models with random features: others do not see it.
+    """Test whether a translation of all positions costs accuracy, for models with random features.
 
-    Their weights are invariant in the mean over draws, and not for the draw at hand. A larger image has such positions,
-    too, beside more tokens and larger distances.
+    Their weights are invariant in the mean over draws, but not for a single draw; other models are invariant. A larger
+    image has such positions, too, besides more tokens and larger distances.
     """
     if vit.config.centred or not any(backend.has_random_features for backend in vit.backends()):
         return {}
@@ -111,13 +111,13 @@ def moved_positions(vit: ViT) -> dict[str, Intervention]:
 
 
 def shuffle_patches(vit: ViT, changes: ModelChanges) -> None:
-    """Put the patches of each image into a random order; of a video those of all frames."""
+    """Put the patches of each image, or of all frames of a video, into a random order."""
     generator, axes = torch.Generator().manual_seed(0), range(len(vit.patch))
     image, cells, pixels = (" ".join(form.format(i) for i in axes) for form in ("(n{0} p{0})", "n{0}", "p{0}"))
 
     def permute(module: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Any]) -> Any:
         if args[0].shape[1] != vit.config.in_channels:
-            return None  # the model refuses these images
+            return None  # the model rejects these images
         sizes = {f"n{i}": n for i, n in enumerate(vit.grid(*args[0].shape[2:]))}
         sizes |= {f"p{i}": p for i, p in enumerate(vit.patch)}
         patches = rearrange(args[0], f"b c {image} -> b ({cells}) (c {pixels})", **sizes)
@@ -129,5 +129,5 @@ def shuffle_patches(vit: ViT, changes: ModelChanges) -> None:
 
 
 def shuffled_patches(vit: ViT) -> dict[str, Intervention]:
-    """Test what the order of the patches is worth; a model without positions does not depend on it."""
+    """Test how much accuracy depends on the order of the patches; without positions it does not."""
     return {"patches shuffled": shuffle_patches}

@@ -48,18 +48,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval variance`."""
     once: dict[str, Any] = {"nargs": "+", "action": WithoutRepetitions}
     features = [2**n for n in range(4, 10)]
-    parser.add_argument("--features", type=positive_int, **once, default=features, help="numbers of them")
-    parser.add_argument("--angles", type=float, **once, default=[0.0, 30.0, 60.0], help="degrees")
-    parser.add_argument("--others", type=positive_int, default=80, help="keys in random directions beside the one")
+    parser.add_argument("--features", type=positive_int, **once, default=features, help="numbers of features")
+    parser.add_argument("--angles", type=float, **once, default=[0.0, 30.0, 60.0], help="from query to key, in degrees")
+    parser.add_argument("--others", type=positive_int, default=80, help="number of further keys in random directions")
     parser.add_argument("--head-dim", type=positive_int, default=24)
     parser.add_argument("--logit", type=float, default=2.0, help="scale |q| |k|, for maps that see norms (FAVOR+)")
     parser.add_argument("--draws", type=positive_int, default=1024)
 
 
 def query_and_key(angle: float, options: argparse.Namespace) -> tuple[Tensor, Tensor]:
-    """Return a query and a key of equal norm at an angle in degrees, [1, 1, 1, d] each.
+    """Return a query and a key of equal norm with an angle in degrees between them, [1, 1, 1, d] each.
 
-    Draws are isotropic, so that any plane will do.
+    Draws are isotropic, so any plane may be used.
     """
     q, k = torch.zeros(2, 1, 1, 1, options.head_dim, dtype=torch.float64)
     q[..., 0] = 1
@@ -73,14 +73,14 @@ def norm_for_logit(options: argparse.Namespace) -> float:
 
 
 def build_map(title: str, features: int, heads: int, head_dim: int, seed: int = 0) -> RandomFeatures:
-    """Build a feature map in float64, each of whose heads is a draw."""
+    """Build a feature map in float64 with one draw for each head."""
     name, extra = MAPS.get(title, (title, {}))
     sizes = {"head_dim": head_dim, "num_heads": heads, "num_features": features}
     return cast(RandomFeatures, build_feature_map(name, seed=seed, **sizes, **extra).double())
 
 
 def independent_deviation(phi: RandomFeatures, q: Tensor, k: Tensor) -> float:
-    """Return the relative standard deviation with independent draws; NaN for a map without a closed form."""
+    """Return the relative standard deviation for independent draws; NaN for a map without a closed form."""
     form = phi.form()
     if form is None:
         return math.nan
@@ -96,12 +96,12 @@ def independent_deviation(phi: RandomFeatures, q: Tensor, k: Tensor) -> float:
 
 
 class Case:
-    """One map with so many features: a query, and a key at each angle to it among keys in random directions.
+    """Measurements of one map with m features: a query, a key at each angle to it, and further random keys.
 
     Args:
-        title: of the map.
-        features: m.
-        options: of the command line.
+        title: title of the map.
+        features: number of features m.
+        options: options of the command line.
     """
 
     def __init__(self, title: str, features: int, options: argparse.Namespace):
@@ -111,7 +111,7 @@ class Case:
         self.limits: dict[float, list[Tensor]] = {angle: [] for angle in options.angles}
 
     def draw(self, start: int, heads: int) -> RandomFeatures:
-        """Measure so many draws, each with other random keys, and return the map that made them."""
+        """Measure a number of draws (one for each head), each with other random keys, and return the map."""
         phi = build_map(self.title, self.features, heads, self.options.head_dim, seed=start)
         generator = torch.Generator().manual_seed(start)
         shape = (1, heads, self.options.others, self.options.head_dim)
@@ -148,7 +148,7 @@ class Case:
 
 
 def titles() -> list[str]:
-    """Return the maps to measure, also those that a user has added; one without a kernel is left out with a line."""
+    """Return the titles of the maps to measure, including a user's own; maps without a kernel are named and skipped."""
     added = []
     for name, kind in FEATURE_MAPS.items():
         if not issubclass(kind, RandomFeatures) or name == "arc-cosine":

@@ -20,7 +20,7 @@ def at_smallest_angle(rows: Sequence[Row]) -> list[Row]:
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return a line for each map: the weight of the key nearest to the query, and its lowest twentieth over draws."""
+    """Return a row for each map: the weight of the key nearest to the query, and its 5 % quantile over draws."""
     lines: list[Row] = []
     near = at_smallest_angle(rows)
     for title in unique(near, "map"):
@@ -68,7 +68,7 @@ def draw_weights(axis: Axes, rows: Sequence[Row], column: str, style: dict[str, 
 
 
 def limit_of(counts: Sequence[int]) -> float:
-    """Return where the limit of many features stands on the axis."""
+    """Return the coordinate on the axis at which the limit of many features is drawn."""
     return 2.4 * max(counts)
 
 
