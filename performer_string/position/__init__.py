@@ -41,11 +41,11 @@ __all__ = ["ENCODINGS", "Encoding", "SeparableEncoding", "Sizes", "build_encodin
 
 
 def check_effects(name: str, options: Mapping[str, Any], coord_dim: int) -> None:
-    """Raise a ValueError for an option of an encoding that has no effect beside the others.
+    """Raise a ValueError for an option of an encoding that has no effect together with the other options.
 
     Args:
-        name: in `ENCODINGS`.
-        options: what a user chose.
+        name: name of the encoding in `ENCODINGS`.
+        options: options of the encoding, by name.
         coord_dim: dimension C of the positions.
     """
     family = lookup("encoding", name, ENCODINGS)
@@ -71,19 +71,20 @@ def build_encoding(
 ) -> Encoding:
     """Return a position encoding by its name in `ENCODINGS`.
 
-    `encoding(positions)` is the rotation of queries and keys. `absolute` and `sinusoidal` do not rotate:
-    `encoding.embedding(positions)` is what they add to the tokens, and None for all others. `none` does neither.
+    `encoding(positions)` is the rotation of queries and keys. `encoding.embedding(positions)` is the vectors that
+    `absolute` and `sinusoidal` add to the tokens, and None for all others. `none` neither rotates nor adds.
 
     Args:
-        name: a name in `ENCODINGS`.
+        name: name of the encoding in `ENCODINGS`.
         head_dim: width d of a head.
-        num_heads: number H of heads. Each has separate generators where they are learned.
+        num_heads: number H of heads, each with separate generators where they are learned.
         coord_dim: dimension C of the positions.
-        grid: cells of the training grid along each axis. `absolute` needs it, and the raster index of `pate-so2` and
-            of conformal scaling in two or more dimensions.
+        grid: number of cells of the training grid along each axis. `absolute` needs it, and so does the raster index of
+            `pate-so2` and of conformal scaling in two or more dimensions.
         layers: number of layers served, each with separate generators; `by_layer` returns their rotations.
         qk_dim: width of queries and keys, for encodings that are added to tokens of width H d; None for d.
-        options: of the class in `ENCODINGS`, as its docstring lists them: `RoPE` in `position/rope.py`, and so on.
+        options: options of the class in `ENCODINGS`, as its docstring lists them: `RoPE` in `position/rope.py`, and so
+            on.
 
     Returns:
         The encoding, a module.

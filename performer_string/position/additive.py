@@ -26,9 +26,9 @@ class Absolute(Encoding):
     the positions of larger grids into it. Source: Dosovitskiy et al., arXiv:2010.11929, section 3.1.
 
     Args:
-        sizes: of the attention that the encoding serves, with the training grid.
-        interpolation: `linear`, or `bicubic` for cubic convolution (Keys 1981, a = -0.75) as torch has it, and
-            timm with `antialias=False`.
+        sizes: sizes of the attention that the encoding serves, with the training grid.
+        interpolation: interpolation between cells: `linear`, or `bicubic` for cubic convolution (Keys 1981, a = -0.75)
+            as in torch, and in timm with `antialias=False`.
         init_std: standard deviation of the initial table.
 
     Raises:
@@ -71,8 +71,8 @@ def linear_cells(positions: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
     """Return the cells on both sides of positions along one axis, and their weights, which sum to 1.
 
     Args:
-        positions: in cells, [..., N].
-        size: cells of the axis.
+        positions: positions along the axis, in cells, [..., N].
+        size: number of cells along the axis.
 
     Returns:
         Two pairs of indices and weights, [..., N] each.
@@ -88,7 +88,7 @@ def cubic_cells(positions: Tensor, size: int) -> list[tuple[Tensor, Tensor]]:
 
     Arguments and results are those of `linear_cells`, with four pairs.
     """
-    r = clipped(positions, -2, size + 1)  # beyond the border the four cells are one, however far
+    r = clipped(positions, -2, size + 1)  # further out all four cells are the border cell
     lower = r.floor().long()
     t = r - lower  # in [0, 1)
     weights = [cubic_weight(t + 1), cubic_weight(t), cubic_weight(1 - t), cubic_weight(2 - t)]
@@ -110,7 +110,7 @@ class Sinusoidal(Encoding):
     arXiv:2104.02057.
 
     Args:
-        sizes: of the attention that the encoding serves.
+        sizes: sizes of the attention that the encoding serves.
         base: base of the geometric sequence of frequencies.
 
     Raises:

@@ -24,10 +24,10 @@ class Sizes:
         head_dim: width d of a head.
         num_heads: number H of heads of a layer.
         coord_dim: dimension C of the positions.
-        grid: cells of the training grid along each axis, or None.
+        grid: number of cells of the training grid along each axis, or None.
         layers: number of layers served, each with separate generators.
-        qk_dim: width of what is rotated where it is not d; None for d. Encodings that rotate are built with it as d.
-            For additive encodings and value maps d is the width of the values, and H d that of the tokens.
+        qk_dim: width of queries and keys where it is not d; None for d. Rotating encodings are built with it as
+            `head_dim`. For additive encodings and value maps d is the width of the values, and H d that of the tokens.
     """
 
     head_dim: int
@@ -80,15 +80,16 @@ class Encoding(ComputedBuffers):
     `by_layer` returns the rotation of each layer.
 
     Args:
-        sizes: of the attention that the encoding serves.
+        sizes: sizes of the attention that the encoding serves.
 
     Attributes:
-        additive: whether the encoding is a vector added to the tokens at the entry of the model. One instance then
-            serves all layers.
+        additive: whether the encoding is a vector that is added to the tokens at the entry of the model. One instance
+            then serves all layers.
         extrapolates: whether the encoding is defined outside the training grid. Otherwise the model interpolates
             positions into that grid.
         counts_patches: whether positions have to be in patches, and not in another unit.
-        without_effect: options that have no effect beside some values of another: {option: (the other, the values)}.
+        without_effect: options that have no effect with some values of another option: {option: (other option, its
+            values)}.
     """
 
     additive = False
@@ -104,10 +105,10 @@ class Encoding(ComputedBuffers):
 
     @classmethod
     def unused_options(cls, options: Mapping[str, Any], coord_dim: int) -> dict[str, str]:
-        """Return the options that have no effect, each with what takes it from them, as `start='uniform'`.
+        """Return the options that have no effect, each with the setting that is the reason, as `start='uniform'`.
 
         Args:
-            options: what a user chose.
+            options: options of the encoding, by name.
             coord_dim: dimension C of the positions.
         """
         parameters, unused = inspect.signature(cls).parameters, {}
@@ -125,7 +126,7 @@ class Encoding(ComputedBuffers):
         the loss instead.
 
         Args:
-            positions: [..., N, C].
+            positions: positions of the tokens, [..., N, C].
 
         Returns:
             The positions, unchanged.
@@ -181,7 +182,7 @@ class Encoding(ComputedBuffers):
         return [rotation] if self.layers == 1 else rotation.split(self.layers)
 
     def embedding(self, positions: Tensor) -> Tensor | None:
-        """Return what is added to the tokens at the entry of the model, [..., N, H d], or None."""
+        """Return the vectors that are added to the tokens at the entry of the model, [..., N, H d], or None."""
         return None
 
     def generators(self) -> Tensor:
@@ -202,8 +203,8 @@ class Encoding(ComputedBuffers):
     def tell_layers_apart(self, x: Tensor, dim: int) -> Tensor:
         """Return x with the entries of each layer repeated for its heads, where layers could be taken for heads.
 
-        Heads that share parameters have one entry a layer. As many layers as heads would then pass for the heads of one
-        layer, if the rotation of all of them were given to one.
+        Heads that share parameters have one entry per layer. If there are as many layers as heads, these entries could
+        pass for the heads of one layer, and the rotation of all layers could be given to one of them unnoticed.
         """
         ambiguous = self.layers == self.num_heads > 1 and x.shape[dim] == self.layers
         return x.repeat_interleave(self.num_heads, dim) if ambiguous else x

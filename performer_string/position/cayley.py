@@ -20,11 +20,11 @@ def build_generator(name: str, heads: int, head_dim: int, init_std: float, optio
     """Return a learned skew-symmetric matrix by its name in `GENERATORS`.
 
     Args:
-        name: of the generator.
+        name: name of the generator in `GENERATORS`.
         heads: number of matrices.
         head_dim: width d of a head.
         init_std: standard deviation of the initial entries.
-        options: of the generator; None or False for its default.
+        options: options of the generator, by name; None or False for the default.
 
     Raises:
         ValueError: an unknown name or option, or a value out of range.
@@ -50,18 +50,19 @@ class CayleySTRING(SeparableEncoding):
     Source: Schenck et al., arXiv:2502.02562, section 3.2.
 
     Args:
-        sizes: of the attention that the encoding serves.
-        generator: which entries of S are learned: `dense`, `block-diagonal`, `banded`, `top-k`, `top-k-of-matrix` or
+        sizes: sizes of the attention that the encoding serves.
+        generator: kind of S, by its learned entries: `dense`, `block-diagonal`, `banded`, `top-k`, `top-k-of-matrix` or
             `random`.
-        bandwidth: of `banded`, 1 to d - 1; 2 by default.
-        k: pairs of `top-k`, 1 to d (d - 1) / 2, or single entries of `top-k-of-matrix`, 1 to d (d - 1); 24 by default.
-        fraction: of `random`, in (0, 1]; 0.3 by default.
-        both_triangles: of `dense` and `banded`: S = A - A^T with every entry of A a parameter, as the sources have it.
-        frequencies: `mixed` as RoPE-Mixed, `axial` as axial RoPE.
+        bandwidth: largest j - i of the learned entries (i, j) of `banded`, 1 to d - 1; 2 by default.
+        k: number of pairs of `top-k`, 1 to d (d - 1) / 2, or of single entries of `top-k-of-matrix`, 1 to d (d - 1); 24
+            by default.
+        fraction: fraction of the entries that `random` learns, in (0, 1]; 0.3 by default.
+        both_triangles: whether `dense` and `banded` learn every entry of A with S = A - A^T, as in the sources.
+        frequencies: kind of frequencies: `mixed` as in RoPE-Mixed, or `axial` as in axial RoPE.
         learn_frequencies: whether Omega is learned.
-        base: of the initial frequencies; 10 for mixed and 100 for axial by default.
+        base: base of the initial frequencies; 10 for mixed and 100 for axial by default.
         init_std: standard deviation of the initial entries of S; with 0 the encoding starts as RoPE.
-        share_heads: one set of parameters per layer instead of one per head.
+        share_heads: whether the heads of a layer share one set of parameters.
 
     Raises:
         ValueError: an odd head width (except for `block-diagonal`), or an option that is unknown or out of range.

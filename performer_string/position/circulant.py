@@ -53,8 +53,8 @@ def sine_matrix(block_size: int) -> Tensor:
     return 2 * torch.sin(2 * math.pi * k[:, None] * k / block_size)
 
 
-# What C starts from, for a shape and the head width d; None for the frequencies of RoPE-Mixed. The guide to
-# Circulant-STRING for Performers has zero, normal and xavier in its section 8.1, and small in its code, section 11.
+# Initial C, for a shape and the head width d; None for the frequencies of RoPE-Mixed. The guide to Circulant-STRING for
+# Performers has zero, normal and xavier in its section 8.1, and small in its code, section 11.
 STARTS: dict[str, Callable[[tuple[int, ...], int], Tensor] | None] = {
     "rope-mixed": None,
     "zero": lambda shape, d: torch.zeros(shape),
@@ -67,18 +67,19 @@ STARTS: dict[str, Callable[[tuple[int, ...], int], Tensor] | None] = {
 class CirculantSTRING(SeparableEncoding):
     """Circulant-STRING, L_k = C_k - C_k^T with C_k block-circulant, hence R(r) = F Rot(Omega r) F^T.
 
-    F is the real Fourier basis. Only the antisymmetric part of a circulant's coefficients enters L, so only that is a
-    parameter: a_j, j = 1 .. (b - 1) // 2, for each block, axis and head. The eigenvalues of a block are
-    +- i 2 sum_j a_j sin(2 pi j k / b). Source: Schenck et al., arXiv:2502.02562, section 3.2 (Theorem 3.5).
+    F is the real Fourier basis. Only the antisymmetric part of the coefficients of a circulant enters L, so only that
+    is a parameter: a_j, j = 1 .. (b - 1) // 2, for each block, axis and head. The eigenvalues of a block are +- i 2
+    sum_j a_j sin(2 pi j k / b). Source: Schenck et al., arXiv:2502.02562, section 3.2 (Theorem 3.5).
 
     Args:
-        sizes: of the attention that the encoding serves.
-        block_size: size b, from 3 (4 in the papers) to d, a divisor of d; d by default. Each block has (b - 1) // 2
-            planes, so that one or two of its b dimensions are not rotated.
-        start: `rope-mixed` for the frequencies of RoPE-Mixed; or what C starts from: `zero`, which rotates nothing,
-            `normal` for N(0, 1 / d), `xavier` for the uniform distribution of that variance, `small` for N(0, 0.01^2).
-        base: of the frequencies of RoPE-Mixed; other starts have none.
-        share_heads: one set of parameters per layer instead of one per head.
+        sizes: sizes of the attention that the encoding serves.
+        block_size: size b of a block, from 3 (4 in the papers) to d, a divisor of d; d by default. Each block has
+            (b - 1) // 2 planes, so that one or two of its b dimensions are not rotated.
+        start: initial values: `rope-mixed` for the frequencies of RoPE-Mixed; or the distribution of C: `zero`, which
+            rotates nothing, `normal` for N(0, 1 / d), `xavier` for the uniform distribution of that variance, `small`
+            for N(0, 0.01^2).
+        base: base of the frequencies of RoPE-Mixed; other starts have none.
+        share_heads: whether the heads of a layer share one set of parameters.
 
     Raises:
         ValueError: a block size that does not fit, or a base that is not positive.

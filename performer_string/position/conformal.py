@@ -21,15 +21,15 @@ Form = Literal["bounded", "decay"]
 
 @dataclass(frozen=True)
 class Scaling:
-    """What lambda^(i / tau) is: the options of conformal scaling, as `PaTE` lists them.
+    """Options of conformal scaling, the factor lambda^(i / tau), as `PaTE` describes them.
 
     Attributes:
-        bound: `conformal_scaling`; 0 for no scaling.
-        slow_down: tau.
-        layout: `scaling`.
-        shared: `share_lambda`.
-        form: `lambda_form`.
-        start: `lambda_start`.
+        bound: option `conformal_scaling`, kappa; 0 for no scaling.
+        slow_down: option `slow_down`, tau.
+        layout: option `scaling`.
+        shared: option `share_lambda`.
+        form: option `lambda_form`.
+        start: option `lambda_start`.
     """
 
     bound: float
@@ -69,8 +69,8 @@ class ScaledRotation:
     """Rotation with a scale for each token, T = s R. Scores depend on absolute positions by design.
 
     Args:
-        rotation: R.
-        scale: s, [..., 1 or H, N].
+        rotation: rotation R.
+        scale: scale s of each token, [..., 1 or H, N].
     """
 
     def __init__(self, rotation: Rotation, scale: Tensor):
@@ -115,8 +115,8 @@ class MetricByPosition(ScaledRotation):
     """Rotation under a metric M_i that depends on the position, T_i = Rot_i M_i^(1/2) with M_i = U D_i^2 U^T.
 
     Args:
-        rotation: U Rot U^T, with U orthogonal in each plane, which commutes with Rot.
-        scale: the diagonal of D, [..., 1 or H, N, d].
+        rotation: rotation U Rot U^T, with U orthogonal in each plane, which commutes with Rot.
+        scale: diagonal of D, [..., 1 or H, N, d].
     """
 
     def rotate(self, x: Tensor) -> Tensor:

@@ -38,11 +38,11 @@ def axial_frequencies(
     evenly, the first axes have one more. Source: arXiv:2403.13298, section 3.1, where n = d / 4 and base = 100.
 
     Args:
-        planes: number of planes P.
+        planes: number P of planes.
         coord_dim: dimension C of the positions.
         base: base of the geometric sequence.
-        dtype: of the result; torch's default type if None.
-        inclusive: base^(-t / (n - 1)) instead, whose last one is 1 / base.
+        dtype: type of the result; torch's default type if None.
+        inclusive: whether the frequencies are base^(-t / (n - 1)), the last of which is 1 / base.
 
     Returns:
         Omega, [1, C, P], in radians per patch.
@@ -70,7 +70,7 @@ def mixed_frequencies(heads: int, planes: int, coord_dim: int, base: float) -> T
 
     Args:
         heads: number of heads with parameters.
-        planes: number of planes P.
+        planes: number P of planes.
         coord_dim: dimension C of the positions.
         base: base of the geometric sequence.
 

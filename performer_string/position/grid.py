@@ -22,7 +22,7 @@ def check_position_mode(mode: str) -> None:
     """Check the name of a position mode.
 
     Args:
-        mode: a name.
+        mode: name of the mode.
 
     Raises:
         ValueError: an unknown mode, or one that was removed.
@@ -39,8 +39,8 @@ def check_sizes(name: str, sizes: Sequence[int]) -> None:
     """Check the sizes of a grid.
 
     Args:
-        name: for the message.
-        sizes: cells along each axis.
+        name: name of the argument, for the message.
+        sizes: number of cells along each axis.
 
     Raises:
         ValueError: no sizes, or one that is no positive integer.
@@ -67,14 +67,14 @@ def grid_positions(
     """Return the coordinates of the cells of a grid, in row-major order.
 
     Args:
-        grid: cells along each of the C axes, for example `(h, w)`.
-        mode: with `"extrapolate"` cell i of an axis lies at i. With `"interpolate"` the grid is scaled to `train_grid`
-            with cell borders aligned: cell i lies at (i + 1/2) n_train / n - 1/2.
-        train_grid: the training grid, for `"interpolate"` only.
-        centred: subtract the mean position. A model with any encoding but `absolute` is then exactly invariant to a
-            translation of all tokens.
-        device: of the result.
-        dtype: of the result, float32 or float64.
+        grid: number of cells along each of the C axes, for example `(h, w)`.
+        mode: meaning of a coordinate. With `"extrapolate"` cell i of an axis lies at i. With `"interpolate"` the grid
+            is scaled to `train_grid` with cell borders aligned: cell i lies at (i + 1/2) n_train / n - 1/2.
+        train_grid: training grid, for `"interpolate"` only.
+        centred: whether to subtract the mean position. A model with any encoding but `absolute` is then exactly
+            invariant to a translation of all tokens.
+        device: device of the result.
+        dtype: type of the result, float32 or float64.
 
     Returns:
         [N, C] with N the product of `grid`, in patches of the training grid.
@@ -105,9 +105,9 @@ def grid_steps(grid: Sequence[int], mode: PositionMode, train_grid: Sequence[int
     """Return the distance of neighbouring cells of `grid_positions` along each axis, in patches of the training grid.
 
     Args:
-        grid: cells along each axis.
-        mode: as of `grid_positions`.
-        train_grid: as of `grid_positions`.
+        grid: number of cells along each axis.
+        mode: mode of `grid_positions`.
+        train_grid: training grid of `grid_positions`.
 
     Returns:
         A distance for each axis; 1 along an axis of one cell.
@@ -127,8 +127,8 @@ def mean_position(positions: Tensor, mask: Tensor | None = None) -> Tensor:
     """Return the mean position.
 
     Args:
-        positions: [..., N, C].
-        mask: [B, N], True where a token takes part; None for all.
+        positions: positions of the tokens, [..., N, C].
+        mask: mask of the tokens, [B, N], True where a token takes part; None for all.
 
     Returns:
         [..., 1, C], or [B, 1, C] with a mask, zero where no token takes part.
@@ -143,7 +143,7 @@ def with_prefix(positions: Tensor, count: int) -> Tensor:
     """Return positions with prefix tokens (class token, registers) first, at the origin.
 
     Args:
-        positions: [..., N, C].
+        positions: positions of the tokens, [..., N, C].
         count: number P of prefix tokens.
 
     Returns:

@@ -22,20 +22,21 @@ class LieRE(Encoding):
     """LieRE, R(r) = exp(sum_k r_k A_k) with A_k skew-symmetric in blocks of size b.
 
     Generators with b > 2 along two or more axes do not commute, so that scores are not translation invariant. With
-    b = 2 the encoding is RoPE-Mixed. The exponential is in float32 or better, once a forward pass and not once an
-    image. `ViT.cached()` keeps it for all forward passes within.
+    blocks of 2 the encoding is RoPE-Mixed. The exponential is in float32 or better, computed once per forward pass and
+    not once per image. `ViT.cached()` keeps it for all forward passes within.
 
     Source: Ostmeier et al., arXiv:2406.10322, section 4. The initial scale is a choice of this project; table 7 there
     compares 2 pi and 1.
 
     Args:
-        sizes: of the attention that the encoding serves.
-        block_size: size b, from 2 to d, a divisor of d; d by default.
-        start: `normal`, or `uniform`, which is LieRE's (appendix C, with an init_scale of 2 pi and, in its code, the
-            unit of positions `image`).
-        init_scale: entries of A start with standard deviation init_scale / sqrt(b). The largest initial frequency is
-            then about twice init_scale, in radians per patch. Under `uniform` they start between 0 and init_scale.
-        share_heads: one set of parameters per layer instead of one per head.
+        sizes: sizes of the attention that the encoding serves.
+        block_size: size b of a block, from 2 to d, a divisor of d; d by default.
+        start: distribution of the initial entries of A: `normal`, or `uniform` as in LieRE (appendix C, with an
+            init_scale of 2 pi and, in its code, the unit of positions `image`).
+        init_scale: scale of the initial entries of A, whose standard deviation is init_scale / sqrt(b). The largest
+            initial frequency is then about twice init_scale, in radians per patch. With `uniform` the entries lie
+            between 0 and init_scale.
+        share_heads: whether the heads of a layer share one set of parameters.
 
     Raises:
         ValueError: a block size that does not fit, or an init_scale below 0.

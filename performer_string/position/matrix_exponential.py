@@ -91,7 +91,7 @@ def largest_angle(coordinates: Tensor, skew: Tensor) -> float:
     """Return a bound of the angles of exp(sum_k r_k A_k), in radians; NaN where an entry is NaN.
 
     Args:
-        coordinates, skew: as of `exponential_of_combination`.
+        coordinates, skew: positions and generators, see `exponential_of_combination`.
     """
     if not coordinates.numel() or not skew.numel():
         return 0.0

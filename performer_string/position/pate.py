@@ -40,15 +40,15 @@ class PaTE(SeparableEncoding):
     conformal scaling. With `scaling: axes`, s = prod_k lambda_k^(r_k / tau).
 
     Args:
-        sizes: of the attention that the encoding serves.
-        share_heads: one set of parameters per layer instead of one per head.
-        scaling: kappa (`conformal_scaling`, 0 for no scaling), tau (`slow_down`, in tokens), `scaling` (`raster`, or
-            `axes` for a lambda of each axis and positions in place of the raster index), `share_lambda` (one lambda for
-            all heads of all layers, as in the source, section 2.2, instead of one per head), `lambda_form`, and
-            `lambda_start`, the initial lambda, or None for w = -0.5.
+        sizes: sizes of the attention that the encoding serves.
+        share_heads: whether the heads of a layer share one set of parameters.
+        scaling: options of conformal scaling: kappa (`conformal_scaling`, 0 for no scaling), tau (`slow_down`, in
+            tokens), `scaling` (`raster`, or `axes` for a lambda of each axis and positions in place of the raster
+            index), `share_lambda` (one lambda for all heads of all layers, as in the source, section 2.2, instead of
+            one per head), `lambda_form`, and `lambda_start`, the initial lambda, or None for w = -0.5.
         block: size of the rotated blocks.
         raster: whether frequencies are per step of the raster index.
-        eigenvalues: of the metric, each with a lambda of its own; None for one lambda.
+        eigenvalues: number of eigenvalues of the metric, each with its own lambda; None for one lambda.
 
     Raises:
         ValueError: a head width that is no multiple of the block, or a value out of range. Also a raster index in two
@@ -118,7 +118,7 @@ class PaTE(SeparableEncoding):
         return exponents / self.scaling.slow_down
 
     def along_raster(self, omega: Tensor) -> Tensor:
-        """Return frequencies per step of the raster index as those per patch: [heads, 1, P] to [heads, C, P]."""
+        """Convert frequencies per step of the raster index to those per patch: [heads, 1, P] -> [heads, C, P]."""
         dtype = torch.promote_types(omega.dtype, torch.float32)  # a row's stride is large
         return omega.to(dtype) * self.strides.to(dtype)[:, None]
 
@@ -127,7 +127,7 @@ def block_basis(columns: Sequence[Tensor]) -> Tensor:
     """Return the basis of all blocks from the columns of each.
 
     Args:
-        columns: k tensors [H, m, b], each with one column of each of the m blocks of size b.
+        columns: columns of the blocks: k tensors [H, m, b], each with one column of each of the m blocks of size b.
 
     Returns:
         [H, d, d] with the columns in k groups of m.

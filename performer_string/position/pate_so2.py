@@ -26,27 +26,29 @@ class PaTESO2(PaTE):
     larger images. Source: Ji, RiemannFormer, arXiv:2506.07405.
 
     Args:
-        sizes: of the attention that the encoding serves.
-        layout: `raster` (as in the paper's table 1) or `axes`. The default is `raster` where the training grid is
-            known or positions have one dimension, and `axes` otherwise.
+        sizes: sizes of the attention that the encoding serves.
+        layout: coordinates that set the angles: `raster` for the raster index (as in the paper's table 1), or `axes`
+            for one axis in each plane. The default is `raster` where the training grid is known or positions have one
+            dimension, and `axes` otherwise.
         learn_angles: whether omega is learned, for each head.
-        base: initial omega_p = base^(-p / P); with `axes` P is the number of planes of an axis.
-        metric: learn a 2 x 2 metric of each plane (the paper's appendix). True or `constant` is one M = L L^T for all
-            positions, which the rotations preserve. It starts as the Euclidean one. W_Q and W_K can absorb L^T, so that
-            it adds no functions to exact attention. `by-position` is M_i = U diag(lambda_1^(2 i / tau),
-            lambda_2^(2 i / tau)) U^T with T_i = Rot_i M_i^(1/2), hence T_i^T T_i = M_i. Angle of U and both lambda are
-            learned. It starts as conformal scaling, which it is where they are equal, and takes its options. The copy
-            of the paper at hand lacks the appendix's formulas. This form is derived from its text and section 2.2.
-        conformal_scaling: kappa, which bounds |log lambda|; 0 for no scaling, without the next five.
-        slow_down: tau, in tokens; in patches with `scaling: axes`.
-        scaling: `raster`, or `axes` for a lambda of each axis, of the position along it.
-        share_lambda: one lambda for all heads of all layers, as in the source.
-        lambda_form: `bounded`, exp(kappa tanh(w)), or `decay`, sigmoid(w)^kappa in (0, 1).
-        lambda_start: the initial lambda; that of w = -0.5 by default.
-        share_heads: one set of parameters per layer instead of one per head.
+        base: base of the initial omega_p = base^(-p / P); with `axes` P is the number of planes of an axis.
+        metric: learned 2 x 2 metric of each plane (the paper's appendix), or False. True or `constant` is one M = L L^T
+            for all positions, which the rotations preserve. It starts as the Euclidean one. W_Q and W_K can absorb L^T,
+            so that it adds no functions to exact attention. `by-position` is M_i = U diag(lambda_1^(2 i / tau),
+            lambda_2^(2 i / tau)) U^T with T_i = Rot_i M_i^(1/2), hence T_i^T T_i = M_i. The angle of U and both lambda
+            are learned. It starts as conformal scaling, the case of equal lambda, and takes its options. The copy of
+            the paper at hand lacks the appendix's formulas. This form is derived from its text and section 2.2.
+        conformal_scaling: bound kappa of |log lambda|; 0 for no scaling, which excludes the next five options.
+        slow_down: divisor tau of the exponent, in tokens; in patches with `scaling: axes`.
+        scaling: exponent of lambda: `raster` for the raster index, or `axes` for the coordinates, with a lambda for
+            each axis.
+        share_lambda: whether all heads of all layers share one lambda, as in the source.
+        lambda_form: form of lambda: `bounded`, exp(kappa tanh(w)), or `decay`, sigmoid(w)^kappa in (0, 1).
+        lambda_start: initial lambda; that of w = -0.5 by default.
+        share_heads: whether the heads of a layer share one set of parameters.
 
     Raises:
-        ValueError: as of `PaTE`, an unknown layout or metric, or a metric by position without conformal scaling.
+        ValueError: as `PaTE` raises, an unknown layout or metric, or a metric by position without conformal scaling.
     """
 
     def __init__(
@@ -99,13 +101,13 @@ class PaTESO2(PaTE):
         return diagonal + torch.diag_embed(below, offset=-below.shape[-1])  # row p + P, column p
 
     def exponents(self, positions: Tensor, w: Tensor) -> Tensor:
-        """Return those of `PaTE`, or under a metric by position of each eigenvalue, [..., H, N, d]."""
+        """Return the exponents of `PaTE`, or under a metric by position those of each eigenvalue, [..., H, N, d]."""
         if self.angle is None:
             return super().exponents(positions, w)
         return super().exponents(positions, w.flatten(0, 1)).unflatten(-2, (-1, self.head_dim)).mT
 
     def scaled(self, rotation: Rotation, exponents: Tensor) -> Rotation:
-        """Return a rotation with scales, of each token or of each eigenvalue."""
+        """Return a rotation with a scale for each token or, under a metric by position, for each eigenvalue."""
         kind = ScaledRotation if self.angle is None else MetricByPosition
         return kind(rotation, exponents.exp())
 

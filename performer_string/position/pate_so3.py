@@ -24,24 +24,25 @@ def cross_product_matrix(u: Tensor) -> Tensor:
 class PaTESO3(PaTE):
     """RiemannFormer's SO(3): blocks of 3 rotate about a learned unit axis u, L_k = omega_k [u]_x.
 
-    This is Rodrigues' formula. In the basis of two vectors orthogonal to u, and u, it is one plane and one fixed
-    direction. Source: Ji, RiemannFormer, arXiv:2506.07405.
+    This is Rodrigues' formula. Two vectors orthogonal to u span the one plane of a block, and u itself stays fixed.
+    Source: Ji, RiemannFormer, arXiv:2506.07405.
 
     Args:
-        sizes: of the attention that the encoding serves.
-        layout: `axes`, or `raster` for the raster index of the training grid.
+        sizes: sizes of the attention that the encoding serves.
+        layout: coordinates that set the angles: `axes`, or `raster` for the raster index of the training grid.
         learn_angles: whether the frequency of each block and axis is learned.
-        base: the initial frequencies are those of RoPE-Mixed with this base.
-        conformal_scaling: kappa, which bounds |log lambda|; 0 for no scaling, without the next five.
-        slow_down: tau, in tokens; in patches with `scaling: axes`.
-        scaling: `raster`, or `axes` for a lambda of each axis, of the position along it.
-        share_lambda: one lambda for all heads of all layers, as in the source.
-        lambda_form: `bounded`, exp(kappa tanh(w)), or `decay`, sigmoid(w)^kappa in (0, 1).
-        lambda_start: the initial lambda; that of w = -0.5 by default.
-        share_heads: one set of parameters per layer instead of one per head.
+        base: base of the initial frequencies, which are those of RoPE-Mixed.
+        conformal_scaling: bound kappa of |log lambda|; 0 for no scaling, which excludes the next five options.
+        slow_down: divisor tau of the exponent, in tokens; in patches with `scaling: axes`.
+        scaling: exponent of lambda: `raster` for the raster index, or `axes` for the coordinates, with a lambda for
+            each axis.
+        share_lambda: whether all heads of all layers share one lambda, as in the source.
+        lambda_form: form of lambda: `bounded`, exp(kappa tanh(w)), or `decay`, sigmoid(w)^kappa in (0, 1).
+        lambda_start: initial lambda; that of w = -0.5 by default.
+        share_heads: whether the heads of a layer share one set of parameters.
 
     Raises:
-        ValueError: as of `PaTE`.
+        ValueError: as `PaTE` raises.
     """
 
     def __init__(

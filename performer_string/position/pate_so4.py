@@ -45,21 +45,23 @@ class PaTESO4(PaTE):
     Source: Ji, RiemannFormer, arXiv:2506.07405, section 2.3.3.
 
     Args:
-        sizes: of the attention that the encoding serves, with positions of 1 or 2 dimensions, or any with the raster.
-        layout: `axes`, or `raster` for the raster index of the training grid.
-        factors: along one index, `left` or `both`; along two axes there are both.
+        sizes: sizes of the attention that the encoding serves, with positions of 1 or 2 dimensions, or any with the
+            raster.
+        layout: coordinates that set the angles: `axes`, or `raster` for the raster index of the training grid.
+        factors: factors along one index: `left` or `both`. Along two axes there are always both.
         learn_angles: whether alpha and beta of each block are learned.
-        base: they start at base^(-m / M) for block m of M.
-        conformal_scaling: kappa, which bounds |log lambda|; 0 for no scaling, without the next five.
-        slow_down: tau, in tokens; in patches with `scaling: axes`.
-        scaling: `raster`, or `axes` for a lambda of each axis, of the position along it.
-        share_lambda: one lambda for all heads of all layers, as in the source.
-        lambda_form: `bounded`, exp(kappa tanh(w)), or `decay`, sigmoid(w)^kappa in (0, 1).
-        lambda_start: the initial lambda; that of w = -0.5 by default.
-        share_heads: one set of parameters per layer instead of one per head.
+        base: base of the initial alpha and beta, base^(-m / M) for block m of M.
+        conformal_scaling: bound kappa of |log lambda|; 0 for no scaling, which excludes the next five options.
+        slow_down: divisor tau of the exponent, in tokens; in patches with `scaling: axes`.
+        scaling: exponent of lambda: `raster` for the raster index, or `axes` for the coordinates, with a lambda for
+            each axis.
+        share_lambda: whether all heads of all layers share one lambda, as in the source.
+        lambda_form: form of lambda: `bounded`, exp(kappa tanh(w)), or `decay`, sigmoid(w)^kappa in (0, 1).
+        lambda_start: initial lambda; that of w = -0.5 by default.
+        share_heads: whether the heads of a layer share one set of parameters.
 
     Raises:
-        ValueError: as of `PaTE`, or positions of more than 2 dimensions.
+        ValueError: as `PaTE` raises, or positions of more than 2 dimensions.
     """
 
     without_effect: ClassVar = {**PaTE.without_effect, "factors": ("layout", ("axes",))}
@@ -98,7 +100,7 @@ class PaTESO4(PaTE):
 
     @classmethod
     def unused_options(cls, options: Mapping[str, Any], coord_dim: int) -> dict[str, str]:
-        """Return those of any encoding; positions of one dimension are one index, for which there are factors."""
+        """Return the options without an effect. For positions of one dimension, `factors` has one with any layout."""
         unused = super().unused_options(options, coord_dim)
         return {option: reason for option, reason in unused.items() if option != "factors" or coord_dim > 1}
 

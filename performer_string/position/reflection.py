@@ -22,15 +22,15 @@ class ReflectionSTRING(SeparableEncoding):
     2 (w_2 - w_1) alone. The reference form in `ops` is the product of the two Householder matrices.
 
     Args:
-        sizes: of the attention that the encoding serves.
-        cayley: rotate the planes in a learned basis, the Cayley transform of a skew-symmetric matrix: the name of its
-            generator, as of `cayley-string`, or true for `dense`.
-        bandwidth: of `banded`, as the next three of `cayley-string`.
-        k: of `top-k` and `top-k-of-matrix`.
-        fraction: of `random`.
-        both_triangles: of `dense` and `banded`.
-        base: the initial 2 (w_2 - w_1) are the frequencies of RoPE-Mixed with this base.
-        share_heads: one set of parameters per layer instead of one per head.
+        sizes: sizes of the attention that the encoding serves.
+        cayley: learned basis of the planes, the Cayley transform of a skew-symmetric matrix: the name of its generator,
+            as of `cayley-string`, or True for `dense`; False for no basis.
+        bandwidth: bandwidth of `banded`; this and the next three options are those of `cayley-string`.
+        k: number of entries of `top-k` and `top-k-of-matrix`.
+        fraction: fraction of the entries that `random` learns.
+        both_triangles: whether `dense` and `banded` learn both triangles.
+        base: base of the initial frequencies 2 (w_2 - w_1), which are those of RoPE-Mixed.
+        share_heads: whether the heads of a layer share one set of parameters.
 
     Raises:
         ValueError: an odd head width, a base that is not positive, or an option that is unknown or out of range.

@@ -24,7 +24,7 @@ class RoPE(SeparableEncoding):
     Source: Heo et al., arXiv:2403.13298, section 3.1 (base 100 for images); Su et al., arXiv:2104.09864.
 
     Args:
-        sizes: of the attention that the encoding serves.
+        sizes: sizes of the attention that the encoding serves.
         base: base of the geometric sequence of frequencies.
 
     Raises:
@@ -66,13 +66,13 @@ class VisionLLaMA(RoPE):
     Source: Chu et al., arXiv:2403.00522, section 3.
 
     Args:
-        sizes: of the attention that the encoding serves.
+        sizes: sizes of the attention that the encoding serves.
         base: base of the geometric sequence of the frequencies `chu`.
-        frequencies: `chu`, those of the source; or `liere`, those of LieRE's code, exp(-4 t / (n - 1)), which it takes
-            with positions in the unit `image`: at most a radian across a training image.
+        frequencies: kind of frequencies: `chu` as in the source; or `liere` as in LieRE's code, exp(-4 t / (n - 1)),
+            for positions in the unit `image`: at most a radian across a training image.
 
     Raises:
-        ValueError: as of `RoPE`.
+        ValueError: as `RoPE` raises.
     """
 
     name = "visionllama"
@@ -96,12 +96,12 @@ class RoPEMixed(SeparableEncoding):
     Source: Heo et al., arXiv:2403.13298, section 3.2 (its code starts from base 10 and random directions).
 
     Args:
-        sizes: of the attention that the encoding serves.
-        base: base of the initial frequencies of the start `mixed`.
-        start: `mixed` for these; or `uniform` for frequencies between 0 and init_scale, by which LieRE compares it
-            (arXiv:2406.10322, section 5: LieRE with blocks of 2).
-        init_scale: of `uniform`, 2 pi in LieRE.
-        share_heads: one set of parameters per layer instead of one per head.
+        sizes: sizes of the attention that the encoding serves.
+        base: base of the initial frequencies with the start `mixed`.
+        start: initial frequencies: `mixed` as in the source; or `uniform` between 0 and init_scale, as in LieRE's
+            comparison (arXiv:2406.10322, section 5: LieRE with blocks of 2).
+        init_scale: upper bound of the frequencies of `uniform`, in radians per patch; 2 pi in LieRE.
+        share_heads: whether the heads of a layer share one set of parameters.
 
     Raises:
         ValueError: an odd head width, a base that is not positive, or an init_scale below 0.

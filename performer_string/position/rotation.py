@@ -29,7 +29,7 @@ class Rotation(Protocol):
         ...
 
     def rotate(self, x: Tensor) -> Tensor:
-        """Return queries or keys [B, H, N, d] rotated by their positions, up to a factor alike for all tokens.
+        """Return queries or keys [B, H, N, d] rotated by their positions, up to a factor that all tokens share.
 
         The factor is orthogonal and on the left of R, so that every inner product is that of R q and R k.
         """
@@ -64,14 +64,14 @@ class Rotation(Protocol):
 
 
 class WholeRotation:
-    """A rotation of which `rotate` leaves nothing out, and which is no plain rotation of planes."""
+    """A rotation whose `rotate` applies all of R, and which is no plain rotation of planes."""
 
     def outer(self, x: Tensor) -> Tensor:
         """Return x."""
         return x
 
     def factor(self: Rotation) -> tuple[Tensor | None, Rotation]:
-        """Return (None, self): there is no basis alike for all tokens."""
+        """Return (None, self): no basis is the same for all tokens."""
         return None, self
 
     def planar(self) -> tuple[Tensor, Tensor] | None:
@@ -89,9 +89,9 @@ def check_rotation_input(x: Tensor, leading: Sequence[int], num_positions: int, 
 
     Args:
         x: queries or keys, [B, H, N, d].
-        leading: samples and heads of the rotation, (1 or B, 1 or H) or (1 or H,).
-        num_positions: positions of the rotation.
-        head_dim: width of its heads.
+        leading: numbers of samples and heads of the rotation, (1 or B, 1 or H) or (1 or H,).
+        num_positions: number of positions of the rotation.
+        head_dim: width d of the rotation's heads.
 
     Raises:
         ValueError: another width, number of tokens, samples or heads.
@@ -125,13 +125,13 @@ class PlaneRotation:
     rotated.
 
     Args:
-        cos: of theta, [..., 1 or H, N, P], in float32 or better.
-        sin: of theta, likewise.
+        cos: cosines of theta, [..., 1 or H, N, P], in float32 or better.
+        sin: sines of theta, of the same shape and type.
         head_dim: width d of a head, at least 2 P.
-        basis: orthogonal B, [1 or H, d, d]; None for the identity.
+        basis: orthogonal basis B, [1 or H, d, d]; None for the identity.
 
     Attributes:
-        added: class of the encoding that adds to the tokens and rotates nothing, or None.
+        added: class name of an encoding that adds to the tokens and rotates nothing, or None.
 
     Raises:
         ValueError: more planes than the head width has.
@@ -219,7 +219,8 @@ class MetricRotation(PlaneRotation):
         q^T T_i^T M T_j k = (Rot_i L^T q)^T (Rot_j L^T k)
 
     Args:
-        basis: L, lower triangular and not orthogonal, [1 or H, d, d]. The other arguments are those of `PlaneRotation`.
+        basis: factor L, lower triangular and not orthogonal, [1 or H, d, d]. The other arguments are those of
+            `PlaneRotation`.
     """
 
     def multiply_basis(self, basis: Tensor, x: Tensor) -> Tensor:

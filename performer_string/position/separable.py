@@ -19,13 +19,13 @@ class SeparableEncoding(Encoding):
     basis is not the identity, `basis`. Both are for the heads of all layers served.
 
     Args:
-        sizes: of the attention that the encoding serves.
-        share_heads: one set of parameters per layer instead of one per head.
+        sizes: sizes of the attention that the encoding serves.
+        share_heads: whether the heads of a layer share one set of parameters.
 
     Attributes:
         parameter_heads: number of heads with parameters, over all layers.
         is_folded: whether the projections of queries and keys contain the basis, so that rotations come without it.
-        rotation_class: of the rotations that `forward` returns.
+        rotation_class: class of the rotations that `forward` returns.
     """
 
     share_heads: bool
@@ -41,7 +41,7 @@ class SeparableEncoding(Encoding):
         """Mark the encoding as folded, in an attribute and in a buffer of the state dict.
 
         Args:
-            like: a projection that contains the basis; the buffer is on its device.
+            like: projection that contains the basis; the buffer is on its device.
         """
         self.is_folded = True
         self.register_buffer("folded", torch.ones((), dtype=torch.bool, device=like.device))
@@ -77,11 +77,11 @@ class SeparableEncoding(Encoding):
         return None
 
     def check_shape(self, method: str, x: Tensor, fits: bool, shape: str) -> None:
-        """Check that what a method returned has a head axis of a possible length and a shape that fits.
+        """Check that a tensor has a head axis of a possible length, and other axes that fit.
 
         Args:
-            method: name of the method, for the message.
-            x: what it returned.
+            method: name of the method that returned the tensor, for the message.
+            x: tensor to check.
             fits: whether the axes after the heads are right.
             shape: the right axes after the heads, for the message.
 
@@ -99,7 +99,8 @@ class SeparableEncoding(Encoding):
         """Return the rotation at positions.
 
         Args:
-            positions: [..., N, C], in patches of the training grid; integers or floating-point numbers.
+            positions: positions of the tokens, [..., N, C], in patches of the training grid; integers or floating-point
+                numbers.
 
         Returns:
             The rotation. Angles theta = Omega r are in float64, their cosines and sines in float32 or better.

@@ -38,7 +38,7 @@ def cayley(skew: Tensor) -> Tensor:
     inverse needs no check, which would synchronise with the device.
 
     Args:
-        skew: skew-symmetric S, [..., d, d].
+        skew: skew-symmetric matrices S, [..., d, d].
 
     Returns:
         Orthogonal matrices, [..., d, d], in float32 or better under autocast too.
@@ -58,10 +58,11 @@ class SkewGenerator(ComputedBuffers):
     Args:
         heads: number of matrices.
         head_dim: width d of a head.
-        count: learned entries n above the diagonal of each head.
+        count: number n of learned entries above the diagonal of each head.
         init_std: standard deviation of the initial entries.
-        both_triangles: the parameters are the entries of an unconstrained A, above the diagonal and then those opposite
-            to them, and S = A - A^T. Each step of Adam then moves S twice as far. S starts sqrt(2) times as large.
+        both_triangles: whether the parameters are the entries of an unconstrained A, above the diagonal and then those
+            opposite to them, with S = A - A^T. Each step of Adam then moves S twice as far. S starts sqrt(2) times as
+            large.
 
     Raises:
         ValueError: an init_std below 0.
@@ -126,7 +127,7 @@ class DenseGenerator(SkewGenerator):
         heads: number of matrices.
         head_dim: width d of a head.
         init_std: standard deviation of the initial entries.
-        both_triangles: learn the entries of both triangles of A, with S = A - A^T, as the sources do.
+        both_triangles: whether the entries of both triangles of A are learned, with S = A - A^T, as in the sources.
     """
 
     def __init__(self, heads: int, head_dim: int, init_std: float, *, both_triangles: bool = False):

@@ -12,14 +12,14 @@ from performer_string.utils.dtype import full_precision
 
 
 class BandedGenerator(SkewGenerator):
-    """Skew-symmetric matrix with learned entries (i, j) of j - i at most the bandwidth.
+    """Skew-symmetric matrix whose learned entries (i, j) have j - i at most the bandwidth.
 
     Args:
         heads: number of matrices.
         head_dim: width d of a head.
         init_std: standard deviation of the initial entries.
-        bandwidth: from 1 to d - 1; by default 2, or 1 where d = 2.
-        both_triangles: learn the entries of both triangles of A, with S = A - A^T, as the sources do.
+        bandwidth: largest j - i of the learned entries, from 1 to d - 1; by default 2, or 1 where d = 2.
+        both_triangles: whether the entries of both triangles of A are learned, with S = A - A^T, as in the sources.
 
     Raises:
         ValueError: a bandwidth out of range.
@@ -58,7 +58,7 @@ class RandomGenerator(SkewGenerator):
         heads: number of matrices.
         head_dim: width d of a head.
         init_std: standard deviation of the initial entries.
-        fraction: of the entries above the diagonal, in (0, 1]; at least one entry.
+        fraction: fraction of the entries above the diagonal that are learned, in (0, 1]; at least one entry is.
 
     Raises:
         ValueError: a fraction out of range.
@@ -85,7 +85,7 @@ class TopKGenerator(DenseGenerator):
         heads: number of matrices.
         head_dim: width d of a head.
         init_std: standard deviation of the initial entries.
-        k: entries above the diagonal, from 1 to d (d - 1) / 2; by default 24, or all where there are fewer.
+        k: number of entries above the diagonal, from 1 to d (d - 1) / 2; by default 24, or all where there are fewer.
 
     Raises:
         ValueError: k out of range.
@@ -106,17 +106,17 @@ class TopKGenerator(DenseGenerator):
 
 
 class TopKOfMatrixGenerator(DenseGenerator):
-    """Skew-symmetric S = A - A^T with A of the k single entries of largest magnitude, and those opposite to them.
+    """Skew-symmetric S = A - A^T, where A has its k single entries of largest magnitude, and those opposite to them.
 
-    Cicekdag, Yang and Samal (2025, section 3.5) count so. Of an unconstrained matrix, k of the d (d - 1) entries off
-    the diagonal stay, and the mask is then made symmetric. So k entries give between k / 2 and k pairs of S. Both
-    entries of a pair are parameters, so that S moves twice as far with each step of Adam.
+    This is the count of Cicekdag, Yang and Samal (2025, section 3.5). Of an unconstrained matrix, k of the d (d - 1)
+    entries off the diagonal stay, and the mask is then made symmetric. So k entries give between k / 2 and k pairs of
+    S. Both entries of a pair are parameters, so that S moves twice as far with each step of Adam.
 
     Args:
         heads: number of matrices.
         head_dim: width d of a head.
         init_std: standard deviation of the initial entries of A; that of S is sqrt(2) times as large.
-        k: entries off the diagonal, from 1 to d (d - 1); by default 24, or all where there are fewer.
+        k: number of entries off the diagonal, from 1 to d (d - 1); by default 24, or all where there are fewer.
 
     Raises:
         ValueError: k out of range.
