@@ -1,8 +1,9 @@
-"""Fixtures of all tests: a seed for each, small grids, and a finished training run."""
+"""Fixtures of all tests: a seed for each, sums over small grids, and a finished training run."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 import yaml
 from torch import Tensor
 
-from performer_string.bias import base
+from performer_string.bias import RelativeBias
 from tests.helpers.training import TINY
 
 if not torch.cuda.is_available():  # before anything imports Triton: its kernels then run on the CPU
@@ -22,10 +23,26 @@ def _seed() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture(autouse=True)
-def _no_token_is_few(monkeypatch) -> None:
-    """Sums over offsets go the way of long sequences on the small grids of the tests too."""
-    monkeypatch.setattr(base, "MAX_DENSE_TOKENS", 0)
+@pytest.fixture
+def over_grid(monkeypatch) -> Iterator[None]:
+    """Sum a relative bias over the grid of few tokens too, as for many, and fail where no such sum has run."""
+    find, grids = RelativeBias.grid_of, []
+
+    def record(self, layout):
+        grids.append(find(self, layout))
+        return grids[-1]
+
+    monkeypatch.setattr(RelativeBias, "max_dense_tokens", 0)
+    monkeypatch.setattr(RelativeBias, "grid_of", record)
+    yield
+    assert any(grid is not None for grid in grids), "no sum went over a grid"
+
+
+@pytest.fixture(params=["N x N", "over the grid"])
+def both_sums(request) -> None:
+    """Run a test with a relative bias by matrices, as few tokens are summed, and by the sum over their grid."""
+    if request.param == "over the grid":
+        request.getfixturevalue("over_grid")
 
 
 @pytest.fixture

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from performer_string.bias.linear_time import decayed_attention, decayed_sum
-from performer_string.bias.linear_time.inputs import SumInputs
+from performer_string.bias.linear_time import SumInputs, decayed_attention, decayed_sum
 from performer_string.bias.linear_time.recompute import StoredFeatures, slab_size
 from performer_string.bias.offsets import both_have_positions, pairwise_offsets
 from performer_string.feature_maps import FeatureMap
@@ -24,9 +23,6 @@ from performer_string.utils.numerics import safe_divide
 from performer_string.utils.validation import check_sizes
 
 log = logging.getLogger(__name__)
-
-# Up to so many tokens N x N matrices are exact and faster than a sum over a grid, forward and backward on a CPU.
-MAX_DENSE_TOKENS = 256
 
 BLOCK_SIDES = (8, 16)  # tokens along an axis of a block, of which the one that is predicted to cost less is taken
 
@@ -71,6 +67,8 @@ class RelativeBias(nn.Module):
     Raises:
         ValueError: a number of heads that is no positive integer.
     """
+
+    max_dense_tokens = 256  # the most for which N x N matrices are used, which are exact, and faster on a CPU
 
     def __init__(self, num_heads: int, normalised: bool):
         super().__init__()
@@ -188,8 +186,7 @@ class RelativeBias(nn.Module):
             [B, H, N, d], in the type of the features.
         """
         # An exported graph is for a batch of any size, so that nothing may depend on it there.
-        features_per_sample = k.shape[1] * k.shape[2] * phi.num_features
-        all_fit = needs_plain_operations() or k.shape[0] * features_per_sample <= slab_size(k.device)
+        all_fit = needs_plain_operations() or k[..., 0].numel() * phi.num_features <= slab_size(k.device)
         grid = None if all_fit else self.grid_of(layout)
         if grid is not None and not self.needs_all_features(grid, phi.num_features, v.shape[-1]):
             return decayed_attention(self, phi, q, k, v, layout, grid)
@@ -242,7 +239,7 @@ class RelativeBias(nn.Module):
         assert positions is not None
         needs_gradient = positions.requires_grad and torch.is_grad_enabled()
         plain = needs_plain_operations() or positions.is_meta  # the plan looks at the learned widths
-        if plain or needs_gradient or positions.shape[0] <= MAX_DENSE_TOKENS:  # not len(): an export is for any size
+        if plain or needs_gradient or positions.shape[0] <= self.max_dense_tokens:  # not len(), for exports
             return None
         grid = layout.grid or find_grid(positions[num_prefix:])
         if grid is None:

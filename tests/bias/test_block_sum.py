@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from performer_string.bias.linear_time import decay_walk
+from performer_string.bias.linear_time import SumInputs, decay_walk
 from performer_string.bias.linear_time.block_sum import block_sum
 from performer_string.bias.linear_time.decay_matrix import Blocks, make_blocks
-from performer_string.bias.linear_time.inputs import SumInputs
 from performer_string.bias.linear_time.recompute import StoredFeatures
 from performer_string.ops import reference, reference_positions
 from performer_string.ops.layout import make_grid

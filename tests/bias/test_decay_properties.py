@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from unittest import mock
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from performer_string import build_locality, grid_positions, linear_attention, softmax_attention
-from performer_string.bias import base
 from performer_string.ops import reference, reference_positions
 from tests.helpers.decays import definition as decay_definition
 from tests.helpers.maps import KINDS, make_map, reference_features
@@ -77,11 +74,11 @@ def test_linear_locality_properties(drawn, kind):
     if 1.05 * bound * case.largest > torch.finfo(case.dtype).max:  # lambda takes the result itself beyond float16
         return
     unit = [torch.nn.functional.normalize(x.double(), dim=-1).to(case.dtype) for x in (case.q, case.k)]
-    with mock.patch.object(base, "MAX_DENSE_TOKENS", dense):
-        of_any_norm, out = (
-            linear_attention(*vectors, case.v, phi, locality=locality, positions=positions, key_mask=case.mask)
-            for vectors in ((case.q, case.k), unit)
-        )
+    locality.max_dense_tokens = dense
+    of_any_norm, out = (
+        linear_attention(*vectors, case.v, phi, locality=locality, positions=positions, key_mask=case.mask)
+        for vectors in ((case.q, case.k), unit)
+    )
     of_any_norm, out = (
         keep_digits(kind, result, *vectors, case.mask)
         for result, vectors in ((of_any_norm, (case.q, case.k)), (out, unit))

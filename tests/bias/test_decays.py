@@ -17,7 +17,7 @@ from performer_string import (
     linear_attention,
     softmax_attention,
 )
-from performer_string.bias import DistanceDecay, base
+from performer_string.bias import DistanceDecay
 from performer_string.ops import reference
 from performer_string.ops.layout import TokenLayout
 from tests.helpers.cases import case
@@ -157,13 +157,13 @@ def test_normalised_decay_ends_where_it_is_negligible():
 
 @pytest.mark.parametrize("dense", [True, False], ids=["dense", "grid"])
 @pytest.mark.parametrize("normalised", [False, True])
-def test_subclass_needs_of_offsets_alone(normalised, dense, monkeypatch):
+def test_subclass_needs_of_offsets_alone(normalised, dense):
     """Its sum is exact over a grid too; keys where it is zero have no weight however large their logit."""
-    monkeypatch.setattr(base, "MAX_DENSE_TOKENS", 10**6 if dense else 0)
     for kind in ("softmax", "arc-cosine"):
         for heads in (1, 2):
             with case(kind, heads):
                 locality, positions = Cone(normalised, heads=heads), grid_positions((24, 18), dtype=torch.float64)
+                locality.max_dense_tokens = 10**6 if dense else 0
                 q, k, v = torch.randn(3, 1, 2, 432, 6, dtype=torch.float64)
                 if kind == "softmax":
                     q = q * 30
@@ -196,8 +196,8 @@ def test_bf16_module_rounds_its_parameters_and_nothing_else():
             torch.testing.assert_close(a.double(), b, rtol=1e-5, atol=1e-6, check_dtype=False)
 
 
-def test_few_tokens_are_summed_exactly(monkeypatch):
-    """Up to `MAX_DENSE_TOKENS` exactly; beyond, without what lies outside the window."""
+def test_few_tokens_are_summed_exactly():
+    """Up to `max_dense_tokens` exactly; beyond, without what lies outside the window."""
     for num_prefix in (0, 2):
         with case(num_prefix):
             locality, patches = make("gaussian", sigma=1.0), grid_positions((24, 11), dtype=torch.float64)
@@ -206,7 +206,7 @@ def test_few_tokens_are_summed_exactly(monkeypatch):
             exact = reference.attend_attenuated(fq, fk, v, locality.matrix(positions, num_prefix), num_prefix)
             errors = []
             for most in (len(positions), len(positions) - 1):
-                monkeypatch.setattr(base, "MAX_DENSE_TOKENS", most)
+                locality.max_dense_tokens = most
                 fast = locality.numerator(fq, fk, v, TokenLayout(positions, num_prefix=num_prefix))
                 errors.append(float(((fast - exact).norm() / exact.norm()).detach()))
             assert errors[0] < 1e-12 < errors[1] < 1e-3

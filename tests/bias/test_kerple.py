@@ -67,6 +67,7 @@ def test_sum_on_a_large_grid_is_that_of_the_matrix_with_every_gradient(kernel, c
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.usefixtures("over_grid")
 def test_linear_attention_is_the_definition(kernel):
     bias, positions = make(kernel), grid_positions((5, 4)).double()
     q, k, v = (torch.randn(2, 2, 20, 6, dtype=torch.float64, requires_grad=True) for _ in range(3))

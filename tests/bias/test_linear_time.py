@@ -8,8 +8,7 @@ import torch
 from performer_string import build_feature_map, build_locality, grid_positions, linear_attention
 from performer_string.bias import DistanceDecay, base
 from performer_string.bias.decays import WINDOW_REACH
-from performer_string.bias.linear_time import plan
-from performer_string.bias.linear_time.recompute import SLAB
+from performer_string.bias.linear_time import plan, recompute
 from performer_string.ops import reference
 from performer_string.ops.layout import Grid, TokenLayout
 from performer_string.utils import log as logs
@@ -35,6 +34,7 @@ EXPONENTIAL = [((200,), (0.7, 30, 390)), ((700,), (5,)), ((13, 18), (1,)), ((17,
 @pytest.mark.parametrize(
     ("name", "regime"), [*((n, r) for n in ("gaussian", "radial") for r in ("window", "grid")), ("radial", "both")]
 )
+@pytest.mark.usefixtures("over_grid")
 def test_sum_is_the_definition_within_its_bounds(regime, name, grid, monkeypatch):
     """At sigma from half a patch to twice the grid, also with one for each axis, with prefix tokens."""
     use_regime(monkeypatch, regime)
@@ -51,6 +51,7 @@ def test_sum_is_the_definition_within_its_bounds(regime, name, grid, monkeypatch
 
 @pytest.mark.slow
 @pytest.mark.parametrize("regime", ["window", "grid", "both"])
+@pytest.mark.usefixtures("over_grid")
 def test_exponential_sum_is_the_definition_within_its_bounds(regime, monkeypatch):
     use_regime(monkeypatch, regime)
     for grid, sigmas in EXPONENTIAL:
@@ -91,12 +92,13 @@ def test_attention_with_masks_and_prefix_tokens(sigma):
 @pytest.mark.slow
 @pytest.mark.parametrize("slab", [2**21, 2**9], ids=["whole", "slabs"])
 @pytest.mark.parametrize("name", ["gaussian", "exponential", "radial"])
+@pytest.mark.usefixtures("over_grid")
 def test_normalised_decay_where_close_keys_weigh_next_to_nothing(name, slab, monkeypatch):
     """Half of the keys weigh 1e-5 of the others, so that others still decide at a distance of five sigma.
 
     The window of a decay in the numerator alone would leave those out.
     """
-    monkeypatch.setitem(SLAB, "cpu", slab)
+    monkeypatch.setitem(recompute.SLAB, "cpu", slab)
 
     def error(sigma, prefix):
         torch.manual_seed(0)
@@ -107,8 +109,7 @@ def test_normalised_decay_where_close_keys_weigh_next_to_nothing(name, slab, mon
         leaves = [x.requires_grad_() for x in (q, k, v + 1)]
         phi = build_feature_map("arc-cosine", head_dim=6, num_heads=2, num_features=16, order=3).double()
         mask = torch.rand(2, len(positions)) > 0.2
-        options = {"positions": positions, "num_prefix": prefix, "key_mask": mask}
-        fast = linear_attention(*leaves, phi, locality=locality, **options)
+        fast = linear_attention(*leaves, phi, locality=locality, positions=positions, num_prefix=prefix, key_mask=mask)
         weights = reference.linear_weights(phi.queries(q), phi.keys(k), mask)
         weights = reference.modulated_weights(weights, locality.matrix(positions, prefix), True)
         value, gradients = compare(fast, reference.attend(weights, leaves[2]), [*leaves, *locality.parameters()])
@@ -174,7 +175,7 @@ def test_cost_is_linear_in_the_tokens():
 
 def test_redraw_before_the_backward_pass_is_an_error(monkeypatch):
     """The backward pass would compute other features again than those of the forward pass."""
-    monkeypatch.setitem(SLAB, "cpu", 2**11)
+    monkeypatch.setitem(recompute.SLAB, "cpu", 2**11)
     phi, positions = build_feature_map("favor+", head_dim=6, num_heads=2, num_features=8), grid_positions((20, 20))
     q = torch.randn(1, 2, 400, 6, requires_grad=True)
     locality = build_locality("gaussian", num_heads=2, sigma=9.0)
@@ -199,6 +200,7 @@ def test_float32_and_autocast():
 
 def test_scattered_and_learned_positions_are_summed_exactly():
     locality, (fq, fk, v) = decay("gaussian", 20.0), inputs(60)
+    locality.max_dense_tokens = 0
     scattered = torch.rand(60, 2, dtype=torch.float64) * 8
     slow = reference.attend_attenuated(fq, fk, v, definition(locality, scattered))
     torch.testing.assert_close(locality.numerator(fq, fk, v, TokenLayout(scattered)), slow)
@@ -214,8 +216,7 @@ def test_positions_without_a_grid_warn_once(caplog):
     locality, rows = build_locality("gaussian", num_heads=2), grid_positions((20, 15))
     assert locality.grid_of(TokenLayout(rows)) is not None
     assert not caplog.text
-    assert locality.grid_of(TokenLayout(rows.flip(-1))) is None
-    assert locality.grid_of(TokenLayout(rows.flip(-1))) is None
+    assert [locality.grid_of(TokenLayout(rows.flip(-1))) for _ in range(2)] == [None, None]
     assert caplog.text.count("300 positions are no row-major grid") == 1
     assert caplog.records[0].levelname == "WARNING"
     assert locality.grid_of(TokenLayout(grid_positions((3, 4, 5, 5)))) is None

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from performer_string import build_feature_map, build_locality, grid_positions, linear_attention
-from performer_string.bias.linear_time import recompute, sums
-from performer_string.bias.linear_time.inputs import SumInputs
+from performer_string.bias.linear_time import SumInputs, recompute, sums
 from performer_string.bias.linear_time.neighbour_tiles import make_tiling
 from performer_string.bias.linear_time.neighbours import neighbour_sum
 from performer_string.bias.linear_time.recompute import StoredFeatures

@@ -41,6 +41,7 @@ def dense(locality, phi, q, k, v, positions, num_prefix=0, mask=None):
 @pytest.mark.parametrize("slab", GRIDS)
 @pytest.mark.parametrize("each_axis", [False, True], ids=["one sigma", "a sigma for each axis"])
 @pytest.mark.parametrize(("name", "regime"), [("gaussian", "window"), ("gaussian", "grid"), ("radial", "both")])
+@pytest.mark.usefixtures("over_grid")
 def test_slabs_are_the_definition_with_every_gradient(name, regime, each_axis, slab, monkeypatch):
     """In slabs of one row of tiles or one cell, of several, and of whole heads; with every map, prefix and mask."""
     use_regime(monkeypatch, regime)
@@ -131,6 +132,7 @@ def test_features_of_all_tokens_are_never_in_memory(sigma, regime, monkeypatch):
         assert peaks[0] < features / 2 < features < peaks[1], backward
 
 
+@pytest.mark.usefixtures("over_grid")
 def test_learned_features_get_their_gradient(monkeypatch):
     """The gradient by slabs is that by features of all tokens."""
     phi = build_feature_map("arc-cosine", head_dim=6, num_heads=2, num_features=8).double()
@@ -148,6 +150,7 @@ def test_learned_features_get_their_gradient(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("regime", ["window", "grid"])
+@pytest.mark.usefixtures("over_grid")
 def test_backward_pass_has_the_weights_of_the_forward_pass(regime, monkeypatch):
     """Under `functional_call`, which restores a module's weights in between, and in replicas without parameters."""
     use_regime(monkeypatch, regime)
@@ -194,6 +197,7 @@ def compare_replaced_weights(learned):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.usefixtures("over_grid")
 def test_low_precision_and_a_sample_without_keys(monkeypatch):
     use_slab(monkeypatch, 100)
     phi = build_feature_map("favor+", head_dim=6, num_heads=2, num_features=8)
@@ -210,6 +214,7 @@ def test_low_precision_and_a_sample_without_keys(monkeypatch):
     assert (low[0].float() - out[0]).abs().max() < 0.05
 
 
+@pytest.mark.usefixtures("over_grid")
 def test_all_slabs_share_the_largest_scale(monkeypatch):
     """Features overflow with another scale, where the logits of slabs differ much; masked keys do not count."""
     phi = build_feature_map("favor+", head_dim=6, num_heads=2, num_features=8)

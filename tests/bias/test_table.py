@@ -31,6 +31,7 @@ def method(request, monkeypatch):
 
 
 @pytest.mark.parametrize(("method", "entries"), [("window", 0.0), ("fft", 1.0), ("fft", 1e9)], indirect=["method"])
+@pytest.mark.usefixtures("over_grid")
 def test_sum_is_its_definition_inside_and_beyond_the_training_grid(method, entries, monkeypatch):
     monkeypatch.setattr(table, "FFT_ENTRIES", {"cpu": entries})  # one feature at a time, or all
     for grid in ((9,), (4, 7), (3, 5, 2), (1, 6)):
@@ -47,6 +48,7 @@ def test_sum_is_its_definition_inside_and_beyond_the_training_grid(method, entri
             assert_equal(fast, reference.attend_attenuated(fq, fk, v, matrix, 2), [fq, fk, v, table_bias.bias])
 
 
+@pytest.mark.usefixtures("over_grid")
 def test_bias_is_interpolated_between_whole_offsets(method):
     """The sum follows `matrix` at any spacing; `matrix` is linear in b between whole offsets, and constant beyond."""
     table_bias = make((4, 5))
@@ -64,6 +66,7 @@ def test_bias_is_interpolated_between_whole_offsets(method):
 
 
 @pytest.mark.parametrize("normalised", [True, False])
+@pytest.mark.usefixtures("over_grid")
 def test_attention_is_the_definition_with_every_gradient(normalised, method, monkeypatch):
     for map_name in ("favor+", "arc-cosine"):
         for num_prefix in (0, 2):
@@ -95,6 +98,7 @@ def test_fft_is_chosen_by_cost(monkeypatch):
         assert len(calls) == count
 
 
+@pytest.mark.usefixtures("both_sums")
 def test_table_starts_without_a_bias():
     table_bias, positions = build_locality("table", num_heads=2, grid=(3, 4)), grid_positions((3, 4))
     q, k, v = (torch.randn(1, 2, 12, 6) for _ in range(3))

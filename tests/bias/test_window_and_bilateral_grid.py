@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from performer_string import grid_positions
+from performer_string.bias.linear_time import SumInputs
 from performer_string.bias.linear_time.bilateral_grid import grid_sum
-from performer_string.bias.linear_time.inputs import SumInputs
 from performer_string.bias.linear_time.recompute import StoredFeatures
 from performer_string.bias.linear_time.tiles import radius_in_tokens, slabs
 from performer_string.bias.linear_time.window import window_sum

@@ -17,6 +17,7 @@ class Elu(FeatureMap):
 
 
 @pytest.mark.parametrize("sigma", [0.7, 9.0], ids=["window", "grid"])
+@pytest.mark.usefixtures("over_grid")
 def test_a_users_map_needs_its_features_only(sigma):
     """It works plainly, under a mask, in bf16, and with a decay by a window or through a grid."""
     phi, q = Elu(6, 2, 6), torch.randn(1, 2, 60, 6)

@@ -47,6 +47,7 @@ def test_products_of_both_signs_are_those_of_the_definition(kind, masked):
 
 
 @pytest.mark.parametrize("normalised", [False, True])
+@pytest.mark.usefixtures("both_sums")
 def test_with_a_locality(normalised):
     torch.manual_seed(0)
     positions, phi = grid_positions((3, 5)), Identity(8, 2, 8)

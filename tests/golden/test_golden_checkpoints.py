@@ -26,7 +26,7 @@ def expected() -> dict[str, torch.Tensor]:
 
 @pytest.fixture(scope="module", params=NAMES)
 def loaded(request) -> tuple[str, torch.Tensor]:
-    """A checkpoint and its logits: of the module's scope, and so before what the tests around set for each test."""
+    """A checkpoint and its logits."""
     return request.param, logits(ViT.from_checkpoint(checkpoint(request.param)))
 
 

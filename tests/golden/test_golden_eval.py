@@ -19,7 +19,7 @@ IMAGE = 1.8  # what one image more or less makes of them
 
 @pytest.fixture(scope="module", params=EVALUATIONS)
 def written(request, tmp_path_factory) -> tuple[str, Rows]:
-    """The rows of an evaluation: of the module's scope, and so before what the tests around set for each test."""
+    """The rows of an evaluation."""
     return request.param, evaluate(request.param, tmp_path_factory.mktemp(request.param))
 
 

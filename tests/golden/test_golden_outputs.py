@@ -17,7 +17,7 @@ def stored() -> dict[str, Tensor]:
 
 @pytest.fixture(scope="module", params=GROUPS)
 def computed(request) -> tuple[str, dict[str, Tensor]]:
-    """A group and its outputs: of the module's scope, and so before what the tests around it set for each test."""
+    """A group and its outputs."""
     return request.param, GROUPS[request.param].compute()
 
 

@@ -21,8 +21,12 @@ SMALL = ViTConfig(
 )
 
 
-def vit(**changes) -> ViT:
-    return ViT(replace(SMALL, **changes))
+def vit(max_dense_tokens: int | None = None, **changes) -> ViT:
+    """Return the model; where a number is given, its relative biases go over the grid of more tokens than that."""
+    model = ViT(replace(SMALL, **changes))
+    for locality in model.localities() if max_dense_tokens is not None else ():
+        locality.max_dense_tokens = max_dense_tokens
+    return model
 
 
 def large(model: ViT) -> ViT:

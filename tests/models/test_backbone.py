@@ -41,6 +41,7 @@ def test_sequences_and_volumes(encoding, dim):
         torch.testing.assert_close(fold(model)(images), logits, rtol=0, atol=1e-9)
 
 
+@pytest.mark.usefixtures("both_sums")
 def test_a_volume_with_locality_and_prefix_in_linear_attention():
     model = solid(3, locality="gaussian", registers=2, key_gate=True, values="gating").eval()
     assert model(torch.randn(1, 2, 8, 6, 12)).shape == (1, 5)
@@ -127,7 +128,15 @@ def test_intermediate_layers_that_are_not_there(arguments, message):
         vit(depth=2).get_intermediate_layers(torch.randn(1, 2, 16, 24), **arguments)
 
 
-@pytest.mark.parametrize("options", [{}, {"locality": "gaussian", "values": "connection", "drop_path": 0.3}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"locality": "gaussian", "values": "connection", "drop_path": 0.3},
+        {"locality": "gaussian", "max_dense_tokens": 0},
+    ],
+    ids=str,
+)
 def test_blocks_computed_again_have_the_same_gradients(options):
     """Under learned rotations, which all blocks share, and with the same branches left out."""
     model, images = vit(encoding="cayley-string", **options).train(), torch.randn(4, 2, 16, 24)
@@ -189,9 +198,10 @@ def test_a_model_of_another_size_with_the_grid_of_its_weights_is_the_same(encodi
     [
         {"registers": 1, "key_gate": True},
         {"feature_map": "arc-cosine", "locality": "gaussian", "locality_options": {"normalised": True}},
+        {"feature_map": "arc-cosine", "locality": "gaussian", "max_dense_tokens": 0},
         {"attention": "softmax", "log_n_scaling": True, "qk_norm": True, "values": "connection"},
     ],
-    ids=["favor+", "arc-cosine-locality", "softmax-log-n"],
+    ids=["favor+", "arc-cosine-locality", "arc-cosine-locality-over-the-grid", "softmax-log-n"],
 )
 def test_a_padded_image_in_a_batch_is_what_it_is_alone(options, pool, encoding):
     """Whatever its padding holds, logits and gradients; and the other image of the batch keeps all of its patches."""

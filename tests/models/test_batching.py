@@ -51,6 +51,7 @@ def test_the_places_of_the_padded_grid_are_others(encoding):
     assert (model(**batch)[0] - model(images[0][None])[0]).abs().max() > 1e-3
 
 
+@pytest.mark.usefixtures("both_sums")
 def test_a_locality_sees_the_padded_grid():
     options = {"feature_map": "arc-cosine", "locality": "gaussian"}
     model, images = large(vit(**options)), some(*SIZES)

@@ -25,6 +25,7 @@ def some(*sizes: tuple[int, ...]) -> list[torch.Tensor]:
         {"encoding": "pate-so4", "attention": "softmax", "qk_norm": True, "log_n_scaling": True},
         {"encoding": "rope-mixed", "values": "lepe", "registers": 2},
         {"encoding": "rope", "feature_map": "arc-cosine", "locality": "gaussian", "positions": "interpolate"},
+        {"encoding": "rope", "locality": "gaussian", "locality_options": {"normalised": True}, "max_dense_tokens": 0},
         {"encoding": "none", "attention": "softmax", "locality": "table", "registers": 1},
         {"encoding": "circulant-string", "feature_map": "polynomial", "feature_options": {}, "qk_dim": 5},
         {"encoding": "rope", "attention": "softmax", "qk_dim": 4, "key_gate": True},

@@ -17,7 +17,6 @@ from performer_string.ops import layout, reference
 from performer_string.ops.layout import TokenLayout
 from tests.helpers.cases import case
 from tests.helpers.small_vit import SMALL, vit
-from train.callbacks.figures import locality_figure
 from train.checkpoint import check_same_model, load_trained
 from train.checkpoint_file import read_checkpoint
 from train.data.module import ImageData
@@ -29,7 +28,8 @@ IMAGES = torch.randn(2, 2, 16, 24, generator=torch.Generator().manual_seed(0))
 GAUSSIAN = {"locality": "gaussian", "locality_options": {"sigma": 1.5, "amplitude": 0.8}}
 
 
-LINEAR_SOFTMAX = ("linear", "softmax")
+# Linear attention with N x N weights, as few tokens have, and by the sum over their grid; and exact attention.
+WAYS = ({"attention": "linear"}, {"attention": "linear", "max_dense_tokens": 0}, {"attention": "softmax"})
 PREFIXES = ({}, {"pool": "cls", "registers": 2})
 
 
@@ -44,11 +44,11 @@ def check_gradients(locality, values, options):
     A class token has no position. Where it is all that is read, the last layer's locality and convolution do not
     matter.
     """
-    for attention in LINEAR_SOFTMAX:
+    for way in WAYS:
         for prefix in PREFIXES:
-            with case(attention, prefix):
+            with case(way, prefix):
                 biased = {"locality": locality, "locality_options": options} if locality else {}
-                model = vit(encoding="circulant-string", attention=attention, values=values, **biased, **prefix)
+                model = vit(encoding="circulant-string", values=values, **way, **biased, **prefix)
                 model(IMAGES).square().sum().backward()
                 without = [name for name, p in model.named_parameters() if p.grad is None or p.grad.abs().max() == 0]
                 of_patches = ["blocks.2.attention.locality."]
@@ -75,11 +75,11 @@ def test_gradients_reach_every_value_map(values):
         check_gradients(locality, values, {})
 
 
-@pytest.mark.parametrize("attention", LINEAR_SOFTMAX)
-def test_layers_multiply_their_weights_by_lambda(attention):
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_layers_multiply_their_weights_by_lambda(way):
     """Each layer's outputs are those of its dense weights times its lambda, which is 1 for prefix tokens."""
     for prefix in PREFIXES:
-        model, count = vit(attention=attention, **GAUSSIAN, **prefix), 3 if prefix else 0
+        model, count = vit(**way, **GAUSSIAN, **prefix), 3 if prefix else 0
         calls = []
         for block in model.blocks:
             torch.nn.init.normal_(block.attention.locality.raw_sigma)
@@ -96,12 +96,12 @@ def test_layers_multiply_their_weights_by_lambda(attention):
                 torch.testing.assert_close(reference.attend(probe.weights() * decay, values), out, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("attention", LINEAR_SOFTMAX)
-def test_normalised_locality_is_a_bias_of_the_logits(attention):
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_normalised_locality_is_a_bias_of_the_logits(way):
     """Each layer's outputs are those of its dense weights with lambda, which sum to one."""
     for name in LOCALITIES:
         with case(name), torch.no_grad():
-            model = vit(attention=attention, locality=name, locality_options={"normalised": True}, registers=1)
+            model = vit(**way, locality=name, locality_options={"normalised": True}, registers=1)
             calls = []
             for block in model.blocks:
                 for parameter in block.attention.locality.parameters():
@@ -121,8 +121,8 @@ def test_without_a_locality_the_effective_weights_are_the_attention():
 
 def test_very_wide_lambda_of_amplitude_one_has_no_effect():
     wide = {"sigma": 5e4, "sigma_bounds": [1.0, 1e5]}
-    for attention in LINEAR_SOFTMAX:
-        model, plain = vit(attention=attention, locality="gaussian", locality_options=wide), vit(attention=attention)
+    for way in WAYS:
+        model, plain = vit(**way, locality="gaussian", locality_options=wide), vit(**way)
         missing = model.load_state_dict(plain.state_dict(), strict=False)
         assert all("locality" in name for name in missing.missing_keys)
         with torch.no_grad():
@@ -141,12 +141,12 @@ def test_folded_model_gives_the_same():
             torch.testing.assert_close(fold(model)(IMAGES), model(IMAGES), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("attention", LINEAR_SOFTMAX)
-def test_mixed_precision(attention):
+@pytest.mark.parametrize("way", WAYS, ids=str)
+def test_mixed_precision(way):
     """Close to float32, forward and backward."""
     for values in VALUE_MAPS:
         with case(values):
-            model = vit(attention=attention, **GAUSSIAN, values=values)
+            model = vit(**way, **GAUSSIAN, values=values)
             exact = model(IMAGES)
             with torch.autocast("cpu", dtype=torch.bfloat16):
                 out = model(IMAGES)
@@ -155,6 +155,22 @@ def test_mixed_precision(attention):
             assert all(torch.isfinite(p.grad).all() for p in model.parameters())
 
 
+@pytest.mark.parametrize("locality", LOCALITIES)
+def test_many_tokens_are_summed_over_their_grid_and_few_by_matrices(locality, monkeypatch):
+    """Each layer by one of both, to the same logits."""
+    outs, sums = [], []
+    on_grid = LOCALITIES[locality].sum_on_grid
+    monkeypatch.setattr(LOCALITIES[locality], "sum_on_grid", lambda *args: sums.append(args) or on_grid(*args))
+    for most, expected in ((12, 0), (11, 3)):
+        torch.manual_seed(0)
+        model = vit(max_dense_tokens=most, locality=locality)
+        with torch.no_grad():
+            outs.append(model(IMAGES))
+        assert len(sums) == expected
+    torch.testing.assert_close(*outs, rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.usefixtures("both_sums")
 def test_other_sizes():
     model = vit(**GAUSSIAN, values="connection")
     for size in ((4, 8), (32, 80)):
@@ -162,6 +178,7 @@ def test_other_sizes():
 
 
 @pytest.mark.parametrize("prefix", PREFIXES, ids=["mean", "cls"])
+@pytest.mark.usefixtures("over_grid")
 def test_model_never_searches_for_its_grid(prefix, monkeypatch):
     """The layout of a model has its grid; the outputs are those of the same positions as a tensor."""
     model, images = vit(**GAUSSIAN, values="lepe", **prefix).eval(), torch.randn(1, 2, 40, 72)
@@ -222,18 +239,3 @@ def test_layer_without_positions_or_support():
         layer = SelfAttention(16, 4, build_attention(attention, **options), locality=gaussian)
         with pytest.raises(ValueError, match=message):
             layer(torch.randn(1, 5, 16), rotation, TokenLayout(positions))
-
-
-def test_figure_shows_lambda_of_each_head():
-    for name in LOCALITIES:
-        model = vit(locality=name)
-        torch.nn.init.normal_(next(model.localities()[1].parameters()))
-        figure = locality_figure(model)
-        panels = [axes.images[0].get_array() for axes in figure.axes]
-        assert len(panels) == 3 * 2
-        h, w = model.train_grid
-        assert panels[0].shape == (2 * h - 1, 2 * w - 1)
-        offset = torch.tensor([1.0, -2.0])
-        expected = model.localities()[1].of_offsets(offset).log()
-        assert [float(panel[h, w - 3]) for panel in panels[2:4]] == pytest.approx(expected.tolist(), rel=1e-4)
-    assert locality_figure(vit()) is None

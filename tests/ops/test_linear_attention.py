@@ -53,6 +53,7 @@ def test_values_and_gradients(name, shape, masked, biased):
 
 @pytest.mark.parametrize("decay", ["gaussian", "table"])
 @pytest.mark.parametrize("name", KINDS)
+@pytest.mark.usefixtures("both_sums")
 def test_values_and_gradients_with_a_locality(name, decay):
     phi, positions, locality = make_map(name, 3, 6).double(), grid_positions((3, 3)).double(), build_decay(decay, 3)
     (q, k, v), some, bias = draw((2, 3, 9, 6)), draw_mask(2, 9), draw_bias(2, 3, 9)
@@ -80,10 +81,12 @@ def test_masked_keys_have_no_effect(name):
 
 
 @pytest.mark.parametrize("biased", [False, True])
-@pytest.mark.parametrize("decay", [None, "table"])
+@pytest.mark.parametrize(("decay", "dense"), [(None, True), ("table", True), ("table", False)])
 @pytest.mark.parametrize("name", [*KINDS, "polynomial-lower", "elu"])
-def test_a_sample_without_keys_is_zero_and_has_no_gradient(name, decay, biased):
+def test_a_sample_without_keys_is_zero_and_has_no_gradient(name, decay, dense, biased, request):
     """A constant in the kernel made it the mean of the masked values, where keys had a bias."""
+    if not dense:
+        request.getfixturevalue("over_grid")
     leaves = draw((2, 2, 9, 6), torch.float32)
     locality = None if decay is None else build_decay(decay, 2).float()
     mask = torch.tensor([[False] * 9, [True] * 9])
@@ -106,6 +109,7 @@ class Neighbours(RelativeBias):
         return (1 - offsets.abs().sum(-1) / 1.5).clamp(min=0)[None]
 
 
+@pytest.mark.usefixtures("both_sums")
 def test_a_query_whose_keys_are_out_of_reach_or_masked_is_zero():
     """Under exact and linear attention alike; all gradients stay finite."""
     q, k, v = draw((1, 2, 6, 4), torch.float32)
@@ -119,6 +123,7 @@ def test_a_query_whose_keys_are_out_of_reach_or_masked_is_zero():
 
 
 @pytest.mark.parametrize("name", MAPS)
+@pytest.mark.usefixtures("both_sums")
 def test_queries_of_another_type_than_keys(name):
     """Without and with a locality, and where the features are rotated."""
     q, k, v = torch.randn(3, 1, 2, 12, 4)
@@ -167,9 +172,13 @@ def test_a_small_bias_that_all_keys_in_reach_share_cancels(tokens):
     assert (out - exact).norm() < 0.3 * exact.norm()
 
 
-@pytest.mark.parametrize("decay", [None, "gaussian", "table"])
-def test_small_weights_of_a_bias_in_half_precision(decay):
+@pytest.mark.parametrize(
+    ("decay", "dense"), [(None, True), *((name, dense) for name in ("gaussian", "table") for dense in (True, False))]
+)
+def test_small_weights_of_a_bias_in_half_precision(decay, dense, request):
     """A query asks for a key of small weight, beside a key of large weight that it does not ask for."""
+    if not dense:
+        request.getfixturevalue("over_grid")
     phi = make_map("favor+", 1, 8, 16)
     q, k = torch.zeros(2, 1, 1, 2, 8, dtype=torch.float16)
     q[..., 0], k[..., 0, 0], k[..., 1, 0] = -8, 8, -8

@@ -112,7 +112,7 @@ def test_an_ensemble_of_encodings(name):
     "options",
     [
         {"feature_map": "arc-cosine", "feature_options": {"num_features": 16, "order": 3}},
-        {"locality": "gaussian", "key_gate": True},
+        {"locality": "gaussian", "key_gate": True, "max_dense_tokens": 0},
         {"encoding": "liere"},
         {"attention": "softmax", "key_gate": True},
     ],
@@ -176,7 +176,7 @@ def test_gradients_through_liere():
     "options",
     [
         {"pool": "cls", "values": "lepe", "registers": 1, "positions": "interpolate"},
-        {"locality": "gaussian"},
+        {"locality": "gaussian", "max_dense_tokens": 0},
     ],
     ids=str,
 )

@@ -13,6 +13,7 @@ Read in this order:
     recompute.py       features of a slab of tokens at a time: `StoredFeatures` or `RecomputedFeatures`
 """
 
+from performer_string.bias.linear_time.inputs import SumInputs
 from performer_string.bias.linear_time.sums import decayed_attention, decayed_sum
 
-__all__ = ["decayed_attention", "decayed_sum"]
+__all__ = ["SumInputs", "decayed_attention", "decayed_sum"]

@@ -15,6 +15,7 @@ FOCUSING = ["--features", "8", "--head-dim", "4", "--heads", "2", "--rounds", "5
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("over_grid")
 def test_decays_of_several_lengths(tmp_path, capsys):
     main(["decay", *FOCUSING, "--sides", "12", "24", "--exact-up-to", "144", "--backward", "--out", str(tmp_path)])
     rows = read(tmp_path / "decay.csv")[1]
@@ -77,6 +78,7 @@ def test_timed_calls_have_a_backward_pass():
         assert attentions.q.grad.abs().max() > 0
 
 
+@pytest.mark.usefixtures("over_grid")
 def test_exact_attention_is_by_dense_weights():
     locality = decay.build_locality("gaussian", num_heads=2)
     layout = TokenLayout(decay.grid_positions((6, 6)))

@@ -11,8 +11,9 @@ from lightning.pytorch.trainer.states import TrainerFn
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex
 
-from performer_string import ViT, ViTConfig
-from train.callbacks.figures import ModelFigures
+from performer_string import LOCALITIES, ViT, ViTConfig
+from tests.helpers.small_vit import vit
+from train.callbacks.figures import ModelFigures, locality_figure
 from train.figure_style import COLOURS
 
 
@@ -73,3 +74,18 @@ def test_the_maps_of_a_layer_share_a_scale_with_a_bar(draw, diverged):
         assert {each.get_clim() for each in shown} == {bar.get_ylim()}
         highest = max(each.get_array().filled(0).max() for each in shown)
         assert bar.get_ylim() == (0, pytest.approx(highest or 1))
+
+
+def test_figure_shows_lambda_of_each_head():
+    for name in LOCALITIES:
+        model = vit(locality=name)
+        torch.nn.init.normal_(next(model.localities()[1].parameters()))
+        figure = locality_figure(model)
+        panels = [axes.images[0].get_array() for axes in figure.axes]
+        assert len(panels) == 3 * 2
+        h, w = model.train_grid
+        assert panels[0].shape == (2 * h - 1, 2 * w - 1)
+        offset = torch.tensor([1.0, -2.0])
+        expected = model.localities()[1].of_offsets(offset).log()
+        assert [float(panel[h, w - 3]) for panel in panels[2:4]] == pytest.approx(expected.tolist(), rel=1e-4)
+    assert locality_figure(vit()) is None
