@@ -9,16 +9,16 @@ from torchvision.transforms import v2
 
 
 class Cover(v2.Transform):
-    """Resize images until they cover a size and cut out their middle: no proportion changes.
+    """Resize images until they cover a size, and cut out their middle: proportions do not change.
 
     An image of extreme proportions is cut first, so that resizing it takes no more memory than others do.
 
     Args:
-        size: height and width.
-        place: of what is cut out, from 0 for the left or upper end to 1 for the right or lower end.
+        size: height and width, in pixels.
+        place: position of the part that is cut out, from 0 for the left or upper end to 1 for the right or lower end.
     """
 
-    most = 8  # how many times as long as the size asked for an image is resized whole
+    most = 8  # images longer than this many times the proportions of the size are cut before they are resized
 
     def __init__(self, size: tuple[int, int], place: float = 0.5):
         super().__init__()

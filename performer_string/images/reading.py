@@ -10,11 +10,11 @@ from PIL import ExifTags, Image, UnidentifiedImageError
 
 from performer_string.images.normalisation import BACKGROUND
 
-BITS_PER_SAMPLE, SAMPLE_FORMAT, SIGNED = 258, 339, 2  # tags of TIFF, and a value of the second
+BITS_PER_SAMPLE, SAMPLE_FORMAT, SIGNED = 258, 339, 2  # two tags of TIFF, and a value of the second
 PHOTOMETRIC, WHITE_IS_ZERO = 262, 0  # a tag of TIFF, and a value of it
-# Of photographs and drawings that Pillow does not read.
+# Endings of photographs and drawings that Pillow does not read.
 OTHER_ENDINGS = frozenset((".heic", ".heif", ".jxl", ".svg", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raf", ".orf"))
-ROWS = 256  # of an image that are scaled at a time
+ROWS = 256  # rows of an image that are scaled at a time
 TURNS = {  # by the EXIF tag of the orientation
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -30,8 +30,8 @@ def why_unreadable(name: str, error: Exception) -> str:
     """Return in one line why an image cannot be read.
 
     Args:
-        name: of its file.
-        error: that its reader raised.
+        name: name of the file.
+        error: error that the reader raised.
     """
     if isinstance(error, UnidentifiedImageError):
         other = Path(name).suffix.lower() in OTHER_ENDINGS
@@ -64,7 +64,7 @@ def largest_value(image: Image.Image) -> int:
     Raises:
         ValueError: signed numbers of 16 bits, whose range TIFF does not say.
     """
-    tags = getattr(image, "tag_v2", {})  # of TIFF
+    tags = getattr(image, "tag_v2", {})  # the tags of TIFF
     bits, kind = (tags.get(number, (default,)) for number, default in ((BITS_PER_SAMPLE, 16), (SAMPLE_FORMAT, 1)))
     if tuple(bits) == (16,) and tuple(kind) == (SIGNED,):
         raise ValueError("signed 16-bit pixels have no range: save it with 8 bits, or 16 without a sign")
@@ -82,9 +82,9 @@ def eight_bits(image: Image.Image, white: int, negative: bool) -> Image.Image:
     Pillow's conversion would cut off at 255.
 
     Args:
-        image: of one channel.
-        white: as of `largest_value`.
-        negative: as of `is_negative`.
+        image: image of one channel.
+        white: number that stands for white, from `largest_value`.
+        negative: whether zero stands for white, from `is_negative`.
 
     Raises:
         ValueError: numbers beyond 16 bits, which have no range to scale from.
@@ -121,8 +121,9 @@ def as_rgb(image: Image.Image, background: Sequence[int] = BACKGROUND) -> Image.
     `info["laid_on"]` of the result is whether it was transparent anywhere.
 
     Args:
-        image: of any mode of Pillow. 12 and 16 bits a pixel are scaled to 8. Of several frames the first is taken.
-        background: red, green and blue beneath what is transparent, each 0 to 255.
+        image: image in any mode of Pillow. 12 and 16 bits a pixel are scaled to 8. Of several frames the first is
+            taken.
+        background: colour beneath transparent pixels: red, green and blue, each 0 to 255.
 
     Raises:
         ValueError: pixels without a range to scale from.
@@ -143,11 +144,11 @@ def open_image(path: str, background: Sequence[int] = BACKGROUND) -> Image.Image
     """Return the image of a file by `as_rgb`.
 
     Args:
-        path: of the file.
-        background: as of `as_rgb`.
+        path: path of the file.
+        background: colour beneath transparent pixels, see `as_rgb`.
 
     Raises:
-        OSError: for any reason that it cannot be read.
+        OSError: a file that cannot be read, for any reason.
     """
     try:
         with open(path, "rb") as file:

@@ -53,8 +53,8 @@ def first_order(backward: F) -> F:
     `once_differentiable` lets it pass.
 
     Args:
-        backward: takes the context, the saved tensors and the incoming gradient. It does not read
-            `ctx.saved_tensors`, because checkpointing unpacks a tensor only once.
+        backward: backward pass, a function of the context, the saved tensors and the incoming gradient. It does not
+            read `ctx.saved_tensors`, because checkpointing unpacks a tensor only once.
     """
 
     @functools.wraps(backward)
@@ -78,7 +78,7 @@ def explain_softmax_derivatives(out: Tensor) -> None:
     """Make a second derivative of torch's fused softmax attention an error that says what to do.
 
     Args:
-        out: what `scaled_dot_product_attention` returned.
+        out: output of `scaled_dot_product_attention`.
     """
     node = out.grad_fn
     if node is None or not node.name().startswith("ScaledDotProduct"):

@@ -44,9 +44,9 @@ class ComputedBuffers(nn.Module):
         """Compute the values again, in their type but in float32 or better.
 
         Args:
-            device: to put them on; where they are unless given.
+            device: device to put them on; their present one by default.
         """
-        with torch.inference_mode(False):  # or no training could use them afterwards
+        with torch.inference_mode(False):  # no training could use a tensor of inference mode
             for name, value in self.computed_buffers().items():
                 buffer = self.get_buffer(name)
                 dtype = torch.promote_types(buffer.dtype, torch.float32) if value.is_floating_point() else value.dtype
@@ -60,7 +60,7 @@ class ComputedBuffers(nn.Module):
     def _load_from_state_dict(self, *arguments: Any) -> None:
         # `load_state_dict(assign=True)` fills a module of the meta device without a call of `_apply`.
         super()._load_from_state_dict(*arguments)
-        is_empty = any(p.is_meta for p in self.parameters(recurse=False))  # still, so that it has its place there
+        is_empty = any(p.is_meta for p in self.parameters(recurse=False))  # not loaded: it stays on the meta device
         if not is_empty and any(self.get_buffer(name).is_meta for name in self.computed_names):
             self.compute_buffers(next((p.device for p in self.parameters() if not p.is_meta), torch.device("cpu")))
 
@@ -78,7 +78,7 @@ def place_computed_buffers(module: nn.Module, keys: Any = None) -> None:
 
     Args:
         module: the whole model.
-        keys: unused; a hook for `register_load_state_dict_post_hook` gets them.
+        keys: missing and unexpected keys, which `register_load_state_dict_post_hook` passes; unused.
     """
 
     def place(part: nn.Module, device: torch.device) -> None:

@@ -18,11 +18,11 @@ class TensorCache:
     """The latest few results under their keys, while it is switched on.
 
     It does not look at the tensors that a result depends on. No test of their identity is right for every way to write
-    a weight (`.data`, shared memory, collectives). So it is off unless `ViT.cached()` switches it on, and whoever does
-    so leaves the weights alone meanwhile. A copied or pickled cache is empty and off.
+    a weight (`.data`, shared memory, collectives). So it is off unless `ViT.cached()` switches it on, and the weights
+    must not change meanwhile. A copied or pickled cache is empty and off.
 
     Args:
-        size: number of results.
+        size: largest number of results.
     """
 
     def __init__(self, size: int):
@@ -63,7 +63,7 @@ def memoized(maxsize: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
     Under a compiler the function runs without it: Dynamo traces through a cache, and warns at every call of one.
 
     Args:
-        maxsize: number of results.
+        maxsize: largest number of results.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:

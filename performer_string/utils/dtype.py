@@ -9,7 +9,7 @@ from torch import Tensor
 
 from performer_string.utils._compat import is_exporting
 
-# Found once: the compiler of torch 2.11 cannot follow the question.
+# Computed once, since the compiler of torch 2.11 cannot trace this query.
 AUTOCAST_DEVICES = {kind for kind in ("cpu", "cuda", "mps", "xpu", "hpu") if torch.amp.is_autocast_available(kind)}
 
 
@@ -27,7 +27,7 @@ def in_one_type(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
     """Return a context in which autocast casts no operation on x's device; an empty one where it is off.
 
-    An autocast that is entered needlessly is an error on the meta device, and cannot be loaded again from an exported
+    An autocast context that changes nothing is an error on the meta device, and cannot be loaded again from an exported
     program.
     """
     kind = x.device.type

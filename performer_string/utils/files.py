@@ -15,12 +15,12 @@ from typing import Any
 
 @contextmanager
 def write_aside(path: Path, *, synchronise: bool = False) -> Iterator[Path]:
-    """Yield a temporary name beside `path`, which becomes `path` when the block ends, and goes after an error.
+    """Yield a temporary path, whose file replaces `path` when the block ends, and is removed after an error.
 
     Args:
-        path: of the file.
-        synchronise: wait until the disk has the file. Otherwise a machine that crashes soon afterwards may leave an
-            empty file, and not the former one.
+        path: path of the file.
+        synchronise: whether to wait until the disk has the file. Otherwise a machine that crashes soon afterwards may
+            leave an empty file, and not the former one.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     # Not the number of the process, which another machine on the same file system may have as well.
@@ -36,7 +36,7 @@ def write_aside(path: Path, *, synchronise: bool = False) -> Iterator[Path]:
 
 
 def wait_for_disk(path: Path) -> None:
-    """Return when a file is on the disk."""
+    """Wait until a file is on the disk."""
     with path.open("rb+") as file:
         os.fsync(file.fileno())
 
@@ -71,8 +71,8 @@ def check_writable(option: str, folder: Path) -> None:
     """Raise a ValueError where nothing could be written into a folder, which need not be there yet.
 
     Args:
-        option: of the command line that it was given by, for the message.
-        folder: the folder.
+        option: option of the command line that the folder was given by, for the message.
+        folder: folder to write into.
     """
     existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
     try:
@@ -83,7 +83,7 @@ def check_writable(option: str, folder: Path) -> None:
 
 
 def nearest_path(path: Path) -> str:
-    """Return a hint to what is there under a similar name: of the file, or of the first folder that is missing."""
+    """Return a hint to a similar name that exists, of the file or of the first folder that is missing."""
     if path.exists():
         return ""
     while path != path.parent and not path.parent.exists():

@@ -11,9 +11,9 @@ def warn_once(log: logging.Logger, kind: str, message: str) -> None:
     """Log a warning once per process for each kind.
 
     Args:
-        log: the module's logger.
-        kind: warnings of the same kind after the first are not logged.
-        message: the text.
+        log: logger of the module.
+        kind: kind of warning, of which only the first is logged.
+        message: text of the warning.
     """
     if kind not in _warned:
         _warned.add(kind)

@@ -15,10 +15,10 @@ def integer_power(x: Tensor, order: int, in_place: bool = False, keep: bool = Fa
     """Return x^order by repeated squaring, on a CPU about ten times faster than `pow` beyond the cube.
 
     Args:
-        x: any shape.
-        order: 1 or more.
-        in_place: overwrite intermediate results, which no gradient may need, and x too unless `keep`.
-        keep: leave x as it is.
+        x: tensor of any shape.
+        order: exponent, 1 or more.
+        in_place: whether to overwrite intermediate results, which no gradient may need, and x too unless `keep`.
+        keep: whether to leave x as it is.
     """
     times = Tensor.mul_ if in_place else Tensor.mul
     bits, power = bin(order)[3:], x
@@ -31,10 +31,10 @@ def integer_power(x: Tensor, order: int, in_place: bool = False, keep: bool = Fa
 
 
 def safe_denominator(denominator: Tensor) -> Tensor:
-    """Return a positive denominator with infinity in place of what is too small, which makes the quotient zero.
+    """Return a positive denominator, but infinity where it is too small, so that the quotient is zero.
 
-    The bound is some 1e-27 in float32. Features of high order are large. In the gradient of those that hardly met, a
-    large number over a small one would leave the range of numbers.
+    The bound is some 1e-27 in float32. Features of high order may be large and still have a tiny product. Their
+    gradient divides the large number by the tiny one, which would overflow.
     """
     return torch.where(denominator > torch.finfo(denominator.dtype).tiny ** 0.7, denominator, torch.inf)
 
@@ -42,7 +42,7 @@ def safe_denominator(denominator: Tensor) -> Tensor:
 def safe_divide(numerator: Tensor, denominator: Tensor) -> Tensor:
     """Return numerator / denominator, and zero where the denominator is too near to zero.
 
-    It may be negative, since a feature map of one's own may have features of both signs.
+    The denominator may be negative, since a user's own feature map may have features of both signs.
     """
     magnitude = safe_denominator(denominator.abs())
     return numerator / torch.where(denominator < 0, -magnitude, magnitude)

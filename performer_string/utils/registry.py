@@ -12,13 +12,13 @@ from performer_string.utils.validation import check_type
 
 T = TypeVar("T")
 
-# Behind the error for an unknown name in the configuration of a trained model.
+# Hint after the error for an unknown name in the configuration of a trained model.
 IMPORTED_FIRST = "A name of your module needs it to be imported first"
 
-# What a model or a layer itself gives to the parts that it builds.
+# Arguments that a model or a layer itself gives to the parts that it builds.
 RESERVED_OPTIONS = frozenset({"head_dim", "qk_dim", "num_heads", "coord_dim", "grid", "layers", "seed", "sizes"})
 
-# What the library passes to the constructors of a registry, which a class of one's own has to take as well.
+# Arguments that the library passes to the constructors of a registry, which a user's own class has to take as well.
 PASSED = {
     "encoding": ("sizes",),
     "feature map": ("head_dim", "num_heads"),
@@ -50,9 +50,9 @@ def choose(kind: str, name: Any, names: Any) -> Any:
     """Return a name, also by its former one, after a check that a Literal has it.
 
     Args:
-        kind: for the message.
-        name: to check.
-        names: the Literal.
+        kind: kind of thing that the name is of, for the message.
+        name: name to check.
+        names: Literal with the known names.
 
     Raises:
         ValueError: an unknown name, with the nearest one.
@@ -66,9 +66,9 @@ def check_options(
     """Check options against the parameters of `build`, without building.
 
     Args:
-        kind, name: for the message.
+        kind, name: kind and name of the part, for the message.
         build: a class or function with annotated parameters.
-        options: values by name.
+        options: values of the options, by name.
         reserved: parameters that are not options.
 
     Raises:
@@ -96,8 +96,8 @@ def check_constructor(
     """Raise a ValueError where a constructor does not take what the library passes to those of its kind.
 
     Args:
-        kind, name, build: as of `check_options`.
-        parameters: of `build`.
+        kind, name, build: see `check_options`.
+        parameters: parameters of `build`.
     """
     needed = PASSED.get(kind, ())
     lacking = [each for each in needed if each not in parameters]
@@ -110,11 +110,11 @@ def check_constructor(
 
 
 def check_reserved(argument: str, options: Mapping[str, Any] | None) -> None:
-    """Raise a ValueError where the options of a part hold what the model or layer itself gives.
+    """Raise a ValueError where the options of a part hold an argument that the model or layer itself gives.
 
     Args:
-        argument: the one that holds the options, for the message.
-        options: of the part.
+        argument: name of the argument that holds the options, for the message.
+        options: options of the part.
     """
     for name in sorted(RESERVED_OPTIONS & set(options or {})):
         raise ValueError(f"{argument} cannot have {name!r}, which the model itself gives: leave it out.")
@@ -124,9 +124,9 @@ def check_named(part: str, name: str | None, options: Mapping[str, Any] | None, 
     """Raise a ValueError where a part has options and no name.
 
     Args:
-        part: for the message, with its article.
-        name, options: of the part.
-        table: what it may be.
+        part: name of the part with its article, for the message.
+        name, options: name and options of the part.
+        table: registry of the parts of this kind.
     """
     if name is None and options:
         raise ValueError(f"options of {part}, {dict(options)}, but none is named. Known: {', '.join(table)}.")
@@ -143,15 +143,15 @@ def construct(
     """Return `build(**arguments, **options)` after a check of the options.
 
     Args:
-        kind, name: for the message.
+        kind, name: kind and name of the part, for the message.
         build: a class or function with annotated parameters.
-        options: what a user chose.
+        options: options that the user chose.
         offered: further arguments, passed on where `build` takes them.
-        arguments: always passed on.
+        arguments: arguments that are always passed on.
 
     Raises:
-        ValueError: as of `check_options`.
-        TypeError: a part that did not register what it computes.
+        ValueError: as `check_options` raises.
+        TypeError: a part that did not register the buffers that it computes.
     """
     from performer_string.utils.buffers import ComputedBuffers  # which needs torch, and names alone do not
 

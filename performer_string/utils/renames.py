@@ -27,29 +27,29 @@ WRAPPERS = {"module", "_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_
 
 
 def current_name(kind: str, name: str) -> str:
-    """Return today's name of something that was renamed, or the name itself."""
+    """Return the current name of something that was renamed, or the name itself."""
     return NAMES.get(kind, {}).get(name, name)
 
 
 def current_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields with today's names in place of former ones."""
+    """Return fields with current names in place of former ones."""
     return {FIELDS.get(name, name): value for name, value in fields.items()}
 
 
 def rename_weights(state_dict: dict[str, Any]) -> None:
-    """Give weights under former names their names of today, in place."""
+    """Rename weights from their former names to the current ones, in place."""
     for former, current in WEIGHTS.items():
         for name in [name for name in state_dict if former in name]:
             state_dict[name.replace(former, current)] = state_dict.pop(name)
 
 
 def rename_table(state_dict: dict[str, Any], prefix: str, beside: bool) -> None:
-    """Take the table of the encoding `absolute` for the table beside another encoding, in place.
+    """Rename the table of the encoding `absolute` to the table that a model has beside another encoding, in place.
 
     Args:
         state_dict: weights by name.
-        prefix: of those of the model.
-        beside: whether the model has such a table; without one nothing is changed.
+        prefix: prefix of the model's weights.
+        beside: whether the model has such a table; otherwise nothing is changed.
     """
     former, current = prefix + "encoding.table", prefix + "absolute.table"
     if beside and former in state_dict and current not in state_dict:
@@ -59,13 +59,13 @@ def rename_table(state_dict: dict[str, Any], prefix: str, beside: bool) -> None:
 def unwrap_weights(
     state_dict: dict[str, Any], prefix: str = "", own: Callable[[], Collection[str]] | None = None
 ) -> None:
-    """Take the names of wrappers, as in `module._orig_mod.embed.weight`, out of the names of weights, in place.
+    """Remove the names of wrappers, as in `module._orig_mod.embed.weight`, from the names of weights, in place.
 
     Args:
         state_dict: weights by name.
-        prefix: of the weights in question.
-        own: returns names after the prefix that stay, since the model has them: a part of it may be wrapped. None
-            where none stay.
+        prefix: prefix of the weights to rename.
+        own: function that returns names, without the prefix, that stay because the model has them: a part of it may be
+            wrapped. None where no name stays.
     """
     inner = {name: name.removeprefix(prefix) for name in state_dict if name.startswith(prefix)}
     wrapped = {name: rest for name, rest in inner.items() if not WRAPPERS.isdisjoint(rest.split("."))}

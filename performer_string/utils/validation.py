@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin, get
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-# Of annotations in messages: names that a recipe has too.
+# Names of annotations in messages, as a recipe has them.
 PLAIN_NAMES = {"collections.abc.Sequence": "list", "collections.abc.Mapping": "dict", "typing.": ""}
 
 
@@ -38,9 +38,9 @@ def check_type(name: str, value: Any, kind: Any) -> None:
     """Raise a ValueError unless a value is of an annotated type.
 
     Args:
-        name: of the value, for the message.
-        value: to check.
-        kind: the annotation.
+        name: name of the value, for the message.
+        value: value to check.
+        kind: annotated type.
     """
     if not fits(value, kind):
         wanted = kind.__name__ if isinstance(kind, type) and get_origin(kind) is None else str(kind)
@@ -52,7 +52,7 @@ def check_type(name: str, value: Any, kind: Any) -> None:
 
 
 def as_number(text: str, kind: Any) -> str | None:
-    """Return a text as YAML reads a number of an annotated type; None where it is none."""
+    """Return a text in the form that YAML reads as a number of an annotated type; None where it is no such number."""
     try:
         number = float(text)
     except ValueError:
@@ -104,9 +104,10 @@ def check_part(name: str, part: object, num_heads: int, width: int | None) -> No
     """Raise a ValueError for a part of a layer that was built for other heads, or for heads of another width.
 
     Args:
-        name: of the part, for the message.
-        part: with the attributes `num_heads` and, where a width is given, `head_dim`; others and None pass.
-        num_heads, width: of the layer's heads; None for a part without a width.
+        name: name of the part, for the message.
+        part: part of the layer, with the attributes `num_heads` and, where a width is given, `head_dim`; others and
+            None pass.
+        num_heads, width: number and width of the layer's heads; width None for a part without one.
     """
     found = getattr(part, "num_heads", num_heads), width and getattr(part, "head_dim", width)
     if found != (num_heads, width):
