@@ -18,9 +18,9 @@ def multiply_heads(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Ten
     """Return x times one matrix for each head, plus a bias.
 
     Args:
-        x: [H, B, C, a].
-        matrix: [H, a, b].
-        bias: [H, B, C or 1, b or 1], or None.
+        x: input, [H, B, C, a].
+        matrix: matrix of each head, [H, a, b].
+        bias: bias, [H, B, C or 1, b or 1], or None.
 
     Returns:
         [H, B, C, b].
@@ -36,8 +36,8 @@ def join(x: Tensor, *columns: Tensor) -> Tensor:
     """Return x with more columns, so that a bias is part of a matrix product: [x, b] [M, c]^T = x M^T + b c^T.
 
     Args:
-        x: [..., n].
-        columns: [..., 1] or [1] each.
+        x: input, [..., n].
+        columns: columns to append, [..., 1] or [1] each.
 
     Returns:
         [..., n + the number of columns].
@@ -52,8 +52,8 @@ class KeyChunk:
     Attributes:
         x: rotated keys in the type of the features, [H, B, C, d].
         v: values, [H, B, C, d_v].
-        masked: True for keys that take no part, [1, B, C, 1], or None.
-        bias: added to the logarithm of each feature of an exponential map, [H, B, C, 1], or None.
+        masked: mask of the keys, [1, B, C, 1], True where a key takes no part; or None.
+        bias: bias of each key, added to the logarithms of its exponential features, [H, B, C, 1]; or None.
     """
 
     x: Tensor
@@ -69,9 +69,9 @@ class ChunkSums:
     Backward: `restore`, `backward_queries` for each chunk, `backward_close`, `backward_keys` for each chunk.
 
     Args:
-        form: of the feature map.
-        weight: its W in the type of the features, [H, m, d].
-        value_dtype: the type of the products with values.
+        form: equation of the feature map.
+        weight: weight W of the map, in the type of the features, [H, m, d].
+        value_dtype: type of the products with values.
         learned: whether a gradient of W is wanted.
 
     Attributes:
@@ -90,9 +90,9 @@ class ChunkSums:
         """Return the gradient of x from that of `factor` times x W^T, and add that of W to `weight_gradient`.
 
         Args:
-            gradient: [H, B, C, m].
-            x: [H, B, C, d].
-            factor: a number that multiplies both gradients.
+            gradient: gradient of the product, [H, B, C, m].
+            x: queries or keys, [H, B, C, d].
+            factor: factor of both gradients.
 
         Returns:
             [H, B, C, d].
@@ -108,8 +108,8 @@ class ChunkSums:
 
         Args:
             keys: all keys of the group of samples, [H, B, N, d].
-            width: d_v of the values.
-            masked: True for keys that take no part, [1, B, N, 1], or None.
+            width: width d_v of the values.
+            masked: mask of the keys, [1, B, N, 1], True where a key takes no part; or None.
         """
         raise NotImplementedError
 
@@ -133,8 +133,8 @@ class ChunkSums:
         """Return the gradient of a chunk of rotated queries, and add to the gradients of the sums.
 
         Args:
-            x: [H, B, C, d].
-            out, gradient: the outputs and their gradient, [H, B, C, d_v].
+            x: queries or keys, [H, B, C, d].
+            out, gradient: outputs and their gradient, [H, B, C, d_v].
 
         Returns:
             [H, B, C, d].

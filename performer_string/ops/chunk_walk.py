@@ -40,11 +40,11 @@ class WalkInputs(NamedTuple):
     """Tensors that linear attention is computed from.
 
     Attributes:
-        q, k, v: [B, H, N, d].
-        bias: of each key, [B, H, N], or None.
-        weight: W of the feature map, [H, m, d].
+        q, k, v: queries, keys and values, [B, H, N, d].
+        bias: bias of each key, [B, H, N], or None.
+        weight: weight W of the feature map, [H, m, d].
         cos, sin: cosines and sines of the rotation's angles, [1 or H, 1 or B, N, P], or None.
-        masked: True for keys that take no part, [1, B, N, 1], or None.
+        masked: mask of the keys, [1, B, N, 1], True where a key takes no part; or None.
     """
 
     q: Tensor
@@ -61,7 +61,7 @@ class ChunkWalk:
     """Walk over the chunks of one attention. Tensors [B, H, N, .] are transposed to [H, B, N, .].
 
     Args:
-        inputs: queries, keys, values, and what belongs to them.
+        inputs: queries, keys, values, and the other tensors of attention.
         form: equation of the feature map.
     """
 
@@ -69,7 +69,7 @@ class ChunkWalk:
         q, k, v, bias, weight, cos, sin, masked = inputs
         self.q, self.k, self.v = q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
         dtype = torch.promote_types(torch.promote_types(q.dtype, k.dtype), weight.dtype)
-        self.dtype = torch.promote_types(dtype, torch.float32)  # of features and sums
+        self.dtype = torch.promote_types(dtype, torch.float32)  # the type of features and sums
         rounds_values = v.dtype == torch.bfloat16 and has_bf16_tiles(v.device)
         self.value_dtype = torch.bfloat16 if rounds_values else self.dtype
         self.weight, self.masked, self.form = weight.to(self.dtype), masked, form
@@ -87,7 +87,7 @@ class ChunkWalk:
         budget = max(1, features // (heads * self.weight.shape[1]))
         queries = self.q.shape[2]
         multiple_of_64 = max(64, budget // 64 * 64)
-        size = max(1, min(max(tokens, queries), multiple_of_64))  # of a chunk of tokens
+        size = max(1, min(max(tokens, queries), multiple_of_64))  # tokens in a chunk
         return chunk_slices(batch, max(1, budget // size)), chunk_slices(queries, size), chunk_slices(tokens, size)
 
     def sums(self, learned: bool = False, flash: bool = False) -> ChunkSums:
@@ -116,7 +116,7 @@ class ChunkWalk:
             gradient: gradient of the rotated chunk, [H, B, C, d].
             x: all queries or keys, [H, B, N, d].
             samples, tokens: slices of the chunk.
-            angle_sums: gradients of the cosines and sines, which are added to; None where they are not wanted.
+            angle_sums: gradients of the cosines and sines to add to; None where they are not wanted.
 
         Returns:
             R^-1 times the gradient, [H, B, C, d].
@@ -165,7 +165,7 @@ class ChunkWalk:
         """Return the gradients of q, k, v, bias, weight, cos and sin.
 
         Args:
-            out, gradient: the outputs and their gradient, [B, H, N, d_v].
+            out, gradient: outputs and their gradient, [B, H, N, d_v].
             state: sums that `forward` returned.
             learned: whether the gradient of the weight is wanted.
             learned_angles: whether the gradients of the cosines and sines are wanted.

@@ -32,11 +32,11 @@ def chunked_attention(
         o_i = sum_j phi(R_i q_i)^T phi(R_j k_j) v_j / sum_j phi(R_i q_i)^T phi(R_j k_j)
 
     Args:
-        q, k, v: [B, H, N, d].
-        form: phi, as `FeatureMap.form` returns it.
+        q, k, v: queries, keys and values, [B, H, N, d].
+        form: equation of phi, as `FeatureMap.form` returns it.
         planes: cosines and sines of R, [..., 1 or H, N, P], as `Rotation.planar` returns them; None for the identity.
-        key_mask: [B, N], True where a key takes part.
-        key_bias: [B, H, N], finite, added to the logarithms of a key's features; for exponentials.
+        key_mask: mask of the keys, [B, N], True where a key takes part.
+        key_bias: bias of each key, [B, H, N], finite, added to the logarithms of its features; for exponentials.
 
     Returns:
         [B, H, N, d_v] in the type of v. First derivatives go to q, k, v, the bias, the planes and the map's weight.
@@ -103,7 +103,7 @@ def _walk(inputs: WalkInputs, kind: Any, square: float, order: int) -> ChunkWalk
     schema=f"({_INPUTS}, {_FORM}) -> (Tensor, Tensor, Tensor, Tensor)",
 )
 def _attention(*arguments: Any) -> tuple[Tensor, ...]:
-    """Return outputs and sums over the keys, without autocast, of the inputs and the parts of the form."""
+    """Return the outputs and the sums over the keys, without autocast, from the inputs and the parts of the form."""
     inputs, form = WalkInputs(*arguments[:8]), arguments[8:]
     with without_autocast(inputs.q):
         out, state = _walk(inputs, *form).forward()

@@ -1,4 +1,4 @@
-"""What attention depends on beside queries, keys and values, as one argument."""
+"""Inputs of attention beside queries, keys and values, as one argument."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AttentionContext:
-    """What attention depends on beside queries, keys and values.
+    """Inputs of attention beside queries, keys and values.
 
     Attributes:
-        rotation: of queries and keys; None for the identity.
-        locality: attenuates values by distance; it needs the positions in `layout`.
-        layout: positions of the tokens, prefix, and the mask of those that take part, or lengths of packed sequences.
-        key_bias: added to the logits of each key, [B, H, N].
+        rotation: rotation of queries and keys; None for the identity.
+        locality: relative bias, which attenuates values by distance; it needs the positions in `layout`.
+        layout: layout of the tokens: positions, prefix, and the mask of those that take part, or lengths of packed
+            sequences.
+        key_bias: bias of the logits of each key, [B, H, N].
     """
 
     rotation: Rotation | None

@@ -24,9 +24,9 @@ class ExponentialSums(ChunkSums):
 
     Attributes:
         largest: running maximum of l_jf, [H, B, m].
-        total: sum_j exp(l_jf - largest), [H, B, m].
-        means: before `close` sum_j exp(l_jf - largest) v_j, afterwards U, [H, B, m, d_v].
-        log_total: L, [H, B, m].
+        total: running sum of exp(l_jf - largest) over the keys, [H, B, m].
+        means: sum of exp(l_jf - largest) v_j before `close`, and U afterwards, [H, B, m, d_v].
+        log_total: log-normalisers L, [H, B, m].
     """
 
     largest: Tensor
@@ -75,8 +75,8 @@ class ExponentialSums(ChunkSums):
         """Return U and L, both zero where every key is masked, and store them.
 
         Args:
-            means: U, [H, B, m, d_v].
-            log_total: L, [H, B, m].
+            means: means U, [H, B, m, d_v].
+            log_total: log-normalisers L, [H, B, m].
         """
         if self.any_masked:
             no_keys = log_total < torch.finfo(log_total.dtype).min / 4  # [H, B, m]

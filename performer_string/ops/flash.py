@@ -21,8 +21,8 @@ def can_flash(q: Tensor, v: Tensor, weight: Tensor) -> bool:
     """Return whether torch's kernel takes these shapes and keeps its threads busy with the sums over the keys.
 
     Args:
-        q, v: [H, B, N, d], [H, B, N, d_v].
-        weight: W of the feature map, [H, m, d].
+        q, v: queries and values, [H, B, N, d] and [H, B, N, d_v].
+        weight: weight W of the feature map, [H, m, d].
     """
     tasks = q.shape[0] * q.shape[1] * -(-weight.shape[1] // ROWS_PER_THREAD)  # the sums have m rows a head and sample
     busy = tasks >= torch.get_num_threads()
@@ -33,8 +33,8 @@ def flash_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> tuple[Tens
     """Return sum_j softmax_j(q_i k_j + b_j) v_j and log sum_j exp(q_i k_j + b_j).
 
     Args:
-        q, k, v: [H, B, M, d], [H, B, N, d], [H, B, N, d].
-        bias: b, finite, [H, B, 1, N].
+        q, k, v: queries [H, B, M, d], keys and values [H, B, N, d].
+        bias: bias b of the keys, finite, [H, B, 1, N].
 
     Returns:
         [H, B, M, d], [H, B, M].

@@ -15,8 +15,9 @@ class FeatureForm:
     A factor that all features share is left out, because it cancels in attention.
 
     Attributes:
-        kind: `exponential`, phi_f(x) = exp(w_f x - square |x|^2), or `power`, phi_f(x) = relu(w_f x)^order.
-        weight: W, [H, rows, d], in float32 or better, with the scale of the logits in it.
+        kind: equation: `exponential` for phi_f(x) = exp(w_f x - square |x|^2), or `power` for phi_f(x) =
+            relu(w_f x)^order.
+        weight: weight W, [H, rows, d], in float32 or better, with the scale of the logits in it.
         mirrored: whether the features are those of W and of -W, 2 rows in all.
         square: coefficient of |x|^2 in the exponential.
         order: exponent of the power.
@@ -34,8 +35,8 @@ class PolynomialKernel:
     """Kernel (s q^T k)^2, or 1 + s q^T k + (s q^T k)^2 / 2, as `FeatureMap.polynomial_kernel` returns it.
 
     Attributes:
-        scale: s.
-        lower: whether the lower orders are there.
+        scale: scale s of the logits.
+        lower: whether the kernel has the lower orders.
     """
 
     scale: float

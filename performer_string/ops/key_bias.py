@@ -17,8 +17,8 @@ def relative_bias(key_bias: Tensor, key_mask: Tensor | None) -> Tensor:
     """Return b_j - max_i b_i over the keys i that take part, in float32 or better.
 
     Args:
-        key_bias: b, [B, H, N].
-        key_mask: [B, N], True where a key takes part; None for all.
+        key_bias: bias b of the keys, [B, H, N].
+        key_mask: mask of the keys, [B, N], True where a key takes part; None for all.
 
     Returns:
         [B, H, N]. Masked keys have the lowest number of the type.
@@ -35,8 +35,8 @@ def key_logits(key_bias: Tensor, key_mask: Tensor | None) -> Tensor:
     """Return b_j - max_i b_i with finite entries, for kernels that add it to logits.
 
     Args:
-        key_bias: b, [B, H, N].
-        key_mask: [B, N], True where a key takes part; None for all.
+        key_bias: bias b of the keys, [B, H, N].
+        key_mask: mask of the keys, [B, N], True where a key takes part; None for all.
 
     Returns:
         [B, H, N]. What is lower than `NEGLIGIBLE` is raised to it.
@@ -48,9 +48,9 @@ def key_weights(key_bias: Tensor, key_mask: Tensor | None, degree: int = 1, leas
     """Return exp((b_j - max_i b_i) / degree), the largest weight of each head being 1.
 
     Args:
-        key_bias: b, [B, H, N].
-        key_mask: [B, N], True where a key takes part; None for all.
-        degree: of homogeneous features, whose keys are scaled by the weight.
+        key_bias: bias b of the keys, [B, H, N].
+        key_mask: mask of the keys, [B, N], True where a key takes part; None for all.
+        degree: degree of homogeneous features, whose keys are scaled by the weight.
         least: lower bound of the exponent.
 
     Returns:
@@ -70,16 +70,16 @@ def with_bias_columns(q: Tensor, k: Tensor, v: Tensor, key_bias: Tensor, scale: 
     kernel that holds N x N weights.
 
     Args:
-        q, k, v: [B, H, N, d].
-        key_bias: b from `key_logits`, [B, H, N].
-        scale: of the logits.
+        q, k, v: queries, keys and values, [B, H, N, d].
+        key_bias: bias b of the keys from `key_logits`, [B, H, N].
+        scale: scale of the logits.
 
     Returns:
         Three tensors [B, H, N, d + 2], or wider on a GPU.
     """
     width = q.shape[-1] + 2
     padding = -width % 8 if q.device.type == "cuda" else 0
-    factor = 2.0 ** min(15, round(-math.log2(scale)))  # of the queries' columns; a power of two is exact, also in fp16
+    factor = 2.0 ** min(15, round(-math.log2(scale)))  # of the queries' columns; powers of two are exact, also in fp16
     bias = key_bias / (scale * factor)
     high = bias.detach().bfloat16().to(bias.dtype)
     columns = torch.stack([high, bias - high], dim=-1).to(k.dtype)  # [B, H, N, 2]

@@ -19,9 +19,9 @@ class Grid:
     """A row-major grid of tokens.
 
     Attributes:
-        shape: number of tokens along each of three axes, 1 where the grid has fewer dimensions.
+        shape: numbers of tokens along three axes, 1 where the grid has fewer dimensions.
         steps: distance of neighbours along each axis, in patches; 1 along an axis of one token.
-        dim: C, the number of coordinates of a position.
+        dim: number C of coordinates of a position.
     """
 
     shape: Triple
@@ -54,7 +54,7 @@ def find_grid(positions: Tensor) -> Grid | None:
     Spacing and origin are free. A coordinate may be off by a thousandth of a step, or by its rounding on a long axis.
 
     Args:
-        positions: [N, C].
+        positions: positions of the tokens, [N, C].
     """
     positions = positions.detach()
     positions = positions if positions.is_floating_point() else positions.double()
@@ -96,15 +96,14 @@ class TokenLayout:
     """Positions, grid, prefix and mask of the N tokens of a sequence.
 
     Attributes:
-        positions: [N, C], or [B, N, C] where samples differ, prefix tokens first, at zero; None where they are not
-            needed.
+        positions: positions of the tokens, [N, C], or [B, N, C] where samples differ, prefix tokens first, at zero;
+            None where they are not needed.
         grid: regular grid of the tokens behind the prefix, where it is known in advance.
-        num_prefix: leading tokens without a position (class token, registers).
-        mask: [B, N], True where a token takes part; None for all.
-        centre: [B, 1, C], the origin of each sample; None for zero. Offsets between tokens do not depend on it.
-        lengths: numbers of tokens of sequences that are packed one behind another in a batch of one, each with its own
-            prefix tokens; None for a sequence in each sample. They are numbers of the host, so that no layer waits for
-            the device.
+        num_prefix: number of leading tokens without a position (class token, registers).
+        mask: mask of the tokens, [B, N], True where a token takes part; None for all.
+        centre: origin of each sample, [B, 1, C]; None for zero. Offsets between tokens do not depend on it.
+        lengths: numbers of tokens of the sequences that are packed into a batch of one, each with its own prefix
+            tokens; None for one sequence per sample. They are Python integers, so that no layer waits for the device.
         grids_of: grid of each packed sequence, where they are known in advance.
 
     Raises:

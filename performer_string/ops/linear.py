@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-LEAST_SHARE = 0.57  # of the smallest number's exponent, for weights of keys: exp(-50) in float32, exp(-400) in float64
+# Log of the least weight of a key, over that of the smallest number: exp(-50) in float32, exp(-400) in float64.
+LEAST_SHARE = 0.57
 
 
 def linear_attention(
@@ -59,24 +60,23 @@ def linear_attention(
         o_i = phi(R_i q_i)^T sum_j phi(R_j k_j) v_j^T / phi(R_i q_i)^T sum_j phi(R_j k_j)
 
     Features, sums and denominator are in float32 or better, whatever the input and autocast. The output of a query is
-    zero where every key is masked, or every product of features is zero. Products of a map of one's own may be
-    negative.
+    zero where every key is masked, or every product of features is zero. Products of a user's own map may be negative.
 
     Args:
-        q, k: [B, H, N, d]. Each token attends to all others; there is no causal form.
-        v: [B, H, N, e]. Queries and keys may be narrower than values, which makes features cheaper.
-        phi: the feature map, which has the scale of the logits in it.
-        rotation: R, from an encoding; None for the identity. In cross attention rotate queries and keys beforehand,
-            each by `rotate` of its rotation.
-        locality: attenuates the values by distance and, if it is normalised, the denominator too.
-        positions: [N, C], for the locality alone: an encoding makes the rotation. Decays take time linear in N where
-            these are a regular grid.
-        num_prefix: leading tokens without a position, for the locality.
-        key_mask: [B, N], True where a key takes part. Queries, keys and values of the others have to be finite too.
-        key_bias: b, [B, H, N], finite. Each product of features is multiplied by exp(b_j), as if b_j were added to a
-            logit. With a normalised locality, b is raised to the largest of its head less 50 at least (in float64 400).
-        cu_seqlens: boundaries of sequences that are packed one behind another in a batch of one,
-            [0, n_1, n_1 + n_2, .., N].
+        q, k: queries and keys, [B, H, N, d]. Each token attends to all others; there is no causal form.
+        v: values, [B, H, N, e]. Queries and keys may be narrower than values, which makes features cheaper.
+        phi: feature map, which contains the scale of the logits.
+        rotation: rotation R from an encoding; None for the identity. In cross attention rotate queries and keys
+            beforehand, each by `rotate` of its rotation.
+        locality: relative bias, which attenuates the values by distance and, if it is normalised, the denominator too.
+        positions: positions of the tokens, [N, C], for the locality alone: the rotation contains them already. Decays
+            take time linear in N on a regular grid.
+        num_prefix: number of leading tokens without a position, for the locality.
+        key_mask: mask of the keys, [B, N], True where a key takes part. All other tokens have to be finite too.
+        key_bias: bias b of the keys, [B, H, N], finite. Each product of features is multiplied by exp(b_j), as if b_j
+            were added to a logit. With a normalised locality, b is raised to at least 50 below the largest of its head
+            (400 in float64).
+        cu_seqlens: boundaries of sequences that are packed into a batch of one, [0, n_1, n_1 + n_2, .., N].
             Tokens attend within their sequence. There is no key mask then.
 
     Returns:
@@ -108,10 +108,10 @@ def attend_linear(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, context: Att
     | a transform of `torch.func`, or an export | `_with_features`: plain operations |
     | a map with a polynomial kernel | `polynomial_attention`: no features, Triton kernels on a GPU where these apply |
     | a map without a fused form | `_with_features` |
-    | any other map | `_fused`: Triton kernels on a GPU where these apply, and else chunks |
+    | any other map | `_fused`: Triton kernels on a GPU where these apply, otherwise chunks |
 
     Args:
-        q, k, v, phi: as of `linear_attention`.
+        q, k, v, phi: see `linear_attention`.
         context: rotation, locality, layout of the tokens and bias of the keys.
 
     Returns:
@@ -128,7 +128,7 @@ def attend_linear(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, context: Att
         return attend_packed(attend, *rotate_pair(q, k, rotation), v, layout, key_bias, locality is not None)
     key_mask = layout.mask
     if key_bias is not None and phi.degree is not None:
-        # A key's norm is its weight, and rounding it would count as often as the degree.
+        # The norm of a key is its weight. The error of rounding it would grow with the degree.
         k = full_precision(k) * key_weights(key_bias, key_mask, phi.degree)
         key_bias = None
     if locality is not None:
@@ -173,13 +173,13 @@ def _fused(
     key_mask: Tensor | None,
     key_bias: Tensor | None,
 ) -> Tensor:
-    """Linear attention without N x m features, by the Triton kernels where these apply and else in chunks.
+    """Linear attention without N x m features, by the Triton kernels where these apply, otherwise in chunks.
 
     On a GPU a warning says once per reason why the Triton kernels do not apply. Both give the same outputs up to
-    rounding, unless keys of one head differ so much in length that powers of the shorter leave float32. Chunks scale
-    all keys by the longest, and Triton each feature by its largest.
+    rounding, unless keys of one head differ so much in norm that powers of the smaller norms leave float32.
+    Chunks scale all keys by the largest norm, and Triton scales each feature by its largest value.
     """
-    if rotation is not None:  # chunks and kernels take angles by their place, whatever their number
+    if rotation is not None:  # chunks and kernels do not check the number of angles
         rotation.check(q)
         rotation.check(k)
     planes = None if rotation is None else rotation.planar()
@@ -191,7 +191,7 @@ def _fused(
             from performer_string.ops.triton.api import triton_linear_attention, why_unsupported
             from performer_string.ops.triton.device import warn_of_plain_operations
 
-            # The kernels take one type. Under autocast a norm of queries and keys leaves these in float32.
+            # The kernels take one type. Under autocast, `qk_norm` returns queries and keys in float32.
             inputs = (q.to(v.dtype), k.to(v.dtype), v, form, planes, key_mask, bias)
             reason = why_unsupported(*inputs)
             if reason is None:
@@ -221,7 +221,7 @@ def _with_locality(
     with without_autocast(q):
         if key_bias is None:
             return locality.attend(phi, rotated_q, rotated_k, v, layout).to(out_dtype)
-        v = v.float() if v.dtype == torch.float16 else v  # fp16 has no room for small weights
+        v = v.float() if v.dtype == torch.float16 else v  # small weights underflow in fp16
         # All keys in reach of a query may have small weights. A bound keeps a normalised denominator above zero.
         smallest = torch.finfo(full_precision(v).dtype).tiny
         least = LEAST_SHARE * math.log(smallest) if locality.normalised else -math.inf

@@ -1,7 +1,7 @@
-"""Sequences of several lengths, packed one behind another: attention within each of them, and no padding.
+"""Sequences of several lengths, packed along the axis of tokens: attention within each of them, and no padding.
 
-Queries, keys and values are [1, H, N, d] with the N tokens of all sequences. Projections, norms and MLPs need no more
-than that. Attention goes through the sequences, those of one length together as one batch.
+Queries, keys and values are [1, H, N, d] with the N tokens of all sequences. Projections, norms and MLPs take them as
+they are. Attention is computed for the sequences of each length, as one batch.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ def packed_lengths(cu_seqlens: Tensor | None, q: Tensor, k: Tensor, key_mask: Te
     """Return the number of tokens of each packed sequence.
 
     Args:
-        cu_seqlens: [0, n_1, n_1 + n_2, .., N], integers that do not decrease; None for no packing.
-        q, k: [1, H, N, d].
-        key_mask: has to be None beside `cu_seqlens`.
+        cu_seqlens: boundaries of the sequences, [0, n_1, n_1 + n_2, .., N], integers that do not decrease; None for no
+            packing.
+        q, k: queries and keys, [1, H, N, d].
+        key_mask: mask of the keys, which has to be None beside `cu_seqlens`.
 
     Returns:
         n_1, n_2, ..; None without packing.
@@ -67,11 +68,11 @@ def attend_packed(
     """Return the outputs of attention within each packed sequence.
 
     Args:
-        attend: attention of a batch of sequences of one length.
-        q, k: rotated, [1, H, N, d].
-        v: [1, H, N, d_v].
-        layout: with the lengths.
-        key_bias: [1, H, N], or None.
+        attend: function that computes attention of a batch of sequences of one length.
+        q, k: rotated queries and keys, [1, H, N, d].
+        v: values, [1, H, N, d_v].
+        layout: layout of the tokens, with the lengths.
+        key_bias: bias of the keys, [1, H, N], or None.
         by_position: whether attention depends on the layout's positions. Sequences then share a batch if their grids
             are known and equal.
 

@@ -33,11 +33,11 @@ def polynomial_attention(
     On a GPU the N x N form is a Triton kernel. A warning says once per reason why that does not apply.
 
     Args:
-        q, k: [B, H, N, d].
-        v: [B, H, N, e].
-        kernel: of rotated queries and keys.
-        key_mask: [B, N], True where a key takes part.
-        key_bias: b, [B, H, N]. The kernel of key j is multiplied by exp(b_j).
+        q, k: queries and keys, [B, H, N, d].
+        v: values, [B, H, N, e].
+        kernel: polynomial kernel of rotated queries and keys.
+        key_mask: mask of the keys, [B, N], True where a key takes part.
+        key_bias: bias b of the keys, [B, H, N]. The kernel of key j is multiplied by exp(b_j).
 
     Returns:
         [B, H, N, e] in the type of v.
@@ -46,7 +46,7 @@ def polynomial_attention(
         from performer_string.ops.triton.device import product_precision, warn_of_plain_operations
         from performer_string.ops.triton.square import triton_square_attention, why_unsupported
 
-        # The kernels take one type. Under autocast a norm of queries and keys leaves these in float32.
+        # The kernels take one type. Under autocast, `qk_norm` returns queries and keys in float32.
         bias = None if key_bias is None else key_logits(key_bias, key_mask)
         inputs = (q.to(v.dtype), k.to(v.dtype), v)
         reason = why_unsupported(*inputs, key_mask, bias)
@@ -71,7 +71,7 @@ def summed_attention(
     These factors cancel, and have no gradient.
 
     Args:
-        q, k, v, kernel, key_mask, key_bias: as of `polynomial_attention`.
+        q, k, v, kernel, key_mask, key_bias: see `polynomial_attention`.
 
     Returns:
         [B, H, N, e] in the type of v.
@@ -80,7 +80,7 @@ def summed_attention(
     a, b, width = q.to(dtype), k.to(dtype), v.shape[-1]
     if kernel.lower:
         a, b = (torch.cat([x * kernel.scale**0.5, x.new_ones(*x.shape[:-1], 1)], dim=-1) for x in (a, b))
-    weights = None  # of the keys, [B, H, N, 1]
+    weights = None  # weights of the keys, [B, H, N, 1]
     if key_bias is not None:
         roots = key_weights(key_bias, key_mask, degree=2).to(dtype)  # a root of a weight of zero has no gradient
         b, weights = b * roots, roots.square()

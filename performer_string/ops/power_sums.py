@@ -1,4 +1,4 @@
-"""Linear attention with features that are powers in chunks of tokens, forward and backward."""
+"""Linear attention in chunks of tokens with features that are powers, forward and backward."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class PowerSums(ChunkSums):
     where s is the largest norm of a head's keys that take part.
 
     Attributes:
-        scale: s, [H, B, 1, 1].
-        sums: S, [H, B, m, d_v].
-        total: z, [H, B, m].
+        scale: largest norm s, [H, B, 1, 1].
+        sums: sums S, [H, B, m, d_v].
+        total: sums z, [H, B, m].
     """
 
     def begin(self, keys: Tensor, width: int, masked: Tensor | None) -> None:
@@ -55,7 +55,7 @@ class PowerSums(ChunkSums):
         return x.norm(dim=-1, keepdim=True).clamp_min_(least_norm(x.dtype))
 
     def denominator(self, features: Tensor) -> Tensor:
-        """Return a_i^T z, or infinity where no key answers to a query: [H, B, C, m] -> [H, B, C, 1]."""
+        """Return a_i^T z, or infinity where it is too small to divide by: [H, B, C, m] -> [H, B, C, 1]."""
         return safe_denominator(torch.linalg.vecdot(features, self.total[:, :, None])[..., None])
 
     def add_keys(self, keys: KeyChunk) -> None:

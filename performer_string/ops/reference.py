@@ -17,8 +17,8 @@ def positive_features(x: Tensor, projection: Tensor, scale: float) -> Tensor:
 
     Args:
         x: queries or keys, [B, H, N, d].
-        projection: w, [H, m, d].
-        scale: of the logits.
+        projection: rows w of the projection, [H, m, d].
+        scale: scale of the logits.
 
     Returns:
         [B, H, N, m].
@@ -49,8 +49,8 @@ def polynomial_features(x: Tensor, scale: float, lower: bool) -> Tensor:
 
     Args:
         x: queries or keys, [B, H, N, d].
-        scale: of the logits.
-        lower: whether the orders 0 and 1 are there.
+        scale: scale of the logits.
+        lower: whether to include the orders 0 and 1.
 
     Returns:
         [B, H, N, d^2] or [B, H, N, 1 + d + d^2].
@@ -64,7 +64,7 @@ def polynomial_features(x: Tensor, scale: float, lower: bool) -> Tensor:
 def key_factors(key_mask: Tensor | None, key_bias: Tensor | None) -> Tensor | None:
     """Return exp(b_j - max_l b_l) over the keys that take part and 0 for the others, [B, 1 or H, 1, N].
 
-    The weights of attention are normalised, so that a factor alike for all keys has no effect. None where there is
+    The weights of attention are normalised, so that a common factor of all keys has no effect. None where there is
     neither a mask [B, N] nor a bias [B, H, N].
     """
     if key_bias is None:
@@ -80,8 +80,8 @@ def linear_weights(fq: Tensor, fk: Tensor, key_mask: Tensor | None = None, key_b
 
     Args:
         fq, fk: features of queries and keys, [B, H, N, m].
-        key_mask: [B, N], True where a key takes part.
-        key_bias: b, [B, H, N].
+        key_mask: mask of the keys, [B, N], True where a key takes part.
+        key_bias: bias b of the keys, [B, H, N].
 
     Returns:
         [B, H, N, N]; rows whose sum is zero are zero.
@@ -100,9 +100,9 @@ def rotated_feature_weights(
 
     Args:
         fq, fk: features of queries and keys, [B, H, N, m].
-        rotations: R, [H, N, m, m].
-        key_mask: [B, N], True where a key takes part.
-        key_bias: b, [B, H, N].
+        rotations: rotation matrices R, [H, N, m, m].
+        key_mask: mask of the keys, [B, N], True where a key takes part.
+        key_bias: bias b of the keys, [B, H, N].
 
     Returns:
         [B, H, N, N]; rows whose denominator is zero are zero. Weights may be negative.
@@ -126,10 +126,10 @@ def softmax_weights(
     """Return A_ij = exp(scale q_i^T k_j + b_j) / sum_l exp(scale q_i^T k_l + b_l) over keys that take part.
 
     Args:
-        q, k: [B, H, N, d].
-        scale: of the logits; None for d^-1/2.
-        key_mask: [B, N], True where a key takes part.
-        key_bias: b, [B, H, N].
+        q, k: queries and keys, [B, H, N, d].
+        scale: scale of the logits; None for d^-1/2.
+        key_mask: mask of the keys, [B, N], True where a key takes part.
+        key_bias: bias b of the keys, [B, H, N].
 
     Returns:
         [B, H, N, N]; zero for a sample without keys.
@@ -149,8 +149,8 @@ def modulated_weights(weights: Tensor, decay: Tensor, normalised: bool) -> Tenso
     """Return A_ij lambda_ij, or A_ij lambda_ij / sum_l A_il lambda_il if normalised.
 
     Args:
-        weights: A, [B, H, N, N].
-        decay: lambda, [H, N, N].
+        weights: weights A, [B, H, N, N].
+        decay: factors lambda, [H, N, N].
         normalised: whether rows sum to one; rows whose sum is zero stay zero.
 
     Returns:
@@ -187,9 +187,9 @@ def attend_connected(weights: Tensor, v: Tensor, matrices: Tensor) -> Tensor:
     """Return o_i = sum_j A_ij R_i^-1 R_j v_j, for any invertible matrices R.
 
     Args:
-        weights: A, [B, H, N, N].
-        v: [B, H, N, d].
-        matrices: R, [H, N, d, d].
+        weights: weights A, [B, H, N, N].
+        v: values, [B, H, N, d].
+        matrices: matrices R, [H, N, d, d].
 
     Returns:
         [B, H, N, d].
@@ -199,12 +199,12 @@ def attend_connected(weights: Tensor, v: Tensor, matrices: Tensor) -> Tensor:
 
 
 def attend_attenuated(fq: Tensor, fk: Tensor, v: Tensor, decay: Tensor, num_prefix: int = 0) -> Tensor:
-    """Return sum_j lambda_ij phi(q_i)^T phi(k_j) v_j, with lambda = 1 from and to prefix tokens.
+    """Return sum_j lambda_ij phi(q_i)^T phi(k_j) v_j, with lambda = 1 where either token is a prefix token.
 
     Args:
         fq, fk: features of queries and keys, [B, H, N, m].
-        v: [B, H, N, d].
-        decay: lambda, [H, N, N].
+        v: values, [B, H, N, d].
+        decay: factors lambda, [H, N, N].
         num_prefix: number of leading tokens without a position.
 
     Returns:

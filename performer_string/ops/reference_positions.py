@@ -16,8 +16,8 @@ def rotation_matrices(generators: Tensor, positions: Tensor) -> Tensor:
     """Return R(r) = exp(sum_c r_c L_c) of each head and token.
 
     Args:
-        generators: L, [H, C, d, d].
-        positions: r, [N, C].
+        generators: generators L, [H, C, d, d].
+        positions: positions r, [N, C].
 
     Returns:
         [H, N, d, d].
@@ -33,8 +33,8 @@ def rotate(x: Tensor, generators: Tensor, positions: Tensor) -> Tensor:
 
     Args:
         x: queries or keys, [B, H, N, d].
-        generators: L, [H, C, d, d].
-        positions: r, [N, C].
+        generators: generators L, [H, C, d, d].
+        positions: positions r, [N, C].
 
     Returns:
         [B, H, N, d].
@@ -51,9 +51,9 @@ def circulant_rotate(x: Tensor, coefficients: Tensor, block_size: int, positions
 
     Args:
         x: queries or keys, [B, H, N, d].
-        coefficients: a, [H, C, d / b, (b-1)//2].
-        block_size: b.
-        positions: r, [N, C].
+        coefficients: coefficients a, [H, C, d / b, (b-1)//2].
+        block_size: size b of a block.
+        positions: positions r, [N, C].
 
     Returns:
         [B, H, N, d].
@@ -76,8 +76,8 @@ def reflection_rotate(x: Tensor, mirrors: Tensor, positions: Tensor) -> Tensor:
 
     Args:
         x: queries or keys, [B, H, N, d].
-        mirrors: w, [2, H, C, P].
-        positions: r, [N, C].
+        mirrors: frequencies w of the two mirrors, [2, H, C, P].
+        positions: positions r, [N, C].
 
     Returns:
         [B, H, N, d].
@@ -99,8 +99,8 @@ def rodrigues_rotate(x: Tensor, axis: Tensor, omega: Tensor, positions: Tensor) 
     Args:
         x: queries or keys, [B, H, N, d].
         axis: unit vectors u, [H, d / 3, 3].
-        omega: [H, C, d / 3].
-        positions: r, [N, C].
+        omega: frequencies omega, [H, C, d / 3].
+        positions: positions r, [N, C].
 
     Returns:
         [B, H, N, d].
@@ -116,9 +116,9 @@ def gaussian_decay(positions: Tensor, amplitudes: Tensor, widths: Tensor) -> Ten
     """Return lambda_ij = sum_g a_g exp(-sum_c (p_ic - p_jc)^2 / (2 s_gc^2)).
 
     Args:
-        positions: p, [N, C].
-        amplitudes: a, [H, G].
-        widths: s, [H, G, C], or [H, G] for one width along all axes.
+        positions: positions p, [N, C].
+        amplitudes: amplitudes a, [H, G].
+        widths: widths s, [H, G, C], or [H, G] for one width along all axes.
 
     Returns:
         [H, N, N].
@@ -140,8 +140,8 @@ def l1_decay(positions: Tensor, rates: Tensor) -> Tensor:
     """Return lambda_ij = prod_c exp(-r_c |p_ic - p_jc|), with one rate where p_jc < p_ic and another where p_jc > p_ic.
 
     Args:
-        positions: p, [N, C].
-        rates: r, at least 0, for lower and for higher coordinates of the key: [H, C, 2]. Infinity for no weight.
+        positions: positions p, [N, C].
+        rates: rates r, at least 0, for lower and for higher coordinates of the key: [H, C, 2]. Infinity for no weight.
 
     Returns:
         [H, N, N].
@@ -160,8 +160,8 @@ def table_decay(bias: Tensor, shape: tuple[int, ...]) -> Tensor:
     """Return lambda_ij = exp(b(p_i - p_j)) for the whole positions p of a grid.
 
     Args:
-        bias: b by offset, [H, 2 n_0 - 1, ...], offset zero in the middle; its border holds for offsets beyond it.
-        shape: tokens along each axis of the grid.
+        bias: table b by offset, [H, 2 n_0 - 1, ...], with offset zero in the middle; offsets beyond it take its border.
+        shape: number of tokens along each axis of the grid.
 
     Returns:
         [H, N, N].
@@ -186,10 +186,10 @@ def local_sum(v: Tensor, taps: Tensor, positions: Tensor, steps: Sequence[float]
         h(x) = max(1 - |x| / max(s_c, 1), 0)
 
     Args:
-        v: [B, H, N, d].
-        taps: w_k, [H, d, K, ...] with C axes of size K.
-        positions: p, [N, C].
-        steps: s, the distance of neighbours along each axis.
+        v: values, [B, H, N, d].
+        taps: taps w_k, [H, d, K, ...] with C axes of size K.
+        positions: positions p, [N, C].
+        steps: distance s of neighbours along each axis.
 
     Returns:
         [B, H, N, d].

@@ -91,7 +91,7 @@ def rotate_pair(q: Tensor, k: Tensor, rotation: Rotation | None) -> tuple[Tensor
     """Return the rotated queries and keys, or both unchanged without a rotation.
 
     Args:
-        q, k: [B, H, N, d].
-        rotation: R of each head and token, or None.
+        q, k: queries and keys, [B, H, N, d].
+        rotation: rotation R of each head and token, or None.
     """
     return (q, k) if rotation is None else (rotation.rotate(q), rotation.rotate(k))

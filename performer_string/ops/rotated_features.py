@@ -1,4 +1,4 @@
-"""Linear attention whose features are rotated, in place of the queries and keys before them: the usual baseline."""
+"""Linear attention with a rotation of the features, instead of the queries and keys: the usual baseline."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def rotated_feature_attention(
     Features of all tokens are in memory, N x m numbers. There is no fused form.
 
     Args:
-        q, k, v: [B, H, N, d].
-        phi: the feature map, with m features.
-        rotation: R, from an encoding with `head_dim` m; None for the identity.
-        key_mask: [B, N], True where a key takes part.
-        key_bias: b, [B, H, N], finite. Each product of features is multiplied by exp(b_j).
-        cu_seqlens: ends of packed sequences, as of `linear_attention`.
+        q, k, v: queries, keys and values, [B, H, N, d].
+        phi: feature map with m features.
+        rotation: rotation R from an encoding with `head_dim` m; None for the identity.
+        key_mask: mask of the keys, [B, N], True where a key takes part.
+        key_bias: bias b of the keys, [B, H, N], finite. Each product of features is multiplied by exp(b_j).
+        cu_seqlens: boundaries of packed sequences, see `linear_attention`.
 
     Returns:
         [B, H, N, d] in the type of v; zero where every key is masked.
@@ -70,7 +70,7 @@ def attend_rotated_features(q: Tensor, k: Tensor, v: Tensor, phi: FeatureMap, co
     """Compute `rotated_feature_attention` without its checks, for layers.
 
     Args:
-        q, k, v, phi: as of `rotated_feature_attention`.
+        q, k, v, phi: see `rotated_feature_attention`.
         context: rotation, mask of the keys or lengths of packed sequences, and bias of the keys; no locality.
 
     Returns:
@@ -100,7 +100,7 @@ def _features(q: Tensor, k: Tensor, phi: FeatureMap, key_mask: Tensor | None) ->
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, layout: TokenLayout, key_bias: Tensor | None) -> Tensor:
-    """Return the quotient for features [B, H, N, 2 m]: rotated ones before those without a rotation."""
+    """Return the outputs from features [B, H, N, 2 m]: the m rotated ones first, then those without a rotation."""
     if key_bias is not None and k.shape[-2]:
         k = k * key_weights(key_bias, layout.mask).to(k.dtype)
     (rotated_q, fq), (rotated_k, fk) = q.chunk(2, dim=-1), k.chunk(2, dim=-1)

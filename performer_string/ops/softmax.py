@@ -48,18 +48,18 @@ def softmax_attention(
         o_i = sum_j softmax_j(scale <R_i q_i, R_j k_j> + b_j) v_j
 
     Args:
-        q, k: [B, H, N, d]. Each token attends to all others; there is no causal form.
-        v: [B, H, N, e].
-        rotation: R, from an encoding; None for the identity. In cross attention rotate queries and keys beforehand,
-            each by `rotate` of its rotation.
-        locality: attenuates the values by distance after the softmax, or, if normalised, is a bias of the logits.
-            All N x N weights are then held.
-        positions: [N, C], for the locality alone: an encoding makes the rotation.
-        num_prefix: leading tokens without a position, for the locality.
-        key_mask: [B, N], True where a key takes part. The output of a sample without keys is zero.
-        key_bias: b, [B, H, N], finite, added to the logits of each key.
-        scale: of the logits; None for d^-1/2.
-        cu_seqlens: ends of packed sequences, as of `linear_attention`.
+        q, k: queries and keys, [B, H, N, d]. Each token attends to all others; there is no causal form.
+        v: values, [B, H, N, e].
+        rotation: rotation R from an encoding; None for the identity. In cross attention rotate queries and keys
+            beforehand, each by `rotate` of its rotation.
+        locality: relative bias, which attenuates the values by distance after the softmax, or, if normalised, is a bias
+            of the logits. All N x N weights are then held.
+        positions: positions of the tokens, [N, C], for the locality alone: the rotation contains them already.
+        num_prefix: number of leading tokens without a position, for the locality.
+        key_mask: mask of the keys, [B, N], True where a key takes part. The output of a sample without keys is zero.
+        key_bias: bias b of the keys, [B, H, N], finite, added to the logits of each key.
+        scale: scale of the logits; None for d^-1/2.
+        cu_seqlens: boundaries of packed sequences, see `linear_attention`.
 
     Returns:
         [B, H, N, e] in the type of v.
@@ -82,7 +82,7 @@ def attend_softmax(q: Tensor, k: Tensor, v: Tensor, context: AttentionContext, s
     """Compute `softmax_attention` without its checks, for layers.
 
     Args:
-        q, k, v, scale: as of `softmax_attention`.
+        q, k, v, scale: see `softmax_attention`.
         context: rotation, locality, layout of the tokens and bias of the keys.
 
     Returns:
@@ -141,11 +141,11 @@ def _softmax_with_locality(
     """Softmax attention with a locality, with all weights [B, H, N, N] in float32 or better.
 
     Args:
-        q, k, v: [B, H, N, d], rotated.
-        scale: of the logits.
-        locality: attenuates the values, or, if normalised, is a bias of the logits.
+        q, k, v: rotated queries, rotated keys and values, [B, H, N, d].
+        scale: scale of the logits.
+        locality: relative bias, which attenuates the values, or, if normalised, is a bias of the logits.
         layout: positions of the tokens, prefix and mask of the keys.
-        key_bias: from `key_logits`, [B, H, N], or None.
+        key_bias: bias of the keys from `key_logits`, [B, H, N], or None.
 
     Returns:
         [B, H, N, d] in the type of v.
@@ -162,7 +162,7 @@ def _softmax_with_locality(
             logits = logits.masked_fill(~key_mask[:, None, None], -torch.inf)
         no_keys = None
         if key_mask is not None or locality.normalised:
-            no_keys = (logits == -torch.inf).all(-1, keepdim=True)  # all are masked or out of the bias's reach
+            no_keys = (logits == -torch.inf).all(-1, keepdim=True)  # all keys are masked, or have no weight by the bias
             logits = logits.masked_fill(no_keys, 0.0)
         weights = logits.softmax(-1)
         if not locality.normalised:

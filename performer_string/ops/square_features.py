@@ -2,9 +2,9 @@
 
     (a^T b)^2 = sum_t w_t sum_i (a_i a_(i+t)) (b_i b_(i+t)),   t = 0 .. D/2,   i + t modulo D
 
-Each pair i, j stands once at t = j - i around the circle, with w = 1 for t = 0 and w = 2 for others. For even D the
-pairs of t = D/2 stand there twice, with w = 1. Products of a chunk of tokens at a time are held, tokens last. Those of
-one t are then a product of two contiguous blocks.
+Each pair i, j occurs once, at t = j - i modulo D. Its weight w is 1 for t = 0 and 2 for others. For even D, the pairs
+at half the circle occur twice, and have w = 1. Products are held for one chunk of tokens at a time, with tokens as the
+last axis. Those of one t are then a product of two contiguous blocks.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def linear_sums(a: Tensor, sums: Tensor) -> Tensor:
 
     Args:
         a: queries, [G, Nq, D].
-        sums: from `key_sums`, [G, m, E].
+        sums: sums over the keys from `key_sums`, [G, m, E].
 
     Returns:
         [G, Nq, E].
@@ -99,9 +99,9 @@ def linear_gradients(gradient: Tensor, a: Tensor, b: Tensor, u: Tensor, sums: Te
     """Return the gradients of a, b and u.
 
     Args:
-        gradient: of `linear_sums`, [G, Nq, E].
-        a, b, u: queries, keys and what is summed, [G, Nq, D], [G, Nk, D], [G, Nk, E].
-        sums: from `key_sums`.
+        gradient: gradient of `linear_sums`, [G, Nq, E].
+        a, b, u: queries, keys and values, [G, Nq, D], [G, Nk, D], [G, Nk, E].
+        sums: sums over the keys from `key_sums`.
     """
     for_a, for_b, for_u, for_sums = (torch.empty_like(x) for x in (a, b, u, sums))
     for_sums.zero_()

@@ -33,7 +33,7 @@ def tiled_sums(a: Tensor, b: Tensor, u: Tensor) -> Tensor:
     """Return sum_j (a_i^T b_j)^2 u_j.
 
     Args:
-        a, b, u: [G, Nq, D], [G, Nk, D], [G, Nk, E], of one type.
+        a, b, u: queries, keys and values, [G, Nq, D], [G, Nk, D], [G, Nk, E], of one type.
 
     Returns:
         [G, Nq, E].

@@ -18,11 +18,11 @@ TILE_COST, PRODUCT_COST = 12, 20
 
 # Costs on a GPU, in multiply-adds of 16 bits of the Triton kernels. They are estimates for an H100, not measurements:
 # 200e12 multiply-adds a second in these, 12e12 there in exact float32, 25e12 in torch, 3e12 bytes a second of memory.
-GPU_TILE_COST = 56  # of a weight, beside its matrix products
-GPU_EXACT_COST = 16  # of a multiply-add of the kernels in exact float32
-GPU_PRODUCT_COST = 700  # of a product of two coordinates, written and read in float32
-GPU_SUM_COST = 8  # of a multiply-add of the linear form, in torch
-GPU_LAUNCH_COST = 4e10  # of the launches of the linear form
+GPU_TILE_COST = 56  # cost of a weight, beside its matrix products
+GPU_EXACT_COST = 16  # cost of a multiply-add of the kernels in exact float32
+GPU_PRODUCT_COST = 700  # cost of a product of two coordinates, written and read in float32
+GPU_SUM_COST = 8  # cost of a multiply-add of the linear form, in torch
+GPU_LAUNCH_COST = 4e10  # cost of the launches of the linear form
 
 
 def is_linear_cheaper(a: Tensor, b: Tensor, u: Tensor) -> bool:
@@ -36,7 +36,7 @@ def is_linear_cheaper_on_gpu(q: Tensor, k: Tensor, v: Tensor, exact: bool) -> bo
     """Return whether the products of pairs are predicted to cost less than the Triton kernels.
 
     Args:
-        q, k, v: [B, H, Nq, d], [B, H, Nk, d], [B, H, Nk, dv].
+        q, k, v: queries, keys and values, [B, H, Nq, d], [B, H, Nk, d], [B, H, Nk, dv].
         exact: whether the kernels multiply in exact float32.
     """
     (batch, heads, queries, dim), keys, width = q.shape, k.shape[2], v.shape[3]
@@ -52,7 +52,7 @@ def squared_sums(a: Tensor, b: Tensor, u: Tensor) -> Tensor:
     gradients, are computed by plain operations with all N x N weights.
 
     Args:
-        a, b, u: [G, Nq, D], [G, Nk, D], [G, Nk, E], of one type.
+        a, b, u: queries, keys and values, [G, Nq, D], [G, Nk, D], [G, Nk, E], of one type.
 
     Returns:
         [G, Nq, E].

@@ -22,7 +22,7 @@ def with_length(x: Tensor, factor: Tensor | None = None) -> Tensor:
 
     Args:
         x: queries or keys, [B, H, N, d].
-        factor: f, which broadcasts to [B, H, N, 1]; None for unit length.
+        factor: factor f, which broadcasts to [B, H, N, 1]; None for unit length.
 
     Returns:
         f x / max(|x|, eps), [B, H, N, d].

@@ -19,10 +19,10 @@ def check_attention(
     """Raise an error unless queries, keys, values, rotation, mask and bias fit together.
 
     Args:
-        q, k, v: [B, H, N, d], [B, H, M, d], [B, H, M, e].
-        rotation: of N = M tokens, or None.
-        key_mask: boolean, [B, M], or None.
-        key_bias: [B, H, M], or None.
+        q, k, v: queries, keys and values, [B, H, N, d], [B, H, M, d], [B, H, M, e].
+        rotation: rotation of N = M tokens, or None.
+        key_mask: boolean mask of the keys, [B, M], or None.
+        key_bias: bias of the keys, [B, H, M], or None.
 
     Raises:
         TypeError: integers as queries, keys or values, or a rotation of another kind.
@@ -45,7 +45,7 @@ def check_attention(
 
 
 def check_rotation(rotation: Rotation | None, q: Tensor, k: Tensor) -> None:
-    """Raise an error unless a rotation is that of queries and keys [B, H, N, d], or None.
+    """Raise an error unless a rotation fits queries and keys [B, H, N, d], or is None.
 
     Raises:
         TypeError: a rotation of another kind.
@@ -68,10 +68,10 @@ def check_mask(kind: str, mask: Tensor | None, batch: int, count: int, name: str
     """Raise an error unless a mask is boolean and of shape [B, N].
 
     Args:
-        kind: "key" or "patch", for the message.
+        kind: kind of token, "key" or "patch", for the message.
         mask: the mask, or None.
-        batch, count: B and N.
-        name: of the argument; `key_mask` or `patch_mask` unless given.
+        batch, count: numbers B of samples and N of tokens.
+        name: name of the argument; `key_mask` or `patch_mask` by default.
 
     Raises:
         ValueError: another type or shape.
@@ -89,7 +89,7 @@ def check_feature_map(phi: FeatureMap, q: Tensor) -> None:
 
     Args:
         phi: the feature map.
-        q: [B, H, N, d].
+        q: queries, [B, H, N, d].
 
     Raises:
         TypeError: `phi` is no feature map.
@@ -106,13 +106,13 @@ def check_feature_map(phi: FeatureMap, q: Tensor) -> None:
 
 
 def check_places(k: Tensor, positions: Tensor | None, num_prefix: int, used: bool) -> None:
-    """Raise a ValueError for positions or prefix tokens of another number of tokens, or without a use.
+    """Raise a ValueError for positions or prefix tokens that nothing uses, or of another number of tokens.
 
     Args:
-        k: [B, H, N, d].
-        positions: [N, C], or None.
-        num_prefix: leading tokens without a position.
-        used: whether there is a locality, which takes them, or a rotation, which is made of positions already.
+        k: keys, [B, H, N, d].
+        positions: positions of the tokens, [N, C], or None.
+        num_prefix: number of leading tokens without a position.
+        used: whether there is a locality, which takes the positions, or a rotation, which is made of positions already.
     """
     tokens = k.shape[-2]
     if not 0 <= num_prefix <= tokens:
@@ -135,8 +135,8 @@ def check_locality(locality: RelativeBias, q: Tensor, k: Tensor, positions: Tens
 
     Args:
         locality: the relative bias.
-        q, k: [B, H, N, d].
-        positions: [N, C], or None.
+        q, k: queries and keys, [B, H, N, d].
+        positions: positions of the tokens, [N, C], or None.
 
     Raises:
         TypeError: `locality` is no relative bias.
