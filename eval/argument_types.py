@@ -1,4 +1,4 @@
-"""Types of command-line arguments, whose errors say what was expected."""
+"""Types of command-line arguments, with errors that state the expected value."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 def number_of_images(text: str) -> int:
-    """Read a number of images, 0 or more."""
+    """Parse a number of images, 0 or more."""
     if not text.isdecimal():
         raise argparse.ArgumentTypeError(f"a number of images is 0 or more, not {text!r}.")
     return int(text)
 
 
 def positive_int(text: str) -> int:
-    """Read a number of 1 or more."""
+    """Parse an integer of 1 or more."""
     if not text.isdecimal() or int(text) == 0:
         raise argparse.ArgumentTypeError(f"a number of 1 or more is needed here, not {text!r}")
     return int(text)
 
 
 def square_number(text: str) -> int:
-    """Read a number of tokens that form a square grid."""
+    """Parse a number of tokens that form a square grid."""
     if not text.isdigit() or int(text) == 0 or math.isqrt(int(text)) ** 2 != int(text):
         nearest = f", like {max(1, round(int(text) ** 0.5)) ** 2}" if text.isdigit() else ""
         raise argparse.ArgumentTypeError(f"a number of tokens is that of a square grid{nearest}, not {text!r}")
@@ -37,7 +37,7 @@ def square_number(text: str) -> int:
 
 
 def size_of_images(text: str) -> Size:
-    """Read a size of images in pixels, `168` or `96x128`; that of a video is none."""
+    """Parse a size of images in pixels, `168` or `96x128`; sizes of videos are refused."""
     try:
         size = Size.of(text)
     except ValueError:
@@ -50,12 +50,12 @@ def size_of_images(text: str) -> Size:
 
 
 def feature_map_name(text: str) -> str:
-    """Read the name of a feature map, also a former one: `arc-cosine` for `relu`."""
+    """Parse the current or former name of a feature map: `relu` is now `arc-cosine`."""
     return current_name("feature map", text)
 
 
 class WithoutRepetitions(argparse.Action):
-    """Store a list with each value once: repetitions would pass for other measurements."""
+    """Store a list without repetitions, which would look like independent measurements."""
 
     def __call__(self, parser, namespace, values, option_string=None):  # type: ignore[no-untyped-def]
         setattr(namespace, self.dest, list(dict.fromkeys(values)))
@@ -65,7 +65,7 @@ def choose_device(name: str) -> torch.device:
     """Return a device by name; `auto` is the GPU where there is one.
 
     Raises:
-        ValueError: an unknown name, or a GPU where there is none.
+        ValueError: an unknown name, or a GPU that is not available.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""The models that an evaluation is called with, the images they are tested on, and how many they get right."""
+"""Load the models and images of an evaluation, and measure accuracies."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ NO_CHECKPOINTS = {".csv", ".json", ".jsonl", ".log", ".md", ".png", ".pdf", ".sv
 
 
 class Runs(argparse.Action):
-    """Store the checkpoints among several paths, and say which of them are skipped, as of `runs/compare/*`.
+    """Store the checkpoints among paths such as `runs/compare/*`, and report the paths that are skipped.
 
     Attributes:
-        positional: the argument of the same models without a name, which is not needed beside this one.
+        positional: the positional argument for the same models, not required where this option is given.
     """
 
     positional: argparse.Action | None = None
@@ -50,16 +50,16 @@ class Runs(argparse.Action):
 
 
 def is_no_run(path: Path) -> bool:
-    """Return whether a path is there and no checkpoint, as the table of a sweep or a folder of something else is."""
+    """Return whether a path exists but is no checkpoint, such as the table of a sweep or an unrelated folder."""
     return path.is_dir() or (path.is_file() and path.suffix in NO_CHECKPOINTS)
 
 
 def add_models(parser: argparse.ArgumentParser, optional: str = "") -> None:
-    """Add the argument of the models, RUN ... or --checkpoint RUN ...
+    """Add the argument for models, RUN ... or --checkpoint RUN ...
 
     Args:
-        parser: of the command.
-        optional: the help, where an evaluation has something to do without models; else they are required.
+        parser: parser of the command.
+        optional: help text of an evaluation that can run without models; models are required where it is empty.
     """
     models = optional or f"one or more, each a {MODEL}; others are skipped"
     options: dict[str, Any] = {"nargs": "+", "type": find_checkpoint, "action": Runs, "metavar": "RUN"}
@@ -74,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser, images: int = 0) -> None:
     """Add the options that choose models and images.
 
     Args:
-        images: the default of `--images`.
+        images: default of `--images`; 0 for all.
     """
     add_models(parser)
     add_image_arguments(parser, images)
@@ -85,22 +85,22 @@ def add_image_arguments(parser: argparse.ArgumentParser, images: int = 0) -> Non
     sizes = "of the images in pixels: 168, or 96x128 (height x width); those of the training's validation by default"
     parser.add_argument("--resolutions", nargs="+", type=image_size, action=WithoutRepetitions, help=sizes)
     positions = ("extrapolate", "interpolate")
-    parser.add_argument("--positions", choices=positions, help="as the model was trained by default")
+    parser.add_argument("--positions", choices=positions, help="positions of patches; default: as in training")
     default = "(default: %(default)s)"
     parser.add_argument("--split", choices=("test", "val"), default="test", help=f"choose models on val only {default}")
     parser.add_argument(
         "--images",
         type=number_of_images,
         default=images,
-        help=f"how many, the same for every model; 0 for all (generated tasks: as in validation) {default}",
+        help=f"number of images, the same for every model; 0 for all (generated tasks: as in validation) {default}",
     )
-    parser.add_argument("--root", help="where the images are, if not where they were in training")
-    parser.set_defaults(views=ONE)  # of evaluations without the option
+    parser.add_argument("--root", help="folder of the images, if not where they were in training")
+    parser.set_defaults(views=ONE)  # for evaluations without the option
 
 
 def name_of(path: Path) -> str:
     """Return the name of a model: NAME for `runs/NAME/checkpoints/best.ckpt` and `models/NAME/model.safetensors`."""
-    path = path.absolute()  # for the name of a run that is "." too
+    path = path.absolute()  # "." has no name
     if is_published(path):
         return path.parent.name
     run = run_of(path)
@@ -108,12 +108,12 @@ def name_of(path: Path) -> str:
 
 
 def names_of(paths: Sequence[Path]) -> list[str]:
-    """Return a name for each checkpoint: that of its run, and RUN:best and RUN:last for two of one run.
+    """Return a name for each checkpoint: the name of its run, or RUN:best and RUN:last for two of one run.
 
-    The seed stays at the end, `linear:best-seed0`, so that seeds of one model go together.
+    The seed stays at the end, as in `linear:best-seed0`, so that seeds of one model are grouped.
 
     Raises:
-        ValueError: two of the same name that are of different runs.
+        ValueError: different runs with the same name.
     """
     names = [name_of(path) for path in paths]
     for name in {name for name in names if names.count(name) > 1}:
@@ -131,14 +131,14 @@ def names_of(paths: Sequence[Path]) -> list[str]:
 
 
 def load_models(options: argparse.Namespace, head: str = "class") -> list[Trained]:
-    """Load the models of `--checkpoint`, and set `--resolutions` where it was left out.
+    """Load the models of `--checkpoint`, and set `--resolutions` where it was not given.
 
     Args:
-        options: of the command line.
-        head: that the evaluation is for, `class` or `dense`.
+        options: options of the command line.
+        head: required head of the models, `class` or `dense`.
 
     Raises:
-        ValueError: models that cannot be evaluated, or not in one table. It comes before anything is measured.
+        ValueError: models that cannot be evaluated, or not in one table; raised before anything is measured.
     """
     overrides = {} if options.positions is None else {"positions": options.positions}
     names = names_of(options.checkpoint)
@@ -168,10 +168,10 @@ def load_models(options: argparse.Namespace, head: str = "class") -> list[Traine
 
 
 def take_root(data: ImageData, root: str | None, name: str) -> None:
-    """Take the images of the model `name` from `--root`, where that is given.
+    """Read the images of the model `name` from `--root`, where it is given.
 
     Raises:
-        ValueError: the images are drawn, and have no place.
+        ValueError: the images are generated, and have no folder.
     """
     if root and data.task is not None:
         raise ValueError(
@@ -193,9 +193,9 @@ def check_same_classes(models: Sequence[Trained]) -> None:
 
 
 def check_classes(trained: Trained) -> None:
-    """Raise a ValueError where the images have another number of classes than the model.
+    """Raise a ValueError where the images and the model differ in their number of classes.
 
-    A model that this project has not trained has no names of its classes to compare.
+    Names of classes cannot be compared, since models trained elsewhere have none.
     """
     of_model, of_images = trained.classifier.vit.config.num_classes, trained.data.num_classes
     if of_model != of_images:
@@ -205,7 +205,7 @@ def check_classes(trained: Trained) -> None:
 
 
 def check_same_images(models: Sequence[Trained], options: argparse.Namespace) -> None:
-    """Raise a ValueError where models would be tested on different images, in one table with one majority baseline."""
+    """Raise a ValueError where the models of one table would be tested on different images."""
     size = options.resolutions[0]
     first: dict[str, Any] = {}
     for trained in models:
@@ -225,7 +225,7 @@ def check_same_images(models: Sequence[Trained], options: argparse.Namespace) ->
 def accuracy_columns(trained: Trained, right: int, total: int, split: str) -> dict[str, Any]:
     """Return an accuracy in % with its interval, the split, the majority baseline and the training resolution.
 
-    Its numbers are those of `accuracy_percent`.
+    The accuracy and its interval are those of `accuracy_percent`.
     """
     return {
         **accuracy_percent(right, total),
@@ -236,7 +236,7 @@ def accuracy_columns(trained: Trained, right: int, total: int, split: str) -> di
 
 
 def accuracy_row(trained: Trained, size: Size, right: int, total: int, split: str) -> Row:
-    """Return the row of a model's accuracy at a resolution; arguments as of `accuracy_columns`."""
+    """Return the row of a model's accuracy at a resolution; arguments are as in `accuracy_columns`."""
     row = {"model": trained.name, "resolution": size, "tokens": math.prod(trained.classifier.vit.grid(*size))}
     return row | accuracy_columns(trained, right, total, split)
 

@@ -1,4 +1,4 @@
-"""The command line of `python -m eval NAME ...`: one evaluation, its table, its CSV file and its plot."""
+"""The command line `python -m eval NAME ...`: run one evaluation, and write its table, CSV file and plot."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLOT = "plot"
 
 
 def build_parser(name: str | None = None) -> argparse.ArgumentParser:
-    """Return the parser of the command line, with the options of the evaluation `name` alone."""
+    """Return the parser of the command line, with the options of only the evaluation `name`."""
     parser = SuggestingParser(prog="python -m eval", description="Run one evaluation: table, CSV file and plot.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="NAME")
     for command_name, entry in EVALUATIONS.items():
@@ -37,7 +37,7 @@ def build_parser(name: str | None = None) -> argparse.ArgumentParser:
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Return the options of a command line; an unknown evaluation ends the program, with the nearest name."""
+    """Return the options of a command line; an unknown evaluation ends the program and suggests the nearest name."""
     name = current_name("evaluation", arguments[0]) if arguments and not arguments[0].startswith("-") else None
     parser = build_parser(name)
     known = [*EVALUATIONS, PLOT]
@@ -47,9 +47,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; an error that a user can mend is one message and exit status 2."""
+    """Run the command line; an error that a user can fix ends it with one message and exit status 2."""
     if "matplotlib" not in sys.modules:
-        os.environ["MPLBACKEND"] = "agg"  # nothing is shown: a backend that is not there need not be
+        os.environ["MPLBACKEND"] = "agg"  # no window is opened, so a missing backend does no harm
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     options = parse_arguments(arguments)
     try:

@@ -1,7 +1,7 @@
 """`make demo`: test the trained models of the repository, then train three small ViTs and test them alike.
 
-The three differ only in their attention. All models find an arrow on a grid of cells, and larger images have more cells
-than those of the training.
+The three differ only in their attention. All models find an arrow on a grid of cells. Larger test images have more
+cells than training images.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def show_zoo(out: Path, images: int = 64) -> None:
 
     Args:
         out: folder of the results.
-        images: how many images at each size.
+        images: number of images at each size.
     """
     models = sorted(map(str, ZOO.glob("arrow-*")))
     if not models:

@@ -1,8 +1,8 @@
-"""The list of evaluations, and what each module offers. Modules are imported when they are called.
+"""The list of evaluations, and the interface of their modules, which are imported when they are called.
 
-An evaluation is a module with an `Evaluation` named `EVALUATION`, and a line in the list. What makes its table and
-figure is a `Shown` named `SHOWN`, in a module MODULE_report, which imports no torch: `eval plot` draws with that alone.
-A small evaluation may have both in one module.
+An evaluation is a module with an `Evaluation` named `EVALUATION`, and a line in the list. Its table and figure are made
+by a `Shown` named `SHOWN` in a module MODULE_report, which `eval plot` imports without torch. A small evaluation may
+have both in one module.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Shown:
-    """What makes the figure and the table of an evaluation's rows.
+    """The functions that make the figure and the table from an evaluation's rows.
 
     Attributes:
-        plot: returns the figure, or None where there is nothing to show.
-        summary: returns the rows of the table on the terminal; the rows as they are by default.
-        notes: returns lines of text beneath the table.
-        read_files: reads files beside the CSV file that the figure needs, before `eval plot` draws it.
-        names: columns whose values have labels; the first one is ordered.
+        plot: function that returns the figure, or None where there is nothing to show.
+        summary: function that returns the rows of the table on the terminal; by default all rows.
+        notes: function that returns lines of text beneath the table.
+        read_files: function that reads further files beside the CSV file, before `eval plot` draws the figure.
+        names: columns whose values have labels; the first one can be ordered.
     """
 
     plot: Callable[[Sequence[Row]], Figure | None]
@@ -43,16 +43,16 @@ class Shown:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What measures the rows of a CSV file, with its table and figure.
+    """An evaluation: it measures the rows of a CSV file, and makes their table and figure.
 
     Attributes:
-        description: of `--help`, with the columns of the CSV file: the module's docstring.
-        add_arguments: adds the options.
-        evaluate: yields the rows, each a mapping from columns to values.
-        shown: the table and figure.
-        files: writes further files beside the CSV file, NAME.json or in the folder NAME, and returns their paths.
-        status: returns the exit status of the rows.
-        on_cpu: whether there is no option `--device`.
+        description: description for `--help`, with the columns of the CSV file: the module's docstring.
+        add_arguments: function that adds the options to a parser.
+        evaluate: function that yields the rows, each a mapping from columns to values.
+        shown: functions that make the table and figure.
+        files: function that writes further files (NAME.json, or in the folder NAME) and returns their paths.
+        status: function that returns the exit status for the rows.
+        on_cpu: whether the evaluation always runs on the CPU and has no option `--device`.
     """
 
     description: str
@@ -66,11 +66,11 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Command:
-    """What makes no table of rows, as `eval export`; attributes as of `Evaluation`, but for two.
+    """A command without a table of rows, such as `eval export`; other attributes are those of `Evaluation`.
 
     Attributes:
-        run: does all, from the options and the folder of the output.
-        out: help of `--out`.
+        run: function of the options and the output folder that runs the command.
+        out: help text of `--out`.
     """
 
     description: str
@@ -92,10 +92,10 @@ class Entry(NamedTuple):
         return evaluation
 
     def load_report(self) -> Shown:
-        """Import what draws its rows: from the module MODULE_report where there is one, which needs no torch.
+        """Import the evaluation's `Shown`, from the module MODULE_report (without torch) where there is one.
 
         Raises:
-            ValueError: a command that draws nothing.
+            ValueError: a command without a figure.
         """
         report = f"{self.module}_report"
         if find_spec(report):

@@ -1,11 +1,11 @@
-"""Changes to a trained model that end with a block: hooks, other attention backends, other values of attributes.
+"""Temporary changes to a trained model: hooks, other attention backends, other values of attributes.
 
 An intervention is a function `(vit, changes)` that makes its changes through a `ModelChanges`:
 
     with changed(vit, intervention):
         logits = vit(images)
 
-After the block, whatever happened in it, the model is what it was before.
+After the block the model is unchanged, even where the block raised an error.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from performer_string.layers.backends import AttentionBackend
 
 
 class ModelChanges(ExitStack):
-    """The changes of one intervention; leaving the block takes them back, the last one first."""
+    """The changes of one intervention, undone in reverse order at the end of the block."""
 
     def before(self, module: nn.Module, hook: Callable[..., Any]) -> None:
-        """Call `hook(module, args, kwargs)` before a module; it returns other (args, kwargs), or None."""
+        """Call `hook(module, args, kwargs)` before a module; it may return new (args, kwargs)."""
         self.callback(module.register_forward_pre_hook(hook, with_kwargs=True).remove)
 
     def after(self, module: nn.Module, hook: Callable[..., Any]) -> None:
-        """Call `hook(module, args, output)` after a module; it returns another output, or None."""
+        """Call `hook(module, args, output)` after a module; it may return a new output."""
         self.callback(module.register_forward_hook(hook).remove)
 
     def replace(self, owner: object, attribute: str, value: Any) -> None:
-        """Set an attribute."""
+        """Set an attribute of an object until the end of the block."""
         self.callback(setattr, owner, attribute, getattr(owner, attribute))
         setattr(owner, attribute, value)
 
@@ -51,12 +51,12 @@ def changed(vit: ViT, intervention: Intervention) -> Iterator[None]:
 def replace_backends(
     vit: ViT, changes: ModelChanges, layers: Sequence[int], make: Callable[[int], AttentionBackend]
 ) -> None:
-    """Let these layers attend by `make(layer)`."""
+    """Replace the attention backends of layers by `make(layer)`."""
     for layer in layers:
         changes.replace(vit.attentions()[layer], "backend", make(layer))
 
 
 def each_and_all_layers(vit: ViT, name: str) -> dict[str, list[int]]:
-    """Return each layer alone, and all of them, by a title that begins with `name`."""
+    """Return the lists of layers to change, each layer alone and all layers, by a title that begins with `name`."""
     layers = list(range(len(vit.blocks)))
     return {**{f"{name}, layer {i}": [i] for i in layers}, f"{name}, all layers": layers}

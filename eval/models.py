@@ -1,4 +1,4 @@
-"""A trained model alone, without the images that it was trained on."""
+"""Load a trained model without the images that it was trained on."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ def load_model(path: str | PathLike[str]) -> ViT:
     """Return a trained classifier on the CPU, in evaluation mode.
 
     Args:
-        path: the folder of a run, for its last checkpoint; a checkpoint; or the folder of a published model.
+        path: path of a checkpoint, of a run's folder (its last checkpoint) or of a published model's folder.
 
     Raises:
-        ValueError: it cannot be read, or is of a model without classes.
+        ValueError: a file that cannot be read, or a model without classes.
     """
     path = find_checkpoint(path)
     with naming_imports():
@@ -29,11 +29,11 @@ def load_model(path: str | PathLike[str]) -> ViT:
 
 
 def check_images(vit: ViT, path: object) -> None:
-    """Raise a ValueError for a model of something else than images, such as videos.
+    """Raise a ValueError for a model whose inputs are no images, such as videos.
 
     Args:
         vit: the model.
-        path: that it was loaded from, for the message.
+        path: path of the checkpoint, for the message.
     """
     if len(vit.patch) != 2:
         kind = {1: "sequences", 3: "videos or volumes"}.get(len(vit.patch), f"inputs of {len(vit.patch)} axes")
@@ -45,8 +45,8 @@ def check_head(vit: ViT, path: object, head: str = "class") -> None:
 
     Args:
         vit: the model.
-        path: that it was loaded from, or its name, for the message.
-        head: that the evaluation is for, `class` or `dense`.
+        path: path or name of the model, for the message.
+        head: required head of the model, `class` or `dense`.
     """
     if vit.config.head != head == "class":
         raise ValueError(f"{path} has a dense head, with a class for each pixel: evaluate it by python -m eval dense.")
@@ -55,14 +55,14 @@ def check_head(vit: ViT, path: object, head: str = "class") -> None:
 
 
 def preprocessing_of(vit: ViT, path: str | PathLike[str]) -> Preprocessing:
-    """Return how a model's images are normalised.
+    """Return the preprocessing of a model's images.
 
     Args:
         vit: the model.
-        path: that it was loaded from, for the message.
+        path: path of the checkpoint, for the message.
 
     Raises:
-        ValueError: the model does not say.
+        ValueError: a model that does not store it.
     """
     if vit.preprocessing is None:
         raise ValueError(
@@ -74,6 +74,6 @@ def preprocessing_of(vit: ViT, path: str | PathLike[str]) -> Preprocessing:
 
 
 def class_names(vit: ViT) -> list[str]:
-    """Return the names of a model's classes in the order of its logits; their numbers where names are not known."""
+    """Return the names of a model's classes in the order of its logits, or their indices where names are not known."""
     names = list(vit.classes)
     return names if len(names) == vit.config.num_classes else [str(i) for i in range(vit.config.num_classes)]

@@ -1,6 +1,6 @@
-"""Draw a figure again from the CSV file of its evaluation, without models or images: `python -m eval plot FILE.csv`.
+"""Redraw a figure from the CSV file of its evaluation, without models or images: `python -m eval plot FILE.csv`.
 
-The first lines of the file say which evaluation it is. The figure and the tables go beside the file, or to `--out`.
+The first lines of the file name the evaluation. The figure and tables are written beside the file, or to `--out`.
 """
 
 from __future__ import annotations
@@ -35,25 +35,25 @@ TEXTS = {
     *("losses", "validations"),
     *("class", "taken for", "other", "image", "kind", "query", "answer", "picture"),
 }
-ANSWER = "class "  # how the columns begin that hold the answers of a model, the most probable one first
+ANSWER = "class "  # prefix of the columns with a model's answers, the most probable first
 NO_FIGURE = {CURVES: "what a run has logged; TensorBoard shows it", SUMMARY: "the runs of a sweep"}
 COMMAND = re.compile(r"^# command: python -m eval (\S+).*", re.MULTILINE)
-TABLE = re.compile(r"^# command: python -m eval table (.+)", re.MULTILINE)  # of a paper, by `eval table`
+TABLE = re.compile(r"^# command: python -m eval table (.+)", re.MULTILINE)  # a paper's table by `eval table`
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval plot`."""
     parser.add_argument("files", nargs="+", type=Path, metavar="FILE.csv", help="results of evaluations")
-    parser.add_argument("--evaluation", metavar="NAME", help="that wrote the file, if its first lines do not say so")
+    parser.add_argument("--evaluation", metavar="NAME", help="evaluation of the file, if its header does not say")
     parser.add_argument("--out", type=Path, help="folder of the figures and tables (default: beside each file)")
     add_figure_arguments(parser)
 
 
 def read_results(path: Path) -> tuple[str | None, list[Row]]:
-    """Return which evaluation wrote a CSV file, where it says so, and its rows with values of their types.
+    """Return the evaluation that a CSV file names (None without a name), and its rows with typed values.
 
     Raises:
-        ValueError: no such file, or one without rows.
+        ValueError: a missing file, or one without rows.
     """
     if not path.is_file():
         raise ValueError(f"there is no file {path}.")
@@ -68,13 +68,13 @@ def read_results(path: Path) -> tuple[str | None, list[Row]]:
 
 
 def former_split(command: str, evaluation: str) -> str:
-    """Return the split of old results, which do not hold it, by their command and its default at the time."""
+    """Return the split of old results without that column, from their command and its default at the time."""
     split = re.search(r"--split (\w+)", command)
     return split[1] if split else "val" if evaluation in ("intervene", "estimator") else "test"
 
 
 def read_cell(column: str, cell: str) -> Any:
-    """Return a cell as a size, a truth value, a number or a text."""
+    """Return a cell as a size, a boolean, a number or a string."""
     if column in TEXTS or column.startswith(ANSWER) or cell == "":
         return current_text(column, cell)
     if column in SIZES:
@@ -90,7 +90,7 @@ def read_cell(column: str, cell: str) -> Any:
 
 
 def current_text(column: str, cell: str) -> str:
-    """Return a name of today for one of old results: the feature map of `relu, order 4` is arc-cosine now."""
+    """Return the current name for one in old results: the feature map `relu, order 4` is now arc-cosine."""
     if column not in ("map", "name"):
         return cell
     first, comma, rest = cell.partition(",")
@@ -98,17 +98,17 @@ def current_text(column: str, cell: str) -> str:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of `eval plot`, for scripts that draw figures by its options."""
+    """Return the parser of `eval plot`, for scripts that draw figures with its options."""
     parser = argparse.ArgumentParser(prog="python -m eval plot")
     add_arguments(parser)
     return parser
 
 
 def table_of(path: Path) -> TableFile | None:
-    """Return the table of a paper that a file is of, by its first lines; None for one of an evaluation.
+    """Return the table of a paper that the first lines of a file name; None for the file of an evaluation.
 
     Raises:
-        ValueError: there is no such table.
+        ValueError: an unknown table.
     """
     from eval.papers.table_head import described_table
 
@@ -118,10 +118,10 @@ def table_of(path: Path) -> TableFile | None:
 
 
 def redraw_table(table: TableFile, options: argparse.Namespace) -> Figure | None:
-    """Return the figure of a paper's table from its records, and from its training curves where they lie beside it.
+    """Return the figure of a paper's table from its records, and from its training curves where they are beside it.
 
     Raises:
-        ValueError: options of names, which its YAML file has.
+        ValueError: options that name models, since the table's YAML file names them.
     """
     from eval.papers.figure import draw_table
 
@@ -137,7 +137,7 @@ def redraw_table(table: TableFile, options: argparse.Namespace) -> Figure | None
 
 
 def redraw_matrix(options: argparse.Namespace) -> tuple[Figure | None, list[Row]]:
-    """Return the picture of a confusion matrix and its table; options as of `redraw`."""
+    """Return the picture of a confusion matrix and its table; options are those of `redraw`."""
     matrix = read_matrix(options.files[0])
     (label,) = labels_of([matrix.model], options).values()
     with paper_style(options.width):
@@ -147,14 +147,14 @@ def redraw_matrix(options: argparse.Namespace) -> tuple[Figure | None, list[Row]
 
 
 def redraw(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> tuple[Figure | None, list[Row]]:
-    """Return the figure, where there is anything to show, and the table of the first of `options.files`.
+    """Return the figure (None where there is nothing to show) and the table of the first of `options.files`.
 
     Args:
-        options: as of `eval plot`.
-        evaluations: by name.
+        options: options of `eval plot`.
+        evaluations: entries of the evaluations, by name.
 
     Raises:
-        ValueError: a file that no evaluation has written, or names that it does not hold.
+        ValueError: a file that no evaluation wrote, or chosen names that it does not contain.
     """
     path = options.files[0]
     if is_matrix(path):
@@ -178,7 +178,7 @@ def redraw(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> tup
 
 
 def why_skipped(path: Path) -> str | None:
-    """Return what a CSV file of the project is that has no figure of its own; None of any other file."""
+    """Return a description of a CSV file of the project without a figure of its own; None for other files."""
     if path.name.endswith(".table.csv"):
         return "a table; its figure is drawn by the file without `.table`"
     if path.name.endswith(".curves.csv"):
@@ -194,7 +194,7 @@ def why_skipped(path: Path) -> str | None:
 
 
 def draw_again(path: Path, options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> None:
-    """Draw the figure of a file, print its table, and write both; arguments as of `run`."""
+    """Draw the figure of a file, print its table, and write both; arguments are as in `run`."""
     target = (options.out or path.parent) / path.name
     options = argparse.Namespace(**{**vars(options), "files": [path]})
     if path.is_file() and (paper := table_of(path)) and not paper.evaluation:
@@ -211,14 +211,14 @@ def draw_again(path: Path, options: argparse.Namespace, evaluations: Mapping[str
 def run(options: argparse.Namespace, evaluations: Mapping[str, Entry]) -> int:
     """Draw each file's figure, print its table, and write both.
 
-    Files of the project that have no figure are skipped, with a line each. A bad file is named, and the rest is drawn.
+    Files of the project that have no figure are skipped, with a line each. Bad files are reported and the rest drawn.
 
     Args:
-        options: of the command line.
-        evaluations: by name.
+        options: options of the command line.
+        evaluations: entries of the evaluations, by name.
 
     Returns:
-        The exit status: 2 where a file was bad, or none has a figure.
+        Exit status: 2 where a file was bad, or no file has a figure.
     """
     bad = drawn = 0
     for path in options.files:

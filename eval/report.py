@@ -1,4 +1,4 @@
-"""What an evaluation writes: rows as a table, a CSV file and a plot, with the machine and code that they come from."""
+"""Write the results of an evaluation: rows as a table and a CSV file, with their machine and code version."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 
-ALL_CLASSES = "all classes"  # the row of all of them in `eval confusion`
-MAJORITY = "majority baseline"  # the accuracy of always answering the most frequent class
-ENDINGS = (".csv", ".png", ".pdf", ".svg", ".md", ".tex", ".table.csv", ".json", "")  # of an evaluation; "": a folder
-BREAKS = {ord(x): x.encode("unicode_escape").decode() for x in "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"}  # of lines
+ALL_CLASSES = "all classes"  # row of all classes together in `eval confusion`
+MAJORITY = "majority baseline"  # accuracy of always answering the most frequent class
+ENDINGS = (".csv", ".png", ".pdf", ".svg", ".md", ".tex", ".table.csv", ".json", "")  # "" is a folder
+BREAKS = {ord(x): x.encode("unicode_escape").decode() for x in "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"}  # line breaks
 FORMER_COLUMNS = {"null": MAJORITY}  # columns of CSV files that were written before they were renamed
 
 
 def environment(arguments: Sequence[str], device: torch.device) -> list[str]:
-    """Return the command, machine, versions and code behind a result, one line each."""
-    from train.runs.environment import code, machine, versions  # which need torch, and reading results does not
+    """Return the command, machine, versions and code revision of a result, one line each."""
+    from train.runs.environment import code, machine, versions  # these need torch, but reading results does not
 
     return [
         f"command: python -m eval {shlex.join(arguments)}",
@@ -43,12 +43,12 @@ def environment(arguments: Sequence[str], device: torch.device) -> list[str]:
 
 
 def comment(line: str) -> str:
-    """Return a line of comment of a CSV file, with line breaks and what UTF-8 lacks as `\\n` and so on."""
+    """Return a comment line of a CSV file, with line breaks and invalid characters escaped as in `\\n`."""
     return f"# {line.translate(BREAKS)}".encode(errors="backslashreplace").decode()
 
 
 def write_csv(path: Path, rows: Sequence[Row], header: Sequence[str]) -> None:
-    """Write rows as CSV under lines of comment; a file is whole or not there."""
+    """Write rows as CSV below comment lines; a partial file never has the final name."""
     with (
         write_aside(path) as partial,
         partial.open("w", encoding="utf-8", newline="", errors="backslashreplace") as file,
@@ -60,15 +60,15 @@ def write_csv(path: Path, rows: Sequence[Row], header: Sequence[str]) -> None:
 
 
 def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """Read a CSV file of an evaluation, also one with former names of columns.
+    """Read a CSV file of an evaluation, with current or former names of columns.
 
     Returns:
-        The lines of comment, and the rows, by today's names of the columns.
+        The comment lines, and the rows with the current names of the columns.
 
     Raises:
-        ValueError: a row of more or fewer cells than there are columns.
+        ValueError: a row with more or fewer cells than columns.
     """
-    lines = list(io.StringIO(read_text(path)))  # with their ends, which a quoted cell may hold
+    lines = list(io.StringIO(read_text(path)))  # with line ends, since a quoted cell may contain some
     header = [line.rstrip("\n") for line in itertools.takewhile(lambda line: line.startswith("#"), lines)]
     rows = list(csv.DictReader(lines[len(header) :]))
     for number, row in enumerate(rows, 1):
@@ -81,16 +81,16 @@ def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
 
 
 class Report:
-    """The files of one evaluation in a folder: NAME.csv, NAME.png, tables, and NAME.partial.csv of one stopped.
+    """The files of one evaluation in a folder: NAME.csv, NAME.png, tables, and NAME.partial.csv after an interruption.
 
     Args:
-        folder: where the files are written; made where it is missing.
-        name: of the evaluation.
-        header: the lines of comment of the CSV file; the first is the command.
-        has_folder: whether a folder NAME is the report's too; that of a table of a paper has its runs.
+        folder: folder of the files, created where it is missing.
+        name: name of the files, usually the evaluation's.
+        header: comment lines of the CSV file; the first is the command.
+        has_folder: whether the folder NAME belongs to the report; for a paper's table it holds the runs.
 
     Raises:
-        ValueError: a folder that cannot be written to, before hours of measuring.
+        ValueError: a folder that cannot be written to; raised before hours of measuring.
     """
 
     def __init__(self, folder: Path, name: str, header: Sequence[str], has_folder: bool = True):
@@ -101,7 +101,7 @@ class Report:
         self.partial = folder / f"{name}.partial.csv"
 
     def collect(self, rows: Iterable[Row]) -> list[Row]:
-        """Return all rows; where that is stopped or fails, write those that were measured to `partial`."""
+        """Return all rows; after an interruption or error write the rows measured so far to `partial`."""
         measured: list[Row] = []
         try:
             for row in rows:
@@ -115,7 +115,7 @@ class Report:
         return measured
 
     def write(self, rows: Sequence[Row]) -> None:
-        """Write the CSV file, and remove what an interrupted run of the same command has left."""
+        """Write the CSV file, and remove the partial file of an interrupted run of the same command."""
         keep_other(self.csv, self.header, self.endings)
         write_csv(self.csv, rows, self.header)
         if is_of_command(self.partial, self.header):
@@ -123,10 +123,9 @@ class Report:
 
 
 def results_of(paths: Sequence[Path]) -> Path:
-    """Return the folder of results of runs or their checkpoints.
+    """Return the folder for results of runs or checkpoints.
 
-    It is `results` in the folder of a single run, and beside several runs. A checkpoint that belongs to no run has it
-    beside it.
+    It is `results`: in the folder of a single run, beside several runs, and beside a checkpoint that belongs to no run.
     """
     first = paths[0]
     run = run_of(first) or first
@@ -141,7 +140,7 @@ def is_of_command(path: Path, header: Sequence[str]) -> bool:
 
 
 def keep_other(path: Path, header: Sequence[str], endings: Sequence[str]) -> None:
-    """Rename the files of another command at NAME.csv to NAME.1.csv, NAME.1.png and so on, and its folder NAME."""
+    """Rename the files of another command from NAME.csv to NAME.1.csv and so on, and its folder NAME."""
     if not path.is_file() or is_of_command(path, header):
         return
     names = (path.with_name(f"{path.stem}.{n}") for n in itertools.count(1))
@@ -153,22 +152,22 @@ def keep_other(path: Path, header: Sequence[str], endings: Sequence[str]) -> Non
 
 
 def table(rows: Sequence[Row], intervals: str = "brackets") -> str:
-    """Return rows as a Markdown table, which reads as well on a terminal; intervals as of `write_tables`."""
+    """Return rows as a Markdown table, also readable on a terminal; `intervals` is as in `write_tables`."""
     cells = [[markdown_cell(cell_text(value), intervals) for value in row.values()] for row in rows]
     number = re.compile(r"([-+]?\d[\d.]*(e[-+]\d+)?|nan|inf)?")
     aligned = ["right" if all(map(number.fullmatch, column)) else "left" for column in zip(*cells, strict=True)]
-    # Cells as they are: tabulate would read +18.3, a difference, as the number 18.3.
+    # Cells stay as they are: tabulate would read +18.3, a difference, as the number 18.3.
     return tabulate(cells, headers=list(rows[0]), tablefmt="github", disable_numparse=True, colalign=aligned)
 
 
 def write_tables(rows: Sequence[Row], beside: Path, kinds: Sequence[str], intervals: str = "brackets") -> list[Path]:
-    """Write a table beside a CSV file and return the files.
+    """Write a table beside a CSV file, and return the paths.
 
     Args:
-        rows: of the table.
-        beside: the CSV file.
+        rows: rows of the table.
+        beside: path of the CSV file.
         kinds: any of `markdown` (NAME.md), `latex` (NAME.tex) and `csv` (NAME.table.csv).
-        intervals: in LaTeX and Markdown, `brackets` or `pm`.
+        intervals: format of intervals in LaTeX and Markdown, `brackets` or `pm`.
     """
     paths = []
     for kind in dict.fromkeys(kinds):
@@ -181,21 +180,21 @@ def write_tables(rows: Sequence[Row], beside: Path, kinds: Sequence[str], interv
 
 
 def accuracy_title(rows: Sequence[Row]) -> str:
-    """Return the title of the names beside accuracies, with the split and views: `accuracy in % (test, 5x3 views)`."""
+    """Return the title of the name column in a table of accuracies: `accuracy in % (test, 5x3 views)`."""
     words = [*unique((row for row in rows if row.get("split")), "split"), *views_of(rows)]
     return f"accuracy in % ({', '.join(words)})" if words else "accuracy in %"
 
 
 def views_of(rows: Sequence[Row]) -> list[str]:
-    """Return what a title says of several views of each video, as `5x3 views`; nothing of single ones."""
+    """Return the views of each video for a title, such as `5x3 views`; empty for single views."""
     return [f"{views} views" for views in unique((row for row in rows if row.get("views")), "views")]
 
 
 def unique(rows: Iterable[Row], column: str) -> list[Any]:
-    """Return the values of a column, each once, in the order of the rows."""
+    """Return the distinct values of a column, in the order of the rows."""
     return list(dict.fromkeys(row[column] for row in rows))
 
 
 def select(rows: Iterable[Row], **wanted: Any) -> list[Row]:
-    """Return the rows that have these values."""
+    """Return the rows that have the wanted values, by column."""
     return [row for row in rows if all(row[name] == value for name, value in wanted.items())]

@@ -1,8 +1,8 @@
-"""Results of each image, kept beside the run that they are of, so that they are measured once.
+"""Cache the results of each image beside the run, so that they are measured only once.
 
-A file's name is a digest of all that its content depends on. That is weights, configuration, images, their size and
-split, the code that computes it, and the version of torch. Results of other code have other names, and are measured
-again. All files can be removed.
+The name of a file is a hash of everything that its content depends on: weights, configuration, images with their size
+and split, the code that computes it, and the version of torch. After a change of that code, results have other names
+and are measured again. All files may be deleted.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from train.checkpoint import Trained
 from train.data.sizes import Size
 from train.testing import ImageResults, measure_images
 
-FOLDER = "cache"  # in the folder of a run's results
+FOLDER = "cache"  # name of the folder in a run's results
 ROOT = Path(__file__).parents[1]
 LIBRARY = "performer_string"
-# The code that results depend on; how weights are loaded is not of it, since their values are in the digest.
+# The code that results depend on. Code that loads weights is left out, since the hash contains their values.
 OF_IMAGES = (
     LIBRARY, "train/data", "train/testing.py", "train/utils/seeds.py", "eval/model_changes.py",
     "eval/attention/token_interventions.py",
 )  # fmt: skip
 OF_COSTS = (LIBRARY, "train/inspection.py", "eval/accuracy/cost.py", "eval/speed/measure.py")
-DAMAGED = (ValueError, EOFError, KeyError, zipfile.BadZipFile)  # of a file that is then measured and written again
+DAMAGED = (ValueError, EOFError, KeyError, zipfile.BadZipFile)  # errors of a damaged file, which is replaced
 
 
 def digest(content: Any) -> str:
-    """Return the digest of plain values."""
+    """Return a hash of JSON-serialisable values."""
     return hashlib.sha256(json.dumps(content, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
 def weights_digest(trained: Trained) -> str:
-    """Return the digest of a model's weights: names, types, shapes and values."""
+    """Return a hash of a model's weights: names, types, shapes and values."""
     total = hashlib.sha256()
     for name, tensor in sorted(trained.classifier.vit.state_dict().items()):
         total.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -59,10 +59,10 @@ def weights_digest(trained: Trained) -> str:
 
 
 def images_digest(dataset: Any) -> str | None:
-    """Return the digest of held-out images: of files their names, sizes and times of change, else their values.
+    """Return a hash of held-out images: of the names, sizes and modification times of files, else of the pixels.
 
-    It is empty for images that are drawn, as arrows: how they are drawn is among the settings. It is None where other
-    images could not be told from these, as of the Hub and of many sources of one's own.
+    It is empty for generated images such as arrows, which their settings determine. It is None where a change of the
+    images could not be detected, as for those of the Hub and of many custom sources.
     """
     images, indices = getattr(dataset, "dataset", None), getattr(dataset, "indices", None)
     if images is None or indices is None:
@@ -84,9 +84,9 @@ def images_digest(dataset: Any) -> str | None:
 
 @cache
 def source_digest(path: Path) -> str:
-    """Return the digest of a file of Python, or of all in a folder, without docstrings, comments and layout.
+    """Return a hash of a Python file, or of all in a folder, ignoring docstrings, comments and layout.
 
-    It is computed once per process, since modules are imported once too.
+    It is computed once in each process, since modules are imported once too.
     """
     total = hashlib.sha256()
     for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
@@ -95,7 +95,7 @@ def source_digest(path: Path) -> str:
 
 
 def syntax_of(file: Path) -> str:
-    """Return the syntax tree of a file of Python without docstrings; the bytes of any other file, in hexadecimal."""
+    """Return the syntax tree of a Python file without docstrings, or the bytes of any other file in hexadecimal."""
     if file.suffix != ".py":
         return file.read_bytes().hex()
     tree = ast.parse(file.read_bytes())
@@ -106,14 +106,14 @@ def syntax_of(file: Path) -> str:
 
 
 def modules_digest(names: str | Sequence[str]) -> list[str]:
-    """Return the digests of imported modules and packages, which a model or its images may be of."""
+    """Return the hashes of imported modules and packages, which may define a model or its images."""
     modules = (sys.modules.get(name) for name in ([names] if isinstance(names, str) else names))
     files = (Path(file) for module in modules if (file := getattr(module, "__file__", None)))
     return [source_digest(file.parent if file.name == "__init__.py" else file) for file in files]
 
 
 def cache_of(path: Path) -> Path:
-    """Return the folder of what was measured of a model: in its run, or for a published one in `runs/results`."""
+    """Return the cache folder of a model: in its run, or in `runs/results` for a published model."""
     return (Path("runs/results") if is_published(path) else results_of([path])) / FOLDER
 
 
@@ -121,7 +121,7 @@ def versions(code: Sequence[str]) -> dict[str, Any]:
     """Return the versions that results depend on.
 
     Args:
-        code: files and folders of this project.
+        code: paths of files and folders of this project.
     """
     return {"code": [source_digest(ROOT / path) for path in code], "torch": str(torch.__version__), "format": "1"}
 
@@ -134,15 +134,15 @@ def image_results(
     weights: str,
     change: tuple[str, Intervention] | None = None,
 ) -> ImageResults:
-    """Return which images a model classifies correctly and its losses, measured now or before.
+    """Return for each image whether it is classified correctly, and its loss, from the cache or measured now.
 
     Args:
-        trained: the model, and where its images are.
-        size: of the images.
-        options: `split`, `images`, `views` and `fresh` of the command line.
-        device: where to measure.
-        weights: as of `weights_digest`.
-        change: an intervention on the model with its title, such as patches in a random order.
+        trained: the model and its data.
+        size: size of the images in pixels.
+        options: options `split`, `images`, `views` and `fresh` of the command line.
+        device: device to measure on.
+        weights: hash of the weights, from `weights_digest`.
+        change: title and function of an intervention, such as patches in random order; None for the model as trained.
     """
     data = trained.data
     images = data.held_out(options.split, size, options.images)
@@ -175,7 +175,7 @@ def image_results(
 def kept_values(
     trained: Trained, settings: Any, fresh: bool, measure: Callable[[], dict[str, float]]
 ) -> dict[str, float]:
-    """Return numbers that depend on a model's configuration and on settings, measured now or before."""
+    """Return numbers that depend on a model's configuration and on settings, from the cache or measured now."""
     key = digest({"config": asdict(trained.classifier.vit.config), "settings": settings, **versions(OF_COSTS)})
     path = cache_of(trained.path) / f"cost-{key}.json"
     if path.is_file() and not fresh:
@@ -188,7 +188,7 @@ def kept_values(
 
 
 def keep(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file of results; a folder that cannot be written to is no error."""
+    """Write a cache file; a folder that cannot be written to is reported and is no error."""
     try:
         with write_aside(path) as partial:
             write(partial)

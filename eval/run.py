@@ -1,4 +1,4 @@
-"""Run one evaluation: its options, its table, its CSV file and its plot."""
+"""Run one evaluation: options, table, CSV file and plot."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OUT = "folder of the files; default: `results` in the run's folder or beside sev
 
 
 def add_options(parser: argparse.ArgumentParser, evaluation: Evaluation | Command) -> None:
-    """Add the options of an evaluation, and those that all have."""
+    """Add the options of an evaluation, and those of all evaluations."""
     from eval.plotting.options import add_figure_arguments
 
     parser.description = evaluation.description
@@ -29,25 +29,25 @@ def add_options(parser: argparse.ArgumentParser, evaluation: Evaluation | Comman
 
 
 def output_folder(options: argparse.Namespace) -> Path:
-    """Return `--out`, else `results` in the run that is evaluated or beside several, else runs/results/NAME."""
+    """Return `--out`, else `results` in the evaluated run or beside several runs, else runs/results/NAME."""
     from eval.report import results_of
     from performer_string.models.checkpoint import is_published
 
     runs: list[Any] = getattr(options, "checkpoint", None) or getattr(options, "run", None) or []
     runs = runs if isinstance(runs, list) else [runs]
-    runs = [path for path in runs if not is_published(path)]  # nothing is written beside those
+    runs = [path for path in runs if not is_published(path)]  # nothing is written beside published models
     folder = options.out or (results_of(runs) if runs else Path("runs/results") / options.command)
     return Path(folder).expanduser()
 
 
 def run(options: argparse.Namespace, arguments: Sequence[str], name: str = "", head: Sequence[str] = ()) -> int:
-    """Run an evaluation: write its CSV file and plot, print its table.
+    """Run an evaluation: write its CSV file and plot, and print its table.
 
     Args:
-        options: as parsed.
-        arguments: of the command line, for the header of the CSV file.
-        name: of the files, of a table with its runs in a folder NAME; that of the evaluation by default.
-        head: further lines of that header.
+        options: parsed options.
+        arguments: arguments of the command line, for the header of the CSV file.
+        name: name of the files, for a table of a paper with its runs in a folder NAME; the evaluation's by default.
+        head: further lines of the header.
 
     Returns:
         The exit status.

@@ -1,4 +1,4 @@
-"""Several seeds of one model: their names, whether they were trained alike, and one row for all of them."""
+"""Seeds of one model: names of the runs, a check that their settings agree, and means over seeds."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from eval.report import Row
 from eval.statistics import student_interval
 
-MAY_DIFFER = {"seed", "root", "workers", "download", "resolutions"}  # settings that seeds of one model may differ in
+MAY_DIFFER = {"seed", "root", "workers", "download", "resolutions"}  # settings in which seeds of one model may differ
 
 
 def without_seed(model: str) -> str:
@@ -25,18 +25,18 @@ def seed_of(model: str) -> int | None:
 
 
 def differing_keys(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Return the keys whose values differ, or that one of the two lacks."""
+    """Return the keys whose values differ, or that one of the two mappings lacks."""
     return sorted(key for key in one.keys() | other.keys() if one.get(key) != other.get(key))
 
 
 def check_seeds(settings: Mapping[str, Mapping[str, Any]]) -> None:
-    """Check that runs which are seeds of one model by their names were trained alike.
+    """Check that runs whose names mark them as seeds of one model were trained with the same settings.
 
     Args:
-        settings: of each training, by the name of the run.
+        settings: settings of each training, by the name of the run.
 
     Raises:
-        ValueError: settings that differ in more than what seeds may differ in.
+        ValueError: settings that differ in keys other than `MAY_DIFFER`.
     """
     first: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for run, run_settings in settings.items():
@@ -50,10 +50,10 @@ def check_seeds(settings: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def few_seeds(rows: Sequence[Row]) -> list[str]:
-    """Return the line beneath a table that says why an interval over few seeds is wide; none where no model has few.
+    """Return a note beneath a table that explains wide intervals over few seeds; empty where no model has few.
 
     Args:
-        rows: as of `mean_over_seeds`.
+        rows: rows as in `mean_over_seeds`.
     """
     seeds = Counter(without_seed(name) for name in {row["model"] for row in rows})
     few = sorted({2, 3}.intersection(seeds.values()))
@@ -76,7 +76,7 @@ def mean_over_seeds(rows: Sequence[Row]) -> list[Row]:
     keeps the interval over its images.
 
     Args:
-        rows: with `model`, `resolution`, `accuracy`, `low` and `high`, in %.
+        rows: rows with `model`, `resolution` in pixels, and `accuracy`, `low` and `high` in %.
     """
     groups: dict[tuple[str, int], list[Row]] = {}
     for row in rows:
@@ -87,7 +87,7 @@ def mean_over_seeds(rows: Sequence[Row]) -> list[Row]:
             means.append(seeds[0])
             continue
         mean, low, high = student_interval([row["accuracy"] for row in seeds])
-        if low == high:  # all seeds alike: not more certain than one of them
+        if low == high:  # equal seeds are not more certain than one of them
             low, high = seeds[0]["low"], seeds[0]["high"]
         title = f"{model}, mean of {len(seeds)} seeds"
         interval = {"accuracy": mean, "low": max(0.0, low), "high": min(100.0, high)}

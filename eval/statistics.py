@@ -1,4 +1,4 @@
-"""Intervals and tests: of means over seeds, by the bootstrap over images and seeds, and of differences of models."""
+"""Confidence intervals of means and differences (Student's, bootstrap), and tests of differences between models."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ def paired_difference(
 ) -> tuple[float, float, float]:
     """Return the difference of two accuracies in points, and its 95 % interval by the paired bootstrap.
 
-    Images are drawn again, each with the answers of both models. Several seeds are drawn again too: pairs of equal
-    seeds where both have the same ones, else those of each model by themselves. Few seeds make the interval too short:
-    three of them have ten resamples that differ.
+    Images are resampled, each with the answers of both models. Several seeds are resampled too: in pairs where both
+    models have the same seeds, otherwise independently. The interval is too short for few seeds: three seeds have only
+    ten distinct resamples.
 
     Args:
-        model, reference: which images are right, [N], by seed; the images are the same.
+        model, reference: whether each answer is right, [N], by seed, for the same images.
 
     Raises:
-        ValueError: other numbers of images.
+        ValueError: different numbers of images.
     """
     lengths = {len(right) for group in (model, reference) for right in group.values()}
     if len(lengths) != 1:
@@ -61,11 +61,11 @@ def paired_difference(
 def mean_with_interval(values: NDArray[np.float64]) -> tuple[float, float, float]:
     """Return a mean and its 95 % interval by the bootstrap over images, and over seeds where there are several.
 
-    Seeds and images are drawn again independently of each other (Efron's percentile interval). Few seeds make it too
-    short: three of them have ten resamples that differ.
+    Seeds and images are resampled independently (Efron's percentile interval). The interval is too short for few
+    seeds: three seeds have only ten distinct resamples.
 
     Args:
-        values: [seeds, images].
+        values: value for each seed and image, [seeds, images].
     """
     return statistic_with_interval(lambda drawn: float(drawn.mean()), [values])
 
@@ -73,11 +73,11 @@ def mean_with_interval(values: NDArray[np.float64]) -> tuple[float, float, float
 def statistic_with_interval(
     statistic: Callable[..., float], groups: Sequence[NDArray[np.float64]]
 ) -> tuple[float, float, float]:
-    """Return a statistic and its interval, as of `mean_with_interval`, with the same draws for all groups.
+    """Return a statistic and its interval, as `mean_with_interval` does, with the same resamples for all groups.
 
     Args:
-        statistic: of the groups.
-        groups: [seeds, images] each, of the same seeds and images, as before and after a change.
+        statistic: function of the resampled groups.
+        groups: arrays [seeds, images] of the same seeds and images, for example before and after a change.
     """
     seeds, images = groups[0].shape
 
@@ -91,8 +91,8 @@ class Test(NamedTuple):
     """The result of a test of a difference of means.
 
     Attributes:
-        statistic: t, of the sign of the difference.
-        p: two-sided.
+        statistic: t statistic, with the sign of the difference.
+        p: two-sided p-value.
     """
 
     statistic: float
@@ -102,10 +102,10 @@ class Test(NamedTuple):
 def paired_test(model: NDArray[np.float64], reference: NDArray[np.float64]) -> Test:
     """Return the paired t-test of two models on the same images, each image's values averaged over the seeds.
 
-    It speaks of these trained models on other images, and not of other trainings.
+    Its conclusion is about these trained models on other images, not about other trainings.
 
     Args:
-        model, reference: [seeds, images], the images alike.
+        model, reference: values [seeds, images] for the same images.
     """
     from scipy.stats import ttest_rel
 
@@ -117,7 +117,7 @@ def paired_test(model: NDArray[np.float64], reference: NDArray[np.float64]) -> T
 
 
 def unpaired_test(model: NDArray[np.float64], reference: NDArray[np.float64]) -> Test:
-    """Return Welch's t-test of two models, as if they had been tested on different images; arguments as above."""
+    """Return Welch's t-test of two models, treating images as independent; arguments as in `paired_test`."""
     from scipy.stats import ttest_ind
 
     one, other = model.mean(0), reference.mean(0)
@@ -130,10 +130,10 @@ def unpaired_test(model: NDArray[np.float64], reference: NDArray[np.float64]) ->
 def mcnemar(only_one: int, only_other: int) -> float:
     """Return the exact p-value of McNemar's test that two models are equally often right.
 
-    Of the images on which one model alone is right, each model has half under this hypothesis: a binomial test.
+    Under this hypothesis each model has half of the images on which only one is right: a binomial test.
 
     Args:
-        only_one, only_other: images on which one model is right and the other wrong.
+        only_one, only_other: numbers of images on which only the one or only the other model is right.
     """
     from scipy.stats import binomtest
 
@@ -142,10 +142,10 @@ def mcnemar(only_one: int, only_other: int) -> float:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Return p-values by Holm's step-down correction (1979): each below alpha holds at a family-wise error of alpha.
+    """Return p-values corrected by Holm's step-down method (1979), which controls the family-wise error rate.
 
-    It is written here, since scipy has no Holm correction (`false_discovery_control` is another one).
-    The i-th smallest of m, from 0, is multiplied by m - i; none is below a smaller one, and none above 1.
+    The i-th smallest of m values, from 0, is multiplied by m - i; the results are made monotonic and at most 1.
+    scipy has no Holm correction (`false_discovery_control` is another method).
     """
     order = np.argsort(p_values, kind="stable")
     corrected = np.asarray(p_values, dtype=float)[order] * np.arange(len(order), 0, -1)

@@ -26,15 +26,15 @@ ESCAPES = {
 
 
 def cell_text(value: Any) -> str:
-    """Return a cell as text, floats in few digits."""
+    """Return a cell as text, with floats rounded."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def distances(value: str, low: str, high: str) -> tuple[str, str | None]:
-    """Return the distances of an interval's ends from its value, with the value's digits.
+    """Return the distances of an interval's ends from its value, rounded to the value's digits.
 
     Returns:
-        The upper one and the lower one; or half the width and None where they are equal up to the last digit.
+        The upper and the lower distance; or half the width and None where they agree up to the last digit.
     """
     digits = len(value.partition(".")[2])
     above, below = float(high) - float(value), float(value) - float(low)
@@ -44,7 +44,7 @@ def distances(value: str, low: str, high: str) -> tuple[str, str | None]:
 
 
 def markdown_cell(text: str, intervals: str = "brackets") -> str:
-    """Return a cell in Markdown, with its interval as it is or behind its value: `50.0 ± 10.0`; `|` escaped."""
+    """Return a cell in Markdown, its interval in brackets or after its value (`50.0 ± 10.0`), with `|` escaped."""
     match = INTERVAL.match(text)
     if intervals != "pm" or match is None:
         return text.replace("|", r"\|")
@@ -53,7 +53,7 @@ def markdown_cell(text: str, intervals: str = "brackets") -> str:
 
 
 def latex_cell(text: str, intervals: str = "brackets") -> str:
-    r"""Return a cell in LaTeX: escaped, and with its interval in brackets or after `\pm`."""
+    r"""Return an escaped cell in LaTeX, with its interval in brackets or after `\pm`."""
     if match := INTERVAL.match(text):
         value, low, high = match.groups()
         if intervals == "pm":
@@ -68,7 +68,7 @@ def latex_cell(text: str, intervals: str = "brackets") -> str:
     escaped = "".join(ESCAPES.get(character, character) for character in " ".join(text.split()))
     return (
         f"{{{escaped[0]}}}{escaped[1:]}" if escaped.startswith(("[", "*")) else escaped
-    )  # else an option of the line break
+    )  # LaTeX would read it as an option of the line break
 
 
 def latex_table(rows: Sequence[Any], intervals: str = "brackets") -> str:

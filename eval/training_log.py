@@ -1,4 +1,4 @@
-"""What a run has logged, from its `metrics.csv`: the values of each scalar, by step and by seconds of training."""
+"""Read the logged metrics of a run, `metrics.csv`: the values of each scalar by step and by training time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from train.runs.folder import CURVES, SECONDS
 
 
 class Scalar(NamedTuple):
-    """Values of one scalar, each step once.
+    """Values of one scalar, one for each logged step.
 
     Attributes:
-        steps: ascending.
-        values: at these steps.
-        seconds: of training until then, without the pauses between an interruption and the next `resume`; empty where
-            that was not recorded.
+        steps: optimiser steps in ascending order.
+        values: values at these steps.
+        seconds: training time in seconds until each step, without pauses before a `resume`; empty where not recorded.
     """
 
     steps: list[int]
@@ -25,15 +24,15 @@ class Scalar(NamedTuple):
 
 
 def has_log(run: Path) -> bool:
-    """Return whether a folder has a table of metrics."""
+    """Return whether a folder contains `metrics.csv`."""
     return (run / CURVES).is_file()
 
 
 def read_log(run: Path) -> dict[str, Scalar]:
-    """Return the scalars that a run has logged, by the columns of its table.
+    """Return the logged scalars of a run, by their columns in the table.
 
     Raises:
-        FileNotFoundError: a folder without a table of metrics.
+        FileNotFoundError: a folder without `metrics.csv`.
     """
     if not has_log(run):
         raise FileNotFoundError(
@@ -53,5 +52,5 @@ def read_log(run: Path) -> dict[str, Scalar]:
 
 
 def seconds_to(scalar: Scalar, target: float) -> float | None:
-    """Return the seconds of training until a scalar reached a target; None where it did not."""
+    """Return the training time in seconds until a scalar reached a target; None where it did not."""
     return next((s for value, s in zip(scalar.values, scalar.seconds, strict=False) if value >= target), None)
