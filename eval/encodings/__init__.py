@@ -1,1 +1,1 @@
-"""Evaluations of position encodings: what they leave unchanged, which are the same, and what each costs."""
+"""Evaluations of position encodings: invariance under translations, equivalence, and cost."""

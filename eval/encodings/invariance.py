@@ -1,7 +1,7 @@
 """What does a translation of all positions change?
 
-It leaves the scores of a commuting encoding as they are, and changes random features in one draw only. All is measured
-in float64, at offsets that are no integers.
+The scores of a commuting encoding are invariant. Random features are invariant in the mean over draws, but not in one
+draw. All is measured in float64, at offsets that are no integers.
 
 Columns: `part` (scores, generators, features or models), `name`, `quantity`, `value` (relative change), `expected`
 (exact, fails by design, one draw, 1/sqrt(draws), not known), `holds` (whether the value is as expected).

@@ -15,7 +15,7 @@ from eval.plotting.axes import count_axis, note_below, plain_logarithm
 from eval.plotting.style import BLUE, GREY, VERMILLION, line_styles, panels
 from eval.report import Row, select, unique
 
-SMALLEST = 1e-17  # where a change of exactly zero stands
+SMALLEST = 1e-17  # value at which a change of exactly zero is drawn
 VERDICTS = {
     "exact": "0",
     "one draw": "not 0 in one draw",
@@ -25,13 +25,13 @@ VERDICTS = {
 
 
 def draw_counts(rows: Sequence[Row]) -> list[int]:
-    """Return how many draws were averaged over, in ascending order, by the quantities `N draws` of rows."""
+    """Return the numbers of draws that were averaged over, in ascending order, from the quantities `N draws`."""
     counted = (str(row["quantity"]).split() for row in rows)
     return sorted({int(words[0]) for words in counted if words[-1] == "draws" and words[0].isdigit()})
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return a line for each name: its largest change, and what is expected."""
+    """Return a row for each name: its largest change, and the expected one."""
     lines: list[Row] = []
     for part, name in dict.fromkeys((row["part"], row["name"]) for row in rows):
         same = select(rows, part=part, name=name)
@@ -54,7 +54,7 @@ def summary(rows: Sequence[Row]) -> list[Row]:
 def plot(rows: Sequence[Row]) -> Figure:
     """Draw the largest change of a score for each encoding, and the spread of the estimates over draws.
 
-    Of checkpoints it is the change of the logits, alone.
+    For checkpoints only the change of the logits is drawn.
     """
     draws = select(rows, expected="1/sqrt(draws)")
     scores = select(rows, part="scores" if draws else "models")
@@ -68,7 +68,7 @@ def plot(rows: Sequence[Row]) -> Figure:
 
 
 def draw_changes(axis: Axes, rows: Sequence[Row], names: Sequence[str], what: str) -> None:
-    """Draw the largest change for each name as a dot: round where it is to be zero, a cross where it is not."""
+    """Draw the largest change for each name: a dot where it should be zero, a cross where it need not."""
     by_design = {row["name"] for row in select(rows, expected="fails by design")}
     kinds = {"zero but for rounding": (BLUE, "o"), "not zero, by design": (VERMILLION, "X")}
     for kind, (colour, marker) in kinds.items():
@@ -105,7 +105,7 @@ def draw_spread(axis: Axes, rows: Sequence[Row]) -> None:
 
 
 def legend_over(axis: Axes, columns: int) -> None:
-    """Put the legend of a panel above it, where it hides no points."""
+    """Place the legend above its panel, so that it hides no points."""
     place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2}
     axis.legend(ncols=columns, fontsize=6, handletextpad=0.4, columnspacing=1.0, **place)
 

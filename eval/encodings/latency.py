@@ -47,14 +47,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image-size", type=positive_int, default=224)
     parser.add_argument("--patch-size", type=positive_int, default=16)
     parser.add_argument("--attention", default="linear")
-    parser.add_argument("--features", type=int, default=64, help="random features a head")
+    parser.add_argument("--features", type=int, default=64, help="random features per head")
     parser.add_argument("--qk-dim", type=positive_int, help="width of queries and keys; default: that of the heads")
     parser.add_argument("--batch-size", type=positive_int, default=8)
     add_rounds(parser, 7)
 
 
 def chosen_encodings(names: Sequence[str]) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Return the name and options of each encoding by its title, the reference first."""
+    """Return the name and options of each encoding, by its title, with the reference first."""
     known: dict[str, tuple[str, dict[str, Any]]] = {name: (name, {}) for name in ENCODINGS}
     known |= {title: ("cayley-string", o) for title, o in SPARSE.items()}
     titles = [title for name in names for title in (list(known) if name == "all" else [name])]
@@ -79,15 +79,15 @@ def with_options(title: str) -> tuple[str, dict[str, Any]]:
 
 
 class TimedModel:
-    """A model with one training step and one inference to be timed.
+    """A model with a training step and a folded inference to be timed.
 
     Args:
-        config: of the model.
-        batch_size: images at a time.
-        device: where to compute.
+        config: configuration of the model.
+        batch_size: number of images in a batch.
+        device: device to compute on.
 
     Attributes:
-        infer: a call of the folded model.
+        infer: function that runs the folded model on the images.
     """
 
     def __init__(self, config: ViTConfig, batch_size: int, device: torch.device):
@@ -105,7 +105,7 @@ class TimedModel:
 
     @torch.inference_mode()
     def rotate(self) -> list[Rotation]:
-        """Return the rotations of all layers of the model that is not folded."""
+        """Return the rotations of all layers of the unfolded model."""
         return self.model.rotations(self.model.layout(self.model.train_grid))
 
     @torch.inference_mode()
@@ -114,14 +114,14 @@ class TimedModel:
         return cast(Tensor, self.folded(self.images))
 
     def check(self) -> None:
-        """Check that the folded model has the same outputs, without which its speed is worth nothing."""
+        """Check that the folded model has the same outputs, without which its time would be meaningless."""
         with torch.no_grad():
             torch.testing.assert_close(self.folded(self.images), self.model.eval()(self.images), rtol=1e-4, atol=1e-4)
         self.model.train()
 
 
 def build_models(options: argparse.Namespace, device: torch.device) -> dict[str, TimedModel]:
-    """Build a model for each encoding; one that does not fit the width of the heads is left out with a line."""
+    """Build a model for each encoding; one that does not fit the head dimension is reported and left out."""
     models: dict[str, TimedModel] = {}
     encodings = chosen_encodings(options.encodings).items()
     for title, (name, encoding_options) in tqdm(encodings, desc="building", leave=False, disable=None):
@@ -150,7 +150,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
     """Yield a row for each encoding."""
     models = build_models(options, device)
     rope = models[REFERENCE]
-    calls: dict[tuple[str, str, bool], Call] = {}  # (title, what, whether of the model itself or of RoPE beside it)
+    calls: dict[tuple[str, str, bool], Call] = {}  # (title, what is timed, whether it is the model or RoPE)
     for title, model in models.items():
         calls |= {(title, "step", True): model.step, (title, "step", False): rope.step}
         calls |= {(title, "infer", True): model.infer, (title, "infer", False): rope.infer}

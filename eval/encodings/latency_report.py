@@ -17,7 +17,7 @@ COLUMNS = {"step to rope": "training step", "inference to rope": "folded inferen
 
 
 def plot(rows: Sequence[Row]) -> Figure:
-    """Draw both ratios for each encoding as dots, one above the other; the few far ones as numbers at the edge."""
+    """Draw both ratios for each encoding as dots, one above the other, with outliers as numbers at the edge."""
     figure = new_figure(width=5.0, height=1.0 + 0.2 * len(rows))
     axis = figure.subplots()
     edge = edge_of([row[column] for row in rows for column in COLUMNS])
@@ -39,7 +39,7 @@ def plot(rows: Sequence[Row]) -> Figure:
 
 
 def edge_of(values: Sequence[float]) -> float:
-    """Return the end of an axis: twice the median, if one value in ten or fewer is beyond it, else the largest."""
+    """Return the end of an axis: twice the median if at most one value in ten is above it, else the maximum."""
     far = 2 * median(values)
     return far if sum(value > far for value in values) <= len(values) / 10 else max(values)
 

@@ -1,4 +1,4 @@
-"""On one axis LieRE has the scores of RoPE (arXiv:2406.10322, appendix A): its generator turns planes of some basis."""
+"""On one axis LieRE has the scores of RoPE (arXiv:2406.10322, appendix A): its generator rotates planes of a basis."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from performer_string.position import Encoding
 
 @torch.no_grad()
 def measure_one_axis(head_dim: int) -> Row:
-    """Return the row of LieRE's scores on one axis against those of RoPE, with LieRE's basis folded into q and k.
+    """Return the row that compares LieRE's scores on one axis with RoPE's, LieRE's basis folded into q and k.
 
-    RoPE has the positions after a common move, so that the two agree if both hold. The global generator of random
-    numbers is left as it is.
+    RoPE has translated positions, so that agreement shows both the equivalence and the invariance. The state of the
+    global random generator is kept.
     """
     with torch.random.fork_rng(devices=[]):
         liere, rope = (
@@ -39,7 +39,7 @@ def scores(encoding: Encoding, positions: torch.Tensor, q: torch.Tensor, k: torc
 
 
 def planes(encoding: Encoding) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the turns [H, d/2] of a generator on one axis and the planes that it turns, as a basis [H, d, d].
+    """Return the frequencies [H, d/2] of a generator on one axis, and a basis [H, d, d] of the planes it rotates.
 
     The first vectors of all planes come before the second ones, as in RoPE. An eigenvector a + ib of the
     eigenvalue i w has A b = w a and A a = -w b.

@@ -29,7 +29,7 @@ from performer_string.position import SeparableEncoding
 from performer_string.position.skew import cayley
 
 STARTS = 4
-ROUNDS = 12  # of fits, from each start
+ROUNDS = 12  # number of fits from each start
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "rope": ("rope", {}),
     "rope-mixed": ("rope-mixed", {}),
@@ -53,22 +53,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def build_family(family: str, head_dim: int) -> SeparableEncoding:
-    """Build an encoding of `FAMILIES` in float64, of one head on images."""
+    """Build an encoding of `FAMILIES` in float64, with one head, on two axes."""
     name, options = FAMILIES[family]
     encoding = build_encoding(name, head_dim=head_dim, num_heads=1, coord_dim=2, grid=(6, 6), **options)
     return cast(SeparableEncoding, encoding.double())
 
 
 def padded(omega: Tensor, planes: int) -> Tensor:
-    """Return frequencies [1, C, P] as [C, planes]: dimensions that are not rotated are planes of frequency 0."""
+    """Return frequencies [1, C, P] padded to [C, planes]: unrotated dimensions are planes of frequency 0."""
     return torch.nn.functional.pad(omega[0], (0, planes - omega.shape[-1]))
 
 
 def match(omega: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Assign a target plane to each plane, at the least sum of squared differences of the frequencies.
+    """Assign a target plane to each plane, with the least sum of squared differences of the frequencies.
 
     Args:
-        omega, target: [C, P].
+        omega, target: frequencies, [C, P].
 
     Returns:
         The index of each plane's target, and the sign of its rotation, [P] each.
@@ -85,14 +85,14 @@ def match(omega: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def fit_frequencies(encoding: SeparableEncoding, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Fit the learned parameters of an encoding to frequencies, by turns with the assignment of planes.
+    """Fit the learned parameters of an encoding to frequencies, alternating with the assignment of planes.
 
     Args:
-        encoding: changed in place.
-        target: frequencies, [C, P].
+        encoding: encoding to fit, changed in place.
+        target: target frequencies, [C, P].
 
     Returns:
-        The frequencies [C, P], the assignment and its signs as of `match`.
+        The fitted frequencies [C, P], and the assignment and signs of `match`.
     """
     planes = target.shape[-1]
     learned = [p for p in encoding.parameters() if p.requires_grad]
@@ -120,7 +120,7 @@ def error_left(omega: Tensor, order: Tensor, sign: Tensor, target: Tensor) -> fl
 
     Args:
         omega: frequencies of B, [C, P].
-        order, sign: as of `match`.
+        order, sign: assignment of planes and signs, from `match`.
         target: frequencies of A, [C, P].
     """
     r = torch.randn(256, 2, dtype=torch.float64) * 3
@@ -150,7 +150,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
         with torch.no_grad():
             for p in target_encoding.parameters():
                 if p.requires_grad:
-                    p.add_(torch.randn_like(p) * 0.1)  # away from the common start
+                    p.add_(torch.randn_like(p) * 0.1)  # distinct starts
         target = padded(target_encoding.frequencies(), planes).detach()
         for fitted_name in FAMILIES:
             errors = []

@@ -11,12 +11,12 @@ from eval.evaluations import Shown
 from eval.plotting.style import new_figure
 from eval.report import Row, unique
 
-SMALLEST_FONT = 4.5  # of the numbers, which are left out where they would be smaller
-SAME = 1e-6  # the error below which a fit counts as exact
+SMALLEST_FONT = 4.5  # smallest size of the numbers in points, below which they are left out
+SAME = 1e-6  # error below which a fit counts as exact
 
 
 def summary(rows: Sequence[Row]) -> list[Row]:
-    """Return a line for each encoding that is fitted, with a column for each target."""
+    """Return a row for each fitted encoding, with a column for each target."""
     targets = unique(rows, "target")
     cells = {(row["fitted"], row["target"]): "0" if row["covers"] else f"{row['error']:.2f}" for row in rows}
     letters = letters_of(targets)
@@ -33,9 +33,9 @@ def letters_of(targets: Sequence[str]) -> dict[str, str]:
 
 
 def plot(rows: Sequence[Row]) -> Figure:
-    """Draw the table as a picture, its columns with the letters of its rows."""
+    """Draw the table as an image, with columns labelled by the letters of the rows."""
     targets = unique(rows, "target")
-    fitted = [name for name in unique(rows, "fitted") if name in targets]  # not the control, which has one target
+    fitted = [name for name in unique(rows, "fitted") if name in targets]  # the control has only one target
     cells = {(row["fitted"], row["target"]): row["error"] for row in rows}
     values = np.array([[cells[name, target] for target in targets] for name in fitted])
     figure = new_figure(width=6.75, height=1.6 + 0.28 * len(fitted))

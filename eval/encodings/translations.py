@@ -1,4 +1,4 @@
-"""What a translation of all positions changes: scores, estimates of a kernel, the logits of a model; in float64."""
+"""Measure in float64 how a translation of all positions changes scores, kernel estimates and logits."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from performer_string.position import Encoding, SeparableEncoding
 from performer_string.position.additive import NoEncoding
 from performer_string.position.skew import cayley
 
-DRAWS = (1, 4, 16, 64, 256, 1024)  # of random features, that are averaged over
-SHIFT = 3.37  # how far all positions move, in patches
-EXACT = 1e-9  # relative to the largest score: rounding in float64
-VARIANTS: dict[str, list[dict[str, Any]]] = {  # beside each family's defaults
+DRAWS = (1, 4, 16, 64, 256, 1024)  # numbers of draws of random features that are averaged over
+SHIFT = 3.37  # translation of all positions, in patches
+EXACT = 1e-9  # bound on rounding in float64, relative to the largest score
+VARIANTS: dict[str, list[dict[str, Any]]] = {  # options besides each family's defaults
     "cayley-string": [{"generator": g} for g in ("block-diagonal", "banded", "top-k", "random")],
     "pate-so2": [{"conformal_scaling": 0.5}],
     "liere": [{"block_size": 2}],
@@ -40,13 +40,13 @@ def label(name: str, options: dict[str, Any]) -> str:
 
 
 def make_row(part: str, name: str, quantity: str, value: float, expected: str) -> Row:
-    """Return the row of one measurement, with whether what is expected of it holds.
+    """Return the row of one measurement, with whether it is as expected.
 
     Args:
         part: scores, generators, features or models.
-        name: of what is measured.
-        quantity: what is measured of it.
-        value: a relative change.
+        name: name of the encoding, feature map or model.
+        quantity: measured quantity.
+        value: relative change of the quantity.
         expected: "exact", "fails by design", "one draw", "1/sqrt(draws)", "not known" or "".
     """
     holds = {"exact": value < EXACT, "fails by design": value > 1e-6}.get(expected, "")
@@ -54,13 +54,13 @@ def make_row(part: str, name: str, quantity: str, value: float, expected: str) -
 
 
 def change_of_scores(encoding: Encoding, coord: int) -> float:
-    """Return the largest change of a score under a translation along one axis, over the largest score.
+    """Return the largest change of a score under a translation along one axis, relative to the largest score.
 
-    An encoding that is added to the tokens is added to queries and keys here.
+    An additive encoding is added to queries and keys here.
 
     Args:
-        encoding: in float64.
-        coord: the axis.
+        encoding: encoding in float64.
+        coord: index of the axis.
     """
     positions = torch.rand(12, encoding.coord_dim, dtype=torch.float64) * 5
     moved = positions.clone()
@@ -81,13 +81,13 @@ def change_of_scores(encoding: Encoding, coord: int) -> float:
 
 @torch.no_grad()
 def commutator(encoding: Encoding) -> float:
-    """Return the largest entry of [L_j, L_k] over all pairs of axes, L the generators."""
+    """Return the largest entry of the commutators [L_j, L_k] of the generators, over all pairs of axes."""
     parts = encoding.generators().double().unbind(1)
     return max((float((a @ b - b @ a).abs().max()) for a in parts for b in parts), default=0.0)
 
 
 def expected_of_encoding(name: str, encoding: Encoding) -> str:
-    """Return what a translation is expected to do to an encoding's scores."""
+    """Return the expected change of an encoding's scores under a translation."""
     if name in ("absolute", "sinusoidal") or getattr(encoding, "log_lambda", None) is not None:
         return "fails by design"
     if isinstance(encoding, SeparableEncoding | NoEncoding):
@@ -96,12 +96,12 @@ def expected_of_encoding(name: str, encoding: Encoding) -> str:
 
 
 def expected_of_commutator(largest: float) -> str:
-    """Return what is expected of an encoding that rotates by the exponential of generators with this commutator."""
+    """Return the expected change of scores for an encoding by exponentials of generators with this commutator."""
     return "exact" if largest < EXACT else "fails by design"
 
 
 def has_generators(encoding: Encoding) -> bool:
-    """Return whether an encoding has generators; it needs them for study only."""
+    """Return whether an encoding defines its generators, which only evaluations need."""
     try:
         encoding.generators()
     except NotImplementedError:
@@ -118,7 +118,7 @@ def measure_encodings(head_dim: int) -> Iterator[Row]:
                 sizes = {"head_dim": head_dim, "num_heads": 2, "coord_dim": coord_dim}
                 try:
                     encoding = build_encoding(name, grid=grid, **sizes, **options).double()
-                    encoding(grid_positions(grid, dtype=torch.float64))  # where an encoding may refuse a dimension, too
+                    encoding(grid_positions(grid, dtype=torch.float64))  # an encoding may reject a dimension only here
                 except ValueError as error:
                     tqdm.write(f"{label(name, options)} is left out in {coord_dim}-D: {error}")
                     continue
@@ -156,7 +156,7 @@ def measure_wide_basis(head_dim: int) -> Row:
 def measure_features(head_dim: int) -> Iterator[Row]:
     """Yield rows with the change of an estimated kernel under a translation, averaged over draws.
 
-    A bias would stay; the spread falls as 1/sqrt(draws).
+    A bias would remain; the spread falls as 1/sqrt(draws).
     """
     encoding = build_encoding("rope-mixed", head_dim=head_dim, num_heads=1).double()
     positions = torch.tensor([[0.3, 1.2], [2.1, 0.4]], dtype=torch.float64)
@@ -164,7 +164,7 @@ def measure_features(head_dim: int) -> Iterator[Row]:
     rotated = [(encoding(r[:1]).rotate(q), encoding(r[1:]).rotate(k)) for r in (positions, positions + SHIFT)]
     for title, (name, options) in tqdm(MAPS.items(), desc="feature maps", leave=False, disable=None):
         random = issubclass(FEATURE_MAPS[name], RandomFeatures)
-        sizes = {"num_heads": 16 * max(DRAWS), "num_features": 32} if random else {"num_heads": 1}  # a draw a head
+        sizes = {"num_heads": 16 * max(DRAWS), "num_features": 32} if random else {"num_heads": 1}  # heads: draws
         phi = build_feature_map(name, head_dim=head_dim, seed=1, **sizes, **options).double()
         before, after = ((phi.queries(a) * phi.keys(b)).sum(-1).flatten() for a, b in rotated)  # [heads]
         relative = (after - before) / before.mean()
@@ -179,7 +179,7 @@ def measure_features(head_dim: int) -> Iterator[Row]:
 
 
 def expected_of_model(vit: ViT) -> str:
-    """Return what a translation is expected to do to a model's logits."""
+    """Return the expected change of a model's logits under a translation."""
     if vit.absolute is not None:
         return "fails by design"
     if vit.config.centred and vit.encoding.extrapolates:
@@ -215,12 +215,12 @@ def untrained_models() -> Iterator[tuple[str, ViT]]:
 
 
 def moved_logits(vit: ViT, images: Tensor, shift: float) -> Tensor:
-    """Return the logits with all positions moved, those of a table beside the encoding as well."""
+    """Return the logits with all positions translated, including those of a learned table."""
     positions = grid_positions(vit.train_grid, dtype=torch.float64) + shift
     places = vit.table_positions(vit.train_grid)
     if places is None or vit.places_are_positions():
         return vit(images, positions)
-    vit.__dict__["table_positions"] = lambda *_: places + shift  # which are no argument of the model
+    vit.__dict__["table_positions"] = lambda *_: places + shift  # these are no argument of the model
     try:
         return vit(images, positions)
     finally:
@@ -229,12 +229,12 @@ def moved_logits(vit: ViT, images: Tensor, shift: float) -> Tensor:
 
 @torch.no_grad()
 def measure_models(models: Iterable[tuple[str, ViT]]) -> Iterator[Row]:
-    """Yield the change of each model's logits when all positions move.
+    """Yield the change of each model's logits under a translation of all positions.
 
-    With softmax there is none; with one draw of random features there is.
+    It is zero with softmax, and not with one draw of random features.
 
     Args:
-        models: with titles.
+        models: pairs of a title and a model.
     """
     for title, vit in models:
         vit = vit.double().eval()

@@ -1,1 +1,1 @@
-"""Trained models as files for other programs: ONNX, and programs of `torch.export`."""
+"""Export trained models for other programs: as ONNX, or as programs of `torch.export`."""

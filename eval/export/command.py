@@ -1,8 +1,8 @@
 """Write a trained model for other programs: as ONNX, or as a program of `torch.export`.
 
-The graph takes images [B, channels, height, width] of any batch, normalised as in training. It takes any size where two
-or more sizes are given. Before it says that it is done, it is read again and compared with PyTorch at each size, for
-one image and for three. Classes and normalisation go with the file.
+The graph takes images [B, channels, height, width] in batches of any number, normalised as in training. It takes any
+size where two or more sizes are given. The written file is read and compared with PyTorch at each size, for one image
+and for three. Classes and normalisation are stored with it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from train.data.sizes import Size, image_size
 OUT = "file to write; default: NAME.onnx or NAME.pt2, in `results` of the run's folder, else in runs/results/export"
 FORMATS = {"onnx": (write_onnx, read_onnx, ".onnx"), "torch": (write_torch, read_torch, ".pt2")}
 BATCHES = (1, 3)
-TOLERANCE = 1e-3  # of the largest logit: other kernels sum in another order
+TOLERANCE = 1e-3  # relative to the largest logit; other kernels sum in another order
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,11 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--format", choices=FORMATS, required=True, help="onnx, or torch for torch.export")
     sizes = "that it has to take, in pixels: one for this size alone, several for any; the training size and twice that"
     parser.add_argument("--resolutions", nargs="+", type=image_size, action=WithoutRepetitions, help=sizes)
-    parser.add_argument("--fold", action="store_true", help="fold bases of encodings into the projections before")
+    parser.add_argument("--fold", action="store_true", help="fold bases of encodings into the projections first")
 
 
 def prepared(options: argparse.Namespace) -> ViT:
-    """Return the model in float32, folded where that is asked for, and set `--resolutions` where it was left out.
+    """Return the model in float32, folded for `--fold`, and set `--resolutions` where it was not given.
 
     Raises:
         ValueError: a model or sizes that cannot be exported.
@@ -60,10 +60,10 @@ def prepared(options: argparse.Namespace) -> ViT:
 
 
 def compare(model: ViT, exported: Function, sizes: Sequence[Size]) -> list[dict[str, Any]]:
-    """Return the largest difference of logits between a model and its export, for each size and batch.
+    """Return the largest difference of logits between a model and its export, for each size and batch size.
 
     Raises:
-        ExportError: a difference above rounding, or a size or batch that the export does not take.
+        ExportError: a difference above rounding, or a size or batch size that the export does not take.
     """
     rows = []
     generator = torch.Generator().manual_seed(0)
@@ -72,7 +72,7 @@ def compare(model: ViT, exported: Function, sizes: Sequence[Size]) -> list[dict[
         expected = outputs(model, images)
         try:
             found = outputs(exported, images)
-        except Exception as error:  # of the runtime
+        except Exception as error:  # the runtime's own types
             raise ExportError(f"the export does not take {batch} images of {size} pixels: {error}") from error
         difference, largest = float((found - expected).abs().max()), float(expected.abs().max())
         if not difference <= TOLERANCE * max(largest, 1e-3):
@@ -85,17 +85,17 @@ def compare(model: ViT, exported: Function, sizes: Sequence[Size]) -> list[dict[
 
 
 def details_of(model: ViT) -> dict[str, object]:
-    """Return what goes with the file: classes and normalisation, where they are known."""
+    """Return the metadata of the file: classes and normalisation, where they are known."""
     known = {} if model.preprocessing is None else model.preprocessing.plain()
     return {"patch": list(model.patch), **known}
 
 
 def run_command(options: argparse.Namespace, folder: Path) -> None:
-    """Export a model and print how it compares with PyTorch.
+    """Export a model, and print its comparison with PyTorch.
 
     Args:
-        options: of the command line.
-        folder: of the file where none is given.
+        options: options of the command line.
+        folder: folder of the file where `--out` is not given.
     """
     if options.format == "onnx":
         check_onnx()

@@ -1,4 +1,4 @@
-"""The formats of exported models: how each is written, and read again to be checked."""
+"""The formats of exported models: functions that write a file, and read it for the check."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from eval.export.program import refusal
 from performer_string import ViT
 
 INSTALL = "pip install onnx onnxscript onnxruntime"
-DETAILS = "performer_string.json"  # the name of what goes with a program of torch.export
+DETAILS = "performer_string.json"  # name of the metadata file in a program of torch.export
 Function = Callable[[Tensor], Tensor]
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Leave out what the converters print of their steps."""
+    """Silence the progress output of the converters."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -36,7 +36,7 @@ def quiet() -> Iterator[None]:
 
 
 def check_onnx() -> None:
-    """Raise a ValueError that says how to install what ONNX needs, where it is missing."""
+    """Raise a ValueError with the install command where packages for ONNX are missing."""
     try:
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
@@ -45,7 +45,7 @@ def check_onnx() -> None:
 
 
 def write_onnx(model: ViT, program: ExportedProgram, path: Path, details: Mapping[str, object]) -> None:
-    """Write a graph as ONNX, with inputs `images`, outputs `logits`, and details as its metadata.
+    """Write a graph as ONNX, with the input `images`, the output `logits`, and `details` as metadata.
 
     Raises:
         ExportError: an operation that ONNX lacks.
@@ -53,7 +53,7 @@ def write_onnx(model: ViT, program: ExportedProgram, path: Path, details: Mappin
     try:
         with quiet(), torch.no_grad():
             converted = torch.onnx.export(program, dynamo=True, input_names=["images"], output_names=["logits"])
-    except Exception as error:  # of the converter, in many types
+    except Exception as error:  # the converter raises many types
         raise refusal(model, error, program, "ONNX") from error
     assert converted is not None
     converted.model.metadata_props.update({name: json.dumps(value) for name, value in details.items()})
@@ -61,7 +61,7 @@ def write_onnx(model: ViT, program: ExportedProgram, path: Path, details: Mappin
 
 
 def read_onnx(path: Path) -> Function:
-    """Return a function that runs a file of ONNX by onnxruntime, on the CPU."""
+    """Return a function that runs an ONNX file with onnxruntime on the CPU."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -69,11 +69,11 @@ def read_onnx(path: Path) -> Function:
 
 
 def write_torch(model: ViT, program: ExportedProgram, path: Path, details: Mapping[str, object]) -> None:
-    """Write a graph as a program of `torch.export`, with details beside it."""
+    """Write a graph as a program of `torch.export`, with `details` as a file in it."""
     torch.export.save(program, path, extra_files={DETAILS: json.dumps(details)})
 
 
 def read_torch(path: Path) -> Function:
-    """Return the function of a program of `torch.export`."""
+    """Return a function that runs a program of `torch.export`."""
     function: Function = torch.export.load(path).module()
     return function

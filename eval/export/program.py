@@ -1,4 +1,4 @@
-"""A model as one graph for any batch and any size of images, and the part that is at fault where there is none."""
+"""Trace a model as one graph for any batch and image size, and name the part that prevents it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from performer_string import ViT
 from train.data.sizes import Size
 
 LARGEST_BATCH = 65_536
-LARGEST_GRID = 1_024  # patches along a side
+LARGEST_GRID = 1_024  # most patches along a side
 
 
 class ExportError(ValueError):
@@ -21,9 +21,9 @@ class ExportError(ValueError):
 
 
 def parts(model: ViT) -> dict[str, str]:
-    """Return what a model consists of: the beginning of a module's path -> the kind and the name of that part.
+    """Return the parts of a model: from the prefix of a module's path to the kind and name of the part.
 
-    `{}` stands for a layer.
+    `{}` stands for the index of a layer.
     """
     c = model.config
     found = {"encoding": f"encoding {c.encoding!r}"}
@@ -39,7 +39,7 @@ def parts(model: ViT) -> dict[str, str]:
 
 
 def part_of(model: ViT, path: str) -> str:
-    """Return the kind and name of the part that a module belongs to; empty for none that can be chosen."""
+    """Return the kind and name of the part that a module belongs to; empty outside parts that a recipe chooses."""
     for beginning, name in parts(model).items():
         pattern = re.escape(beginning).replace(r"\{\}", r"\d+")
         if re.match(rf"(?:L__self___)?{pattern}(\.|$)", path):
@@ -48,12 +48,12 @@ def part_of(model: ViT, path: str) -> str:
 
 
 def culprit(model: ViT, program: ExportedProgram | None, operation: str) -> str:
-    """Return the parts of a model that use an operation, or all its parts where none is found.
+    """Return the parts of a model that use an operation, or all parts where none is found.
 
     Args:
         model: the model.
-        program: its graph, where there is one.
-        operation: such as `linalg_inv_ex`, also of a decomposed graph.
+        program: graph of the model; None where there is none.
+        operation: name of the operation, such as `linalg_inv_ex`, also in a decomposed graph.
     """
     wanted = operation.removeprefix("linalg_")  # linalg_matrix_exp was matrix_exp, and linalg_inv_ex linalg_inv
     nodes = () if program is None or not operation else program.graph.nodes
@@ -73,9 +73,9 @@ def refusal(model: ViT, error: Exception, program: ExportedProgram | None, targe
 
     Args:
         model: the model.
-        error: of torch.
-        program: the graph that could not be converted; None where the model has none.
-        target: what it cannot be converted to, in words.
+        error: error of torch.
+        program: graph that could not be converted; None where tracing failed.
+        target: name of the format that it could not be converted to.
     """
     chain: list[BaseException] = [error]
     while (cause := chain[-1].__cause__) is not None:
@@ -96,7 +96,7 @@ def first_line(error: BaseException) -> str:
 
 
 def dynamic_shapes(model: ViT, sizes: Sequence[Size]) -> dict[str, Any]:
-    """Return which dimensions of the images may vary: the batch, and both sides where there are several sizes."""
+    """Return the dynamic dimensions of the images: the batch, and both sides where there are several sizes."""
     dims: dict[int, Any] = {0: Dim("batch", min=1, max=LARGEST_BATCH)}
     if len(sizes) > 1:
         for axis, (name, patch) in enumerate(zip(("rows", "columns"), model.patch, strict=True), 2):
@@ -108,11 +108,11 @@ def trace(model: ViT, sizes: Sequence[Size]) -> ExportedProgram:
     """Return the graph of a model.
 
     Args:
-        model: in evaluation mode.
-        sizes: of images; of one alone the graph takes that size, of several any.
+        model: model in evaluation mode.
+        sizes: sizes of images in pixels; with one size the graph takes only that size, with several any size.
 
     Raises:
-        ExportError: a model that has no such graph.
+        ExportError: a model that cannot be traced.
     """
     size = max(sizes, key=lambda each: each.height * each.width)  # the smallest may have sides of one patch
     images = torch.zeros(2, model.config.in_channels, *size)
@@ -120,19 +120,19 @@ def trace(model: ViT, sizes: Sequence[Size]) -> ExportedProgram:
     try:
         with torch.no_grad():
             program = torch.export.export(model, (images,), dynamic_shapes=dynamic_shapes(model, sizes))
-    except Exception as error:  # of torch, in many types
+    except Exception as error:  # torch raises many types
         raise refusal(model, error, None, target) from error
     check_sizes(model, program, sizes)
     return program
 
 
 def check_sizes(model: ViT, program: ExportedProgram, sizes: Sequence[Size]) -> None:
-    """Raise an ExportError where a graph takes the size alone that it was traced with, which torch finds out later."""
+    """Raise an ExportError where a graph takes only the size it was traced with, which torch reports late."""
     function = program.module()
     for size in sizes:
         try:
             outputs(function, torch.zeros(1, model.config.in_channels, *size))
-        except (AssertionError, RuntimeError) as error:  # a guard
+        except (AssertionError, RuntimeError) as error:  # a failed guard
             c = model.config
             kinds = {"value map": c.values, "distance decay": c.locality}
             part = next((f"{kind} {name!r}" for kind, name in kinds.items() if name), ", ".join(parts(model).values()))
