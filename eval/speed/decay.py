@@ -1,7 +1,7 @@
-"""What does a distance decay cost beside plain linear attention, by length and sigma, and how exact is it?
+"""What does a distance decay cost relative to plain linear attention, by length and sigma, and how exact is it?
 
 All are measured in turn, round after round. A time is printed only where the error is within its bound. The error is
-that to N x N weights with the same features, at some of the queries. The command is `python -m eval decay`.
+relative to N x N weights with the same features, at some of the queries. The command is `python -m eval decay`.
 
 Columns: `attention` (plain, or the decay's sigma, with its name where there are several, and exact for N x N weights),
 `tokens`, `regime` (window, grid, both, blocks or exact: how the decay is summed), `error` (relative, of outputs, and of
@@ -34,10 +34,10 @@ from performer_string.ops.layout import Grid, TokenLayout
 from performer_string.utils.numerics import safe_divide
 from performer_string.utils.registry import lookup
 
-EXACT = "exact"  # N x N weights, which few tokens have in any case
-BLOCKS = "blocks"  # the exact sum of a decay of the L1 distance
+EXACT = "exact"  # N x N weights, always used for few tokens
+BLOCKS = "blocks"  # exact sum of a decay of the L1 distance
 BOUNDS = {EXACT: 1e-4, BLOCKS: 1e-4, "window": 1e-3, "grid": 0.03, "window and grid": 0.03}
-COMPARED_QUERIES = 64  # whose exact sums are compared
+COMPARED_QUERIES = 64  # number of queries whose exact sums are compared
 PLAIN = "plain"
 
 
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=[32, 64, 128, 256],
         help="tokens along a square grid",
     )
-    parser.add_argument("--sigmas", type=float, nargs="+", default=[2.0, 16.0], help="in patches")
+    parser.add_argument("--sigmas", type=float, nargs="+", default=[2.0, 16.0], help="sigmas in patches")
     parser.add_argument(
         "--locality",
         nargs="+",
@@ -59,8 +59,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=["gaussian"],
         help="gaussian, exponential, radial, exponential-l1, or one of your own",
     )
-    parser.add_argument("--normalised", action="store_true", help="the denominator sees the decay too")
-    parser.add_argument("--features", type=int, default=256, help="random features a head")
+    parser.add_argument("--normalised", action="store_true", help="apply the decay in the denominator too")
+    parser.add_argument("--features", type=int, default=256, help="random features per head")
     parser.add_argument("--head-dim", type=int, default=64)
     parser.add_argument("--heads", type=int, default=4)
     parser.add_argument("--feature-map", type=feature_map_name, default="favor+")
@@ -70,10 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 class DenseBias(RelativeBias):
-    """A relative bias that is applied to N x N weights, whatever the positions.
+    """A relative bias that is always applied to N x N weights, also on grids.
 
     Args:
-        locality: the bias.
+        locality: relative bias.
     """
 
     def __init__(self, locality: RelativeBias):
@@ -91,13 +91,13 @@ class AttentionsAtLength:
     """Attention at one length: plain, with the decay of each sigma, and with N x N weights where these fit.
 
     Args:
-        options: of the command line.
-        side: tokens along a square grid.
-        device: where to compute.
+        options: options of the command line.
+        side: number of tokens along each side of a square grid.
+        device: device to compute on.
 
     Attributes:
-        calls: what is timed, by name.
-        regimes, errors: how each decay is summed, and how far it is off.
+        calls: functions to be timed, by name.
+        regimes, errors: method by which each decay is summed, and its relative error, by name.
     """
 
     def __init__(self, options: argparse.Namespace, side: int, device: torch.device):
@@ -123,7 +123,7 @@ class AttentionsAtLength:
                 self.regimes[exact], self.errors[exact] = EXACT, 0.0
 
     def attend(self, locality: RelativeBias | None = None) -> Callable[[], None]:
-        """Return a call of linear attention, with its backward pass where that is wanted."""
+        """Return a function that runs linear attention, with its backward pass for `--backward`."""
         positions = None if locality is None else self.positions
 
         def call() -> None:
@@ -135,7 +135,7 @@ class AttentionsAtLength:
         return call
 
     def check(self, locality: DistanceDecay | L1Decay) -> tuple[str, float]:
-        """Compare a decay with N x N weights at some of the queries; with `--backward` its gradients too.
+        """Compare a decay with N x N weights at some of the queries, and with `--backward` its gradients too.
 
         Returns:
             The regime, and the largest relative error.
@@ -167,7 +167,7 @@ class AttentionsAtLength:
         return regime, error
 
     def regime(self, locality: DistanceDecay | L1Decay, features: int) -> str:
-        """Return how a decay is summed at this length: `exact`, `blocks`, `window`, `grid` or both of these."""
+        """Return the method that sums a decay at this length: `exact`, `blocks`, `window`, `grid` or both of these."""
         grid = locality.grid_of(TokenLayout(self.positions))
         if grid is None:
             return EXACT
@@ -202,7 +202,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             }
             rows.append(row)
             yield row
-    for row in rows:  # at the end: columns that need all lengths
+    for row in rows:  # these columns need all lengths
         same = [other for other in rows if other["attention"] == row["attention"]]
         for title, column in (("time exponent", "ms"), ("memory exponent", "peak MiB")):
             row[title] = power_law_exponent([other["tokens"] for other in same], [other[column] for other in same])

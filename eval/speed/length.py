@@ -1,8 +1,8 @@
-"""From how many tokens on is linear attention faster than softmax, and what does each cost in memory and error?
+"""From how many tokens is linear attention faster than softmax, and what are memory and error of each?
 
 Methods are measured in turn at each length: as attention alone, as one layer or as a whole ViT-tiny. A large matrix
-product is measured beside attention; its speed is the peak that `of peak` is a share of. Each method of this library is
-first compared with its definition, and the evaluation stops at one that is off.
+product is measured beside attention, and `of peak` is relative to its speed. Each method of this library is first
+compared with its definition, and the evaluation stops at one whose error is too large.
 
 Columns: `level` (attention, layer or model), `method`, `tokens`, `ms` (median of the rounds), `tokens/s`, `to softmax`
 (time over that of softmax in the same round), `peak MiB`, `error to softmax` (relative, of the outputs), `of peak`,
@@ -51,26 +51,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tokens", type=positive_int, **once, default=powers, help="up to millions")
     parser.add_argument("--levels", **once, default=["attention"], help=", ".join(LEVELS))
     parser.add_argument("--methods", nargs="+", default=["all"], help=", ".join(METHODS))
-    parser.add_argument("--heads", type=int, default=4, help="at the level of attention; the others are a ViT-tiny")
+    parser.add_argument("--heads", type=int, default=4, help="for attention alone; layers and models are a ViT-tiny's")
     parser.add_argument("--head-dim", type=int, default=64)
-    parser.add_argument("--qk-dim", type=positive_int, default=16, help="of linear+narrow (default: %(default)s)")
-    parser.add_argument("--batch-size", type=positive_int, default=1, help="sequences or images at a time")
-    parser.add_argument("--features", type=int, default=256, help="random features a head")
+    parser.add_argument("--qk-dim", type=positive_int, default=16, help="width in linear+narrow (default: %(default)s)")
+    parser.add_argument("--batch-size", type=positive_int, default=1, help="sequences or images in a batch")
+    parser.add_argument("--features", type=int, default=256, help="random features per head")
     parser.add_argument("--feature-map", type=feature_map_name, default="favor+")
-    parser.add_argument("--sigma", type=float, default=4.0, help="of the distance decay, in patches")
-    parser.add_argument("--std", type=float, default=0.5, help="of the queries and keys at the level of attention")
-    parser.add_argument("--rotation", action="store_true", help="at the level of attention too, with circulant-string")
+    parser.add_argument("--sigma", type=float, default=4.0, help="sigma of the distance decay, in patches")
+    parser.add_argument("--std", type=float, default=0.5, help="of queries and keys, for attention alone")
+    parser.add_argument("--rotation", action="store_true", help="rotate attention alone too, by circulant-string")
     parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
     parser.add_argument("--backward", action="store_true", help="time the backward pass too")
     parser.add_argument(
         "--graphs", action="store_true", help="on a GPU: time CUDA graphs, without Python's time to launch kernels"
     )
     add_rounds(parser, 5)
-    parser.add_argument("--longest", type=float, default=10.0, help="leave out what would take more seconds a call")
+    parser.add_argument("--longest", type=float, default=10.0, help="leave out calls that would take more seconds")
 
 
 def with_backward(out: Callable[[], Tensor], backward: bool) -> Callable[[], None]:
-    """Return a call that computes an output and, if wanted, its gradients."""
+    """Return a function that computes an output and, if `backward`, its gradients."""
 
     def call() -> None:
         if backward:
@@ -83,11 +83,11 @@ def with_backward(out: Callable[[], Tensor], backward: bool) -> Callable[[], Non
 
 
 class Level:
-    """The calls of all methods at one level, made when they are needed.
+    """The calls of all methods at one level, built on demand.
 
     Args:
-        level: a name in `LEVELS`.
-        attentions: the methods as attention alone, with the options of the command line.
+        level: name in `LEVELS`.
+        attentions: methods at the level of attention, with the options of the command line.
     """
 
     def __init__(self, level: str, attentions: AttentionMethods):
@@ -95,10 +95,10 @@ class Level:
         self.options, self.device = attentions.options, attentions.device
 
     def calls(self, methods: Sequence[str], tokens: int) -> tuple[dict[str, Callable[[], None]], dict[str, float]]:
-        """Return a call for each method, and the relative error of its outputs to those of exact softmax.
+        """Return a call for each method, and the relative error of its outputs to exact softmax.
 
-        Layers and models are compared with those of the same weights, where softmax is among the methods. There is no
-        error of a method with a decay or narrow queries, which is not meant to equal softmax.
+        Layers and models are compared with those of the same weights, where softmax is among the methods. Methods with
+        a decay or narrow queries have no error, since they do not approximate softmax.
         """
         make = LEVELS[self.level]
         outputs: dict[str, Callable[[], Tensor]]
@@ -127,14 +127,14 @@ class Level:
 def affordable_methods(rows: Sequence[Row], methods: Sequence[str], tokens: int, longest: float) -> list[str]:
     """Return the methods that are predicted to take no longer than `longest` seconds.
 
-    The prediction goes on from the last measured length, by the power that the last two differ by, from 1 to 2. After a
-    single length it is the square for softmax, and proportional for others.
+    The prediction extrapolates from the last measured length by the power law through the last two, with an exponent
+    from 1 to 2. After a single length it is quadratic for softmax, and linear for others.
 
     Args:
-        rows: measured so far.
-        methods: to choose from.
-        tokens: the length to predict for.
-        longest: in seconds.
+        rows: rows measured so far.
+        methods: names of the methods to choose from.
+        tokens: number of tokens to predict for.
+        longest: longest time of a call in seconds.
     """
     affordable = []
     for name in methods:
@@ -181,7 +181,7 @@ def crossover(level: Level, rows: Sequence[Row], method: str, device: torch.devi
 
 
 def add_scaling(level: Level, rows: list[dict[str, Any]], method: str, device: torch.device) -> None:
-    """Add the columns that need all lengths to the rows of a method: exponents, and where it overtakes softmax."""
+    """Add the columns that need all lengths to the rows of a method: exponents and the crossover with softmax."""
     same = [row for row in rows if row["method"] == method]
     lengths = [row["tokens"] for row in same]
     exponents = {
@@ -212,7 +212,7 @@ def evaluate(options: argparse.Namespace, device: torch.device) -> Iterator[Row]
             calls, errors = level.calls(affordable_methods(rows, methods, tokens, options.longest), tokens)
             reference = {PRODUCT: product} if name == "attention" else {}
             times = time_in_turn({**calls, **reference}, options.rounds, device)
-            peak = product_operations / statistics.median(times[PRODUCT]) if reference else math.nan  # a second
+            peak = product_operations / statistics.median(times[PRODUCT]) if reference else math.nan  # per second
             for method, call in calls.items():
                 median = statistics.median(times[method])
                 ratio = median_ratio(times[method], times[REFERENCE]) if REFERENCE in times else math.nan

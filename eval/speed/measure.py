@@ -19,18 +19,18 @@ from tqdm import tqdm
 from performer_string import ViT
 from train.inspection import multiplications
 
-SHORTEST = 0.02  # seconds of calls in a row on a GPU
+SHORTEST = 0.02  # shortest time of consecutive calls on a GPU, in seconds
 Call = Callable[[], object]
 K = TypeVar("K", bound=Hashable)
 T = TypeVar("T")
 
 
 class CachedCall(Generic[T]):
-    """A call whose model caches its rotations and projections as long as the call exists, as in inference.
+    """A function whose model caches its rotations and projections as long as it exists, as in inference.
 
     Args:
-        vit: in evaluation mode.
-        call: of the model or a part of it.
+        vit: model in evaluation mode.
+        call: function that runs the model or a part of it.
     """
 
     def __init__(self, vit: ViT, call: Callable[[], T]):
@@ -48,9 +48,9 @@ def relative_error(out: Tensor, expected: Tensor) -> float:
 
 
 def seconds(call: Call, device: torch.device) -> float:
-    """Return the wall time of one call in seconds, waiting for the device.
+    """Return the wall time of one call in seconds, with synchronisation of the device.
 
-    On a GPU it is the mean of up to 20 calls in a row, so that waiting counts less in short ones.
+    On a GPU it is the mean of up to 20 consecutive calls, so that synchronisation counts less in short ones.
     """
     once = _seconds(call, device, 1)
     count = min(20, int(SHORTEST / once)) if device.type == "cuda" else 1
@@ -69,13 +69,13 @@ def _seconds(call: Call, device: torch.device, count: int) -> float:
 
 
 class CapturedCall:
-    """A call as a CUDA graph: its kernels alone, without Python's time to launch them.
+    """A call captured as a CUDA graph: its kernels, without Python's time to launch them.
 
     Args:
-        eager: the call, on the current GPU. It must not wait for the device.
+        eager: function to capture, on the current GPU; it must not synchronise with the device.
 
     Raises:
-        RuntimeError: a call that cannot be captured.
+        RuntimeError: the call cannot be captured.
     """
 
     def __init__(self, eager: Call):
@@ -83,7 +83,7 @@ class CapturedCall:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
-            for _ in range(3):  # what is allocated or tuned at the first call
+            for _ in range(3):  # the first calls allocate and tune
                 eager()
         torch.cuda.current_stream().wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
@@ -95,7 +95,7 @@ class CapturedCall:
 
 
 def add_rounds(parser: argparse.ArgumentParser, default: int) -> None:
-    """Add the number of measurements of each call, of which a median needs some."""
+    """Add the option `--rounds`, the number of measurements of each call."""
 
     def rounds(text: str) -> int:
         if not text.isdecimal() or int(text) < 5:
@@ -106,15 +106,15 @@ def add_rounds(parser: argparse.ArgumentParser, default: int) -> None:
 
 
 def time_in_turn(calls: Mapping[K, Call], rounds: int, device: torch.device) -> dict[K, list[float]]:
-    """Time calls in turn, round after round, so that a drift of the machine's speed hits all alike.
+    """Time calls in turn, round after round, so that a drift of the machine's speed affects all equally.
 
     Args:
-        calls: by name.
-        rounds: number of measurements of each, after one that is not counted.
-        device: what to wait for.
+        calls: functions to time, by name.
+        rounds: number of measurements of each call, after one that is not counted.
+        device: device to synchronise with.
 
     Returns:
-        Seconds of each call in each round.
+        Times of each call in seconds, one for each round.
     """
     times: dict[K, list[float]] = {name: [] for name in calls}
     for number in tqdm(range(rounds + 1), desc="rounds", leave=False, disable=None):
@@ -126,7 +126,7 @@ def time_in_turn(calls: Mapping[K, Call], rounds: int, device: torch.device) -> 
 
 
 def square_product(dtype: torch.dtype, device: torch.device) -> tuple[Call, int]:
-    """Return a product of two matrices that are large enough for the device's peak speed, and its operations."""
+    """Return a product of matrices that are large enough for the device's peak speed, and its number of operations."""
     side = 8192 if device.type == "cuda" else 1024
     a, b = torch.randn(2, side, side, device=device, dtype=dtype).unbind(0)
     out = torch.empty_like(a)
@@ -134,16 +134,16 @@ def square_product(dtype: torch.dtype, device: torch.device) -> tuple[Call, int]
 
 
 def peak_bytes(call: Call, device: torch.device) -> int:
-    """Return the most bytes that a call has at a time from torch's allocator, above what it began with."""
+    """Return the peak memory that a call allocates from torch, in bytes above the memory in use before it."""
     if device.type == "cuda":
-        call = call.eager if isinstance(call, CapturedCall) else call  # a graph has its memory for good
+        call = call.eager if isinstance(call, CapturedCall) else call  # a graph keeps its memory
         torch.cuda.synchronize(device)
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
         call()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # or each profile writes lines of its stages to the terminal
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else each profile writes its stages to the terminal
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
         call()
     now = peak = 0
@@ -156,23 +156,23 @@ def peak_bytes(call: Call, device: torch.device) -> int:
 
 
 def million_parameters(model: nn.Module) -> float:
-    """Return the number of a model's weights in 1e6, to four places."""
+    """Return the number of a model's weights in millions, rounded to four decimals."""
     return round(sum(p.numel() for p in model.parameters()) / 1e6, 4)
 
 
 def gigamacs(vit: ViT, size: Sequence[int]) -> float:
-    """Return the multiplications of folded inference of an image in 1e9, to four digits; NaN if they have no count."""
+    """Return the multiplications in folded inference of one image in 1e9, to four digits; NaN if not countable."""
     counted = multiplications(vit, size)
     return math.nan if counted is None else float(f"{counted / 1e9:.4g}")
 
 
 def median_ratio(times: Sequence[float], reference: Sequence[float]) -> float:
-    """Return the median over rounds of one call's time over another's in the same round."""
+    """Return the median over rounds of the ratio of two calls' times in the same round."""
     return statistics.median(a / b for a, b in zip(times, reference, strict=True))
 
 
 def power_law_exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
-    """Return b of values ~ sizes^b, by least squares on the logarithms; NaN for fewer than two sizes."""
+    """Return the exponent b of values ~ sizes^b by least squares on logarithms; NaN for fewer than two sizes."""
     if len(sizes) < 2 or min(values) <= 0:
         return math.nan
     x, y = ([math.log(a) for a in series] for series in (sizes, values))

@@ -1,6 +1,6 @@
 """The methods that `eval length` compares: linear and softmax attention, with a decay, and performer-pytorch.
 
-Each is there as attention alone; `vit_tiny` has one layer of a ViT-tiny and the whole model.
+They are attention alone here; `vit_tiny` has one layer of a ViT-tiny and the whole model.
 """
 
 from __future__ import annotations
@@ -29,45 +29,45 @@ from performer_string.ops.rotary import rotate_pair
 from performer_string.position.rotation import Rotation
 from performer_string.utils.registry import lookup
 
-NARROW = "linear+narrow"  # queries and keys of the width --qk-dim
+NARROW = "linear+narrow"  # queries and keys have the width --qk-dim
 METHODS = ("linear", NARROW, "linear+lf", "softmax", "performer-pytorch")  # lf: locality focusing, a distance decay
 TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 2e-2, torch.float16: 1e-2}
-GRID_TOLERANCE = 0.03  # the bound on the error of decays that are summed on a bilateral grid
-COMPARED_QUERIES = 64  # at each length; exact outputs of all would take too long
+GRID_TOLERANCE = 0.03  # bound on the error of decays that are summed on a bilateral grid
+COMPARED_QUERIES = 64  # number of queries compared at each length; exact outputs of all would take too long
 
 
 def near_square_grid(tokens: int) -> tuple[int, int]:
-    """Return the grid of so many cells that is nearest to a square."""
+    """Return the grid (height, width) of a number of tokens that is nearest to a square."""
     height = next(h for h in range(math.isqrt(tokens), 0, -1) if tokens % h == 0)
     return height, tokens // height
 
 
 def feature_options(feature_map: str, features: int) -> dict[str, int]:
-    """Return the options that set the number of features; none for maps whose number follows from their width."""
+    """Return the options for the number of features; empty for maps whose width determines it."""
     kind = lookup("feature map", feature_map, FEATURE_MAPS)
     return {"num_features": features} if issubclass(kind, RandomFeatures) else {}
 
 
 def feature_map(options: argparse.Namespace, width: int) -> FeatureMap:
-    """Build `--feature-map` with `--features`, for `--heads` whose queries and keys have this width."""
+    """Build the map `--feature-map` with `--features` and `--heads`, for queries and keys of a width."""
     sizes = {"head_dim": width, "num_heads": options.heads}
     return build_feature_map(options.feature_map, **feature_options(options.feature_map, options.features), **sizes)
 
 
 def operations(method: str, options: argparse.Namespace, tokens: int) -> float:
-    """Count the operations that attention cannot do without, two for each multiplication with an addition.
+    """Return the necessary operations of attention, two for each multiplication with an addition.
 
-    Forward these are two matrix products for softmax; for linear attention two projections and two sums. Backward there
-    is one for each factor but the projection. What is computed a second time is not counted.
+    Forward these are two matrix products for softmax, and two projections and two sums for linear attention. Backward
+    there is one product for each factor except the projection. Recomputation is not counted.
 
     Args:
         method: one of `METHODS`.
         options: `batch_size`, `heads`, `head_dim`, `qk_dim`, `features`, `feature_map` and `backward` of the command
             line.
-        tokens: N.
+        tokens: number of tokens N.
 
     Returns:
-        The number of operations; NaN where features are not made by one product, and with a decay.
+        Number of operations; NaN with a decay, and where features are not computed by one product.
     """
     size = 2 * options.batch_size * options.heads * tokens
     if method == "softmax":
@@ -82,11 +82,11 @@ def operations(method: str, options: argparse.Namespace, tokens: int) -> float:
 
 
 class AttentionMethods:
-    """The methods as attention alone, of queries, keys and values [B, H, N, d].
+    """The methods as attention alone, on queries, keys and values [B, H, N, d].
 
     Args:
-        options: of the command line.
-        device: where to compute.
+        options: options of the command line.
+        device: device to compute on.
     """
 
     def __init__(self, options: argparse.Namespace, device: torch.device):
@@ -119,21 +119,21 @@ class AttentionMethods:
         return [x.requires_grad_(self.options.backward) for x in tensors]
 
     def narrowed(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the first dimensions of queries and keys, as tensors of their own."""
+        """Return copies of the first `--qk-dim` dimensions of queries and keys."""
         first, second = (
             x.detach()[..., : self.options.qk_dim].contiguous().requires_grad_(self.options.backward) for x in (q, k)
         )
         return first, second
 
     def positions_and_rotation(self, tokens: int, narrow: bool = False) -> tuple[Tensor, Rotation | None]:
-        """Return positions [N, 2], and the rotation there as in evaluation: its basis is folded into the weights."""
+        """Return positions [N, 2] and their rotation, without its basis, which is folded into weights in inference."""
         positions = grid_positions(near_square_grid(tokens), device=self.device)
         encoding = self.narrow_encoding if narrow else self.encoding
         with torch.no_grad():
             return positions, None if encoding is None else encoding(positions).factor()[1]
 
     def outputs(self, tokens: int, q: Tensor, k: Tensor, v: Tensor) -> dict[str, Callable[[], Tensor]]:
-        """Return functions that compute the outputs [B, H, N, d], by method."""
+        """Return the functions that compute the outputs [B, H, N, d], by method."""
         positions, rotation = self.positions_and_rotation(tokens)
         short, (low_q, low_k) = self.positions_and_rotation(tokens, narrow=True)[1], self.narrowed(q, k)
         return {
@@ -147,16 +147,16 @@ class AttentionMethods:
         }
 
     def check(self, methods: Sequence[str], tokens: int = 1024) -> None:
-        """Compare each method of this library with its definition in float64; with `--backward` its gradients too.
+        """Compare each method of this library with its definition in float64, and with `--backward` its gradients too.
 
-        performer-pytorch is compared with nothing.
+        performer-pytorch is not compared.
 
         Args:
-            methods: which to check.
-            tokens: a length at which the decay is summed in linear time.
+            methods: names of the methods to check.
+            tokens: number of tokens, enough for the decay to be summed in linear time.
 
         Raises:
-            ValueError: a method that is off by more than its tolerance.
+            ValueError: a method whose error exceeds its tolerance.
         """
         inputs = self.inputs(tokens)
         for name in sorted(methods, key=lambda name: name == NARROW):
@@ -194,7 +194,7 @@ class AttentionMethods:
                     self.compare(name, f"in the gradient of {x} at {tokens} tokens", gradient, defined, times=3)
 
     def compare(self, name: str, where: str, out: Tensor, expected: Tensor, times: float = 1) -> None:
-        """Raise a ValueError unless two tensors agree within so many times the tolerance."""
+        """Raise a ValueError unless two tensors agree within a multiple of the tolerance."""
         error = relative_error(out, expected)
         bound = times * TOLERANCE[self.dtype] + (GRID_TOLERANCE if name == "linear+lf" else 0.0)
         if not torch.isfinite(expected).all():

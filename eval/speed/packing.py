@@ -1,9 +1,9 @@
 """How much time does packing save over padding, for a batch of images at their native sizes?
 
 A model with random weights takes the same images twice. They are padded to the largest of the batch, with a mask
-(`model(**batch_images(model, images))`), and packed one behind another (`model(images)`). Both are measured in turn,
+(`model(**batch_images(model, images))`), and packed one after the other (`model(images)`). Both are measured in turn,
 round after round. The sides of the images are drawn from a range, in whole patches. A range of one size needs no
-padding, and shows what packing itself costs. Outputs of both are compared first.
+padding, and shows the cost of packing itself. The outputs of both are compared first.
 
 Columns: `attention`, `sides` (range in pixels), `images`, `tokens`, `padded tokens`, `padded (ms)`, `packed (ms)`,
 `packed to padded` (median over the rounds of the ratio of times), `tokens to padded` (that of the tokens: what packing
@@ -34,7 +34,7 @@ from performer_string import VARIANTS, ViT, ViTConfig, batch_images
 
 
 def size_range(text: str) -> tuple[int, int]:
-    """Read a range of sides in pixels, `96-352`."""
+    """Parse a range of sides in pixels, `96-352`."""
     match = re.fullmatch(r"(\d+)-(\d+)", text)
     if match is None or not 0 < int(match[1]) <= int(match[2]):
         raise argparse.ArgumentTypeError(f"a range of sides is like 96-352, not {text!r}")
@@ -45,20 +45,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval packing`."""
     ranges = [(224, 224), (160, 288), (96, 352)]
     parser.add_argument("--sides", nargs="+", type=size_range, default=ranges, help="ranges in pixels, like 96-352")
-    parser.add_argument("--images", type=positive_int, default=16, help="of a batch")
+    parser.add_argument("--images", type=positive_int, default=16, help="number of images in the batch")
     known = ["linear", "softmax"]
     parser.add_argument("--attention", nargs="+", choices=known, default=known)
     parser.add_argument("--variant", choices=VARIANTS, default="tiny")
     parser.add_argument("--patch-size", type=positive_int, default=16)
     parser.add_argument("--feature-map", type=feature_map_name, default="favor+")
-    parser.add_argument("--features", type=positive_int, default=256, help="random features a head")
+    parser.add_argument("--features", type=positive_int, default=256, help="random features per head")
     parser.add_argument("--backward", action="store_true", help="time forward and backward pass")
     add_rounds(parser, 5)
-    parser.add_argument("--seed", type=int, default=0, help="of the sides")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the sides (default: 0)")
 
 
 def draw_images(sides: tuple[int, int], patch: int, count: int, seed: int, device: torch.device) -> list[Tensor]:
-    """Return images [3, height, width] with sides of whole patches in a range.
+    """Return random images [3, height, width] with sides of whole patches in a range.
 
     Raises:
         ValueError: a range without a multiple of the patch.
@@ -73,7 +73,7 @@ def draw_images(sides: tuple[int, int], patch: int, count: int, seed: int, devic
 
 
 def call(model: ViT, images: list[Tensor], packed: bool, backward: bool) -> Tensor:
-    """Return the logits, packed or padded, after a backward pass if that is wanted."""
+    """Return the logits of packed or padded images, after a backward pass if `backward`."""
     with torch.set_grad_enabled(backward):
         batch: dict[str, Any] = {"images": images} if packed else batch_images(model, images)
         logits = model(**batch)

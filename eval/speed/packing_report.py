@@ -13,7 +13,7 @@ from eval.report import Row
 
 
 def plot(rows: Sequence[Row]) -> Figure:
-    """Draw the ratio of times for each range of sides, beside that of the tokens."""
+    """Draw the ratio of times for each range of sides, beside the ratio of tokens."""
     figure = new_figure(width=5.0, height=2.8)
     axis = figure.subplots()
     names = list(dict.fromkeys(row["sides"] for row in rows))

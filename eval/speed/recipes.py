@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of `eval recipes`."""
     names = f"names or YAML files; known: {', '.join(RECIPES)}"
     parser.add_argument("--recipes", nargs="+", action=WithoutRepetitions, default=list(RECIPES), help=names)
-    parser.add_argument("--batch-size", type=positive_int, default=16, help="at most; a recipe's own if that is less")
+    parser.add_argument("--batch-size", type=positive_int, default=16, help="at most; a recipe's own if smaller")
     add_rounds(parser, 5)
     parser.add_argument("--longest", type=float, default=10.0, help="leave out recipes whose step takes more seconds")
     add_dtype(parser)
@@ -54,7 +54,7 @@ def read_recipe(name: str) -> tuple[ViTConfig, int]:
     """Return the configuration of a recipe's model, and its batch size.
 
     Args:
-        name: in `RECIPES`, or the path of a YAML file.
+        name: name in `RECIPES`, or path of a YAML file.
 
     Raises:
         ValueError: an unknown name, or a file without a model.
@@ -68,24 +68,24 @@ def read_recipe(name: str) -> tuple[ViTConfig, int]:
 
 
 def plain_vit(vit: ViT) -> nn.Module | None:
-    """Return timm's ViT of a model's sizes; None for videos and pixels, and where timm is not installed."""
+    """Return timm's ViT of a model's sizes; None for videos and single pixels, and where timm is not installed."""
     fits = find_spec("timm") is not None and vit.config.head != "dense" and len(vit.patch) == 2
     return timm_vit(vit) if fits else None
 
 
 def performer_vit(config: ViTConfig) -> nn.Module | None:
-    """Return a recipe's model with performer-pytorch as its attention; None where that is not installed."""
+    """Return a recipe's model with performer-pytorch as its attention; None where it is not installed."""
     if find_spec("performer_pytorch") is None:
         return None
     d = (config.width or 0) // (config.num_heads or 1)
-    features = {"num_features": config.feature_options.get("num_features", int(d * math.log(d)))}  # that of the package
+    features = {"num_features": config.feature_options.get("num_features", int(d * math.log(d)))}  # its default
     swapped: dict[str, Any] = {"attention": "performer-pytorch", "feature_map": "favor+", "feature_options": features}
     without: dict[str, Any] = {"locality": None, "locality_options": {}, "key_gate": False, "qk_dim": None}
     return ViT(replace(config, **swapped, **without))
 
 
 def training_step(model: nn.Module, vit: ViT, batch: int, device: torch.device, dtype: str) -> Callable[[], None]:
-    """Return a training step of a model on random images, of the training size and classes of a recipe's ViT."""
+    """Return a function for a training step on random images, with the size and classes of a recipe's ViT."""
     config, size = vit.config, vit.train_image_size
     images = torch.randn(batch, config.in_channels, *size, device=device)
     of_pixels = size if config.head == "dense" else ()

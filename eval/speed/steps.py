@@ -1,8 +1,8 @@
-"""What does a training step of a small model cost beside that of a plain ViT with torch's fused softmax?
+"""What does a training step of a small model cost, relative to a plain ViT with torch's fused softmax?
 
-The plain ViT is timm's, of the same sizes, with a learned table of positions. So the encoding `absolute` compares the
-attention alone, and others what their rotation adds. All models are measured in turn, round after round. A ratio is the
-median over the rounds of a model's time over that of the plain ViT in the same round.
+The plain ViT is timm's, of the same sizes, with a learned table of positions. So the encoding `absolute` compares only
+the attention, and other encodings add the cost of their rotation. All models are measured in turn, round after round.
+A ratio is the median over the rounds of a model's time over that of the plain ViT in the same round.
 
 Columns: `model`, `encoding`, `parameters (M)`, `ms` (median of the rounds), `images/s`, `to plain`.
 """
@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--variant", choices=VARIANTS, default="micro")
     parser.add_argument("--image-size", type=positive_int, default=32)
     parser.add_argument("--patch-size", type=positive_int, default=4)
-    parser.add_argument("--features", type=positive_int, default=48, help="random features a head")
+    parser.add_argument("--features", type=positive_int, default=48, help="random features per head")
     parser.add_argument("--batch-size", type=positive_int, default=128)
     add_rounds(parser, 7)
     add_dtype(parser)
@@ -76,7 +76,7 @@ def build(name: str, options: argparse.Namespace, encoding: str = "absolute") ->
     """Build a model of the command line's sizes with an encoding.
 
     Raises:
-        ValueError: timm, whose ViT is the plain one, is not installed.
+        ValueError: timm, which has the plain ViT, is not installed.
     """
     fields = dict(MODELS.get(name, {}))
     own: dict[str, Any] = {name: fields.pop(name) for name in list(fields) if name in ("order", "lower")}
@@ -102,7 +102,7 @@ def build(name: str, options: argparse.Namespace, encoding: str = "absolute") ->
 
 
 def add_dtype(parser: argparse.ArgumentParser) -> None:
-    """Add the type that models compute in."""
+    """Add the option `--dtype`, the type that models compute in."""
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16"), default="float32", help="bfloat16: mixed precision, by autocast"
     )
@@ -111,7 +111,7 @@ def add_dtype(parser: argparse.ArgumentParser) -> None:
 def step(
     model: nn.Module, optimiser: torch.optim.Optimizer, images: Tensor, targets: Tensor, dtype: str = "float32"
 ) -> None:
-    """Take one training step, for `bfloat16` in mixed precision."""
+    """Take one training step, in mixed precision for `bfloat16`."""
     optimiser.zero_grad()
     with torch.autocast(images.device.type, torch.bfloat16, enabled=dtype == "bfloat16"):
         loss = F.cross_entropy(model(images), targets)

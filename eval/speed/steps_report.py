@@ -12,12 +12,12 @@ from eval.plotting.axes import legend_above
 from eval.plotting.style import GREY, line_styles, new_figure
 from eval.report import Row, select, unique
 
-PLAIN = "plain ViT"  # the model that others are compared with
-FORMER = "circulant-string"  # the encoding of all other models in files without the column
+PLAIN = "plain ViT"  # model that others are compared with
+FORMER = "circulant-string"  # encoding of all other models in files without that column
 
 
 def plot(rows: Sequence[Row]) -> Figure:
-    """Draw the ratio of each model as a dot, for each encoding of it."""
+    """Draw the ratio of each model as a dot, for each of its encodings."""
     rows = [{"encoding": "absolute" if row["model"] == PLAIN else FORMER, **row} for row in rows]
     models, encodings = unique(rows, "model"), unique(rows, "encoding")
     figure = new_figure(width=5.0, height=1.0 + 0.2 * len(models))

@@ -20,7 +20,7 @@ PATCH = 16
 
 
 def vit_tiny(method: str, options: argparse.Namespace, grid: tuple[int, int], device: torch.device) -> ViT:
-    """Build a ViT-tiny in evaluation mode with this method; all methods have the same weights."""
+    """Build a ViT-tiny in evaluation mode with a method; all methods have the same weights."""
     torch.manual_seed(0)
     with_decay = method == "linear+lf"
     features = "favor+" if method == "performer-pytorch" else options.feature_map
@@ -41,7 +41,7 @@ def vit_tiny(method: str, options: argparse.Namespace, grid: tuple[int, int], de
 def layer_call(
     method: str, options: argparse.Namespace, grid: tuple[int, int], device: torch.device
 ) -> Callable[[], Tensor]:
-    """Return a call of one block, attention and MLP, of a ViT-tiny."""
+    """Return a function that runs one block (attention and MLP) of a ViT-tiny."""
     vit = vit_tiny(method, options, grid, device)
     torch.manual_seed(math.prod(grid))
     x = torch.randn(
@@ -61,7 +61,7 @@ def layer_call(
 def model_call(
     method: str, options: argparse.Namespace, grid: tuple[int, int], device: torch.device
 ) -> Callable[[], Tensor]:
-    """Return a call of a whole ViT-tiny."""
+    """Return a function that runs a whole ViT-tiny."""
     vit = vit_tiny(method, options, grid, device)
     torch.manual_seed(math.prod(grid))
     image = torch.randn(options.batch_size, 3, *(PATCH * n for n in grid), device=device, dtype=vit.norm.weight.dtype)
