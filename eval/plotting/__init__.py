@@ -1,8 +1,8 @@
-"""Figures of evaluations: one style, accuracies over image size, and options that all of them have.
+"""Figures of evaluations: their common style, accuracy over image size, and common options.
 
-- `style.py`: sizes, and the colours and markers of `train.figure_style`; `new_figure` and `panels` begin a figure;
+- `style.py`: sizes, and the colours and markers of `train.figure_style`; `new_figure` and `panels` create figures;
 - `axes.py`: axes of sizes and counts, the legend above the panels, the note below them;
 - `accuracy.py`: accuracy or error over image size, as lines or as dots;
 - `options.py`: `--format`, `--labels`, `--only`, `--order`, `--title`, `--width`;
-- `redraw.py`: a figure drawn again from its CSV file, `python -m eval plot FILE.csv`.
+- `redraw.py`: redraws a figure from its CSV file, `python -m eval plot FILE.csv`.
 """

@@ -1,4 +1,4 @@
-"""Accuracy over image size: lines with bands over seeds for a few models, dots by model for many, and for videos."""
+"""Accuracy over image size: lines with bands over seeds for a few models, and dots for many models or videos."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
     from train.data.sizes import Size
 
-MOST_LINES = 7  # colours of the palette: more models are drawn as dots
-MOST_ERROR_LINES = 3  # on an axis of errors, where several lines are at the foot and bands reach down to it
+MOST_LINES = 7  # number of colours in the palette; more models are drawn as dots
+MOST_ERROR_LINES = 3  # most lines on an axis of errors, where lines and bands meet near zero
 
 
 def accuracy_figure(rows: Sequence[Row]) -> Figure:
     """Draw accuracy over image size.
 
     Args:
-        rows: with `model`, `resolution`, `accuracy`, `low`, `high`, `images`, `majority baseline`, `trained at`.
+        rows: rows with `model`, `resolution`, `accuracy`, `low`, `high`, `images`, `majority baseline`, `trained at`.
     """
     models = group_by_model(rows)
     most = MOST_ERROR_LINES if AccuracyScale(rows).errors else MOST_LINES
@@ -38,13 +38,13 @@ def accuracy_figure(rows: Sequence[Row]) -> Figure:
 
 
 def differ_in_time_and_space(sizes: Sequence[Size]) -> bool:
-    """Return whether videos have several lengths and several sizes of frames, so that no line goes from one to all."""
+    """Return whether videos differ in both length and frame size, so that no line can connect all of them."""
     videos = [size for size in sizes if len(size) == 3]
     return len({video[0] for video in videos}) > 1 and len({video[1:] for video in videos}) > 1
 
 
 def group_by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
-    """Return the rows of each model, all its seeds together, by rising image size."""
+    """Return the rows of each model with all its seeds, in ascending order of image size."""
     models: dict[str, list[Row]] = {}
     for row in rows:
         models.setdefault(without_seed(row["model"]), []).append(row)
@@ -52,7 +52,7 @@ def group_by_model(rows: Sequence[Row]) -> dict[str, list[Row]]:
 
 
 def accuracy_lines(models: Mapping[str, Sequence[Row]]) -> Figure:
-    """Draw a line for each model, with a band from its lowest to its highest seed, or bars of a single seed."""
+    """Draw a line for each model, with a band from its lowest to its highest seed, or error bars for a single seed."""
     figure = new_figure(width=5.0, height=3.1)
     draw_lines(figure.subplots(), models, line_styles(list(models)))
     legend_above(figure)
@@ -61,7 +61,7 @@ def accuracy_lines(models: Mapping[str, Sequence[Row]]) -> Figure:
 
 
 def draw_lines(axis: Axes, models: Mapping[str, Sequence[Row]], styles: Mapping[str, Any]) -> None:
-    """Draw the lines of models into a panel; arguments as of `accuracy_lines`, and the style of each model."""
+    """Draw the lines of models into a panel; `models` is as in `accuracy_lines`, `styles` has their styles by name."""
     rows = [row for of_model in models.values() for row in of_model]
     scale = AccuracyScale(rows)
     sizes = ascending(row["resolution"] for row in rows)
@@ -74,14 +74,14 @@ def draw_lines(axis: Axes, models: Mapping[str, Sequence[Row]], styles: Mapping[
 
 
 def draw_model(axis: Axes, rows: Sequence[Row], label: str, scale: AccuracyScale, shift: Any, style: Any) -> None:
-    """Draw the mean over the seeds of one model, with its band or its bars.
+    """Draw the mean over the seeds of one model, with its band or its error bars.
 
     Args:
-        axis: where to draw.
-        rows: of all seeds, by rising image size.
+        axis: axes to draw on.
+        rows: rows of all seeds, in ascending order of image size.
         label: name of the model in the legend.
-        scale: of the accuracies.
-        shift: transform of points with bars, so that they do not hide those of other models.
+        scale: scale of the accuracies.
+        shift: transform of points with error bars, so that they do not hide those of other models.
         style: colour, marker and line style.
     """
     seeds, mean = unique(rows, "model"), mean_over_seeds(rows)
@@ -96,14 +96,14 @@ def draw_model(axis: Axes, rows: Sequence[Row], label: str, scale: AccuracyScale
         axis.errorbar(sides, values, label=label, **moved, **style)  # legends list lines before those with bars
         return
     ends = [scale.values(mean, end) for end in ("low", "high")]
-    bars = np.abs(np.sort(ends, axis=0) - values)  # of an error, `low` is the upper end
+    bars = np.abs(np.sort(ends, axis=0) - values)  # for an error, `low` is the upper end
     axis.errorbar(sides, values, bars, label=label, transform=shift, elinewidth=0.8, **style)
     axis.update_datalim([point for end in ends for point in zip(sides, end, strict=True)])
     axis.autoscale_view()
 
 
 def draw_band(axis: Axes, places: Sequence[float], low: Sequence[float], high: Sequence[float], style: Any) -> None:
-    """Draw the band of one model over its seeds, with edges in the model's line style: equal bands are told apart."""
+    """Draw the band of one model over its seeds, with edges in the model's line style to distinguish equal bands."""
     axis.fill_between(places, low, high, color=style["color"], alpha=0.12, linewidth=0)
     edge: dict[str, Any] = {"color": style["color"], "linestyle": style["linestyle"], "linewidth": 0.6}
     for ends in (low, high):
@@ -111,11 +111,11 @@ def draw_band(axis: Axes, places: Sequence[float], low: Sequence[float], high: S
 
 
 def accuracy_dots(models: dict[str, list[Row]], reference: str | None = None) -> Figure:
-    """Draw a panel for each image size: a row for each model, every seed a dot, and the mean of the seeds a bar.
+    """Draw a panel for each image size, with a row for each model: a dot for every seed, and a bar for the mean.
 
     Args:
-        models: rows by name.
-        reference: a model whose mean is a line through all rows.
+        models: rows of each model, by name.
+        reference: name of the model whose mean is drawn as a line through all rows; None for no line.
     """
     rows = [row for of_model in models.values() for row in of_model]
     sizes = ascending(row["resolution"] for row in rows)
@@ -130,7 +130,7 @@ def accuracy_dots(models: dict[str, list[Row]], reference: str | None = None) ->
 def size_panels(
     axes: Sequence[Axes], models: Mapping[str, Sequence[Row]], sizes: Sequence[Size], reference: str | None = None
 ) -> None:
-    """Draw the dots of each image size into its panel; arguments as of `accuracy_dots`."""
+    """Draw the dots of each image size into its panel; arguments are as in `accuracy_dots`."""
     rows = [row for of_model in models.values() for row in of_model]
     scale = AccuracyScale(rows)
     for axis, size in zip(axes, sizes, strict=True):
@@ -145,12 +145,12 @@ def size_panels(
 
 
 def dot_columns(names: Sequence[str], width: float) -> int:
-    """Return how many panels stand beside each other, of 0.95 inches or more, to the right of the names."""
+    """Return the number of panels of at least 0.95 inches that fit side by side, to the right of the names."""
     return max(1, int((width - 0.2 - 0.055 * max(map(len, names))) / 0.95))
 
 
 def draw_dots(axis: Axes, rows: Sequence[Row], height: int, scale: AccuracyScale) -> None:
-    """Draw the seeds of a model at one image size as dots, and their mean as a bar; a single one with its interval."""
+    """Draw the seeds of a model at one image size as dots with their mean as a bar, or one seed with its interval."""
     if not rows:
         place: dict[str, Any] = {"transform": axis.get_yaxis_transform(), "ha": "center", "va": "center"}
         axis.text(0.5, height, "not measured", fontsize=6, color=GREY, **place)
@@ -165,11 +165,11 @@ def draw_dots(axis: Axes, rows: Sequence[Row], height: int, scale: AccuracyScale
 
 
 def finish_dots(axis: Axes, rows: Sequence[Row], scale: AccuracyScale) -> None:
-    """Set the scale of a panel of dots, with the majority baseline where it is reached."""
+    """Set the scale of a panel of dots, with the majority baseline where it is in range."""
     if scale.errors:
         axis.set_xscale("log")
         axis.set_xlim(scale.least * 0.6, 100)
-        ticks = [tick for tick in (0.1, 1, 10, 100) if tick > 6 * scale.least]  # no label on another
+        ticks = [tick for tick in (0.1, 1, 10, 100) if tick > 6 * scale.least]  # so that labels do not overlap
         axis.set_xticks([scale.least, *ticks], ["none", *(f"{tick:g}" for tick in ticks)])
         axis.set_xticks([], minor=True)
         axis.axvline(100 - rows[0][MAJORITY], color=GREY, linestyle=":", linewidth=1, zorder=0)
@@ -187,7 +187,7 @@ def label_rows(axis: Axes, names: Sequence[str]) -> None:
 
 
 def note_of(rows: Sequence[Row], dots: bool = False) -> str:
-    """Return what the caption has to say of a plot of accuracies."""
+    """Return the caption of a plot of accuracies."""
     images = {row["images"] for row in rows}
     count = f"{min(images):,}" + (f" to {max(images):,}" if len(images) > 1 else "")
     parts = [", ".join([f"{split_of(rows)}{count} images", *views_of(rows)])]
@@ -203,6 +203,6 @@ def note_of(rows: Sequence[Row], dots: bool = False) -> str:
 
 
 def split_of(rows: Sequence[Row]) -> str:
-    """Return the split that rows were measured on, as `test split, `; nothing for results that do not hold it."""
+    """Return the split that rows were measured on, as `test split, `; empty for results without that column."""
     splits = unique((row for row in rows if row.get("split")), "split")
     return f"{' and '.join(map(str, splits))} split, " if splits else ""

@@ -14,55 +14,55 @@ from eval.seeds import mean_over_seeds, without_seed
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-NEARLY_ALL = 97.0  # accuracy in % above which lines would coincide, so that the error is drawn
-LEAST_RANGE = 2.0  # points of accuracy that an axis spans at least, or rounding would look like a difference
+NEARLY_ALL = 97.0  # accuracy in % above which errors are drawn, since lines would coincide
+LEAST_RANGE = 2.0  # least range of an axis in points of accuracy, so that rounding does not look like a difference
 
 
 class AccuracyScale:
-    """An axis of accuracies in %, or of errors on a logarithmic scale where nearly all is right.
+    """An axis of accuracies in %, or of errors on a logarithmic scale where nearly all answers are right.
 
-    Lines at 99.9 and 100 % coincide on the first one. An error of none stands at the foot of the second.
+    Lines at 99.9 and 100 % would coincide on the first. An error of zero is drawn at the lower end of the second.
 
     Args:
-        rows: all that will be drawn.
+        rows: all rows that will be drawn.
     """
 
     def __init__(self, rows: Sequence[Row]):
         accuracies = [row["accuracy"] for row in rows]
         names = unique(rows, "model") if "model" in rows[0] else [""]
         seeds = max(Counter(map(without_seed, names)).values())
-        self.least = 50 / max(row["images"] for row in rows) / seeds  # half an image of all seeds, in %
+        self.least = 50 / max(row["images"] for row in rows) / seeds  # half an image in all seeds, in %
         best, worst = (max(self.least, 100 - f(accuracies)) for f in (max, min))
         self.errors = median(accuracies) >= NEARLY_ALL or (max(accuracies) >= NEARLY_ALL and worst / best > 15)
 
     def values(self, rows: Sequence[Row], column: str) -> list[float]:
-        """Return the heights of a column's accuracies."""
+        """Return the accuracies of a column as coordinates on the axis."""
         if self.errors:
             return [max(100 - row[column], self.least) for row in rows]
         return [row[column] for row in rows]
 
     def finish(self, axis: Axes, rows: Sequence[Row]) -> None:
-        """Set limits and ticks, and mark the majority baseline, once all is drawn."""
+        """Set limits and ticks, and mark the majority baseline, after all is drawn."""
         axis.set_ylabel("error in %" if self.errors else "accuracy in %")
         majority = rows[0].get(MAJORITY)
         if self.errors:
             axis.set_yscale("log")
             ends = [row["low"] for row in (mean_over_seeds(rows) if "resolution" in rows[0] else rows)]
             highest = max(1.0, *(100 - row["accuracy"] for row in rows), *(100 - end for end in ends))
-            axis.set_ylim(self.least * 0.8, max(self.least * 4, min(100, highest * 1.6)))  # with a tick above none
+            axis.set_ylim(self.least * 0.8, max(self.least * 4, min(100, highest * 1.6)))  # with a tick above zero
         else:
             low, high = widened(*axis.get_ylim())
             axis.set_ylim(low, min(high, 100 + 0.02 * (high - low)))
         if majority is not None:
             mark_majority(axis, 100 - majority if self.errors else majority)
         if self.errors:
-            ticks = error_ticks(self.least, axis.get_ylim()[1])  # the baseline may have made the axis longer
+            ticks = error_ticks(self.least, axis.get_ylim()[1])  # the baseline may have extended the axis
             axis.set_yticks([self.least, *ticks], ["none", *(f"{tick:g}" for tick in ticks)])
             axis.set_yticks([], minor=True)
 
 
 def widened(low: float, high: float) -> tuple[float, float]:
-    """Return the ends of an axis of accuracies, at least `LEAST_RANGE` apart and within 0 to 100 % then."""
+    """Return the ends of an axis of accuracies, widened to at least `LEAST_RANGE` within 0 to 100 %."""
     missing = max(0.0, LEAST_RANGE - (high - low))
     if not missing:
         return low, high
@@ -72,13 +72,13 @@ def widened(low: float, high: float) -> tuple[float, float]:
 
 
 def error_ticks(least: float, top: float) -> list[float]:
-    """Return the ticks of an axis of errors above that of none: powers of ten, or finer ones.
+    """Return the ticks of an axis of errors above that of zero: powers of ten, or finer ones.
 
-    Powers alone are too few where there is one of them, or none in the upper third of the axis.
+    Finer ticks are added where there is only one power, or none in the upper third of the axis.
 
     Args:
-        least: where an error of none stands, in %.
-        top: the upper end of the axis, in %.
+        least: coordinate at which an error of zero is drawn, in %.
+        top: upper end of the axis in %.
     """
     powers = [tick for tick in (0.01, 0.1, 1, 10, 100) if 2 * least < tick <= top]
     if len(powers) >= 2 and top / powers[-1] < (top / least) ** (1 / 3):
@@ -88,11 +88,11 @@ def error_ticks(least: float, top: float) -> list[float]:
 
 
 def mark_majority(axis: Axes, height: float) -> None:
-    """Draw the majority baseline where the axis reaches near it; the note below the figure has it in any case."""
+    """Draw the majority baseline where it is near the range of the axis; the note below the figure always has it."""
     low, high = axis.get_ylim()
     logarithmic = axis.get_yscale() == "log"
     if height < 4 * high if logarithmic else low - 0.5 * (high - low) < height:
-        above = height * 1.5 if logarithmic else height + 0.05 * (height - low)  # of models that have learned nothing
+        above = height * 1.5 if logarithmic else height + 0.05 * (height - low)  # models near it have learned nothing
         reach = (low if logarithmic else min(low, height - 2), max(high, above))
         axis.set_ylim(*reach)
-        axis.axhline(height, color=GREY, linestyle=":", linewidth=1, zorder=0, label=MAJORITY)  # a text would meet bars
+        axis.axhline(height, color=GREY, linestyle=":", linewidth=1, zorder=0, label=MAJORITY)  # text may overlap bars

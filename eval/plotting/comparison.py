@@ -1,4 +1,4 @@
-"""Models side by side: accuracy over image size, and the validations of their trainings with bands over seeds."""
+"""Comparison of models: accuracy over image size, and validation curves with bands over seeds."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MARKED = 12  # points of a curve that have markers at most
-MOST_TICKS, APART = 5, 0.15  # validations with a tick each at most, and how near these are, as a share of all
+MARKED = 12  # most points of a curve that have markers
+MOST_TICKS, APART = 5, 0.15  # most validations with a tick each, and least distance of ticks as a share of the axis
 
 
 def comparison_figure(rows: Sequence[Row]) -> Figure:
-    """Draw accuracy over image size, and beside it training curves of two points or more.
+    """Draw accuracy over image size, and beside it validation curves of two points or more.
 
-    Of many models it draws dots alone.
+    For many models only dots of accuracy are drawn.
     """
     models = group_by_model(rows)
     if len(models) > MOST_LINES:
@@ -45,7 +45,7 @@ def comparison_figure(rows: Sequence[Row]) -> Figure:
 
 
 def curves_of(rows: Sequence[Row]) -> list[dict[int, float]]:
-    """Return the accuracy in % by step of each run that has recorded it."""
+    """Return the recorded accuracies in % by step, one mapping for each run with records."""
     texts = [str(row["validations"]).split() for row in rows if row["validations"]]
     return [{int(step): float(value) for step, value in (point.split(":") for point in text)} for text in texts]
 
@@ -53,13 +53,13 @@ def curves_of(rows: Sequence[Row]) -> list[dict[int, float]]:
 def draw_curves(
     axis: Axes, curves: Mapping[str, Sequence[Mapping[int, float]]], styles: Mapping[str, Any], images: int
 ) -> None:
-    """Draw the mean over seeds of each model's validations, with a band from the lowest to the highest seed.
+    """Draw the mean validation curve of each model over seeds, with a band from the lowest to the highest seed.
 
     Args:
-        axis: where to draw.
-        curves: accuracy in % by step, of each seed of each model.
-        styles: of the models.
-        images: how many there are, for the foot of an axis of errors.
+        axis: axes to draw on.
+        curves: accuracies in % by step, for each seed of each model.
+        styles: styles of the models, by name.
+        images: number of images, for the lower end of an axis of errors.
     """
     points = [{"accuracy": value, "low": value, "images": images} for value in all_values(curves)]
     scale = AccuracyScale(points)
@@ -74,15 +74,15 @@ def draw_curves(
     axis.set_xlabel("training step")
     axis.xaxis.set_major_locator(step_locator({step for runs in curves.values() for curve in runs for step in curve}))
     scale.finish(axis, points)
-    axis.set_ylabel(f"validation {axis.get_ylabel()}")  # beside a panel of another split, and maybe of accuracies
+    axis.set_ylabel(f"validation {axis.get_ylabel()}")  # the other panel may have another split, and accuracies
     reveal(axis)
 
 
 def step_locator(steps: Collection[int]) -> Locator:
-    """Return where an axis of steps has ticks: at the validations where they are few and apart, else at whole numbers.
+    """Return the tick locator of an axis of steps: the validations where they are few and apart, else round numbers.
 
     Args:
-        steps: of the validations.
+        steps: steps of the validations.
     """
     places = sorted(steps)
     if len(places) <= MOST_TICKS and are_apart(places, APART):

@@ -1,4 +1,4 @@
-"""Images side by side with a few words under each."""
+"""Grids of images with a short text below each."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-TILE, GAP, LINE, LETTER = 1.35, 0.25, 0.125, 0.075  # inches: a picture, between two, a line of text, a letter
-TEXT = 7  # points
-PIXELS = 320  # of the longer side of a file's picture at most
-FADED = 0.55  # white over what lies outside of a frame
+TILE, GAP, LINE, LETTER = 1.35, 0.25, 0.125, 0.075  # in inches: image, gap, line of text, letter
+TEXT = 7  # font size in points
+PIXELS = 320  # longest side of a file's picture
+FADED = 0.55  # opacity of the white outside a frame
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Tile:
     """One image of a contact sheet.
 
     Attributes:
-        picture: [H, W] or [H, W, 3], uint8; None where there is none to show.
-        title: the lines beneath it, each as of `fit`.
-        frame: height and width of the picture's middle that is framed, as shares of its own; None for no frame.
+        picture: uint8 image, [H, W] or [H, W, 3]; None where there is none.
+        title: lines below the image, each shortened by `fit`.
+        frame: central shares of height and width to frame; None for no frame.
     """
 
     picture: np.ndarray[Any, Any] | None
@@ -43,7 +43,7 @@ class Tile:
 
 
 def picture_of(path: str) -> tuple[np.ndarray[Any, Any] | None, tuple[int, int]]:
-    """Return a small picture of an image file, [H, W, 3], and its height and width; None where it cannot be read."""
+    """Return a thumbnail of an image file, [H, W, 3] (None for unreadable files), and the image's height and width."""
     try:
         image = open_image(path)
     except (OSError, ValueError):
@@ -54,7 +54,7 @@ def picture_of(path: str) -> tuple[np.ndarray[Any, Any] | None, tuple[int, int]]
 
 
 def names_apart(paths: Sequence[str]) -> list[str]:
-    """Return the names of files, with as many of their folders as tell equal names apart."""
+    """Return distinct names of files, with as many parent folders as are needed."""
     parts = {path: Path(path).parts for path in paths}
 
     def name(path: str) -> str:
@@ -68,8 +68,8 @@ def names_apart(paths: Sequence[str]) -> list[str]:
 
 
 def shorten(text: str, letters: int = 20) -> str:
-    """Return a text that can be drawn, of so many letters at most, with its middle left out."""
-    text = printable(text)  # the name of a file may hold bytes that are no text
+    """Return a printable text of at most `letters` letters, shortened in the middle."""
+    text = printable(text)  # a file name may contain bytes that are no text
     if len(text) <= letters:
         return text
     end = (letters - 1) // 2
@@ -77,12 +77,12 @@ def shorten(text: str, letters: int = 20) -> str:
 
 
 def fit(text: str, before: str = "", after: str = "", room: float = TILE + 0.8 * GAP) -> str:
-    """Return a line beside a picture: a text, its middle left out where it is too wide, with others around it.
+    """Return a line of a caption, with its text shortened in the middle where it is too wide.
 
     Args:
-        text: to shorten.
-        before, after: in the same line, and never shortened.
-        room: for all of it, in inches.
+        text: text that may be shortened.
+        before, after: text around it in the same line, which is never shortened.
+        room: width of the line in inches.
     """
     whole = printable(text)
     lines = (f"{before}{shorten(text, letters)}{after}" for letters in range(len(whole), 3, -1))
@@ -90,7 +90,7 @@ def fit(text: str, before: str = "", after: str = "", room: float = TILE + 0.8 *
 
 
 def width_of(text: str) -> float:
-    """Return how wide a line beside a picture is, in inches."""
+    """Return the width of a line of a caption in inches."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.textpath import text_to_path
 
@@ -98,12 +98,12 @@ def width_of(text: str) -> float:
 
 
 def draw_frame(axis: Axes, shape: Sequence[int], frame: tuple[float, float]) -> None:
-    """Frame the middle of a picture, and fade what lies around it.
+    """Frame the centre of a picture, and fade the rest.
 
     Args:
-        axis: of the picture.
-        shape: height and width of it in pixels.
-        frame: as of `Tile`.
+        axis: axes of the picture.
+        shape: height and width of the picture in pixels.
+        frame: central shares of height and width to frame.
     """
     height, width = shape[0] * frame[0], shape[1] * frame[1]
     top, left = (shape[0] - height) / 2 - 0.5, (shape[1] - width) / 2 - 0.5
@@ -116,19 +116,19 @@ def draw_frame(axis: Axes, shape: Sequence[int], frame: tuple[float, float]) -> 
 
 
 def contact_sheet(tiles: Sequence[Tile], columns: int = 6, heading: str = "", note: str = "") -> Figure:
-    """Draw images in rows.
+    """Draw images in a grid.
 
     Args:
-        tiles: the images, one or more.
-        columns: how many stand beside each other, unless the user has chosen a width.
-        heading: a line above all.
-        note: a line below all, for the caption.
+        tiles: one or more images.
+        columns: number of columns, unless the user has chosen a width.
+        heading: line above the images.
+        note: line below the images, for the caption.
     """
     columns = max(1, min(int(width_or(columns * (TILE + GAP) + GAP) / (TILE + GAP)), len(tiles)))
     width = max(width_or(max(columns * (TILE + GAP) + GAP, LETTER * len(heading), 2.5)), TILE + GAP)
     headings = textwrap.wrap(heading, int(width / LETTER))
     rows, lines = math.ceil(len(tiles) / columns), max(1 + tile.title.count("\n") for tile in tiles)
-    row = TILE + LINE * (lines + 1)  # inches
+    row = TILE + LINE * (lines + 1)  # in inches
     above = 0.2 + 0.15 * len(headings) if headings else 0.1
     height = above + rows * row + (LINE if note else 0)
     figure = placed_figure(width, height)
@@ -144,7 +144,7 @@ def contact_sheet(tiles: Sequence[Tile], columns: int = 6, heading: str = "", no
             axis.imshow(tile.picture, cmap="gray", vmin=0, vmax=255)
             if tile.frame:
                 draw_frame(axis, tile.picture.shape, tile.frame)
-        for line, text in enumerate(tile.title.split("\n"), 1):  # a text of several moves with the letters of each
+        for line, text in enumerate(tile.title.split("\n"), 1):  # one text of all lines would shift with its letters
             place = (x + TILE / 2) / width, (y - 0.01 - line * LINE) / height
             figure.text(*place, text, ha="center", va="baseline", fontsize=TEXT, parse_math=False)
     if note:

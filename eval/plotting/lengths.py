@@ -15,21 +15,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 QUANTITIES = {"ms": "milliseconds", "peak MiB": "peak memory in MiB"}
-MOST_VALUES = 3  # points of a single line that have their values beside them
+MOST_VALUES = 3  # most points of a single line that are labelled with their values
 TITLES = {"ms": "time", "peak MiB": "memory"}
 
 
 def length_figure(groups: Mapping[str, Sequence[Row]], column: str) -> Figure:
-    """Draw time and memory over the tokens, two panels for each group; bars where there is one number of tokens.
+    """Draw time and memory over the tokens, two panels for each group; bars for a single number of tokens.
 
     Args:
         groups: rows by the title of their panels.
-        column: whose values have a line each.
+        column: name of the column whose values have a line each.
     """
     rows = [row for group in groups.values() for row in group]
     names = unique(rows, column)
     counts = unique(rows, "tokens")
-    alone = f"{names[0]}, " if len(names) == 1 else ""  # in the titles, in place of a legend
+    alone = f"{names[0]}, " if len(names) == 1 else ""  # in the titles, instead of a legend
     height = 2.5 if len(counts) > 1 else 0.8 + 0.25 * len(names)
     figure, axes = panels(2 * len(groups), height=height)
     places = [(title, group, quantity) for title, group in groups.items() for quantity in QUANTITIES]
@@ -50,7 +50,7 @@ def length_figure(groups: Mapping[str, Sequence[Row]], column: str) -> Figure:
 
 
 def draw_lines(axis: Axes, rows: Sequence[Row], column: str, quantity: str, styles: Mapping[str, Any]) -> None:
-    """Draw a quantity over the tokens, a line for each name."""
+    """Draw a quantity over the tokens, with a line for each name."""
     for name, style in styles.items():
         line = sorted(select(rows, **{column: name}), key=lambda row: row["tokens"])
         axis.plot([row["tokens"] for row in line], [row[quantity] for row in line], label=name, **style)
@@ -59,7 +59,7 @@ def draw_lines(axis: Axes, rows: Sequence[Row], column: str, quantity: str, styl
 
 
 def write_values(axis: Axes, line: Sequence[Row], quantity: str) -> None:
-    """Write the value of each point of a single line beside it, on the side where there is room."""
+    """Label each point of a single line with its value, on the side with more room."""
     for number, row in enumerate(line):
         side = ("left", 5) if number == 0 else ("right", -5)
         place: dict[str, Any] = {"textcoords": "offset points", "ha": side[0], "va": "center", "fontsize": 7}

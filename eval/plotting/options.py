@@ -23,16 +23,16 @@ FORMATS = ("png", "pdf", "svg")
 def add_figure_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of figures and tables, the same for all evaluations."""
     group = parser.add_argument_group("figures and tables")
-    group.add_argument("--format", nargs="+", choices=FORMATS, default=["png"], help="of the figure (default: png)")
+    group.add_argument("--format", nargs="+", choices=FORMATS, default=["png"], help="figure formats (default: png)")
     group.add_argument(
         "--labels",
         nargs="+",
         metavar="NAME=LABEL",
         help="names in the figure and the table, NAME without -seedN; or labels alone, in the order of the names",
     )
-    group.add_argument("--only", nargs="+", metavar="NAME", help="draw and tabulate these alone; the CSV has all")
-    group.add_argument("--order", nargs="+", metavar="NAME", help="these first, in this order")
-    group.add_argument("--title", help="of the figure")
+    group.add_argument("--only", nargs="+", metavar="NAME", help="draw and tabulate only these; the CSV has all")
+    group.add_argument("--order", nargs="+", metavar="NAME", help="names that come first, in this order")
+    group.add_argument("--title", help="title of the figure")
     width = "of the figure: inches, or one-column (3.25) or two-column (6.75); fonts keep their sizes"
     group.add_argument("--width", type=width_in_inches, help=width)
     group.add_argument(
@@ -42,20 +42,20 @@ def add_figure_arguments(parser: argparse.ArgumentParser) -> None:
         "--intervals",
         choices=("brackets", "pm"),
         default="brackets",
-        help=r"in --table latex and markdown: both ends, or \pm and the distance (default: %(default)s)",
+        help=r"format in --table latex and markdown: both ends, or \pm and the distance (default: %(default)s)",
     )
 
 
 def for_display(rows: Sequence[Row], columns: Sequence[str], options: argparse.Namespace) -> list[Row]:
-    """Return the rows that are drawn and tabulated, with their labels and in their order.
+    """Return the rows to draw and tabulate, with labels and in the chosen order.
 
     Args:
-        rows: of the evaluation.
-        columns: whose values have labels; the first one is ordered.
-        options: `labels`, `only` and `order`; `labels` as on the command line, or as a mapping.
+        rows: rows of the evaluation.
+        columns: columns whose values have labels; the first one can be ordered.
+        options: options `labels` (as on the command line, or a mapping), `only` and `order`.
 
     Raises:
-        ValueError: a name that is not there, or two names with one label.
+        ValueError: an unknown name, or two names with the same label.
     """
     columns = [column for column in columns if rows and column in rows[0]]
     if not columns:
@@ -76,11 +76,11 @@ def for_display(rows: Sequence[Row], columns: Sequence[str], options: argparse.N
 
 
 def labels_of(models: Sequence[str], options: argparse.Namespace) -> dict[str, str]:
-    """Return the label of each model that is drawn, by its name: without its seed where it has one seed alone.
+    """Return the label of each drawn model, by its name; without the seed where a model has only one.
 
     Args:
-        models: their names.
-        options: as of `for_display`.
+        models: names of the models.
+        options: options as in `for_display`.
     """
     shown = for_display([{"model": model, "name": model} for model in models], ["model"], options)
     names = [row["model"] for row in shown]
@@ -88,18 +88,18 @@ def labels_of(models: Sequence[str], options: argparse.Namespace) -> dict[str, s
 
 
 def with_several_seeds(rows: Sequence[Row], column: str) -> set[str]:
-    """Return the names without their seeds that several names of a column have."""
+    """Return the names without seeds that occur with several seeds in a column."""
     bare = [without_seed(name) for name in dict.fromkeys(str(row[column]) for row in rows)]
     return {name for name in bare if bare.count(name) > 1}
 
 
 def names_in(rows: Sequence[Row], columns: Sequence[str]) -> list[str]:
-    """Return the names in these columns without their seeds, each once."""
+    """Return the distinct names in columns, without their seeds."""
     return list(dict.fromkeys(without_seed(str(row[column])) for column in columns for row in rows))
 
 
 def find(name: str, names: Sequence[str], option: str) -> str:
-    """Return a name without its seed; a ValueError where there is none of it."""
+    """Return a name without its seed, or raise a ValueError for an unknown name."""
     for candidate in (name, without_seed(name)):
         if candidate in names:
             return candidate
@@ -125,14 +125,14 @@ def read_labels(given: Sequence[str], rows: Sequence[Row], columns: Sequence[str
 
 
 def check_labels(labels: Mapping[str, str], names: Sequence[str]) -> None:
-    """Raise a ValueError where two names would have one label."""
+    """Raise a ValueError where two names would have the same label."""
     shown = [labels.get(name, name) for name in names]
     if repeated := sorted({label for label in shown if shown.count(label) > 1}):
         raise ValueError(f"--labels gives two models the label {repeated[0]!r}, so that their lines would mix.")
 
 
 def split_label(text: str, names: Sequence[str]) -> tuple[str, str]:
-    """Return NAME and LABEL of `NAME=LABEL`; a name may contain `=` itself."""
+    """Split `NAME=LABEL` into NAME and LABEL; a name may contain `=`."""
     for name in names:
         if text.startswith(f"{name}="):
             return name, text[len(name) + 1 :]
@@ -141,7 +141,7 @@ def split_label(text: str, names: Sequence[str]) -> tuple[str, str]:
 
 
 def relabel(name: Any, labels: Mapping[str, str], several: Collection[str]) -> Any:
-    """Return the label of a name, with the name's seed where there are several, for the seeds to be told apart."""
+    """Return the label of a name, with the seed where a model has several, to distinguish them."""
     bare, seed = without_seed(str(name)), seed_of(str(name))
     if seed is None:
         return labels.get(bare, name)
@@ -150,12 +150,12 @@ def relabel(name: Any, labels: Mapping[str, str], several: Collection[str]) -> A
 
 
 def draw(report: Shown, rows: Sequence[Row], options: argparse.Namespace) -> Figure | None:
-    """Return the figure of an evaluation in the project's style; None where it has nothing to show.
+    """Return the figure of an evaluation in the project's style; None where there is nothing to show.
 
     Args:
-        report: whose `plot` draws.
-        rows: as of `for_display`.
-        options: `width` and `title`.
+        report: functions of the evaluation, whose `plot` draws the figure.
+        rows: rows from `for_display`.
+        options: options `width` and `title`.
     """
     with paper_style(options.width):
         figure = report.plot(rows)
@@ -166,10 +166,10 @@ def draw(report: Shown, rows: Sequence[Row], options: argparse.Namespace) -> Fig
 
 
 def add_title(figure: Figure, title: str | None) -> None:
-    """Write a title above a figure, in the project's style; nothing for None."""
+    """Write a title above a figure in the project's style; do nothing for None."""
     if not title:
         return
-    if figure.legends:  # a suptitle would lie on the legend
+    if figure.legends:  # a suptitle would overlap the legend
         figure.legends[0].set_title(title, prop=FontProperties(size=9))
         return
     placed = is_placed(figure)

@@ -1,4 +1,4 @@
-"""Lines that lie on each other: the lower ones are drawn wide and pale, so that each is seen, in grey as well."""
+"""Overlapping lines: lower ones are drawn wide and pale, so that each is visible, also in grey."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
-NEAR = 0.012  # of the height of a panel: about the width of a line
-WIDER, LARGER, PALE = 2.4, 3.0, 0.4  # points for each line on top, and the opacity
+NEAR = 0.012  # share of a panel's height, about the width of a line
+WIDER, LARGER, PALE = 2.4, 3.0, 0.4  # widening of line and marker in points for each line above, and the opacity
 
 
 def reveal(axis: Axes) -> None:
-    """Widen each line of a panel that later ones hide. Its limits and scales have to be set.
+    """Widen each line of a panel that later lines hide.
 
     Args:
-        axis: whose lines with markers and at least two points are looked at, but for those that are moved aside.
+        axis: axes whose limits and scales are set. Only unshifted lines with markers and at least two points count.
     """
     marked = [line for line in axis.lines if line.get_marker() not in ("None", "")]
     lines = [line for line in marked if len(points_of(line)) > 1 and line.get_transform() == axis.transData]
@@ -31,7 +31,7 @@ def reveal(axis: Axes) -> None:
 
 
 def overlap(axis: Axes, one: Line2D, other: Line2D) -> bool:
-    """Return whether two lines are at one height wherever both have points, of which there are at least two."""
+    """Return whether two lines coincide at all their common x values, of which there are at least two."""
     heights = []
     for line in (one, other):
         points = axis.transAxes.inverted().transform(axis.transData.transform(points_of(line)))
@@ -41,5 +41,5 @@ def overlap(axis: Axes, one: Line2D, other: Line2D) -> bool:
 
 
 def points_of(line: Line2D) -> np.ndarray:
-    """Return the points of a line in the units of its data, [n, 2]."""
+    """Return the points of a line in data coordinates, [n, 2]."""
     return np.asarray(line.get_xydata(), float)

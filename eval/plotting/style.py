@@ -1,7 +1,7 @@
-"""The one style of all figures: sizes, colours, markers and line styles, which read in grey as well.
+"""The common style of all figures: sizes, colours, markers and line styles that are also distinct in grey.
 
-Colours and fonts are those of `train.figure_style`. A figure has the size at which it is printed, so that fonts keep
-theirs.
+Colours and fonts are those of `train.figure_style`. A figure has the size at which it is printed, so that fonts are not
+scaled.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 LINE_STYLES = ("-", "--", "-.", ":")
-DATELESS: dict[str, dict[str, Any]] = {  # metadata of files without a date, by format
+DATELESS: dict[str, dict[str, Any]] = {  # metadata that leave out the date, by format
     "png": {"Software": None},
     "pdf": {"CreationDate": None},
     "svg": {"Date": None},
 }
-FALLBACK_FONTS = (  # for Chinese, Japanese and Korean: those of Linux, macOS and Windows
+FALLBACK_FONTS = (  # for Chinese, Japanese and Korean, on Linux, macOS and Windows
     "Noto Sans CJK SC",
     "Noto Sans CJK JP",
     "Noto Sans CJK KR",
@@ -54,12 +54,12 @@ FALLBACK_FONTS = (  # for Chinese, Japanese and Korean: those of Linux, macOS an
     "Yu Gothic",
     "Malgun Gothic",
 )
-WIDTHS = {"one-column": 3.25, "two-column": 6.75}  # inches, as in most templates of conferences
+WIDTHS = {"one-column": 3.25, "two-column": 6.75}  # in inches, as in most conference templates
 _WIDTH: ContextVar[float | None] = ContextVar("width", default=None)
 
 
 def width_in_inches(text: str) -> float:
-    """Read the width of a figure: inches, `one-column` or `two-column`."""
+    """Parse the width of a figure: inches, `one-column` or `two-column`."""
     try:
         width = WIDTHS.get(text) or float(text)
     except ValueError:
@@ -72,7 +72,7 @@ def width_in_inches(text: str) -> float:
 
 
 def fallback_fonts() -> list[str]:
-    """Return the fonts of this machine for letters that the default font lacks, as names of classes may have them."""
+    """Return the installed fonts for characters that the default font lacks, which class names may contain."""
     installed = set(font_manager.get_font_names())
     return [name for name in FALLBACK_FONTS if name in installed]
 
@@ -82,7 +82,7 @@ def paper_style(width: float | None = None) -> Iterator[None]:
     """Draw and save figures in the project's style.
 
     Args:
-        width: of the figures in inches; by default each has its own.
+        width: width of the figures in inches; None for each figure's own.
     """
     token = _WIDTH.set(width)
     try:
@@ -93,30 +93,30 @@ def paper_style(width: float | None = None) -> Iterator[None]:
 
 
 def width_or(default: float) -> float:
-    """Return the width that the user chose for figures in inches, else the default."""
+    """Return the width of figures that the user chose, in inches, else the default."""
     return _WIDTH.get() or default
 
 
 def new_figure(width: float = 5.0, height: float = 3.0) -> Figure:
-    """Return an empty figure of a size in inches; a width that the user chose comes first."""
+    """Return an empty figure of a size in inches; a width that the user chose takes precedence."""
     return Figure(figsize=(_WIDTH.get() or width, height), layout="constrained")
 
 
 def placed_figure(width: float, height: float) -> Figure:
-    """Return an empty figure of a size in inches whose axes stay where they are put, without a layout engine."""
+    """Return an empty figure of a size in inches without a layout engine, for axes at fixed positions."""
     figure = Figure(figsize=(width, height))
     figure.set_layout_engine("none")
     return figure
 
 
 def is_placed(figure: Figure) -> bool:
-    """Return whether a figure is of `placed_figure`."""
+    """Return whether a figure was made by `placed_figure`."""
     engine = figure.get_layout_engine()
     return engine is None or isinstance(engine, PlaceHolderLayoutEngine)
 
 
 def add_room_above(figure: Figure, room: float) -> None:
-    """Make a figure of `placed_figure` higher by some inches, and leave everything in it as far from its foot."""
+    """Extend a figure of `placed_figure` at the top by some inches."""
     height = figure.get_figheight()
     share = height / (height + room)
     figure.set_figheight(height + room)
@@ -130,15 +130,15 @@ def add_room_above(figure: Figure, room: float) -> None:
 def panels(
     count: int, columns: int = 2, width: float = 6.75, height: float = 2.6, narrowest: float = 2.0, **shared: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure with so many panels, and no empty one.
+    """Return a figure with a number of panels and no empty ones.
 
     Args:
-        count: of the panels.
-        columns: how many stand beside each other, where the width allows it.
-        width: of the figure in inches, unless the user has chosen one.
-        height: of each row of panels in inches.
-        narrowest: width of a panel in inches, beneath which panels go below each other.
-        shared: `sharex` and `sharey`, as of `Figure.subplots`.
+        count: number of panels.
+        columns: number of columns, where the width allows it.
+        width: width of the figure in inches, unless the user has chosen one.
+        height: height of each row of panels in inches.
+        narrowest: least width of a panel in inches; narrower panels are placed below each other.
+        shared: options `sharex` and `sharey` of `Figure.subplots`.
     """
     width = _WIDTH.get() or width
     columns = max(1, min(columns, count, int(width / narrowest)))
@@ -152,7 +152,7 @@ def panels(
 
 
 def line_styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
-    """Return colour, marker and line style of each name, so that neighbours differ in all three."""
+    """Return the colour, marker and line style of each name; neighbours differ in all three."""
     return {
         name: {
             "color": COLOURS[i % len(COLOURS)],
@@ -164,13 +164,13 @@ def line_styles(names: Sequence[str]) -> dict[str, dict[str, Any]]:
 
 
 def save_figure(figure: Figure, path: Path) -> None:
-    """Write a figure in the format of the file's ending, without a date, so that equal figures are equal files."""
+    """Write a figure in the format of the file's ending, without a date, so that equal figures give equal files."""
     with matplotlib.rc_context(fname=STYLE):
         figure.savefig(path, metadata=DATELESS[path.suffix[1:]])
 
 
 def save_plot(figure: Figure | None, beside: Path, formats: Sequence[str] = ("png",)) -> list[Path]:
-    """Write a figure beside a CSV file in each format, and return the files; without one remove those of before."""
+    """Write a figure beside a CSV file in each format, and return the files; for None remove older files."""
     paths = [beside.with_suffix(f".{ending}") for ending in dict.fromkeys(formats)]
     if figure is None:
         for path in paths:
