@@ -40,24 +40,24 @@ class SelfAttention(nn.Module):
     done once for each call instead of a product for each token, and once for all calls within `ViT.cached()`.
 
     Args:
-        width: D.
-        num_heads: H, a divisor of D.
-        backend: how attention is computed.
-        qk_norm: normalise queries and keys to unit length. The logits are then tau cos(q, k) with a learned temperature
-            0 < tau < max_temperature for each head. With a homogeneous feature map there is no temperature, which would
-            have no effect. With `elu`, which has no logits, queries and keys have the length (tau d'^1/2)^1/2. There is
-            no learned scale for each channel, which would not commute with the folded basis.
-        max_temperature: bound of tau, which starts at a quarter of it.
-        log_n_scaling: N_0, the number of tokens in training; None for no scaling. Logits of N keys are multiplied by
-            log N / log N_0. This keeps attention from spreading as the number of keys grows (arXiv:2202.12172). With a
-            learned factor in place of 1 / log N_0 it is that of arXiv:2501.19399.
+        width: width D of the tokens.
+        num_heads: number H of heads, a divisor of D.
+        backend: attention backend, as `build_attention` returns it.
+        qk_norm: whether to normalise queries and keys to unit length. The logits are then tau cos(q, k) with a learned
+            temperature 0 < tau < max_temperature for each head. With a homogeneous feature map there is no temperature,
+            which would have no effect. With `elu`, which has no logits, queries and keys have the length
+            (tau d'^1/2)^1/2. There is no learned scale for each channel, which would not commute with the folded basis.
+        max_temperature: upper bound of tau, which starts at a quarter of it.
+        log_n_scaling: number N_0 of tokens in training; None for no scaling. Logits of N keys are multiplied by log N /
+            log N_0. This keeps attention from spreading as the number of keys grows (arXiv:2202.12172). With a learned
+            factor in place of 1 / log N_0 it is that of arXiv:2501.19399.
         qkv_bias: whether the projections of queries, keys and values have a bias.
         qk_dim: width d' of a head's queries and keys, for which the backend is built; None for that of the values, d.
-        key_gate: weigh each key by exp(4 u_h x), with u learned for each head from zero. A layer can then ignore some
-            tokens, whatever their direction and number. RiemannFormer (arXiv:2506.07405v3) scales tokens likewise, by a
-            sigmoid.
-        locality: attenuates the values by distance, or is a bias of the logits.
-        values: a value map, which wraps the weighted sum over the keys.
+        key_gate: whether to weigh each key by exp(4 u_h x), with u learned for each head from zero. A layer can then
+            ignore some tokens, whatever their direction and number. RiemannFormer (arXiv:2506.07405v3) scales tokens
+            likewise, by a sigmoid.
+        locality: relative bias, which attenuates the values by distance, or is a bias of the logits.
+        values: value map, which wraps the weighted sum over the keys.
 
     Raises:
         ValueError: a width that the heads do not divide; parts that were built for other heads or widths; a
@@ -113,8 +113,8 @@ class SelfAttention(nn.Module):
 
         Args:
             x: tokens, [B, N, D].
-            rotation: of queries and keys, from an encoding; None for none.
-            layout: which tokens take part, and their positions, which a locality and a value map need.
+            rotation: rotation of queries and keys from an encoding; None for no rotation.
+            layout: layout of the tokens: which take part, and their positions, which a locality and a value map need.
 
         Returns:
             [B, N, D].
@@ -151,7 +151,7 @@ class SelfAttention(nn.Module):
                 f"encoding that serves several layers."
             )
         foldable = self.is_foldable()
-        if basis is None or not foldable:  # hooks and what stands for the projection (adapters, pruning) are called
+        if basis is None or not foldable:  # hooks, adapters and pruning have to be called
             qkv = self.qkv(x)
         else:
             key = (x.device, self.qkv.weight.dtype)

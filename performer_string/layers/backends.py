@@ -40,10 +40,11 @@ class AttentionBackend(nn.Module):
     """A way to compute attention, as the layer, the trainer's diagnostics and the evaluations call it.
 
     Attributes:
-        homogeneous: all queries and keys times one factor give the same weights, so that a temperature has no effect.
-        logit_scale: s of the logits s q.k; None for d^-1/2, or where there are no logits.
-        rotates_features: the rotation is applied to the features, and not to queries and keys.
-        lacks: options of a layer, and parts of `AttentionContext`, that the backend does not have.
+        homogeneous: whether a common factor of all queries and keys leaves the weights unchanged, so that a temperature
+            has no effect.
+        logit_scale: scale s of the logits s q.k; None for d^-1/2, or where there are no logits.
+        rotates_features: whether the rotation is applied to the features, and not to queries and keys.
+        lacks: options of a layer, and parts of `AttentionContext`, that the backend does not support.
     """
 
     homogeneous: bool = False
@@ -65,8 +66,8 @@ class AttentionBackend(nn.Module):
         """Return the outputs of attention.
 
         Args:
-            q, k, v: [B, H, N, d'] twice, and [B, H, N, d].
-            rotation, locality, layout, key_bias: the fields of `AttentionContext`.
+            q, k, v: queries and keys, [B, H, N, d'], and values, [B, H, N, d].
+            rotation, locality, layout, key_bias: fields of `AttentionContext`.
 
         Returns:
             [B, H, N, d].
@@ -80,7 +81,7 @@ class AttentionBackend(nn.Module):
     def weights(self, q: Tensor, k: Tensor, rotation: Rotation | None = None, key_bias: Tensor | None = None) -> Tensor:
         """Return the implied attention matrix, dense and before any locality, for study: [B, H, N, N].
 
-        Without a definition of its own it is the output for the identity matrix as values.
+        By default it is the output for the identity matrix as values.
         """
         return self(q, k, identity_values(k, k.dtype), rotation=rotation, key_bias=key_bias)
 
@@ -107,10 +108,10 @@ class LinearBackend(AttentionBackend):
     """`linear_attention` with its feature map.
 
     Args:
-        head_dim, num_heads: width of a head's queries and keys, and H.
-        feature_map: a name in `FEATURE_MAPS`.
-        seed: of the random features.
-        options: of the feature map.
+        head_dim, num_heads: width of a head's queries and keys, and number H of heads.
+        feature_map: name of the feature map in `FEATURE_MAPS`.
+        seed: seed of the random features.
+        options: options of the feature map.
     """
 
     def __init__(self, head_dim: int, num_heads: int, feature_map: str, seed: int, **options: Any):
@@ -161,16 +162,16 @@ def import_fast_attention() -> Any:
 
 
 class PerformerPytorchBackend(AttentionBackend):
-    """FastAttention of the package performer-pytorch, as it stands, behind our rotations: a baseline.
+    """FastAttention of the package performer-pytorch, as it stands, after our rotations: a baseline.
 
     Its epsilons (1e-4 in the softmax kernel, 1e-3 in the generalised one), its one draw for all heads and its
     stabilisers are its own. It has no key mask, no key bias and no locality.
 
     Args:
-        head_dim, num_heads: d and H.
-        feature_map: `favor+` or `arc-cosine`.
-        seed: of the random features.
-        options: `num_features`, and `order` of the arc-cosine map.
+        head_dim, num_heads: width d and number H of heads.
+        feature_map: name of the feature map, `favor+` or `arc-cosine`.
+        seed: seed of the random features.
+        options: options of the feature map: `num_features`, and `order` of `arc-cosine`.
     """
 
     lacks = frozenset({"locality", "key_gate", "key mask", "packed sequences", "key bias"})
@@ -221,8 +222,8 @@ def check_capable(attention: str, wanted: Mapping[str, bool]) -> None:
     """Raise a ValueError for options that an attention does not have.
 
     Args:
-        attention: a name in `ATTENTIONS`.
-        wanted: options, and whether they are asked for.
+        attention: name of the backend in `ATTENTIONS`.
+        wanted: options, each with whether it is asked for.
     """
     for option, is_wanted in wanted.items():
         if is_wanted and option in ATTENTIONS[attention].lacks:
@@ -241,12 +242,12 @@ def build_attention(
     """Build an attention backend by its name in `ATTENTIONS`.
 
     Args:
-        name: `linear`, `softmax`, `linear-rotated-features` or `performer-pytorch`. Softmax has no features: the
-            last three have no effect, and their names are checked.
-        head_dim, num_heads: width of a head's queries and keys, and H.
-        feature_map: a name in `FEATURE_MAPS`.
-        seed: of the random features.
-        feature_options: of the feature map.
+        name: name of the backend: `linear`, `softmax`, `linear-rotated-features` or `performer-pytorch`. With softmax
+            the last three arguments are checked, and have no effect.
+        head_dim, num_heads: width of a head's queries and keys, and number H of heads.
+        feature_map: name of the feature map in `FEATURE_MAPS`.
+        seed: seed of the random features.
+        feature_options: options of the feature map.
 
     Raises:
         ValueError: an unknown name or option, with the nearest known one.

@@ -20,7 +20,7 @@ class DropPath(nn.Module):
     Each of several packed sequences is a sample.
 
     Args:
-        rate: in [0, 1).
+        rate: drop rate, in [0, 1).
     """
 
     def __init__(self, rate: float):
@@ -30,11 +30,12 @@ class DropPath(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor, lengths: Sequence[int] | None = None) -> Tensor:
-        """Drop or scale up.
+        """Drop the branch of some samples, and scale up that of the others.
 
         Args:
-            x: [B, N, D].
-            lengths: of the sequences that are packed in a batch of one; None for a sequence in each sample.
+            x: outputs of the residual branch, [B, N, D].
+            lengths: numbers of tokens of the sequences that are packed into a batch of one; None for one sequence per
+                sample.
 
         Returns:
             [B, N, D].
@@ -52,7 +53,7 @@ class DropPath(nn.Module):
 
 
 def mlp_width(width: int, ratio: float) -> int:
-    """Return the hidden width of an MLP, rounded down; the quotient of two widths as ratio gives the first exactly.
+    """Return the hidden width of an MLP, rounded down. The ratio of two whole widths gives the first of them exactly.
 
     Raises:
         ValueError: a ratio that gives an MLP of width 0.
@@ -67,9 +68,9 @@ class MLP(nn.Sequential):
     """A linear layer, GELU, and a linear layer, with dropout after GELU and at the end.
 
     Args:
-        width: of the tokens.
-        hidden: width between the two layers.
-        dropout: rate.
+        width: width D of the tokens.
+        hidden: hidden width, between the two layers.
+        dropout: dropout rate, in [0, 1).
     """
 
     def __init__(self, width: int, hidden: int, dropout: float = 0.0):
@@ -85,12 +86,12 @@ class Block(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)). Tokens [B, N, D].
 
     Args:
-        attention: the attention layer.
-        width: D.
-        mlp_ratio: hidden width of the MLP over D.
+        attention: attention layer.
+        width: width D of the tokens.
+        mlp_ratio: ratio of the MLP's hidden width to D.
         drop_path: rate of stochastic depth.
-        norm_eps: of the layer norms.
-        dropout: rate within and after the MLP, and after attention.
+        norm_eps: epsilon of the layer norms.
+        dropout: dropout rate within and after the MLP, and after attention.
 
     Raises:
         ValueError: a ratio that gives an MLP of width 0.

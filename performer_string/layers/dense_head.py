@@ -20,8 +20,8 @@ class DenseHead(nn.Module):
     the patches next to a pixel: all that comes from further away comes through the ViT.
 
     Args:
-        width: D.
-        num_classes: K.
+        width: width D of the tokens.
+        num_classes: number K of classes.
         patch: height and width of a patch in pixels.
 
     Raises:
@@ -45,7 +45,7 @@ class DenseHead(nn.Module):
         """Return logits.
 
         Args:
-            features: of the patches, [B, D, h, w].
+            features: features of the patches, [B, D, h, w].
 
         Returns:
             [B, K, h p, w q] for patches of p x q pixels.
@@ -65,8 +65,8 @@ class DenseHead(nn.Module):
         The head joins neighbouring patches, so that each image goes through it without its padding.
 
         Args:
-            features: [B, D, h, w].
-            mask: [B, h, w], True where a patch takes part.
+            features: features of the patches, [B, D, h, w].
+            mask: mask of the patches, [B, h, w], True where a patch takes part.
 
         Returns:
             [B, K, h p, w q].
@@ -89,7 +89,7 @@ class DenseHead(nn.Module):
 
 
 def build_head(kind: str, width: int, num_classes: int, patch: Sequence[int]) -> nn.Module:
-    """Return the head of a model: `class` or `dense`; for no classes none."""
+    """Return the head of a model, of the kind `class` or `dense`; the identity without classes."""
     if kind == "dense":
         return DenseHead(width, num_classes, patch)
     return nn.Linear(width, num_classes) if num_classes else nn.Identity()

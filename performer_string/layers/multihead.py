@@ -19,7 +19,7 @@ from performer_string.utils._compat import refuse_fast_path
 
 
 def keep_own_features(module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Load weights of a layer without random features: the layer keeps its own draw, on the meta device its seed's."""
+    """Let weights without random features load: the layer keeps its own draw, on the meta device its seed's draw."""
     backend = cast(nn.Module, module.backend)
     phi = getattr(backend, "phi", None)
     for name, value in backend.state_dict(prefix=f"{prefix}backend.").items():
@@ -31,7 +31,7 @@ def keep_own_features(module: nn.Module, state_dict: dict[str, Any], prefix: str
 
 
 class MultiheadAttention(nn.MultiheadAttention):
-    """torch.nn.MultiheadAttention with linear attention. Weights have the same names, and torch's load.
+    """torch.nn.MultiheadAttention with linear attention. Weights have the same names, and those of torch's layer load.
 
     torch's layer loads these with `strict=False`, since it has no random features.
 
@@ -39,11 +39,12 @@ class MultiheadAttention(nn.MultiheadAttention):
     tokens (`attn_mask`, `is_causal`) and dropout of weights are not: linear attention never holds the weights.
 
     Args:
-        embed_dim, num_heads, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype: as of torch.
-        dropout: has to be 0.
-        attention: `linear` or `softmax`.
-        feature_map, feature_options: of linear attention.
-        seed: of the random features. Give each layer another, as `derive_seed(seed, layer)`.
+        embed_dim, num_heads, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype: arguments of
+            torch's layer.
+        dropout: dropout rate of the weights, which has to be 0.
+        attention: attention backend, `linear` or `softmax`.
+        feature_map, feature_options: name and options of the feature map of linear attention.
+        seed: seed of the random features. Give each layer another, as `derive_seed(seed, layer)`.
 
     Raises:
         ValueError: dropout of weights, or an unknown name or option.
@@ -101,17 +102,19 @@ class MultiheadAttention(nn.MultiheadAttention):
         *,
         rotation: Rotation | None = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend.
+        """Compute attention of the queries to the keys.
 
         Args:
-            query: [N, B, E], or [B, N, E] with `batch_first`, or [N, E].
-            key, value: [M, B, kdim] and [M, B, vdim], or as the queries.
-            key_padding_mask: [B, M] or [M]: True for keys that take no part, or floats that are added to the logits.
-            need_weights: return the weights too, which takes N x M numbers. False by default, other than in torch.
-            attn_mask: has to be None.
-            average_attn_weights: return the mean of the weights over the heads.
-            is_causal: has to be False.
-            rotation: of queries and keys, from an encoding, for self-attention.
+            query: queries, [N, B, E], or [B, N, E] with `batch_first`, or [N, E].
+            key, value: keys and values, [M, B, kdim] and [M, B, vdim], or in the layout of the queries.
+            key_padding_mask: mask of the keys, [B, M] or [M]: True for keys that take no part, or floats that are added
+                to the logits.
+            need_weights: whether to return the weights too, which takes N x M numbers. False by default, other than in
+                torch.
+            attn_mask: mask of pairs of tokens, which has to be None.
+            average_attn_weights: whether to return the mean of the weights over the heads.
+            is_causal: whether attention is causal, which has to be False.
+            rotation: rotation of queries and keys from an encoding, for self-attention.
 
         Returns:
             Outputs of the shape of the queries, and the weights [B, N, M] or [B, H, N, M], or None.

@@ -11,12 +11,12 @@ class NormalisedEmbedding(nn.Linear):
         y = norm(W norm(x) + b)
 
     Brightness and contrast of a patch do not matter: a x + c has the same embedding for every a > 0 and c, up to eps.
-    A patch of one colour is that of its bias.
+    All patches of one colour have the same embedding, which the bias sets.
 
     Args:
-        pixels: numbers in a patch, those of all channels.
-        width: D.
-        eps: of both norms.
+        pixels: number of values in a patch, over all channels.
+        width: width D of the embedding.
+        eps: epsilon of both norms.
 
     Source: arXiv:2302.01327 (Dual PatchNorm).
     """

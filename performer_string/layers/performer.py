@@ -32,19 +32,20 @@ class PerformerSelfAttention(nn.Module):
     Weights of performer_pytorch load, its draw of the features included.
 
     Args:
-        dim: D of the tokens.
-        causal: has to be False.
-        heads, dim_head: H and d; `dim_head=None` for D / H.
-        local_heads: has to be 0.
-        local_window_size: of local heads, without effect.
-        nb_features: m; d log d unless given.
-        feature_redraw_interval: without effect, as in performer_pytorch, whose `Performer` does that: call `redraw`.
-        generalized_attention: features relu(W x), the `arc-cosine` map of order 1, instead of `favor+`.
-        kernel_fn: of the generalised attention; has to be ReLU.
-        dropout: of the outputs.
-        no_projection: has to be False.
+        dim: width D of the tokens.
+        causal: whether attention is causal, which has to be False.
+        heads, dim_head: number H and width d of heads; `dim_head=None` for D / H.
+        local_heads: number of heads with a window, which has to be 0.
+        local_window_size: window of local heads, without effect.
+        nb_features: number m of features; d log d by default.
+        feature_redraw_interval: number of steps between redraws, without effect: call `redraw`. In performer_pytorch,
+            `Performer` does that.
+        generalized_attention: whether features are relu(W x), the `arc-cosine` map of order 1, instead of `favor+`.
+        kernel_fn: function of the generalised attention, which has to be ReLU.
+        dropout: dropout rate of the outputs.
+        no_projection: whether attention has no random features, which has to be False.
         qkv_bias, attn_out_bias: whether the projections have biases.
-        seed: of the random features. Give each layer another, as `derive_seed(seed, layer)`.
+        seed: seed of the random features. Give each layer another, as `derive_seed(seed, layer)`.
 
     Raises:
         ValueError: an option that is not supported, by its name.
@@ -112,14 +113,14 @@ class PerformerSelfAttention(nn.Module):
         *,
         rotation: Rotation | None = None,
     ) -> Tensor:
-        """Attend.
+        """Compute self-attention.
 
         Args:
             x: tokens, [B, N, D].
             pos_emb: rotary embedding of performer_pytorch, [1, N, d]: sines, then cosines, of d / 2 angles.
-            context: has to be None.
-            mask: [B, N], True where a token takes part.
-            rotation: of queries and keys, from an encoding of this library.
+            context: tokens of cross attention, which have to be None.
+            mask: mask of the tokens, [B, N], True where a token takes part.
+            rotation: rotation of queries and keys from an encoding of this library.
 
         Returns:
             [B, N, D].
@@ -146,7 +147,7 @@ def rotate_interleaved(x: Tensor, angles: Tensor) -> Tensor:
 
     Args:
         x: queries or keys, [B, H, N, d].
-        angles: sines, then cosines, [1, N, d].
+        angles: sines, then cosines, of d / 2 angles, [1, N, d].
 
     Returns:
         [B, H, N, d].

@@ -20,7 +20,7 @@ def mean_pool(x: Tensor, mask: Tensor | None = None) -> Tensor:
 
     Args:
         x: tokens, [B, N, D].
-        mask: [B, N], True where a token takes part; None for all.
+        mask: mask of the tokens, [B, N], True where a token takes part; None for all.
 
     Returns:
         [B, D], zeros where no token takes part.
@@ -40,8 +40,8 @@ class AttentionPool(nn.Module):
     positions, and keeps the invariance of the tokens.
 
     Args:
-        width: D.
-        num_heads: H, a divisor of D.
+        width: width D of the tokens.
+        num_heads: number H of heads, a divisor of D.
 
     Raises:
         ValueError: a width that the heads do not divide.
@@ -57,7 +57,7 @@ class AttentionPool(nn.Module):
 
         Args:
             x: tokens, [B, N, D].
-            mask: [B, N], True where a token takes part; None for all.
+            mask: mask of the tokens, [B, N], True where a token takes part; None for all.
 
         Returns:
             [B, D] in the type of x, zeros where no token takes part.
@@ -76,15 +76,15 @@ class AttentionPool(nn.Module):
 
 
 class MapPool(nn.Module):
-    """Pooling by a layer with one learned query: attention to the tokens, a residual MLP behind it.
+    """Pooling by a layer with one learned query: attention to the tokens, and a residual MLP after it.
 
     The "MAP head" of ViT-G (arXiv:2106.04560, section 3) and SigLIP (arXiv:2303.15343), timm's `AttentionPoolLatent`.
 
     Args:
-        width: D.
-        num_heads: H, a divisor of D.
-        hidden: width of the MLP inside.
-        norm_eps: of the layer norm.
+        width: width D of the tokens.
+        num_heads: number H of heads, a divisor of D.
+        hidden: hidden width of the MLP inside.
+        norm_eps: epsilon of the layer norm.
 
     Raises:
         ValueError: a width that the heads do not divide.
@@ -104,7 +104,7 @@ class MapPool(nn.Module):
 
         Args:
             x: tokens, [B, N, D].
-            mask: [B, N], True where a token takes part; None for all.
+            mask: mask of the tokens, [B, N], True where a token takes part; None for all.
 
         Returns:
             [B, D], the same for every sample where no token takes part.
@@ -121,9 +121,9 @@ def build_pool(name: str, width: int, num_heads: int, hidden: int, norm_eps: flo
     """Return the module of a pooling by its name; None for `mean` and `cls`, which have no weights.
 
     Args:
-        name: `mean`, `cls`, `attention` or `map`.
-        width, num_heads: D and H.
-        hidden, norm_eps: of the MLP and the norm of `map`.
+        name: name of the pooling: `mean`, `cls`, `attention` or `map`.
+        width, num_heads: width D of the tokens and number H of heads.
+        hidden, norm_eps: hidden width of the MLP and epsilon of the norm of `map`.
     """
     if name == "attention":
         return AttentionPool(width, num_heads)

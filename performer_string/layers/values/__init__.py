@@ -2,7 +2,7 @@
 
 Attention is linear in its values, o = A v, for any weights A. A value map is a function of A as an operator, so that
 attention needs no code for it. Gates, group actions and connections are RiemannFormer's (arXiv:2506.07405). Its text
-was at hand without its formulas. The forms here are the simplest that fit it.
+was available without its formulas. The forms here are the simplest that fit it.
 """
 
 from __future__ import annotations
@@ -42,12 +42,13 @@ def build_value_map(
     """Build a value map by its name in `VALUE_MAPS`.
 
     Args:
-        name: `gating`, `metric-gating`, `group-action`, `connection`, `lepe`, or `composed` of several.
-        head_dim, num_heads: d and H, of the attention.
-        coord_dim: dimension of the positions.
-        grid: the training grid, for encodings that need it.
+        name: name of the value map: `gating`, `metric-gating`, `group-action`, `connection`, `lepe`, or `composed` of
+            several.
+        head_dim, num_heads: width d and number H of heads of the attention.
+        coord_dim: dimension C of the positions.
+        grid: training grid, for encodings that need it.
         qk_dim: width of queries and keys; None for d.
-        options: of the class in `VALUE_MAPS`, as its docstring lists them: `FiberGating` and `MetricGating` in
+        options: options of the class in `VALUE_MAPS`, as its docstring lists them: `FiberGating` and `MetricGating` in
             `gating.py`, `GroupAction` and `Connection` in `transport.py`, `LocalEnhancement` in `lepe.py`,
             `ComposedValues` in `composed.py`.
 

@@ -16,7 +16,7 @@ class ValueMap(nn.Module):
     """A function of attention and its values: it changes the values before the sum over keys, or the outputs after it.
 
     Args:
-        sizes: of the attention.
+        sizes: sizes of the attention.
 
     Attributes:
         needs_grid: whether positions have to be a regular grid.
@@ -34,11 +34,11 @@ class ValueMap(nn.Module):
         """Return the outputs of attention.
 
         Args:
-            attend: v -> A v.
+            attend: function that computes the weighted sum over the keys, v -> A v.
             v: values, [B, H, N, d].
-            tokens: what queries, keys and values were projected from, [B, N, H d].
-            queries: before their rotation, [B, H, N, d'].
-            layout: positions of the tokens, and which take part.
+            tokens: tokens from which queries, keys and values were projected, [B, N, H d].
+            queries: queries before their rotation, [B, H, N, d'].
+            layout: layout of the tokens: their positions, and which take part.
 
         Returns:
             [B, H, N, d].

@@ -22,13 +22,13 @@ class ComposedValues(ValueMap):
     R_V(p_j) v_j, which is the default.
 
     Args:
-        sizes: of the attention.
+        sizes: sizes of the attention.
         maps: names of value maps, the outermost first, each at most once.
-        options: of a map, by its name.
+        options: options of each map, by its name.
 
     Raises:
-        ValueError: fewer than two maps, one that stands twice or is itself composed, or options of another map or that
-            are no mapping.
+        ValueError: fewer than two maps, a map that occurs twice or is itself composed, options of a map that is not
+            listed, or options that are no mapping.
     """
 
     def __init__(

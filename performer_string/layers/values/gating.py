@@ -24,8 +24,8 @@ class FiberGating(ValueMap):
     A_ij v_j. This is the dynamic fiber gating of RiemannFormer (arXiv:2506.07405, section 2.4).
 
     Args:
-        sizes: of the attention.
-        source: of the gate, `token` or `query`.
+        sizes: sizes of the attention.
+        source: input of the gate, `token` or `query`.
         channels: whether each channel of a value has a gate of its own.
 
     Raises:

@@ -31,8 +31,8 @@ class LocalEnhancement(ValueMap):
     Masked tokens, prefix tokens and places beyond the edge count as zero. Positions get no gradient.
 
     Args:
-        sizes: of the attention.
-        kernel_size: K, odd.
+        sizes: sizes of the attention.
+        kernel_size: number K of taps along each axis, odd.
 
     Raises:
         ValueError: an even kernel size, positions of more than three axes, or (forward) that are no regular grid.
@@ -55,7 +55,7 @@ class LocalEnhancement(ValueMap):
         """Return w at the offsets of a grid within its support: [H d, 1, K_0, ...], with K_c odd."""
         weight = self.weight.flatten(0, 1)  # [H d, K, ...]
         for step in grid.steps[: self.coord_dim]:
-            if step == 1:  # as in training: no constant is made on the CPU, which a GPU would wait for
+            if step == 1:  # as in training: a GPU need not wait for a matrix from the CPU
                 weight = weight.movedim(1, -1)
                 continue
             matrix = interpolation_matrix(self.kernel_size, step).to(weight)  # [K_c, K]
@@ -84,7 +84,7 @@ class LocalEnhancement(ValueMap):
         if not patches.shape[2]:
             return torch.zeros_like(v)
         grids = regular_grids(layout)
-        if len(grids) == 1 or len(set(grids)) == 1:  # sizes of an export have no hash
+        if len(grids) == 1 or len(set(grids)) == 1:  # sizes in an export have no hash
             local = self.convolve(patches, grids[0])
         else:
             samples = [self.convolve(*pair) for pair in zip(patches.split(1), grids, strict=False)]
@@ -115,8 +115,8 @@ def interpolation_matrix(taps: int, step: float) -> Tensor:
     """Return h(n s - k) over its sum over n.
 
     Args:
-        taps: K, odd.
-        step: s, the distance of two tokens in training patches.
+        taps: number K of taps, odd.
+        step: distance s of two tokens, in training patches.
 
     Returns:
         [2 R + 1, K], for the offsets n = -R .. R at which any tap k is above zero.

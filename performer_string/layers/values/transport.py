@@ -18,12 +18,12 @@ class TransportedValues(ValueMap):
     """Base of value maps with an encoding R_V of the values.
 
     Args:
-        sizes: of the attention.
-        encoding: a name in `ENCODINGS`, of an encoding that rotates.
-        encoding_options: of that encoding.
+        sizes: sizes of the attention.
+        encoding: name of a rotating encoding in `ENCODINGS`.
+        encoding_options: options of that encoding.
 
     Raises:
-        ValueError: an encoding that adds to tokens instead of rotating, or options that are the layer's.
+        ValueError: an encoding that adds to tokens instead of rotating, or options that the layer itself gives.
     """
 
     counts_patches = True
