@@ -40,8 +40,7 @@ class AttentionBackend(nn.Module):
     """A way to compute attention, as the layer, the trainer's diagnostics and the evaluations call it.
 
     Attributes:
-        homogeneous: whether a common factor of all queries and keys leaves the weights unchanged, so that a temperature
-            has no effect.
+        homogeneous: whether a common factor of queries or keys changes no weight, so that a temperature has no effect.
         logit_scale: scale s of the logits s q.k; None for d^-1/2, or where there are no logits.
         rotates_features: whether the rotation is applied to the features, and not to queries and keys.
         lacks: options of a layer, and parts of `AttentionContext`, that the backend does not support.

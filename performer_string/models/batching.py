@@ -22,15 +22,17 @@ def batch_images(vit: ViT, images: Sequence[Tensor]) -> dict[str, Tensor]:
     patches do, so that images of similar sizes belong together. `vit(images)` with the list packs them without padding.
 
     Args:
-        vit: the model, whose patches divide the images.
-        images: [channels, height, width] each (or of the axes that the model takes), of one type and device.
+        vit: model, whose patches divide the images.
+        images: input images, [channels, height, width] each (or of the axes that the model takes), of one type and
+            device.
 
     Returns:
-        images: [B, channels, height, width].
-        patch_mask: [B, N], False where a patch is padding; left out where all images are of one size.
-        positions: [B, N, C], left out where those of the padded grid serve. With positions interpolated, and with
-            `absolute` ones, the position of a patch depends on the size of its image. A locality, which wants one grid
-            for all images, is then an error of the model.
+        images: padded images, [B, channels, height, width].
+        patch_mask: mask of the patches, [B, N], False where a patch is padding; left out where all images are of one
+            size.
+        positions: positions of the patches, [B, N, C], left out where those of the padded grid serve. With positions
+            interpolated, and with `absolute` ones, the position of a patch depends on the size of its image. A
+            locality, which needs one grid for all images, is then an error of the model.
 
     Raises:
         ValueError: no images, images of several channels, types or devices, or ones that the patches do not divide.

@@ -21,7 +21,7 @@ from performer_string.utils.seeds import derive_seed, seeded
 
 
 def build_patch_embedding(config: ViTConfig, pixels: int, width: int) -> nn.Linear:
-    """Build the embedding of patches of so many numbers, which has norms of its own with `patch_norm`."""
+    """Build the embedding of patches of this many values, which has norms of its own with `patch_norm`."""
     return NormalisedEmbedding(pixels, width, config.norm_eps) if config.patch_norm else nn.Linear(pixels, width)
 
 
@@ -29,8 +29,8 @@ def build_position_encoding(config: ViTConfig, grid: tuple[int, ...], stream: in
     """Build the encoding, with generators of its own for each layer unless nothing is learned or layers share them.
 
     Args:
-        config: of the model.
-        grid: the training grid.
+        config: configuration of the model.
+        grid: number of patches along each axis of a training image.
         stream: seed of the initial values.
     """
     heads = cast(int, config.num_heads)
@@ -58,11 +58,11 @@ def build_position_encoding(config: ViTConfig, grid: tuple[int, ...], stream: in
         return check_position_unit(config, build(1))
     encoding = build(cast(int, config.depth))
     learned = any(p.requires_grad for p in encoding.parameters())
-    return check_position_unit(config, encoding if learned else build(1))  # without what is learned it is quick
+    return check_position_unit(config, encoding if learned else build(1))  # without parameters it is quick to compute
 
 
 def build_absolute(config: ViTConfig, grid: tuple[int, ...], stream: int) -> Absolute | None:
-    """Build the learned table beside the encoding, or None; arguments as of `build_position_encoding`."""
+    """Build the learned table beside the encoding, or None; for the arguments see `build_position_encoding`."""
     if config.absolute_table is None:
         return None
     heads = cast(int, config.num_heads)
@@ -88,10 +88,10 @@ def build_block(config: ViTConfig, layer: int, grid: tuple[int, ...], num_prefix
     """Build a block, with random features of its own.
 
     Args:
-        config: of the model.
-        layer: from 0 on.
-        grid: the training grid.
-        num_prefix: tokens without a position.
+        config: configuration of the model.
+        layer: index of the block, from 0.
+        grid: number of patches along each axis of a training image.
+        num_prefix: number of tokens without a position.
         stream: seed of the initial values.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The model card: what a published model is, how well it does, how it was trained, how to load it, and its limits."""
+"""The model card: a summary of the model, its accuracy and training, code that loads it, and its limits."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ TAGS = ["performer_string", "vision-transformer", "string-position-encoding"]
 
 @dataclass
 class ModelDetails:
-    """What a model does not know of itself, for its card and `config.json`.
+    """Details of a model that are not in it, for its card and `config.json`.
 
     Attributes:
-        name: of the model.
-        dataset: what it was trained on, in words.
-        licence: an SPDX name, such as `apache-2.0`; empty where none is given.
-        command: that trained it.
+        name: name of the model.
+        dataset: training data, in words.
+        licence: licence by its SPDX name, such as `apache-2.0`; empty where none is given.
+        command: command that trained the model.
         environment: lines on the code, the device and the versions that trained it.
         metrics: accuracies, each with `split`, `resolution` (as 108 or 96x128), `tokens` and `accuracy`. `low` and
             `high` (of the 95 % interval) and `images` are there where they are known. Percentages.
         limits: sentences on what the model is not for, beside those of every model.
-        imports: modules of one's own that add parts of the model, to be imported before it is loaded.
-        training: what an evaluation has to know of the data and the training: see `train.publish`.
+        imports: names of the user's own modules that add parts of the model, to be imported before it is loaded.
+        training: facts on the data and the training that an evaluation needs: see `train.publish`.
     """
 
     name: str = "model"
@@ -71,7 +71,7 @@ def architecture(config: ViTConfig) -> str:
 
 
 def facts(model: ViT, details: ModelDetails) -> list[tuple[str, str]]:
-    """Return what a model is, as lines of a table."""
+    """Return a summary of a model, as lines of a table."""
     c = model.config
     patch, image = patch_and_image(c.patch_size, c.image_size)
     sides, patches = (" x ".join(map(str, x)) for x in (image, patch))
@@ -102,7 +102,7 @@ def accuracy_cells(metric: Mapping[str, Any]) -> list[str]:
     """Return the cells of one accuracy: split, resolution, tokens, accuracy with its interval, images."""
     interval = f" ({metric['low']:.1f}-{metric['high']:.1f})" if "low" in metric else ""
     accuracy = f"{metric['accuracy']:.1f}{interval}"
-    if "mIoU" in metric:  # of a dense head; the interval is that of the mIoU
+    if "mIoU" in metric:  # a dense head; the interval is that of the mIoU
         accuracy = f"mIoU {metric['mIoU']:.1f}{interval}; {metric['accuracy']:.1f} of the pixels"
     rest = (str(metric.get(name, "")) for name in ("split", "resolution", "tokens"))
     return [*rest, accuracy, str(metric.get("images", ""))]

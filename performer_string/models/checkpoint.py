@@ -24,8 +24,8 @@ def find_checkpoint(path: str | PathLike[str]) -> Path:
     """Return the path of a file of weights.
 
     Args:
-        path: of a checkpoint; of the folder of a run, for its last checkpoint; or of the folder of a published model,
-            for its `model.safetensors`.
+        path: path of a checkpoint; of the folder of a run, for its last checkpoint; or of the folder of a published
+            model, for its `model.safetensors`.
     """
     path = Path(path).expanduser()
     published = [WEIGHTS] if (path / CONFIG).is_file() or (path / WEIGHTS).is_file() else []
@@ -38,16 +38,16 @@ def is_published(path: Path) -> bool:
 
 
 def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
-    """Return the content of a checkpoint of `python -m train`, with weights under the names of today.
+    """Return the content of a checkpoint of `python -m train`, with weights under their current names.
 
     Only tensors and plain values are loaded (`weights_only=True`, or safetensors), so that a file cannot run code.
 
     Args:
-        path: of the file, as `runs/NAME/checkpoints/last.ckpt`, or `DIR/model.safetensors` of a published model.
+        path: path of the file, as `runs/NAME/checkpoints/last.ckpt`, or `DIR/model.safetensors` of a published model.
 
     Raises:
-        CheckpointError: there is no such file, or it is damaged or of another kind. A `state_dict` alone does not say
-            what model it is of.
+        CheckpointError: a path without a file, or a file that is damaged or of another kind. A `state_dict` alone does
+            not say which model it is of.
     """
     path = Path(path)
     if is_published(path):
@@ -85,7 +85,7 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
 
 
 def folder_hint(path: Path) -> str:
-    """Return what to give in place of a folder that is neither a run nor a published model."""
+    """Return a hint to the path to give in place of a folder that is neither a run nor a published model."""
     within = [find_checkpoint(each) for each in path.iterdir() if each.is_dir() and find_checkpoint(each) != each]
     if any(map(is_published, within)):
         return f" It is a folder of published models: give {path}/NAME."

@@ -50,24 +50,25 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
     """Everything that defines a ViT: its sizes, and the fields of the parts above, all in one flat namespace.
 
     Attributes:
-        image_size: training size in pixels, a number or [height, width], or one for each axis of sequences, volumes or
-            videos; other sizes work later.
-        patch_size: a number or one for each axis.
-        in_channels: of the images.
-        num_classes: of the head; 0 for none, which leaves the pooled features.
-        variant: micro, tiny, small, base or large, for those of width, depth and num_heads that are not given; tiny
-            unless given. It is None once it has filled them in. Sizes that are all those of another variant count as
-            not given, so that `dataclasses.replace(config, variant=...)` works.
-        width: D.
+        image_size: size of training images in pixels, a number or [height, width], or one for each axis of sequences,
+            volumes or videos; other sizes work later.
+        patch_size: size of a patch in pixels, a number or one for each axis.
+        in_channels: number of channels of the images.
+        num_classes: number of classes of the head; 0 for no head, which leaves the pooled features.
+        variant: name of a size (micro, tiny, small, base or large), for those of width, depth and num_heads that are
+            not given; tiny by default. It is None once it has filled them in. Sizes that are all those of another
+            variant count as not given, so that `dataclasses.replace(config, variant=...)` works.
+        width: width D of the tokens.
         depth: number of blocks.
-        num_heads: H.
-        mlp_ratio: hidden width of the MLP over D.
-        pool: `mean` over the patches, a `cls` token, or `attention` over the patches with learned queries. `map` is a
-            whole layer with one learned query, as SigLIP has it.
+        num_heads: number H of heads.
+        mlp_ratio: ratio of the MLP's hidden width to D.
+        pool: pooling: `mean` over the patches, a `cls` token, or `attention` over the patches with learned queries.
+            `map` is a whole layer with one learned query, as in SigLIP.
         registers: number of register tokens (arXiv:2309.16588).
-        head: `class` for one class of each image, `dense` for a class of each pixel, from `patch_features`.
-        patch_norm: layer norms before and after the embedding of the patches (arXiv:2302.01327), so that neither
-            brightness nor contrast of a patch matters.
+        head: kind of head: `class` for one class of each image, `dense` for a class of each pixel, from
+            `patch_features`.
+        patch_norm: whether there are layer norms before and after the embedding of the patches (arXiv:2302.01327), so
+            that neither brightness nor contrast of a patch matters.
     """
 
     image_size: int | list[int] = 224
@@ -91,14 +92,14 @@ class ViTConfig(RegularisationConfig, ValuesConfig, BiasConfig, PositionConfig, 
 
     @classmethod
     def of_checkpoint(cls, saved: Mapping[str, Any], **overrides: Any) -> ViTConfig:
-        """Return the configuration that a checkpoint holds, under today's names and without options of no effect.
+        """Return the configuration in a checkpoint, under current names and without options that have no effect.
 
         Args:
             saved: fields of the checkpoint, which hold the sizes whatever variant they come from.
-            overrides: fields in place of those.
+            overrides: fields that replace those of the checkpoint.
 
         Raises:
-            ValueError: a field that this version does not have; a part of one's own whose module is not imported.
+            ValueError: a field that this version does not have; a user's own part whose module is not imported.
         """
         known = {each.name for each in fields(cls)}
         content = {**current_fields(saved), "variant": None, **overrides}

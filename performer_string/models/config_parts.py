@@ -24,10 +24,10 @@ def check_part(kind: str, option: str, name: str, table: Mapping[str, Any], opti
     """Check a name in a registry and its options.
 
     Args:
-        kind: of the part, for messages.
-        option: the field that holds the options.
-        name, table: the name and the registry.
-        options: of the part.
+        kind: kind of the part, for messages.
+        option: name of the field that holds the options.
+        name, table: name of the part and the registry.
+        options: options of the part.
     """
     build = lookup(kind, name, table)
     check_reserved(option, options)
@@ -35,7 +35,7 @@ def check_part(kind: str, option: str, name: str, table: Mapping[str, Any], opti
 
 
 def check_attention_name(name: str) -> None:
-    """Raise a ValueError for a name that is not in `ATTENTIONS`; where it is a feature map, the message says how."""
+    """Raise a ValueError for an unknown name. Where it is a feature map, the message says how to give it."""
     if name in FEATURE_MAPS:
         raise ValueError(
             f"unknown attention {name!r}. It is a feature map: did you mean attention='linear', feature_map={name!r}?"
@@ -45,24 +45,26 @@ def check_attention_name(name: str) -> None:
 
 @dataclass(kw_only=True)
 class AttentionConfig:
-    """How tokens attend.
+    """Configuration of attention.
 
     Attributes:
-        attention: `linear`, `softmax` or `performer-pytorch`, or a list with one of them for each layer. Published
-            linear ViTs have exact attention in their last layers (FLatten, arXiv:2308.00442; MambaVision,
-            arXiv:2407.08083). `linear-rotated-features` rotates after the feature map, in all layers or none; the
-            encoding then has the width of the features.
-        feature_map: `favor+`, `favor+hyperbolic`, `arc-cosine`, `polynomial` or `elu`. Softmax has none, and leaves
-            this and the next field unused.
-        feature_options: of the feature map: `num_features`, `learned`, `order`, `scale`, `lower`.
-        qk_norm: unit queries and keys, with a learned temperature unless the feature map is homogeneous.
-        max_temperature: bound of the temperature. Another one than the default is an error where there is none.
-        key_gate: a learned weight of each key, by its token. See docs/concepts/attention.md.
-        log_n_scaling: logits times log N / log N_train for N tokens. Not for homogeneous feature maps (`arc-cosine`,
-            and `polynomial` without `lower`), which see no factor of the logits. Beside softmax layers, layers with
-            such a map go without.
-        mimetic_init: the projection of the keys starts as a copy of that of the queries (arXiv:2305.09828). A token
-            then first attends to similar ones and, by the rotation, near it.
+        attention: name of the attention, `linear`, `softmax` or `performer-pytorch`, or a list with one of them for
+            each layer. Published linear ViTs have exact attention in their last layers (FLatten, arXiv:2308.00442;
+            MambaVision, arXiv:2407.08083). `linear-rotated-features` rotates after the feature map, in all layers or
+            none; the encoding then has the width of the features.
+        feature_map: name of the feature map: `favor+`, `favor+hyperbolic`, `arc-cosine`, `polynomial` or `elu`. Softmax
+            has none, and leaves this and the next field unused.
+        feature_options: options of the feature map: `num_features`, `learned`, `order`, `scale`, `lower`.
+        qk_norm: whether queries and keys have unit length, with a learned temperature unless the feature map is
+            homogeneous.
+        max_temperature: upper bound of the temperature. Another value than the default is an error without a
+            temperature.
+        key_gate: whether each key has a learned weight, by its token. See docs/concepts/attention.md.
+        log_n_scaling: whether logits are multiplied by log N / log N_train for N tokens. It is not for homogeneous
+            feature maps (`arc-cosine`, and `polynomial` without `lower`), on which it has no effect. Next to softmax
+            layers, layers with such a map do without it.
+        mimetic_init: whether the projection of the keys starts as a copy of that of the queries (arXiv:2305.09828). A
+            token then first attends to similar ones and, by the rotation, near it.
         qkv_bias: whether the projections of queries, keys and values have a bias.
         qk_dim: width of a head's queries and keys, which rotations and feature maps then have; None for that of its
             values, D / H. Narrow ones make `polynomial` cheap (16 in Based, arXiv:2402.18668).
@@ -100,26 +102,26 @@ class AttentionConfig:
 
 @dataclass(kw_only=True)
 class PositionConfig:
-    """How positions enter.
+    """Configuration of positions.
 
     Attributes:
-        encoding: a name in `ENCODINGS`.
-        encoding_options: of the encoding.
-        absolute_table: `linear` or `bicubic`, for a learned table that is added to the tokens beside an encoding that
-            rotates, as in pretrained models that get rotations. The name is how it is interpolated at other sizes. It
-            is that of the encoding `absolute`, whose weights it takes.
-        share_layers: one set of generators for all layers instead of one for each.
-        positions: `extrapolate` (spacing preserved) or `interpolate` (squeezed into the training grid).
-        position_unit: `patch`, or `image`, in which a training image reaches from 0 to 1 and a larger one beyond, as in
-            the code of LieRE. Frequencies are then in radians per image. Distance decays stay in patches. With
-            `half-image` it reaches from 0 to 2, or from -1 to 1 if positions are `centred`. With `raster` the encoding
-            has one coordinate, the index of a patch in the raster of the training grid: from 0 on, or from 1 behind a
-            class token or registers, which are at 0. On a wider image the end of a row has the index of the beginning
-            of the next.
-        position_grid: the training grid, in patches along each axis: that of `image_size` unless given. A model that
-            is trained on at another size with the positions and log N of its weights needs it.
-        centred: positions relative to their mean. `absolute` has a vector for each patch of the training grid; it is
-            interpolated in any case and never centred.
+        encoding: name of the encoding in `ENCODINGS`.
+        encoding_options: options of the encoding.
+        absolute_table: interpolation at other sizes, `linear` or `bicubic`, of a learned table that is added to the
+            tokens beside an encoding that rotates, as in pretrained models that get rotations. The table is that of the
+            encoding `absolute`, whose weights it takes. None for no table.
+        share_layers: whether all layers share one set of generators.
+        positions: position mode: `extrapolate` (spacing preserved) or `interpolate` (squeezed into the training grid).
+        position_unit: unit of positions: `patch`, or `image`, in which a training image reaches from 0 to 1 and a
+            larger one beyond, as in the code of LieRE. Frequencies are then in radians per image. Distance decays stay
+            in patches. With `half-image` it reaches from 0 to 2, or from -1 to 1 if positions are `centred`. With
+            `raster` the encoding has one coordinate, the index of a patch in the raster of the training grid: from 0,
+            or from 1 with a class token or registers, which are at 0. On a wider image the end of a row has the index
+            of the beginning of the next.
+        position_grid: training grid, in patches along each axis; that of `image_size` by default. Give it where a model
+            is trained further at another size, with the positions and log N of its weights.
+        centred: whether positions are relative to their mean. `absolute` has a vector for each patch of the training
+            grid; it is interpolated in any case and never centred.
     """
 
     encoding: str = "circulant-string"
@@ -135,7 +137,7 @@ class PositionConfig:
         """Raise a ValueError for names, options and values out of range.
 
         Args:
-            axes: of the images.
+            axes: number of axes of the images.
         """
         check_part("encoding", "encoding_options", self.encoding, ENCODINGS, self.encoding_options)
         raster = choose("unit of positions", self.position_unit, PositionUnit) == "raster"
@@ -160,10 +162,10 @@ class BiasConfig:
     """How attention depends on the distance.
 
     Attributes:
-        locality: a name in `LOCALITIES`: values are attenuated by distance, with a sigma for each layer and head, or
-            each offset has a bias. Prefix tokens have no position, so that with pool `cls` the last layer's has no
-            effect.
-        locality_options: of the locality; with `normalised` the attention's denominator sees it too.
+        locality: name of a relative bias in `LOCALITIES`: values are attenuated by distance, with a sigma for each
+            layer and head, or each offset has a bias. Prefix tokens have no position, so that with pool `cls` that of
+            the last layer has no effect.
+        locality_options: options of the relative bias; with `normalised` it is in the attention's denominator too.
     """
 
     locality: str | None = None
@@ -178,11 +180,11 @@ class BiasConfig:
 
 @dataclass(kw_only=True)
 class ValuesConfig:
-    """What is done to the values of attention.
+    """Configuration of the value maps.
 
     Attributes:
-        values: a name in `VALUE_MAPS`, one for each layer.
-        value_options: of the value map.
+        values: name of the value map in `VALUE_MAPS`, of which each layer has one.
+        value_options: options of the value map.
     """
 
     values: str | None = None
@@ -200,11 +202,11 @@ class RegularisationConfig:
     """Regularisation, the epsilon of norms, and the seed.
 
     Attributes:
-        drop_path: stochastic depth (arXiv:1603.09382), growing linearly to this rate at the last block.
-        dropout: rate (arXiv:1207.0580) at the embedding, within and after the MLP, and after attention's projection;
-            0.1 in LieRE (arXiv:2406.10322, appendix B.1).
-        norm_eps: of the layer norms; many pretrained models have 1e-6.
-        seed: of the random features.
+        drop_path: rate of stochastic depth (arXiv:1603.09382) at the last block, to which it grows linearly from 0.
+        dropout: dropout rate (arXiv:1207.0580) at the embedding, within and after the MLP, and after attention's
+            projection; 0.1 in LieRE (arXiv:2406.10322, appendix B.1).
+        norm_eps: epsilon of the layer norms; many pretrained models have 1e-6.
+        seed: seed of the random features.
     """
 
     drop_path: float = 0.0

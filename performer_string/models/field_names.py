@@ -12,7 +12,7 @@ from performer_string.utils.renames import FIELDS
 
 T = TypeVar("T")
 
-# Of timm, torchvision, transformers, vit-pytorch and DINOv2, and what they are here.
+# Names in timm, torchvision, transformers, vit-pytorch and DINOv2, and the fields here.
 FIELD_OF = {
     **dict.fromkeys(("img_size", "input_size", "img_dim"), "image_size"),
     **dict.fromkeys(("in_chans", "channels", "num_channels", "in_dim"), "in_channels"),
@@ -47,12 +47,12 @@ WAY_OF = {
 
 
 def field_hint(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return what a field is called here, with a space before it; an empty string where nothing is near.
+    """Return a hint to the name of a field here, with a space before it; an empty string where no name is near.
 
     Args:
-        name: that `ViTConfig` does not have.
-        known: the names of its fields.
-        prefix: of all these names where they are shown, as `model.vit.` in recipes.
+        name: name that `ViTConfig` does not have.
+        known: names of its fields.
+        prefix: prefix of all these names where they are shown, as `model.vit.` in recipes.
     """
     known = list(known)
     here = FIELD_OF.get(name) or FIELDS.get(name)

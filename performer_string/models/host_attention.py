@@ -22,14 +22,15 @@ from performer_string.position.grid import PositionMode, grid_positions, grid_st
 
 
 class HostGrid:
-    """Where the patches of a thread's latest images lie. A host passes tokens to its attention without positions.
+    """Grid of the patches of a thread's latest images, since a host passes tokens to its attention without positions.
 
-    A thread without images of its own has those of the latest thread: autograd's, which compute blocks again on a GPU.
+    A thread without images of its own has the grid of the latest thread. Autograd's threads need that: on a GPU they
+    compute blocks again.
 
     Args:
-        train_grid: patches along each axis of the images that the host was built for.
-        mode: as of `grid_positions`.
-        num_prefix: tokens before the patches.
+        train_grid: number of patches along each axis of the images that the host was built for.
+        mode: position mode of `grid_positions`.
+        num_prefix: number of tokens before the patches.
     """
 
     def __init__(self, train_grid: tuple[int, ...], mode: PositionMode, num_prefix: int):
@@ -39,12 +40,12 @@ class HostGrid:
 
     def record(self, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         """Remember the grid of images [B, channels, height, width]; a forward pre-hook of the patch embedding."""
-        patch = tuple(cast(Any, module).patch_size)  # of now: `set_input_size` may change it
+        patch = tuple(cast(Any, module).patch_size)  # its present size, which `set_input_size` may change
         sizes = tuple(inputs[0].shape[2:])
         if getattr(module, "dynamic_img_pad", False):  # timm then pads images to whole patches
             sizes = tuple(-(-size // side) * side for size, side in zip(sizes, patch, strict=True))
         shape = self.shape = patch_grid(sizes, patch)
-        if torch.compiler.is_compiling():  # one program has both ends of it
+        if torch.compiler.is_compiling():  # one program records the grid and reads it
             self.shape_by_thread = {}
         else:
             self.shape_by_thread[get_ident()] = shape
@@ -76,16 +77,16 @@ class HostAttention(nn.Module):
 
     Args:
         host: `Attention`, `AttentionRope` or `EvaAttention` of timm. Its parameters are shared, not copied.
-        backend: how attention is computed.
-        rotate_host: rotates queries or keys [B, H, N, d] by the host's own angles, timm's `apply_rot_embed_cat`; None
-            to leave the host's rotation out.
-        encoding: of queries and keys, or None.
-        locality: attenuates the values by distance, or None.
-        grid: where the patches lie, for an encoding, a locality or a value map.
-        values: a value map, which wraps the weighted sum over the keys, or None.
-        key_gate: weigh each key by exp(4 u_h x), as `SelfAttention`, with u learned from zero.
+        backend: attention backend.
+        rotate_host: function that rotates queries or keys [B, H, N, d] by the host's own angles, timm's
+            `apply_rot_embed_cat`; None to leave the host's rotation out.
+        encoding: encoding of queries and keys, or None.
+        locality: relative bias, which attenuates the values by distance, or None.
+        grid: grid of the patches, for an encoding, a locality or a value map.
+        values: value map, which wraps the weighted sum over the keys, or None.
+        key_gate: whether to weigh each key by exp(4 u_h x), as `SelfAttention`, with u learned from zero.
 
-    `narrow` makes its queries and keys narrower by fixed maps behind the host's projections.
+    `narrow` makes its queries and keys narrower by fixed maps after the host's projections.
     """
 
     qkv: Any  # the parts of the host, some of which are missing
@@ -140,8 +141,9 @@ class HostAttention(nn.Module):
         """Map queries and keys to fewer dimensions.
 
         Args:
-            found: the maps, for logits of the same scale.
-            dimensions: of the host's heads that stay, [H, d'], whose angles are then taken; None without a rotation.
+            found: maps to fewer dimensions, for logits of the same scale.
+            dimensions: dimensions of the host's heads that stay, [H, d'], whose angles are then taken; None without a
+                rotation.
         """
         del self.narrow_q, self.narrow_k, self.kept
         weight = cast(Any, self.proj).weight
@@ -150,12 +152,12 @@ class HostAttention(nn.Module):
         self.register_buffer("kept", dimensions)
 
     def forward(self, x: Tensor, rope: Tensor | None = None, attn_mask: None = None, is_causal: bool = False) -> Tensor:
-        """Attend.
+        """Compute self-attention.
 
         Args:
             x: tokens, [B, N, D].
-            rope: the host's sines and cosines, or None.
-            attn_mask, is_causal: not supported.
+            rope: sines and cosines of the host, or None.
+            attn_mask, is_causal: masks of pairs of tokens, which are not supported.
 
         Returns:
             [B, N, D].

@@ -1,4 +1,4 @@
-"""What `performerize` asks of a Vision Transformer of timm before it changes anything."""
+"""Checks of a Vision Transformer of timm by `performerize`, before it changes anything."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def import_timm() -> Any:
 
 
 def check_host(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
-    """Return the places of the blocks to change.
+    """Return the indices of the blocks to change.
 
     Raises:
         ValueError: a model without blocks, attention of another kind or with dropout, or a place that does not exist.
@@ -75,7 +75,7 @@ def check_host(model: nn.Module, layers: Sequence[int] | None) -> list[int]:
 
 
 def host_grid(model: Any, mode: PositionMode) -> HostGrid:
-    """Return where the patches of a host lie.
+    """Return the grid of a host's patches.
 
     Raises:
         ValueError: a model that drops patches, so that tokens lose their places.

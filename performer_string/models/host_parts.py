@@ -36,7 +36,7 @@ class HostParts:
     seed: int
 
     def check(self) -> None:
-        """Raise a ValueError for unknown names, options that are not a part's, and what an attention does not have."""
+        """Raise a ValueError for unknown names, reserved options, and parts that the attention does not support."""
         check_named("an encoding", self.encoding, self.encoding_options, ENCODINGS)
         check_named("a locality", self.locality, self.locality_options, LOCALITIES)
         check_named("a value map", self.values, self.value_options, VALUE_MAPS)
@@ -59,10 +59,10 @@ class HostParts:
         """Return the attention of a block.
 
         Args:
-            host: the attention that it replaces.
-            place: of the block.
-            grid: where the patches lie; None where no part needs that.
-            rotate_host: rotates by the host's own angles, or None.
+            host: attention that is replaced.
+            place: index of the block.
+            grid: grid of the patches; None where no part needs it.
+            rotate_host: function that rotates by the host's own angles, or None.
         """
         encoding: Encoding | None = None
         bias: RelativeBias | None = None
@@ -102,7 +102,7 @@ class HostParts:
         """Return the encoding of a block, with initial weights of its own.
 
         Raises:
-            ValueError: one that adds to the tokens.
+            ValueError: an encoding that adds to the tokens.
         """
         assert self.encoding is not None
         train_grid = None if grid is None else grid.train_grid

@@ -15,7 +15,7 @@ from performer_string.utils.registry import nearest
 
 REPOSITORY_NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")  # on the Hub
 COMMIT = re.compile(r"[0-9a-f]{40}")
-OPTIONS = ("revision", "token", "local_files_only", "cache_dir", "force_download")  # of the mixin's from_pretrained
+OPTIONS = ("revision", "token", "local_files_only", "cache_dir", "force_download")  # those of the mixin
 OTHER_WAYS = {
     "num_classes": "change it afterwards by model.head = torch.nn.Linear(model.config.width, N) and "
     "model.config.num_classes = N",
@@ -35,7 +35,7 @@ def hub() -> Any:
 
 
 def check_options(options: Iterable[str]) -> None:
-    """Raise a TypeError for an option that is none of a download, which says what to do in its place."""
+    """Raise a TypeError for an option that a download does not have, with what to do in its place."""
     for name in options:
         if name in OTHER_WAYS:
             raise TypeError(f"from_pretrained loads a model as it was saved, without {name!r}: {OTHER_WAYS[name]}.")
@@ -53,8 +53,8 @@ def download(name: str, **options: Any) -> Path:
     commit. What was downloaded before is read from the cache of huggingface_hub where the Hub cannot be reached.
 
     Args:
-        name: `owner/name`.
-        options: of `huggingface_hub.hf_hub_download`, such as `revision`, `token` and `local_files_only`.
+        name: name of the model, `owner/name`.
+        options: options of `huggingface_hub.hf_hub_download`, such as `revision`, `token` and `local_files_only`.
 
     Raises:
         PublishedError: a model of another program.
@@ -89,7 +89,7 @@ def explain_download(name: str, options: dict[str, Any]) -> Iterator[None]:
 
 
 def reason(name: str, error: Exception, options: dict[str, Any]) -> str:
-    """Return why a model of the Hub could not be had, and what to do."""
+    """Return why a model of the Hub could not be downloaded, and what to do."""
     kinds, address = hub().errors, f"https://huggingface.co/{name}"
     if isinstance(error, kinds.GatedRepoError):
         return f"{name} on the Hub asks you to accept its terms: do so at {address}, and log in by `hf auth login`."

@@ -25,11 +25,11 @@ FILES = (WEIGHTS, CONFIG, CARD)
 
 
 class HubModel(ModelHubMixin):
-    """A ViT and what its card says beside it.
+    """A ViT with the details for its card.
 
     Args:
-        model: the ViT.
-        details: for the card and `config.json`.
+        model: model to save or upload.
+        details: details for the card and `config.json`.
     """
 
     def __init__(self, model: ViT, details: ModelDetails | None = None):

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def places_of(n: int | Sequence[int], depth: int) -> list[int]:
-    """Return the places of blocks, in ascending order: the last n for a number, else those of the list.
+    """Return the indices of blocks, in ascending order: the last n for a number, else those of the list.
 
     Raises:
         ValueError: more blocks than there are, none, or a place that is not there.
@@ -30,14 +30,14 @@ def places_of(n: int | Sequence[int], depth: int) -> list[int]:
 def block_outputs(
     vit: ViT, images: Tensor, wanted: Sequence[int], last: int, norm: bool
 ) -> tuple[Tensor, list[Tensor]]:
-    """Return the tokens behind a block, and those behind some of the blocks before.
+    """Return the tokens after a block, and those after some of the blocks before it.
 
     Args:
         vit: the model.
-        images: [B, channels, height, width].
-        wanted: places of blocks.
-        last: place of the last block that is computed.
-        norm: apply the model's last norm to the outputs of the wanted blocks.
+        images: input images, [B, channels, height, width].
+        wanted: indices of the blocks whose outputs are returned.
+        last: index of the last block that is computed.
+        norm: whether to apply the model's last norm to the outputs of the wanted blocks.
 
     Returns:
         [B, P + N, D], and a list of the same, in ascending order of the places.
@@ -54,11 +54,11 @@ def block_outputs(
 def intermediate_layers(
     vit: ViT, images: Tensor, n: int | Sequence[int], reshape: bool, return_class_token: bool, norm: bool
 ) -> tuple[Any, ...]:
-    """Return the outputs of blocks. Arguments as of `ViT.get_intermediate_layers`."""
+    """Return the outputs of blocks. For the arguments see `ViT.get_intermediate_layers`."""
     if return_class_token and vit.config.pool != "cls":
         raise ValueError(f"this model has no class token: it was built with pool={vit.config.pool!r}, not 'cls'.")
     wanted = places_of(n, len(vit.blocks))
-    _, outputs = block_outputs(vit, images, wanted, wanted[-1], norm)  # blocks behind the last one are not needed
+    _, outputs = block_outputs(vit, images, wanted, wanted[-1], norm)  # blocks after the last one are not needed
     patches = [each[:, vit.num_prefix :] for each in outputs]
     if reshape:
         grid = vit.grid(*images.shape[2:])

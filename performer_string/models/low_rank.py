@@ -26,9 +26,9 @@ class Narrowing:
     """Maps of one layer.
 
     Attributes:
-        q, k: q' = q_h q and k' = k_h k of each head h, [H, d', d].
-        planes: of the kept planes, their places among all, [H, d' / 2], -1 for unrotated ones; None without a rotation.
-        error: of the scores, relative, in the sense above.
+        q, k: maps q' = q_h q and k' = k_h k of each head h, [H, d', d].
+        planes: indices of the kept planes, [H, d' / 2], -1 for unrotated ones; None without a rotation.
+        error: relative error of the scores, in the sense above.
     """
 
     q: Tensor
@@ -70,8 +70,8 @@ def by_planes(q: Tensor, k: Tensor, width: int, pairs: Tensor, rotates: Tensor) 
 
     Args:
         q, k: projections of queries and keys in the basis of the planes, [H, d, D], in float64.
-        width: d', even. The planes that stay lie across its two halves.
-        pairs: the two dimensions of each plane, [P, 2]. Other dimensions are not rotated.
+        width: width d', even. The planes that stay lie across its two halves.
+        pairs: two dimensions of each plane, [P, 2]. Other dimensions are not rotated.
         rotates: whether a plane of a head is rotated at all, [H, P].
     """
     heads, dim, _ = q.shape

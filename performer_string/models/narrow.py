@@ -35,19 +35,19 @@ class NarrowReport:
         )
 
 
-@torch.inference_mode(False)  # which would make weights that cannot be trained
+@torch.inference_mode(False)  # weights of inference mode could not be trained
 @torch.no_grad()
 def narrow(model: ViT, qk_dim: int, **changes: Any) -> tuple[ViT, NarrowReport]:
     """Return a copy of a model with narrower queries and keys, in evaluation mode.
 
-    Scores have the smallest error for their width. Without a rotation that is by the singular vectors of W_Q^T W_K, and
-    with one by the strongest planes. The new encoding is then `rope-mixed` with their frequencies. At the full width
-    the scores are those of the model.
+    Scores have the smallest error for their width: by the singular vectors of W_Q^T W_K without a rotation, and by the
+    strongest planes with one. The new encoding is then `rope-mixed` with their frequencies. At the full width the
+    scores are those of the model.
 
     Args:
-        model: with softmax attention or any other of inner products. It is left as it is.
-        qk_dim: d', at most the width of the heads; even for encodings that rotate.
-        changes: fields of `ViTConfig` of the attention, to attend otherwise at the same time: attention="linear",
+        model: model with softmax attention or any other of inner products. It is left as it is.
+        qk_dim: width d' of queries and keys, at most the width of the heads; even for encodings that rotate.
+        changes: fields of `ViTConfig` that change the attention at the same time: attention="linear",
             feature_map="polynomial", key_gate=True.
 
     Returns:
@@ -70,7 +70,7 @@ def narrow(model: ViT, qk_dim: int, **changes: Any) -> tuple[ViT, NarrowReport]:
         changes |= {"encoding": "rope-mixed", "encoding_options": {}, "share_layers": False}
         with without_autocast(model.norm.weight):
             omega, basis = encoding.frequencies(), None if encoding.is_folded else encoding.basis()
-        layers = len(attentions) // encoding.layers  # that share one set of generators
+        layers = len(attentions) // encoding.layers  # layers that share one set of generators
         omega, bases = (None if x is None else by_layer(encoding, x).repeat(layers, 1, 1, 1) for x in (omega, basis))
     with torch.random.fork_rng(devices=[]):
         result = model.rebuilt(replace(model.config, **changes)).to(model.norm.weight).eval()

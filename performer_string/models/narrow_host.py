@@ -31,11 +31,11 @@ def narrow_host(attention: HostAttention, width: int, head_dim: int, rotates: bo
     """Make queries and keys narrower, and return the relative error of the scores.
 
     Args:
-        attention: of the host, changed in place.
-        width: d'.
-        head_dim: d of the host.
+        attention: attention of the host, changed in place.
+        width: width d' of queries and keys.
+        head_dim: width d of the host's heads.
         rotates: whether the host's own rotation stays, so that whole planes are kept.
-        place: of the block, for messages.
+        place: index of the block, for messages.
 
     Raises:
         ValueError: a width out of range, or norms of queries and keys, so that scores are no bilinear form.
@@ -46,7 +46,7 @@ def narrow_host(attention: HostAttention, width: int, head_dim: int, rotates: bo
     if not all(isinstance(norm, nn.Identity) for norm in (attention.q_norm, attention.k_norm)):
         raise ValueError(f"qk_dim: block {place} normalises queries and keys, so that scores are no bilinear form.")
     q, k = host_projections(attention)
-    factor = (width / head_dim) ** 0.25  # of both, so that logits over the root of the width stay as they were
+    factor = (width / head_dim) ** 0.25  # of q and k: logits over the root of the width stay as they were
     if not rotates:
         found = by_singular_vectors(q, k, width)
         attention.narrow(replace(found, q=found.q * factor, k=found.k * factor), None)

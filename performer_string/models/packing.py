@@ -1,4 +1,4 @@
-"""Images of several sizes, packed one behind another, so that nothing is computed for padding."""
+"""Images of several sizes, packed along the axis of tokens, so that nothing is computed for padding."""
 
 from __future__ import annotations
 
@@ -23,8 +23,9 @@ def packed_features(vit: ViT, images: Sequence[Tensor]) -> list[Tensor]:
     They are those of `vit.forward_features(image[None])[0]`, gradients included, in one pass over all tokens.
 
     Args:
-        vit: the model, whose patches divide the images.
-        images: [channels, height, width] each (or of the axes that the model takes), of one type and device.
+        vit: model, whose patches divide the images.
+        images: input images, [channels, height, width] each (or of the axes that the model takes), of one type and
+            device.
 
     Raises:
         ValueError: no images, images of several channels, types or devices, or ones that the patches do not divide.
@@ -37,7 +38,7 @@ def packed_features(vit: ViT, images: Sequence[Tensor]) -> list[Tensor]:
 
 
 def forward_packed(vit: ViT, images: Sequence[Tensor], positions: object = None, patch_mask: object = None) -> Tensor:
-    """Return logits [B, classes] of images of several sizes; images as of `packed_features`.
+    """Return logits [B, classes] of images of several sizes; for the images see `packed_features`.
 
     Only the pooling at the end sees a padded batch.
 
@@ -56,7 +57,7 @@ def forward_packed(vit: ViT, images: Sequence[Tensor], positions: object = None,
 
 
 def packed_stem(vit: ViT, images: Sequence[Tensor]) -> tuple[Tensor, list[Rotation], TokenLayout]:
-    """Return what the blocks take: tokens [1, sum of P + N_i, D], the rotation of each layer, and their layout."""
+    """Return the inputs of the blocks: tokens [1, sum of P + N_i, D], the rotation of each layer, and their layout."""
     check_alike(images)
     for image in images:
         check_images(image[None], vit.config.in_channels, len(vit.patch))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def check_images(images: Tensor, channels: int, axes: int) -> None:
-    """Raise an error unless images are floats [B, channels, *sizes] of so many axes."""
+    """Raise an error unless images are floats [B, channels, *sizes] with this number of axes."""
     if isinstance(images, list | tuple):
         raise TypeError("images have to be one tensor here: a list of images is for the model itself, model(images).")
     if images.ndim != 2 + axes or images.shape[1] != channels:
@@ -26,7 +26,7 @@ def check_images(images: Tensor, channels: int, axes: int) -> None:
 
 
 def check_list(images: object) -> None:
-    """Raise a TypeError unless images are a list of tensors; they are no tensor themselves."""
+    """Raise a TypeError unless images, which are no tensor, are a list of tensors."""
     each = images if isinstance(images, list | tuple) else [images]
     wrong = {type(image).__name__ for image in each if not isinstance(image, Tensor)}
     if not wrong and isinstance(images, list | tuple):
@@ -61,8 +61,8 @@ def patch_grid(sizes: Sequence[int], patch: Sequence[int]) -> tuple[int, ...]:
     """Return the number of patches along each axis of an image.
 
     Args:
-        sizes: of the image in pixels, height and width.
-        patch: sizes of a patch.
+        sizes: sizes of the image in pixels, height and width.
+        patch: sizes of a patch in pixels.
 
     Raises:
         ValueError: another number of axes, or sizes that the patches do not divide, with the nearest that they do.
@@ -89,14 +89,14 @@ def patchify(images: Tensor, patch: Sequence[int]) -> Tensor:
 def embed_patches(
     vit: ViT, pixels: Tensor, positions: Tensor, places: Tensor | None, counts: Sequence[int] | None = None
 ) -> Tensor:
-    """Return tokens with what their positions add, prefix tokens before those of each image, and dropout.
+    """Return tokens with position embeddings and dropout, and prefix tokens before those of each image.
 
     Args:
         vit: the model.
-        pixels: of the patches, [B, N, channels p q], in the type of the weights.
-        positions: of the patches, [N, C] or [B, N, C].
+        pixels: pixels of the patches, [B, N, channels p q], in the type of the weights.
+        positions: positions of the patches, [N, C] or [B, N, C].
         places: positions of the patches in the table beside the encoding, where the model has one.
-        counts: patches of each image that is packed in a batch of one; None for an image in each sample.
+        counts: number of patches of each image that is packed in a batch of one; None for one image per sample.
 
     Returns:
         [B, P + N, D], or [1, sum of P + N_i, D].

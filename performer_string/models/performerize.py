@@ -22,10 +22,10 @@ class LayerError:
     """Error of one layer.
 
     Attributes:
-        name: of the attention in the model, `blocks.0.attn`.
-        error: |new - old| / |old| of the attention's outputs (Frobenius norms) for the host's inputs; None without
-            images.
-        scores: of a `qk_dim`, relative error of the scores, as `low_rank` defines it; None without one.
+        name: name of the attention in the model, as `blocks.0.attn`.
+        error: relative error |new - old| / |old| of the attention's outputs (Frobenius norms) for the host's inputs;
+            None without images.
+        scores: relative error of the scores due to `qk_dim`, as `low_rank` defines it; None without one.
     """
 
     name: str
@@ -39,7 +39,7 @@ class PerformerizeReport:
 
     Attributes:
         layers: one entry for each attention that was swapped.
-        output: relative error of the model's outputs, which adds up those of the layers; None without images.
+        output: relative error of the model's outputs, to which those of the layers add up; None without images.
         no_weight_decay: names of the new parameters that weight decay would harm, such as frequencies and widths of
             decays, beside those of the model's own `no_weight_decay()`.
     """
@@ -58,7 +58,7 @@ class PerformerizeReport:
 
 
 def as_text(error: float | None) -> str:
-    """Return an error for a table."""
+    """Return the text of an error in a table."""
     return "not measured" if error is None else f"{error:.2e}"
 
 
@@ -91,21 +91,23 @@ def performerize(
     EVA, SigLIP and RoPE-ViT among them. Position tables that are added to the tokens stay in any case.
 
     Args:
-        model: from `timm.create_model`.
-        attention: `linear`, `softmax` (the control: outputs stay the same up to rounding) or `performer-pytorch`.
-        feature_map, feature_options: of linear attention.
-        encoding: a name in `ENCODINGS` of an encoding that rotates, for each layer, in place of a rotation of the
-            host's; `none` to remove that; None to leave it as it is.
-        encoding_options: of the encoding.
-        locality, locality_options: a distance decay or table of each layer, or None.
-        values, value_options: a value map of each layer, or None.
-        key_gate: weigh each key by its token, learned from equal weights. The outputs stay the same at first.
-        qk_dim: width of queries and keys; None for the host's. Fixed maps behind its projections give the smallest
-            error of the scores: by the singular vectors of W_Q^T W_K, or by the strongest planes of its rotation.
-        positions: `extrapolate` or `interpolate`, for an encoding, a locality or a value map.
-        layers: places of the blocks to change; None for all.
-        seed: of the random features, and of the initial weights of encodings, localities and value maps.
-        images: [B, channels, height, width], normalised, to measure the errors on; None to measure nothing.
+        model: model from `timm.create_model`.
+        attention: name of the attention: `linear`, `softmax` (the control: outputs stay the same up to rounding) or
+            `performer-pytorch`.
+        feature_map, feature_options: name and options of the feature map of linear attention.
+        encoding: name of a rotating encoding in `ENCODINGS`, for each layer, in place of a rotation of the host's;
+            `none` to remove that; None to leave it as it is.
+        encoding_options: options of the encoding.
+        locality, locality_options: name and options of a relative bias of each layer, or None.
+        values, value_options: name and options of a value map of each layer, or None.
+        key_gate: whether to weigh each key by its token, learned from equal weights. The outputs stay the same at
+            first.
+        qk_dim: width of queries and keys; None for the host's. Fixed maps after its projections give the smallest error
+            of the scores: by the singular vectors of W_Q^T W_K, or by the strongest planes of its rotation.
+        positions: position mode, `extrapolate` or `interpolate`, for an encoding, a locality or a value map.
+        layers: indices of the blocks to change; None for all.
+        seed: seed of the random features, and of the initial weights of encodings, localities and value maps.
+        images: images to measure the errors on, [B, channels, height, width], normalised; None to measure nothing.
 
     Returns:
         The error of each layer and of the outputs.

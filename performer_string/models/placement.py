@@ -1,4 +1,4 @@
-"""Where the tokens of an image lie: positions of its patches, prefix tokens first, and the rotations there."""
+"""Positions of the tokens of an image, prefix tokens first, and the rotations there."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ class Placement:
 
     Attributes:
         patch: sizes of a patch in pixels.
-        train_grid: patches along each axis of a training image.
-        num_prefix: class token and registers.
-        absolute: the learned table beside the encoding, or None.
+        train_grid: number of patches along each axis of a training image.
+        num_prefix: number of prefix tokens: class token and registers.
+        absolute: learned table beside the encoding, or None.
     """
 
     config: ViTConfig
@@ -73,8 +73,8 @@ class Placement:
         """Return the positions of patches in the table beside the encoding, [N, C] or [B, N, C]; None without one.
 
         Args:
-            grid: patches along each axis.
-            positions: of the patches in the encoding; None for those of the grid.
+            grid: number of patches along each axis.
+            positions: positions of the patches in the encoding; None for those of the grid.
         """
         if self.absolute is None:
             return None
@@ -86,12 +86,12 @@ class Placement:
     def layout(
         self, grid: tuple[int, ...], positions: Tensor | None = None, patch_mask: Tensor | None = None
     ) -> TokenLayout:
-        """Return where the tokens lie, prefix tokens first.
+        """Return the layout of the tokens, prefix tokens first.
 
         Args:
-            grid: patches along each axis.
-            positions: of the patches, [N, C] or [B, N, C]; those of the grid unless given.
-            patch_mask: [B, N], True where a patch takes part.
+            grid: number of patches along each axis.
+            positions: positions of the patches, [N, C] or [B, N, C]; those of the grid by default.
+            patch_mask: mask of the patches, [B, N], True where a patch takes part.
         """
         regular, centre = None, None
         if positions is None:
@@ -100,15 +100,15 @@ class Placement:
         if self.is_centred() and (regular is None or patch_mask is not None):
             positions = as_floating(positions)
             centre = mean_position(positions, patch_mask)  # [1, C], or [B, 1, C]
-            if centre.ndim == positions.ndim:  # one for each sample that has positions, else one for all
+            if centre.ndim == positions.ndim:  # one centre for each set of positions
                 positions, centre = positions - centre, None
         mask = None if patch_mask is None else F.pad(patch_mask, (self.num_prefix, 0), value=True)
         return TokenLayout(with_prefix(positions, self.num_prefix), regular, self.num_prefix, mask, centre)
 
     def rotations(self, layout: TokenLayout) -> list[Rotation]:
-        """Return the rotation of each layer that there is; prefix tokens are at the origin."""
+        """Return the rotation of each layer of the model; prefix tokens are at the origin."""
         positions = self.in_units(layout.centred_positions())
-        if self.config.position_unit == "raster" and self.num_prefix:  # patches are from 1 on
+        if self.config.position_unit == "raster" and self.num_prefix:  # patches count from 1
             lengths = layout.lengths or (positions.shape[-2],)
             places = torch.cat([torch.arange(length, device=positions.device) for length in lengths])
             positions = positions.masked_fill((places < self.num_prefix)[:, None], 0)

@@ -1,4 +1,4 @@
-"""What a model needs to know to read an image as it was trained: its classes, and how pixels are normalised."""
+"""Preprocessing of images as in the training of a model: its classes, and how pixels are normalised."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class Preprocessing:
     """Classes and normalisation of a trained model.
 
     Attributes:
-        mean: of each channel, of images in [0, 1].
-        std: standard deviation of each channel.
-        classes: their names in the order of the logits; empty where they are not known.
-        background: red, green and blue, 0 to 255, beneath transparent images.
+        mean: mean of each channel, of images in [0, 1].
+        std: standard deviation of each channel, of images in [0, 1].
+        classes: names of the classes, in the order of the logits; empty where they are not known.
+        background: colour beneath transparent images: red, green and blue, 0 to 255.
     """
 
     mean: tuple[float, ...]
@@ -81,7 +81,7 @@ class Preprocessing:
 
         Raises:
             ImportError: torchvision is not installed.
-            ValueError: from the transform, an image of another type or number of channels.
+            ValueError: an image of another type or number of channels, when the transform is called.
         """
         try:
             from performer_string.images.cover import Cover
@@ -111,7 +111,7 @@ class Preprocessed:
     """Mixin of a model that prepares images as in its training.
 
     Attributes:
-        preprocessing: of the images that it was trained on, or None where that is not known.
+        preprocessing: preprocessing of the training images, or None where it is not known.
     """
 
     config: ViTConfig

@@ -5,8 +5,8 @@
      "vit": the fields of `ViTConfig`,
      "preprocessing": the fields of `Preprocessing`, or null,
      "metrics": a list of accuracies, each with its split and resolution,
-     "command": that trained it, or null,
-     "training": what an evaluation has to know of the data and the training, or null}
+     "command": the command that trained the model, or null,
+     "training": facts on the data and the training that an evaluation needs, or null}
 
 Nothing of such a folder is executed: weights are read from safetensors alone, and pickles are refused.
 """
@@ -68,8 +68,8 @@ def write_config(model: ViT, folder: Path, **more: Any) -> None:
 
     Args:
         model: the model.
-        folder: where to.
-        more: values of `metrics`, `command` and `training`.
+        folder: folder to write into.
+        more: values of the fields `metrics`, `command` and `training`.
     """
     from performer_string import __version__
 
@@ -125,7 +125,7 @@ def read_published(path: Path) -> dict[str, Any]:
     """Return a published model as `python -m train` has it in its checkpoints.
 
     Args:
-        path: of its `model.safetensors`.
+        path: path of its `model.safetensors`.
 
     Returns:
         `state_dict`, `hyper_parameters`, `preprocessing`; `ImageData` and `global_step` where the training is known;

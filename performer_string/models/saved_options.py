@@ -9,10 +9,10 @@ from performer_string.position import ENCODINGS
 
 
 def without_unused(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields of a ViTConfig, of a checkpoint of any version, without the options that have no effect.
+    """Return fields of a ViTConfig, from a checkpoint of any version, without the options that have no effect.
 
     Args:
-        fields: under today's names. Wrong ones stay, for ViTConfig to refuse.
+        fields: fields under their current names. Wrong ones stay, for ViTConfig to refuse.
     """
     sizes = [fields.get(name) for name in ("patch_size", "image_size")]
     axes = max((len(size) for size in sizes if isinstance(size, list | tuple)), default=2)
@@ -28,9 +28,9 @@ def used_encoding_options(fields: Mapping[str, Any], default: str, axes: int) ->
     """Return the `encoding_options` that have an effect, where there are any.
 
     Args:
-        fields: with `encoding` and `encoding_options`.
-        default: the encoding where none is named.
-        axes: of the images.
+        fields: fields with `encoding` and `encoding_options`.
+        default: name of the encoding where none is given.
+        axes: number of axes of the images.
     """
     options, family = fields.get("encoding_options"), ENCODINGS.get(str(fields.get("encoding", default)))
     if family is None or not isinstance(options, Mapping):

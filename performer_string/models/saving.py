@@ -1,4 +1,4 @@
-"""How a model is loaded, saved and handed on: checkpoints, folders, and the Hugging Face Hub."""
+"""Loading, saving and publishing of models: checkpoints, folders, and the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Saved:
         """Load a trained model, on the CPU and in evaluation mode.
 
         Args:
-            path: the folder of a run, for its last checkpoint; a file, as `runs/NAME/checkpoints/best.ckpt`; or the
-                folder of a published model.
+            path: path of the folder of a run, for its last checkpoint; of a file, as `runs/NAME/checkpoints/best.ckpt`;
+                or of the folder of a published model.
 
         Raises:
             ValueError: no such file, or one of another kind; a field that this version does not have.
@@ -58,7 +58,7 @@ class Saved:
         path = find_checkpoint(path)
         content = read_checkpoint(path)
         config = ViTConfig.of_checkpoint(content["hyper_parameters"]["vit"])
-        with torch.random.fork_rng(devices=[]):  # what is drawn after a teacher was loaded is what is drawn without it
+        with torch.random.fork_rng(devices=[]):  # loading a teacher changes no later draw
             model = cast("ViT", cls(config))  # type: ignore[call-arg]
         weights = vit_weights(content)
         form_as(model, weights)
@@ -79,9 +79,9 @@ class Saved:
         It is in evaluation mode on the CPU, with weights and buffers bit for bit, in the types they were saved in.
 
         Args:
-            name: a folder, or `owner/name` of a model on the Hub. A folder of that name comes first.
-            options: of `from_pretrained` of `huggingface_hub.ModelHubMixin`: `revision`, `token`, `local_files_only`,
-                `cache_dir` and `force_download`.
+            name: path of a folder, or `owner/name` of a model on the Hub. A folder of that name comes first.
+            options: options of `from_pretrained` of `huggingface_hub.ModelHubMixin`: `revision`, `token`,
+                `local_files_only`, `cache_dir` and `force_download`.
 
         Raises:
             TypeError: another option, even for a folder. Sizes and parts are those of the saved model.
@@ -106,9 +106,9 @@ class Saved:
         A card that is there already is kept unless asked otherwise, since somebody may have written it.
 
         Args:
-            folder: where to; made where it is missing.
+            folder: folder to write into; made where it is missing.
             details: name, data, command, accuracies and licence, for the card.
-            replace_card: write the card anew where there is one.
+            replace_card: whether to write the card anew where there is one.
 
         Returns:
             The folder.
@@ -141,13 +141,13 @@ class Saved:
         """Upload the model, its configuration and its card to the Hugging Face Hub, by `huggingface_hub.ModelHubMixin`.
 
         Args:
-            name: `owner/name`; the repository is made where it is missing.
-            details: as of `save_pretrained`.
+            name: name of the repository, `owner/name`; it is made where it is missing.
+            details: details for the card, see `save_pretrained`.
             commit_message: first line of the commit.
-            private: whether a new repository is private; the owner's default unless given.
-            token: of the Hub; that of `hf auth login` unless given.
-            branch: of the repository; `main` unless given.
-            create_pr: open a pull request with the commit.
+            private: whether a new repository is private; the owner's setting by default.
+            token: access token of the Hub; that of `hf auth login` by default.
+            branch: branch of the repository, `main` by default.
+            create_pr: whether to open a pull request with the commit.
 
         Returns:
             The address of the commit.

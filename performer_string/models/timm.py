@@ -12,7 +12,7 @@ from performer_string.models.config import ViTConfig
 from performer_string.models.preprocessing import Preprocessing
 from performer_string.models.vit import ViT
 
-TOLERANCE = 1e-6  # of the largest output, in float64: in float32 rounding hides another kind of GELU
+TOLERANCE = 1e-6  # relative to the largest output, in float64: rounding to float32 hides another kind of GELU
 
 
 def from_timm(model: nn.Module) -> ViT:
@@ -29,16 +29,16 @@ def from_timm(model: nn.Module) -> ViT:
     of the model, `absolute` interpolates its table linearly by default, where timm resamples it by bicubic splines.
 
     Args:
-        model: from `timm.create_model`. It is left as it is.
+        model: model from `timm.create_model`. It is left as it is.
 
     Returns:
         A ViT of the type of the model's weights.
 
     Raises:
-        TypeError: no model, such as its name.
-        ValueError: it has parts that this library's ViT has not, or other outputs on a random image than the ViT made
-            of it. Such parts are norms of queries and keys or of the pooled tokens, gated MLPs, and distillation
-            tokens.
+        TypeError: an argument that is no model, such as its name.
+        ValueError: a model with parts that this library's ViT does not have, or with other outputs on a random image
+            than the ViT made of it. Such parts are norms of queries and keys or of the pooled tokens, gated MLPs, and
+            distillation tokens.
     """
     if not isinstance(model, nn.Module):
         raise TypeError(f"from_timm takes a model, timm.create_model(NAME), not a {type(model).__name__}.")
@@ -112,13 +112,13 @@ class Translation:
     """Weights of a model of timm under this library's names.
 
     Args:
-        weights: of timm's model, from which everything that is used is removed.
-        config: of the ViT.
-        grid: patches along each axis.
-        x_first: frequencies are those along x before those along y.
+        weights: weights of timm's model, from which everything that is used is removed.
+        config: configuration of the ViT.
+        grid: number of patches along each axis.
+        x_first: whether frequencies along x come before those along y.
 
     Attributes:
-        state: the weights that were translated so far, in this library's order.
+        state: weights that were translated so far, in this library's order.
     """
 
     def __init__(self, weights: dict[str, Tensor], config: ViTConfig, grid: tuple[int, ...], x_first: bool):
@@ -187,7 +187,7 @@ class Translation:
 def translate_weights(
     weights: dict[str, Tensor], config: ViTConfig, grid: tuple[int, ...], x_first: bool
 ) -> dict[str, Tensor]:
-    """Return weights under this library's names and in its order; arguments as of `Translation`."""
+    """Return weights under this library's names and in its order; for the arguments see `Translation`."""
     translation = Translation(weights, config, grid, x_first)
     translation.stem()
     for layer in range(cast(int, config.depth)):

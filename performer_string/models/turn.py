@@ -34,11 +34,11 @@ def keep_draws(
     """Turn the random features that a model has taken from one with another encoding (`turn_features`).
 
     Args:
-        model: the model.
-        source: configuration of the other one.
-        grid: patches along each axis of a training image of the other one.
-        weights: of the other one.
-        taken: names of those that the model has taken.
+        model: model whose features are turned.
+        source: configuration of the other model.
+        grid: number of patches along each axis of a training image of the other model.
+        weights: weights of the other model, by name.
+        taken: names of the weights that the model has taken.
     """
     names = [f"blocks.{layer}.attention.backend.phi.projection" for layer in range(len(model.blocks))]
     layers = [layer for layer, name in enumerate(names) if name in taken]
@@ -60,9 +60,9 @@ def turn_features(model: ViT, source: Encoding, layers: list[int]) -> None:
     orthogonal, so that W is as good a draw as before.
 
     Args:
-        model: with the projections of the other model.
+        model: model with the projections of the other model.
         source: encoding of that model, with its weights.
-        layers: numbers of the layers whose projections are of that model.
+        layers: indices of the layers whose projections are those of the other model.
     """
     for layer in layers:
         backend = model.backends()[layer]

@@ -48,7 +48,7 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
     """Vision Transformer: images [B, channels, *sizes] to logits [B, classes].
 
     Args:
-        config: everything that can be chosen; see `ViTConfig`.
+        config: configuration of the model.
     """
 
     def __init__(self, config: ViTConfig):
@@ -61,9 +61,9 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         self.train_grid = tuple(c.position_grid) if c.position_grid is not None else self.grid(*image_size)
         self.num_prefix = c.registers + (c.pool == "cls")
         self.grad_checkpointing = False
-        self.rotation_cache = TensorCache(2)  # of the latest two grids; LieRE has N x d x d for each layer
+        self.rotation_cache = TensorCache(2)  # for the latest two grids; LieRE has N x d x d numbers per layer
         stream = draw_seed()
-        with seeded(stream):  # torch's generator moves on by the one number of `draw_seed`, whatever the model
+        with seeded(stream):  # the global generator draws one number, in `draw_seed`, for any model
             self.embed = build_patch_embedding(c, c.in_channels * math.prod(self.patch), width)
             self.prefix = nn.Parameter(torch.zeros(self.num_prefix, width)) if self.num_prefix else None
             self.embed_dropout = nn.Dropout(c.dropout) if c.dropout else nn.Identity()
@@ -108,14 +108,14 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         With `head: dense` they are the logits of each pixel, [B, classes, height, width].
 
         Args:
-            images: floats [B, channels, height, width], normalised as in training. A list of images [channels, height,
-                width] of any sizes is packed without padding (`forward_packed`).
-            positions: [N, C], or [B, N, C] for each image, in place of those of the grid. They are centred as those
-                are where the configuration says so, by the mean of the patches that take part. A table beside the
-                encoding takes them where its positions are the same, and those of the grid elsewhere.
-            patch_mask: [B, N], True where a patch takes part, one of each image at least. The others, as the padding
-                of smaller images in a batch, are no keys and are not pooled. None for all. `batch_images` makes such
-                batches, with the positions of each image.
+            images: input images, floats [B, channels, height, width], normalised as in training. A list of images
+                [channels, height, width] of any sizes is packed without padding (`forward_packed`).
+            positions: positions of the patches, [N, C], or [B, N, C] for each image, in place of those of the grid.
+                They are centred where the configuration says so, by the mean of the patches that take part. A table
+                beside the encoding takes them where its positions are the same, and those of the grid elsewhere.
+            patch_mask: mask of the patches, [B, N], True where a patch takes part, one of each image at least. The
+                others, as the padding of smaller images in a batch, are no keys and are not pooled. None for all.
+                `batch_images` makes such batches, with the positions of each image.
         """
         if self.config.head == "dense":
             return self.forward_dense(images, positions, patch_mask)
@@ -126,7 +126,7 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
     def forward_features(
         self, images: Tensor, positions: Tensor | None = None, patch_mask: Tensor | None = None
     ) -> Tensor:
-        """Return the outputs of the last norm, prefix tokens first: [B, P + N, D]. Arguments as of `forward`."""
+        """Return the outputs of the last norm, prefix tokens first: [B, P + N, D]. For the arguments see `forward`."""
         x, rotations, layout = self.stem(images, positions, patch_mask)
         for block, rotation in zip(self.blocks, rotations, strict=True):
             x = self.apply_block(block, x, rotation, layout)
@@ -135,7 +135,8 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
     def stem(
         self, images: Tensor, positions: Tensor | None = None, patch_mask: Tensor | None = None
     ) -> tuple[Tensor, list[Rotation], TokenLayout]:
-        """Return what the blocks take: tokens [B, P + N, D], the rotation of each layer, and where the tokens lie."""
+        """Return the inputs of the blocks: tokens [B, P + N, D], each layer's rotation, and the layout of the
+        tokens."""
         check_images(images, self.config.in_channels, len(self.patch))
         grid = self.grid(*images.shape[2:])
         check_mask("patch", patch_mask, images.shape[0], math.prod(grid))  # not len(): an export is for any batch
@@ -160,9 +161,9 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         """Pool the tokens of `forward_features` and classify.
 
         Args:
-            x: [B, P + N, D].
-            pre_logits: return what is pooled, [B, D], instead of logits [B, classes].
-            patch_mask: [B, N], as of `forward`.
+            x: tokens, [B, P + N, D].
+            pre_logits: whether to return what is pooled, [B, D], instead of logits [B, classes].
+            patch_mask: mask of the patches, [B, N], see `forward`.
 
         Raises:
             ValueError: a dense head, which needs the grid of the patches.
@@ -196,11 +197,11 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
         """Return the outputs of several blocks, as DINOv2's method of this name does. A `TimmViT` has timm's.
 
         Args:
-            images: [B, channels, height, width].
-            n: the last n blocks for a number, or the places of blocks, which are returned in ascending order.
-            reshape: return maps [B, D, h, w] in place of patches [B, N, D].
-            return_class_token: return pairs of patches and the class token [B, D].
-            norm: apply the last norm to each.
+            images: input images, [B, channels, height, width].
+            n: number of last blocks, or indices of blocks, whose outputs are returned in ascending order.
+            reshape: whether to return maps [B, D, h, w] in place of patches [B, N, D].
+            return_class_token: whether to return pairs of patches and the class token [B, D].
+            norm: whether to apply the last norm to each.
 
         Raises:
             ValueError: blocks or a class token that the model does not have.
@@ -210,7 +211,7 @@ class ViT(Saved, Preprocessed, Placement, nn.Module):
     def forward_dense(
         self, images: Tensor | Sequence[Tensor], positions: Tensor | None = None, patch_mask: Tensor | None = None
     ) -> Tensor:
-        """Return the logits of each pixel, [B, classes, height, width]. Arguments as of `forward`, without lists."""
+        """Return the logits of each pixel, [B, classes, height, width]. Arguments: see `forward`, without lists."""
         if not isinstance(images, Tensor):
             raise ValueError("a model with a dense head takes a batch, not a list of images: batch_images makes one.")
         features = self.patch_features(images, positions, patch_mask)  # [B, D, h, w]

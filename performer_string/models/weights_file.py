@@ -1,4 +1,4 @@
-"""The weights of a published model, `model.safetensors`: shared tensors once, values of bfloat16 in half the room."""
+"""The weights of a published model, `model.safetensors`: shared tensors once, values of bfloat16 in half the size."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def safetensors() -> Any:
 
 
 def separate(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return each tensor once, contiguous and in storage of its own, and by which name shared ones are saved.
+    """Return each tensor once, contiguous and in storage of its own, and the name under which each shared one is saved.
 
     Raises:
         ValueError: tensors of the meta device, which have no values.
@@ -59,7 +59,7 @@ def separate(state: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, 
 def write_weights(model: ViT, folder: Path) -> None:
     """Write the weights and buffers of a model, in their types.
 
-    Values of float32 that are all of bfloat16, as `round_weights` makes them, take half the room and come back exactly.
+    Values of float32 that are all of bfloat16, as `round_weights` makes them, take half the size and load exactly.
     """
     tensors, shared = separate(model.state_dict())
     metadata = {"format": "pt", "shared": json.dumps(shared)}
@@ -99,7 +99,7 @@ def check_sizes(config: ViTConfig, shapes: Mapping[str, list[int]], path: Path) 
 
 
 def read_weights(path: Path, config: ViTConfig) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tensors of a file, and by which names those are saved that the model shares.
+    """Return the tensors of a file, and the name under which each shared one is saved.
 
     Raises:
         PublishedError: no file of safetensors, a damaged one, or one of another model.

@@ -36,9 +36,10 @@ class TimmViT(ViT):
     """A ViT with timm's attributes and methods. Weights have the names of a ViT and load into either.
 
     Args:
-        config: as of `ViT`.
-        drop_rate: of dropout before the head.
-        global_pool: `""` for no pooling, so that `forward_head` classifies each token; None for the configuration's.
+        config: configuration of a `ViT`.
+        drop_rate: rate of dropout before the head.
+        global_pool: name of the pooling; `""` for none, so that `forward_head` classifies each token; None for the
+            configuration's.
     """
 
     def __init__(self, config: ViTConfig, *, drop_rate: float = 0.0, global_pool: str | None = None):
@@ -106,7 +107,7 @@ class TimmViT(ViT):
         """Replace the head by a new one.
 
         Args:
-            num_classes: of the new head; 0 for none.
+            num_classes: number of classes of the new head; 0 for none.
             global_pool: `""` for no pooling, or the pooling that the model was built with; None leaves it as it is.
 
         Raises:
@@ -175,15 +176,15 @@ class TimmViT(ViT):
         """Return the outputs of blocks, as timm's method of this name does.
 
         Args:
-            x: images [B, channels, height, width].
-            indices: blocks: the last n for a number, all for None, or their places.
-            return_prefix_tokens: return pairs of patches and prefix tokens.
-            norm: apply the last norm to each.
-            stop_early: stop behind the last block that is asked for.
-            output_fmt: `NCHW` for maps [B, D, h, w], or `NLC` for tokens [B, N, D].
-            intermediates_only: leave out the final features.
-            output_dict: return a dictionary with timm's keys.
-            attn_mask: not supported.
+            x: input images, [B, channels, height, width].
+            indices: blocks whose outputs are returned: the last n for a number, all for None, or their indices.
+            return_prefix_tokens: whether to return pairs of patches and prefix tokens.
+            norm: whether to apply the last norm to each.
+            stop_early: whether to stop after the last block that is asked for.
+            output_fmt: format of the outputs: `NCHW` for maps [B, D, h, w], or `NLC` for tokens [B, N, D].
+            intermediates_only: whether to leave out the final features.
+            output_dict: whether to return a dictionary with timm's keys.
+            attn_mask: mask of pairs of tokens, which is not supported.
 
         Returns:
             Final features [B, P + N, D] and the list of intermediates; the list alone; or a dictionary.
@@ -210,7 +211,7 @@ class TimmViT(ViT):
         found: list[Any] = patches if firsts is None else list(zip(patches, firsts, strict=True))
         return found if intermediates_only else (self.norm(tokens), found)
 
-    def get_intermediate_layers(  # of timm's signature, where a ViT has DINOv2's
+    def get_intermediate_layers(  # with timm's signature, where a ViT has DINOv2's
         self,
         x: Tensor,
         n: int | Sequence[int] = 1,
@@ -230,10 +231,10 @@ class TimmViT(ViT):
     def prune_intermediate_layers(
         self, indices: int | Sequence[int] = 1, prune_norm: bool = False, prune_head: bool = True
     ) -> list[int]:
-        """Remove the blocks behind the last one asked for and, if wanted, the head. The norm is frozen, not removed.
+        """Remove the blocks after the last one asked for and, if wanted, the head. The norm is frozen, not removed.
 
         Returns:
-            Places of the blocks asked for.
+            Indices of the blocks asked for.
         """
         wanted = places_of(len(self.blocks) if indices is None else indices, len(self.blocks))
         self.blocks = self.blocks[: wanted[-1] + 1]

@@ -45,7 +45,7 @@ def build_config(variant: str, **arguments: Any) -> ViTConfig:
     """Return the configuration of a model of timm's registry.
 
     Args:
-        variant: `micro`, `tiny`, `small`, `base` or `large`.
+        variant: name of a size: `micro`, `tiny`, `small`, `base` or `large`.
         arguments: fields of `ViTConfig`, or timm's names of them (`img_size`, `in_chans`, `embed_dim`,
             `drop_path_rate`, `global_pool`, `reg_tokens`).
 
