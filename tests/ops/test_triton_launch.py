@@ -33,10 +33,8 @@ class Program:
 class Kernel:
     """An autotuned kernel of Triton, which finds a program at each launch."""
 
-    arg_names = ("x", "n", "WIDTH", "BLOCK")
-
-    def __init__(self):
-        self.searches, self.launches = [], []
+    def __init__(self, arg_names=("x", "y", "n", "stride_yb", "stride_yh", "stride_xb", "WIDTH", "BLOCK")):
+        self.arg_names, self.searches, self.launches = arg_names, [], []
         self.best_config = type("Config", (), {"kwargs": {"BLOCK": 64}})
 
     def __getitem__(self, grid):
@@ -48,35 +46,50 @@ class Kernel:
 
 
 def test_second_launch_takes_the_program_of_the_first():
-    kernel, x, y = Kernel(), torch.zeros(8), torch.ones(8)
+    """With the strides that its arguments' names ask for."""
+    kernel = Kernel()
     quick = QuickLaunch(kernel)
-    quick[lambda meta: (512 // meta["BLOCK"],)](x, 7, WIDTH=3)
-    quick[lambda meta: (512 // meta["BLOCK"],)](y, 9, WIDTH=3)
-    assert len(kernel.searches) == 1
+    quick[lambda meta: (512 // meta["BLOCK"],)](torch.zeros(2, 3), torch.zeros(4, 5, 6), n=7, WIDTH=3)
+    x, y = torch.ones(2, 7), torch.ones(4, 7, 7)
+    quick[lambda meta: (512 // meta["BLOCK"],)](x, y, n=9, WIDTH=3)
+    ((arguments, constants),) = kernel.searches
+    assert arguments[2:] == (7, 30, 6, 3)
+    assert constants == {"WIDTH": 3}
     ((grid, arguments),) = kernel.launches
     assert grid == (8, 1, 1)
-    assert arguments[0] is y
-    assert arguments[1:] == (9, 3, 64)
+    assert arguments[0] is x
+    assert arguments[1] is y
+    assert arguments[2:] == (9, 49, 7, 7, 3, 64)
 
 
 @pytest.mark.parametrize(
     "other",
     [
-        (torch.zeros(8, dtype=torch.float64), 7, 3),
-        (torch.zeros(9)[1:], 7, 3),  # an address that is no multiple of 16
-        (torch.zeros(8), 1, 3),
-        (torch.zeros(8), 32, 3),
-        (torch.zeros(8), 2**31, 3),
-        (torch.zeros(8), 7, 4),
+        (torch.zeros(8, 3, dtype=torch.float64), 7, 3),
+        (torch.zeros(8 * 3 + 1)[1:].view(8, 3), 7, 3),  # an address that is no multiple of 16
+        (torch.zeros(8, 16), 7, 3),
+        (torch.zeros(8, 3), 1, 3),
+        (torch.zeros(8, 3), 32, 3),
+        (torch.zeros(8, 3), 2**31, 3),
+        (torch.zeros(8, 3), 7, 4),
     ],
 )
 def test_what_a_program_depends_on_is_searched_anew(other):
     kernel = Kernel()
     quick = QuickLaunch(kernel)
-    for x, n, width in ((torch.zeros(8), 7, 3), other):
-        quick[(4,)](x, n, WIDTH=width)
+    for x, n, width in ((torch.zeros(8, 3), 7, 3), other):
+        quick[(4,)](x, torch.zeros(4, 5, 6), n=n, WIDTH=width)
     assert len(kernel.searches) == 2
     assert not kernel.launches
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("x", "n", "stride_xh", "stride_xb"), ("x", "stride_xb", "n", "stride_xh"), ("x", "n", "stride_xb", "stride_xn")],
+)
+def test_strides_that_are_not_in_the_order_of_axes_are_an_error(names):
+    with pytest.raises(AssertionError, match="out of order"):
+        QuickLaunch(Kernel(names))
 
 
 def arguments(name: str):

@@ -54,7 +54,9 @@ from performer_string.ops.triton.launch import autotuned, compile_constants, cou
 )  # fmt: skip
 def key_gradients(
     k, v, w, c, s, bias, mask, peaks, dvalues, dot_sums, dk, dv, dcos, dsin, dbias,
-    kb, kh, kn, vb, vh, vn, cb, ch, cn, mb, xb, xh, xn, yb, yh, yn, H, N, square,
+    H, N, square,
+    stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, stride_cb, stride_ch, stride_cn, stride_maskb,
+    stride_dkb, stride_dkh, stride_dkn, stride_dvb, stride_dvh, stride_dvn,
     D: tl.constexpr, HALF: tl.constexpr, DV: tl.constexpr, WIDE: tl.constexpr, M: tl.constexpr, P: tl.constexpr,
     ORDER: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr, GRAD_PLANES: tl.constexpr,
     PRECISION: tl.constexpr, BUCKET, BLOCK_F: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -64,13 +66,14 @@ def key_gradients(
     blocks_n = tl.cdiv(N, BLOCK_N)
     rows, head = ((pid % blocks_n) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64), (pid // blocks_n).to(tl.int64)
     b, h = head // H, head % H
-    k, v, c, s, mask = k + b * kb + h * kh, v + b * vb + h * vh, c + b * cb + h * ch, s + b * cb + h * ch, mask + b * mb
-    dk, dv = dk + b * xb + h * xh, dv + b * yb + h * yh
+    k, v, mask = k + b * stride_kb + h * stride_kh, v + b * stride_vb + h * stride_vh, mask + b * stride_maskb
+    c, s = c + b * stride_cb + h * stride_ch, s + b * stride_cb + h * stride_ch
+    dk, dv = dk + b * stride_dkb + h * stride_dkh, dv + b * stride_dvb + h * stride_dvh
     w, peaks, dot_sums, dvalues = w + h * M * D, peaks + head * M, dot_sums + head * M, dvalues + head * M * DV
     p, first, second = columns(D, HALF, P)
     exists, keep = rows < N, load_mask(mask, rows, N, HAS_MASK)
-    y1, y2 = load_rotated(k, c, s, rows, kn, cn, keep, p, first, second, D, HALF, P)
-    value = load_rows(v, rows, vn, keep, DV, WIDE)
+    y1, y2 = load_rotated(k, c, s, rows, stride_kn, stride_cn, keep, p, first, second, D, HALF, P)
+    value = load_rows(v, rows, stride_vn, keep, DV, WIDE)
     penalty = key_penalty(y1, y2, bias + head * N, rows, keep, square, HAS_BIAS)
     g1 = tl.zeros([BLOCK_N, HALF], tl.float32)
     g2 = tl.zeros([BLOCK_N, HALF], tl.float32)
@@ -96,9 +99,10 @@ def key_gradients(
         du = slope.to(w1.dtype)
         g1 = dot(du, w1, g1, PRECISION)
         g2 = dot(du, w2, g2, PRECISION)
-    store_rows(dv, rows, yn, exists, total, DV, WIDE)
+    store_rows(dv, rows, stride_dvn, exists, total, DV, WIDE)
     if ORDER == 0:
-        y1, y2 = load_rotated(k, c, s, rows, kn, cn, keep, p, first, second, D, HALF, P)  # again, to save registers
+        # Again, to save registers.
+        y1, y2 = load_rotated(k, c, s, rows, stride_kn, stride_cn, keep, p, first, second, D, HALF, P)
         if HAS_BIAS:
             tl.store(dbias + head * N + rows, by_norm, mask=exists)
         by_norm = by_norm * 2 * square
@@ -106,8 +110,8 @@ def key_gradients(
         g2 = (g2 - by_norm[:, None] * y2.to(tl.float32)) * LN2
     at = head * N * P
     store_rotated_back(
-        dk, k, c, s, dcos + at, dsin + at, rows, xn, kn, cn, exists, keep, p, first, second, g1, g2,
-        D, HALF, P, GRAD_PLANES, True,
+        dk, k, c, s, dcos + at, dsin + at, rows, stride_dkn, stride_kn, stride_cn, exists, keep, p, first, second,
+        g1, g2, D, HALF, P, GRAD_PLANES, True,
     )  # fmt: skip
 
 
@@ -141,26 +145,22 @@ def backward(
     dc, ds = (single(angles), single(angles)) if grad_planes else (out_dots, out_dots)
     shape = compile_constants(q, v, weight, c, order, precision)
     c, s = (q, q) if c is None or s is None else (c, s)  # not read without planes
-    plane_strides = c.stride()[:3]
     by_tokens = lambda meta: (triton.cdiv(tokens, meta["BLOCK_N"]) * batch * heads,)  # noqa: E731
     query_gradients[by_tokens](
         q, weight, c, s, levels, values, norms, out, dout, dq, out_dots, dc, ds,
-        *q.stride()[:3], *plane_strides, *out.stride()[:3], *dout.stride()[:3], *dq.stride()[:3], heads, tokens,
-        GRAD_PLANES=grad_planes, **shape,
+        H=heads, N=tokens, GRAD_PLANES=grad_planes, **shape,
     )  # fmt: skip
     feature_sums[lambda meta: (triton.cdiv(m, meta["BLOCK_F"]) * parts * batch * heads,)](
-        q, weight, c, s, levels, norms, out_dots, dout, sums, masses,
-        *q.stride()[:3], *plane_strides, *dout.stride()[:3], heads, tokens, parts, **shape,
-    )  # fmt: skip
+        q, weight, c, s, levels, norms, out_dots, dout, sums, masses, H=heads, N=tokens, SPLITS=parts, **shape
+    )
     merge_features[(triton.cdiv(m, 16) * batch * heads,)](
-        sums, masses, levels, peaks, dvalues, dot_sums, parts,
-        DV=width, WIDE=shape["WIDE"], M=m, ORDER=order, BLOCK_F=16,
+        sums, masses, levels, peaks, dvalues, dot_sums,
+        SPLITS=parts, DV=width, WIDE=shape["WIDE"], M=m, ORDER=order, BLOCK_F=16,
     )  # fmt: skip
     key_gradients[by_tokens](
         k, v, weight, c, s, q if bias is None else bias, q if mask is None else mask, peaks, dvalues, dot_sums,
         dk, dv, dc, ds, dbias,
-        *k.stride()[:3], *v.stride()[:3], *plane_strides, 0 if mask is None else mask.stride(0), *dk.stride()[:3],
-        *dv.stride()[:3], heads, tokens, square,
+        H=heads, N=tokens, square=square,
         HAS_BIAS=bias is not None, HAS_MASK=mask is not None, GRAD_PLANES=grad_planes, **shape,
     )  # fmt: skip
     return dq, dk, dv, *((dc, ds) if grad_planes else (None, None)), None if bias is None else dbias

@@ -30,7 +30,9 @@ from performer_string.ops.triton.launch import QuickLaunch, autotuned
 @autotuned((64, 64, 4, 2), (64, 64, 8, 2), (32, 128, 8, 2), (64, 128, 8, 2), (128, 64, 8, 2), (64, 128, 8, 1))
 def query_gradients(
     q, w, c, s, levels, values, norms, out, dout, dq, out_dots, dcos, dsin,
-    qb, qh, qn, cb, ch, cn, ob, oh, on, gb, gh, gn, xb, xh, xn, H, N,
+    H, N,
+    stride_qb, stride_qh, stride_qn, stride_cb, stride_ch, stride_cn, stride_outb, stride_outh, stride_outn,
+    stride_doutb, stride_douth, stride_doutn, stride_dqb, stride_dqh, stride_dqn,
     D: tl.constexpr, HALF: tl.constexpr, DV: tl.constexpr, WIDE: tl.constexpr, M: tl.constexpr, P: tl.constexpr,
     ORDER: tl.constexpr, GRAD_PLANES: tl.constexpr, PRECISION: tl.constexpr, BUCKET,
     BLOCK_F: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -40,14 +42,15 @@ def query_gradients(
     blocks_n = tl.cdiv(N, BLOCK_N)
     rows, head = ((pid % blocks_n) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64), (pid // blocks_n).to(tl.int64)
     b, h = head // H, head % H
-    q, c, s, dq = q + b * qb + h * qh, c + b * cb + h * ch, s + b * cb + h * ch, dq + b * xb + h * xh
-    out, dout = out + b * ob + h * oh, dout + b * gb + h * gh
+    q, dq = q + b * stride_qb + h * stride_qh, dq + b * stride_dqb + h * stride_dqh
+    c, s = c + b * stride_cb + h * stride_ch, s + b * stride_cb + h * stride_ch
+    out, dout = out + b * stride_outb + h * stride_outh, dout + b * stride_doutb + h * stride_douth
     w, levels, values = w + h * M * D, levels + head * M, values + head * M * DV
     p, first, second = columns(D, HALF, P)
     keep = rows < N
-    y1, y2 = load_rotated(q, c, s, rows, qn, cn, keep, p, first, second, D, HALF, P)
-    g = load_rows(dout, rows, gn, keep, DV, WIDE)
-    out_dot = tl.sum(g.to(tl.float32) * load_rows(out, rows, on, keep, DV, WIDE).to(tl.float32), 1)
+    y1, y2 = load_rotated(q, c, s, rows, stride_qn, stride_cn, keep, p, first, second, D, HALF, P)
+    g = load_rows(dout, rows, stride_doutn, keep, DV, WIDE)
+    out_dot = tl.sum(g.to(tl.float32) * load_rows(out, rows, stride_outn, keep, DV, WIDE).to(tl.float32), 1)
     tl.store(out_dots + head * N + rows, out_dot, mask=keep)
     norm = tl.load(norms + head * N + rows, mask=keep, other=float("inf"))
     g1 = tl.zeros([BLOCK_N, HALF], tl.float32)
@@ -70,7 +73,7 @@ def query_gradients(
         g1, g2 = g1 * LN2, g2 * LN2
     at = head * N * P
     store_rotated_back(
-        dq, q, c, s, dcos + at, dsin + at, rows, xn, qn, cn, keep, keep, p, first, second, g1, g2,
+        dq, q, c, s, dcos + at, dsin + at, rows, stride_dqn, stride_qn, stride_cn, keep, keep, p, first, second, g1, g2,
         D, HALF, P, GRAD_PLANES, False,
     )  # fmt: skip
 
@@ -81,7 +84,8 @@ def query_gradients(
 )  # fmt: skip
 def feature_sums(
     q, w, c, s, levels, norms, out_dots, dout, sums, masses,
-    qb, qh, qn, cb, ch, cn, gb, gh, gn, H, N, SPLITS,
+    H, N, SPLITS,
+    stride_qb, stride_qh, stride_qn, stride_cb, stride_ch, stride_cn, stride_doutb, stride_douth, stride_doutn,
     D: tl.constexpr, HALF: tl.constexpr, DV: tl.constexpr, WIDE: tl.constexpr, M: tl.constexpr, P: tl.constexpr,
     ORDER: tl.constexpr, PRECISION: tl.constexpr, BUCKET,
     BLOCK_F: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -93,7 +97,8 @@ def feature_sums(
     part = pid // blocks_f
     split, head = part % SPLITS, (part // SPLITS).to(tl.int64)
     b, h = head // H, head % H
-    q, c, s, dout = q + b * qb + h * qh, c + b * cb + h * ch, s + b * cb + h * ch, dout + b * gb + h * gh
+    q, dout = q + b * stride_qb + h * stride_qh, dout + b * stride_doutb + h * stride_douth
+    c, s = c + b * stride_cb + h * stride_ch, s + b * stride_cb + h * stride_ch
     norms, out_dots = norms + head * N, out_dots + head * N
     p, first, second = columns(D, HALF, P)
     real = f < M
@@ -107,8 +112,8 @@ def feature_sums(
     for block in range(split * each, tl.minimum(split * each + each, blocks_n)):
         rows = (block * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
         keep = rows < N
-        y1, y2 = load_rotated(q, c, s, rows, qn, cn, keep, p, first, second, D, HALF, P)
-        g = load_rows(dout, rows, gn, keep, DV, WIDE)
+        y1, y2 = load_rotated(q, c, s, rows, stride_qn, stride_cn, keep, p, first, second, D, HALF, P)
+        g = load_rows(dout, rows, stride_doutn, keep, DV, WIDE)
         norm = tl.load(norms + rows, mask=keep, other=float("inf"))
         out_dot = tl.load(out_dots + rows, mask=keep, other=0.0)
         u = dot(w1, tl.trans(y1), None, PRECISION)

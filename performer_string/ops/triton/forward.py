@@ -66,7 +66,8 @@ from performer_string.ops.triton.launch import QuickLaunch, autotuned, compile_c
 )  # fmt: skip
 def key_pass(
     k, v, w, c, s, bias, mask, sums, masses, tops,
-    kb, kh, kn, vb, vh, vn, cb, ch, cn, mb, H, N, SPLITS, square,
+    H, N, SPLITS, square,
+    stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, stride_cb, stride_ch, stride_cn, stride_maskb,
     D: tl.constexpr, HALF: tl.constexpr, DV: tl.constexpr, WIDE: tl.constexpr, M: tl.constexpr, P: tl.constexpr,
     ORDER: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr, PRECISION: tl.constexpr, BUCKET,
     BLOCK_F: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -82,7 +83,8 @@ def key_pass(
     part = pid // blocks_f
     split, head = part % SPLITS, (part // SPLITS).to(tl.int64)
     b, h = head // H, head % H
-    k, v, c, s, mask = k + b * kb + h * kh, v + b * vb + h * vh, c + b * cb + h * ch, s + b * cb + h * ch, mask + b * mb
+    k, v, mask = k + b * stride_kb + h * stride_kh, v + b * stride_vb + h * stride_vh, mask + b * stride_maskb
+    c, s = c + b * stride_cb + h * stride_ch, s + b * stride_cb + h * stride_ch
     p, first, second = columns(D, HALF, P)
     real = f < M
     w += h * M * D
@@ -95,8 +97,8 @@ def key_pass(
     for block in range(split * each, tl.minimum(split * each + each, blocks_n)):
         rows = (block * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
         keep = load_mask(mask, rows, N, HAS_MASK)
-        y1, y2 = load_rotated(k, c, s, rows, kn, cn, keep, p, first, second, D, HALF, P)
-        values = load_rows(v, rows, vn, keep, DV, WIDE)
+        y1, y2 = load_rotated(k, c, s, rows, stride_kn, stride_cn, keep, p, first, second, D, HALF, P)
+        values = load_rows(v, rows, stride_vn, keep, DV, WIDE)
         x = dot(w1, tl.trans(y1), None, PRECISION)
         x = dot(w2, tl.trans(y2), x, PRECISION)  # [BLOCK_F, BLOCK_N]
         penalty = key_penalty(y1, y2, bias + head * N, rows, keep, square, HAS_BIAS)
@@ -149,7 +151,8 @@ def merge_keys(
 )  # fmt: skip
 def query_pass(
     q, w, c, s, levels, values, out, norms,
-    qb, qh, qn, cb, ch, cn, ob, oh, on, H, N,
+    H, N,
+    stride_qb, stride_qh, stride_qn, stride_cb, stride_ch, stride_cn, stride_outb, stride_outh, stride_outn,
     D: tl.constexpr, HALF: tl.constexpr, DV: tl.constexpr, WIDE: tl.constexpr, M: tl.constexpr, P: tl.constexpr,
     ORDER: tl.constexpr, PRECISION: tl.constexpr, BUCKET,
     BLOCK_F: tl.constexpr, BLOCK_N: tl.constexpr,
@@ -159,11 +162,12 @@ def query_pass(
     blocks_n = tl.cdiv(N, BLOCK_N)
     rows, head = ((pid % blocks_n) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64), (pid // blocks_n).to(tl.int64)
     b, h = head // H, head % H
-    q, c, s, out = q + b * qb + h * qh, c + b * cb + h * ch, s + b * cb + h * ch, out + b * ob + h * oh
+    q, out = q + b * stride_qb + h * stride_qh, out + b * stride_outb + h * stride_outh
+    c, s = c + b * stride_cb + h * stride_ch, s + b * stride_cb + h * stride_ch
     w, levels, values = w + h * M * D, levels + head * M, values + head * M * DV
     p, first, second = columns(D, HALF, P)
     keep = rows < N
-    y1, y2 = load_rotated(q, c, s, rows, qn, cn, keep, p, first, second, D, HALF, P)
+    y1, y2 = load_rotated(q, c, s, rows, stride_qn, stride_cn, keep, p, first, second, D, HALF, P)
     top = tl.full([BLOCK_N], initial_maximum(ORDER), tl.float32)
     mass = tl.zeros([BLOCK_N], tl.float32)
     total = tl.zeros([BLOCK_N, WIDE], tl.float32)
@@ -185,7 +189,7 @@ def query_pass(
         top = higher
     mass = tl.where(mass > 0, mass, 1.0)  # where all products of features are zero, out is 0
     tl.store(norms + head * N + rows, total_level(top, mass, ORDER), mask=keep)
-    store_rows(out, rows, on, keep, total / mass[:, None], DV, WIDE)
+    store_rows(out, rows, stride_outn, keep, total / mass[:, None], DV, WIDE)
 
 
 def forward(
@@ -218,19 +222,15 @@ def forward(
     out = torch.empty(batch, tokens, heads, dv, device=q.device, dtype=q.dtype).transpose(1, 2)
     shape = compile_constants(q, v, weight, c, order, precision)
     c, s = (q, q) if c is None or s is None else (c, s)  # not read without planes
-    plane_strides = c.stride()[:3]
     key_pass[lambda meta: (triton.cdiv(m, meta["BLOCK_F"]) * parts * batch * heads,)](
         k, v, weight, c, s, q if bias is None else bias, q if mask is None else mask, sums, masses, tops,
-        *k.stride()[:3], *v.stride()[:3], *plane_strides, 0 if mask is None else mask.stride(0), heads, tokens, parts,
-        square,
-        HAS_BIAS=bias is not None, HAS_MASK=mask is not None, **shape,
+        H=heads, N=tokens, SPLITS=parts, square=square, HAS_BIAS=bias is not None, HAS_MASK=mask is not None, **shape,
     )  # fmt: skip
     merge_keys[(triton.cdiv(m, 16) * batch * heads,)](
-        sums, masses, tops, values, levels, peaks, parts,
-        DV=dv, WIDE=shape["WIDE"], M=m, ORDER=order, BLOCK_F=16,
+        sums, masses, tops, values, levels, peaks,
+        SPLITS=parts, DV=dv, WIDE=shape["WIDE"], M=m, ORDER=order, BLOCK_F=16,
     )  # fmt: skip
     query_pass[lambda meta: (triton.cdiv(tokens, meta["BLOCK_N"]) * batch * heads,)](
-        q, weight, c, s, levels, values, out, norms,
-        *q.stride()[:3], *plane_strides, *out.stride()[:3], heads, tokens, **shape,
-    )  # fmt: skip
+        q, weight, c, s, levels, values, out, norms, H=heads, N=tokens, **shape
+    )
     return out, norms, values, levels, peaks

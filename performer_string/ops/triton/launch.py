@@ -8,6 +8,7 @@ Importing this module imports Triton. `api` does so at its first use.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -65,6 +66,9 @@ class QuickLaunch:
     does on a short sequence. A program depends on the constants, the types of the tensors, and whether their addresses
     are multiples of 16 bytes. Of each integer it depends on its being 1, a multiple of 16, and within 32 bits.
 
+    A launch passes no strides. Those of a tensor `k` along its first axes are `stride_kb`, `stride_kh` and `stride_kn`
+    in the kernel. The arguments of a kernel with strides are tensors, numbers, the strides, and then all others.
+
     Args:
         kernel: what `triton.jit` or `triton.autotune` returned.
     """
@@ -72,39 +76,48 @@ class QuickLaunch:
     def __init__(self, kernel: Any):
         self.kernel = kernel
         self.programs: dict[Any, tuple[Any, dict[str, int], tuple[Any, ...]]] = {}
+        names = list(kernel.arg_names)
+        strides = [name for name in names if name.startswith("stride_")]
+        axes = Counter(name[len("stride_") : -1] for name in strides)  # of each tensor
+        self.strided = [(names.index(tensor), count) for tensor, count in axes.items()]
+        self.first_stride = names.index(strides[0]) if strides else 0
+        expected = [f"stride_{tensor}{axis}" for tensor, count in axes.items() for axis in "bhn"[:count]]
+        assert names[self.first_stride :][: len(strides)] == expected, f"strides of a kernel out of order: {strides}"
 
     def __getitem__(self, grid: Any) -> Callable[..., None]:
-        return lambda *arguments, **constants: self.launch(grid, arguments, constants)
+        return lambda *tensors, **others: self.launch(grid, tensors, others)
 
-    def launch(self, grid: Any, arguments: tuple[Any, ...], constants: dict[str, Any]) -> None:
+    def launch(self, grid: Any, tensors: tuple[Tensor, ...], others: dict[str, Any]) -> None:
         """Launch the kernel.
 
         Args:
             grid: three numbers of programs or fewer, or a function that returns them, of the constants by name.
-            arguments: tensors and numbers, in the kernel's order.
-            constants: all other arguments, by name, but for those that autotuning chooses.
+            tensors: in the kernel's order, on one device.
+            others: all other arguments by name, but for strides and those that autotuning chooses.
         """
-        key = (*map(kind, arguments), *constants.items())
+        numbers = [others.pop(name) for name in self.kernel.arg_names[len(tensors) : self.first_stride]]
+        for index, axes in self.strided:
+            numbers += tensors[index].stride()[:axes]
+        types, aligned = [x.dtype for x in tensors], [x.data_ptr() % 16 == 0 for x in tensors]
+        key = (tensors[0].device.index, *types, *aligned, *map(kind, numbers), *others.items())
         if key not in self.programs:
-            program = self.kernel[grid](*arguments, **constants)
+            program = self.kernel[grid](*tensors, *numbers, **others)
             if hasattr(program, "packed_metadata"):  # neither the interpreter nor a recorder of tests
                 chosen = getattr(self.kernel, "best_config", None)
-                constants = constants | (chosen.kwargs if chosen is not None else {})
-                rest = tuple(constants[name] for name in self.kernel.arg_names[len(arguments) :])
+                constants = others | (chosen.kwargs if chosen is not None else {})
+                rest = tuple(constants[name] for name in self.kernel.arg_names[len(tensors) + len(numbers) :])
                 self.programs[key] = program, constants, rest
             return
         program, constants, rest = self.programs[key]
         sizes = grid(constants) if callable(grid) else grid
-        program[(*sizes, 1, 1)[:3]](*arguments, *rest)
+        program[(*sizes, 1, 1)[:3]](*tensors, *numbers, *rest)
 
 
-def kind(argument: Any) -> Any:
-    """Return what a program depends on, of a tensor or a number."""
-    if isinstance(argument, Tensor):
-        return argument.dtype, argument.device.index, argument.data_ptr() % 16 == 0
-    if isinstance(argument, int):
-        return argument == 1, argument % 16 == 0, -(2**31) <= argument < 2**31
-    return type(argument)
+def kind(number: Any) -> Any:
+    """Return what a program depends on, of a number."""
+    if isinstance(number, int):
+        return (number == 1) + 2 * (number % 16 == 0) + 4 * (-(2**31) <= number < 2**31)
+    return type(number)
 
 
 def compile_constants(

@@ -29,7 +29,9 @@ from performer_string.ops.triton.square_forward import BLOCKS, CHOICE, compile_c
 @autotuned((64, 64, 4, 2), (64, 64, 4, 3), (128, 64, 8, 3), (128, 64, 4, 2), names=BLOCKS, key=CHOICE)
 def query_gradients(
     q, k, v, roots, mask, scales, inverses, out, dout, dq, small, shrinks, out_dots,
-    qb, qh, qn, kb, kh, kn, vb, vh, vn, mb, ob, oh, on, gb, gh, gn, xb, xh, xn, H, NQ, NK, scale,
+    H, NQ, NK, scale,
+    stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, stride_maskb,
+    stride_outb, stride_outh, stride_outn, stride_doutb, stride_douth, stride_doutn, stride_dqb, stride_dqh, stride_dqn,
     D: tl.constexpr, WIDE_D: tl.constexpr, DV: tl.constexpr, WIDE: tl.constexpr, LOWER: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr, PRECISION: tl.constexpr, BUCKET,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -39,13 +41,13 @@ def query_gradients(
     blocks = tl.cdiv(NQ, BLOCK_Q)
     rows, head = ((pid % blocks) * BLOCK_Q + tl.arange(0, BLOCK_Q)).to(tl.int64), (pid // blocks).to(tl.int64)
     b, h = head // H, head % H
-    k, v, mask = k + b * kb + h * kh, v + b * vb + h * vh, mask + b * mb
+    k, v, mask = k + b * stride_kb + h * stride_kh, v + b * stride_vb + h * stride_vh, mask + b * stride_maskb
     real = rows < NQ
-    queries = load_rows(q + b * qb + h * qh, rows, qn, real, D, WIDE_D)
+    queries = load_rows(q + b * stride_qb + h * stride_qh, rows, stride_qn, real, D, WIDE_D)
     shrink = query_shrink(queries, scale, LOWER)
     queries = scaled(queries, shrink)
-    g = load_rows(dout + b * gb + h * gh, rows, gn, real, DV, WIDE)
-    result = load_rows(out + b * ob + h * oh, rows, on, real, DV, WIDE)
+    g = load_rows(dout + b * stride_doutb + h * stride_douth, rows, stride_doutn, real, DV, WIDE)
+    result = load_rows(out + b * stride_outb + h * stride_outh, rows, stride_outn, real, DV, WIDE)
     out_dot = tl.sum(g.to(tl.float32) * result.to(tl.float32), 1)
     tl.store(shrinks + head * NQ + rows, shrink, mask=real)
     tl.store(out_dots + head * NQ + rows, out_dot, mask=real)
@@ -57,8 +59,8 @@ def query_gradients(
     for start in range(0, NK, BLOCK_K):
         cols = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
         keep = load_mask(mask, cols, NK, HAS_MASK)
-        keys = load_rows(k, cols, kn, keep, D, WIDE_D)  # zeros where masked, which add nothing
-        values = load_rows(v, cols, vn, keep, DV, WIDE)
+        keys = load_rows(k, cols, stride_kn, keep, D, WIDE_D)  # zeros where masked, which add nothing
+        values = load_rows(v, cols, stride_vn, keep, DV, WIDE)
         y = dot(queries, tl.trans(keys), None, PRECISION) * factor  # [BLOCK_Q, BLOCK_K]
         if LOWER:
             y += offset[:, None]
@@ -69,13 +71,15 @@ def query_gradients(
         total = dot(slope.to(keys.dtype), keys, total, PRECISION)
     inverse = tl.load(inverses + head * NQ + rows, mask=real, other=0.0)
     total = total * (2.0 * factor) * inverse[:, None] * shrink[:, None]
-    store_rows(dq + b * xb + h * xh, rows, xn, real, total, D, WIDE_D)
+    store_rows(dq + b * stride_dqb + h * stride_dqh, rows, stride_dqn, real, total, D, WIDE_D)
 
 
 @autotuned((32, 128, 8, 2), (64, 64, 4, 2), (64, 64, 4, 3), (64, 128, 8, 2), (64, 64, 8, 3), names=BLOCKS, key=CHOICE)
 def key_gradients(
     small, k, v, roots, mask, scales, inverses, shrinks, out_dots, dout, dk, dv, dbias,
-    kb, kh, kn, vb, vh, vn, mb, gb, gh, gn, xb, xh, xn, yb, yh, yn, H, NQ, NK, scale,
+    H, NQ, NK, scale,
+    stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, stride_maskb, stride_doutb, stride_douth,
+    stride_doutn, stride_dkb, stride_dkh, stride_dkn, stride_dvb, stride_dvh, stride_dvn,
     D: tl.constexpr, WIDE_D: tl.constexpr, DV: tl.constexpr, WIDE: tl.constexpr, LOWER: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr, PRECISION: tl.constexpr, BUCKET,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -85,10 +89,10 @@ def key_gradients(
     blocks = tl.cdiv(NK, BLOCK_K)
     cols, head = ((pid % blocks) * BLOCK_K + tl.arange(0, BLOCK_K)).to(tl.int64), (pid // blocks).to(tl.int64)
     b, h = head // H, head % H
-    exists, keep = cols < NK, load_mask(mask + b * mb, cols, NK, HAS_MASK)
-    keys = load_rows(k + b * kb + h * kh, cols, kn, keep, D, WIDE_D)
-    values = load_rows(v + b * vb + h * vh, cols, vn, keep, DV, WIDE)
-    dout, small = dout + b * gb + h * gh, small + head * NQ * D
+    exists, keep = cols < NK, load_mask(mask + b * stride_maskb, cols, NK, HAS_MASK)
+    keys = load_rows(k + b * stride_kb + h * stride_kh, cols, stride_kn, keep, D, WIDE_D)
+    values = load_rows(v + b * stride_vb + h * stride_vh, cols, stride_vn, keep, DV, WIDE)
+    dout, small = dout + b * stride_doutb + h * stride_douth, small + head * NQ * D
     inverses, shrinks, out_dots = inverses + head * NQ, shrinks + head * NQ, out_dots + head * NQ
     unit = tl.load(scales + head)
     factor = unit * scale if LOWER else unit
@@ -101,7 +105,7 @@ def key_gradients(
         rows = (start + tl.arange(0, BLOCK_Q)).to(tl.int64)
         real = rows < NQ
         queries = load_rows(small, rows, D, real, D, WIDE_D)
-        g = load_rows(dout, rows, gn, real, DV, WIDE)
+        g = load_rows(dout, rows, stride_doutn, real, DV, WIDE)
         inverse = tl.load(inverses + rows, mask=real, other=0.0)
         out_dot = tl.load(out_dots + rows, mask=real, other=0.0)
         y = dot(keys, tl.trans(queries), None, PRECISION) * factor  # [BLOCK_K, BLOCK_Q]
@@ -127,8 +131,9 @@ def key_gradients(
     if HAS_BIAS:
         by_key = by_key * root[:, None]
         tl.store(dbias + head * NK + cols, tl.where(keep, by_bias, 0.0), mask=exists)
-    store_rows(dk + b * xb + h * xh, cols, xn, exists, tl.where(keep[:, None], by_key, 0.0), D, WIDE_D)
-    store_rows(dv + b * yb + h * yh, cols, yn, exists, tl.where(keep[:, None], by_value, 0.0), DV, WIDE)
+    dk, dv = dk + b * stride_dkb + h * stride_dkh, dv + b * stride_dvb + h * stride_dvh
+    store_rows(dk, cols, stride_dkn, exists, tl.where(keep[:, None], by_key, 0.0), D, WIDE_D)
+    store_rows(dv, cols, stride_dvn, exists, tl.where(keep[:, None], by_value, 0.0), DV, WIDE)
 
 
 def backward(
@@ -153,15 +158,12 @@ def backward(
     dbias = None if roots is None else torch.empty_like(roots)
     shape = compile_constants(q, v, roots, mask, lower, precision)
     options = q if roots is None else roots, q if mask is None else mask  # not read where they are None
-    mask_stride = 0 if mask is None else mask.stride(0)
     query_gradients[lambda meta: (triton.cdiv(queries, meta["BLOCK_Q"]) * batch * heads,)](
         q, k, v, *options, scales, inverses, out, dout, dq, small, shrinks, out_dots,
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], mask_stride, *out.stride()[:3], *dout.stride()[:3],
-        *dq.stride()[:3], heads, queries, keys, scale, **shape,
+        H=heads, NQ=queries, NK=keys, scale=scale, **shape,
     )  # fmt: skip
     key_gradients[lambda meta: (triton.cdiv(keys, meta["BLOCK_K"]) * batch * heads,)](
         small, k, v, *options, scales, inverses, shrinks, out_dots, dout, dk, dv, shrinks if dbias is None else dbias,
-        *k.stride()[:3], *v.stride()[:3], mask_stride, *dout.stride()[:3], *dk.stride()[:3], *dv.stride()[:3],
-        heads, queries, keys, scale, **shape,
+        H=heads, NQ=queries, NK=keys, scale=scale, **shape,
     )  # fmt: skip
     return dq, dk, dv, dbias

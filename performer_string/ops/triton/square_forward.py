@@ -54,19 +54,21 @@ def scaled(x, shrink):
 @QuickLaunch
 @triton.jit
 def key_scale(
-    k, roots, mask, scales, kb, kh, kn, mb, H, N, scale,
+    k, roots, mask, scales,
+    H, N, scale,
+    stride_kb, stride_kh, stride_kn, stride_maskb,
     D: tl.constexpr, WIDE_D: tl.constexpr, LOWER: tl.constexpr, HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr,
     BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Write 1 / K of each head, [B H] in float32."""
     head = tl.program_id(0).to(tl.int64)
     b, h = head // H, head % H
-    k, mask = k + b * kb + h * kh, mask + b * mb
+    k, mask = k + b * stride_kb + h * stride_kh, mask + b * stride_maskb
     largest = tl.zeros([BLOCK_K], tl.float32)
     for start in range(0, N, BLOCK_K):
         cols = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
         keep = load_mask(mask, cols, N, HAS_MASK)
-        x = load_rows(k, cols, kn, keep, D, WIDE_D).to(tl.float32)
+        x = load_rows(k, cols, stride_kn, keep, D, WIDE_D).to(tl.float32)
         square = tl.sum(x * x, 1)
         norm = tl.sqrt(scale * square + 1.0) if LOWER else tl.sqrt(square)
         if HAS_BIAS:
@@ -80,7 +82,9 @@ def key_scale(
 @autotuned((64, 64, 4, 2), (128, 64, 4, 3), (128, 64, 8, 3), (128, 128, 8, 2), names=BLOCKS, key=CHOICE)
 def attend(
     q, k, v, roots, mask, scales, out, inverses,
-    qb, qh, qn, kb, kh, kn, vb, vh, vn, mb, ob, oh, on, H, NQ, NK, scale,
+    H, NQ, NK, scale,
+    stride_qb, stride_qh, stride_qn, stride_kb, stride_kh, stride_kn, stride_vb, stride_vh, stride_vn, stride_maskb,
+    stride_outb, stride_outh, stride_outn,
     D: tl.constexpr, WIDE_D: tl.constexpr, DV: tl.constexpr, WIDE: tl.constexpr, LOWER: tl.constexpr,
     HAS_BIAS: tl.constexpr, HAS_MASK: tl.constexpr, PRECISION: tl.constexpr, BUCKET,
     BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
@@ -90,9 +94,9 @@ def attend(
     blocks = tl.cdiv(NQ, BLOCK_Q)
     rows, head = ((pid % blocks) * BLOCK_Q + tl.arange(0, BLOCK_Q)).to(tl.int64), (pid // blocks).to(tl.int64)
     b, h = head // H, head % H
-    k, v, mask = k + b * kb + h * kh, v + b * vb + h * vh, mask + b * mb
+    k, v, mask = k + b * stride_kb + h * stride_kh, v + b * stride_vb + h * stride_vh, mask + b * stride_maskb
     real = rows < NQ
-    queries = load_rows(q + b * qb + h * qh, rows, qn, real, D, WIDE_D)
+    queries = load_rows(q + b * stride_qb + h * stride_qh, rows, stride_qn, real, D, WIDE_D)
     shrink = query_shrink(queries, scale, LOWER)
     queries = scaled(queries, shrink)
     unit = tl.load(scales + head) * GAIN
@@ -103,8 +107,8 @@ def attend(
     for start in range(0, NK, BLOCK_K):
         cols = (start + tl.arange(0, BLOCK_K)).to(tl.int64)
         keep = load_mask(mask, cols, NK, HAS_MASK)
-        keys = load_rows(k, cols, kn, keep, D, WIDE_D)
-        values = load_rows(v, cols, vn, keep, DV, WIDE)
+        keys = load_rows(k, cols, stride_kn, keep, D, WIDE_D)
+        values = load_rows(v, cols, stride_vn, keep, DV, WIDE)
         y = dot(queries, tl.trans(keys), None, PRECISION) * factor  # [BLOCK_Q, BLOCK_K]
         if LOWER:
             y += offset[:, None]
@@ -123,7 +127,7 @@ def attend(
     inverse = tl.where(mass > SMALLEST_SUM, 1.0 / tl.where(mass > SMALLEST_SUM, mass, 1.0), 0.0)
     tl.store(inverses + head * NQ + rows, inverse, mask=real)
     total = total * (1.0 / (GAIN * GAIN))
-    store_rows(out + b * ob + h * oh, rows, on, real, total * inverse[:, None], DV, WIDE)
+    store_rows(out + b * stride_outb + h * stride_outh, rows, stride_outn, real, total * inverse[:, None], DV, WIDE)
 
 
 def compile_constants(
@@ -164,13 +168,8 @@ def forward(
     shape = compile_constants(q, v, roots, mask, lower, precision)
     known = {name: shape[name] for name in ("D", "WIDE_D", "LOWER", "HAS_BIAS", "HAS_MASK")}
     options = q if roots is None else roots, q if mask is None else mask  # not read where they are None
-    mask_stride = 0 if mask is None else mask.stride(0)
-    key_scale[(batch * heads,)](
-        k, *options, scales, *k.stride()[:3], mask_stride, heads, keys, scale, **known, BLOCK_K=64
-    )
+    key_scale[(batch * heads,)](k, *options, scales, H=heads, N=keys, scale=scale, **known, BLOCK_K=64)
     attend[lambda meta: (triton.cdiv(queries, meta["BLOCK_Q"]) * batch * heads,)](
-        q, k, v, *options, scales, out, inverses,
-        *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], mask_stride, *out.stride()[:3], heads, queries, keys, scale,
-        **shape,
-    )  # fmt: skip
+        q, k, v, *options, scales, out, inverses, H=heads, NQ=queries, NK=keys, scale=scale, **shape
+    )
     return out, inverses, scales
