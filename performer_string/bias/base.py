@@ -143,7 +143,7 @@ class RelativeBias(nn.Module):
         """Return lambda(p_i - p_j) for all pairs of tokens, 1 where either is a prefix token.
 
         Args:
-            positions: [N, C], prefix tokens first.
+            positions: positions of the tokens, [N, C], prefix tokens first.
             num_prefix: leading tokens without a position.
 
         Returns:
@@ -230,7 +230,7 @@ class RelativeBias(nn.Module):
         return False
 
     def grid_of(self, layout: TokenLayout) -> Grid | None:
-        """Return the grid of the tokens behind the prefix, or None where an N x N matrix is to be used.
+        """Return the grid of the tokens after the prefix, or None where an N x N matrix is to be used.
 
         A matrix is used for few tokens, and for positions that need a gradient or are no regular row-major grid of up
         to three axes. It is also used under transforms and in exports, which have no rule for the sums over a grid.

@@ -30,7 +30,7 @@ class L1Decay(RelativeBias):
         grid: training grid, which has as many axes as the positions; two axes without it.
         sigma: initial width, in patches of the training grid, for both sides of all axes.
         sigma_bounds: bounds (low, high) of sigma, in patches: sigma = low (high / low)^s with s in (0, 1).
-        sides: keys that a query sees along each axis, beside those of its own coordinate. `both`: all keys, with one
+        sides: keys that a query sees along each axis, besides those of its own coordinate. `both`: all keys, with one
             sigma. `each`: all keys, with one sigma for lower and one for higher coordinates. `quadrants`: keys on one
             side, so that consecutive heads cover all quadrants. A list for each head gives -1 (lower), 1 (higher) or 0
             (both) for each axis.

@@ -15,8 +15,8 @@ def raw_width(sigma: float, bounds: Sequence[float]) -> Tensor:
     """Return the logit of s for a width, a scalar.
 
     Args:
-        sigma: the width, in patches.
-        bounds: low and high, in patches.
+        sigma: width, in patches.
+        bounds: bounds (low, high) of the width, in patches.
 
     Raises:
         ValueError: a width out of its bounds, or infinite bounds.

@@ -59,7 +59,7 @@ def angular_table(order: int) -> Tensor:
     s = rest * nodes
     integrand = (((rest + s) / 2).sin() * ((rest - s) / 2).sin()) ** order  # (cos s + cos t) / 2 without cancellation
     table = (integrand.mean(-1) * rest[:, 0]).clamp_min(0) ** (1 / (2 * order + 1))
-    if type(table) is Tensor:  # and no fake one, which has no values and may not outlast its mode
+    if type(table) is Tensor:  # not a fake one, which has no values and may not outlast its mode
         _angular_tables[order] = table.tolist()
     return table
 

@@ -46,7 +46,7 @@ class EluFeatures(FeatureMap):
         return k.amax(dim=(-2, -1), keepdim=True).clamp(max=0.0)
 
     def scaled_queries(self, q: Tensor, scale: Tensor, heads: Heads = ALL) -> Tensor:
-        """Return features of queries [.., d], those of negative entries alone over the largest of them: [.., d]."""
+        """Return features of queries [.., d]; those of an all-negative query are divided by the largest: [.., d]."""
         q = full_precision(q)
         return self.queries(q - q.detach().amax(-1, keepdim=True).clamp(max=0.0))
 

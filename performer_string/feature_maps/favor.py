@@ -118,7 +118,7 @@ class HyperbolicFeatures(PositiveFeatures):
         return self.num_features // 2
 
     def logits(self, x: Tensor, heads: Heads = ALL) -> tuple[Tensor, Tensor]:
-        """Return [W x', -W x'] and |x'|^2 / 2, as of `PositiveFeatures`."""
+        """Return [W x', -W x'] and |x'|^2 / 2, as in `PositiveFeatures`."""
         projected, half_square = super().logits(x, heads)
         return torch.cat([projected, -projected], dim=-1), half_square
 

@@ -126,7 +126,7 @@ class RandomFeatures(FeatureMap):
 
 
 def versions(buffers: Iterable[Tensor]) -> list[int]:
-    """Return how often each buffer was written to. A redraw increases the number."""
+    """Return the number of in-place writes to each buffer, which a redraw increases."""
     return [version_of(x) for x in buffers]
 
 

@@ -1,4 +1,4 @@
-"""How the pixels of each source of images are normalised."""
+"""Normalisation of the pixels of each source of images."""
 
 from __future__ import annotations
 

@@ -198,12 +198,12 @@ class SelfAttention(nn.Module):
             keys = layout.mask.sum(-1)[:, None, None, None].to(dtype)
         elif isinstance(x.shape[1], int):
             return math.log(max(1, x.shape[1])) / math.log(self.log_n_scaling)
-        else:  # of an export for any size, which math.log would fix
+        else:  # an export for any size, which math.log would fix
             keys = torch.ones(x.shape[1], device=x.device, dtype=dtype).sum()
         return (keys.clamp(min=1).log() / math.log(self.log_n_scaling)).to(x.dtype)
 
     def is_foldable(self) -> bool:
-        """Return whether the projection is its weight and bias and nothing else.
+        """Return whether the projection is a plain linear layer, given by its weight and bias alone.
 
         Adapters, pruning, hooks, quantised weights and the like have to be called.
         """

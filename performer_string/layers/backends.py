@@ -149,7 +149,7 @@ class RotatedFeaturesBackend(LinearBackend):
 
 
 def import_fast_attention() -> Any:
-    """Return the class of performer-pytorch, which is slow to import, or raise an ImportError with what to install."""
+    """Return the class of performer-pytorch, which is slow to import, or raise an ImportError with the packages."""
     try:
         from performer_pytorch import FastAttention
     except ImportError as error:

@@ -30,7 +30,7 @@ class DropPath(nn.Module):
         self.rate = rate
 
     def forward(self, x: Tensor, lengths: Sequence[int] | None = None) -> Tensor:
-        """Drop the branch of some samples, and scale up that of the others.
+        """Drop the branch of random samples, and scale up the branch of all others.
 
         Args:
             x: outputs of the residual branch, [B, N, D].

@@ -60,7 +60,7 @@ class DenseHead(nn.Module):
         return F.interpolate(logits, scale_factor=scale, mode="bilinear", align_corners=False)
 
     def forward_padded(self, features: Tensor, mask: Tensor) -> Tensor:
-        """Return logits of images that are padded at the end of their axes; those of padding are zero.
+        """Return logits of images that are padded at the end of their axes, with zeros for the padding.
 
         The head joins neighbouring patches, so that each image goes through it without its padding.
 

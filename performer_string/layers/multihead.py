@@ -31,7 +31,7 @@ def keep_own_features(module: nn.Module, state_dict: dict[str, Any], prefix: str
 
 
 class MultiheadAttention(nn.MultiheadAttention):
-    """torch.nn.MultiheadAttention with linear attention. Weights have the same names, and those of torch's layer load.
+    """torch.nn.MultiheadAttention with linear attention. Weights have the same names, and torch's weights load.
 
     torch's layer loads these with `strict=False`, since it has no random features.
 
@@ -204,7 +204,7 @@ class MultiheadAttention(nn.MultiheadAttention):
     def with_extra_keys(
         self, k: Tensor, v: Tensor, mask: Tensor | None, key_bias: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Return keys and values with the learned one of `add_bias_kv` and the zero of `add_zero_attn` behind them."""
+        """Return keys and values, followed by the learned ones of `add_bias_kv` and the zeros of `add_zero_attn`."""
         count = 0
         if self.bias_k is not None and self.bias_v is not None:
             learned = [x.view(1, self.num_heads, 1, -1).expand(len(k), -1, -1, -1) for x in (self.bias_k, self.bias_v)]

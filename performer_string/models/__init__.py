@@ -1,1 +1,1 @@
-"""The Vision Transformer, its configuration, and what is done with a whole model."""
+"""The Vision Transformer, its configuration, and operations on a whole model."""

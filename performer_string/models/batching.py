@@ -36,7 +36,7 @@ def batch_images(vit: ViT, images: Sequence[Tensor]) -> dict[str, Tensor]:
 
     Raises:
         ValueError: no images, images of several channels, types or devices, or ones that the patches do not divide.
-            Also several sizes for a model with an absolute table beside an encoding with other positions.
+            Also several sizes for a model with an absolute table and an encoding that have different positions.
     """
     check_alike(images)
     grids = [vit.grid(*image.shape[1:]) for image in images]
@@ -50,7 +50,7 @@ def batch_images(vit: ViT, images: Sequence[Tensor]) -> dict[str, Tensor]:
     def pad(x: Tensor, scale: Sequence[int]) -> Tensor:
         """Return x padded with zeros, [.., *sizes] -> [.., *largest]; a patch has `scale` entries along each axis."""
         missing = [n * s - size for n, s, size in zip(largest, scale, x.shape[-len(scale) :], strict=True)]
-        return F.pad(x, [amount for m in reversed(missing) for amount in (0, m)])  # of the last axis first
+        return F.pad(x, [amount for m in reversed(missing) for amount in (0, m)])  # the last axis first
 
     def extended_positions(grid: tuple[int, ...]) -> Tensor:
         """Return the positions on an image's grid, continued over the largest one: [N, C]."""

@@ -32,7 +32,7 @@ class ModelDetails:
         environment: lines on the code, the device and the versions that trained it.
         metrics: accuracies, each with `split`, `resolution` (as 108 or 96x128), `tokens` and `accuracy`. `low` and
             `high` (of the 95 % interval) and `images` are there where they are known. Percentages.
-        limits: sentences on what the model is not for, beside those of every model.
+        limits: sentences on what the model is not for, besides the limits of every model.
         imports: names of the user's own modules that add parts of the model, to be imported before it is loaded.
         training: facts on the data and the training that an evaluation needs: see `train.publish`.
     """
@@ -116,7 +116,7 @@ def accuracy_table(metrics: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def front_matter(details: ModelDetails, task: str) -> str:
-    """Return the YAML that the Hub reads; `task` is one of its names."""
+    """Return the YAML that the Hub reads; `task` is the Hub's name of a task."""
     from huggingface_hub import EvalResult, ModelCardData
 
     results = [

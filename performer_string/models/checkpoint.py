@@ -1,4 +1,4 @@
-"""The one reader of trained models, with errors that say what is wrong: checkpoints, runs and published models."""
+"""The one reader of trained models, which are checkpoints, runs or published models, with clear errors."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def read_checkpoint(path: str | PathLike[str]) -> dict[str, Any]:
             f"{path} is no checkpoint of `python -m train`: it lacks hyper_parameters or state_dict. Weights alone go "
             f"into a model of the same configuration: ViT(config).load_state_dict(torch.load(path))."
         )
-    for weights in ("state_dict", "current_model_state"):  # the second beside an average of the weights
+    for weights in ("state_dict", "current_model_state"):  # the second where the first is an average of the weights
         if weights in content:
             rename_weights(content[weights])
             unwrap_weights(content[weights])

@@ -34,7 +34,7 @@ Head = Literal["class", "dense"]
 
 
 def patch_and_image(patch: int | Sequence[int], image: int | Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return both sizes along each axis; a single number stands for as many as the other has, or for two."""
+    """Return both sizes along each axis. A single number is repeated for the other size's axes, or for two axes."""
     axes = {len(size) for size in (patch, image) if isinstance(size, Sequence)} or {2}
     if len(axes) > 1:
         raise ValueError(f"patch_size {patch} and image_size {image} differ in the number of axes.")

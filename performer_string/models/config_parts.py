@@ -108,8 +108,8 @@ class PositionConfig:
         encoding: name of the encoding in `ENCODINGS`.
         encoding_options: options of the encoding.
         absolute_table: interpolation at other sizes, `linear` or `bicubic`, of a learned table that is added to the
-            tokens beside an encoding that rotates, as in pretrained models that get rotations. The table is that of the
-            encoding `absolute`, whose weights it takes. None for no table.
+            tokens in addition to an encoding that rotates, as in pretrained models that get rotations. The table is
+            that of the encoding `absolute`, whose weights it takes. None for no table.
         share_layers: whether all layers share one set of generators.
         positions: position mode: `extrapolate` (spacing preserved) or `interpolate` (squeezed into the training grid).
         position_unit: unit of positions: `patch`, or `image`, in which a training image reaches from 0 to 1 and a
@@ -159,7 +159,7 @@ class PositionConfig:
 
 @dataclass(kw_only=True)
 class BiasConfig:
-    """How attention depends on the distance.
+    """Configuration of the relative bias.
 
     Attributes:
         locality: name of a relative bias in `LOCALITIES`: values are attenuated by distance, with a sigma for each

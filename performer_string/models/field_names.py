@@ -1,4 +1,4 @@
-"""Fields of `ViTConfig` by the names of other libraries, for errors that say what a field is called here."""
+"""Fields of `ViTConfig` by their names in other libraries, for the hints of errors."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def field_hint(name: str, known: Iterable[str], prefix: str = "") -> str:
 
 
 def explains_fields(kind: type[T]) -> type[T]:
-    """Decorate a dataclass: its constructor names unknown fields, with what they are called here.
+    """Decorate a dataclass: its constructor names unknown fields, with hints to their names here.
 
     The signature, the fields and pickling stay as they are.
 

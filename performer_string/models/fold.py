@@ -24,7 +24,7 @@ def fold(model: ViT) -> ViT:
     of a folded model load into a folded model only.
 
     Args:
-        model: the model.
+        model: model to fold.
 
     Returns:
         A ViT in evaluation mode.

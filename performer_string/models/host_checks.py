@@ -26,7 +26,7 @@ def import_timm() -> Any:
     """Return timm.
 
     Raises:
-        ImportError: it is not installed.
+        ImportError: timm is missing.
     """
     try:
         import timm

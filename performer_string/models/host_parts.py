@@ -50,7 +50,7 @@ class HostParts:
         check_capable(self.attention, {"locality": self.locality is not None, "key_gate": self.key_gate})
 
     def need_positions(self) -> bool:
-        """Return whether a part needs to know where the patches lie."""
+        """Return whether a part needs the positions of the patches."""
         return self.locality is not None or self.values is not None or self.encoding not in (None, "none")
 
     def build(

@@ -22,7 +22,7 @@ def initialise(model: ViT, stream: int) -> None:
     """Draw the weights of linear layers and prefix tokens: normal with deviation 0.02, truncated for linear layers.
 
     Args:
-        model: the model.
+        model: model to initialise, in place.
         stream: seed of the streams, each of which has the name of its module in it.
     """
     for name, module in model.named_modules():

@@ -33,7 +33,7 @@ def block_outputs(
     """Return the tokens after a block, and those after some of the blocks before it.
 
     Args:
-        vit: the model.
+        vit: model whose blocks are computed.
         images: input images, [B, channels, height, width].
         wanted: indices of the blocks whose outputs are returned.
         last: index of the last block that is computed.

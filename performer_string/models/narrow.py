@@ -21,7 +21,7 @@ CHANGEABLE = ("attention", "feature_map", "feature_options", "key_gate", "log_n_
 
 @dataclass(frozen=True)
 class NarrowReport:
-    """What narrowing lost. `print(report)` is a table.
+    """Errors of the scores after narrowing. `print(report)` is a table.
 
     Attributes:
         errors: relative error of the scores of each layer, as `low_rank` defines it.

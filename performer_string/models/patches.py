@@ -92,7 +92,7 @@ def embed_patches(
     """Return tokens with position embeddings and dropout, and prefix tokens before those of each image.
 
     Args:
-        vit: the model.
+        vit: model that embeds the patches.
         pixels: pixels of the patches, [B, N, channels p q], in the type of the weights.
         positions: positions of the patches, [N, C] or [B, N, C].
         places: positions of the patches in the table beside the encoding, where the model has one.

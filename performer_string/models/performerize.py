@@ -1,4 +1,4 @@
-"""Swap the attention of a Vision Transformer of timm in place, and measure what that changes in each layer."""
+"""Swap the attention of a Vision Transformer of timm in place, and measure the error of each layer."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class LayerError:
 
 @dataclass(frozen=True)
 class PerformerizeReport:
-    """What `performerize` swapped. `print(report)` is a table.
+    """Report of `performerize` on the layers that it swapped. `print(report)` is a table.
 
     Attributes:
         layers: one entry for each attention that was swapped.
         output: relative error of the model's outputs, to which those of the layers add up; None without images.
         no_weight_decay: names of the new parameters that weight decay would harm, such as frequencies and widths of
-            decays, beside those of the model's own `no_weight_decay()`.
+            decays, besides those of the model's own `no_weight_decay()`.
     """
 
     layers: tuple[LayerError, ...]
@@ -113,7 +113,7 @@ def performerize(
         The error of each layer and of the outputs.
 
     Raises:
-        ImportError: timm is not installed.
+        ImportError: timm is missing.
         ValueError: a part that has no counterpart, by its name. The model is then as it was.
     """
     check_attention_name(attention)

@@ -52,7 +52,7 @@ class Preprocessing:
         """Return the preprocessing in a checkpoint of `python -m train`; None where its data are not known."""
         if saved := content.get("preprocessing"):
             return cls(**saved)
-        data = content.get("ImageData")  # of checkpoints before this was stored
+        data = content.get("ImageData")  # checkpoints from before this was stored
         if data is None or data["config"]["source"] not in NORMALISATION:
             return None
         config = data["config"]
@@ -80,7 +80,7 @@ class Preprocessing:
             size: height and width in pixels; None leaves the size of the image.
 
         Raises:
-            ImportError: torchvision is not installed.
+            ImportError: torchvision is missing.
             ValueError: an image of another type or number of channels, when the transform is called.
         """
         try:
@@ -132,7 +132,7 @@ class Preprocessed:
         Raises:
             ValueError: a model that does not know how its images were normalised, or a size that is no whole number
                 of patches.
-            ImportError: torchvision is not installed.
+            ImportError: torchvision is missing.
         """
         if self.preprocessing is None:
             raise ValueError(

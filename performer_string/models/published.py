@@ -67,7 +67,7 @@ def write_config(model: ViT, folder: Path, **more: Any) -> None:
     """Write the configuration of a model.
 
     Args:
-        model: the model.
+        model: model to describe.
         folder: folder to write into.
         more: values of the fields `metrics`, `command` and `training`.
     """
@@ -129,7 +129,7 @@ def read_published(path: Path) -> dict[str, Any]:
 
     Returns:
         `state_dict`, `hyper_parameters`, `preprocessing`; `ImageData` and `global_step` where the training is known;
-        and `published`, what `config.json` holds beside them, with `shared` names.
+        and `published`, the other fields of `config.json`, with `shared` names.
 
     Raises:
         PublishedError: files that cannot be used.

@@ -26,7 +26,7 @@ Model = TypeVar("Model", bound="Saved")
 
 
 def form_as(model: ViT, weights: Mapping[str, Any]) -> None:
-    """Fold a new model where the weights that it will load are those of a folded one."""
+    """Fold a new model where the weights to load are those of a folded model."""
     if "encoding.folded" in weights and isinstance(model.encoding, SeparableEncoding):
         model.encoding.mark_folded(model.norm.weight)
 
@@ -86,7 +86,7 @@ class Saved:
         Raises:
             TypeError: another option, even for a folder. Sizes and parts are those of the saved model.
             ValueError: no such model, no network, a damaged model, or one that this version cannot read.
-            ImportError: safetensors or huggingface_hub is not installed.
+            ImportError: safetensors or huggingface_hub is missing.
         """
         check_options(options)
         folder = Path(name).expanduser()
@@ -115,7 +115,7 @@ class Saved:
 
         Raises:
             ValueError: a file in place of the folder, or a model that could not be loaded again, as one with adapters.
-            ImportError: safetensors or huggingface_hub is not installed.
+            ImportError: safetensors or huggingface_hub is missing.
         """
         model, folder = cast("ViT", self), Path(folder).expanduser()
         if folder.exists() and not folder.is_dir():
@@ -155,7 +155,7 @@ class Saved:
         Raises:
             ValueError: a name that is not `owner/name`, no network, no right to write there, or a model that could not
                 be loaded again.
-            ImportError: safetensors or huggingface_hub is not installed.
+            ImportError: safetensors or huggingface_hub is missing.
         """
         safetensors(), hub()
         from performer_string.models.hub_model import HubModel

@@ -127,7 +127,7 @@ class Translation:
 
     def linear(self, name: str, theirs: str, scale: Tensor | None = None) -> None:
         """Translate a linear layer or a convolution over patches; `scale` multiplies its outputs."""
-        weight = self.weights.pop(f"{theirs}.weight").flatten(1)  # of a convolution: [D, channels, *patch] -> [D, ..]
+        weight = self.weights.pop(f"{theirs}.weight").flatten(1)  # a convolution's: [D, channels, *patch] -> [D, ..]
         bias = self.weights.pop(f"{theirs}.bias", None)
         bias = weight.new_zeros(len(weight)) if bias is None else bias
         self.state[f"{name}.weight"] = weight if scale is None else scale[:, None] * weight

@@ -28,7 +28,7 @@ class PublishedError(ValueError):
 
 
 def safetensors() -> Any:
-    """Return the package, or raise an ImportError that says how to install it."""
+    """Return the package safetensors, or raise an ImportError that says how to install it."""
     try:
         import safetensors.torch
     except ImportError as error:
@@ -72,7 +72,7 @@ def write_weights(model: ViT, folder: Path) -> None:
 
 
 def round_weights(model: ViT) -> ViT:
-    """Round all values of float32 to those of bfloat16, in place: the file is half as large. Return the model.
+    """Round float32 weights to bfloat16 values, in place, and return the model: its file is half as large.
 
     It computes in float32 as before.
     """
@@ -128,7 +128,7 @@ def read_weights(path: Path, config: ViTConfig) -> tuple[dict[str, Tensor], dict
 
 
 def take_types(model: ViT, weights: Mapping[str, Tensor]) -> None:
-    """Convert the tensors of a model to the types of those that will be loaded into it."""
+    """Convert the tensors of a model to the types of the weights to load."""
     if "norm.weight" in weights:
         model.to(weights["norm.weight"].dtype)  # and with it what is computed, such as frequencies
     for name, tensor in model.state_dict(keep_vars=True).items():

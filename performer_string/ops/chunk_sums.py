@@ -1,4 +1,4 @@
-"""Sums over the keys of one group of samples, in chunks of tokens: what every kind of feature map has in common.
+"""Sums over the keys of one group of samples, in chunks of tokens: the base class for every kind of feature map.
 
 Chunks are [H, B, C, .]. Heads come first, so that the projection of all samples of a head is one matrix product.
 Features and sums are in float32 or better. Products with values may be in bf16; their results are summed in float32.

@@ -154,7 +154,7 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None
 
 
 def _backward(ctx: Any, gradient: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
-    """Return the gradients of the arguments of `_attention`, None for those that need none."""
+    """Return the gradients of the arguments of `_attention`, None for arguments that need no gradient."""
     needed = ctx.needs_input_grad[:7]
     gradients = _gradients(gradient, *ctx.saved_tensors, *ctx.form, needed[4], needed[5] or needed[6])
     return *(x if need else None for x, need in zip(gradients, needed, strict=True)), None, None, None, None

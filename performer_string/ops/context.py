@@ -1,4 +1,4 @@
-"""Inputs of attention beside queries, keys and values, as one argument."""
+"""Inputs of attention besides queries, keys and values, as one argument."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AttentionContext:
-    """Inputs of attention beside queries, keys and values.
+    """Inputs of attention besides queries, keys and values.
 
     Attributes:
         rotation: rotation of queries and keys; None for the identity.

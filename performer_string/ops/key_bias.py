@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from performer_string.utils.dtype import full_precision
 
-NEGLIGIBLE = -1e4  # a bias in place of -inf: its exponential is zero beside any other
+NEGLIGIBLE = -1e4  # a bias in place of -inf: its exponential is zero next to that of any other
 
 
 def relative_bias(key_bias: Tensor, key_mask: Tensor | None) -> Tensor:

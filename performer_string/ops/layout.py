@@ -1,6 +1,6 @@
 """Layout of the tokens of a sequence: positions, the regular grid that they form, prefix tokens and the mask.
 
-A grid of C <= 3 axes is written as (n_0, n_1, n_2) with ones behind, so that one loop serves every dimension.
+A grid of C <= 3 axes is written as (n_0, n_1, n_2) with ones at the end, so that one loop serves every dimension.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class TokenLayout:
     Attributes:
         positions: positions of the tokens, [N, C], or [B, N, C] where samples differ, prefix tokens first, at zero;
             None where they are not needed.
-        grid: regular grid of the tokens behind the prefix, where it is known in advance.
+        grid: regular grid of the tokens after the prefix, where it is known in advance.
         num_prefix: number of leading tokens without a position (class token, registers).
         mask: mask of the tokens, [B, N], True where a token takes part; None for all.
         centre: origin of each sample, [B, 1, C]; None for zero. Offsets between tokens do not depend on it.
@@ -107,7 +107,7 @@ class TokenLayout:
         grids_of: grid of each packed sequence, where they are known in advance.
 
     Raises:
-        ValueError: a mask that is not boolean [B, N], or a mask beside packed sequences, which have no padding.
+        ValueError: a mask that is not boolean [B, N], or a mask of packed sequences, which have no padding.
     """
 
     positions: Tensor | None = None
@@ -146,7 +146,7 @@ class TokenLayout:
         return torch.cat([prefix, positions[..., self.num_prefix :, :]], dim=-2)
 
     def grids(self) -> list[Grid | None]:
-        """Return the grid of the tokens behind the prefix: one for all samples, or one for each."""
+        """Return the grid of the tokens after the prefix: one for all samples, or one for each."""
         if self.grid is not None:
             return [self.grid]
         assert self.positions is not None

@@ -25,14 +25,14 @@ def packed_lengths(cu_seqlens: Tensor | None, q: Tensor, k: Tensor, key_mask: Te
         cu_seqlens: boundaries of the sequences, [0, n_1, n_1 + n_2, .., N], integers that do not decrease; None for no
             packing.
         q, k: queries and keys, [1, H, N, d].
-        key_mask: mask of the keys, which has to be None beside `cu_seqlens`.
+        key_mask: mask of the keys, which has to be None with `cu_seqlens`.
 
     Returns:
         n_1, n_2, ..; None without packing.
 
     Raises:
-        TypeError: `cu_seqlens` is no tensor of integers.
-        ValueError: it does not fit the tokens, or stands beside a mask.
+        TypeError: `cu_seqlens` that is no tensor of integers.
+        ValueError: `cu_seqlens` that does not fit the tokens, or a mask as well.
     """
     if cu_seqlens is None:
         return None

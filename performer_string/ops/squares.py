@@ -13,12 +13,12 @@ from performer_string.ops.square_tiles import tiled_gradients, tiled_sums
 from performer_string.utils._compat import is_batched_gradient
 from performer_string.utils.dtype import without_autocast
 
-# Costs of one element beside those of its matrix products, in multiply-adds.
+# Costs of one element besides those of its matrix products, in multiply-adds.
 TILE_COST, PRODUCT_COST = 12, 20
 
 # Costs on a GPU, in multiply-adds of 16 bits of the Triton kernels. They are estimates for an H100, not measurements:
 # 200e12 multiply-adds a second in these, 12e12 there in exact float32, 25e12 in torch, 3e12 bytes a second of memory.
-GPU_TILE_COST = 56  # cost of a weight, beside its matrix products
+GPU_TILE_COST = 56  # cost of a weight, besides its matrix products
 GPU_EXACT_COST = 16  # cost of a multiply-add of the kernels in exact float32
 GPU_PRODUCT_COST = 700  # cost of a product of two coordinates, written and read in float32
 GPU_SUM_COST = 8  # cost of a multiply-add of the linear form, in torch

@@ -69,7 +69,7 @@ def check_mask(kind: str, mask: Tensor | None, batch: int, count: int, name: str
 
     Args:
         kind: kind of token, "key" or "patch", for the message.
-        mask: the mask, or None.
+        mask: mask to check, or None.
         batch, count: numbers B of samples and N of tokens.
         name: name of the argument; `key_mask` or `patch_mask` by default.
 

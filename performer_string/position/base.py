@@ -153,7 +153,7 @@ class Encoding(ComputedBuffers):
         return positions
 
     def check_finite(self) -> None:
-        """Check that every parameter is finite, but for those of the meta device, which have no values.
+        """Check that every parameter is finite, except on the meta device, which has no values.
 
         Raises:
             ValueError: a parameter that is not finite. The message names its first such entry.

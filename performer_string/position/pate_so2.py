@@ -37,7 +37,7 @@ class PaTESO2(PaTE):
             so that it adds no functions to exact attention. `by-position` is M_i = U diag(lambda_1^(2 i / tau),
             lambda_2^(2 i / tau)) U^T with T_i = Rot_i M_i^(1/2), hence T_i^T T_i = M_i. The angle of U and both lambda
             are learned. It starts as conformal scaling, the case of equal lambda, and takes its options. The copy of
-            the paper at hand lacks the appendix's formulas. This form is derived from its text and section 2.2.
+            the paper used here lacks the appendix's formulas. This form is derived from its text and section 2.2.
         conformal_scaling: bound kappa of |log lambda|; 0 for no scaling, which excludes the next five options.
         slow_down: divisor tau of the exponent, in tokens; in patches with `scaling: axes`.
         scaling: exponent of lambda: `raster` for the raster index, or `axes` for the coordinates, with a lambda for

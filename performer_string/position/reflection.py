@@ -24,7 +24,7 @@ class ReflectionSTRING(SeparableEncoding):
     Args:
         sizes: sizes of the attention that the encoding serves.
         cayley: learned basis of the planes, the Cayley transform of a skew-symmetric matrix: the name of its generator,
-            as of `cayley-string`, or True for `dense`; False for no basis.
+            see `cayley-string`, or True for `dense`; False for no basis.
         bandwidth: bandwidth of `banded`; this and the next three options are those of `cayley-string`.
         k: number of entries of `top-k` and `top-k-of-matrix`.
         fraction: fraction of the entries that `random` learns.

@@ -52,7 +52,7 @@ class Rotation(Protocol):
         ...
 
     def split(self, count: int) -> list[Rotation]:
-        """Return the rotations of `count` equal parts of the heads, in order: those of each layer served."""
+        """Return the rotations of `count` equal parts of the heads, in order: the rotation of each layer served."""
         ...
 
     def planar(self) -> tuple[Tensor, Tensor] | None:

@@ -106,7 +106,7 @@ class TopKGenerator(DenseGenerator):
 
 
 class TopKOfMatrixGenerator(DenseGenerator):
-    """Skew-symmetric S = A - A^T, where A has its k single entries of largest magnitude, and those opposite to them.
+    """Skew-symmetric S = A - A^T, with the k entries of A of largest magnitude and the entries opposite to them.
 
     This is the count of Cicekdag, Yang and Samal (2025, section 3.5). Of an unconstrained matrix, k of the d (d - 1)
     entries off the diagonal stay, and the mask is then made symmetric. So k entries give between k / 2 and k pairs of
@@ -131,7 +131,7 @@ class TopKOfMatrixGenerator(DenseGenerator):
         self.k = k
 
     def active_entries(self) -> Tensor:
-        """Return A_ij - A_ji of the pairs of which one is among the k largest, and zeros for the others, [heads, n]."""
+        """Return A_ij - A_ji for pairs with one of the k largest entries, and zeros for other pairs, [heads, n]."""
         largest = self.entries.detach().abs().topk(self.k, dim=-1).indices  # [heads, k]
         kept = torch.zeros_like(self.entries).scatter(-1, largest, 1.0)
         above, below = full_precision(self.entries).chunk(2, dim=-1)

@@ -60,9 +60,9 @@ class TimmViT(ViT):
 
     @property
     def preprocessing(self) -> Preprocessing | None:
-        """How images are normalised: what was set or loaded, else the mean and deviation of timm's configuration."""
+        """Normalisation of the images: what was set or loaded, else the mean and deviation of timm's configuration."""
         own = cast("Preprocessing | None", vars(self).get("_preprocessing"))
-        described = vars(self).get("pretrained_cfg") or {}  # of `timm.create_model`
+        described = vars(self).get("pretrained_cfg") or {}  # from `timm.create_model`
         if own is not None or len(described.get("mean") or ()) != self.in_chans:
             return own
         return Preprocessing(described["mean"], described["std"], tuple(described.get("label_names") or ()))

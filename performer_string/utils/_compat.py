@@ -61,7 +61,7 @@ def refuse_fast_path(attention: nn.MultiheadAttention) -> None:
 
 
 def version_of(x: Tensor) -> int:
-    """Return how often a tensor was written to in place; torch has no public counter.
+    """Return the number of in-place writes to a tensor; torch has no public counter.
 
     Tensors of inference mode have none, and give 0.
     """

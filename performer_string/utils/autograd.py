@@ -32,7 +32,7 @@ SOFTMAX_SECOND_DERIVATIVE = (
 
 
 class _FirstDerivatives(torch.autograd.Function):
-    """Pass the first `count` tensors through as functions of all others, whose derivatives are an error."""
+    """Return the first `count` tensors as functions of all others, with derivatives that raise an error."""
 
     @staticmethod
     def forward(ctx: Any, message: str, count: int, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -75,7 +75,7 @@ def first_order(backward: F) -> F:
 
 
 def explain_softmax_derivatives(out: Tensor) -> None:
-    """Make a second derivative of torch's fused softmax attention an error that says what to do.
+    """Make second derivatives of torch's fused softmax attention raise an error that says what to do.
 
     Args:
         out: output of `scaled_dot_product_attention`.

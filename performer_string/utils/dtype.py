@@ -1,4 +1,4 @@
-"""Float32 or better, whatever a module or its inputs are cast to: for norms, angles, widths and sums of many."""
+"""Float32 or better, whatever the type of a module or its inputs: for norms, angles, widths and long sums."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def in_one_type(q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def without_autocast(x: Tensor) -> AbstractContextManager[object]:
-    """Return a context in which autocast casts no operation on x's device; an empty one where it is off.
+    """Return a context in which autocast casts nothing on x's device; an empty one where autocast is off.
 
     An autocast context that changes nothing is an error on the meta device, and cannot be loaded again from an exported
     program.

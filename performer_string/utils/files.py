@@ -42,7 +42,7 @@ def wait_for_disk(path: Path) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file in UTF-8, whatever the machine's own encoding is, without a mark of the byte order.
+    """Return the text of a UTF-8 file, whatever the encoding of the machine, without a byte order mark.
 
     Raises:
         ValueError: a file in another encoding. The message names it.
@@ -54,7 +54,7 @@ def read_text(path: Path) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Return what a file of JSON holds.
+    """Return the content of a JSON file.
 
     Raises:
         ValueError: a file that is empty, cut off or damaged. The message names it.

@@ -1,4 +1,4 @@
-"""Tables of names: look an entry up, build from it, and say clearly what was wrong."""
+"""Registries: look up an entry by its name, build it, and raise clear errors."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def check_options(
 def check_constructor(
     kind: str, name: str, build: Callable[..., Any], parameters: Mapping[str, inspect.Parameter]
 ) -> None:
-    """Raise a ValueError where a constructor does not take what the library passes to those of its kind.
+    """Raise a ValueError where a constructor lacks an argument that the library passes.
 
     Args:
         kind, name, build: see `check_options`.
@@ -153,7 +153,7 @@ def construct(
         ValueError: as `check_options` raises.
         TypeError: a part that did not register the buffers that it computes.
     """
-    from performer_string.utils.buffers import ComputedBuffers  # which needs torch, and names alone do not
+    from performer_string.utils.buffers import ComputedBuffers  # it needs torch, which names alone do not
 
     parameters = inspect.signature(build, eval_str=True).parameters
     arguments |= {name: value for name, value in (offered or {}).items() if name in parameters}

@@ -27,7 +27,7 @@ def fits(value: Any, kind: Any) -> bool:
         return isinstance(value, list | tuple) and all(fits(item, members[0]) for item in value)
     if origin in (dict, Mapping):
         return isinstance(value, Mapping)
-    if origin is Literal:  # which of the names it is, `choose` checks, with the nearest one
+    if origin is Literal:  # `choose` checks the name itself, and knows the nearest one
         return any(isinstance(value, type(member)) for member in members)
     if kind in (int, float):
         return isinstance(value, Integral if kind is int else Real) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""Several value maps in one layer, one around the other."""
+"""Several value maps in one layer, each around the next."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class ComposedValues(ValueMap):
         options: Mapping[str, Any] | None = None,
     ):
         super().__init__(sizes)
-        from performer_string.layers.values import VALUE_MAPS  # which has this class
+        from performer_string.layers.values import VALUE_MAPS  # not above: it imports this class
 
         if len(set(maps)) < max(2, len(maps)):
             raise ValueError(f"maps has to be two or more value maps, each once, not {list(maps)}.")

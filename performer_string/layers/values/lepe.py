@@ -94,7 +94,7 @@ class LocalEnhancement(ValueMap):
 
 
 def regular_grids(layout: TokenLayout) -> list[Grid]:
-    """Return the grid of the tokens behind the prefix, or that of each sample.
+    """Return the grid of the tokens after the prefix, or that of each sample.
 
     Raises:
         ValueError: positions that are no regular grid.
